@@ -33,13 +33,17 @@ class WorkerHoldings:
     group: list[Lease] = field(default_factory=list)
     """What it has not taken of the group that it works on,"""
     rank: int | None = None
-    """and the trainer that this group is for."""
+    """and the trainer that this group is for;"""
+    dealt: bool = False
+    """None where it was dealt before the end: whichever has room may have its batch."""
     apart: bool = False
     """What it works on is suspected of having killed other workers: it gets nothing else."""
     suspected: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
     """And this is what it works on: what it holds beside it came through, but for"""
     untaken: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
     """what it had not begun with of its group when it was lost."""
+    taken: int = 0
+    """Elements that it was given in its assignment, as far as their number is known."""
     working: bool = False
     finished_epoch: int = -1
     made: int = 0
@@ -61,7 +65,7 @@ class WorkerHoldings:
     @property
     def grouped(self) -> bool:
         """Whether it gets leases of its group alone."""
-        return self.apart or self.rank is not None
+        return self.apart or self.dealt or self.rank is not None
 
     @property
     def runs_apart(self) -> bool:
@@ -85,7 +89,8 @@ class WorkerHoldings:
     def begin(self, group: Iterable[Lease] = (), rank: int | None = None, *, apart: bool = False) -> None:
         """Note that the worker begins with an assignment, perhaps with a group for a certain rank, or of suspects."""
         self.working, self.group, self.rank, self.apart = True, list(group), rank, apart
-        self.suspected = {}
+        self.dealt = bool(self.group) and rank is None and not apart
+        self.suspected, self.taken = {}, 0
 
     def begin_epoch(self, *, forget: bool) -> None:
         """Begin an epoch; `forget`: what the worker still holds of the last one."""

@@ -105,7 +105,7 @@ class Ledger:
         state = self._living(worker)
         if state is None:
             return "stop"
-        answer = next_lease(worker, branch, state, self.queues, self.suspects, wanted)
+        answer = next_lease(worker, branch, state, self.shape, self.queues, self.suspects, len(self.workers), wanted)
         return state.give(answer) if isinstance(answer, Lease) else answer
 
     def share(self, worker: str, branch: int = 0) -> int:
@@ -151,7 +151,8 @@ class Ledger:
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
         if not flush:
             for lease, returned in state.take_back(leftover):
-                self.leftovers.add(lease, returned)
+                self.leftovers.add(lease, returned, deal=not (state.dealt or self.shape.coordinated))
+            self.leftovers.deal()
         self._advance()
         return "flush" if flush else "return"
 

@@ -35,11 +35,18 @@ class LedgerShape:
     """Workers make rounds, a batch for each rank."""
     counts: bool = False
     """Of a plan that cannot be cut it is known how many elements its first batches took."""
+    keeps: bool = False
+    """What a split gives is kept, once one worker has gone through all of it."""
 
     @property
     def one_at_a_time(self) -> bool:
         """Whether one worker at a time runs the plan."""
         return self.serial or self.in_order
+
+    @property
+    def cuts_splits(self) -> bool:
+        """Whether several workers may share a split of known length, so that they end an epoch together."""
+        return self.sharding == "dynamic" and not (self.one_at_a_time or self.coordinated or self.keeps)
 
     @property
     def any_order(self) -> bool:

@@ -13,16 +13,19 @@ from pecan_ray.sampling.spans import Span, Spans
 
 @dataclass(frozen=True)
 class Group:
-    """Leases that one worker makes into a batch for one trainer."""
+    """Leases that one worker makes into a batch."""
 
-    rank: int
+    rank: int | None
+    """The trainer that it is for; None: whichever has room."""
     leases: tuple[Lease, ...]
 
 
 class Leftovers:
     """The undelivered rest of an epoch, and the groups that it is distributed in.
 
-    One trainer gets all of it as one group.  Several trainers get it in rounds, in each of which every rank gets one
+    What workers return when they have no more leases is dealt at once: as soon as it is a batch, any idle worker gets
+    a batch of it.  What fills none, or comes back a second time, waits until all else of the epoch is delivered.  Of
+    that, one trainer gets all as one group.  Several trainers get it in rounds, in each of which every rank gets one
     group of equally many elements (one more at the most), so that no rank has a batch more than another one.
     """
 
@@ -30,6 +33,10 @@ class Leftovers:
         """`only_full`: batches that are not full are not wanted (``drop_remainder=True``)."""
         self._world_size, self._batch_size, self._only_full = world_size, batch_size, only_full
         self._pool: dict[LeaseKey, Holding] = {}
+        self._fresh: dict[LeaseKey, Holding] = {}
+        """What was returned and dealt to nobody yet, of what may be:"""
+        self._fresh_units = 0
+        """so many elements."""
         self.groups: deque[Group] = deque()
         self.rounds = 0
         """Rounds that were distributed in this epoch."""
@@ -37,18 +44,39 @@ class Leftovers:
         """Positions that were distributed last: fewer must come back, or the rest is left out."""
 
     def __bool__(self) -> bool:
-        return bool(self._pool or self.groups)
+        return bool(self._pool or self._fresh or self.groups)
 
     def places(self) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
         """Yield the positions that are here."""
-        yield from ((held.lease.key, held.missing) for held in self._pool.values())
+        yield from ((held.lease.key, held.missing) for held in (*self._pool.values(), *self._fresh.values()))
         yield from ((lease.key, lease.spans) for group in self.groups for lease in group.leases)
 
-    def add(self, lease: Lease, spans: Iterable[Span]) -> None:
-        """Add positions of a lease."""
-        held = self._pool.setdefault(lease.key, Holding(replace(lease, spans=()), Spans()))
+    def add(self, lease: Lease, spans: Iterable[Span], *, deal: bool = False) -> None:
+        """Add positions of a lease; `deal`: they may be dealt before all else of the epoch is delivered."""
+        pool = self._fresh if deal else self._pool
+        held = pool.setdefault(lease.key, Holding(replace(lease, spans=()), Spans()))
         for span in spans:
             held.missing.add(*span)
+            self._fresh_units += len(by_element(replace(lease, spans=(span,)))) if deal else 0
+
+    def deal(self) -> None:
+        """Make groups of what may be dealt, a batch each, as far as it goes."""
+        if self._fresh_units < self._batch_size:
+            return
+        units = [unit for lease in self._taken(self._fresh) for unit in by_element(lease)]
+        self._fresh_units = 0
+        full = len(units) // self._batch_size * self._batch_size
+        for first in range(0, full, self._batch_size):
+            self.groups.append(Group(None, merged(units[first : first + self._batch_size])))
+        for unit in units[full:]:
+            self.add(unit, unit.spans, deal=True)
+
+    @staticmethod
+    def _taken(pool: dict[LeaseKey, Holding]) -> list[Lease]:
+        """Take all that is in a pool, in the order of splits."""
+        leases = [held.rest() for held in sorted(pool.values(), key=lambda held: held.lease.key)]
+        pool.clear()
+        return leases
 
     def begin_epoch(self) -> None:
         """Forget what the last epoch was about."""
@@ -60,8 +88,10 @@ class Leftovers:
 
     def distribute(self) -> int:
         """Turn what was returned into groups, those of one round; return how many elements must be left out."""
-        leases = [held.rest() for held in sorted(self._pool.values(), key=lambda held: held.lease.key)]
-        self._pool = {}
+        for lease in self._taken(self._fresh):
+            self.add(lease, lease.spans)
+        self._fresh_units = 0
+        leases = self._taken(self._pool)
         if not leases:
             return 0
         self.rounds += 1

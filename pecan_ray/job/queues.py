@@ -211,5 +211,8 @@ class Queues:
         own = self._own.get(worker)
         if own and own[branch]:
             return len(own[branch])
-        waiting = sum(len(queue) + queue.passes_left * queue.splits for queue in self._shared[branch])
-        return max(1, waiting // (2 * max(1, workers)))
+        return max(1, self.leases_waiting(branch) // (2 * max(1, workers)))
+
+    def leases_waiting(self, branch: int) -> int:
+        """Return how many leases of a branch wait for any worker, those of passes to come included."""
+        return sum(len(queue) + queue.passes_left * queue.splits for queue in self._shared[branch])

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pecan_ray.job.holdings import WorkerHoldings, within, without
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers
+from pecan_ray.job.lots import cut, elements_in, lot
 from pecan_ray.job.queues import NoLease, Queues, WantedSplits
 from pecan_ray.job.suspects import Suspects
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
@@ -49,17 +50,31 @@ def next_lease(
     worker: str,
     branch: int,
     state: WorkerHoldings,
+    shape: LedgerShape,
     queues: Queues,
     suspects: Suspects,
+    workers: int,
     wanted: WantedSplits = None,
 ) -> Lease | NoLease:
-    """Return the next lease of a branch for a worker: of its group, if it has one, without what kills workers."""
+    """Return the next lease of a branch for a worker: of its group, if it has one, without what kills workers.
+
+    `workers`: so many there are that share what waits.
+    """
     while True:
         answer = state.take_of_group(branch) if state.grouped else queues.take(worker, branch, wanted)
         if not isinstance(answer, Lease):
             return answer
         if (lease := suspects.without_deadly(answer)) is not None:
-            return lease
+            break
+    if state.grouped or workers < 2 or not shape.cuts_splits or (elements := elements_in(lease)) is None:
+        return lease
+    waiting = elements + queues.leases_waiting(branch) * (lease.split.elements or elements)
+    most = lot(waiting, workers, shape.batch_size, state.taken)
+    if elements > most:
+        lease, rest = cut(lease, most)
+        queues.put_back(rest)
+    state.taken += min(elements, most)
+    return lease
 
 
 def offered(

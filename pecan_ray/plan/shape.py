@@ -50,6 +50,8 @@ class PlanShape:
     regroups: bool = False
     """A plan that can be read in parts, of which some operator makes items that are not known by their elements
     (`pecan_ray.plan.regrouping`): one worker runs it, and numbers of batches tell what was delivered."""
+    keeps: bool = False
+    """What splits give is kept at some point (`autocache`), once all of one was gone through."""
     counts: bool = False
     """How many elements its first outputs took is known: it can begin behind them (`pecan_ray.plan.behind`)."""
 
@@ -80,6 +82,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         drop_remainder=batching is not None and batching.drop_remainder,
         holds_back=not serial and _holds_back(plan),
         regroups=not serial and bool(regroups_at(plan)),
+        keeps=any(isinstance(op, Autocache) for op in plan.all_ops()),
         counts=counts_its_elements(plan),
     )
 

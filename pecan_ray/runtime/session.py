@@ -333,6 +333,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         in_order=one_sequence and not serial,
         coordinated=options.coordinated and options.world_size > 1,
         counts=serial and shape.counts,
+        keeps=shape.keeps,
     )
     return JobSpec(
         name,

@@ -387,7 +387,7 @@ def test_static_sharding_waits_for_its_workers_where_the_listing_ends_first() ->
 
 
 def test_what_a_lost_worker_held_of_a_group_goes_to_the_same_rank() -> None:
-    ledger = ledger_of(LedgerShape(world_size=2), "w", "x")
+    ledger = ledger_of(LedgerShape(world_size=2, batch_size=8), "w", "x")
     ledger.next_assignment("w")
     lease = take(ledger, "w")
     ledger.ended("w", 0, lease.key, 4)

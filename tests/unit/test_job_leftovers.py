@@ -32,6 +32,24 @@ def test_one_trainer_gets_all_in_one_group() -> None:
     assert group.rank == 0 and len(elements_of(group)) == 10
 
 
+def test_what_workers_return_is_dealt_a_batch_each_as_soon_as_there_is_one() -> None:
+    leftovers = Leftovers(1, 4, only_full=False)
+    for index, count in enumerate((3, 2, 9)):
+        leftovers.add(Lease(0, Split(index), spans=()), [(0, count << OUTPUT_BITS)], deal=True)
+        leftovers.deal()
+        assert len(leftovers.groups) == (0, 1, 3)[index], "of 3, 5 and 14 elements"
+    assert [(group.rank, len(elements_of(group))) for group in leftovers.groups] == [(None, 4)] * 3
+    assert leftovers, "two elements are left"
+    leftovers.groups.clear()
+    filled(leftovers, [0, 0, 0, 1])
+    leftovers.deal()
+    assert not leftovers.groups, "what comes back a second time waits for the end"
+    assert leftovers.distribute() == 0
+    assert [(group.rank, len(elements_of(group))) for group in leftovers.groups] == [(0, 3)]
+    leftovers.groups.clear()
+    assert not leftovers
+
+
 def test_a_tail_for_many_ranks_is_many_groups_that_as_many_workers_can_take_at_a_time() -> None:
     leftovers = filled(Leftovers(64, 32, only_full=False), [5000])
     assert leftovers.distribute() == 0

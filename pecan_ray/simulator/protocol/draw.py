@@ -46,6 +46,8 @@ AT_HAND_SHARE = 0.15
 """Of shuffled histories in which workers have some splits at hand."""
 ANNOUNCED_SHARE = 0.06
 """Of histories in which the ends of workers or nodes are announced."""
+LENGTHS_SHARE = 0.5
+"""Of histories whose sources tell the lengths of splits."""
 KEPT_SHARE = 0.4
 """Of histories whose trainers keep bad elements, where these end no job."""
 
@@ -66,6 +68,7 @@ def draw(seed: int, *, hurt_controller: bool = False) -> Scenario:
     scenario = _with_frozen_controller(seed, scenario, 1.0 if hurt_controller else FROZEN_SHARE)
     scenario = _with_rivals(seed, scenario)
     scenario = _with_announced(seed, _with_at_hand(seed, scenario))
+    scenario = replace(scenario, lengths_known=Random(f"lengths {seed}").random() < LENGTHS_SHARE)
     kept = scenario.on_error == "skip" and Random(f"kept {seed}").random() < KEPT_SHARE
     return replace(scenario, on_error="quarantine") if kept else scenario
 

@@ -255,7 +255,10 @@ class JobModel(Party):
     def _list(self, branch: int, begin: int) -> None:
         scenario = self.world.scenario
         splits = scenario.sources[branch]
-        page = tuple(Split(index) for index in range(begin, min(begin + scenario.page, len(splits))))
+        page = tuple(
+            Split(index, elements=len(splits[index].outputs) if scenario.lengths_known else None)
+            for index in range(begin, min(begin + scenario.page, len(splits)))
+        )
         if page:
             self.handle(events.SplitsListed(branch, page))
         after = begin + scenario.page

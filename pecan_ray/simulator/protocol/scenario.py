@@ -75,6 +75,8 @@ class Scenario:
     seed: int = 0
     """Of whatever is drawn while it runs: delays, losses, speeds."""
     sources: tuple[tuple[SplitModel, ...], ...] = ((SplitModel((1,)),),)
+    lengths_known: bool = False
+    """Sources tell how many elements their splits hold, before these are read."""
     ranks: int = 1
     epochs: int | None = 1
     repetitions: int = 1

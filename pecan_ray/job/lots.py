@@ -1,0 +1,61 @@
+"""How much of a split a worker gets at a time near the end of an epoch, so that all workers end together.
+
+A worker gets half of an even share of the elements that wait (guided self-scheduling, Polychronopoulos and Kuck, 1987),
+but never less than a batch, and so many that what it has got in all fills batches.  A split that is longer is cut, if
+its length is known: another worker gets the rest.  Where every element becomes one row, no worker is then left with
+elements that fill no batch, but for those of the epoch's last batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.sampling.spans import Span
+
+
+def lot(waiting: int, workers: int, batch_size: int, taken: int) -> int:
+    """Return how many elements a worker gets now.
+
+    Args:
+        waiting: Elements that wait, those included that it may get.
+        workers: Workers that share them.
+        batch_size: Elements in a batch.
+        taken: Elements that the worker has got before.
+    """
+    full = max(1, waiting // (2 * max(1, workers)) // batch_size) * batch_size
+    return full - taken % batch_size
+
+
+def elements_in(lease: Lease) -> int | None:
+    """Return how many elements a lease asks for; None where that is not known."""
+    counts = [_elements(lease, span) for span in lease.spans]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def cut(lease: Lease, elements: int) -> tuple[Lease, Lease]:
+    """Cut a lease of known length behind so many of its elements, which are fewer than it has."""
+    mine: list[Span] = []
+    rest: list[Span] = []
+    for span in lease.spans:
+        count = _elements(lease, span) or 0
+        if rest:
+            rest.append(span)
+        elif count <= elements:
+            mine.append(span)
+            elements -= count
+        else:
+            place = max(span[0], ((span[0] >> OUTPUT_BITS) + elements) << OUTPUT_BITS)
+            mine += [(span[0], place)] * (span[0] < place)
+            rest.append((place, span[1]))
+    return replace(lease, spans=tuple(mine)), replace(lease, spans=tuple(rest))
+
+
+def _elements(lease: Lease, span: Span) -> int | None:
+    """Count the elements that a span touches."""
+    start, stop = span
+    if stop != END:
+        return ((stop - 1) >> OUTPUT_BITS) + 1 - (start >> OUTPUT_BITS)
+    length = lease.split.elements
+    return None if length is None else max(0, length - (start >> OUTPUT_BITS))
