@@ -82,7 +82,12 @@ class OperatorMethods(ABC):
         )
 
     def filter(self, fn: Function, *, on: str | None = None, name: str | None = None) -> Self:
-        """Keep the elements for which the function is true."""
+        """Keep the elements for which the function is true.
+
+        A function with a state of its own, such as a set of what it has seen, has one in each worker.  In the python
+        engine it is not asked again about elements that it let pass and that the worker gave back, since they filled
+        no batch.  What a lost worker held goes through the filters of others.
+        """
         return self._then(Filter(name=self._unique(name, fn), fn=a_function("filter", fn), on=on))
 
     def flat_map(self, fn: Function, *, on: str | None = None, name: str | None = None) -> Self:

@@ -38,6 +38,11 @@ class Item:
     kept: bool = False
     """It comes from a cache: what stands before the point has been done to it."""
 
+    @property
+    def has_passed(self) -> bool:
+        """Whether filters let it pass before, and are not asked again; a batch stands for more than that."""
+        return self.lease.passed and self.width > 0
+
     def where(self) -> str:
         """Say in words which element this is."""
         return self.lease.split.where(self.element)

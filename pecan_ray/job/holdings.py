@@ -22,7 +22,7 @@ class Holding:
 
     def rest(self) -> Lease:
         """Return the lease of what is missing."""
-        return replace(self.lease, spans=tuple(self.missing))
+        return replace(self.lease, spans=tuple(self.missing), passed=False)  # some of it may never have been there
 
 
 @dataclass

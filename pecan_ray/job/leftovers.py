@@ -67,7 +67,7 @@ class Leftovers:
         self._fresh_units = 0
         full = len(units) // self._batch_size * self._batch_size
         for first in range(0, full, self._batch_size):
-            self.groups.append(Group(None, merged(units[first : first + self._batch_size])))
+            self.groups.append(_group(None, units[first : first + self._batch_size]))
         for unit in units[full:]:
             self.add(unit, unit.spans, deal=True)
 
@@ -96,7 +96,7 @@ class Leftovers:
             return 0
         self.rounds += 1
         if self._world_size == 1:
-            self.groups.append(Group(0, tuple(leases)))
+            self.groups.append(_group(0, leases))
             return 0
         units = [unit for lease in leases for unit in by_element(lease)]
         positions = sum(stop - start for lease in leases for start, stop in lease.spans)
@@ -110,10 +110,15 @@ class Leftovers:
         now = max(now, self._world_size)
         for rank in range(self._world_size):
             share = units[rank * now // self._world_size : (rank + 1) * now // self._world_size]
-            self.groups.append(Group(rank, merged(share)))
+            self.groups.append(_group(rank, share))
         for unit in units[now:]:
             self.add(unit, unit.spans)
         return 0
+
+
+def _group(rank: int | None, leases: Sequence[Lease]) -> Group:
+    """Make a group of what workers or ranks gave back: all of it was behind the filters."""
+    return Group(rank, tuple(replace(lease, passed=True) for lease in merged(leases)))
 
 
 def merged(leases: Sequence[Lease]) -> tuple[Lease, ...]:

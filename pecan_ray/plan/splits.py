@@ -140,6 +140,9 @@ class Lease:
     """Which of the plan's sources the split belongs to."""
     repetition: int = 0
     """Which pass of a `repeat` it belongs to."""
+    passed: bool = False
+    """A worker has had all of it behind the filters, and gave it back: it passes them unasked, since one that holds a
+    state of its own would answer differently the second time."""
 
     @property
     def key(self) -> LeaseKey:

@@ -300,7 +300,7 @@ class Chain:
         return result
 
     def _passes(self, step: ChainStep, value: Any, item: Item, output: int) -> bool:
-        result = self._call(step, value, item, output)
+        result = item.has_passed or self._call(step, value, item, output)
         if not isinstance(result, bool):
             raise self._wrong_type(step.op, item, result, "whether to keep the element: True or False")
         return result
