@@ -7,8 +7,8 @@ while the queue had grown by more than 40 % and t stays within T of the referenc
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, Pilot, Probe, Search, Steps, mean_window
 from pecan_ray.errors import PlanError
@@ -61,12 +61,22 @@ RULES = {"cachew": CACHEW, "cachew-code": CACHEW_CODE}
 
 @dataclass(frozen=True)
 class Scale:
-    """What is counted: `place(n)` is the deployment of n workers, for least <= n <= most."""
+    """What is counted: workers of one kind, least <= n <= most of them."""
 
-    place: Callable[[int], Deployment]
+    kind: Literal["local", "remote"]
+    others: int
+    """Workers of the other kind, whose number stays."""
     least: int
     most: int
-    phases: tuple[str, str] = ("scale_remote", "remove_remote")
+
+    def place(self, count: int) -> Deployment:
+        """Return the deployment of so many workers."""
+        return Deployment(count, self.others) if self.kind == "local" else Deployment(self.others, count)
+
+    @property
+    def phases(self) -> tuple[str, str]:
+        """Name the phases in which workers are added and removed."""
+        return f"scale_{self.kind}", f"remove_{self.kind}"
 
 
 @dataclass(frozen=True)
@@ -119,10 +129,11 @@ def shrink(scale: Scale, count: int, before: Window, rule: ScalingRule, why: str
 
 def watch(scale: Scale, level: Level, rule: ScalingRule) -> Steps[Window]:
     """Stay for `look_every` windows and return what they say."""
-    seen: list[Window] = []
     why = f"stay with {level.count} workers: {level.why}."
-    for _ in range(rule.look_every):
-        seen.append((yield Probe(scale.place(level.count), "converged", why, settled=True)))
+    stay = Probe(scale.place(level.count), "converged", why, settled=True)
+    seen = [(yield replace(stay, bookmark=CachewBookmark(scale, level, rule)))]
+    while len(seen) < rule.look_every:
+        seen.append((yield stay))
     return mean_window(seen) if rule.averages else seen[-1]
 
 
@@ -147,9 +158,23 @@ def cachew(scale: Scale, count: int, rule: ScalingRule) -> Search:
     """Scale up from `count` workers, then watch and scale again, for ever."""
     first = yield Probe(scale.place(count), scale.phases[0], f"measure {count} workers first.")
     level = yield from grow(scale, count, first, rule)
-    while True:
-        now = yield from watch(scale, level, rule)
-        level = yield from look_again(scale, level, now, rule)
+    yield from CachewBookmark(scale, level, rule).resume()
+
+
+@dataclass(frozen=True)
+class CachewBookmark:
+    """The bookmark of Cachew's policy between two looks."""
+
+    scale: Scale
+    level: Level
+    rule: ScalingRule
+
+    def resume(self) -> Search:
+        """Watch and scale again, for ever."""
+        level = self.level
+        while True:
+            now = yield from watch(self.scale, level, self.rule)
+            level = yield from look_again(self.scale, level, now, self.rule)
 
 
 class Autoscaler:
@@ -197,4 +222,4 @@ class Autoscaler:
 
 def _remote_scale(limits: DeploymentLimits) -> Scale:
     least = max(1, limits.min_remote)
-    return Scale(lambda count: Deployment(0, count), least, max(least, limits.max_remote))
+    return Scale("remote", 0, least, max(least, limits.max_remote))

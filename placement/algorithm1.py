@@ -11,6 +11,9 @@ Cachew's rule.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from functools import partial
+
 from pecan_ray.autoscaler.policy import Level, Scale, ScalingRule, grow, longer_queue
 from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps, mean_window
 from pecan_ray.placement.setting import Setting
@@ -21,7 +24,11 @@ LOOK_EVERY = 10
 
 def pecan(setting: Setting) -> Begin:
     """Return Algorithm 1 as a search."""
-    return lambda start, limits: Algorithm1(setting, limits).run(start)
+    return partial(_run, setting)
+
+
+def _run(setting: Setting, start: Deployment, limits: DeploymentLimits) -> Search:
+    return Algorithm1(setting, limits).run(start)
 
 
 class Algorithm1:
@@ -37,6 +44,14 @@ class Algorithm1:
         """Algorithm 1, then monitoring."""
         self._at = self._limits.clamp(0, max(1, start.remote))  # line 1: ResetLocal
         first = yield Probe(self._at, "scale_remote", f"measure {self._at} first.")
+        yield from self._search_on(first)
+
+    def resume(self, reference: Window) -> Search:
+        """Go on with monitoring, where this was the reference."""
+        first = yield from self._monitor(reference)
+        yield from self._search_on(first)
+
+    def _search_on(self, first: Window) -> Search:
         while True:
             yield from self._cachew_autoscale(first)  # line 2
             while True:  # line 5: repeat
@@ -53,7 +68,7 @@ class Algorithm1:
 
     def _cachew_autoscale(self, first: Window) -> Steps[None]:
         local = self._at.local
-        scale = Scale(lambda count: Deployment(local, count), self._limits.least_remote(local), self._limits.max_remote)
+        scale = Scale("remote", local, self._limits.least_remote(local), self._limits.max_remote)
         rule = ScalingRule().with_threshold(self._setting.threshold)
         level: Level = yield from grow(scale, self._at.remote, first, rule)
         self._at, self._bpt_conv = scale.place(level.count), level.reference.batch_time
@@ -90,16 +105,17 @@ class Algorithm1:
         self._at = Deployment(self._at.local, self._at.remote + 1)
         self._why += f", so remote worker {self._at.remote} comes back"
 
-    def _monitor(self) -> Steps[Window]:
+    def _monitor(self, reference: Window | None = None) -> Steps[Window]:
         """Watch until the mean of ten windows has moved; return it.
 
         The first ten set the reference: the batch time that was reached here, not the one that was aimed at.
         """
-        reference: Window | None = None
+        stay = Probe(self._at, "converged", f"stay with {self._at}: {self._why}.", settled=True)
         while True:
-            seen: list[Window] = []
-            for _ in range(LOOK_EVERY):
-                seen.append((yield Probe(self._at, "converged", f"stay with {self._at}: {self._why}.", settled=True)))
+            mark = None if reference is None else Algorithm1Bookmark(self, reference)
+            seen = [(yield replace(stay, bookmark=mark))]
+            while len(seen) < LOOK_EVERY:
+                seen.append((yield stay))
             now = mean_window(seen)
             if reference is None:
                 reference = now
@@ -110,3 +126,15 @@ class Algorithm1:
                 self._why = f"{now.batch_time:.4g} s a batch, {moved:+.1%} of {reference.batch_time:.4g} s, queue "
                 self._why += f"{reference.queue_size:.3g} to {now.queue_size:.3g}"
                 return now
+
+
+@dataclass(frozen=True)
+class Algorithm1Bookmark:
+    """The bookmark of Algorithm 1 between two looks."""
+
+    algorithm: Algorithm1
+    reference: Window
+
+    def resume(self) -> Search:
+        """Go on with monitoring."""
+        return self.algorithm.resume(self.reference)

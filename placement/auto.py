@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -75,7 +76,14 @@ class AutoSearch:
         expected = self._setting.expected
         at = limits.clamp(expected.local, expected.remote) if expected and not self._started else start
         self._started = True
-        why = f"measure {at} first"
+        yield from self._search_on(at, f"measure {at} first", limits)
+
+    def resume(self, watch: Watch) -> Search:
+        """Go on with a watch."""
+        why = yield from self._keep_watching(watch)
+        yield from self._search_on(watch.stay.target, why, watch.limits)
+
+    def _search_on(self, at: Deployment, why: str, limits: DeploymentLimits) -> Search:
         while True:
             at, why = yield from self._find(at, why, limits)
             why = yield from self._watch(at, why, limits)
@@ -205,24 +213,29 @@ class AutoSearch:
         if self._second_thoughts and self._choose(at, limits).deployment != at:
             self._second_thoughts -= 1
             return f"{at} take {job.reading(at).batch_time:.4g} s a batch in the long run"
-        reference, away, lasted, audit = list(seen), 0, 0, self._audit_after
-        batches = batches_of(seen)
+        return (yield from self._keep_watching(Watch(stay, limits, seen, list(seen), self._audit_after)))
+
+    def _keep_watching(self, watch: Watch) -> Steps[str]:
+        """Stay until the windows have left the reference, or until it is time for an audit; say how."""
+        job, threshold, settings = self._job, self._setting.threshold, self._settings
+        at, seen, reference = watch.stay.target, watch.seen, watch.reference
+        stay = replace(watch.stay, bookmark=AutoBookmark(self, watch))
         while True:
             seen.append((yield stay))
             if hurry := self._hurry():
                 return hurry
-            batches, audit = batches + seen[-1].batches, audit - 1
+            watch.batches, watch.audit = watch.batches + seen[-1].batches, watch.audit - 1
             recent = seen[-windows_needed(seen, settings.watched, settings) :]
             before, now = pooled(at, reference), pooled(at, recent)
             moved, newest = sudden_departure(before, recent, threshold, whole=job.shows_its_step)
             if moved:
-                return self._leave(before, newest, batches - batches_of(newest), moved)
+                return self._leave(before, newest, watch.batches - batches_of(newest), moved)
             moved = pace_departure(before, now, threshold) or queue_departure(before, now, seen, threshold, settings)
-            away = away + 1 if moved else 0
-            lasted = batches if away == 1 else lasted
-            if away > len(recent):
-                return self._leave(before, recent, lasted, moved)
-            if audit <= 0 and not moved:
+            watch.away = watch.away + 1 if moved else 0
+            watch.lasted = watch.batches if watch.away == 1 else watch.lasted
+            if watch.away > len(recent):
+                return self._leave(before, recent, watch.lasted, moved)
+            if watch.audit <= 0 and not moved:
                 return self._audit(at, [*reference, *seen])
             if len(seen) > 2 * len(recent):
                 oldest = seen.pop(0)
@@ -261,6 +274,41 @@ class AutoSearch:
         self._audit_after = min(3 * self._audit_after, self._settings.audit_at_last)
         self._job.start_over(at, seen[-KEPT:], self._settings.audit_spread, changed=False)
         return f"what was measured of other deployments is {len(seen)} windows old"
+
+
+@dataclass
+class Watch:
+    """What a search knows that watches the deployment which it has chosen."""
+
+    stay: Probe
+    limits: DeploymentLimits
+    seen: list[Window]
+    """The newest windows."""
+    reference: list[Window]
+    """What they are compared with."""
+    audit: int
+    """So many windows until other deployments are looked at again."""
+    away: int = 0
+    """So many of the newest windows have left the reference,"""
+    lasted: int = 0
+    """and so many batches came before them."""
+    batches: int = field(init=False)
+    """Batches of all windows of this watch."""
+
+    def __post_init__(self) -> None:
+        self.batches = batches_of(self.seen)
+
+
+@dataclass(frozen=True)
+class AutoBookmark:
+    """The bookmark of a search that watches."""
+
+    search: AutoSearch
+    watch: Watch
+
+    def resume(self) -> Search:
+        """Go on with the watch."""
+        return self.search.resume(self.watch)
 
 
 def batches_of(windows: Sequence[Window]) -> int:

@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pecan_ray.autoscaler.policy import CACHEW, CACHEW_CODE, Scale, ScalingRule, cachew
-from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search
+from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Stay
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment
 
 
 def cachew_paper(setting: Setting) -> Begin:
     """Remote workers only, by Cachew's autoscaler."""
-    return _remote_only(CACHEW.with_threshold(setting.threshold))
+    return partial(_remote_only, CACHEW.with_threshold(setting.threshold))
 
 
 def cachew_code(_setting: Setting) -> Begin:
     """Remote workers only, by Cachew's autoscaler with the constants of its released code."""
-    return _remote_only(CACHEW_CODE)
+    return partial(_remote_only, CACHEW_CODE)
 
 
 def collocated(setting: Setting) -> Begin:
     """Local workers only, as many as shorten the batch time."""
-    rule = CACHEW.with_threshold(setting.threshold)
-
-    def begin(start: Deployment, limits: DeploymentLimits) -> Search:
-        remote = limits.min_remote
-        scale = Scale(
-            lambda count: Deployment(count, remote),
-            max(1, limits.min_local),
-            max(1, limits.max_local),
-            ("scale_local", "remove_local"),
-        )
-        return cachew(scale, min(max(start.local, scale.least), scale.most), rule)
-
-    return begin
+    return partial(_local_only, CACHEW.with_threshold(setting.threshold))
 
 
-def _remote_only(rule: ScalingRule) -> Begin:
-    def begin(start: Deployment, limits: DeploymentLimits) -> Search:
-        local = limits.min_local
-        least = max(1, limits.min_remote)
-        scale = Scale(lambda count: Deployment(local, count), least, max(least, limits.max_remote))
-        return cachew(scale, min(max(start.remote, scale.least), scale.most), rule)
+def _local_only(rule: ScalingRule, start: Deployment, limits: DeploymentLimits) -> Search:
+    scale = Scale("local", limits.min_remote, max(1, limits.min_local), max(1, limits.max_local))
+    return cachew(scale, min(max(start.local, scale.least), scale.most), rule)
 
-    return begin
+
+def _remote_only(rule: ScalingRule, start: Deployment, limits: DeploymentLimits) -> Search:
+    least = max(1, limits.min_remote)
+    scale = Scale("remote", limits.min_local, least, max(least, limits.max_remote))
+    return cachew(scale, min(max(start.remote, scale.least), scale.most), rule)
 
 
 def fastflow(setting: Setting) -> Begin:
@@ -53,14 +44,14 @@ def fastflow(setting: Setting) -> Begin:
     part of a placement policy.
     """
 
-    def begin(_start: Deployment, limits: DeploymentLimits) -> Search:
-        alone = limits.clamp(setting.fixed.local, 0)
-        both = limits.clamp(setting.fixed.local, setting.fixed.remote)
-        first = yield Probe(alone, "scale_local", f"measure {alone} first.")
-        second = yield Probe(both, "scale_remote", f"{alone} take {first.batch_time:.4g} s a batch: try {both}.")
-        at = both if second.batch_time < first.batch_time else alone
-        why = f"{alone} take {first.batch_time:.4g} s a batch and {both} {second.batch_time:.4g} s: stay with {at}."
-        while True:
-            yield Probe(at, "converged", why, settled=True)
+    return partial(_if_faster, setting)
 
-    return begin
+
+def _if_faster(setting: Setting, _start: Deployment, limits: DeploymentLimits) -> Search:
+    alone = limits.clamp(setting.fixed.local, 0)
+    both = limits.clamp(setting.fixed.local, setting.fixed.remote)
+    first = yield Probe(alone, "scale_local", f"measure {alone} first.")
+    second = yield Probe(both, "scale_remote", f"{alone} take {first.batch_time:.4g} s a batch: try {both}.")
+    at = both if second.batch_time < first.batch_time else alone
+    why = f"{alone} take {first.batch_time:.4g} s a batch and {both} {second.batch_time:.4g} s: stay with {at}."
+    yield from Stay(at, why).resume()

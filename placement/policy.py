@@ -8,6 +8,7 @@ One interface, several searches: `mode` names the algorithm, and every figure na
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -39,6 +40,8 @@ MODES: dict[str, SearchMaker] = {
 }
 WINDOW_BATCHES = {"auto": 100, "cachew": 100, "cachew-code": 100}
 """Batches of a window where it is not Pecan's X = 500; `auto` puts windows together until they suffice."""
+MOST_TOLD = 100
+"""After so many windows a search that watches is restated, and not made again from them: that takes 0.1 s of CPU."""
 Told: TypeAlias = tuple[Window, Deployment] | DeploymentLimits | Objective
 """What a search is told while it goes on: what ran and how, other bounds, or what is looked for."""
 
@@ -118,7 +121,9 @@ class AutoPlacement:
     def _begin_search(self) -> None:
         self._began = (self._within, self._setting.aim.objective)
         self._told: list[Told] = []
-        """What the search was told since it began, from which it can be made again: it is a generator."""
+        """What the search was told since it began, or was restated: it is a generator, and is made again from this."""
+        self._restated = b""
+        """How the search goes on where it watches: its state before all that it was told since."""
         settle_windows, patience, removal = self._manner
         self._pilot = Pilot(
             MODES[self.mode](self._setting),
@@ -134,8 +139,12 @@ class AutoPlacement:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         told, now = self._told, (self._within, self._setting.aim.objective)
-        self._within, self._setting.aim.objective = self._began
-        self._begin_search()
+        if self._restated:
+            self._setting, pilot = pickle.loads(self._restated)
+            self._pilot = Pilot.of_told(pilot)
+        else:
+            self._within, self._setting.aim.objective = self._began
+            self._begin_search()
         for one in told:
             if isinstance(one, DeploymentLimits):
                 self._pilot.restrict(one)
@@ -177,7 +186,11 @@ class AutoPlacement:
     def decide(self, window: Window, deployment: Deployment) -> Decision:
         """Return what shall run next; `deployment` is what ran during the window."""
         self._told.append((window, deployment))
-        return self._pilot.decide(window, deployment)
+        decision = self._pilot.decide(window, deployment)
+        if len(self._told) >= MOST_TOLD and self._pilot.at_bookmark:
+            self._restated = pickle.dumps((self._setting, self._pilot.told()))
+            self._told.clear()
+        return decision
 
     def restrict(self, local: int | None = None, remote: int | None = None) -> DeploymentLimits:
         """Have no more workers than these for now, besides what bounds it anyway; None: not bounded further.

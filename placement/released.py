@@ -10,8 +10,10 @@ unless the time that it saved was worth more than its price.
 
 from __future__ import annotations
 
+from functools import partial
+
 from pecan_ray.autoscaler.policy import Scale, ScalingRule, grow, plausible
-from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps
+from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Stay, Steps
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -21,12 +23,16 @@ IMPLAUSIBLE = 1.3
 
 def pecan_code(setting: Setting) -> Begin:
     """Return the released AutoPlacement as a search."""
-    return lambda start, limits: Released(setting, limits).run(start)
+    return partial(_run, setting, False)
 
 
 def pecan_cost(setting: Setting) -> Begin:
     """Return the released AutoPlacement with optimize_cost as a search."""
-    return lambda start, limits: Released(setting, limits, by_cost=True).run(start)
+    return partial(_run, setting, True)
+
+
+def _run(setting: Setting, by_cost: bool, start: Deployment, limits: DeploymentLimits) -> Search:
+    return Released(setting, limits, by_cost).run(start)
 
 
 class Released:
@@ -50,14 +56,13 @@ class Released:
             yield from self._decreasing_remote(unwanted)
             if self._at.remote == started.remote or self._at.local >= self._limits.max_local:
                 break
-        while True:
-            yield Probe(self._at, "converged", f"stay with {self._at}: {self._why}.", settled=True)
+        yield from Stay(self._at, f"stay with {self._at}: {self._why}.").resume()
 
     def _only_remote(self, start: Deployment) -> Steps[None]:
         self._at = self._limits.clamp(0, max(1, start.remote))
         local = self._at.local
         first = yield Probe(self._at, "scale_remote", f"measure {self._at} first.")
-        scale = Scale(lambda count: Deployment(local, count), 1, self._limits.max_remote)
+        scale = Scale("remote", local, 1, self._limits.max_remote)
         level = yield from grow(scale, self._at.remote, first, self._rule)
         self._at, self._before, self._why = scale.place(level.count), level.last, level.why
 
