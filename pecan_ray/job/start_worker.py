@@ -23,3 +23,8 @@ class StartWorker:
     """Bytes a second that it may read of object stores until it is told; None: as many as it can."""
     rooms: DatasetRooms = ()
     """What its node may keep of each dataset, until it is told; empty: nobody bounds that."""
+
+    @property
+    def number(self) -> int:
+        """Its number among the workers of its placement, with which its name ends."""
+        return int(self.worker.rpartition("-")[2])

@@ -67,7 +67,7 @@ class WorkerProcess:
     def __init__(self, began: StartWorker, job: Job, controller: Any) -> None:
         self._name, self._job, self._controller, self._sharing = began.worker, job, controller, began.sharing
         prepare_process(job, began)
-        self._outbox = Outbox(job.config.ring_bytes)
+        self._outbox = Outbox(job.config.ring_bytes, job.spec.shape.world_size, began.number)
         self._slots = RingSlots(job.config.ring_bytes)
         self._heartbeat = heartbeat_of(job)
         asking = Asking(self._name, controller, self._heartbeat)

@@ -61,15 +61,17 @@ class Outbox:
     """Finished batches until a client may be sent them; some are addressed to one rank.
 
     Who calls `take` has a credit of its rank's client.  A batch without an address goes to the rank that was given
-    the fewest of its epoch, among those that wait; of several to the one that has waited longest.
+    the fewest of its epoch, among those that wait; of several to the next one in turn, and each worker begins with
+    another rank.  So ranks have equally many when an epoch ends: what some have beyond others is made again.
     """
 
-    def __init__(self, most_bytes: float = math.inf) -> None:
+    def __init__(self, most_bytes: float = math.inf, ranks: int = 1, first: int = 0) -> None:
         """`most_bytes`: of the batches that wait with one address, unless one alone is larger.
 
-        Columns of strings and of objects take no slot, so that no ring bounds them.
+        Columns of strings and of objects take no slot, so that no ring bounds them.  `first`: of so many `ranks` the
+        one that is served first.
         """
-        self._most_bytes = most_bytes
+        self._most_bytes, self._ranks_in_all, self._first_rank = most_bytes, ranks, first
         self._lock = threading.Lock()
         """Guards everything here."""
         self._room = threading.Condition(self._lock)
@@ -219,13 +221,17 @@ class Outbox:
             if epoch not in given:
                 given[epoch] = Counter(self._given.get(epoch))
             while fitting := [taker for taker in able if batch.rank in (None, taker.rank)]:
-                poorest = _poorest(fitting, given[epoch])
+                poorest = min(fitting, key=lambda one: (given[epoch][one.rank], self._turn(one.rank)))
                 if poorest.add(batch):
                     given[epoch][poorest.rank] += 1
                     break
                 able.remove(poorest)
             if not able:
                 break
+
+    def _turn(self, rank: int) -> int:
+        """Return the place of a rank among those that were given equally many."""
+        return (rank - self._first_rank) % self._ranks_in_all
 
     def _give(self, taker: _Taker) -> list[Produced]:
         """Take out what was allotted."""
@@ -274,8 +280,3 @@ class Outbox:
         for taker in takers:
             taker.woken = True
             taker.changed.notify()
-
-
-def _poorest(takers: list[_Taker], given: Counter[int]) -> _Taker:
-    """Return whose rank was given the fewest batches; of equals the first."""
-    return min(takers, key=lambda taker: given[taker.rank])

@@ -124,6 +124,20 @@ def test_each_epoch_is_counted_apart() -> None:
     assert more_of_the_new == [[]]
 
 
+@pytest.mark.parametrize("first", [0, 1, 6])
+def test_each_worker_begins_with_another_rank_so_that_all_of_them_get_equally_many(first: int) -> None:
+    outbox = Outbox(ranks=4, first=first)
+    for number in range(4):
+        outbox.put(batch(number), None)
+    assert [len(outbox.take(rank, most=1)) for rank in (3, 1, 2, 0)] == [1, 1, 1, 1]
+    with contextlib.ExitStack() as waiting:
+        got = {rank: waiting.enter_context(taking(outbox, rank, most=1)) for rank in (2, 0, 3, 1)}
+        outbox.put(batch(4), None)
+        until(lambda: any(got.values()), "nobody gets the batch for which all wait")
+        outbox.close()
+    assert [rank for rank, messages in got.items() if messages == [[4]]] == [first % 4]
+
+
 def test_of_equals_the_one_that_has_waited_longest_is_next() -> None:
     outbox = Outbox()
     with taking(outbox, 2) as first, taking(outbox, 1) as second:
