@@ -256,8 +256,9 @@ class Config:
     """Bytes a second that the workers of a job together read of object stores at most, each an equal share; None: as
     many as they can; a `ClusterIo`: what it is given of what all jobs of the cluster share."""
     trainer_timeout_s: float = 60.0
-    """A trainer of several that is not heard for so long is taken for lost, and the job ends: its threads report
-    every second while Python runs at all, each of N > 100 trainers every N / 100 s; three times that is the least."""
+    """A trainer that is not heard for so long is taken for lost, and the job ends, unless Ray knows that its process
+    exists: that is waited for.  Its threads report every second while Python runs at all, each of N > 100 trainers
+    every N / 100 s; three times that is the least."""
     worker_timeout_s: float = 60.0
     """A worker that is not heard for so long is taken for lost and killed, and what it held is given out again."""
     hung_after_s: float = 1800.0

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.errors import ClusterError, PecanError, RankTakenError, StaleJobError
 from pecan_ray.job import events
-from pecan_ray.job.instructions import BeginListing, FindRoom, Instructions, Log, Refuse
+from pecan_ray.job.instructions import (
+    BeginListing,
+    FindRoom,
+    Instructions,
+    Log,
+    LookForTrainers,
+    Refuse,
+    TrainerProcess,
+)
 from pecan_ray.job.summing_up import made_again
-from pecan_ray.job.trainers import RegisteredTrainer
+from pecan_ray.job.trainers import RegisteredTrainer, silence
 
 if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
@@ -25,6 +33,7 @@ class Attendance:
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.TrainerCame: self._on_came,
             events.OtherRunCame: self._on_other_run,
+            events.TrainerLookedFor: self._on_looked_for,
             events.TrainerListens: self._on_listens,
             events.TrainerLeft: self._on_left,
         }
@@ -33,7 +42,7 @@ class Attendance:
         before = self._trainers.ranks.get(event.rank)
         refused = self._trainers.come(event, now)
         if refused is not None:
-            self._refuse(event.incarnation, refused, done)
+            self._refuse(event.incarnation, refused, now, done)
             return
         if before is not None and before is not self._trainers.ranks[event.rank]:
             self._replace(before, now, done)
@@ -58,11 +67,15 @@ class Attendance:
             self._job.staffing.lose(worker, "restart", why, now, done)
 
     def _on_other_run(self, event: events.OtherRunCame, now: float, done: Instructions) -> None:
-        self._refuse(event.incarnation, self._trainers.give_way(now), done)
+        self._refuse(event.incarnation, self._trainers.give_way(now), now, done)
 
-    def _refuse(self, incarnation: str, why: PecanError, done: Instructions) -> None:
+    def _refuse(self, incarnation: str, why: PecanError, now: float, done: Instructions) -> None:
         done.append(Refuse(incarnation, why))
+        self._look_for(self._trainers.to_look_for(now, at_once=True), done)
         self._end_if_deserted(done, orphaned=isinstance(why, StaleJobError))
+
+    def _on_looked_for(self, event: events.TrainerLookedFor, now: float, done: Instructions) -> None:
+        self._trainers.looked_for(event, now)
 
     def _on_listens(self, event: events.TrainerListens, now: float, done: Instructions) -> None:
         self.hear(event.rank, event.incarnation, event.met, now, done)
@@ -95,18 +108,34 @@ class Attendance:
     def look(self, now: float, done: Instructions) -> None:
         """Act on silence: of a trainer, or of all of them."""
         job = self._job
+        self._look_for(self._trainers.to_look_for(now), done)
         for rank in self._trainers.silent(now):
             trainer = self._trainers.ranks[rank]
             self._trainers.leave(rank)
             if trainer.progress.queued or not job.ledger.finished:
-                job.fail(_silent(job.spec.name, rank, trainer.came.node, now - trainer.heard), now, done)
+                job.fail(_lost(job.spec.name, trainer, now), now, done)
         ranks = self._trainers.ranks
         orphaned = not self._trainers.present if ranks else self._trainers.orphaned(now)
         self._end_if_deserted(done, orphaned=orphaned)
 
+    @staticmethod
+    def _look_for(trainers: tuple[TrainerProcess, ...], done: Instructions) -> None:
+        if trainers:
+            done.append(LookForTrainers(trainers))
 
-def _silent(job: str, rank: int, node: str, seconds: float) -> ClusterError:
+    def waits(self, now: float) -> dict[Hashable, str]:
+        """Return what is to be said of trainers that say nothing."""
+        timeout_s = self._job.spec.trainer_timeout_s
+        return {("silent", one.came.rank): silence(one, timeout_s) for one in self._trainers.quiet(now)}
+
+    def waited_since(self, now: float) -> dict[Hashable, float]:
+        """Return since when they say nothing."""
+        return {("silent", one.came.rank): one.heard for one in self._trainers.quiet(now)}
+
+
+def _lost(job: str, trainer: RegisteredTrainer, now: float) -> ClusterError:
+    why = "its process has ended" if trainer.ended else "nobody could tell whether its process exists"
     return ClusterError(
-        f"job {job}: rank {rank} on node {node} has not been heard for {seconds:.0f} s "
-        "(Config(trainer_timeout_s=...)): its process has died or hangs, so the others stop."
+        f"job {job}: rank {trainer.came.rank} on node {trainer.came.node} has not been heard for "
+        f"{now - trainer.heard:.0f} s (Config(trainer_timeout_s=...)): {why}, so the others stop."
     )

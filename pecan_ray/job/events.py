@@ -26,6 +26,8 @@ class TrainerCame:
     node: str
     described: tuple[tuple[str, str], ...] = ()
     """What it is about to run, part by part: (name of an operator or option, what stands for its value)."""
+    process: str = ""
+    """Names its process for the cluster, which can tell whether that exists; empty: nobody can."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,18 @@ class TrainerLeft:
     incarnation: str
     unused: int = 0
     """Batches that it has received and will not use."""
+
+
+ProcessState: TypeAlias = Literal["exists", "ended"]
+
+
+@dataclass(frozen=True)
+class TrainerLookedFor:
+    """The cluster has answered whether a trainer's process exists; where it cannot tell, nothing is said."""
+
+    rank: int
+    incarnation: str
+    state: ProcessState
 
 
 @dataclass(frozen=True)
@@ -275,6 +289,7 @@ Event: TypeAlias = (
     | TrainerReported
     | TrainerListens
     | TrainerLeft
+    | TrainerLookedFor
     | OtherRunCame
     | RoomFound
     | OrderKnown

@@ -26,6 +26,23 @@ class Refuse:
 
 
 @dataclass(frozen=True)
+class TrainerProcess:
+    """A trainer that says nothing."""
+
+    rank: int
+    incarnation: str
+    node: str
+    process: str
+
+
+@dataclass(frozen=True)
+class LookForTrainers:
+    """Find out whether the processes of trainers exist: answered by `TrainerLookedFor`, where that can be known."""
+
+    trainers: tuple[TrainerProcess, ...]
+
+
+@dataclass(frozen=True)
 class BeginListing:
     """List the sources: answered by `SplitsListed` and `ListingEnded`."""
 
@@ -119,6 +136,7 @@ class EndJob:
 Instruction: TypeAlias = (
     FindRoom
     | Refuse
+    | LookForTrainers
     | BeginListing
     | StartWorker
     | AdoptWorker

@@ -23,7 +23,7 @@ class JobSpec:
     on_error: OnError = "raise"
     """What becomes of an element that kills workers."""
     trainer_timeout_s: float = 60.0
-    """A trainer that is not heard for so long is lost, and the job ends."""
+    """A trainer that is not heard for so long is lost, and the job ends, unless its process is known to exist."""
     worker_timeout_s: float = 60.0
     """A worker that says nothing for so long is taken for lost."""
     hung_after_s: float = 1800.0

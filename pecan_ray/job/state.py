@@ -197,14 +197,14 @@ class JobState:
             return
         if not self.over:
             self.staffing.look(now, done)
-        since = self.fleet.waited_since(now, self.spec.silent_after_s)
+        since = self.fleet.waited_since(now, self.spec.silent_after_s) | self.attendance.waited_since(now)
         for text in self._waits.look(now, {} if self.over else self._waiting_for(now), since):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))
 
     def _waiting_for(self, now: float) -> dict[Hashable, str]:
         """Return what the job waits for, a text for each thing."""
-        waits: dict[Hashable, str] = {}
+        waits = self.attendance.waits(now)
         if missing := self.trainers.missing():
             return {"ranks": missing}
         if not self.questions.ordered:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from pecan_ray.errors import PecanError, RankTakenError, StaleJobError
-from pecan_ray.job.events import TrainerCame
+from pecan_ray.job.events import TrainerCame, TrainerLookedFor
+from pecan_ray.job.instructions import TrainerProcess
 from pecan_ray.job.messages import TrainerProgress, TrainerReport
 from pecan_ray.job.outgoing import longest_silence
 
@@ -15,6 +17,10 @@ MARGIN_S = 3.0
 """Another run waits for so long beyond that: for messages that were under way, and for its own next try."""
 SILENT = 3
 """A trainer that was not heard for so many of them may be lost."""
+LOOKS = 4
+"""A trainer that says nothing is looked for so often within its deadline."""
+ANSWER_S = 2.0
+"""The cluster usually answers within this time: what is said then is what it has answered."""
 MOST_NAMED = 8
 """So many ranks are named in a message; of more the number is told."""
 
@@ -37,6 +43,17 @@ class RegisteredTrainer:
     left: bool = False
     has_received: bool = False
     """Whether it ever had a batch."""
+    found: float = -math.inf
+    """When its process was last found to exist, though it said nothing;"""
+    asked: float = -math.inf
+    """when that was last asked;"""
+    ended: bool = False
+    """and whether the process is known to have ended."""
+
+    @property
+    def last_sign(self) -> float:
+        """When it last gave a sign that its process exists."""
+        return max(self.heard, self.found)
 
     def take(self, report: TrainerReport) -> None:
         """Take over what it has told of itself."""
@@ -51,6 +68,7 @@ class Trainers:
     def __init__(self, job: str, world_size: int, timeout_s: float, now: float) -> None:
         self._job, self._world_size = job, world_size
         self._stale_s = STALE * longest_silence(world_size)
+        self._report_s = longest_silence(world_size)
         self._patience_s = self._stale_s + MARGIN_S
         self._timeout_s = max(timeout_s, SILENT * longest_silence(world_size))
         self._began = now
@@ -116,11 +134,56 @@ class Trainers:
         return all(self._is_gone(self.ranks[rank], now) for rank in self.present)
 
     def _is_gone(self, trainer: RegisteredTrainer, now: float) -> bool:
-        return now - trainer.heard > self._stale_s
+        return trainer.ended or now - trainer.last_sign > self._stale_s
 
     def _can_be_replaced(self, trainer: RegisteredTrainer, now: float) -> bool:
         """Tell whether another process may have a trainer's rank: that is gone, and no batch with it."""
         return self._is_gone(trainer, now) and not (trainer.has_received or trainer.left)
+
+    # --- silence -------------------------------------------------------------------------------------------
+
+    def to_look_for(self, now: float, *, at_once: bool = False) -> tuple[TrainerProcess, ...]:
+        """Return the trainers whose processes must be looked for, which count as asked for then.
+
+        `at_once`: another run waits for what is found.
+        """
+        after_s = self._report_s if at_once else self._timeout_s / LOOKS
+        silent = [
+            trainer
+            for trainer in map(self.ranks.__getitem__, self.present)
+            if now - max(trainer.last_sign, trainer.asked) >= after_s and trainer.came.process and not trainer.ended
+        ]
+        for trainer in silent:
+            trainer.asked = now
+        return tuple(
+            TrainerProcess(one.came.rank, one.came.incarnation, one.came.node, one.came.process) for one in silent
+        )
+
+    def looked_for(self, event: TrainerLookedFor, now: float) -> None:
+        """Take what was found out about a trainer's process."""
+        trainer = self.get(event.rank, event.incarnation)
+        if trainer is None:
+            return
+        if event.state == "exists":
+            trainer.found = now
+        else:
+            trainer.ended = True
+
+    def quiet(self, now: float) -> list[RegisteredTrainer]:
+        """Return the trainers that are looked for since they say nothing."""
+        here = map(self.ranks.__getitem__, self.present)
+        return [trainer for trainer in here if now - trainer.heard >= self._timeout_s / LOOKS + ANSWER_S]
+
+    def silent(self, now: float) -> list[int]:
+        """Return the ranks that have said nothing for longer than the deadline, and may not exist any more."""
+        return [rank for rank in self.present if self._is_lost(self.ranks[rank], now)]
+
+    def _is_lost(self, trainer: RegisteredTrainer, now: float) -> bool:
+        if now - trainer.heard <= self._timeout_s:
+            return False
+        return trainer.ended or now - trainer.last_sign > self._timeout_s
+
+    # --- who is there --------------------------------------------------------------------------------------
 
     def held(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the ranks that wait for others: those that can take no more meanwhile, and those that can."""
@@ -169,14 +232,26 @@ class Trainers:
             "everything by itself)" + "".join(f"; {differs}, and was refused" for differs in self.refused.values())
         )
 
-    def silent(self, now: float) -> list[int]:
-        """Return the ranks that have not been heard for longer than the deadline."""
-        return [rank for rank in self.present if now - self.ranks[rank].heard > self._timeout_s]
-
     def orphaned(self, now: float) -> bool:
         """Tell whether nobody is there who could still want the job."""
         last = max([self._began, *(self.ranks[rank].heard for rank in self.present)])
         return now - last > self._timeout_s
+
+
+def silence(trainer: RegisteredTrainer, timeout_s: float) -> str:
+    """Say that a trainer is silent, and what follows from that."""
+    said = f"rank {trainer.came.rank} on node {trainer.came.node} has said nothing for {{seconds}}"
+    if trainer.ended:
+        return f"{said}: its process has ended, and after {timeout_s:g} s (Config(trainer_timeout_s=...)) the job does"
+    if trainer.found > trainer.heard:
+        return (
+            f"{said}: its process exists, and is waited for; it was stopped, or native code holds Python's lock. End "
+            "that process if it hangs"
+        )
+    return (
+        f"{said}: its process or its node stands still. If nobody can tell that the process exists, the job ends after "
+        f"{timeout_s:g} s (Config(trainer_timeout_s=...))"
+    )
 
 
 def spell(ranks: list[int]) -> str:

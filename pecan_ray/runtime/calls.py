@@ -8,6 +8,7 @@ last reference to an answer while Ray ends makes Ray end the process.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,10 @@ from pecan_ray.runtime import cluster
 
 LOOK_S = 1.0
 """While an answer is awaited, the connection is looked at once in this time."""
+STANDSTILL_S = 5.0
+"""A process that does nothing for so long, though it only waits, stands still;"""
+JUST_S = 10.0
+"""what it meets within so long after that may come from it."""
 PAUSE_S = 0.2
 """Between calls of an actor that cannot be reached."""
 
@@ -56,6 +61,8 @@ class Calls:
     def __init__(self) -> None:
         self._connection = cluster.connection()
         self._closed: Future[None] = Future()
+        self._stood_still, self._woke = 0.0, -math.inf
+        """For how many seconds this process has last stood still, and when that was over."""
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[None]:
@@ -92,7 +99,7 @@ class Calls:
         awaited = {future} if timeout_s is not None else {future, self._closed}
         deadline = time.monotonic() + (timeout_s or 0.0)
         try:
-            while future not in wait(awaited, LOOK_S, FIRST_COMPLETED).done:
+            while future not in self._wait(awaited):
                 if timeout_s is None and self._closed.done():
                     raise CallsClosedError("the iterator was closed")
                 if timeout_s is not None and time.monotonic() > deadline:
@@ -107,6 +114,15 @@ class Calls:
                 answer.close()
                 # And an error would hold this frame, the frame the answer, and that the error.
                 del future, awaited
+
+    def _wait(self, awaited: set[Future[Any]]) -> set[Future[Any]]:
+        """Wait for a moment; return what is there, and note if this process has stood still meanwhile."""
+        began = time.monotonic()
+        done = wait(awaited, LOOK_S, FIRST_COMPLETED).done
+        woke = time.monotonic()
+        if woke - began > LOOK_S + STANDSTILL_S:
+            self._stood_still, self._woke = woke - began, woke
+        return done
 
     def ask(self, method: Any, *arguments: Any) -> Any:
         """Call an actor's method and wait for its answer."""
@@ -140,6 +156,14 @@ class Calls:
             return ClusterError(f"a call of the job's controller has failed: {error}. Start the run again.")
         try:
             with self.connection():
+                if time.monotonic() - self._woke < JUST_S:
+                    return ClusterError(
+                        f"this process has stood still for {self._stood_still:.0f} s (it was stopped, or native code "
+                        "held Python's lock), and the controller of its job is gone: it ends a job whose trainers are "
+                        "not heard for Config(trainer_timeout_s=...), where nobody can tell it that their processes "
+                        "exist. Start the run again, from its last state, or raise trainer_timeout_s. Ray says: "
+                        f"{error}"
+                    )
                 return ClusterError(
                     f"the controller of the job is gone ({type(error).__name__}): {error}. Its node or process was "
                     "lost, and it could not go on from its journal; start the run again."

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.core.generated import gcs_pb2
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.room import Placement, Room
@@ -224,6 +225,25 @@ def connection() -> str:
 def this_node() -> str:
     """Return the id of the node that this process runs on."""
     return str(ray.get_runtime_context().get_node_id())
+
+
+def this_process() -> str:
+    """Return the id that Ray has given to this process: it names no other process, ever."""
+    return str(ray.get_runtime_context().get_worker_id())
+
+
+def process_exists(process: str, node: str) -> bool | None:
+    """Tell whether Ray has missed a process that uses it on a node; None: it cannot tell.
+
+    Ray's daemon on the node holds a connection to each such process, which ends with the process and not while it is
+    stopped, or native code holds Python's lock; also ``ray.shutdown()`` ends it.
+    """
+    if node not in alive_nodes():
+        return False
+    connect = getattr(ray._private.state.state, "_connect_and_get_accessor", None)  # not in all versions of Ray
+    found = None if connect is None else connect().get_worker_info(ray.WorkerID.from_hex(process))
+    table: Any = gcs_pb2
+    return None if found is None else bool(table.WorkerTableData.FromString(found).is_alive)
 
 
 def session_name() -> str:

@@ -84,14 +84,16 @@ class JobController:
         if self._opened is None:
             self._opened = JobHost(job, self._place, self._keeping, again=False)
 
-    async def register(self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...]) -> bool:
+    async def register(
+        self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...], process: str = ""
+    ) -> bool:
         """Add a trainer; with the last one the job begins.  Raises PecanError if it cannot take part.
 
-        False: the job itself must come before.
+        `process`: its id as a worker of Ray's.  False: the job itself must come before.
         """
         if self._opened is None:
             return False
-        self._host.happened(events.TrainerCame(rank, incarnation, node, described))
+        self._host.happened(events.TrainerCame(rank, incarnation, node, described, process))
         self._raise_refusal(incarnation)
         return True
 

@@ -40,9 +40,11 @@ class AutoPlacementController:
         """Begin with a job, pickled, unless another trainer has sent it."""
         await self._process.open(job)
 
-    async def register(self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...]) -> bool:
+    async def register(
+        self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...], process: str = ""
+    ) -> bool:
         """Add a trainer; with the last one the job begins.  Raises PecanError if it cannot take part."""
-        return await self._process.register(rank, incarnation, node, described)
+        return await self._process.register(rank, incarnation, node, described, process)
 
     async def give_way(self, incarnation: str) -> None:
         """Raise why another run of this job's name cannot begin; end, where the trainers of this one are gone."""

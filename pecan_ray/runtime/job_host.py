@@ -25,7 +25,7 @@ from pecan_ray.job.viewing import LiveJob, live_job
 from pecan_ray.options import ClusterIo
 from pecan_ray.plan.splits import Source
 from pecan_ray.runtime.bidding import Bidding
-from pecan_ray.runtime.cluster import leaving_nodes, remote_selector, room_for
+from pecan_ray.runtime.cluster import leaving_nodes, process_exists, remote_selector, room_for
 from pecan_ray.runtime.io_sharing import IoSharing, datasets_of
 from pecan_ray.runtime.job_tasks import JobTasks, unforeseen
 from pecan_ray.runtime.journal_file import JournalPlace
@@ -80,6 +80,7 @@ class JobHost:
         self._perform_by: dict[type, Callable[[Any], None]] = {
             instructions.FindRoom: self._find_room,
             instructions.Refuse: self._refuse,
+            instructions.LookForTrainers: self._look_for_trainers,
             instructions.BeginListing: lambda one: list_sources(self._sources, one.known, self._happened_elsewhere),
             StartWorker: lambda one: self.workers.start(one),
             instructions.AdoptWorker: lambda one: self.workers.adopt(one),
@@ -253,6 +254,21 @@ class JobHost:
             self.job.config.remote_labels,
         )
         self.tasks.begin("looking for nodes that workers may run on", self._look_for_room, instruction.nodes)
+
+    def _look_for_trainers(self, instruction: instructions.LookForTrainers) -> None:
+        self.tasks.begin("looking for trainers that say nothing", self._look_for_each, instruction.trainers)
+
+    async def _look_for_each(self, trainers: tuple[instructions.TrainerProcess, ...]) -> None:
+        """Tell the job which processes exist, as far as that is known."""
+        for one in trainers:
+            try:
+                exists = await asyncio.to_thread(process_exists, one.process, one.node)
+            except ray.exceptions.RayError as error:
+                logger.warning("job %s cannot be told whether rank %d lives: %s", self.job.spec.name, one.rank, error)
+                return
+            if exists is not None and not self.ended:
+                state: events.ProcessState = "exists" if exists else "ended"
+                self.happened(events.TrainerLookedFor(one.rank, one.incarnation, state))
 
     async def _look_for_room(self, nodes: tuple[str, ...]) -> None:
         selector = remote_selector(nodes, self.job.config.remote_labels)

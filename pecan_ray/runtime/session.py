@@ -141,7 +141,7 @@ class Session:
                 if controller is None:
                     controller = self._controller(job, pickled)
                 me = self._options.rank, self._incarnation, self._node
-                if self._answered(controller, controller.register.remote(*me, parts), wait):
+                if self._answered(controller, controller.register.remote(*me, parts, cluster.this_process()), wait):
                     return controller
                 self._answered(controller, controller.open.remote(pickled), wait)
                 continue

@@ -131,6 +131,21 @@ def test_killed_trainers_leave_nothing_and_new_ones_begin_at_once(trainers: Trai
     until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
 
 
+def test_a_trainer_that_stands_still_is_waited_for_beyond_the_deadline(trainers: Trainers) -> None:
+    both = [trainers.start(rank, steps=1, pause=0.02, timeout_s=3) for rank in range(2)]
+    for trainer in both:
+        trainers.until_said(trainer, "running")
+    both[0].send_signal(signal.SIGSTOP)
+    try:
+        # What is waited for is said after 5 s.
+        trainers.until_said(both[1], "its process exists, and is waited for")
+    finally:
+        both[0].send_signal(signal.SIGCONT)
+    for trainer in both:
+        assert trainer.wait(SAID_WITHIN_S) == 0, trainers.said(trainer)
+        assert trainers.said(trainer).splitlines()[-1] == "all 125"
+
+
 @pytest.mark.slow
 def test_a_new_run_says_that_it_waits_for_what_killed_trainers_have_left(
     trainers: Trainers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

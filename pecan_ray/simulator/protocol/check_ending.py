@@ -81,7 +81,7 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
         reasons["ErrorBudgetError"] = "error budget"
     if world.faults["fail"]:
         reasons["PlanError"] = "the function failed"
-    silent = world.longest_freeze + HEARD_WITHIN_S > timeout
+    silent = scenario.processes_unknown and world.longest_freeze + HEARD_WITHIN_S > timeout
     if world.faults["kill trainer"] or silent:
         reasons["ClusterError"] = "has not been heard"
     if (world.deaths or machines_may_be_taken_for_elements(world)) and scenario.on_error == "raise":

@@ -48,6 +48,8 @@ ANNOUNCED_SHARE = 0.06
 """Of histories in which the ends of workers or nodes are announced."""
 LENGTHS_SHARE = 0.5
 """Of histories whose sources tell the lengths of splits."""
+UNKNOWN_SHARE = 0.4
+"""Of histories in which nobody can tell whether a silent trainer's process exists."""
 KEPT_SHARE = 0.4
 """Of histories whose trainers keep bad elements, where these end no job."""
 
@@ -69,6 +71,7 @@ def draw(seed: int, *, hurt_controller: bool = False) -> Scenario:
     scenario = _with_rivals(seed, scenario)
     scenario = _with_announced(seed, _with_at_hand(seed, scenario))
     scenario = replace(scenario, lengths_known=Random(f"lengths {seed}").random() < LENGTHS_SHARE)
+    scenario = replace(scenario, processes_unknown=Random(f"unknown {seed}").random() < UNKNOWN_SHARE)
     kept = scenario.on_error == "skip" and Random(f"kept {seed}").random() < KEPT_SHARE
     return replace(scenario, on_error="quarantine") if kept else scenario
 

@@ -82,6 +82,7 @@ class JobModel(Party):
         self._performers: dict[type, Callable[[Any], None]] = {
             instructions.FindRoom: self._find_room,
             instructions.Refuse: self._refuse,
+            instructions.LookForTrainers: self._look_for_trainers,
             instructions.BeginListing: self._begin_listing,
             StartWorker: self._start_worker,
             instructions.AdoptWorker: self._adopt_worker,
@@ -227,6 +228,16 @@ class JobModel(Party):
 
     def _refuse(self, instruction: instructions.Refuse) -> None:
         raise AssertionError(f"{instruction.incarnation} was refused: {instruction.error}")
+
+    def _look_for_trainers(self, instruction: instructions.LookForTrainers) -> None:
+        """Find out whether trainers' processes exist; in some clusters nobody can tell."""
+        if self.world.scenario.processes_unknown:
+            return
+        for one in instruction.trainers:
+            state: events.ProcessState = "exists" if self.world.trainers[one.rank].alive else "ended"
+            found = events.TrainerLookedFor(one.rank, one.incarnation, state)
+            self.world.clock.after(self._about(NOTICES_S), self, self.handle, found)
+            self.world.faults["trainer looked for"] += 1
 
     # --- the cluster ---------------------------------------------------------------------------------------
 

@@ -140,6 +140,8 @@ class Scenario:
     trainer_timeout_s: float = 40.0
     worker_timeout_s: float = 40.0
     hung_after_s: float = 20.0
+    processes_unknown: bool = False
+    """Nobody can tell whether a trainer's process exists that says nothing."""
     names_element: bool = True
     """A worker that hangs tells at which element."""
     stop_after: int | None = None

@@ -66,7 +66,7 @@ class TrainerModel(Party):
             self._job_gone()
             self._want()
             return
-        came = events.TrainerCame(self.rank, self.incarnation, self.node)
+        came = events.TrainerCame(self.rank, self.incarnation, self.node, (), self.name)
         self.world.links.send(self.world.job, self.world.job.register, self, came)
         self.world.clock.after(2.0, self, self._register_again)
 
