@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import ray
@@ -18,7 +19,8 @@ from pecan_ray.runtime.share_messages import PREFIX, GroupFacts
 
 STATUS_HELP = "tell which jobs, shared groups and readers there are on the Ray cluster at hand"
 STOP_HELP = "end the shared groups that nobody reads, and the service"
-ANSWER_S = 30.0
+ANSWER_S = 10.0
+"""An actor that does not answer within this time is named, and the command goes on."""
 
 
 def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,16 +36,21 @@ def run_status(_: argparse.Namespace) -> int:
     groups = {facts.name: facts for facts in _answers(_groups(), "facts", True)}
     for facts in groups.values():
         lines += group_lines(facts)
-    service = _actor(SERVICE)
-    if service is None:
-        lines.append("no service: nothing is shared")
-    else:
-        known: tuple[GroupRecord, ...] = ray.get(service.groups.remote(), timeout=ANSWER_S)
-        lost = [one.name for one in known if one.name not in groups]
-        lines.append(f"service: knows {len(known)} shared group(s)" + (f", silent: {', '.join(lost)}" if lost else ""))
-        lines += io_lines(*ray.get(service.io.remote(), timeout=ANSWER_S))
+    lines += _service_lines(groups)
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
+
+
+def _service_lines(groups: Collection[str]) -> list[str]:
+    """Spell out what the service knows; `groups`: those that have answered themselves."""
+    if _actor(SERVICE) is None:
+        return ["no service: nothing is shared"]
+    told: list[tuple[GroupRecord, ...]] = _answers([SERVICE], "groups")
+    if not told:
+        return ["service: does not answer; `pecan stop` ends it"]
+    lost = [one.name for one in told[0] if one.name not in groups]
+    lines = [f"service: knows {len(told[0])} shared group(s)" + (f", silent: {', '.join(lost)}" if lost else "")]
+    return lines + [line for divided in _answers([SERVICE], "io") for line in io_lines(*divided)]
 
 
 def run_stop(asked: argparse.Namespace) -> int:
@@ -54,13 +61,19 @@ def run_stop(asked: argparse.Namespace) -> int:
         group = _actor(name)
         if group is None:
             continue
-        readers: int = ray.get(group.stop.remote(asked.force), timeout=ANSWER_S)
+        told = _answers([name], "stop", asked.force)
+        if not told:
+            left |= not asked.force
+            if asked.force:
+                ray.kill(group)
+            continue
+        readers: int = told[0]
         left |= bool(readers) and not asked.force
         done = "is left alone: --force ends it" if readers and not asked.force else "was told to end"
         sys.stdout.write(f"shared group {name.removeprefix(PREFIX)} has {_several(readers, 'reader')} and {done}\n")
     service = _actor(SERVICE)
     if service is not None and not left:
-        ray.get(service.close.remote(), timeout=ANSWER_S)
+        _answers([SERVICE], "close")
         ray.kill(service)
         sys.stdout.write("the service was ended\n")
     return int(left)

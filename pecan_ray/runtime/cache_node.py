@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pecan_ray.cache.fetch_turns import Fetcher, FetchTurns
 from pecan_ray.cache.readers import Readers
@@ -24,7 +23,8 @@ from pecan_ray.cache.store import EntryStore
 from pecan_ray.errors import CacheError
 from pecan_ray.job.messages import DatasetRooms
 from pecan_ray.options import Cache
-from pecan_ray.runtime.cluster import NAMESPACE, named_actors, this_node
+from pecan_ray.runtime.actors import actor
+from pecan_ray.runtime.cluster import NAMESPACE, local_selector, named_actors, this_node
 from pecan_ray.runtime.messages import Job
 from pecan_ray.storage import SentBlock, SpreadBlocks, keep_source_bytes
 
@@ -237,20 +237,16 @@ class Spreading:
 
     def _begin(self) -> None:
         """Start this node's actor, unless another worker just does."""
-        remote: Any = ray.remote
-        self._own = (
-            remote(NodeBlocks)
-            .options(
-                name=f"{self._prefix}{self._here}",
-                namespace=NAMESPACE,
-                get_if_exists=True,
-                num_cpus=0,
-                max_concurrency=THREADS,
-                enable_task_events=False,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(self._here, soft=False),
-            )
-            .remote(self._cache)
+        made = actor(
+            NodeBlocks,
+            f"{self._prefix}{self._here}",
+            local_selector(self._here),
+            get_if_exists=True,
+            num_cpus=0,
+            max_concurrency=THREADS,
+            enable_task_events=False,
         )
+        self._own = made.remote(self._cache)
 
 
 def keep_blocks(job: Job) -> None:

@@ -30,6 +30,7 @@ from pecan_ray.runtime.lasting_thread import call_in_lasting_thread
 from pecan_ray.runtime.launch import launch
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.meeting import meet
+from pecan_ray.runtime.placement_groups import groups_on
 
 logger = logging.getLogger(__name__)
 
@@ -362,7 +363,7 @@ def why_unplaced(selector: Mapping[str, str], cpus: float, job: str) -> str:
             f"it needs CPU: {cpus:g}, and the largest node with the labels {wanted} has {largest:g}; lower "
             "Config(cpus_per_worker=...)"
         )
-    nodes = f"the {len(fitting)} node(s) with the labels {wanted}"
+    nodes = f"the {len(fitting)} node(s) with the labels {wanted}{groups_on(fitting)}"
     available: Any = ray.available_resources
     if float(available().get("CPU", 0)) >= cpus:
         # Ray tells only what is free in the whole cluster, which says no more than that.

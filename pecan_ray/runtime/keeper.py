@@ -16,6 +16,7 @@ import ray
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.registering import RESTART_S
+from pecan_ray.runtime.actors import actor
 from pecan_ray.runtime.calls import PAUSE_S
 from pecan_ray.runtime.cluster import NAMESPACE, local_selector, this_node
 from pecan_ray.runtime.worker_actor import Hiring, make_worker
@@ -107,19 +108,18 @@ class WorkerKeeper:
 
 def keeper_of(job: str, controller: str) -> Any:
     """Return the keeper of a job whose controller has that id, on this node; it is started where there is none."""
-    remote: Any = ray.remote
-    options = {
-        "name": f"pecan:{job}:keeper-{controller}",
-        "namespace": NAMESPACE,
-        "get_if_exists": True,
-        "lifetime": "detached",
-        "num_cpus": 0,
-        "max_restarts": -1,
-        "max_concurrency": MOST_CALLS,
-        "enable_task_events": False,
-        "label_selector": local_selector(this_node()),
-    }
-    return remote(WorkerKeeper).options(**options).remote(job)
+    made = actor(
+        WorkerKeeper,
+        f"pecan:{job}:keeper-{controller}",
+        local_selector(this_node()),
+        get_if_exists=True,
+        lifetime="detached",
+        num_cpus=0,
+        max_restarts=-1,
+        max_concurrency=MOST_CALLS,
+        enable_task_events=False,
+    )
+    return made.remote(job)
 
 
 class Keeping:

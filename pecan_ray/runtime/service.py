@@ -19,7 +19,8 @@ import ray
 from pecan_ray.errors import JournalError
 from pecan_ray.job.cluster_io import ClusterIoBook, IoQuota, JobIo, SharedIo
 from pecan_ray.job.share_directory import GroupRecord, ShareDirectory
-from pecan_ray.runtime.cluster import NAMESPACE, named_actors, this_node
+from pecan_ray.runtime.actors import actor
+from pecan_ray.runtime.cluster import named_actors, this_node
 from pecan_ray.runtime.journal_file import JournalFile
 from pecan_ray.runtime.share_messages import PREFIX, GroupFacts
 
@@ -121,18 +122,18 @@ class PecanService:
 
 def service_actor() -> Any:
     """Return the service; it is started where there is none."""
-    remote: Any = ray.remote
-    options = {
-        "name": SERVICE,
-        "namespace": NAMESPACE,
-        "get_if_exists": True,
-        "lifetime": "detached",
-        "num_cpus": 0,
-        "max_restarts": -1,
-        "max_concurrency": 1000,
-        "enable_task_events": False,
-    }
-    return remote(PecanService).options(**options).remote()
+    made = actor(
+        PecanService,
+        SERVICE,
+        {},
+        get_if_exists=True,
+        lifetime="detached",
+        num_cpus=0,
+        max_restarts=-1,
+        max_concurrency=1000,
+        enable_task_events=False,
+    )
+    return made.remote()
 
 
 def tell_service(service: Any, facts: GroupFacts) -> None:

@@ -37,6 +37,7 @@ from pecan_ray.plan.regrouping import why_regrouped
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.plan.stretches import OpOrders, orders_in
 from pecan_ray.runtime import cluster
+from pecan_ray.runtime.actors import actor
 from pecan_ray.runtime.calls import LOOK_S
 from pecan_ray.runtime.client import BatchClient, KeepBad
 from pecan_ray.runtime.controller_actor import AutoPlacementController
@@ -184,10 +185,11 @@ class Session:
 
     def _controller(self, job: Job, pickled: bytes) -> Any:
         journal, shared = job.config.journal, self._options.world_size > 1
-        actor: Any = ray.remote(AutoPlacementController)
-        controller = actor.options(
-            name=f"pecan:{self.name}:controller",
-            namespace=cluster.NAMESPACE,
+        controller = actor(
+            AutoPlacementController,
+            f"pecan:{self.name}:controller",
+            # On a node for remote workers it would keep an autoscaler from taking the node back.
+            cluster.local_selector(self._node),
             get_if_exists=shared,
             # A job of several trainers belongs to none of their processes; it ends when nobody is heard any more.
             lifetime="detached" if shared else None,
@@ -196,8 +198,6 @@ class Session:
             max_concurrency=MOST_CALLS,
             # Hundreds of calls a second would fill the dashboard's table of tasks, at a tenth of their cost.
             enable_task_events=False,
-            # On a node for remote workers it would keep an autoscaler from taking the node back.
-            label_selector=cluster.local_selector(self._node),
         ).remote(self.name, None if journal is None else os.fspath(journal))
         if journal != OFF:  # it would be started by the controller, but half a second later
             keeper = keeper_of(self.name, controller._actor_id.hex())

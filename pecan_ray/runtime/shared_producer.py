@@ -11,7 +11,8 @@ from typing import Any
 import ray
 
 from pecan_ray.errors import ClusterError
-from pecan_ray.runtime.cluster import NAMESPACE, local_selector, this_node
+from pecan_ray.runtime.actors import actor
+from pecan_ray.runtime.cluster import local_selector, this_node
 from pecan_ray.runtime.service import service_actor, tell_service
 from pecan_ray.runtime.share_host import ShareHost
 from pecan_ray.runtime.share_messages import PREFIX, GroupFacts, GroupPlan, Joined, JoinRequest
@@ -127,16 +128,15 @@ async def _forget(service: Any, name: str) -> None:
 
 def producer_of(group: str) -> Any:
     """Return the actor of a group; it is started on this node where there is none."""
-    remote: Any = ray.remote
-    options = {
-        "name": f"{PREFIX}{group}",
-        "namespace": NAMESPACE,
-        "get_if_exists": True,
-        "lifetime": "detached",
-        "num_cpus": 0,
-        "max_restarts": 0,
-        "max_concurrency": MOST_CALLS,
-        "enable_task_events": False,
-        "label_selector": local_selector(this_node()),
-    }
-    return remote(SharedProducer).options(**options).remote(group)
+    made = actor(
+        SharedProducer,
+        f"{PREFIX}{group}",
+        local_selector(this_node()),
+        get_if_exists=True,
+        lifetime="detached",
+        num_cpus=0,
+        max_restarts=0,
+        max_concurrency=MOST_CALLS,
+        enable_task_events=False,
+    )
+    return made.remote(group)

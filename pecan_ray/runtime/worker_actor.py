@@ -5,7 +5,6 @@ It imports little, and so does what keeps workers: what a worker works with is i
 
 from __future__ import annotations
 
-import functools
 import os
 import pickle
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ import ray
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.room import DatasetRooms
 from pecan_ray.job.start_worker import StartWorker
-from pecan_ray.runtime.cluster import NAMESPACE
+from pecan_ray.runtime.actors import actor
 
 if TYPE_CHECKING:
     from pecan_ray.runtime.messages import Job
@@ -118,21 +117,13 @@ class PreprocessingWorker:
         self._process.drain()
 
 
-@functools.lru_cache(maxsize=8)
-def worker_actor(streams: int) -> Any:
-    """Return the actor's class; of two quotas the last one sent holds: one thread takes them in their order."""
-    groups = {"run": 1, "stream": streams, "control": 2, "quota": 1}
-    remote: Any = ray.remote
-    return remote(num_cpus=1, concurrency_groups=groups)(PreprocessingWorker)
-
-
 def make_worker(hiring: Hiring, controller: Any) -> Any:
     """Have Ray make a worker's actor, which ends with this process; return its handle once the name is registered."""
     name, selector = hiring.began.worker, dict(hiring.selector)
+    # Of two quotas the last one sent holds: one thread takes them in their order.
+    groups = (("run", 1), ("stream", hiring.streams), ("control", 2), ("quota", 1))
     try:
-        made = worker_actor(hiring.streams).options(
-            name=name, namespace=NAMESPACE, num_cpus=hiring.cpus, label_selector=selector
-        )
+        made = actor(PreprocessingWorker, name, selector, groups=groups, num_cpus=hiring.cpus)
     except (TypeError, ValueError) as error:
         raise ClusterError(
             f"Ray refuses the labels {selector} with which nodes are chosen for {name}: {error}. Correct "

@@ -28,6 +28,7 @@ from pecan_ray.job.events import (
 from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import AdoptWorker, LimitRemoteIo
 from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.runtime.actors import task
 from pecan_ray.runtime.cluster import (
     NAMESPACE,
     alive_nodes,
@@ -286,9 +287,8 @@ class WorkerActors:
         await asyncio.sleep(DEAD_S)
         if actor.ended:
             return
-        task: Any = ray.remote(num_cpus=0, label_selector=local_selector(actor.node), max_retries=0)(end_process)
         try:
-            if await task.remote(actor.pid, actor.name):
+            if await task(end_process, local_selector(actor.node)).remote(actor.pid, actor.name):
                 logger.warning("%s did not end when it was asked to: process %d was killed", actor.name, actor.pid)
         except ray.exceptions.RayError as error:
             logger.info("%s could not be looked at: %s", actor.name, error)

@@ -1,0 +1,145 @@
+"""Placement groups that capture what is made in them, as each trial of Ray Tune is one: our actors are outside."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+import pecan_ray as pecan
+from pecan_ray.runtime.cluster import local_selector, why_unplaced
+from tests.ray.conftest import ROOT, living_actors
+from tests.ray.waiting import until
+
+tune: Any = pytest.importorskip("ray.tune")
+pytestmark = pytest.mark.usefixtures("three_nodes")
+ROWS = 400
+
+
+def pipeline(name: str) -> pecan.PecanPipeline:
+    config = pecan.Config(progress=False)
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name=name, config=config).batch(10)
+
+
+def read(name: str, **options: Any) -> tuple[list[int], set[str]]:
+    """Return the elements of an epoch, and the nodes of the workers."""
+    with pipeline(name).iter_batches(epochs=1, **options) as batches:
+        seen = sorted(int(i) for batch in batches for i in batch["i"])
+        return seen, {worker.placement for worker in batches.report().workers.values()}
+
+
+@pytest.fixture
+def group() -> Iterator[Any]:
+    """A placement group of one bundle that is smaller than a worker."""
+    made = placement_group([{"CPU": 0.5}], strategy="PACK", name="a-trial")
+    ray.get(made.ready(), timeout=60)
+    yield made
+    remove_placement_group(made)
+
+
+def captured(function: Any, group: Any) -> Any:
+    """Return a remote function that runs in a placement group, and whatever it makes."""
+    there = PlacementGroupSchedulingStrategy(
+        group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+    )
+    remote: Any = ray.remote
+    return remote(num_cpus=0.5, max_retries=0, scheduling_strategy=there)(function)
+
+
+def test_a_trainer_in_a_group_has_workers_on_all_nodes_and_what_is_shared_outlives_the_group(group: Any) -> None:
+    def train() -> tuple[list[int], set[str]]:
+        read("shared-in-a-group", share=True, max_lag=50, workers=pecan.Workers(local=1))
+        return read("in-a-group", workers=pecan.Workers(local=1, remote=1))
+
+    seen, placements = ray.get(captured(train, group).remote(), timeout=60)
+    assert seen == list(range(ROWS))
+    assert placements == {"local", "remote"}
+    table: Any = ray._private.state.actors
+    nodes = local_selector(ray.util.placement_group_table(group)["bundles_to_node_id"][0])
+    assert "0.5 of their 4 CPUs are reserved by 1 placement group(s), in which no worker runs: a-trial" in why_unplaced(
+        nodes, 1, "in-a-group"
+    )
+    remove_placement_group(group)
+    until(lambda: ray.util.placement_group_table(group)["state"] == "REMOVED", "the group is not removed")
+    assert read("shared-in-a-group", share=True, max_lag=50, workers=pecan.Workers(local=1))[0] == list(range(ROWS))
+    services = [one["State"] for one in table().values() if one["ActorClassName"] == "PecanService"]
+    assert services.count("ALIVE") == 1 and "RESTARTING" not in services
+
+
+def page(tmp_path: Path) -> str:
+    """Return the program of the how-to page, with its results in a folder."""
+    text = (ROOT / "docs" / "howto" / "tune.md").read_text()
+    code = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0]
+    there = f"run_config=tune.RunConfig(storage_path={str(tmp_path)!r}, verbose=0), tune_config="
+    return str(code).replace("tune_config=", there, 1)
+
+
+def test_trials_share_a_pipeline_as_the_page_says(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(page(tmp_path), names)
+    rows = sorted(one.metrics["rows"] for one in names["results"])
+    assert not names["results"].errors
+    assert len(rows) == 4 and rows[-1] == ROWS and set(rows) <= {200, 300, ROWS}
+    until(lambda: not [name for name in living_actors() if "service" not in name], "an actor is left")
+
+
+class Steps(tune.Trainable):  # type: ignore[misc]
+    """Keeps its iterator from step to step, and goes on from states."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.pipe = pipeline("steps").shuffle(50)
+        self.seen: list[int] = []
+        self.batches: Any = None
+
+    def begin(self, state: Any) -> None:
+        self.cleanup()
+        self.batches = self.pipe.iter_batches(epochs=1, workers=pecan.Workers(local=1), state=state)
+
+    def step(self) -> dict[str, Any]:
+        if self.batches is None:
+            self.begin(None)
+        taken = list(itertools.islice(self.batches, 8))
+        self.seen += [int(i) for batch in taken for i in batch["i"]]
+        exact = Counter(self.seen) == Counter(range(ROWS))
+        return {"score": self.config["x"] * len(self.seen), "done": len(taken) < 8, "exact": exact}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        Path(checkpoint_dir, "state.json").write_text(json.dumps([self.seen, self.batches.state_dict()]))
+
+    def load_checkpoint(self, checkpoint: str) -> None:
+        self.seen, state = json.loads(Path(checkpoint, "state.json").read_text())
+        self.begin(state)
+
+    def cleanup(self) -> None:
+        if self.batches is not None:
+            self.batches.close()
+
+
+@pytest.mark.slow
+def test_a_class_that_is_exploited_by_pbt_reads_each_element_once(tmp_path: Path) -> None:
+    scheduler = tune.schedulers.PopulationBasedTraining(
+        time_attr="training_iteration",
+        metric="score",
+        mode="max",
+        perturbation_interval=2,
+        hyperparam_mutations={"x": [1, 2, 3, 4]},
+    )
+    results = tune.Tuner(
+        tune.with_resources(Steps, {"cpu": 0.5}),
+        param_space={"x": tune.grid_search([1, 4])},
+        tune_config=tune.TuneConfig(scheduler=scheduler),
+        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    assert not results.errors
+    assert [one.metrics["exact"] for one in results] == [True, True]
+    until(lambda: not [name for name in living_actors() if "service" not in name], "an actor is left")
