@@ -6,8 +6,8 @@
     ray job submit --working-dir . -- python examples/asr_transformer.py --local 1 --remote 2
 
 As in the paper's table, the spectrogram is padded *before* the augmentations (AutoOrder moves Pad behind
-them). Without --data the ten English clips of examples/data/speech are read over and over; they travel with
-the job.
+them in mode "paper"). Without --data the ten English clips of examples/data/speech are read over and over; they travel
+with the job.
 """
 
 from __future__ import annotations
