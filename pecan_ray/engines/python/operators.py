@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ def mapped(items: ItemIterator, run: RunItem, pool: Threads | None) -> ItemItera
             if item is None:
                 yield None
             else:
-                yield from run(item)
+                yield from given_on(run(item))
         return
     pending: deque[Future[list[Item]]] = deque()
     try:
@@ -50,12 +50,19 @@ def mapped(items: ItemIterator, run: RunItem, pool: Threads | None) -> ItemItera
             pool.weigh(item.value)
             pending.append(pool.submit(run, item))
             while len(pending) >= pool.ahead:
-                yield from pending.popleft().result()
+                yield from given_on(pending.popleft().result())
         while pending:
-            yield from pending.popleft().result()
+            yield from given_on(pending.popleft().result())
     finally:
         for future in pending:
             future.cancel()
+
+
+def given_on(items: list[Item]) -> Iterator[Item]:
+    """Yield items and forget each: what operators behind make of it would stay in memory with it."""
+    items.reverse()
+    while items:
+        yield items.pop()
 
 
 def _joined(items: Sequence[Item], columns: dict[str, Any], partial: bool) -> Item:
@@ -91,8 +98,10 @@ def _grouped(items: ItemIterator, size: int, put_together: Callable[[list[Item]]
             continue
         rows.append(item)
         if len(rows) == size:
-            yield _joined(rows, put_together(rows), False)
+            batch = _joined(rows, put_together(rows), False)
             rows = []
+            yield batch
+            del batch
     if rows:
         yield _joined(rows, put_together(rows), True)
 
@@ -126,8 +135,8 @@ def bucketed(
     if ranks is not None and not op.drop_remainder:
         yield from _rounds_of_the_rest(buckets, op, ranks)
         return
-    for rows in buckets:
-        if rows:
+    while buckets:
+        if rows := buckets.pop(0):
             yield _joined(rows, collate_padded(rows, op.name, op.padding, None), True)
 
 
@@ -188,7 +197,7 @@ def unbatched(
             continue
         values = [{name: column[row] for name, column in item.value.items()} for row in range(rows)]
         if item.members is None and item.width:
-            yield from divided(item, evenly(item, values), undelivered)
+            yield from given_on(divided(item, evenly(item, values), undelivered))
         elif item.members is not None and len(item.members) == rows:
             yield from (replace(member, value=value) for member, value in zip(item.members, values, strict=True))
         else:
@@ -248,8 +257,9 @@ def shuffled(items: ItemIterator, buffer: int, seed: int, name: str) -> ItemIter
             held[place], held[-1] = held[-1], held[place]
             yield held.pop()
     if rng is not None:
-        for number in rng.permutation(len(held)):
-            yield held[int(number)]
+        drawn = [held[int(place)] for place in rng.permutation(len(held))]
+        held.clear()
+        yield from given_on(drawn)
 
 
 def taken(items: ItemIterator, count: int) -> ItemIterator:
@@ -297,9 +307,10 @@ def repeated(items: ItemIterator, count: int | None, undelivered: UndeliveredPos
     passes = 1 + max((item.lease.repetition for item in kept), default=0)
     numbers = itertools.count(1) if count is None else iter(range(1, count))
     for number in numbers if kept else ():
-        for item in kept:
+        is_last = count is not None and number == count - 1
+        for item in given_on(kept) if is_last else kept:
             repetition = number * passes + item.lease.repetition
-            yield _again(item, repetition, delivered=count is not None and number == count - 1)
+            yield _again(item, repetition, delivered=is_last)
             if undelivered.due:
                 yield None
 
@@ -355,9 +366,10 @@ def mixed(branches: Sequence[ItemIterator], join: Join, seed: int) -> ItemIterat
         firsts.append((yield from _next_item(branch)))
     epoch = next((item.lease.epoch for item in firsts if item is not None), 0)
     streams = [
-        branch if item is None else itertools.chain([item], branch)
+        branch if item is None else itertools.chain(given_on([item]), branch)
         for item, branch in zip(firsts, branches, strict=True)
     ]
+    firsts.clear()
     rng = generator(random_key(seed, epoch, 0, 0, 0, 0, 0, "mix"))
     alive = list(range(len(streams)))
     drawn = 0
