@@ -15,6 +15,7 @@ from typing import Any
 from pecan_ray.engines.accounted_leases import AccountedLeases
 from pecan_ray.engines.contract import Engine, EngineOptions, Leases, Produced, SpansByKey, UnderWay
 from pecan_ray.engines.freed_memory import keep_freed_memory
+from pecan_ray.engines.global_generators import global_generators
 from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.registry import build_engine, load_framework
@@ -114,6 +115,10 @@ class WorkerProcess:
                 "functions come from must be importable on every node: send them by `--working-dir` or a runtime "
                 "environment."
             ) from error
+        if global_generators.key is None:
+            global_generators.begin((job.seed, self._name.rpartition(":")[2], job.batches_before))
+        else:
+            global_generators.seed_again()
         self._note_order(plan, version)
         left = left_behind(plan, behind)
         options = engine_options(job, self._sharing, self._users_order)

@@ -12,6 +12,7 @@ import ray
 
 import pecan_ray as pecan
 from tests.long_form import some_later
+from tests.ray.seeds_at_import import draw
 from tests.ray.workers import ONE_BY_ONE, lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
@@ -139,6 +140,12 @@ def test_packed_rows_survive_their_worker_and_go_on_from_a_state() -> None:
 
 def noise(i: Any, rng: np.random.Generator) -> Any:
     return np.array([i, rng.integers(1 << 40)])
+
+
+def test_workers_draw_numbers_of_their_own_though_a_module_seeds_when_it_is_imported() -> None:
+    with numbers().map(draw, on="i").batch(8).iter_batches(epochs=2, workers=WORKERS) as it:
+        drawn = content(it)
+    assert (len(drawn), drawn.total()) == (400, 400)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import numpy as np
 from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.forks import forks
+from pecan_ray.engines.global_generators import global_generators
 from pecan_ray.engines.items import Item, copied, has_rows, leading
 from pecan_ray.engines.positions import UndeliveredPositions, elements_in
 from pecan_ray.engines.python.calling_again import call_again, may_call_again
@@ -177,6 +178,8 @@ class Chain:
         self._undelivered = undelivered
         self._spreads = any(isinstance(op, FlatMap) for op in ops)
         self._counts = counts
+        self._behind_first = global_generators.key is None
+        """Whether an element has gone through: modules that functions import are imported."""
 
     def run(self, item: Item) -> list[Item]:
         """Return what becomes of an item; positions of what is dropped go to the undelivered ones."""
@@ -193,6 +196,9 @@ class Chain:
         Functions may have written into the arrays of the item nevertheless.
         """
         items = self._spread(item) if self._spreads else self._straight(item)
+        if not self._behind_first:
+            self._behind_first = True
+            global_generators.seed_again()
         for one in items:
             if type(one.value) is not dict:
                 one.value = self._as_dict(one)

@@ -6,6 +6,7 @@ the standard library hands both through two further threads and a queue, which c
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import signal
@@ -25,11 +26,15 @@ import cloudpickle
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.forks import ForkedError, forks
 from pecan_ray.engines.freed_memory import keep_freed_memory
+from pecan_ray.engines.global_generators import SeedKey, global_generators
 from pecan_ray.engines.python.answers import PICKLE_PROTOCOL, AnswerWriter, CallAnswer, answers_in
 from pecan_ray.errors import OpError, is_interrupt, told
 
 AT_EXIT = 10
 """Before the interpreter waits for its children, which end when their pipes are closed."""
+
+_numbers = itertools.count()
+"""Numbers the processes that this one starts: no two of them draw the same random numbers."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,9 @@ class Processes:
     def _start(self) -> _Worker:
         context = get_context("spawn")
         mine, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, self._functions), name="pecan-process")
+        own = global_generators.key
+        key = None if own is None else (*own, "process", next(_numbers))
+        process = context.Process(target=_serve, args=(theirs, self._functions, key), name="pecan-process")
         process.start()
         theirs.close()
         self._started.append(mine)
@@ -149,12 +156,16 @@ def _exit_code(worker: _Worker | None) -> str:
     return f" with exit code {worker.process.exitcode}"
 
 
-def _serve(connection: Connection, pickled: dict[str, bytes]) -> None:
-    """CallAnswer calls until the other end is closed; functions are unpickled when they are first called."""
+def _serve(connection: Connection, pickled: dict[str, bytes], key: SeedKey | None) -> None:
+    """Answer calls until the other end is closed; functions are unpickled when they are first called.
+
+    `key`: what global generators are seeded from.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent's to handle
     _leave_sigterm_to_parent()
     threading.Thread(target=_end_with_parent, name="pecan-parent", daemon=True).start()
     keep_freed_memory()
+    global_generators.begin(key)
     functions: dict[str, Callable[..., Any]] = {}
     while True:
         try:
@@ -183,10 +194,12 @@ def _end_with_parent() -> None:
 
 def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes], message: bytes) -> bytes:
     """Return the answers to a message's calls, or a single one if the message cannot be read."""
+    is_new = False
     try:
         name, arguments = pickle.loads(message)
         if name not in functions:
-            functions[name] = cloudpickle.loads(pickled[name])
+            is_new, functions[name] = True, cloudpickle.loads(pickled[name])
+            global_generators.seed_again()
     except BaseException as error:
         answers = AnswerWriter(1)
         answers.add_error(_portable(error))
@@ -194,6 +207,9 @@ def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes
     answers = AnswerWriter(len(arguments))
     for value, keywords in arguments:
         _answer(name, functions[name], value, keywords, answers)
+        if is_new:
+            is_new = False
+            global_generators.seed_again()
     return answers.message()
 
 
