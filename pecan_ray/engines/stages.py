@@ -28,6 +28,8 @@ class ThreadStage(NamedTuple):
 
     kind: Literal["operator", "reading", "batching", "blocked"]
     operator: str = ""
+    in_process: bool = False
+    """It waits for a function that runs in another process."""
 
 
 Recognized: TypeAlias = Callable[[Mapping[str, Any]], "ThreadStage | None"]
@@ -101,4 +103,5 @@ class StageTally:
                 batching_s=spent * threads_in["batching"],
                 blocked_s=spent if threads_in["blocked"] else 0.0,
                 operators=tuple((stage.operator, spent * n) for stage, n in stages.items() if stage.kind == "operator"),
+                in_processes=tuple(stage.operator for stage in stages if stage.in_process),
             )

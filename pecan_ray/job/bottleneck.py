@@ -33,6 +33,8 @@ BLOCKED = 0.3
 """Workers whose finished batches were not taken for this share of their time wait for the way to the trainer."""
 COMPUTES = 0.5
 """Threads in operators that are on a CPU for a smaller share of the time wait inside of functions."""
+ONE_CPU = (0.5, 1.5)
+"""Where several threads work, and use about one CPU together, they wait for Python's lock."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
         text = f"handing out work: {where}, and workers had nothing to do for most of theirs"
         change = "make splits larger (split_bytes=..., fewer and larger files), or let fewer workers run"
         return _told("unknown", text, run.time.waited_s / run.time.total_s, change)
-    if seen.watched_s >= SEEN_S and reading > pool:
+    if seen.watched_s >= SEEN_S and reading > pool and not _locked(seen):
         return _storage(run, where, reading, pool)
     if not operators or (seen.watched_s < SEEN_S and not run.op_seconds):
         text = f"input: {where}, and workers were seen at work too shortly to tell at what"
@@ -170,7 +172,9 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
     stages = {**operators, "": seen.batching_s if seen.operators else 0.0}
     name = max(stages, key=lambda one: stages[one])
     share = stages[name] / max(sum(stages.values()), 1e-9)
-    gain = _saved(run, min(share, 1 - reading / pool) if pool > 0 else share)
+    # A reader that waits for Python's lock is slow as long as the lock is held.
+    other = 0.0 if _locked(seen) else reading
+    gain = _saved(run, min(share, 1 - other / pool) if pool > 0 else share)
     if not name:
         text = f"batching: {where}, and workers spend {share:.0%} of their work on putting elements together"
         change = "let elements be smaller where they are batched (uint8 instead of float32, fewer columns)"
@@ -180,7 +184,20 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
 
 def _operator(run: RunNumbers, name: str, share: float, gain: float, where: str) -> Bottleneck:
     seen = run.stages
-    busy_s = seen.computing_s + seen.batching_s + seen.reading_s
+    busy_s = seen.busy_s
+    cheaper = f"make {name} cheaper, keep what it gives (autocache() behind it), or {_more_workers(run)}"
+    if name in seen.in_processes:
+        text = f"operator {name}, in processes of its own: {where}, and {share:.0%} of the workers' work is there"
+        return _told("operator", text, gain, cheaper, name)
+    if seen.operators and _locked(seen):
+        text = (
+            f"Python's lock, held by operator {name}: {where}, and {busy_s / seen.watched_s:.1f} threads at a time are "
+        )
+        text += f"at work, {share:.0%} of it inside of {name}, but use {seen.cpu_s / seen.watched_s:.1f} CPUs together"
+        change = (
+            f"let processes run {name} (map(..., processes=True)), or write it with functions that release the lock"
+        )
+        return _told("operator", text, gain, f"{change} (NumPy, OpenCV, Pillow)", name)
     if seen.operators and seen.cpu_s < COMPUTES * min(busy_s, seen.threads_s):
         text = f"operator {name}, which waits: {where}, and workers spend {share:.0%} of their work inside of it, "
         text += f"though they use CPUs for {seen.cpu_s / max(busy_s, 1e-9):.0%} of that only"
@@ -188,8 +205,14 @@ def _operator(run: RunNumbers, name: str, share: float, gain: float, where: str)
         return _told("operator", text, gain, f"{change} if it holds Python's lock", name)
     by = "" if seen.operators else " in AutoOrder's sample"
     text = f"the CPU, by operator {name}: {where}, and it is {share:.0%} of the workers' work{by}"
-    change = f"make {name} cheaper, keep what it gives (autocache() behind it), or {_more_workers(run)}"
-    return _told("operator", text, gain, change, name)
+    return _told("operator", text, gain, cheaper, name)
+
+
+def _locked(seen: StageSeconds) -> bool:
+    """Tell whether threads of functions in Python wait for each other: several work, and use one CPU together."""
+    few, many = (cpus * seen.watched_s for cpus in ONE_CPU)
+    in_threads_s = sum(seconds for name, seconds in seen.operators if name not in seen.in_processes)
+    return few <= seen.cpu_s <= min(many, COMPUTES * seen.busy_s) and in_threads_s >= seen.watched_s
 
 
 def _storage(run: RunNumbers, where: str, reading: float, pool: float) -> Bottleneck:

@@ -23,6 +23,8 @@ class StageSeconds:
     """In which something waited since finished batches were not taken."""
     operators: tuple[tuple[str, float], ...] = ()
     """Of threads in each operator, waiting inside of its function included."""
+    in_processes: tuple[str, ...] = ()
+    """Of these, the operators whose functions run in processes of their own (`processes=True`): `cpu_s` lacks those."""
 
     def __add__(self, other: StageSeconds) -> StageSeconds:
         operators: dict[str, float] = dict(self.operators)
@@ -36,7 +38,13 @@ class StageSeconds:
             self.batching_s + other.batching_s,
             self.blocked_s + other.blocked_s,
             tuple(operators.items()),
+            tuple(sorted({*self.in_processes, *other.in_processes})),
         )
+
+    @property
+    def busy_s(self) -> float:
+        """Of threads in any stage of the work."""
+        return self.computing_s + self.batching_s + self.reading_s
 
     @property
     def computing_s(self) -> float:

@@ -24,6 +24,11 @@ def found(time: RunTime = WAITS, stages: StageSeconds = COMPUTES, **more: Any) -
 
 SLEEPS = StageSeconds(100, 200, 9, 1, 1, 0, (("fetch", 199.0),))
 READS = StageSeconds(100, 200, 20, 95, 5, 0, (("resize", 20.0),))
+LOCKED = StageSeconds(100, 1600, 101, 99, 5, 0, (("parse", 1400.0),))
+"""Sixteen threads in a function of Python, and the source's reader, use one CPU together."""
+LOCKED_BY_FEW = StageSeconds(100, 200, 98, 97, 0, 0, (("parse", 180.0),))
+IN_PROCESSES = StageSeconds(100, 200, 9, 5, 1, 0, (("parse", 199.0),), ("parse",))
+READS_BESIDE_A_LITTLE = StageSeconds(100, 200, 60, 95, 5, 0, (("resize", 60.0),))
 STACKS = StageSeconds(**FULL, batching_s=170, operators=(("f", 30.0),))
 BLOCKED = StageSeconds(**FULL, blocked_s=80, operators=(("f", 30.0),))
 
@@ -41,7 +46,11 @@ BLOCKED = StageSeconds(**FULL, blocked_s=80, operators=(("f", 30.0),))
         ("operator", "resize", "or run more workers than 3 local and 2 remote ones", {"local": 3, "remote": 2}),
         ("operator", "resize", "or give AutoPlacement more room", {"placed": True}),
         ("operator", "fetch", "operator fetch, which waits", {"stages": SLEEPS}),
+        ("operator", "parse", "Python's lock, held by operator parse", {"stages": LOCKED}),
+        ("operator", "parse", "let processes run parse (map(..., processes=True))", {"stages": LOCKED_BY_FEW}),
+        ("operator", "parse", "parse, in processes of its own: the trainer waited", {"stages": IN_PROCESSES}),
         ("storage", "", "use a faster disk", {"stages": READS}),
+        ("storage", "", "use a faster disk", {"stages": READS_BESIDE_A_LITTLE}),
         ("storage", "", "keep what is read on the nodes", {"stages": READS, "remote_bytes": 1 << 30}),
         ("batching", "", "85% of their work on putting", {"stages": STACKS}),
         ("network", "", "workers had finished ones for 80%", {"stages": BLOCKED}),
@@ -54,6 +63,12 @@ BLOCKED = StageSeconds(**FULL, blocked_s=80, operators=(("f", 30.0),))
 def test_what_holds_a_run_up_is_named(kind: str, operator: str, words: str, run: dict[str, Any]) -> None:
     told = found(**run)
     assert (told.kind, told.operator) == (kind, operator) and words in told.text, told.text
+
+
+def test_processes_are_not_recommended_to_a_function_that_has_them() -> None:
+    told = found(stages=IN_PROCESSES)
+    assert "processes=True" not in told.text and "threads" not in told.text
+    assert "make parse cheaper" in told.text
 
 
 def test_without_a_batch_nothing_is_said() -> None:
@@ -95,7 +110,7 @@ def test_each_is_told_in_one_line_with_what_to_change() -> None:
 
 
 def test_seconds_of_workers_are_added_stage_by_stage() -> None:
-    one = StageSeconds(1, 2, 3, 4, 5, 6, (("a", 1.0), ("b", 2.0)))
-    both = one + StageSeconds(10, 20, 30, 40, 50, 60, (("b", 20.0), ("c", 30.0)))
-    assert both == StageSeconds(11, 22, 33, 44, 55, 66, (("a", 1.0), ("b", 22.0), ("c", 30.0)))
+    one = StageSeconds(1, 2, 3, 4, 5, 6, (("a", 1.0), ("b", 2.0)), ("b",))
+    both = one + StageSeconds(10, 20, 30, 40, 50, 60, (("b", 20.0), ("c", 30.0)), ("a", "b"))
+    assert both == StageSeconds(11, 22, 33, 44, 55, 66, (("a", 1.0), ("b", 22.0), ("c", 30.0)), ("a", "b"))
     assert both.computing_s == 53

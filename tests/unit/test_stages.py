@@ -11,9 +11,13 @@ import numpy as np
 import pecan_ray as pecan
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.python.chain import Chain, call_stages
 from pecan_ray.engines.python.engine import PythonEngine
+from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.stages import OFTEN_FOR_S, OFTEN_S, SELDOM_S, StageTally, ThreadStage, stages_now
+from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import Split
 from pecan_ray.plan.stage_seconds import StageSeconds
 
@@ -124,3 +128,14 @@ def test_looks_become_rarer() -> None:
     looks.pass_by(OFTEN_FOR_S)
     looks.tally.look({}, threads=1)
     assert looks.tally.every_s == SELDOM_S
+
+
+def test_a_thread_that_waits_for_a_function_in_a_process_says_so() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items([1]), name="p").map(abs, on="x", name="f", processes=True)
+    options, processes = EngineOptions(), Processes({"f": abs}, 1)
+    (op,) = (op for op in pipe.plan.ops if isinstance(op, ElementOp))
+    chain = Chain([op], options, UndeliveredPositions(), lambda _: processes.function("f"))
+    (step,) = chain._steps
+    recognize = call_stages(options)[Chain._call.__code__]
+    assert recognize({"self": chain, "step": step}) == ThreadStage("operator", "f", in_process=True)
+    processes.close()

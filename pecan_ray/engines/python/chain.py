@@ -420,7 +420,7 @@ def call_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
         chain, step = local.get("self"), local.get("step")
         if chain is None or chain._options is not options or step is None:
             return None
-        return ThreadStage("operator", step.op.name)
+        return ThreadStage("operator", step.op.name, isinstance(step.call, InProcess))
 
     return {Chain._call.__code__: recognize, Chain._call_ahead.__code__: recognize}
 
