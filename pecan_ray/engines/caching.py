@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pecan_ray.cache.tiers import TieredStore
-from pecan_ray.engines.contract import Leases
+from pecan_ray.engines.contract import BadElement, Leases, SharedLeases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.engines.items import Item
@@ -302,6 +302,10 @@ class RecordedLeases:
         """Tell how many elements a split holds."""
         self.recording.length(elements)
         self.leases.ended(lease, elements)
+
+    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
+        """Leave a lease to other workers, if there are any."""
+        return isinstance(self.leases, SharedLeases) and self.leases.elsewhere(lease, bad)
 
 
 class CachedReading:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -85,6 +85,18 @@ class BadElement:
     def identity(self) -> Hashable:
         """What it is counted by: the same when the element is read again, in this process or another one."""
         return self.op, self.origin or self.first or self.where
+
+
+@runtime_checkable
+class SharedLeases(Leases, Protocol):
+    """Leases of which other workers may have what this one cannot open."""
+
+    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
+        """Leave a lease to other workers; False: there are none after all.
+
+        `bad`: what is left out if none of them can open its split.
+        """
+        ...
 
 
 @dataclass

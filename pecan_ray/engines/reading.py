@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NoReturn, TypeVar
 
-from pecan_ray.engines.contract import BadElement, Leases
+from pecan_ray.engines.contract import BadElement, Leases, SharedLeases
 from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import Part, UndeliveredPositions
@@ -35,6 +35,9 @@ from pecan_ray.storage.local_errors import passes
 from pecan_ray.storage.retry import retry
 
 T = TypeVar("T")
+
+CANNOT_OPEN = (FileNotFoundError, PermissionError)
+"""What a file may be for one node and not for another one."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +150,29 @@ def _leave_out(
     leases: Leases,
     undelivered: UndeliveredPositions,
 ) -> None:
-    """End a split at its element `number`, which cannot be read, and say why: the rest of it is dealt with."""
-    length, estimate, spans = lease.split.elements, "", tuple(missing)
+    """End a split at its element `number`, which cannot be read, and say why: the rest of it is dealt with.
+
+    One that cannot even be opened is left to other workers, on whose nodes its file may be.
+    """
+    cannot_open = isinstance(error, CANNOT_OPEN) or isinstance(error.__cause__, CANNOT_OPEN)
+    unopened = cannot_open and number == lease.spans[0][0] >> OUTPUT_BITS
+    bad = _left_out(source, lease, number, tuple(missing), error, undelivered)
+    if unopened and isinstance(leases, SharedLeases) and leases.elsewhere(lease, bad):
+        return
+    undelivered.add([], bad)
+    leases.ended(lease, number)
+
+
+def _left_out(
+    source: Source,
+    lease: Lease,
+    number: int,
+    spans: Sequence[tuple[int, int]],
+    error: SourceError,
+    undelivered: UndeliveredPositions,
+) -> BadElement:
+    """Return what is left out of a split that breaks at its element `number`."""
+    length, estimate = lease.split.elements, ""
     open_end = length is None and any(stop == END for _, stop in spans)
     if open_end and (found := _estimated_length(lease, number, error, undelivered)):
         length, estimate = found
@@ -158,7 +182,7 @@ def _leave_out(
         how_many = f" About {left_out} elements are left out, estimated by {estimate}."
     elif open_end:
         how_many = f" At least {left_out} left out: nothing tells how many elements the rest of the split holds."
-    bad = BadElement(
+    return BadElement(
         f"read {type(as_written(source)).__name__}",
         lease.split.where(number),
         f"{error}{how_many}",
@@ -167,8 +191,6 @@ def _leave_out(
         estimated=bool(estimate),
         open_end=open_end and not estimate,
     )
-    undelivered.add([], bad)
-    leases.ended(lease, number)
 
 
 def _estimated_length(

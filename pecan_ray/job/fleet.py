@@ -78,6 +78,8 @@ class Fleet:
         """The trainers' nodes and their CPUs."""
         self.leaving: dict[str, float] = {}
         """Nodes that will be taken away, as was announced, and when."""
+        self.taken_out: Counter[str] = Counter()
+        """Workers that are not replaced since the last number was set, by trainer's node ("": remote ones)."""
         self._shares: dict[str, int] = {}
         """Local workers that are wanted on each of them."""
         self._made = {"local": 0, "remote": 0}
@@ -85,6 +87,7 @@ class Fleet:
     def scale(self, target: Deployment, now: float) -> list[Instruction]:
         """Set the numbers of workers: request what lacks, and drain what is too many once that has come."""
         self.wanted = target
+        self.taken_out.clear()
         power = [max(cpus, LEAST_POWER) for cpus in self.hosts.values()]
         self._shares = dict(zip(self.hosts, spread_by_power(target.local, power), strict=True)) if power else {}
         return self.fill(now)
@@ -99,7 +102,8 @@ class Fleet:
         return done
 
     def _wanted_by_host(self) -> list[tuple[str, int]]:
-        return [*self._shares.items(), ("", self.wanted.remote)]
+        wanted = [*self._shares.items(), ("", self.wanted.remote)]
+        return [(host, max(0, count - self.taken_out[host])) for host, count in wanted]
 
     def _staying(self) -> dict[str, list[FleetWorker]]:
         """Return the workers of each trainer's node, and the remote ones (host ""): first those that run."""
@@ -164,10 +168,9 @@ class Fleet:
 
     def lacks(self, host: str) -> bool:
         """Tell whether fewer workers are requested or run for a host than are wanted."""
-        wanted = self._shares.get(host, 0) if host else self.wanted.remote
         if host in self.leaving:
             return False  # nothing can be started there any more
-        return len(self._staying().get(host, ())) < wanted
+        return len(self._staying().get(host, ())) < dict(self._wanted_by_host()).get(host, 0)
 
     def running(self, *, draining: bool = False) -> Deployment:
         """Count the workers that run; `draining`: with those that are about to go."""

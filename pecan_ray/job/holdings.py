@@ -36,6 +36,8 @@ class WorkerHoldings:
     """and the trainer that this group is for;"""
     dealt: bool = False
     """None where it was dealt before the end: whichever has room may have its batch."""
+    refused: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
+    """What of its group it could not open: all of the group goes to another worker."""
     apart: bool = False
     """What it works on is suspected of having killed other workers: it gets nothing else."""
     suspected: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class WorkerHoldings:
         """Note that the worker begins with an assignment, perhaps with a group for a certain rank, or of suspects."""
         self.working, self.group, self.rank, self.apart = True, list(group), rank, apart
         self.dealt = bool(self.group) and rank is None and not apart
-        self.suspected, self.taken = {}, 0
+        self.suspected, self.refused, self.taken = {}, {}, 0
 
     def begin_epoch(self, *, forget: bool) -> None:
         """Begin an epoch; `forget`: what the worker still holds of the last one."""

@@ -88,14 +88,15 @@ class Ledger:
         state = self._living(worker)
         if state is None:
             return "stop"
-        if self.leftovers.groups:
-            group = self.leftovers.groups.popleft()
-            state.begin(group.leases, group.rank)
+        sees = not self.queues.refuses(worker, self.workers)  # else it gets nothing that others have read before
+        if self.leftovers.groups and sees:
+            state.begin((group := self.leftovers.groups.popleft()).leases, group.rank)
             return Assignment(self.epoch, group.rank)
         taken = elsewhere(worker, self.shape, self._whole, self.workers)
-        if not self.suspects and (taken or not has_work(worker, state, self.epoch, self.queues)):
+        apart = bool(self.suspects) and sees
+        if not apart and (taken or not has_work(worker, state, self.epoch, self.queues)):
             return "wait"
-        state.begin(self.suspects.take(), apart=True) if self.suspects else state.begin()
+        state.begin(self.suspects.take(), apart=True) if apart else state.begin()
         if self.shape.runs_whole:
             self._whole.begin(worker)
         return assigned(self.shape, self.epoch, self.made, self.counts)
@@ -149,12 +150,11 @@ class Ledger:
         others = any(other.holds for name, other in self.workers.items() if name != worker)
         alone = self.shape.groups == 1 and self.closing() and not (others or self.leftovers or self.rounds.revoked)
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
-        if not flush:
-            for lease, returned in state.take_back(leftover):
-                self.leftovers.add(lease, returned, deal=not (state.dealt or self.shape.coordinated))
-            self.leftovers.deal()
+        returns = bool(state.refused) or not flush
+        if returns:
+            self.leftovers.take_back(state, leftover, deal=not (state.dealt or self.shape.coordinated))
         self._advance()
-        return "flush" if flush else "return"
+        return "return" if returns else "flush"
 
     def lost(self, worker: str, *, died: Suspicion | None = None, drains: bool = False) -> None:
         """Note that a worker is gone (`died`: perhaps of its work) or drains: what it holds comes back later."""

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pecan_ray.job.holdings import Holding
+from pecan_ray.job.holdings import Holding, LeaseSpans, WorkerHoldings
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
 
@@ -77,6 +77,18 @@ class Leftovers:
         leases = [held.rest() for held in sorted(pool.values(), key=lambda held: held.lease.key)]
         pool.clear()
         return leases
+
+    def take_back(self, state: WorkerHoldings, leftover: LeaseSpans, *, deal: bool) -> None:
+        """Take what a worker returns, as `add` does; a group of which it could not open something stays one."""
+        if state.rank is None or not state.refused:
+            for lease, returned in state.take_back(leftover):
+                self.add(lease, returned, deal=deal)
+            self.deal()
+            return
+        whole = {key: [*leftover.get(key, ()), *state.refused.get(key, ())] for key in {**leftover, **state.refused}}
+        leases = [replace(lease, spans=tuple(spans)) for lease, spans in state.take_back(whole) if spans]
+        if leases:
+            self.groups.appendleft(_group(state.rank, leases))
 
     def begin_epoch(self) -> None:
         """Forget what the last epoch was about."""

@@ -48,6 +48,17 @@ class LeftOutElement:
 
 
 @dataclass(frozen=True)
+class UnopenedSplit:
+    """A split of which a worker could not read a single element: its file is not there, or not allowed."""
+
+    key: LeaseKey
+    spans: tuple[tuple[int, int], ...]
+    """Of the lease."""
+    error: LeftOutElement
+    """What is left out if no other worker can open it."""
+
+
+@dataclass(frozen=True)
 class WorkerProgress:
     """What a worker did since it started, as it tells itself."""
 
@@ -104,6 +115,8 @@ class AskLeases:
     """So many of the next splits it would look at, to say which of them it has at hand: answered with `Offered`;"""
     at_hand: tuple[int, ...] = ()
     """the indices of these, of those that it was offered last: they go first."""
+    unopened: tuple[UnopenedSplit, ...] = ()
+    """What it cannot open of the leases that it has."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +130,7 @@ class EndAssignment:
     lengths: Lengths = ()
     rows: int = 0
     """So many elements fill no batch: with a whole plan they are left out where no smaller batch is wanted."""
+    unopened: tuple[UnopenedSplit, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from pecan_ray.job.messages import (
     WorkerQuestion,
 )
 from pecan_ray.job.turns import any_will_do, offered
+from pecan_ray.job.unopened import UnopenedSplits
 from pecan_ray.job.worker_calls import WorkerCalls
 from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.plan.stretches import OpOrders
@@ -49,7 +50,7 @@ class Questions:
 
     def __init__(self, job: JobState) -> None:
         self._job, self._ledger = job, job.ledger
-        self._calls = WorkerCalls()
+        self._calls, self.unopened = WorkerCalls(), UnopenedSplits(job)
         self._seen_changes = -1
         self._static_distributed = False
         self.ordered = job.spec.ordered
@@ -140,6 +141,7 @@ class Questions:
 
     def answer_waiting(self, now: float, done: list[Instruction]) -> None:
         """Answer the questions that have an answer now."""
+        self.unopened.settle(now, done)
         self._judge_suspects(now, done)
         while self._seen_changes != self._ledger.changes:
             self._seen_changes = self._ledger.changes
@@ -147,6 +149,7 @@ class Questions:
             for asked in self._calls.waiting():
                 question = asked.question
                 alike = any_will_do(asked.worker, self._ledger.shape, self._ledger.workers)
+                alike = alike and not self._ledger.queues.bars(asked.worker)
                 kind: Hashable = (
                     (question.epoch, question.branch) if isinstance(question, AskLeases) else type(question).__name__
                 )
@@ -174,10 +177,14 @@ class Questions:
             self._ledger.consumed(worker, question.epoch, question.spans, left_out=question.rows)
             self.leave_out(question.left_out, now, done, keep=True)
         else:
-            self._note_lengths(worker, question.epoch, question.lengths)
+            self._note_lengths(worker, question.epoch, question.lengths, now, done)
+            self.unopened.refuse(worker, question.epoch, question.unopened, now, done)
 
-    def _note_lengths(self, worker: str, epoch: int, lengths: Iterable[tuple[LeaseKey, int]]) -> None:
+    def _note_lengths(
+        self, worker: str, epoch: int, lengths: Iterable[tuple[LeaseKey, int]], now: float, done: list[Instruction]
+    ) -> None:
         for key, elements in lengths:
+            self.unopened.read(worker, key, elements, now, done)
             self._ledger.ended(worker, epoch, key, elements)
 
     def _reply(self, asked: events.WorkerAsked) -> Reply | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Literal, TypeAlias
 
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.split_queue import Listing, SplitQueue
-from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.plan.splits import Lease, LeaseKey, Split
 
 NoLease: TypeAlias = Literal["wait", "none"]
 NOTHING_FRESH = (0, 0)
@@ -32,6 +32,10 @@ class Queues:
         self._own: dict[str, list[SplitQueue]] = {}
         """What a certain worker may take (sharding off and static)."""
         self._distributed = False
+        self._barred: dict[str, set[LeaseKey]] = {}
+        """What came back in this epoch from workers that cannot open it."""
+        self._refusing: set[str] = set()
+        """Workers that could not open something."""
         self._foreseen: dict[tuple[int, int, int], list[Split]] = {}
         """What the next epoch begins with (epoch, source, how many splits), where every worker sees all data."""
         for queue, point in zip(self.common, start.branches if start is not None else (), strict=False):
@@ -113,6 +117,8 @@ class Queues:
 
     def leave(self, worker: str) -> None:
         """Let others have what a worker that is gone was given, but where every worker sees all data anyway."""
+        self._barred.pop(worker, None)
+        self._refusing.discard(worker)
         queues = self._own.pop(worker, [])
         if self._shape.static:
             for shared, queue in zip(self._shared, queues, strict=False):
@@ -130,6 +136,7 @@ class Queues:
     def begin_epoch(self, epoch: int) -> None:
         """Let all splits wait again."""
         self._epoch = epoch
+        self._barred.clear()
         for queue in self._all():
             queue.begin(epoch, 0)
 
@@ -142,6 +149,23 @@ class Queues:
     def put_back(self, lease: Lease) -> None:
         """Let a lease be the next one that is taken."""
         self._shared[lease.branch][0].put_back(lease)
+
+    def bar(self, worker: str, key: LeaseKey) -> None:
+        """Keep a lease that came back from a worker, which cannot open it."""
+        self._barred.setdefault(worker, set()).add(key)
+        self._refusing.add(worker)
+
+    def bars(self, worker: str) -> bool:
+        """Tell whether a worker may not have all that waits."""
+        return worker in self._barred or worker in self._refusing
+
+    def refuses(self, worker: str, workers: Iterable[str]) -> bool:
+        """Tell whether a worker could not open something so far, and there is one that has met nothing like that."""
+        return worker in self._refusing and not self._refusing.issuperset(workers)
+
+    def withdraw(self, key: LeaseKey) -> Lease | None:
+        """Take a lease out that came back; None if somebody has it."""
+        return self._shared[key[0]][0].withdraw(key)
 
     def waiting(self) -> bool:
         """Tell whether a lease waits that was listed and belongs to a pass that has begun, or for its worker."""
@@ -162,7 +186,8 @@ class Queues:
         if self._shape.static and not self._distributed:
             return False
         may_come = not self.listed and (not self._shape.static or worker in self._own)
-        return may_come or any(queue or queue.passes_left for queues in self._shared for queue in queues)
+        barred: Set[LeaseKey] = self._barred.get(worker, set())
+        return may_come or any(queue.has_for(barred) for queues in self._shared for queue in queues)
 
     def offer(self, worker: str, branch: int, most: int) -> list[Split]:
         """Offer a worker up to so many of the next splits of a branch: none where their order tells on the result."""
@@ -195,7 +220,7 @@ class Queues:
             return "wait"  # what is drawn before would come in another order when it must be made again
         own = self._own.get(worker)
         for queue in ([own[branch]] if own else []) + self._shared[branch]:
-            lease = queue.take(wanted)
+            lease = queue.take(wanted, self._barred.get(worker, set()))
             if lease is not None:
                 return lease
         if not self.listings[branch].complete:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import fields
 from itertools import islice
 from operator import attrgetter, itemgetter
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pecan_ray.job.resume_point import Cursor, Rest
-from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.plan.splits import Lease, LeaseKey, Split
 from pecan_ray.sampling.order import shuffled
 
 _values = attrgetter(*(field.name for field in fields(Split) if field.name != "index"))
@@ -144,6 +144,19 @@ class SplitQueue:
         """Let a lease be the next one."""
         self._returned.appendleft(lease)
 
+    def withdraw(self, key: LeaseKey) -> Lease | None:
+        """Take a lease out that came back; None if it does not wait."""
+        found = next((lease for lease in self._returned if lease.key == key), None)
+        if found is not None:
+            self._returned.remove(found)
+        return found
+
+    def has_for(self, barred: Set[LeaseKey]) -> bool:
+        """Tell whether a lease waits, or may come, for somebody for whom some that came back are barred."""
+        if self._fresh() > 0 or self._passed or self.passes_left:
+            return True
+        return any(lease.key not in barred for lease in self._returned)
+
     def clear(self) -> None:
         """Drop what came back; the epoch begins anew."""
         self._returned.clear()
@@ -200,14 +213,17 @@ class SplitQueue:
             order = shuffled(order, self._seed, epoch, 0, self._branch)
         return [self._listing[int(index)] for index in order[:most]]
 
-    def take(self, wanted: deque[int] | None = None) -> Lease | None:
+    def take(self, wanted: deque[int] | None = None, barred: Set[LeaseKey] = frozenset()) -> Lease | None:
         """Return the next lease, or None if none waits now.
 
         `wanted`: indices of splits that go first if they wait and were offered; what was looked for is taken out.
+        `barred`: leases that came back and are for others.
         """
         fresh = self._fresh()
-        if self._returned:
-            return self._returned.popleft()
+        for place, lease in enumerate(self._returned):
+            if lease.key not in barred:
+                del self._returned[place]
+                return lease
         while wanted:
             index = wanted.popleft()
             if self._passed.pop(index, None) is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from pecan_ray.errors import StaleJobError
+from pecan_ray.errors import SourceError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.adopting import Adoption
 from pecan_ray.job.attendance import Attendance
@@ -177,8 +177,10 @@ class JobState:
 
     def _on_failed(self, event: events.JobFailed | events.WorkerFailed, now: float, done: Instructions) -> None:
         # A worker that is fenced off may have failed since its controller was gone.
-        if isinstance(event, events.JobFailed) or event.worker in self.fleet.workers:
+        if isinstance(event, events.JobFailed):
             self.fail(event.error, now, done)
+        elif event.worker in self.fleet.workers:
+            self.fail(_with_node(event, self.fleet.workers[event.worker].node), now, done)
 
     def fail(self, error: BaseException, now: float, done: Instructions) -> None:
         """End the job with an error: the trainers raise it."""
@@ -211,7 +213,7 @@ class JobState:
             waits["order"] = "the order of operators is being found by a sample, for {seconds} so far"
         elif not self.ledger.queues.listed and self.questions.idle:
             waits["listing"] = f"the sources are being listed: {self.ledger.queues.known} splits are known so far"
-        waits.update(self.fleet.waiting_for(now, self.spec.silent_after_s))
+        waits.update(self.fleet.waiting_for(now, self.spec.silent_after_s) | self.questions.unopened.waiting())
         if by := spell(list(self.held_up.by)):
             waits["round"] = f"{by} must yet receive a batch of the round that others wait for, for {{seconds}} so far"
         for worker, ranks in self.ledger.unsettled().items():
@@ -258,6 +260,14 @@ class JobState:
 def kept_as(where: str) -> str:
     """Say what becomes of the journal of a job of the same name that had not ended."""
     return f"what a run before this one has left, which had not ended, is kept as {where}"
+
+
+def _with_node(event: events.WorkerFailed, node: str) -> BaseException:
+    """Return what a worker has failed with, with its node where data could not be read: another one may see it."""
+    error = event.error
+    if not isinstance(error, SourceError):
+        return error
+    return type(error)(f"{error.message} ({event.worker} on node {node})", **error.fields)
 
 
 def _after_the_end(job: str, event: events.Event) -> list[Instruction]:

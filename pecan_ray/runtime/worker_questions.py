@@ -26,6 +26,7 @@ from pecan_ray.job.messages import (
     Lengths,
     NoMoreLeases,
     Offered,
+    UnopenedSplit,
     WorkerAsked,
     WorkerProgress,
     WorkerQuestion,
@@ -160,8 +161,9 @@ class WorkerLeases:
         self._asking, self._ahead, self._coming, self._at_hand = asking, ahead, coming, at_hand
         self._branches: dict[int, Branch] = {}
         self._lengths: list[tuple[tuple[int, int, int], int]] = []
+        self._unopened: list[UnopenedSplit] = []
         self._noting = threading.Lock()
-        """Guards the lengths."""
+        """Guards both."""
         self._epoch, self.lot_s = 0, 0.5
         self.stopped = threading.Event()
 
@@ -211,9 +213,9 @@ class WorkerLeases:
         most = MOST_IN_LOT if unread else lot_of(mine.lease_s, self.lot_s) if self._ahead else 1
         at_hand = None if unread else self._at_hand(branch, mine.offered)
         look = 0 if at_hand is None else max(LEAST_LOOK, LOOK_AHEAD * most)
-        return self._asking.ask(
-            f"take:{branch}", AskLeases(self._epoch, branch, most, self._noted(), look, at_hand or ())
-        )
+        lengths, unopened = self._noted()
+        question = AskLeases(self._epoch, branch, most, lengths, look, at_hand or (), unopened)
+        return self._asking.ask(f"take:{branch}", question)
 
     @staticmethod
     def _time(mine: Branch) -> None:
@@ -228,10 +230,17 @@ class WorkerLeases:
         with self._noting:
             self._lengths.append((lease.key, elements))
 
-    def _noted(self) -> Lengths:
+    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
+        """Say, with the next question that is due, that this worker cannot open a split: the job gives it to others."""
         with self._noting:
-            lengths, self._lengths = tuple(self._lengths), []
-        return lengths
+            self._unopened.append(UnopenedSplit(lease.key, lease.spans, left_out_whole([bad])[0]))
+        return True
+
+    def _noted(self) -> tuple[Lengths, tuple[UnopenedSplit, ...]]:
+        with self._noting:
+            noted = tuple(self._lengths), tuple(self._unopened)
+            self._lengths, self._unopened = [], []
+        return noted
 
     def ask_for_work(self, progress: WorkerProgress) -> Assigned | None:
         """Wait for an assignment; None when there is nothing more to do."""
@@ -240,7 +249,8 @@ class WorkerLeases:
 
     def end(self, leftover: SpansByKey, batches: int, rows: int) -> bool:
         """End the assignment; return whether the `rows` elements that fill no batch become a smaller one."""
-        question = EndAssignment(self._epoch, leftover, batches, self._noted(), rows)
+        lengths, unopened = self._noted()
+        question = EndAssignment(self._epoch, leftover, batches, lengths, rows, unopened)
         return bool(self._asking.answer(self._asking.ask("run", question)) == "flush")
 
     def tell_end(self, spans: SpansByKey, rows: int, bad: list[BadElement], *, keep: bool) -> None:

@@ -44,6 +44,8 @@ RIVALS_SHARE = 0.05
 """Of histories in which other jobs bid for the nodes."""
 AT_HAND_SHARE = 0.15
 """Of shuffled histories in which workers have some splits at hand."""
+UNSEEN_SHARE = 0.2
+"""Of the histories with workers on other nodes, so many have files that are not there."""
 ANNOUNCED_SHARE = 0.06
 """Of histories in which the ends of workers or nodes are announced."""
 LENGTHS_SHARE = 0.5
@@ -69,7 +71,7 @@ def draw(seed: int, *, hurt_controller: bool = False) -> Scenario:
     scenario = _with_restarts(seed, scenario, 1.0 if hurt_controller else RESTART_SHARE)
     scenario = _with_frozen_controller(seed, scenario, 1.0 if hurt_controller else FROZEN_SHARE)
     scenario = _with_rivals(seed, scenario)
-    scenario = _with_announced(seed, _with_at_hand(seed, scenario))
+    scenario = _with_announced(seed, _with_unseen(seed, _with_at_hand(seed, scenario)))
     scenario = replace(scenario, lengths_known=Random(f"lengths {seed}").random() < LENGTHS_SHARE)
     scenario = replace(scenario, processes_unknown=Random(f"unknown {seed}").random() < UNKNOWN_SHARE)
     kept = scenario.on_error == "skip" and Random(f"kept {seed}").random() < KEPT_SHARE
@@ -150,6 +152,16 @@ def _with_at_hand(seed: int, scenario: Scenario) -> Scenario:
     if not scenario.shuffled or random.random() > AT_HAND_SHARE:
         return scenario
     return replace(scenario, at_hand=random.choice((0.0, 0.2, 0.5, 1.0)))
+
+
+def _with_unseen(seed: int, scenario: Scenario) -> Scenario:
+    """Let remote workers of some not see all files; there are workers that do."""
+    random = Random(f"unseen {seed}")
+    ordered = scenario.one_sequence or scenario.sharding != "dynamic" or scenario.coordinated
+    if ordered or scenario.auto or not (scenario.local and scenario.remote) or random.random() > UNSEEN_SHARE:
+        return scenario
+    faults = tuple(fault for fault in scenario.faults if fault.kind != "scale")  # which may let go all that see
+    return replace(scenario, unseen=random.choice((0.1, 0.5, 1.0)), faults=faults)
 
 
 def _with_announced(seed: int, scenario: Scenario) -> Scenario:

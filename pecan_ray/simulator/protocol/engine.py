@@ -234,3 +234,9 @@ def pieces_of(scenario: Scenario, key: LeaseKey) -> list[ModelPiece]:
         for element, outputs in enumerate(split.outputs[: split.readable])
         for output in range(max(0, outputs))
     ]
+
+
+def unreadable(lease: Lease) -> LeftOutElement:
+    """Return what is left out where nobody can open a split."""
+    key = lease.epoch, lease.key
+    return LeftOutElement((key, "unopened"), "read", lease.split.where(0), "it is not there", lease.split.elements or 1)

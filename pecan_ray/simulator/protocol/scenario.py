@@ -120,6 +120,8 @@ class Scenario:
     at_hand: float | None = None
     """This share of the splits that come next is at hand for workers, who look at ten for each lease; None: they do not
     look."""
+    unseen: float = 0.0
+    """Share of the splits that remote workers cannot open."""
     element_s: float = 0.01
     steps_s: tuple[float, ...] = (0.01,)
     """Seconds of a training step of each rank (of number rank modulo their number)."""

@@ -19,6 +19,7 @@ SIMPLER: dict[str, Any] = {
     "late_s": 0.0,
     "placing_s": 0.0,
     "at_hand": None,
+    "unseen": 0.0,
     "shuffled": False,
     "in_order": False,
     "ahead": False,

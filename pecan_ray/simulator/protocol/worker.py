@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.cache.substitution import LOOK_AHEAD
@@ -23,13 +24,14 @@ from pecan_ray.job.messages import (
     Offered,
     Placement,
     Reply,
+    UnopenedSplit,
     WorkerProgress,
 )
 from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin
 from pecan_ray.sampling.spans import Span
 from pecan_ray.simulator.protocol.asking import AskingModel
 from pecan_ray.simulator.protocol.clock import Party
-from pecan_ray.simulator.protocol.engine import EngineModel, Made
+from pecan_ray.simulator.protocol.engine import EngineModel, Made, unreadable
 from pecan_ray.simulator.protocol.outbox import OutboxModel
 from pecan_ray.simulator.protocol.stream import Stream
 
@@ -57,6 +59,7 @@ class WorkerModel(Party):
         self._ended: set[int] = set()
         self._at_hand: dict[int, tuple[int, ...]] = {}
         """Of what each branch has offered."""
+        self._unopened: list[UnopenedSplit] = []
         self._held: Made | None = None
         """Of a whole plan: the last batch, which carries the positions that follow it without data."""
         self._working = self._ending = False
@@ -172,7 +175,8 @@ class WorkerModel(Party):
             lengths, self._engine.lengths = tuple(self._engine.lengths), []
             lot, looks = self.world.scenario.lot, self.world.scenario.at_hand is not None
             at_hand = self._at_hand.pop(branch, ())
-            asked = AskLeases(self._assignment.epoch, branch, lot, lengths, LOOK_AHEAD * lot * looks, at_hand)
+            look = LOOK_AHEAD * lot * looks
+            asked = AskLeases(self._assignment.epoch, branch, lot, lengths, look, at_hand, self._took_unopened())
             channel.ask(asked, lambda reply: self._take(branch, reply))
 
     def _take(self, branch: int, reply: tuple[Lease, ...] | Offered | NoMoreLeases) -> None:
@@ -185,8 +189,20 @@ class WorkerModel(Party):
         if not leases:
             self._ended.add(branch)
         for lease in leases:
-            self._here[branch].append(lease)
+            if self._sees(lease):
+                self._here[branch].append(lease)
+            else:
+                self._unopened.append(UnopenedSplit(lease.key, lease.spans, unreadable(lease)))
         self.work_again()
+
+    def _sees(self, lease: Lease) -> bool:
+        """Tell whether a split's file is on this worker's node."""
+        unseen = self.world.scenario.unseen if self.placement == "remote" else 0.0
+        return Random(f"{self.world.scenario.seed} {lease.branch} {lease.split.index}").random() >= unseen
+
+    def _took_unopened(self) -> tuple[UnopenedSplit, ...]:
+        taken, self._unopened = tuple(self._unopened), []
+        return taken
 
     def work_again(self) -> None:
         """Go on, unless it is at work: there are leases or room again."""
@@ -288,7 +304,8 @@ class WorkerModel(Party):
         keeps = not self.world.scenario.drop_remainder
         batches = self._made + (rest.rows > 0 and keeps)
         lengths, self._engine.lengths = tuple(self._engine.lengths), []
-        asked = EndAssignment(self._assignment.epoch, rest.spans, batches, lengths, rest.rows)
+        unopened = self._took_unopened()
+        asked = EndAssignment(self._assignment.epoch, rest.spans, batches, lengths, rest.rows, unopened)
         self._channel("run").ask(asked, lambda reply: self._leave(rest, reply))
 
     def _leave(self, rest: Made, reply: Any) -> None:
