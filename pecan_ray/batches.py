@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import weakref
@@ -15,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn
 from pecan_ray.autoorder.job_order import Ordered, ReorderAfterEpoch
 from pecan_ray.autoorder.keeping import Promise
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.engines.inprocess import run_produced
-from pecan_ray.engines.users_order import UsersOrder, orders_of
 from pecan_ray.errors import PecanError, PlanError, told
+from pecan_ray.in_process import InProcessRun
 from pecan_ray.integrations.formats import converter, device_copies
 from pecan_ray.job.bad_elements import digest_of
 from pecan_ray.job.delivery_log import MOST_AHEAD
@@ -26,24 +24,24 @@ from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.observe.ending import Ending, note_running
 from pecan_ray.observe.epoch_watch import EpochWatch
-from pecan_ray.observe.headspace import one_batch
 from pecan_ray.observe.pace import RecentPace
 from pecan_ray.observe.placement import explain_and_announce
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report, SharedReading
 from pecan_ray.observe.run_clock import RunClock
 from pecan_ray.options import ClusterIo, Config, EngineName, IterOptions, Workers, check_remote_io
+from pecan_ray.pass_numbers import RunPasses
 from pecan_ray.plan.operators import Plan
 from pecan_ray.quarantine import QuarantineFile, default_path
 from pecan_ray.runtime.client import Provenance, Received, has_left
 from pecan_ray.runtime.cluster import refuse_forked
 from pecan_ray.runtime.session import Session, job_name
 from pecan_ray.runtime.share_session import ShareRequest, ShareSession
-from pecan_ray.sampling.budget import BadCount, over_budget
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    from pecan_ray.integrations.devices import OnDevice
     from pecan_ray.integrations.jax_arrays import OnMesh
 
     BatchT = TypeVar("BatchT", covariant=True, default=dict[str, Any])
@@ -82,18 +80,18 @@ class Batches(Generic[BatchT]):
         share: ShareRequest | None = None,
         mesh: OnMesh | None = None,
         clock: RunClock | None = None,
+        passes: RunPasses,
     ) -> None:
         """`go_on`: makes another one of these that begins at a state; `share`: be a reader of this group, no job.
 
-        `mesh`: places batches on the devices of JAX; `clock`: begun when the user has asked for this.
+        `mesh`: places batches on the devices of JAX; `clock`: begun when the user has asked for this; `passes`: counts
+        the epochs that begin.
         """
-        self._clock, self._go_on = clock or RunClock(), go_on
+        self._clock, self._go_on, self._passes = clock or RunClock(), go_on, passes
         self._convert = converter(options.format if mesh is None else "numpy")
         self._device = device_copies(options.device) if mesh is None else mesh
         self._options, self._config, self._name = options, config, name
-        self._yielded = self._elements = 0
-        self._bad = BadCount()
-        """Bad elements of a run in this process."""
+        self._yielded = 0
         self._turn = threading.RLock()
         """One thread at a time asks for a batch; reentrant, so that a function that iterates over its own job fails."""
         self._over = False
@@ -101,8 +99,10 @@ class Batches(Generic[BatchT]):
         self._failure = ""
         """What the job ended with, if that was an error."""
         self._session: Session | ShareSession | None = None
+        self._here: InProcessRun | None = None
+        """A run in this process, and"""
         self._stream: Iterator[Any] = iter(())
-        """Batches of a run in this process."""
+        """its batches."""
         self._progress = Progress(name, config.progress, RecentPace.of_job(plan, options, saved))
         self._reverted: Callable[[str], None] | None = None
         self.provenance: Provenance | None = None
@@ -118,15 +118,15 @@ class Batches(Generic[BatchT]):
         self._reorder_after_epoch: ReorderAfterEpoch | None = None
         self._promise: Promise | None = None
         self._watch = EpochWatch()
-        self._epoch = saved.point.epoch if saved is not None else 0
+        self._epoch = saved.point.epoch if saved is not None else options.first_epoch
         """In which the training loop is."""
         self._ending = Ending(name, self._job, config.report_folder, kept=not debug and options.rank == 0)
         if share is not None:
             self._join(share)
             return
         if debug:
-            self._stream = self._in_process(plan, ordered := order(), engine, seed)
-            self._stream = one_batch(self._stream, plan, options) if options.headspace else self._stream
+            self._here = self._run_here(plan)
+            self._stream = self._here.begin(ordered := order(), self._note_reverted)
         else:
             self._clock.enter("ray")
             self._session = session = Session(
@@ -146,6 +146,20 @@ class Batches(Generic[BatchT]):
             ordered = self._begun(session, plan, order)
         self._take_over(ordered)
         self._clock.enter("trained")
+
+    def _run_here(self, plan: Plan) -> InProcessRun:
+        """Return a run in this process that is to begin."""
+        return InProcessRun(
+            plan,
+            name=self._name,
+            engine=self._engine,
+            seed=self._seed,
+            config=self._config,
+            options=self._options,
+            passes=self._passes,
+            convert=_conversion(self._convert, self._device),
+            keep_bad=self._keep_bad,
+        )
 
     def _join(self, share: ShareRequest) -> None:
         """Become a reader of a shared group."""
@@ -215,7 +229,7 @@ class Batches(Generic[BatchT]):
                 return
             if isinstance(batch, EndOfEpoch):
                 self._epoch += 1
-                if self._epoch != self._options.epochs:
+                if self._epoch != self._options.end_epoch:
                     return
                 continue  # behind the last one comes the end of the job
             yield batch
@@ -288,10 +302,11 @@ class Batches(Generic[BatchT]):
             raise StopIteration
         self.provenance = received.provenance
         self._epoch = max(self._epoch, received.provenance.epoch)
-        self._elements += received.provenance.rows
+        self._passes.reach(received.provenance.epoch)
         if isinstance(session, Session) and self._promise is not None and not self._watch.over:
             self._note_epoch(self._watch.batch(received.provenance.epoch, session.client.progress()))
-        if isinstance(session, Session) and self._reorder_after_epoch is not None and received.provenance.epoch > 0:
+        later = self._epoch > self._options.first_epoch
+        if isinstance(session, Session) and self._reorder_after_epoch is not None and later:
             look, self._reorder_after_epoch = self._reorder_after_epoch, None
             threading.Thread(target=self._look_again, args=(session, look), name="pecan-reorder", daemon=True).start()
         self._progress.show(session.client, received.provenance.epoch)
@@ -304,55 +319,12 @@ class Batches(Generic[BatchT]):
             self._prepared = (*self._prepared, JobEvent(self._watch.ended_s, "reorder", text))
             logger.info("%s: %s", self._name, text)
 
-    def _in_process(self, plan: Plan, ordered: Ordered, engine: EngineName, seed: int) -> Iterator[Any]:
-        users_order = None if ordered.plan is plan else UsersOrder(ordered.plan, orders_of(plan), lambda: plan)
-        rank, ranks = self._options.rank, self._options.world_size
-        if ranks > 1:
-            logger.warning("%s: debug=True: rank %d of %d gets all batches, not a part", self._name, rank, ranks)
-        for epoch in itertools.count() if self._options.epochs is None else range(self._options.epochs):
-            before = self._elements
-            if users_order is not None and users_order.taken:
-                ordered, users_order = replace(ordered, plan=plan), None
-            run = run_produced(
-                ordered.plan,
-                engine=engine,
-                seed=seed,
-                epoch=epoch,
-                on_error=self._options.on_error,
-                users_order=users_order,
-            )
-            for produced in run:
-                if users_order is not None and users_order.said:
-                    self._note_reverted(users_order.said)
-                self._elements += produced.rows
-                self._note_bad(produced.bad)
-                if produced.rows:
-                    batch = self._convert(produced.columns)
-                    yield batch if self._device is None else self._device.copy(batch)
-            if self._options.epochs is None and self._elements == before:
-                return  # Epochs without an element would follow each other for ever.
-            yield EndOfEpoch()
-
     def _note_reverted(self, why: str) -> None:
         """Let later jobs know, once, that this one went back to the user's order of operators."""
         if why and self._reverted is not None:
             reverted, self._reverted = self._reverted, None
             reverted(why)
             logger.warning("%s: %s", self._name, why)
-
-    def _note_bad(self, bad: Sequence[BadElement]) -> None:
-        """Do with bad elements in this process what the controller does on a cluster."""
-        if not bad:
-            return
-        for one in bad:
-            self._bad = self._bad.plus(one.elements_left_out, estimated=one.estimated, open_end=one.open_end)
-        for one in bad:
-            logger.warning("left out %s in %s: %s", one.where, one.op, one.error)
-        self._keep_bad(bad)
-        last = f"{bad[-1].where} in {bad[-1].op}: {bad[-1].error}"
-        over = over_budget(self._name, self._bad, self._elements, self._config.error_budget, last)
-        if over is not None:
-            raise over
 
     def _open_quarantine(self, saved: SavedState | None) -> QuarantineFile | None:
         """Open the file of bad elements, before anything starts; raises `PlanError` if they could not be kept."""
@@ -404,7 +376,8 @@ class Batches(Generic[BatchT]):
         point, used = self._session.resume_point(ahead)
         batches = self._batches_before + used
         order = self._options.order
-        return SavedState(point, batches, self._seed, self._engine, self._parts, order).to_json()
+        first = self._options.first_epoch
+        return SavedState(point, batches, self._seed, self._engine, self._parts, order, first).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, as ``iter_batches(state=...)`` does: what runs now ends, another job begins.
@@ -445,10 +418,12 @@ class Batches(Generic[BatchT]):
     def report(self) -> Report:
         """Return what happened so far: where the time went, what holds the run up, workers, bad elements, events."""
         spent = self._clock.so_far()
+        begun = self._epoch - self._options.first_epoch
         if self._session is None:
-            finished, one = self._epoch, bool(self._options.headspace)
-            elements = self._elements * (self._yielded if one else 1)
-            report = Report.of_debug(self._name, self._yielded, elements, self._bad, spent.total_s, finished, one)
+            here, one, finished = self._here, bool(self._options.headspace), begun
+            assert here is not None
+            elements, bad = here.elements * (self._yielded if one else 1), here.bad
+            report = Report.of_debug(self._name, self._yielded, elements, bad, spent.total_s, finished, one)
             report = report.with_time(spent, debug=True, headspace=one)
         elif isinstance(self._session, ShareSession):
             reader = self._session.client
@@ -459,7 +434,7 @@ class Batches(Generic[BatchT]):
             refuse_forked()
             client, facts = self._session.client, self._session.facts()
             report = Report.of_job(facts, client.progress(), client.state.first_batch_s, over=self._session.closed)
-            finished = facts.epochs if self._over else min(facts.epochs, self._epoch + has_left(client, self._epoch))
+            finished = facts.epochs if self._over else min(facts.epochs, begun + has_left(client, self._epoch))
             report = replace(report, epochs=finished).with_time(spent, op_seconds=facts.op_seconds)
         unkept = 0 if self._quarantine is None else self._quarantine.unkept
         return replace(report, events=(*self._prepared, *report.events), unkept_elements=unkept)
@@ -485,6 +460,13 @@ class Batches(Generic[BatchT]):
         if self._quarantine is not None:
             self._quarantine.close()
         self._ending.tell(self.report, self._failure)
+
+
+def _conversion(
+    convert: Callable[[dict[str, Any]], dict[str, Any]], device: OnDevice | OnMesh | None
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what makes of columns a batch of the format, on the device."""
+    return convert if device is None else lambda columns: device.copy(convert(columns))
 
 
 def keeper(file: QuarantineFile | None, saved: SavedState | None) -> Callable[[Sequence[BadElement]], None]:

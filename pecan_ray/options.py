@@ -373,6 +373,7 @@ class IterKeywords(TypedDict, total=False):
     """What `iter_batches` takes beside `format`, for type checkers."""
 
     epochs: int | None
+    first_epoch: int | None
     workers: Workers | AutoWorkers | None
     device: Any
     rank: int | None
@@ -397,6 +398,8 @@ class IterOptions:
     """The arguments of one `iter_batches` call."""
 
     epochs: int | None = 1
+    first_epoch: int = 0
+    """Number of the first of them; of a run that goes on from a state, of the first run's."""
     workers: Workers | AutoWorkers = Workers()
     format: Format = "numpy"
     device: str | None = None
@@ -412,6 +415,11 @@ class IterOptions:
     max_lag: int | None = None
     coordinated: bool = False
     headspace: bool | int = False
+
+    @property
+    def end_epoch(self) -> int | None:
+        """Number of the first epoch that does not come any more; None: there is none."""
+        return None if self.epochs is None else self.first_epoch + self.epochs
 
     def __post_init__(self) -> None:
         settle(self)

@@ -35,6 +35,7 @@ from pecan_ray.options import (
     Visitation,
     Workers,
 )
+from pecan_ray.pass_numbers import PassCounts, RunPasses, remind_of_new_count
 from pecan_ray.pipeline_operators import OperatorMethods
 from pecan_ray.plan.arguments import natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
+    from pecan_ray.integrations.jax_arrays import OnMesh
     from pecan_ray.runtime.share_session import ShareRequest
 
 
@@ -96,6 +98,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         self._engine: EngineName = engine
         self._seed, self._seeded = natural("seed", 0 if seed is None else seed), seed is not None
         self._config: Config = of_kind("PecanPipeline(config=...)", config, Config | None) or Config()
+        self._counts = PassCounts()
 
     def with_config(self, **changes: Any) -> PecanPipeline:
         """Return the pipeline under other settings: fields of `Config` by name."""
@@ -215,6 +218,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         self,
         *,
         epochs: int | None = 1,
+        first_epoch: int | None = None,
         workers: Workers | AutoWorkers | None = None,
         format: Format = "numpy",
         device: Any = None,
@@ -236,11 +240,16 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
     ) -> Batches[Any]:
         """Run the pipeline on Ray and return an iterator over its batches.
 
-        Epochs follow each other in one sequence.  `rank` of `world_size` trainers share a job: each gets its
-        own, equally many batches.  Without them they are those of Ray Train, torch.distributed, JAX, or of RANK and
-        WORLD_SIZE; ``rank=0, world_size=1`` reads everything in each.  `workers` fixes the numbers
-        of workers; without it AutoPlacement finds them while the job runs, or there is one local worker where
-        static sharding needs a fixed number.  `debug` runs everything in this very process, with plain tracebacks.
+        Epochs follow each other in one sequence.  Order and random numbers depend on an epoch's number: the first call
+        in a program begins with epoch 0, and each further call goes on behind the last epoch that this pipeline has
+        begun, whether a loop has come to its end or not.  `first_epoch` says otherwise.
+
+        `rank` of `world_size` trainers share a job: each gets its own, equally many batches.  Without them they are
+        those of Ray Train, torch.distributed, JAX, or of RANK and WORLD_SIZE; ``rank=0, world_size=1`` reads everything
+        in each.  `workers` fixes the numbers of workers; without it AutoPlacement finds them while the job runs, or
+        there is one local worker where static sharding needs a fixed number.  `debug` runs everything in this very
+        process, with plain tracebacks.
+
         A pipeline without `batch` yields single elements.  `device`: with ``format="torch"``, where batches go.
         `sharding`: with ``format="jax"`` also a `jax.sharding.NamedSharding`, or one for each column by name.
 
@@ -251,9 +260,9 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         `coordinated`: in each step all ranks get batches of the same bucket, from one worker, so that none waits for
         one with longer elements.  The pipeline must end with `bucket_by_length`.
 
-        `state`: go on where `Batches.state_dict` was taken, with what was not yielded by then; `epochs` counts from the
-        first run on.  Raises StateError for a state that is damaged, or of another pipeline, version or data; with
-        `allow_changed_source` other data is told and no error.
+        `state`: go on where `Batches.state_dict` was taken, with what was not yielded by then, in the epoch of the
+        state, whatever `first_epoch`; `epochs` counts from the first run on.  Raises StateError for a state that is
+        damaged, or of another pipeline, version or data; with `allow_changed_source` other data is told and no error.
 
         `headspace`: give the first batch again and again, made in this process, as often as the run has batches, or so
         many times an epoch: how fast the loop is if input costs nothing.
@@ -261,13 +270,10 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         clock = clock_of_run(self)
         if not (debug := of_kind("debug", debug, bool) or bool(headspace)):
             refuse_at_exit()
-        mesh, dealt = None, sharding
-        if not isinstance(sharding, str):
-            mesh, rank, world_size = mesh_copies(sharding, format, self._plan, rank, world_size)
-            dealt = "dynamic"
-        rank, world_size, job = placed(self._name, rank, world_size, job, shares=bool(share))
+        mesh, dealt, (rank, world_size, job) = self._placed(sharding, format, rank, world_size, job, shares=bool(share))
         options = IterOptions(
             epochs=epochs,
+            first_epoch=natural("first_epoch", first_epoch or 0),
             workers=workers if workers is not None else Workers() if dealt == "static" else AutoWorkers(),
             format=format,
             device=None if device is None else str(device),
@@ -294,7 +300,8 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         options = own_options(options, visitation) if shared is None else options
         skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)
         looks = not debug and shared is None and found.looks_ahead(skip_bad=skip_bad, job=job_is)
-        with own_process_ahead(self._engine, looks):  # while the workers start
+        options, passes = self._counted(options, first_epoch, saved, found, debug=debug)
+        with passes, own_process_ahead(self._engine, looks):  # while the workers start
             return Batches(
                 self._plan,
                 name=self._name,
@@ -311,12 +318,23 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
                 saved=saved,
                 allow_changed_source=of_kind("allow_changed_source", allow_changed_source, bool),
                 go_on=functools.partial(self._go_on, options, debug, allow_changed_source, sharding),
-                share=shared,
+                share=shared and shared.beginning_with(options.first_epoch),
                 mesh=mesh,
                 clock=clock,
+                passes=passes,
             )
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _placed(
+        self, sharding: Any, format: Format, rank: int | None, world_size: int | None, job: str | None, *, shares: bool
+    ) -> tuple[OnMesh | None, Sharding, tuple[int, int, str | None]]:
+        """Return what places batches on a mesh, how splits are dealt, and rank, world size and the job's name."""
+        if isinstance(sharding, str):
+            dealt: Any = sharding
+            return None, dealt, placed(self._name, rank, world_size, job, shares=shares)
+        mesh, rank, world_size = mesh_copies(sharding, format, self._plan, rank, world_size)
+        return mesh, "dynamic", placed(self._name, rank, world_size, job, shares=shares)
 
     def _shared(self, options: IterOptions) -> ShareRequest | None:
         begin, seed = self.with_config(progress=False).iter_batches, self._seed
@@ -331,6 +349,26 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         point = saved.point
         return saved, self._order.pinned(point.op_order, point.decoders, cuts_elements=point.cuts_elements)
 
+    def _counted(
+        self, options: IterOptions, first_epoch: int | None, saved: SavedState | None, order: JobOrder, *, debug: bool
+    ) -> tuple[IterOptions, RunPasses]:
+        """Count the passes of a run that begins; return the options with the number of the first one, and the passes.
+
+        The first one is `first_epoch` if that is given, the one of the state if there is one, and else the next one.
+        """
+        parts, place = order.parts_behind, (0, 1) if debug else (options.rank, options.world_size)
+        counts = PassCounts() if options.headspace else self._counts  # one batch again and again is no pass
+        if saved is not None:
+            first, epoch = saved.first_epoch, saved.point.epoch
+            ended = options.epochs is not None and epoch == first + options.epochs
+            passes = counts.resume(parts, place, epoch, first_epoch=first, ended=ended)
+            return replace(options, first_epoch=first), passes
+        passes = counts.begin(parts, place, first_epoch)
+        if not debug:
+            anew = first_epoch is None and passes.first_epoch == 0 and not self._seeded
+            remind_of_new_count(self._name, order.parts, counts, begins_anew=anew)
+        return replace(options, first_epoch=passes.first_epoch), passes
+
     def _go_on(
         self, options: IterOptions, debug: bool, other: bool, sharding: Any, state: Mapping[str, Any]
     ) -> Callable[[], Batches[Any]]:
@@ -342,6 +380,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         new = object.__new__(PecanPipeline)
         new._plan, new._name, new._engine = plan, self._name, self._engine
         new._seed, new._seeded, new._config = self._seed, self._seeded, self._config
+        new._counts = self._counts
         return new
 
     @functools.cached_property

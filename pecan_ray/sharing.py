@@ -24,6 +24,7 @@ logger = logging.getLogger("pecan_ray")
 
 OWN = (
     "epochs",
+    "first_epoch",
     "workers",
     "format",
     "device",
@@ -92,9 +93,9 @@ def run_maker(begin: Callable[..., Any], options: IterOptions, given: dict[str, 
     """Return what begins a run of a group, as its first reader wants it."""
     workers, prefetch_bytes = options.workers, options.prefetch_bytes
 
-    def make(epochs: int | None, state: Any) -> Any:
-        alone: dict[str, Any] = {"rank": 0, "world_size": 1}
-        return begin(epochs=epochs, state=state, workers=workers, prefetch_bytes=prefetch_bytes, **alone, **given)
+    def make(epochs: int | None, first_epoch: int | None, state: Any) -> Any:
+        part = {"epochs": epochs, "first_epoch": first_epoch, "state": state, "rank": 0, "world_size": 1}
+        return begin(**part, workers=workers, prefetch_bytes=prefetch_bytes, **given)
 
     return make
 

@@ -26,7 +26,7 @@ from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ColumnError, StateError, told
 from pecan_ray.options import Config, EngineName
-from pecan_ray.plan.fingerprint import described
+from pecan_ray.plan.fingerprint import described, described_behind
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.stretches import OpOrders, orders_in, stretches
 from pecan_ray.reorder import NEUTRAL_BAND
@@ -105,6 +105,11 @@ class JobOrder:
     def parts(self) -> tuple[tuple[str, str], ...]:
         """What the plan consists of, which can take a while where data lies in memory."""
         return described(self._plan)
+
+    @functools.cached_property
+    def parts_behind(self) -> tuple[tuple[str, str], ...]:
+        """The same without the first source."""
+        return self.parts[1:] if "parts" in vars(self) else described_behind(self._plan)
 
     @functools.cached_property
     def _key(self) -> str:

@@ -1,4 +1,7 @@
-"""A pipeline's epochs, one for each time that it is iterated over, as data sets of frameworks give them."""
+"""A pipeline's epochs, one for each time that it is iterated over, as data sets of frameworks give them.
+
+The epochs are counted by `pecan_ray.pass_numbers`; here is counted how many of them were given.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ class Passes:
     def _begun(self) -> EpochByEpoch:
         state, self._state = self._state, None
         batches = self._begin(epochs=self._epochs, state=state)
-        if state is not None and state["epoch"] < self._given:
+        if state is not None and _epochs_of(state) < self._given:
             deque(batches.one_epoch(), maxlen=0)  # it was taken at the end of that epoch, of which nothing is left
         return batches
 
@@ -95,7 +98,7 @@ class Passes:
             return {"epochs": self._given, "batches": self._state}
         state = self._batches.state_dict(ahead=ahead)
         given = self._given_by[-ahead] if ahead else self._given
-        return {"epochs": max(given, state["epoch"]), "batches": state}
+        return {"epochs": max(given, _epochs_of(state)), "batches": state}
 
     def load_state_dict(self, state: PassesState) -> None:
         """Go on where a state was taken: what runs now ends, and the next pass begins another job.
@@ -111,8 +114,13 @@ class Passes:
         self._given, self._state = state["epochs"], state["batches"]
 
     def close(self) -> None:
-        """End the job; the next pass begins another one, with the first epoch."""
+        """End the job; the next pass begins another one, with the next epoch."""
         batches, self._batches = self._batches, None
         self._given, self._left, self._state = 0, False, None
         if batches is not None:
             batches.close()
+
+
+def _epochs_of(state: PassesState) -> int:
+    """Return how many epochs of a job had been given to their ends when its state was taken."""
+    return int(state["epoch"]) - int(state.get("first_epoch", 0))

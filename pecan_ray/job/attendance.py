@@ -51,7 +51,7 @@ class Attendance:
 
     def _begin(self, now: float, done: Instructions) -> None:
         job, self.begun = self._job, True
-        job.ledger.finished = job.ledger.epoch == job.spec.shape.epochs  # so a run before may have ended
+        job.ledger.finished = job.ledger.epoch == job.spec.shape.end_epoch  # so a run before may have ended
         if text := made_again(job.spec):
             job.tell("state", text, now)
             done.append(Log("warning", f"job {job.spec.name}: {text}"))

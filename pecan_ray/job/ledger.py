@@ -36,7 +36,7 @@ class Ledger:
 
     def __init__(self, shape: LedgerShape, start: ResumePoint | None = None) -> None:
         self.shape = shape
-        self.epoch = 0 if start is None else start.epoch
+        self.epoch = shape.first_epoch if start is None else start.epoch
         self.finished = self.ran_dry = False
         """An endless run has ended, since an epoch of it had not a single batch."""
         self.queues = Queues(shape, start)
@@ -278,6 +278,6 @@ class Ledger:
             self.queues.join(worker)
         for state in self.workers.values():
             state.begin_epoch(forget=self.shape.serial)
-        self.finished = self.epoch == self.shape.epochs or self.ran_dry or self.queues.empty_source
+        self.finished = self.epoch == self.shape.end_epoch or self.ran_dry or self.queues.empty_source
         if not self.finished:
             self.queues.begin_epoch(self.epoch)

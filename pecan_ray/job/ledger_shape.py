@@ -16,6 +16,8 @@ class LedgerShape:
     branches: int = 1
     """Sources of the plan."""
     epochs: int | None = 1
+    first_epoch: int = 0
+    """Number of the first of them, of this job or of the first of the jobs that it goes on from."""
     repetitions: int | None = 1
     """Passes over the data within an epoch (`repeat`); None: no end."""
     sharding: Sharding = "dynamic"
@@ -37,6 +39,15 @@ class LedgerShape:
     """Of a plan that cannot be cut it is known how many elements its first batches took."""
     keeps: bool = False
     """What a split gives is kept, once one worker has gone through all of it."""
+
+    @property
+    def end_epoch(self) -> int | None:
+        """Number of the first epoch that is not run any more; None: there is none."""
+        return None if self.epochs is None else self.first_epoch + self.epochs
+
+    def epochs_before(self, epoch: int) -> int:
+        """Return how many epochs lie before one, with those of the jobs that this one goes on from."""
+        return epoch - self.first_epoch
 
     @property
     def one_at_a_time(self) -> bool:

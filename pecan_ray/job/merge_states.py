@@ -41,7 +41,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _must_be_of_one_job(rank: int, one: SavedState, first: SavedState) -> None:
-    mine, theirs = ((s.seed, s.engine, s.order, s.parts) for s in (one, first))
+    mine, theirs = ((s.seed, s.engine, s.order, s.first_epoch, s.parts) for s in (one, first))
     if mine != theirs:
         raise StateError(
             f"merge_states: the state of rank {rank} is of another pipeline or seed than the one of rank 0."

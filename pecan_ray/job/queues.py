@@ -24,7 +24,7 @@ class Queues:
     def __init__(self, shape: LedgerShape, start: ResumePoint | None = None) -> None:
         """`start`: go on there, with data that belongs to no worker alone."""
         self._shape = shape
-        self._epoch = 0 if start is None else start.epoch
+        self._epoch = shape.first_epoch if start is None else start.epoch
         self.listings = [Listing() for _ in range(shape.branches)]
         share = NOTHING_FRESH if shape.static or shape.sharding == "off" else (0, 1)
         self._shared = [[queue] for queue in self._of_share(share)]
@@ -203,7 +203,7 @@ class Queues:
         None where others may be given them: what they fetched in vain would be read twice.
         """
         own = self._own.get(worker)
-        if self._epoch + 1 == self._shape.epochs or (own is None and workers > 1):
+        if self._epoch + 1 == self._shape.end_epoch or (own is None and workers > 1):
             return []
         queue = own[branch] if own else self._shared[branch][0]
         if not self.each_sees_all or not self.listings[branch].complete:

@@ -49,6 +49,8 @@ class SavedState:
     """What the pipeline consists of: (what it is, a hash)."""
     order: Order = "relaxed"
     """Of the batches."""
+    first_epoch: int = 0
+    """Of the first of the runs that led here."""
 
     def to_json(self) -> dict[str, Plain]:
         """Return it as plain values; raises StateError where it is too large to be read again."""
@@ -67,6 +69,7 @@ class SavedState:
         fields: dict[str, Plain] = {
             "pecan_ray_state": FORMAT,
             "epoch": point.epoch,
+            "first_epoch": self.first_epoch,
             "batches": self.batches,
             "made": point.made,
             "seed": self.seed,
@@ -103,6 +106,7 @@ class SavedState:
                 _text(fields["engine"]),
                 tuple(map(_part, fields["pipeline"])),
                 _order(fields["order"]),
+                _first_epoch(fields),
             )
         except DAMAGE as error:
             raise StateError(f"the state cannot be read: {type(error).__name__}: {error}.") from error
@@ -123,8 +127,11 @@ def must_go_on(saved: SavedState, options: IterOptions) -> None:
     """Raise PlanError where a run with these options cannot go on from a state."""
     if why := no_state_of(options):
         raise PlanError(f"iter_batches: a state cannot be gone on from, since {why}.")
-    if options.epochs is not None and saved.point.epoch > options.epochs:
-        raise PlanError(f"the state is in epoch {saved.point.epoch} of epochs={options.epochs}: pass more of them.")
+    if options.epochs is not None and saved.point.epoch - saved.first_epoch > options.epochs:
+        since = f" from epoch {saved.first_epoch} on" if saved.first_epoch else ""
+        raise PlanError(
+            f"the state is in epoch {saved.point.epoch} of epochs={options.epochs}{since}: pass more of them."
+        )
 
 
 def must_fit(
@@ -260,6 +267,14 @@ def _order(value: Plain) -> Order:
     if value not in ("relaxed", "strict"):
         raise ValueError(f"{value!r:.40} is no order")
     return "strict" if value == "strict" else "relaxed"
+
+
+def _first_epoch(fields: Mapping[str, Plain]) -> int:
+    """Return where the epochs began; states of earlier versions began with epoch 0."""
+    first = whole(fields.get("first_epoch", 0))
+    if first > whole(fields["epoch"]):
+        raise ValueError(f"epoch {fields['epoch']} lies before the first one, {first}")
+    return first
 
 
 def _differences(numbers: Sequence[int]) -> list[int]:

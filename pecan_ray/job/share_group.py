@@ -48,10 +48,13 @@ class Produce:
 
 @dataclass(frozen=True)
 class BeginRun:
-    """Go on with a run of so many epochs in all (None: without end), from where the last one ended or `anew`."""
+    """Go on with a run of so many epochs in all (None: without end), from where the last one ended.
+
+    `anew`: begin another run, with the epoch of that number.
+    """
 
     epochs: int | None
-    anew: bool = False
+    anew: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,13 @@ class ShareGroup(Generic[SharedEntry]):
     """The readers of a group and the window between them and its run."""
 
     def __init__(
-        self, capacity_bytes: int, linger_s: float, *, max_lag: int | None = None, disk_bytes: int = 0
+        self,
+        capacity_bytes: int,
+        linger_s: float,
+        *,
+        max_lag: int | None = None,
+        disk_bytes: int = 0,
+        first_epoch: int = 0,
     ) -> None:
         """`capacity_bytes`: of the window in memory; `disk_bytes`: of what it holds besides, on disk."""
         self.window: SlidingWindow[tuple[Place, SharedEntry]] = SlidingWindow(
@@ -109,12 +118,12 @@ class ShareGroup(Generic[SharedEntry]):
         self._exact = max_lag is not None
         self._places: deque[Place] = deque()
         """Of what the window holds."""
-        self._next = Place()
+        self._next = Place(first_epoch)
         """Of the next entry, if its epoch goes on."""
-        self._base = 0
-        """Epochs of runs before the last one that began anew."""
+        self._base: int | None = None
+        """With which epoch the last run began that began anew; None: none has yet."""
         self._run: int | None = 0
-        """Epochs of the run that is under way, of all runs; 0: there is none."""
+        """Where the run that is under way ends: before the epoch of this number; 0: there is none."""
         self._asked = False
         """The run owes an entry."""
         self._held: tuple[SharedEntry, int, Place] | None = None
@@ -126,13 +135,17 @@ class ShareGroup(Generic[SharedEntry]):
 
     # --- what happens --------------------------------------------------------------------------------------
 
-    def join(self, reader: str, epochs: int | None) -> None:
-        """Let a reader in, that wants so many epochs (None: without end); the group must not have ended."""
+    def join(self, reader: str, epochs: int | None, *, behind: int = -1) -> None:
+        """Let a reader in, that wants so many epochs (None: without end); the group must not have ended.
+
+        `behind`: the last epoch of this group that the same program has read before: it gets later ones.
+        """
         if self.ended or reader in self._readers:
             raise PlanError(f"{reader} cannot join: {'the group has ended' if self.ended else 'it has before'}.")
-        if self._places and (not self._exact or self._places[0].index == 0):
+        oldest = self._places[0] if self._places else None
+        if oldest is not None and oldest.epoch > behind and (not self._exact or oldest.index == 0):
             self.window.attach(reader, at="oldest")
-            self._readers[reader] = _Reader(epochs, self._places[0], waits=False)
+            self._readers[reader] = _Reader(epochs, oldest, waits=False)
         elif self._next.index == 0:
             self.window.attach(reader, at="newest")
             self._readers[reader] = _Reader(epochs, self._next, waits=False)
@@ -153,10 +166,10 @@ class ShareGroup(Generic[SharedEntry]):
         return self._go_on()
 
     def produced(self, entry: SharedEntry, nbytes: int, epoch: int) -> list[GroupInstruction[SharedEntry]]:
-        """The run has given an entry, of an epoch of its own; raises PlanError for one larger than the window."""
+        """The run has given an entry of an epoch; raises PlanError for one larger than the window."""
         self.window.may_push(nbytes)  # which refuses one that is too large
         self._asked = False
-        place = Place(self._base + epoch) if self._base + epoch > self._next.epoch else self._next
+        place = Place(epoch) if epoch > self._next.epoch else self._next
         if place.index == 0:
             self._next = place
             self._admit()
@@ -255,23 +268,24 @@ class ShareGroup(Generic[SharedEntry]):
         if not any(reader.wishes for reader in self._readers.values()):
             return done
         if self._run != 0 and self._next.index and all(reader.waits for reader in self._readers.values()):
-            self._base, self._run = self._next.epoch + 1, 0  # nobody reads the rest of this epoch
-            self._next = Place(self._base)
+            self._base, self._run = None, 0  # nobody reads the rest of this epoch
+            self._next = Place(self._next.epoch + 1)
             self._admit()
-            return [*done, self._begin(anew=True)]
         if self._run == 0:
-            return [*done, self._begin(anew=False)]
+            return [*done, self._begin()]
         self._asked = True
         return [*done, Produce()]
 
-    def _begin(self, *, anew: bool) -> BeginRun:
+    def _begin(self) -> BeginRun:
         """Begin a run that is as long as its readers need, and take its first entry."""
+        anew = self._next.epoch if self._base is None else None
+        base = self._base = self._next.epoch if self._base is None else self._base
         needed = [reader.ends() for reader in self._readers.values()]
         known = [end for end in needed if end is not None]
         endless = len(known) < len(needed)
         self._run = None if endless else max(end.epoch + (end.index > 0) for end in known)
         self._asked = True
-        return BeginRun(None if self._run is None else self._run - self._base, anew)
+        return BeginRun(None if self._run is None else self._run - base, anew)
 
     def _admit(self) -> None:
         """An epoch begins: so do those who have waited for it."""

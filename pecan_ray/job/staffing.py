@@ -74,7 +74,7 @@ class Staffing:
 
     def place(self, now: float, done: Instructions) -> None:
         """Ask the policy whenever a window has ended, and do what it says."""
-        epochs = self._ledger.epoch + (self._ledger.queues.share_taken() or 0.0)
+        epochs = self._ledger.shape.epochs_before(self._ledger.epoch) + (self._ledger.queues.share_taken() or 0.0)
         step = self._placement.decide(self._fleet, now, closing=self._ledger.closing(), epochs=epochs)
         for said in self._placement.take_said():
             self._job.tell("placement", said, now)

@@ -98,7 +98,7 @@ class JobState:
         if self._ended:
             return _after_the_end(self.spec.name, event)
         self._handlers[type(event)](event, now, done)
-        self.epoch_ends.reach(self.ledger.epoch, now - self.began)
+        self.epoch_ends.reach(self.spec.shape.epochs_before(self.ledger.epoch), now - self.began)
         self.questions.answer_waiting(now, done)
         self.staffing.finish_departures(now, done)
         self.remote_io.deal(done)

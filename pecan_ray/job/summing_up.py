@@ -28,7 +28,7 @@ def job_facts(job: JobState, now: float) -> JobFacts:
     return JobFacts(
         job=job.spec.name,
         seconds=now - job.began,
-        epochs=job.ledger.epoch,
+        epochs=job.spec.shape.epochs_before(job.ledger.epoch),
         elements=job.rows,
         bytes=job.bytes,
         bad_elements=job.bad.count,
@@ -60,8 +60,8 @@ def job_facts(job: JobState, now: float) -> JobFacts:
 
 def made_again(spec: JobSpec) -> str:
     """Say what a job makes again that goes on in the middle of a plan that cannot be cut; empty for another job."""
-    start, epochs = spec.start, spec.shape.epochs
-    if start is None or not start.made or not spec.shape.runs_whole or start.epoch == epochs:
+    start, end = spec.start, spec.shape.end_epoch
+    if start is None or not start.made or not spec.shape.runs_whole or start.epoch == end:
         return ""
     used = (
         f"one worker runs this plan as a whole: the {start.made} batches of epoch {start.epoch} that were used before"

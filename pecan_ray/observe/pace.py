@@ -38,9 +38,12 @@ class TrainerPace:
 class RecentPace:
     """Measures the pace over the last seconds, from looks at how a trainer is doing."""
 
-    def __init__(self, epochs: int | None, total: int | None) -> None:
-        """`total`: batches that there will be; None: as many in each epoch as in those that are over."""
-        self._epochs, self._total = epochs, total
+    def __init__(self, end_epoch: int | None, total: int | None) -> None:
+        """`end_epoch`: number of the first epoch that does not come any more; None: there is none.
+
+        `total`: batches that there will be; None: as many in each epoch as in those that are over.
+        """
+        self._end_epoch, self._total = end_epoch, total
         self._looks: deque[TrainerProgress] = deque([TrainerProgress()])
         self._epoch: int | None = None
         self._first = True
@@ -48,14 +51,14 @@ class RecentPace:
     @classmethod
     def of_job(cls, plan: Plan, options: IterOptions, saved: SavedState | None) -> RecentPace:
         """Begin to measure a job of a plan, which goes on from a state if there is one."""
-        return cls(options.epochs, batches_ahead(plan, options, saved))
+        return cls(options.end_epoch, batches_ahead(plan, options, saved))
 
     def epoch(self, epoch: int, before: int) -> None:
         """Note that a batch of an epoch has come, and how many had come before."""
         if self._epoch is not None and epoch > self._epoch and self._first:
             self._first = False
-            if self._total is None and self._epochs is not None:
-                self._total = before * (self._epochs - self._epoch)
+            if self._total is None and self._end_epoch is not None:
+                self._total = before * (self._end_epoch - self._epoch)
         self._epoch = epoch
 
     def look(self, now: TrainerProgress) -> TrainerPace:

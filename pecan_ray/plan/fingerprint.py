@@ -22,6 +22,7 @@ import numpy as np
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import Join, Op, Plan
+from pecan_ray.plan.splits import Source
 
 
 def fingerprint(plan: Plan, upto: str | None = None) -> str:
@@ -37,16 +38,26 @@ def described(plan: Plan, *, strict: bool = False) -> tuple[tuple[str, str], ...
     A source counts by its kind and settings, not by what lies in its files: that costs a listing.  With `strict` a
     value of which nothing but its type can be told raises PlanError: two different ones would look alike.
     """
-    head = plan.head
+    first = next(iter(plan.sources()))
+    return (_described_source(first, strict), *described_behind(plan, strict=strict))
+
+
+def described_behind(plan: Plan, *, strict: bool = False) -> tuple[tuple[str, str], ...]:
+    """Return the same without the first source, whose data in memory is not hashed then."""
+    head, parts = plan.head, list[tuple[str, str]]()
     if isinstance(head, Join):
-        parts = [part for branch in head.inputs for part in described(branch, strict=strict)]
+        first, *others = head.inputs
+        parts += described_behind(first, strict=strict)
+        parts += [part for branch in others for part in described(branch, strict=strict)]
         parts.append((f"join {head.kind}", _digest(_settings(head))[:12]))
-    else:
-        parts = [(f"source {type(head).__name__}", _digest(spelled_out(head, strict=strict))[:12])]
     for op in plan.ops:
         text = f"{type(op).__name__}{spelled_out(_fields(op), strict=strict)}"
         parts.append((f"operator {op.name}", _digest(text)[:12]))
     return tuple(parts)
+
+
+def _described_source(source: Source, strict: bool) -> tuple[str, str]:
+    return f"source {type(source).__name__}", _digest(spelled_out(source, strict=strict))[:12]
 
 
 def spelled_out(value: Any, *, strict: bool = False) -> str:

@@ -109,10 +109,10 @@ class IoSharing:
         )
 
     def _remaining_epochs(self) -> float:
-        ledger, epochs = self._state.ledger, self._state.spec.shape.epochs
-        if epochs is None:
+        ledger, end = self._state.ledger, self._state.spec.shape.end_epoch
+        if end is None:
             return 1.0
-        return max(0.01, epochs - ledger.epoch - (ledger.queues.share_taken() or 0.0))
+        return max(0.01, end - ledger.epoch - (ledger.queues.share_taken() or 0.0))
 
 
 def datasets_of(state: JobState) -> tuple[str, ...] | None:

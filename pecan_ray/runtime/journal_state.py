@@ -54,7 +54,8 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
             "job %s had left out %s in %s, and has kept it in no file: %s", job, one.where, one.op, one.error
         )
     batches = ran.batches_before + used
-    return SavedState(point, batches, ran.seed, ran.engine, ran.parts, ran.options.order).to_json()
+    options = ran.options
+    return SavedState(point, batches, ran.seed, ran.engine, ran.parts, options.order, options.first_epoch).to_json()
 
 
 def facts_of_journal(file: Path) -> JobFacts:

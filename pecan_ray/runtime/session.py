@@ -321,6 +321,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
     ledger = LedgerShape(
         branches=branches,
         epochs=options.epochs,
+        first_epoch=options.first_epoch,
         repetitions=shape.repetitions,
         sharding=options.sharding,
         visitation=options.visitation,

@@ -37,7 +37,11 @@ class ShareHost:
         self._changed, self._end = changed, end
         disk = plan.disk
         self.state: ShareGroup[SharedBatch] = ShareGroup(
-            plan.window_bytes, plan.linger_s, max_lag=plan.max_lag, disk_bytes=disk.nbytes
+            plan.window_bytes,
+            plan.linger_s,
+            max_lag=plan.max_lag,
+            disk_bytes=disk.nbytes,
+            first_epoch=plan.first_epoch,
         )
         self._loop = asyncio.get_running_loop()
         self._readers: dict[str, GroupReader] = {}
@@ -72,7 +76,7 @@ class ShareHost:
                 'with one data set: correct that, or give this one another name, iter_batches(share="...").'
             )
         name = request.reader
-        self.state.join(name, request.epochs)
+        self.state.join(name, request.epochs, behind=request.behind)
         joined = Joined(None)
         if request.by_pipe:
             reader = PipeReader(

@@ -43,8 +43,8 @@ class SharedRun(Protocol):
         ...
 
 
-RunMaker: TypeAlias = Callable[[int | None, Mapping[str, Any] | None], SharedRun]
-"""Begins a run of so many epochs in all, from a state."""
+RunMaker: TypeAlias = Callable[[int | None, int | None, Mapping[str, Any] | None], SharedRun]
+"""Begins a run of so many epochs in all: with the epoch of a number, or from a state."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ class GroupPlan:
     reader_timeout_s: float
     max_lag: int | None
     disk: WindowOnDisk = WindowOnDisk()
+    first_epoch: int = 0
+    """With which the group begins."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class JoinRequest:
     """It can open the group's memory files; else batches come by Ray's object store."""
     epochs: int | None
     parts: tuple[SharedPart, ...]
+    behind: int = -1
+    """The last epoch of this group that an earlier reader of the same program has read; -1: there was none."""
 
 
 @dataclass(frozen=True)

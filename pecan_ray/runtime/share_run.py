@@ -87,9 +87,9 @@ class ShareRun:
     def _begin(self, run: BeginRun) -> None:
         state = None
         if self.batches is not None:
-            state = None if run.anew else self.batches.state_dict()
+            state = self.batches.state_dict() if run.anew is None else None
             self.batches.close()
-        self.batches = self._make(run.epochs, state)
+        self.batches = self._make(run.epochs, run.anew, state)
         if self._scaled is not None:
             local, remote = self._scaled
             self.batches.scale(local=local, remote=remote)

@@ -11,7 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -50,6 +50,10 @@ class ShareRequest:
     plan: GroupPlan
     epochs: int | None
     config: Config
+
+    def beginning_with(self, first_epoch: int) -> ShareRequest:
+        """Return the request where a group that is to begin does so with an epoch."""
+        return replace(self, plan=replace(self.plan, first_epoch=first_epoch))
 
 
 class _GroupPipeWay:
@@ -138,6 +142,8 @@ class ShareClient:
         """Held while the way is used, so that it is not closed under its user."""
         self.first_batch_s: float | None = None
         self.read = self.skipped = self._rows = 0
+        self.epoch = -1
+        """Of the group, that was read last; -1: nothing was read."""
         self._waited_s = 0.0
 
     def next(self) -> Received | None:
@@ -164,6 +170,7 @@ class ShareClient:
                 raise frame.error
             return None
         self.read += 1
+        self.epoch = batch.epoch
         self._rows += batch.rows
         if self.first_batch_s is None:
             self.first_batch_s = time.monotonic() - self._began
@@ -200,6 +207,15 @@ class ShareClient:
         return TrainerProgress(self.read, self._rows, self._waited_s, time.monotonic() - self._began)
 
 
+_read_before: dict[str, int] = {}
+"""By the actor of a group: the last epoch that an earlier reader of this process has read, which has left."""
+
+
+def _note_end(group: str, client: ShareClient) -> None:
+    """Note what a reader that is leaving has read: a later reader of this process begins behind it."""
+    _read_before[group] = max(client.epoch, _read_before.get(group, -1))
+
+
 class ShareSession:
     """A reader of a group; `close` leaves it, and so does the end of the process."""
 
@@ -217,6 +233,8 @@ class ShareSession:
             self.producer, way = self._joined(request, wait)
         self.client = ShareClient(self.group, way)
         weakref.finalize(self, way.close).atexit = False
+        self._note_end = weakref.finalize(self, _note_end, self.producer._actor_id.hex(), self.client)
+        self._note_end.atexit = False
 
     def _joined(self, request: ShareRequest, wait: LongWait) -> tuple[Any, _GroupPipeWay | _GroupStoreWay]:
         """Find or start the group and become one of its readers; raises PecanError if that cannot be."""
@@ -227,7 +245,8 @@ class ShareSession:
                 node, pid = ray.get(producer.place.remote())
                 by_pipe = self._sees(node, pid, request.config)
                 mine = cluster.this_node()
-                asked = JoinRequest(self.reader, mine, by_pipe, request.epochs, request.plan.parts)
+                behind = _read_before.get(producer._actor_id.hex(), -1)
+                asked = JoinRequest(self.reader, mine, by_pipe, request.epochs, request.plan.parts, behind)
                 answer = ray.get(producer.join.remote(asked))
                 if answer == "unopened":
                     ray.get(producer.open.remote(request.plan))
@@ -277,6 +296,7 @@ class ShareSession:
         if self._facts is None:
             self.run_report()
             self._facts = JobFacts(self.group)
+            self._note_end()
             self.client.close()
             with contextlib.suppress(ClusterError, TimeoutError, ray.exceptions.RayError):
                 self._calls.result(self._calls.begin(self.producer.leave, self.reader), LEAVE_S)

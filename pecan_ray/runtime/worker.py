@@ -364,7 +364,7 @@ def engine_options(job: Job, sharing: int, users_order: UsersOrder | None) -> En
         memory_bytes=job.config.ring_bytes,
         order="strict" if job.shape.is_one_sequence else job.options.order,
         on_error=job.options.on_error,
-        count_epoch=0 if job.look_again else None,
+        count_epoch=job.options.first_epoch if job.look_again else None,
         users_order=users_order,
         cache=job.config.cache,
         ranks=job.spec.shape.world_size if job.spec.shape.coordinated else None,

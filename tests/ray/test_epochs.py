@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.engines.inprocess import run_inprocess
 from tests.long_form import some_later
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
@@ -39,6 +40,30 @@ def test_each_epoch_ends_by_itself_and_a_state_at_its_end_holds_nothing_of_the_n
     with pipe.iter_batches(epochs=3, workers=workers, state=state) as batches:
         epochs = [sorted(ids(batches.one_epoch())) for _ in range(4)]
     assert [epoch for epoch in epochs if epoch] == [ALL, ALL]
+
+
+def test_passes_by_hand_go_on_with_the_next_epoch_also_behind_a_state() -> None:
+    def draw(element: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"i": element["i"], "x": rng.random()}
+
+    def draws(batches: Iterable[dict[str, Any]]) -> dict[int, float]:
+        return {int(i): float(x) for batch in batches for i, x in zip(batch["i"], batch["x"], strict=True)}
+
+    source = pecan.sources.Arrays(i=np.arange(ROWS))
+    pipe, workers = pecan.PecanPipeline(source, name="by-hand").map(draw).batch(8), pecan.Workers(local=1)
+    wanted = [draws(run_inprocess(pipe.plan, epoch=epoch)) for epoch in range(3)]
+    with pipe.iter_batches(workers=workers) as batches:
+        used = draws(next(batches) for _ in range(3))
+        first = json.loads(json.dumps(batches.state_dict()))
+    with pipe.iter_batches(workers=workers) as batches:
+        assert draws(batches) == wanted[1], "a pass that was left is over"
+        assert batches.provenance is not None and batches.provenance.epoch == 1 and batches.report().epochs == 1
+    with pipe.iter_batches(workers=workers, state=first) as batches:
+        assert used | draws(batches) == wanted[0] and batches.report().epochs == 1
+    with pipe.iter_batches(workers=workers, epochs=2, order="strict") as batches:
+        assert draws(batches.one_epoch()) == wanted[1], "what follows a state follows it again"
+        assert draws(batches.one_epoch()) == wanted[2] and ids(batches.one_epoch()) == []
+        assert batches.report().epochs == 2
 
 
 @pytest.mark.slow

@@ -112,6 +112,16 @@ def test_readers_in_step_get_all_and_each_element_is_computed_once(tmp_path: Pat
     assert first["x"].min() >= 0, "torch has a copy"
 
 
+def test_a_loop_over_epochs_reads_each_epoch_of_a_group_once(tmp_path: Path) -> None:
+    pipe, epochs = pipe_of(tmp_path, share_window_bytes=64 << 20), []
+    for _ in range(3):
+        with pipe.iter_batches(share=True, workers=WORKERS, max_lag=2 * BATCHES) as batches:
+            seen = {int(i) for batch in batches for i in batch["i"]}
+            assert batches.provenance is not None and seen == set(range(BATCHES * EACH))
+            epochs.append(batches.provenance.epoch)
+    assert epochs == [0, 1, 2] and set(calls(tmp_path).values()) == {3}
+
+
 def test_workers_that_are_scaled_before_the_first_batch_is_made_are_what_the_run_has(tmp_path: Path) -> None:
     with pipe_of(tmp_path).iter_batches(share="scaled", workers=WORKERS) as batches:
         batches.scale(local=2, remote=0)

@@ -229,7 +229,7 @@ def test_a_strict_order_goes_on_with_exactly_the_next_batch() -> None:
     pipe = numbers().flat_map(even_twice).map(lambda i, rng: i + rng.random(), on="i").batch(8)
     workers = pecan.Workers(local=1)
     whole = [batch["i"].tolist() for batch in pipe.iter_batches(order="strict", workers=workers)]
-    with pipe.iter_batches(order="strict", workers=workers) as it:
+    with pipe.iter_batches(order="strict", workers=workers, first_epoch=0) as it:
         first = [next(it)["i"].tolist() for _ in range(20)]
         state = saved(it.state_dict())
     rest = [b["i"].tolist() for b in pipe.iter_batches(order="strict", workers=workers, state=state)]

@@ -26,8 +26,8 @@ class GroupPlay:
         self.got: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
         self.skipped: dict[str, int] = {}
         self.runs: list[BeginRun] = []
-        self.at = 0
-        """How many entries the lineage of the run that is under way has given."""
+        self.at = self.base = 0
+        """How many entries the lineage of the run that is under way has given, and with which epoch it began."""
         self.made = 0
         self.owed = 0
 
@@ -39,7 +39,8 @@ class GroupPlay:
                 self.skipped[one.reader] = one.skipped
             elif isinstance(one, BeginRun):
                 self.runs.append(one)
-                self.at = 0 if one.anew else self.at
+                if one.anew is not None:
+                    self.at, self.base = 0, one.anew
                 self.owed += 1
             elif isinstance(one, MoveToDisk):
                 self.moved.append(one.entry)
@@ -57,7 +58,8 @@ class GroupPlay:
             self.do(self.group.ran_out())
             return True
         self.at, self.made = self.at + 1, self.made + 1
-        self.do(self.group.produced((sum(run.anew for run in self.runs), epoch, number), 1, epoch))
+        lineage = sum(run.anew is not None for run in self.runs) - 1
+        self.do(self.group.produced((lineage, epoch, number), 1, self.base + epoch))
         return True
 
     def wish(self, reader: str, count: int = 1) -> None:
@@ -88,7 +90,7 @@ def test_one_reader_gets_its_epochs_and_no_entry_more_is_made() -> None:
     play = GroupPlay()
     play.join("a", 2)
     assert play.read("a") == all_of(0, 1)
-    assert play.skipped == {"a": 0} and play.made == 2 * EACH and play.runs == [BeginRun(2)]
+    assert play.skipped == {"a": 0} and play.made == 2 * EACH and play.runs == [BeginRun(2, anew=0)]
 
 
 def test_readers_in_step_share_all_that_is_made() -> None:
@@ -145,7 +147,7 @@ def test_a_late_reader_gets_as_much_as_its_epochs_have() -> None:
     play.join("late")
     assert play.read("first") == all_of(0)
     assert play.read("late") == [(0, 2), (0, 3), (0, 4), (1, 0)], "it was too slow for (0, 1), where it began"
-    assert play.skipped["late"] == 1 and play.runs == [BeginRun(1), BeginRun(2)]
+    assert play.skipped["late"] == 1 and play.runs == [BeginRun(1, anew=0), BeginRun(2)]
 
 
 def test_a_late_reader_with_max_lag_waits_for_the_next_epoch() -> None:
@@ -177,7 +179,29 @@ def test_where_nobody_reads_the_rest_of_an_epoch_a_run_begins_anew() -> None:
     play.join("late", 2)
     play.do(play.group.leave("first"))
     assert play.read("late") == all_of(0, 1)
-    assert play.runs == [BeginRun(3), BeginRun(2, anew=True)] and play.group.place == Place(4)
+    assert play.runs == [BeginRun(3, anew=0), BeginRun(2, anew=2)] and play.group.place == Place(4)
+
+
+def test_a_later_reader_of_one_program_gets_no_epoch_again_that_is_still_kept() -> None:
+    play = GroupPlay(capacity=EACH)
+    play.join("pass 0")
+    assert play.read("pass 0") == all_of(0)
+    play.group.join("pass 1", 1, behind=0)
+    assert play.read("pass 1") == all_of(1)
+    play.group.join("pass 2", 2, behind=1)
+    assert play.read("pass 2", 3) == all_of(2)[:3]
+    play.do(play.group.leave("pass 2"))
+    play.group.join("pass 3", 1, behind=2)
+    assert play.read("pass 3") == all_of(0) and play.runs[-1] == BeginRun(1, anew=3), "nobody reads the rest of epoch 2"
+    play.join("of another program")
+    assert play.read("of another program") == all_of(0)
+
+
+def test_a_group_begins_with_the_epoch_of_its_first_reader() -> None:
+    group: ShareGroup[str] = ShareGroup(3, 10.0, first_epoch=4)
+    group.join("reader", 2)
+    assert group.wish("reader") == [BeginRun(2, anew=4)]
+    assert group.produced("batch", 1, 4) == [Hand("reader", "batch", 0)] and group.place == Place(4, 1)
 
 
 def test_who_comes_when_a_run_is_over_goes_on_from_it() -> None:
@@ -208,7 +232,7 @@ def test_an_endless_reader_and_a_finite_one() -> None:
         play.wish("endless")
         play.wish("finite")
     assert [entry[1:] for entry in play.got["finite"]] == all_of(0) and play.skipped == {"finite": 0}
-    assert len(play.got["endless"]) == 2 * EACH and play.runs == [BeginRun(None)]
+    assert len(play.got["endless"]) == 2 * EACH and play.runs == [BeginRun(None, anew=0)]
 
 
 @pytest.mark.parametrize("epochs", [1, None])

@@ -16,7 +16,7 @@ def at(seconds: float, batches: int, waited_s: float = 0.0) -> TrainerProgress:
 
 
 def test_a_pace_is_that_of_the_last_seconds_and_not_of_the_start() -> None:
-    pace = RecentPace(epochs=1, total=1000)
+    pace = RecentPace(end_epoch=1, total=1000)
     pace.look(at(60, 10, waited_s=59))
     pace.look(at(60 + LATELY_S, 110, waited_s=60))
     assert pace.look(at(60 + 2 * LATELY_S, 310, waited_s=65)) == TrainerPace(310, 1000, 20, 200, 0.5)
@@ -27,7 +27,7 @@ def test_the_first_look_is_from_the_beginning() -> None:
 
 
 def test_as_many_come_in_each_epoch_as_in_the_first_where_nothing_is_known_before() -> None:
-    pace = RecentPace(epochs=3, total=None)
+    pace = RecentPace(end_epoch=3, total=None)
     pace.epoch(0, 0)
     assert pace.look(at(1, 5)).total is None
     pace.epoch(1, 7)
@@ -38,7 +38,7 @@ def test_as_many_come_in_each_epoch_as_in_the_first_where_nothing_is_known_befor
 
 
 def test_a_run_without_end_has_no_time_left() -> None:
-    pace = RecentPace(epochs=None, total=None)
+    pace = RecentPace(end_epoch=None, total=None)
     pace.epoch(0, 0)
     pace.epoch(1, 7)
     assert pace.look(at(2, 8)).left_s is None

@@ -1,0 +1,98 @@
+"""A run in the trainer's own process, as ``iter_batches(debug=True)`` asks for it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pecan_ray.autoorder.job_order import Ordered
+from pecan_ray.engines.contract import BadElement, Produced
+from pecan_ray.engines.inprocess import run_produced
+from pecan_ray.engines.users_order import UsersOrder, orders_of
+from pecan_ray.job.trainer_events import EndOfEpoch
+from pecan_ray.observe.headspace import one_batch
+from pecan_ray.options import Config, EngineName, IterOptions
+from pecan_ray.pass_numbers import RunPasses
+from pecan_ray.plan.operators import Plan
+from pecan_ray.sampling.budget import BadCount, over_budget
+
+logger = logging.getLogger("pecan_ray")
+
+
+class InProcessRun:
+    """Makes the batches of a pipeline in this process, epoch by epoch."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        name: str,
+        engine: EngineName,
+        seed: int,
+        config: Config,
+        options: IterOptions,
+        passes: RunPasses,
+        convert: Callable[[dict[str, Any]], Any],
+        keep_bad: Callable[[Sequence[BadElement]], None],
+    ) -> None:
+        """`convert`: makes of columns what the loop gets; `keep_bad`: called with elements that were left out."""
+        self._plan, self._name, self._engine, self._seed = plan, name, engine, seed
+        self._budget, self._options, self._passes = config.error_budget, options, passes
+        self._convert, self._keep_bad = convert, keep_bad
+        self.elements = 0
+        """Elements that were made,"""
+        self.bad = BadCount()
+        """and those that were left out."""
+
+    def begin(self, ordered: Ordered, note_reverted: Callable[[str], None]) -> Iterator[Any]:
+        """Return an iterator over batches, with an `EndOfEpoch` behind each epoch.
+
+        `note_reverted`: called where the run goes back to the user's order of operators, with the reason.
+        """
+        rank, ranks = self._options.rank, self._options.world_size
+        if ranks > 1:
+            logger.warning("%s: debug=True: rank %d of %d gets all batches, not a part", self._name, rank, ranks)
+        batches = self._batches(ordered, note_reverted)
+        return one_batch(batches, self._plan, self._options) if self._options.headspace else batches
+
+    def _batches(self, ordered: Ordered, note_reverted: Callable[[str], None]) -> Iterator[Any]:
+        plan, first, end = self._plan, self._options.first_epoch, self._options.end_epoch
+        users_order = None if ordered.plan is plan else UsersOrder(ordered.plan, orders_of(plan), lambda: plan)
+        for epoch in itertools.count(first) if end is None else range(first, end):
+            before = self.elements
+            if users_order is not None and users_order.taken:
+                ordered, users_order = replace(ordered, plan=plan), None
+            for produced in self._epoch(ordered.plan, epoch, users_order):
+                if users_order is not None and users_order.said:
+                    note_reverted(users_order.said)
+                self.elements += produced.rows
+                self._note_bad(produced.bad)
+                if produced.rows:
+                    self._passes.reach(epoch)
+                    yield self._convert(produced.columns)
+            if end is None and self.elements == before:
+                return  # Epochs without an element would follow each other for ever.
+            yield EndOfEpoch()
+
+    def _epoch(self, plan: Plan, epoch: int, users_order: UsersOrder | None) -> Iterator[Produced]:
+        on_error = self._options.on_error
+        return run_produced(
+            plan, engine=self._engine, seed=self._seed, epoch=epoch, on_error=on_error, users_order=users_order
+        )
+
+    def _note_bad(self, bad: Sequence[BadElement]) -> None:
+        """Do with bad elements in this process what the controller does on a cluster."""
+        if not bad:
+            return
+        for one in bad:
+            self.bad = self.bad.plus(one.elements_left_out, estimated=one.estimated, open_end=one.open_end)
+        for one in bad:
+            logger.warning("left out %s in %s: %s", one.where, one.op, one.error)
+        self._keep_bad(bad)
+        last = f"{bad[-1].where} in {bad[-1].op}: {bad[-1].error}"
+        over = over_budget(self._name, self.bad, self.elements, self._budget, last)
+        if over is not None:
+            raise over
