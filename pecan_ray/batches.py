@@ -16,8 +16,7 @@ from pecan_ray.autoorder.keeping import Promise
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.errors import PecanError, PlanError, told
 from pecan_ray.in_process import InProcessRun
-from pecan_ray.integrations.formats import converter, device_copies
-from pecan_ray.job.bad_elements import digest_of
+from pecan_ray.integrations.formats import conversion, converter, device_copies
 from pecan_ray.job.delivery_log import MOST_AHEAD
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.saved_state import SavedState, no_state_of
@@ -32,7 +31,7 @@ from pecan_ray.observe.run_clock import RunClock
 from pecan_ray.options import ClusterIo, Config, EngineName, IterOptions, Workers, check_remote_io
 from pecan_ray.pass_numbers import RunPasses
 from pecan_ray.plan.operators import Plan
-from pecan_ray.quarantine import QuarantineFile, default_path
+from pecan_ray.quarantine import QuarantineFile, default_path, keeper
 from pecan_ray.runtime.client import Provenance, Received, has_left
 from pecan_ray.runtime.cluster import refuse_forked
 from pecan_ray.runtime.session import Session, job_name
@@ -41,7 +40,6 @@ from pecan_ray.runtime.share_session import ShareRequest, ShareSession
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from pecan_ray.integrations.devices import OnDevice
     from pecan_ray.integrations.jax_arrays import OnMesh
 
     BatchT = TypeVar("BatchT", covariant=True, default=dict[str, Any])
@@ -56,9 +54,11 @@ logger = logging.getLogger("pecan_ray")
 class Batches(Generic[BatchT]):
     """Batches of a running pipeline; iterate over it, or use it as a context manager.
 
-    Leaving the `with` block, the end of the last epoch, an error, Ctrl-C and the end of the process all end the
-    job: no actor, no shared memory and no temporary file is left.  A batch stays valid as long as anybody holds
-    it or a view of it.  Several threads may iterate: each batch goes to one of them, and an error to all.
+    Leaving the `with` block, the end of the last epoch, an error of the job and the end of the process all end the
+    job: no actor, no shared memory and no temporary file is left.  An exception that a signal's handler raises while a
+    batch is waited for (Ctrl-C, SIGTERM) does not: the job stands still, its state and its report can be asked for, and
+    the loop may go on.  A batch stays valid as long as anybody holds it or a view of it.  Several threads may iterate:
+    each batch goes to one of them, and an error to all.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Batches(Generic[BatchT]):
         """One thread at a time asks for a batch; reentrant, so that a function that iterates over its own job fails."""
         self._over = False
         """All batches were yielded."""
-        self._failure = ""
-        """What the job ended with, if that was an error."""
+        self._failure = self._interrupted = ""
+        """What the job ended with, if that was an error; what has ended a wait for a batch while the job ran on."""
         self._session: Session | ShareSession | None = None
         self._here: InProcessRun | None = None
         """A run in this process, and"""
@@ -157,7 +157,7 @@ class Batches(Generic[BatchT]):
             config=self._config,
             options=self._options,
             passes=self._passes,
-            convert=_conversion(self._convert, self._device),
+            convert=conversion(self._convert, self._device),
             keep_bad=self._keep_bad,
         )
 
@@ -255,12 +255,28 @@ class Batches(Generic[BatchT]):
                 self.close()
                 raise
             except BaseException as error:
-                self._failure = told(error)
-                self.close()
+                self._note_error(error)
                 raise
             self._clock.enter("trained")
             self._yielded += not isinstance(batch, EndOfEpoch)
+            if isinstance(self._session, Session):
+                self._session.client.took()
             return batch
+
+    def _note_error(self, error: BaseException) -> None:
+        """End the job with an error of its own; let it stand still where a signal's handler has ended the wait."""
+        self._clock.enter("trained")
+        if self._session is None or isinstance(error, PecanError):
+            self._failure = told(error)
+            self.close()
+            return
+        if not self._interrupted and not isinstance(error, SystemExit):
+            logger.warning(
+                "%s: %s has ended the wait for a batch. The job stands still: state_dict() and report() answer, the "
+                "loop may go on, and close() ends it",
+                *(self._name, type(error).__name__),
+            )
+        self._interrupted = told(error)
 
     def __enter__(self) -> Batches[BatchT]:
         return self
@@ -360,8 +376,9 @@ class Batches(Generic[BatchT]):
         A state holds what this iterator has yielded, and no more; of several ranks the state after the same number of
         batches is the same, so that one of them saves it for all.  `iter_batches(state=...)` or `load_state_dict` goes
         on with what was not yielded, on any number of workers and ranks.  `ahead`: so many of the last batches, two at
-        most, were fetched and are not used yet; they come again.  Raises PlanError where there is none: ``debug=True``,
-        ``sharding`` other than "dynamic", and ``visitation`` other than "exactly_once".
+        most, were fetched and are not used yet; they come again.  It answers also when a signal has ended the wait for
+        a batch, and when the job was closed.  Raises PlanError where there is none: ``debug=True``, ``sharding`` other
+        than "dynamic", and ``visitation`` other than "exactly_once".
         """
         if not 0 <= ahead <= MOST_AHEAD:
             raise PlanError(f"state_dict: ahead must be from 0 to {MOST_AHEAD}, but got {ahead}.")
@@ -372,7 +389,7 @@ class Batches(Generic[BatchT]):
         if self._no_state or isinstance(self._session, ShareSession):
             raise PlanError(f"state_dict: there is no state, since {self._no_state}.")
         if self._state is not None:
-            raise PlanError(f"state_dict(ahead={ahead}): the job has ended, of which only the end is known.")
+            raise PlanError(f"state_dict(ahead={ahead}): the job has ended, of which only the last state is known.")
         point, used = self._session.resume_point(ahead)
         batches = self._batches_before + used
         order = self._options.order
@@ -450,7 +467,8 @@ class Batches(Generic[BatchT]):
         return explain_and_announce(self._session.facts())
 
     def close(self) -> None:
-        """End the job."""
+        """End the job; its last state and its report can still be asked for."""
+        self._keep_last_state()
         self._clock.stop()
         self._progress.end()
         self._stream = iter(())
@@ -459,22 +477,16 @@ class Batches(Generic[BatchT]):
             self._note_reverted(self._session.facts().reverted)
         if self._quarantine is not None:
             self._quarantine.close()
-        self._ending.tell(self.report, self._failure)
+        self._ending.tell(self.report, self._failure or self._interrupted)
 
-
-def _conversion(
-    convert: Callable[[dict[str, Any]], dict[str, Any]], device: OnDevice | OnMesh | None
-) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return what makes of columns a batch of the format, on the device."""
-    return convert if device is None else lambda columns: device.copy(convert(columns))
-
-
-def keeper(file: QuarantineFile | None, saved: SavedState | None) -> Callable[[Sequence[BadElement]], None]:
-    """Return what keeps bad elements in a file, but for those that a run before this one has kept."""
-    dealt = frozenset(saved.point.bad) if saved is not None else frozenset()
-
-    def keep(bad: Sequence[BadElement]) -> None:
-        if file is not None:
-            file.add([one for one in bad if not dealt or digest_of(one.identity) not in dealt])
-
-    return keep
+    def _keep_last_state(self) -> None:
+        """Ask where a job stands that is left before its end, if it has a state."""
+        session = self._session
+        if not isinstance(session, Session) or session.closed or self._failure or self._no_state:
+            return
+        if self._state is None and (session.client.state.yielded or self._interrupted):
+            try:
+                refuse_forked()
+                self._state = self.state_dict()
+            except PecanError as error:
+                self._no_state = f"it was closed, and its last state could not be taken: {error.message}"

@@ -18,7 +18,7 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +27,8 @@ from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.plain import NotPlainError, Written, decode, encode, whole
 from pecan_ray.errors import PlanError
+from pecan_ray.job.bad_elements import digest_of
+from pecan_ray.job.saved_state import SavedState
 from pecan_ray.plan.splits import Origin
 
 logger = logging.getLogger("pecan_ray")
@@ -389,3 +391,14 @@ def _no_pickle(path: str | Path, error: Exception) -> NoReturn:
         f"{path} is no complete quarantine file ({type(error).__name__}: {error}). Where its elements are objects of "
         "modules of your own, these must be importable."
     ) from error
+
+
+def keeper(file: QuarantineFile | None, saved: SavedState | None) -> Callable[[Sequence[BadElement]], None]:
+    """Return what keeps bad elements in a file, but for those that a run before this one has kept."""
+    dealt = frozenset(saved.point.bad) if saved is not None else frozenset()
+
+    def keep(bad: Sequence[BadElement]) -> None:
+        if file is not None:
+            file.add([one for one in bad if not dealt or digest_of(one.identity) not in dealt])
+
+    return keep

@@ -51,6 +51,13 @@ def device_copies(device: str | None) -> OnDevice | None:
     return on_device(device)
 
 
+def conversion(
+    convert: Callable[[dict[str, Any]], dict[str, Any]], device: OnDevice | OnMesh | None
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what makes of columns a batch of the format, on the device."""
+    return convert if device is None else lambda columns: device.copy(convert(columns))
+
+
 def mesh_copies(
     sharding: Any, format: str, plan: Plan, rank: int | None, world_size: int | None
 ) -> tuple[OnMesh, int | None, int | None]:

@@ -18,6 +18,8 @@ MOST_KEPT = 512
 """and with many ranks fewer: so many batches that all have used are kept."""
 MOST_AHEAD = 2
 """So many of the batches that a loop was given it may not have used yet: loaders of others fetch one ahead."""
+MOST_UNUSED = MOST_AHEAD + 1
+"""With one more that was handed over in a wait which a signal's handler has ended: the loop has not got it."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class DeliveryLog:
         self.used_by_all = 0
         """So many batches every rank has used."""
         self._steps = min(MOST_STEPS, MOST_KEPT // world_size) if world_size > 1 else 0
-        self._used_and_kept = max(MOST_AHEAD, self._steps)
+        self._used_and_kept = max(MOST_UNUSED, self._steps)
 
     def received(self, rank: int, kept: int, deliveries: Iterable[Delivery], returned: Iterable[int] = ()) -> None:
         """Note what has come, but for what goes back: `kept` batches in all.

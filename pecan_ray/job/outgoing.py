@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pecan_ray.job.delivery_log import MOST_AHEAD, Delivery
+from pecan_ray.job.delivery_log import MOST_UNUSED, Delivery
 from pecan_ray.job.messages import Acknowledgement, GivenBack, LeftOutElement, Orders, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
@@ -217,7 +217,7 @@ class Outgoing:
 
     def _not_used(self, queued: int) -> Sequence[ReceivedBatch]:
         """Return the batches that some rank may not have used: all, unless this rank is alone."""
-        return self._batches[max(0, len(self._batches) - queued - MOST_AHEAD) :] if self._alone else self._batches
+        return self._batches[max(0, len(self._batches) - queued - MOST_UNUSED) :] if self._alone else self._batches
 
 
 def _delivery(batch: ReceivedBatch) -> Delivery:

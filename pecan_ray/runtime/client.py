@@ -64,6 +64,37 @@ Answered: TypeAlias = events.HandOver | events.EndOfEpoch | events.EndOfData | e
 """What the training loop gets when it has asked for a batch."""
 
 
+class ForLoop:
+    """Batches that have come, and what the training loop gets of them next; the client's lock guards it.
+
+    A signal's handler may end the loop's wait by an exception.  So a batch counts as used once the loop has it, and
+    until then comes again with the next call.
+    """
+
+    def __init__(self) -> None:
+        self.batches: dict[int, Received] = {}
+        self.answer: Answered | None = None
+        """A batch stays until the loop has it."""
+
+    @property
+    def handed(self) -> bool:
+        """Whether a batch was handed over that the loop does not have: a signal's handler has ended its wait."""
+        return isinstance(self.answer, events.HandOver)
+
+    def look(self) -> Received | events.EndOfEpoch | events.EndOfData | events.RaiseError | None:
+        """Return what there is for the loop."""
+        answer = self.answer
+        if isinstance(answer, events.HandOver):
+            return self.batches[answer.batch.id]
+        self.answer = None
+        return answer
+
+    def take(self) -> Received | None:
+        """Return the batch that was handed over, and forget it."""
+        answer, self.answer = self.answer, None
+        return self.batches.pop(answer.batch.id, None) if isinstance(answer, events.HandOver) else None
+
+
 class BatchClient:
     """Feeds one trainer (rank) of a job."""
 
@@ -80,10 +111,9 @@ class BatchClient:
         """For the trainer's thread: there is an outcome; the job knows more of what the loop has."""
         self._to_report = threading.Condition(self._lock)
         self.state = TrainerState(rank, world_size, self._incarnation, prefetch_bytes, time.monotonic())
-        self._batches: dict[int, Received] = {}
+        self._for_loop = ForLoop()
         self._streams: dict[str, WorkerStream] = {}
         self._workers: dict[str, WorkerInfo] = {}
-        self._outcome: Answered | None = None
         self._report: TrainerReport | None = None
         self._wakes_at = 0.0
         """When the thread that reports looks again by itself."""
@@ -111,12 +141,13 @@ class BatchClient:
         with self._lock:
             if self.closed:
                 return None
-            self._handle(events.BatchWanted(within))
-            outcome = self._taken()
+            if (outcome := self._for_loop.look()) is None:
+                self._handle(events.BatchWanted(within))
+                outcome = self._for_loop.look()
         while outcome is None and not self.closed:
             self._served.wait()
             with self._lock:
-                outcome = self._taken()
+                outcome = self._for_loop.look()
         if isinstance(outcome, events.RaiseError):
             try:
                 raise outcome.error
@@ -124,25 +155,26 @@ class BatchClient:
                 del outcome  # or the error would hold this frame and the frame the error, and both the last batch
         if not isinstance(outcome, Received):
             return outcome if isinstance(outcome, events.EndOfEpoch) else None
-        self._reader.taken(outcome.message)
         return outcome
+
+    def took(self) -> None:
+        """Note that the training loop has the batch that `next` has returned."""
+        with self._lock:
+            received = self._for_loop.take()
+        if received is not None:
+            self._reader.taken(received.message)
 
     def ahead(self) -> Element | None:
         """Return the columns of the batch that is used next, if it has come; it is not taken by that."""
         with self._lock:
             head = self.state.queue.head
-            return self._batches[head.id].columns if head is not None and not self.closed else None
-
-    def _taken(self) -> Received | events.EndOfEpoch | events.EndOfData | events.RaiseError | None:
-        """Take what there is for the trainer's thread; the caller has the lock."""
-        outcome, self._outcome = self._outcome, None
-        return self._batches.pop(outcome.batch.id) if isinstance(outcome, events.HandOver) else outcome
+            return self._for_loop.batches[head.id].columns if head is not None and not self.closed else None
 
     def tell_all(self) -> int:
         """Wait until the job knows of all that was received; return how many batches the loop has."""
         outgoing = self.state.outgoing
         with self._lock:
-            used, report = self.state.yielded, outgoing.all_told_by
+            used, report = self.state.yielded - self._for_loop.handed, outgoing.all_told_by
             if outgoing.heard < report:
                 self._handle(events.ReportWanted())
         while outgoing.heard < report and not self._over():
@@ -175,7 +207,7 @@ class BatchClient:
         _wait_for_end(self._job, [thread for thread in threads if thread is not threading.current_thread()])
         # Streams and client know each other: memory would stay until Python looks for such circles.
         with self._lock:
-            self._batches.clear()
+            self._for_loop.batches.clear()
         self._reader.close()
 
     # --- events in, instructions out -----------------------------------------------------------------------
@@ -196,7 +228,7 @@ class BatchClient:
 
     def _perform(self, instruction: events.TrainerInstruction) -> None:
         if isinstance(instruction, (events.HandOver, events.EndOfEpoch, events.EndOfData, events.RaiseError)):
-            self._outcome = instruction
+            self._for_loop.answer = instruction
             self._served.ring()
         elif isinstance(instruction, events.Grant):
             self._streams[instruction.worker].grant(instruction.credits)
@@ -204,9 +236,9 @@ class BatchClient:
             self._report = instruction.report
             self._to_report.notify()
         elif isinstance(instruction, events.Discard):
-            self._reader.taken(self._batches.pop(instruction.batch.id).message)
+            self._reader.taken(self._for_loop.batches.pop(instruction.batch.id).message)
         elif isinstance(instruction, events.Adopt):
-            self._reader.taken(self._batches[instruction.batch.id].message)
+            self._reader.taken(self._for_loop.batches[instruction.batch.id].message)
         elif isinstance(instruction, events.CloseStream):
             self._streams[instruction.worker].stop()
         elif isinstance(instruction, events.OpenStream):
@@ -246,7 +278,7 @@ class BatchClient:
             for message, columns, nbytes in opened:
                 self._number += 1
                 provenance = Provenance(message.epoch, worker, message.spans, message.rows)
-                self._batches[self._number] = Received(columns, provenance, message)
+                self._for_loop.batches[self._number] = Received(columns, provenance, message)
                 batches.append(_received(self._number, worker, message, nbytes))
             self._handle(events.BatchesCame(worker, tuple(batches), tuple(map(left_out, bad))))
         return len(opened) == len(messages)

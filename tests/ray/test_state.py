@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +23,8 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.quarantine import quarantined
+from pecan_ray.runtime.bell import Bell
+from pecan_ray.runtime.session import Session
 from tests.long_form import some_later
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
@@ -234,6 +239,56 @@ def test_a_strict_order_goes_on_with_exactly_the_next_batch() -> None:
         state = saved(it.state_dict())
     rest = [b["i"].tolist() for b in pipe.iter_batches(order="strict", workers=workers, state=state)]
     assert first + rest == whole
+
+
+class PreemptedError(Exception):
+    """What a signal's handler raises."""
+
+
+def preempt(*_: object) -> None:
+    raise PreemptedError
+
+
+def test_a_signal_that_ends_a_wait_loses_no_place_and_a_closed_iterator_knows_its_last_state(tmp_path: Path) -> None:
+    gate, seen = tmp_path / "gate", list[int]()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def held(i: Any) -> Any:
+        while i >= 100 and not gate.exists():
+            time.sleep(0.02)
+        return i
+
+    def signal_when_it_waits() -> None:
+        until(lambda: len(seen) == 100 and sys._current_frames()[main].f_code is Bell.wait.__code__, "it does not wait")
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    def read_on(batches: Any) -> None:
+        for batch in batches:
+            seen.extend(batch["i"].tolist())
+
+    before = signal.signal(signal.SIGUSR1, preempt)
+    pipe, workers = numbers().map(held, on="i").batch(10), pecan.Workers(local=1)
+    try:
+        with pipe.iter_batches(workers=workers, order="strict") as it:
+            threading.Thread(target=signal_when_it_waits).start()
+            with pytest.raises(PreemptedError):
+                read_on(it)
+            state = saved(it.state_dict())
+            assert it.report().batches == state["batches"] == 10
+            gate.touch()
+            session = it._session
+            assert isinstance(session, Session)
+            until(lambda: session.client._for_loop.handed, "what was waited for does not come")
+            assert saved(it.state_dict()) == state, "what nobody has got was not used"
+            seen += ids(islice(it, 3))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    last = saved(it.state_dict())
+    assert last["batches"] == 13 and it.report().batches == 13
+    with pytest.raises(PlanError, match="only the last state is known"):
+        it.state_dict(ahead=1)
+    assert seen + ids(pipe.iter_batches(workers=workers, order="strict", state=last)) == list(range(ROWS))
 
 
 def test_take_and_zip_go_on_where_they_were() -> None:
