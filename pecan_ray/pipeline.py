@@ -250,6 +250,9 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         there is one local worker where static sharding needs a fixed number.  `debug` runs everything in this very
         process, with plain tracebacks.
 
+        `order`: batches and rows come as workers finish them, also where nobody shuffles and with one worker; with
+        "strict" in one sequence, which has the order of the source where nothing shuffles, as it is with `debug`.
+
         A pipeline without `batch` yields single elements.  `device`: with ``format="torch"``, where batches go.
         `sharding`: with ``format="jax"`` also a `jax.sharding.NamedSharding`, or one for each column by name.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +22,7 @@ from pecan_ray.integrations.train_context import found_place
 from pecan_ray.options import Config
 from pecan_ray.plan.arguments import positive
 from pecan_ray.plan.operators import Function, Plan
+from pecan_ray.plan.shape import keeps_source_order
 from pecan_ray.sources.ray_dataset import RayDataset
 from pecan_ray.sources.tf_data import TfDataSource
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from pecan_ray.integrations.keras_dataset import ColumnNames
+
+logger = logging.getLogger("pecan_ray")
 
 LOOKED_AT = 2
 """Batches that tell what a data set of TensorFlow holds,"""
@@ -217,7 +221,8 @@ class FrameworkMethods:
 
         `x`, `y`: the column of the inputs and of the targets, or several, which Keras gets as a dict.  `steps`: batches
         of an epoch of Keras; None: ``len(pipe)``.  `epochs`: of the pipeline; None: as many as Keras asks for.
-        `options`: other arguments of `iter_batches`.
+        `options`: other arguments of `iter_batches`.  Without `y` rows come in the order of the source, for
+        ``model.predict``, as ``order="strict"`` says; ``order="relaxed"`` is faster with several workers.
         """
         must_be_options("to_keras", options, self.iter_batches)
         must_end("to_keras", epochs, options)
@@ -230,6 +235,8 @@ class FrameworkMethods:
                 steps = one_ranks_length(self, options)
             except TypeError as error:
                 raise PlanError(f"to_keras: {error}. Pass steps=..., the batches of an epoch of Keras.") from error
+        if y is None:
+            options = for_prediction(self, options, f"{self.name}.to_keras({x!r})")
         begin = functools.partial(self.iter_batches, epochs=epochs, **options)
         columns = [names for names in (x, y, sample_weight) if names is not None]
         if not all(columns):
@@ -298,6 +305,25 @@ def ranks_of(options: Mapping[str, Any]) -> int:
     given = options.get("world_size")
     place = found_place() if given is None and options.get("rank") is None else None
     return place.world_size if place is not None else given or 1
+
+
+def for_prediction(pipe: Runnable, options: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return options under which rows come in the order of the source: predictions are matched with rows by place.
+
+    An `order` that the user gives stays.  Where the pipeline itself changes the order, a warning tells it; `what` names
+    the use.
+    """
+    found = dict(options)
+    if "order" in found or found.get("coordinated"):
+        return found
+    if not keeps_source_order(pipe.plan):
+        logger.warning(
+            "%s: the pipeline %s shuffles, mixes or makes buckets, so predictions do not come in the order of the "
+            'source. Leave that out of what is predicted, or say order="relaxed" if you match rows by a column',
+            *(what, pipe.name),
+        )
+        return found
+    return {**found, "order": "strict"}
 
 
 def one_ranks_length(pipe: Runnable, options: dict[str, Any]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.integrations.evaluation import EvaluationBatches, known, length_of
-from pecan_ray.integrations.frameworks import FrameworkMethods, must_be_options
+from pecan_ray.integrations.frameworks import FrameworkMethods, for_prediction, must_be_options
 from pecan_ray.integrations.train_context import train_place
 
 logger = logging.getLogger("pecan_ray")
@@ -41,7 +41,8 @@ class PecanDataModule(_LightningDataModule):  # type: ignore[misc]  # which pack
 
     Each epoch of the trainer is one of the training pipeline, of one job, whose state is saved with every checkpoint
     and comes back with ``trainer.fit(..., ckpt_path=...)``.  The ranks of a trainer share the job.  Each validation is
-    a job of its own, over all of the data.
+    a job of its own, over all of the data.  Predictions come in the order of the source, unless `eval_options` say
+    otherwise by `order`.
     """
 
     def __init__(
@@ -77,8 +78,8 @@ class PecanDataModule(_LightningDataModule):  # type: ignore[misc]  # which pack
                 self._check(stage, pipe)
             hook = f"{stage}_dataloader"
             if getattr(type(self), hook) is getattr(_LightningDataModule, hook):
-                make: Callable[[Any], Any] = self._training_batches if stage == "train" else self._evaluated
-                setattr(self, hook, functools.partial(make, pipes))
+                make: dict[str, Callable[[Any], Any]] = {"train": self._training_batches, "predict": self._predicted}
+                setattr(self, hook, functools.partial(make.get(stage, self._evaluated), pipes))
 
     def _check(self, stage: str, pipe: Any) -> None:
         if not isinstance(pipe, FrameworkMethods):
@@ -147,10 +148,16 @@ class PecanDataModule(_LightningDataModule):  # type: ignore[misc]  # which pack
                 self._training.go_on(self._loaded)
         return self._training
 
-    def _evaluated(self, pipes: Any) -> Any:
+    def _predicted(self, pipes: Any) -> Any:
+        if isinstance(pipes, Sequence):
+            return [self._predicted(pipe) for pipe in pipes]
+        return self._evaluated(pipes, for_prediction(pipes, self._options["eval"], "PecanDataModule(predict=...)"))
+
+    def _evaluated(self, pipes: Any, given: Mapping[str, Any] | None = None) -> Any:
+        """Return what a loop of the trainer goes over; `given`: options in place of `eval_options`."""
         if isinstance(pipes, Sequence):
             return [self._evaluated(pipe) for pipe in pipes]
-        options = {**self._options["eval"], **self._place("eval")}
+        options = {**(self._options["eval"] if given is None else given), **self._place("eval")}
         begin = functools.partial(pipes.iter_batches, format="torch", device=self._device(), **options)
         return EvaluationBatches(begin, length_of(pipes, options))
 

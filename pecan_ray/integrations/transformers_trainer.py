@@ -14,7 +14,7 @@ from typing import Any
 
 from pecan_ray.errors import MissingExtraError, PlanError, StateError
 from pecan_ray.integrations.evaluation import EvaluationBatches, known, length_of
-from pecan_ray.integrations.frameworks import FrameworkMethods, must_be_options
+from pecan_ray.integrations.frameworks import FrameworkMethods, for_prediction, must_be_options
 from pecan_ray.integrations.train_context import train_place
 
 try:
@@ -103,9 +103,10 @@ class PipelinesInTrainer:
         return parent.get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return what `predict` goes over."""
+        """Return what `predict` goes over: rows in the order of the source, unless `eval_options` have an `order`."""
         if isinstance(test_dataset, FrameworkMethods):
-            return self._evaluated(test_dataset)
+            pipe: Any = test_dataset
+            return self._evaluated(pipe, for_prediction(pipe, self._eval_options, "PecanTrainer.predict()"))
         parent: Any = super()
         return parent.get_test_dataloader(test_dataset)
 
@@ -116,8 +117,9 @@ class PipelinesInTrainer:
         parent: Any = super()
         return int(parent.num_examples(dataloader))
 
-    def _evaluated(self, pipe: Any) -> Any:
-        options = {**self._eval_options, **_place(self._eval_options, self.args)}
+    def _evaluated(self, pipe: Any, given: Mapping[str, Any] | None = None) -> Any:
+        """Return what a loop goes over; `given`: options in place of `eval_options`."""
+        options = {**(self._eval_options if given is None else given), **_place(self._eval_options, self.args)}
         begin = functools.partial(pipe.iter_batches, format="torch", device=_device(self.args), **options)
         batches = EvaluatedBatches(EvaluationBatches(begin, length_of(pipe, options)))
         return DataLoader(batches, batch_size=None, collate_fn=self._for_model())

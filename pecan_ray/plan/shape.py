@@ -110,6 +110,14 @@ def _depends_on_order(join: Join) -> bool:
     return join.kind == "zip" or (join.kind == "mix" and join.stop == "first")
 
 
+def keeps_source_order(plan: Plan) -> bool:
+    """Tell whether batches in one sequence have the rows in the order of the source, or of sources one by one."""
+    joins = [plan.head] if isinstance(plan.head, Join) else []
+    reordered = any(isinstance(op, (Shuffle, BucketByLength)) for op in plan.all_ops())
+    inner = (keeps_source_order(branch) for join in joins for branch in join.inputs)
+    return not reordered and all(join.kind != "mix" for join in joins) and all(inner)
+
+
 def _holds_back(plan: Plan) -> bool:
     if isinstance(plan.head, Join):
         return True
