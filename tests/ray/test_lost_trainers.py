@@ -132,7 +132,7 @@ def test_killed_trainers_leave_nothing_and_new_ones_begin_at_once(trainers: Trai
 
 
 def test_a_trainer_that_stands_still_is_waited_for_beyond_the_deadline(trainers: Trainers) -> None:
-    both = [trainers.start(rank, steps=1, pause=0.02, timeout_s=3) for rank in range(2)]
+    both = [trainers.start(rank, steps=1, pause=0.02, timeout_s=5) for rank in range(2)]
     for trainer in both:
         trainers.until_said(trainer, "running")
     both[0].send_signal(signal.SIGSTOP)
