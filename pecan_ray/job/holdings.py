@@ -45,7 +45,9 @@ class WorkerHoldings:
     untaken: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
     """what it had not begun with of its group when it was lost."""
     taken: int = 0
-    """Elements that it was given in its assignment, as far as their number is known."""
+    """Elements that it was given in its assignment, as far as their number is known;"""
+    in_lots: bool = False
+    """the last ones in a lot, which ends with a full batch."""
     working: bool = False
     finished_epoch: int = -1
     made: int = 0
@@ -92,7 +94,8 @@ class WorkerHoldings:
         """Note that the worker begins with an assignment, perhaps with a group for a certain rank, or of suspects."""
         self.working, self.group, self.rank, self.apart = True, list(group), rank, apart
         self.dealt = bool(self.group) and rank is None and not apart
-        self.suspected, self.refused, self.taken = {}, {}, 0
+        self.suspected, self.refused = {}, {}
+        self.taken, self.in_lots = 0, False
 
     def begin_epoch(self, *, forget: bool) -> None:
         """Begin an epoch; `forget`: what the worker still holds of the last one."""

@@ -23,7 +23,7 @@ from pecan_ray.job.messages import (
     Reply,
     WorkerQuestion,
 )
-from pecan_ray.job.turns import any_will_do, offered
+from pecan_ray.job.turns import any_will_do, in_a_batch, offered
 from pecan_ray.job.unopened import UnopenedSplits
 from pecan_ray.job.worker_calls import WorkerCalls
 from pecan_ray.plan.splits import Lease, LeaseKey
@@ -244,7 +244,7 @@ class Questions:
         wanted = deque(question.at_hand)
         fewer = MISSING_SHARE if question.look and not wanted else 1
         most = min(max(1, question.most // fewer), self._ledger.share(worker, question.branch))
-        while len(leases) < most:
+        while len(leases) < most or (leases and in_a_batch(worker, self._ledger.shape, self._ledger.workers)):
             if leases and question.at_hand and not wanted:
                 break  # while these are worked on others may bring more
             answer = self._ledger.take(worker, question.branch, wanted)

@@ -74,7 +74,14 @@ def next_lease(
         lease, rest = cut(lease, most)
         queues.put_back(rest)
     state.taken += min(elements, most)
+    state.in_lots = elements >= most or waiting < 2 * workers * shape.batch_size
     return lease
+
+
+def in_a_batch(worker: str, shape: LedgerShape, workers: Mapping[str, WorkerHoldings]) -> bool:
+    """Tell whether what a worker has been given near the end of an epoch ends within a batch."""
+    state = workers.get(worker)
+    return state is not None and state.in_lots and state.taken % shape.batch_size > 0
 
 
 def offered(
