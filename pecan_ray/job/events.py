@@ -153,12 +153,17 @@ class WorkerPlaced:
     pid: int
 
 
+PlaceFound: TypeAlias = Literal["no", "perhaps", "yes"]
+
+
 @dataclass(frozen=True)
 class WorkerUnplaced:
-    """A worker has not found a place, for the reason given."""
+    """A worker's process does not run yet, for the reason given."""
 
     worker: str
     reason: str
+    has_place: PlaceFound = "no"
+    """Whether it has CPUs, and its process is being started; "perhaps": the CPUs may be held for it, or by others."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
+from pecan_ray.job.events import WorkerUnplaced
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
 from pecan_ray.job.losses import Losses
 from pecan_ray.job.messages import Acknowledgement, DatasetRooms, Placement, WorkerProgress
@@ -15,6 +16,10 @@ from pecan_ray.plan.windows import Deployment
 
 LEAST_POWER = 1e-3
 """CPUs of a trainer's node that has none for Ray: it gets local workers last."""
+
+
+STARTS_WITHIN_S = 30.0
+"""A process that may have CPUs starts within so long, on a slow machine or from a cold disk; else others have them."""
 
 
 @dataclass
@@ -41,11 +46,19 @@ class FleetWorker:
     heard: float = 0.0
     """When it told something last."""
     unplaced: str = ""
-    """Why it has no place, as was said last."""
+    """Why its process does not run yet, as was said last;"""
+    starting: bool = False
+    """and whether it has a place, or may have one, and its process is being started."""
     told: WorkerProgress = field(default_factory=WorkerProgress)
     """What it told itself, and"""
     delivered: WorkerProgress = field(default_factory=WorkerProgress)
     """what trainers have received from it."""
+
+    def is_starting(self, event: WorkerUnplaced, now: float) -> bool:
+        """Note why its process does not run yet; return whether it has a place, or may have one."""
+        perhaps = event.has_place == "perhaps" and now - self.requested < STARTS_WITHIN_S
+        self.unplaced, self.starting = event.reason, event.has_place == "yes" or perhaps
+        return self.starting
 
     @property
     def progress(self) -> WorkerProgress:
@@ -201,12 +214,13 @@ class Fleet:
     def waiting_for(self, now: float, silent_after_s: float) -> dict[Hashable, str]:
         """Return what workers wait for, what they have been doing for long, and who has said nothing for long."""
         waiting = [w for w in self.workers.values() if w.unplaced and not w.node and not w.draining]
-        reasons = Counter((worker.placement, worker.unplaced) for worker in waiting)
+        reasons = Counter((worker.placement, worker.starting, worker.unplaced) for worker in waiting)
         waits: dict[Hashable, str] = {}
-        for (placement, reason), count in reasons.items():
+        for (placement, starting, reason), count in reasons.items():
             first = next(w.name for w in waiting if (w.placement, w.unplaced) == (placement, reason))
             who = first if count == 1 else f"{first} and {count - 1} more {placement} worker(s)"
-            waits["place", placement, reason] = f"{who} wait(s) for a place: {reason}"
+            what = "start(s) for {seconds}" if starting else "wait(s) for a place"
+            waits["place", placement, reason] = f"{who} {what}: {reason}"
         for key, worker in self._stuck().items():
             waits[key] = f"{worker.name}: {worker.told.stuck}"
         for name in self.silent(now, silent_after_s / 2):  # one that works speaks three times meanwhile
@@ -224,6 +238,10 @@ class Fleet:
     def waited_since(self, now: float, silent_after_s: float) -> dict[Hashable, float]:
         """Return since when workers have been doing what they have been doing for long, or have said nothing."""
         since = {key: worker.heard - worker.told.stuck_s for key, worker in self._stuck().items()}
+        for one in self.workers.values():
+            if one.unplaced and not one.node and not one.draining:
+                key = "place", one.placement, one.unplaced
+                since[key] = min(one.requested, since.get(key, one.requested))
         return since | {("unheard", name): self.workers[name].heard for name in self.silent(now, silent_after_s / 2)}
 
     def _stuck(self) -> dict[Hashable, FleetWorker]:

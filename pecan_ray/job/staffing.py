@@ -177,9 +177,8 @@ class Staffing:
 
     def _on_unplaced(self, event: events.WorkerUnplaced, now: float, done: Instructions) -> None:
         worker = self._fleet.workers.get(event.worker)
-        if worker is None or worker.node or worker.draining:
+        if worker is None or worker.node or worker.draining or worker.is_starting(event, now):
             return
-        worker.unplaced = event.reason
         other = self._placement.other_side(worker, self._fleet)
         if other is not None:
             side = "local" if other else "remote"

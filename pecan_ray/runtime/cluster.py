@@ -376,6 +376,11 @@ def why_unplaced(selector: Mapping[str, str], cpus: float, job: str) -> str:
     )
 
 
+def fitting_nodes(selector: Mapping[str, str]) -> list[str]:
+    """Return the ids of the nodes that stay and have certain labels."""
+    return [str(node["NodeID"]) for node in _staying_nodes() if _matches(node.get("Labels", {}), selector)]
+
+
 def _matches(labels: Mapping[str, Any], selector: Mapping[str, str]) -> bool:
     return all(_holds(str(labels.get(key, "")), rule) for key, rule in selector.items())
 

@@ -28,6 +28,7 @@ from pecan_ray.job.events import (
 from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import AdoptWorker, LimitRemoteIo
 from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.runtime.actor_place import place_of
 from pecan_ray.runtime.actors import task
 from pecan_ray.runtime.cluster import (
     NAMESPACE,
@@ -144,7 +145,9 @@ class WorkerActors:
         while not (await asyncio.wait([placed], timeout=self._job.config.placement_warning_s))[0]:
             if actor.killed:
                 return
-            self._happened(WorkerUnplaced(actor.name, await self._reason(selector)))
+            cpus = instruction.reserve * self._job.config.cpus_per_worker
+            has_place, said = await asyncio.to_thread(place_of, actor.handle, selector, cpus)
+            self._happened(WorkerUnplaced(actor.name, said or await self._reason(selector), has_place))
         actor.node, actor.pid = placed.result()
         self._happened(WorkerPlaced(actor.name, actor.node, actor.pid))
         await actor.handle.set_up.remote()

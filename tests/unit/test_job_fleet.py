@@ -196,6 +196,29 @@ def test_a_job_without_any_worker_starts_one_that_shares_the_cpus_of_others() ->
     rig.assign(start.worker)
 
 
+@pytest.mark.parametrize(("has_place", "seconds"), [("yes", 600.0), ("perhaps", 29.0)])
+def test_a_worker_whose_process_is_being_started_is_waited_for(has_place: events.PlaceFound, seconds: float) -> None:
+    rig = JobRig(workers=Workers(1))
+    (worker,) = rig.come()
+    starting = events.WorkerUnplaced(worker, "its process is being started on node a", has_place)
+    assert not started(rig.handle(starting, after=seconds))
+    rig.handle(events.TrainerListens(0, "t0"))
+    text = said(rig.handle(events.TimePassed(), after=1.0))
+    assert f"{worker} start(s) for {seconds + 1.0:.0f} s: its process is being started on node a" in text
+    assert "wait(s) for a place" not in text
+    rig.place(worker)
+    assert list(rig.job.fleet.workers) == [worker]
+
+
+def test_cpus_that_are_perhaps_held_for_a_worker_are_others_after_a_while() -> None:
+    rig = JobRig(workers=Workers(1))
+    (worker,) = rig.come()
+    unplaced = events.WorkerUnplaced(worker, "its process is being started, or tasks use the CPUs", "perhaps")
+    assert not started(rig.handle(unplaced, after=20.0))
+    (start,) = started(rig.handle(unplaced, after=10.0))
+    assert not start.reserve
+
+
 def test_of_several_workers_without_a_place_one_is_squeezed_in() -> None:
     rig = JobRig(workers=Workers(3))
     workers = rig.come()
