@@ -301,10 +301,8 @@ class Batches(Generic[BatchT]):
         self._clock.enter("converted")
         if self._device is None:
             return self._convert(received.columns)
-        batch = self._device.take(received.columns) or self._device.copy(self._convert(received.columns))
-        if isinstance(session, Session) and (columns := session.client.ahead()) is not None:
-            self._device.stage(columns, self._convert(columns))
-        return batch
+        client = session.client if isinstance(session, Session) else None
+        return self._device.deliver(received.columns, self._convert, client)
 
     def _next(self, session: Session | ShareSession, within: int | None) -> Any:
         """Return the next batch; no generator, which would refer to this object and keep it from being dropped."""

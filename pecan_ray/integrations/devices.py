@@ -2,48 +2,114 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
 from pecan_ray.errors import PlanError
-from pecan_ray.integrations.formats import each
+from pecan_ray.integrations.formats import Converter, each
+from pecan_ray.plan.splits import Element
+from pecan_ray.runtime.bell import Bell
 
-Tensors = dict[str, Any]
+Tensors: TypeAlias = dict[str, Any]
+
+
+class LooksAhead(Protocol):
+    """What knows the batch that the training loop uses next, as `BatchClient`."""
+
+    def each_ahead(self, prepare: Callable[[Element], None]) -> None:
+        """Call a function, on a thread of its own, with each batch that is used next, once it has come."""
+        ...
+
+
+@dataclass(frozen=True)
+class OnItsWay:
+    """A batch whose copy has begun."""
+
+    tensors: Tensors
+    copied: Any
+    """An event of the stream on which it is copied; None: the copy is there."""
+
+
+@dataclass(eq=False)
+class CopyAhead:
+    """A batch that the thread copies, or has copied."""
+
+    columns: Element
+    result: OnItsWay | BaseException | None = None
+    """None: it is not ready."""
 
 
 class OnDevice:
-    """Copies batches of tensors to a device.
+    """Copies batches of tensors to a device, on a thread of its own: pinning memory takes as long as copying it.
 
-    To a GPU through pinned memory and on a stream of its own, so that the copy runs beside the step.  A batch is copied
-    ahead only when it has come already: nobody waits for that.
+    To a GPU through pinned memory and on a stream of its own, so that the copy runs beside the step.  One batch is
+    copied ahead.  It belongs to the job until the loop takes it: a state leaves it out.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         stream: Any = torch.cuda.Stream
         self._stream = stream(device) if device.type == "cuda" else None
-        self._ahead: tuple[Any, Tensors] | None = None
-        """A batch that the training loop does not have yet, and its copy."""
+        self._looks_ahead = False
+        self._lock = threading.Lock()
+        """Guards all below."""
+        self._done = Bell()
+        """For the training loop: the thread has finished a batch."""
+        self._ahead: tuple[CopyAhead, ...] = ()
+        """The last one, and the one before: the thread sees the next batch while the loop is about to take that."""
+        self._taken: Element | None = None
+        """A batch that the loop has copied itself, since the thread had not begun with it."""
 
-    def stage(self, columns: Any, tensors: Tensors) -> None:
-        """Begin to copy a batch that comes next, unless it is lost meanwhile; `columns` names it."""
-        self._ahead = columns, self._copied(tensors)
+    def deliver(self, columns: Element, convert: Converter, client: LooksAhead | None) -> Tensors:
+        """Return a batch on the device; with a client the next ones are copied while the loop uses this one."""
+        if client is not None and not self._looks_ahead:
+            self._looks_ahead = True
+            client.each_ahead(functools.partial(self._prepare, convert))
+        return self._ready(self._copy_of(columns, convert))
 
-    def take(self, columns: Any) -> Tensors | None:
-        """Return the copy of a batch that was staged; None if it was not."""
-        ahead, self._ahead = self._ahead, None
-        return self._ready(ahead[1]) if ahead is not None and ahead[0] is columns else None
+    def _copy_of(self, columns: Element, convert: Converter) -> OnItsWay:
+        with self._lock:
+            begun = next((copy for copy in self._ahead if copy.columns is columns), None)
+            if begun is None:
+                self._taken = columns
+            else:  # one that was begun before it is lost
+                self._ahead = self._ahead[self._ahead.index(begun) + 1 :]
+        if begun is None:
+            return self._copied(convert(columns))
+        while begun.result is None:
+            self._done.wait()
+        if isinstance(begun.result, BaseException):
+            raise begun.result
+        return begun.result
 
-    def copy(self, tensors: Tensors) -> Tensors:
-        """Return a batch on the device."""
-        return self._ready(self._copied(tensors))
+    def _prepare(self, convert: Converter, columns: Element) -> None:
+        """Copy a batch ahead; an error is raised where the loop takes it."""
+        with self._lock:
+            taken, self._taken = self._taken, None
+            if taken is columns:
+                return
+            begun = CopyAhead(columns)
+            self._ahead = (*self._ahead[-1:], begun)
+        result: OnItsWay | BaseException
+        try:
+            result = self._copied(convert(columns))
+        except BaseException as error:
+            result = error
+        with self._lock:
+            begun.result = result
+            self._done.ring()
 
-    def _copied(self, tensors: Tensors) -> Tensors:
-        with torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext():
+    def _copied(self, tensors: Tensors) -> OnItsWay:
+        if self._stream is None:
+            return OnItsWay(each(tensors, self._moved), None)
+        with torch.cuda.stream(self._stream):
             moved: Tensors = each(tensors, self._moved)
-            return moved
+            return OnItsWay(moved, self._stream.record_event())
 
     def _moved(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -51,18 +117,18 @@ class OnDevice:
         pinned = value.pin_memory() if self._stream is not None else value
         return pinned.to(self._device, non_blocking=True)
 
-    def _ready(self, tensors: Tensors) -> Tensors:
+    def _ready(self, batch: OnItsWay) -> Tensors:
         """Let the loop's stream wait for the copy, and the memory for that stream."""
-        if self._stream is not None:
+        if batch.copied is not None:
             here = torch.cuda.current_stream(self._device)
-            here.wait_stream(self._stream)
+            here.wait_event(batch.copied)
 
             def record(value: Any) -> None:
                 if isinstance(value, torch.Tensor):
                     value.record_stream(here)
 
-            each(tensors, record)
-        return tensors
+            each(batch.tensors, record)
+        return batch.tensors
 
 
 def on_device(name: str) -> OnDevice | None:

@@ -55,7 +55,7 @@ def conversion(
     convert: Callable[[dict[str, Any]], dict[str, Any]], device: OnDevice | OnMesh | None
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return what makes of columns a batch of the format, on the device."""
-    return convert if device is None else lambda columns: device.copy(convert(columns))
+    return convert if device is None else lambda columns: device.deliver(columns, convert, None)
 
 
 def mesh_copies(

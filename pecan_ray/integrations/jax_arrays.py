@@ -13,10 +13,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pecan_ray.engines.contract import is_plain
 from pecan_ray.errors import PlanError
-from pecan_ray.integrations.formats import each
+from pecan_ray.integrations.formats import Converter, each
 from pecan_ray.integrations.jax_shapes import OneShape, Shapes
 from pecan_ray.plan.operators import Batch, BucketByLength, Filter, FlatMap, Map, PaddedBatch, Plan, Unbatch
 from pecan_ray.plan.splits import Element
+from pecan_ray.runtime.client import BatchClient, ahead
 
 MAKE_BATCHES = (Batch, PaddedBatch, BucketByLength)
 CHANGE_ROWS = (Map, FlatMap, Filter, Unbatch)
@@ -35,6 +36,13 @@ class OnMesh:
         self._one_shape = OneShape() if jax.process_count() > 1 else None
         self._ahead: tuple[Any, Element | PlanError] | None = None
         """A batch that the training loop does not have yet, and its arrays, or why there are none."""
+
+    def deliver(self, columns: Element, convert: Converter, client: BatchClient | None) -> Element:
+        """Return a batch on the mesh, and begin to copy the next one if a client has it already."""
+        batch = self.take(columns) or self.copy(convert(columns))
+        if client is not None and (following := ahead(client)) is not None:
+            self.stage(following, convert(following))
+        return batch
 
     def stage(self, columns: Any, batch: Element) -> None:
         """Begin to copy a batch that comes next, unless it is lost meanwhile; `columns` names it."""

@@ -7,6 +7,7 @@ reaches the training loop.
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import pickle
 import resource
@@ -107,8 +108,8 @@ class BatchClient:
         self.calls, self._reader = Calls(), BatchReader()
         self._lock = threading.Lock()
         """Guards the state and all below."""
-        self._served, self._told = Bell(), Bell()
-        """For the trainer's thread: there is an outcome; the job knows more of what the loop has."""
+        self._served, self._told, self._something_happened = Bell(), Bell(), Bell()
+        """For the loop's thread: there is an outcome, the job knows more of what it has; for one that looks ahead."""
         self._to_report = threading.Condition(self._lock)
         self.state = TrainerState(rank, world_size, self._incarnation, prefetch_bytes, time.monotonic())
         self._for_loop = ForLoop()
@@ -153,9 +154,7 @@ class BatchClient:
                 raise outcome.error
             finally:
                 del outcome  # or the error would hold this frame and the frame the error, and both the last batch
-        if not isinstance(outcome, Received):
-            return outcome if isinstance(outcome, events.EndOfEpoch) else None
-        return outcome
+        return outcome if isinstance(outcome, (Received, events.EndOfEpoch)) else None
 
     def took(self) -> None:
         """Note that the training loop has the batch that `next` has returned."""
@@ -164,11 +163,11 @@ class BatchClient:
         if received is not None:
             self._reader.taken(received.message)
 
-    def ahead(self) -> Element | None:
-        """Return the columns of the batch that is used next, if it has come; it is not taken by that."""
-        with self._lock:
-            head = self.state.queue.head
-            return self._for_loop.batches[head.id].columns if head is not None and not self.closed else None
+    def each_ahead(self, prepare: Callable[[Element], None]) -> None:
+        """Call a function, on a thread of its own, with each batch that is used next, once it has come."""
+        looks = functools.partial(self._guarded, functools.partial(_look_ahead, self, prepare))
+        self._threads.append(threading.Thread(target=looks, name="pecan-ahead", daemon=True))
+        self._threads[-1].start()
 
     def tell_all(self) -> int:
         """Wait until the job knows of all that was received; return how many batches the loop has."""
@@ -194,8 +193,8 @@ class BatchClient:
             self._handle(events.TrainerClosed())
             self.closed = True
             streams = list(self._streams.values())
-            self._served.ring()
-            self._told.ring()
+            for bell in (self._served, self._told, self._something_happened):
+                bell.ring()
             self._to_report.notify_all()
         self.calls.close()
         for stream in streams:
@@ -225,6 +224,7 @@ class BatchClient:
             self._to_report.notify()
         if self.state.over or isinstance(event, events.ReportAnswered):
             self._told.ring()
+        self._something_happened.ring()
 
     def _perform(self, instruction: events.TrainerInstruction) -> None:
         if isinstance(instruction, (events.HandOver, events.EndOfEpoch, events.EndOfData, events.RaiseError)):
@@ -345,6 +345,29 @@ class BatchClient:
                 self._controller.report, pickle.dumps(report), meanwhile=lambda: self._happened(events.TrainerTime())
             )
             self._orders_came(answer, report.number)
+
+
+def ahead(client: BatchClient) -> Element | None:
+    """Return the columns of the batch that is used next, if it has come; it is not taken by that."""
+    with client._lock:
+        head = client.state.queue.head
+        return client._for_loop.batches[head.id].columns if head is not None and not client.closed else None
+
+
+def _look_ahead(client: BatchClient, prepare: Callable[[Element], None]) -> None:
+    seen: int | None = None
+    while True:
+        with client._lock:
+            if client.closed:
+                return
+            head = client.state.queue.head
+            columns = client._for_loop.batches[head.id].columns if head is not None and head.id != seen else None
+        if head is None or columns is None:
+            client._something_happened.wait()
+            continue
+        seen = head.id
+        prepare(columns)
+        del columns  # while this waits its memory is the loop's alone
 
 
 def has_left(client: BatchClient, epoch: int) -> bool:

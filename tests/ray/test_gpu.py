@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from tests.ray.waiting import until
 
 torch: Any = pytest.importorskip("torch")
 
@@ -42,6 +44,23 @@ def test_batches_of_torch_on_the_gpu_hold_what_they_held_however_long_they_are_k
         assert torch.equal(batch["x"], batch["i"][:, None].float().expand(-1, WIDTH))
         rows = batch["i"].double()
         assert torch.allclose(busy.double(), WIDTH * rows[:, None] * rows, rtol=1e-2)
+
+
+def test_what_comes_during_a_step_is_pinned_and_copied_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: Any = pytest.importorskip("pecan_ray.integrations.devices")
+    copied, by = devices.OnDevice._copied, []
+
+    def noted(device: Any, tensors: Any) -> Any:
+        by.append(threading.current_thread().name)
+        return copied(device, tensors)
+
+    monkeypatch.setattr(devices.OnDevice, "_copied", noted)
+    with pipe().iter_batches(format="torch", device="cuda", workers=pecan.Workers(local=2)) as batches:
+        next(batches)
+        for number in range(2, 12):
+            until(lambda: len(by) == number, "the next batch is not copied during the step")  # noqa: B023  # at once
+            assert next(batches)["x"].is_cuda
+    assert sorted(by[:11]) == ["MainThread", *["pecan-ahead"] * 10], "the first one alone was waited for"
 
 
 def test_a_state_leaves_out_what_was_only_copied_ahead() -> None:

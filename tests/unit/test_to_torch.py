@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -110,13 +112,95 @@ def test_batches_go_to_a_device_and_what_is_no_tensor_stays() -> None:
         assert batch["x"].device.type == "meta" and batch["x"].shape == (2, 3) and isinstance(batch["name"][0], str)
 
 
-def test_a_staged_copy_is_taken_for_its_own_batch_only() -> None:
-    copies = devices.on_device("meta")
-    mine, other = {"x": torch.ones(2)}, {"x": torch.ones(3)}
-    copies.stage(mine, mine)
-    assert copies.take(mine)["x"].shape == (2,) and copies.take(mine) is None, "once"
-    copies.stage(mine, mine)
-    assert copies.take(other) is None and copies.take(mine) is None, "another one came: it was given back"
+class Ahead:
+    """A client of which a test says which batch the thread that looks ahead has met."""
+
+    def each_ahead(self, prepare: Any) -> None:
+        self.prepare = prepare
+
+    def meets(self, columns: Any) -> threading.Thread:
+        thread = threading.Thread(target=self.prepare, args=(columns,), name="ahead")
+        thread.start()
+        return thread
+
+
+class Copies:
+    """A device that notes which thread copies to it, and waits where a test wants it to."""
+
+    def __init__(self) -> None:
+        self.device, self.client = devices.OnDevice(torch.device("cpu")), Ahead()
+        self.by: list[str] = []
+        self.may_copy, self.begun = threading.Event(), threading.Event()
+        self.may_copy.set()
+
+    def take(self, columns: Any) -> Any:
+        return self.device.deliver(columns, self.convert, self.client)
+
+    def convert(self, columns: Any) -> Any:
+        self.by.append(threading.current_thread().name)
+        self.begun.set()
+        assert self.may_copy.wait(60)
+        if "broken" in columns:
+            raise ValueError("it cannot be copied")
+        return {name: torch.from_numpy(value) for name, value in columns.items()}
+
+
+def numbered(*numbers: int) -> list[dict[str, Any]]:
+    return [{"i": np.full(2, number)} for number in numbers]
+
+
+def test_the_next_batch_is_copied_on_a_thread_of_its_own_and_waited_for() -> None:
+    copies, (first, second, third) = Copies(), numbered(1, 2, 3)
+    assert copies.take(first)["i"].tolist() == [1, 1]
+    copies.client.meets(second).join()
+    assert copies.take(second)["i"].tolist() == [2, 2]
+    copies.may_copy.clear()
+    copies.begun.clear()
+    copies.client.meets(third)
+    assert copies.begun.wait(60)
+    with ThreadPoolExecutor(1) as loop:
+        taken = loop.submit(copies.take, third)
+        assert not taken.done()
+        copies.may_copy.set()
+        assert taken.result(60)["i"].tolist() == [3, 3]
+    assert copies.by == ["MainThread", "ahead", "ahead"]
+
+
+def test_a_batch_that_the_loop_has_taken_before_is_not_copied_again() -> None:
+    copies, (first, second) = Copies(), numbered(1, 2)
+    assert copies.take(first)["i"].tolist() == [1, 1]
+    assert copies.take(second)["i"].tolist() == [2, 2]
+    copies.client.meets(second).join()
+    assert copies.by == ["MainThread", "MainThread"]
+
+
+def test_the_thread_may_see_the_next_batch_before_the_loop_has_taken_the_copy_of_one() -> None:
+    copies, (first, second, third) = Copies(), numbered(1, 2, 3)
+    copies.take(first)
+    copies.client.meets(second).join()
+    copies.client.meets(third).join()
+    assert [int(copies.take(one)["i"][0]) for one in (second, third)] == [2, 3]
+    assert copies.by == ["MainThread", "ahead", "ahead"], "each once"
+
+
+def test_a_copy_of_a_batch_that_was_lost_is_given_to_no_other_one() -> None:
+    copies, (first, lost, other) = Copies(), numbered(1, 2, 3)
+    copies.take(first)
+    copies.client.meets(lost).join()
+    assert copies.take(other)["i"].tolist() == [3, 3]
+    copies.client.meets(lost).join()
+    copies.client.meets(other).join()
+    assert copies.take(other)["i"].tolist() == [3, 3]
+
+
+def test_an_error_of_a_copy_ahead_comes_where_its_batch_would() -> None:
+    copies, (first, third), broken = Copies(), numbered(1, 3), {"broken": np.ones(1)}
+    copies.take(first)
+    copies.client.meets(broken).join()
+    with pytest.raises(ValueError, match="it cannot be copied"):
+        copies.take(broken)
+    copies.client.meets(third).join()
+    assert copies.take(third)["i"].tolist() == [3, 3]
 
 
 @pytest.mark.parametrize(
