@@ -239,7 +239,7 @@ class Ledger:
 
     def regrouping(self) -> bool:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
-        return bool(self.leftovers.groups) or any(one.regroups for one in self.workers.values())
+        return self.leftovers.for_ranks or any(one.regroups for one in self.workers.values())
 
     def _all_made(self) -> bool:
         """Tell whether the trainers have all batches of the whole plan."""

@@ -23,10 +23,10 @@ class Group:
 class Leftovers:
     """The undelivered rest of an epoch, and the groups that it is distributed in.
 
-    What workers return when they have no more leases is dealt at once: as soon as it is a batch, any idle worker gets
-    a batch of it.  What fills none, or comes back a second time, waits until all else of the epoch is delivered.  Of
-    that, one trainer gets all as one group.  Several trainers get it in rounds, in each of which every rank gets one
-    group of equally many elements (one more at the most), so that no rank has a batch more than another one.
+    What workers return when they have no more leases is dealt at once: as soon as it is a batch for every trainer, any
+    idle worker gets a batch of it.  What fills none, or comes back a second time, waits until all else of the epoch is
+    delivered.  Of that, one trainer gets all as one group.  Several trainers get it in rounds, in each of which every
+    rank gets one group of equally many elements (one more at the most), so that no rank has a batch more than another.
     """
 
     def __init__(self, world_size: int, batch_size: int, *, only_full: bool) -> None:
@@ -46,6 +46,11 @@ class Leftovers:
     def __bool__(self) -> bool:
         return bool(self._pool or self._fresh or self.groups)
 
+    @property
+    def for_ranks(self) -> bool:
+        """Whether groups wait that are each for a certain trainer."""
+        return any(group.rank is not None for group in self.groups)
+
     def places(self) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
         """Yield the positions that are here."""
         yield from ((held.lease.key, held.missing) for held in (*self._pool.values(), *self._fresh.values()))
@@ -60,12 +65,13 @@ class Leftovers:
             self._fresh_units += len(by_element(replace(lease, spans=(span,)))) if deal else 0
 
     def deal(self) -> None:
-        """Make groups of what may be dealt, a batch each, as far as it goes."""
-        if self._fresh_units < self._batch_size:
+        """Make groups of what may be dealt, a batch each, as far as there is one for every trainer."""
+        round_size = self._batch_size * self._world_size
+        if self._fresh_units < round_size:
             return
         units = [unit for lease in self._taken(self._fresh) for unit in by_element(lease)]
         self._fresh_units = 0
-        full = len(units) // self._batch_size * self._batch_size
+        full = len(units) // round_size * round_size
         for first in range(0, full, self._batch_size):
             self.groups.append(_group(None, units[first : first + self._batch_size]))
         for unit in units[full:]:

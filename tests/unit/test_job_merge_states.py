@@ -17,7 +17,7 @@ from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.simulator.protocol import play_seeds
 
 WIDTH = 1 << OUTPUT_BITS
-MERGED, SEEDS = "pecan_ray.simulator.protocol.saved.merge_states", range(700)
+MERGED, SEEDS = "pecan_ray.simulator.protocol.saved.merge_states", range(1000, 1600)
 
 
 def test_ranks_that_are_cut_off_out_of_step_go_on_with_what_none_of_them_has_used(

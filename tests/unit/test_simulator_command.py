@@ -48,7 +48,7 @@ def test_what_a_report_says_of_workers_is_read_by_name_and_stays_an_object_in_js
         "threads": 2,
         "remote_bytes": 0,
         "node_bytes": 0,
-        "stages": {**asdict(StageSeconds()), "operators": []},
+        "stages": {**asdict(StageSeconds()), "operators": [], "in_processes": []},
         "hedged": 0,
         "hedges_won": 0,
     }
