@@ -261,7 +261,11 @@ def test_a_signal_that_ends_a_wait_loses_no_place_and_a_closed_iterator_knows_it
         return i
 
     def signal_when_it_waits() -> None:
-        until(lambda: begun.exists() and sys._current_frames()[main].f_code is Bell.wait.__code__, "it does not wait")
+        until(begun.exists, "nothing is held")
+        came = -1
+        while came < len(seen) or sys._current_frames()[main].f_code is not Bell.wait.__code__:
+            came = len(seen)
+            time.sleep(0.5)  # all that is not held comes meanwhile, or comes while the loop waits
         signal.pthread_kill(main, signal.SIGUSR1)
 
     def read_on(batches: Any) -> None:
