@@ -23,7 +23,7 @@ from pecan_ray.job.instructions import Instruction, Log
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 NUMBER = 8
 """Digits of each number in an entry's head;"""
 HEAD = 3 * NUMBER + 1
