@@ -72,6 +72,11 @@ class WorkerHoldings:
         return self.apart or self.dealt or self.rank is not None
 
     @property
+    def deals(self) -> bool:
+        """Whether what it returns may be dealt: nothing twice, nor pieces of a split that may hold no element."""
+        return not (self.dealt or self.apart)
+
+    @property
     def runs_apart(self) -> bool:
         """Whether it works on what is suspected of having killed other workers."""
         return self.apart and self.holds

@@ -152,7 +152,7 @@ class Ledger:
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
         returns = bool(state.refused) or not flush
         if returns:
-            self.leftovers.take_back(state, leftover, deal=not (state.dealt or self.shape.coordinated))
+            self.leftovers.take_back(state, leftover, deal=state.deals and not self.shape.coordinated)
         self._advance()
         return "return" if returns else "flush"
 
