@@ -485,6 +485,9 @@ class Batches(Generic[BatchT]):
         if self._state is None and (session.client.state.yielded or self._interrupted):
             try:
                 refuse_forked()
+                if not session.controller_answers():
+                    self._no_state = "it was closed while its controller did not answer"
+                    return
                 self._state = self.state_dict()
             except PecanError as error:
                 self._no_state = f"it was closed, and its last state could not be taken: {error.message}"

@@ -36,7 +36,7 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.regrouping import why_regrouped
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.plan.stretches import OpOrders, orders_in
-from pecan_ray.runtime import cluster
+from pecan_ray.runtime import cluster, leaving
 from pecan_ray.runtime.actors import actor
 from pecan_ray.runtime.calls import LOOK_S
 from pecan_ray.runtime.client import BatchClient, KeepBad
@@ -263,6 +263,18 @@ class Session:
                 )
             raise StateError("there is no state: the job does not know of all batches that were used.")
         return point, used
+
+    def controller_answers(self) -> bool:
+        """Tell whether the controller answers in the time that leaving it may take."""
+        calls = self.client.calls
+        try:
+            with LongWait(f"job {self.name}: {NO_ANSWER}"):
+                calls.result(calls.begin(self.controller.process_id), timeout_s=leaving.LEAVE_S)
+        except TimeoutError:
+            return False
+        except ray.exceptions.RayError:
+            return True  # it ended, or is started again: who asks for more is told so in time
+        return True
 
     def counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""
