@@ -17,6 +17,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import pecan_ray as pecan
+from pecan_ray.cli import main
 from pecan_ray.runtime.cluster import local_selector, why_unplaced
 from tests.ray.conftest import ROOT, living_actors
 from tests.ray.waiting import until
@@ -24,6 +25,13 @@ from tests.ray.waiting import until
 tune: Any = pytest.importorskip("ray.tune")
 pytestmark = pytest.mark.usefixtures("three_nodes")
 ROWS = 400
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_of_the_service(three_nodes: Any) -> Iterator[None]:
+    """The service stays until it is told to go."""
+    yield
+    assert main(["stop", "--force"]) == 0
 
 
 def pipeline(name: str) -> pecan.PecanPipeline:
