@@ -24,7 +24,7 @@ def copied_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The threads that have copied a batch to a device, which is this machine's memory as it is without a GPU."""
     by: list[str] = []
 
-    class Noted(devices.OnDevice):  # type: ignore[misc]
+    class Noted(devices.OnDevice):  # type: ignore[misc]  # torch is imported where it is installed
         def _copied(self, tensors: Any) -> Any:
             by.append(threading.current_thread().name)
             return super()._copied(tensors)

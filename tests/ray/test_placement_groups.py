@@ -101,7 +101,7 @@ def test_trials_share_a_pipeline_as_the_page_says(tmp_path: Path) -> None:
     until(lambda: not [name for name in living_actors() if "service" not in name], "an actor is left")
 
 
-class Steps(tune.Trainable):  # type: ignore[misc]
+class Steps(tune.Trainable):  # type: ignore[misc]  # Ray Tune is imported where it is installed
     """Keeps its iterator from step to step, and goes on from states."""
 
     def setup(self, config: dict[str, Any]) -> None:
