@@ -29,19 +29,27 @@ def setuptools_table() -> dict[str, Any]:
 
 
 def package_folders() -> Iterator[tuple[str, Path]]:
-    """Every package with the folder that it really lies in, found on the disk."""
+    """Every package, of data too, with the folder that it really lies in, found on the disk."""
     for path, folders, files in os.walk(ROOT / "pecan_ray", followlinks=True):
         folders[:] = [name for name in folders if name != "__pycache__"]
-        if any(name.endswith(".py") for name in files):
+        if any(name.endswith((".py", ".json")) for name in files):
             yield ".".join(Path(path).relative_to(ROOT).parts), Path(path).resolve()
 
 
+def packages_of_code() -> list[str]:
+    return [package for package, folder in package_folders() if any(folder.glob("*.py"))]
+
+
+def package_file(package: str) -> Path:
+    return ROOT.joinpath(*package.split("."), "__init__.py")
+
+
 def modules() -> list[str]:
-    """Paths below pecan_ray/ that a wheel must hold, each once."""
+    """Paths below pecan_ray/ of code and data that a wheel must hold, each once."""
     return sorted(
         "/".join([*package.split("."), file.name])
         for package, folder in package_folders()
-        for file in folder.glob("*.py")
+        for file in [*folder.glob("*.py"), *folder.glob("*.json")]
     )
 
 
@@ -61,6 +69,7 @@ def build_wheel(tree: Path) -> list[str]:
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(tree)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "is absent from the `packages` configuration" not in done.stdout + done.stderr
     (wheel,) = out.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()
@@ -92,7 +101,7 @@ def test_every_package_is_listed() -> None:
 
 
 def test_every_package_has_an_init() -> None:
-    assert [package for package, folder in package_folders() if not (folder / "__init__.py").is_file()] == []
+    assert [package for package in packages_of_code() if not package_file(package).is_file()] == []
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -109,7 +118,7 @@ def test_a_wheel_holds_every_module_once(tmp_path: Path, links: str) -> None:
             (tree / "pecan_ray" / name).unlink()
             (tree / "pecan_ray" / name).write_text(f"../{name}")
     names = build_wheel(tree)
-    assert sorted(name for name in names if name.endswith(".py")) == modules()
+    assert sorted(name for name in names if name.endswith((".py", ".json"))) == modules()
     assert "pecan_ray/py.typed" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"pecan_ray"}
 
@@ -141,7 +150,7 @@ def test_a_checkout_leaves_the_names_of_a_user_alone(tmp_path: Path) -> None:
 
 
 def test_importing_everything_leaves_no_bare_name() -> None:
-    names = [package for package, _ in package_folders() if "tensorflow" not in package]
+    names = [package for package in packages_of_code() if "tensorflow" not in package]
     code = (
         "import importlib, sys\n"
         f"for name in {names!r}: importlib.import_module(name)\n"
