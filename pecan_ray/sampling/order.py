@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pecan_ray.sampling.randomness import random_key
+from pecan_ray.sampling.randomness import splits_key
 
 _BLOCK = 1 << 15
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -26,7 +26,7 @@ def shuffled(
     (Steele, Lea and Flood, OOPSLA 2014), twice with a key.  That is a bijection: what is sorted are its words alone,
     and the indices come out of them again, in a third of the time of a sort of places.
     """
-    first, second = (np.uint64(word) for word in random_key(seed, epoch, repetition, branch, 0, 0, 0, "order"))
+    first, second = (np.uint64(word) for word in splits_key(seed, epoch, repetition, branch))
     words = indices.astype(np.uint64)
     for block in _blocks(words):
         block += first

@@ -1,4 +1,9 @@
-"""Random numbers that depend on the element and the operator alone, not on who computes them or when."""
+"""Keys: what each use of randomness depends on, and nothing else.  Every key of the package is made here.
+
+A key holds a seed, the pass (epoch and repetition), the operator, and of an element its origin.  It does not depend on
+workers, threads, batch sizes or the order of the work.  A seed that the user gives to an operator replaces the job's
+seed, the operator's name and the source's number: equal seeds give equal draws.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,17 @@ import hashlib
 import struct
 import sys
 import threading
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from numpy.random.bit_generator import ISeedSequence
+
+from pecan_ray.plan.operators import Shuffle
+from pecan_ray.plan.splits import Lease
+
+Key: TypeAlias = tuple[int, int]
+"""Two unsigned 64-bit numbers."""
 
 _KEY = struct.Struct("<qqqqqqq")
 _WORDS = struct.Struct("<QQ")
@@ -21,8 +32,8 @@ _OURS = 3
 
 def random_key(
     seed: int, epoch: int, repetition: int, branch: int, split: int, element: int, output: int, op: str
-) -> tuple[int, int]:
-    """Return two unsigned 64-bit numbers that stand for one use of randomness; equal arguments, equal numbers."""
+) -> Key:
+    """Return the key of one use of randomness; equal arguments, equal keys."""
     numbers = (seed, epoch, repetition, branch, split, element, output)
     try:
         words = _KEY.pack(*numbers)
@@ -30,6 +41,50 @@ def random_key(
         words = _KEY.pack(*map(_signed, numbers))
     first, second = _WORDS.unpack(hashlib.blake2b(words + op.encode(), digest_size=16).digest())
     return first, second
+
+
+def element_key(seed: int, lease: Lease, element: int, output: int, op: str) -> Key:
+    """Return the key of the draws that an operator makes for an element, or for an output of `flat_map`."""
+    return random_key(seed, lease.epoch, lease.repetition, lease.branch, lease.split.index, element, output, op)
+
+
+def graph_element_key(seed: int, lease: Lease, element: int) -> Key:
+    """Return the part of an element's key that travels with it through a TensorFlow graph."""
+    return random_key(seed, lease.epoch, lease.repetition, lease.branch, lease.split.index, element, 0, "")
+
+
+def graph_operator_key(op: str) -> Key:
+    """Return the part that an operator of a TensorFlow graph adds to an element's key."""
+    return random_key(0, 0, 0, 0, 0, 0, 0, op)
+
+
+def shuffle_key(op: Shuffle, seed: int, epoch: int, repetition: int = 0) -> Key:
+    """Return the key by which a shuffle draws from its buffer in one pass.
+
+    Args:
+        op: the shuffle; its own seed, if it has one, replaces the job's seed and the operator's name.
+        seed: the job's.
+        epoch: of the pass.
+        repetition: how often the shuffle has begun anew before in this epoch.
+    """
+    if op.seed is None:
+        return random_key(seed, epoch, repetition, 0, 0, 0, 0, op.name)
+    return random_key(op.seed, epoch, repetition, 0, 0, 0, 0, "shuffle")
+
+
+def splits_key(seed: int, epoch: int, repetition: int, branch: int) -> Key:
+    """Return the key by which the splits of a source are ordered in one pass."""
+    return random_key(seed, epoch, repetition, branch, 0, 0, 0, "order")
+
+
+def mix_key(seed: int, epoch: int, repetition: int = 0) -> Key:
+    """Return the key by which a mix draws from its inputs in one pass."""
+    return random_key(seed, epoch, repetition, 0, 0, 0, 0, "mix")
+
+
+def graph_seed(key: Key) -> int:
+    """Return the seed of an operator of tf.data, which takes 63 bits."""
+    return key[0] >> 1
 
 
 class _Key(ISeedSequence):
@@ -42,7 +97,7 @@ class _Key(ISeedSequence):
         return self._words
 
 
-def generator(key: tuple[int, int]) -> np.random.Generator:
+def generator(key: Key) -> np.random.Generator:
     """Return the generator that a function with a parameter `rng` is given: Philox with that key."""
     seed: Any = _Key(np.array(key, np.uint64))  # NumPy takes any ISeedSequence, its types only its own
     return np.random.Generator(np.random.Philox(seed))
@@ -58,7 +113,7 @@ class ThreadGenerator(threading.local):
         self._bits = np.random.Philox(0)
         self._rng = np.random.Generator(self._bits)
 
-    def at(self, key: tuple[int, int]) -> np.random.Generator:
+    def at(self, key: Key) -> np.random.Generator:
         """Return what `generator` returns; it is the calling thread's until it asks again.
 
         One that somebody has kept, or is still using further out, is left alone.

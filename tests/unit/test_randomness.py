@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pecan_ray
 from pecan_ray.engines.contract import Produced
 from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.operators import Shuffle
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease
-from pecan_ray.sampling.randomness import ThreadGenerator, generator, random_key
+from pecan_ray.sampling.randomness import ThreadGenerator, generator, random_key, shuffle_key
 from pecan_ray.sources import Arrays
 from tests.unit.engine_leases import run_engine, whole_leases
 
@@ -143,6 +147,25 @@ def key(**changes: Any) -> tuple[int, int]:
     base = {"seed": 1, "epoch": 2, "repetition": 3, "branch": 4, "split": 5, "element": 6, "output": 7, "op": "op"}
     arguments: dict[str, Any] = {**base, **changes}
     return random_key(**arguments)
+
+
+def test_keys_are_made_in_one_module_alone() -> None:
+    """Other modules ask for the key of a certain use, so that equal uses have equal keys in all engines."""
+    folder = Path(pecan_ray.__file__).parent
+    users = {path for path in folder.rglob("*.py") if re.search(r"\brandom_key\b", path.read_text())}
+    assert users == {folder / "sampling" / "randomness.py"}
+
+
+def test_a_users_seed_replaces_the_jobs_and_the_operators_name() -> None:
+    one, other = Shuffle(name="shuffle", buffer=5, seed=1), Shuffle(name="shuffle_2", buffer=9, seed=1)
+    assert shuffle_key(one, 7, 2, 3) == shuffle_key(other, 8, 2, 3)
+    assert len({shuffle_key(one, 7, epoch, repetition) for epoch in range(2) for repetition in range(2)}) == 4
+    assert shuffle_key(one, 7, 0) != shuffle_key(replace(one, seed=2), 7, 0)
+
+
+def test_without_a_users_seed_each_shuffle_and_each_job_draws_on_its_own() -> None:
+    one, other = Shuffle(name="shuffle", buffer=5), Shuffle(name="shuffle_2", buffer=5)
+    assert len({shuffle_key(one, 7, 0), shuffle_key(other, 7, 0), shuffle_key(one, 8, 0)}) == 3
 
 
 def test_a_key_follows_each_of_its_arguments() -> None:

@@ -29,7 +29,7 @@ from pecan_ray.options import OnError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, wants_rng
 from pecan_ray.plan.shape import name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, origin_of
-from pecan_ray.sampling.randomness import ThreadGenerator, random_key
+from pecan_ray.sampling.randomness import ThreadGenerator, element_key
 from pecan_ray.storage.local_errors import passes
 
 Call = Callable[..., Any]
@@ -356,22 +356,10 @@ class Chain:
 
     def _rng(self, op: ElementOp, item: Item, output: int) -> Any:
         """Return an operator's random numbers; those of several by name, for one that stands in their place."""
+        seed, lease, element = self._options.seed, item.lease, item.element
         if getattr(op.fn, "draws_by_name", False):
-            return lambda name: _generator.at(self._key(name, item, output))
-        return _generator.at(self._key(op.name, item, output))
-
-    def _key(self, name: str, item: Item, output: int) -> tuple[int, int]:
-        lease = item.lease
-        return random_key(
-            self._options.seed,
-            lease.epoch,
-            lease.repetition,
-            lease.branch,
-            lease.split.index,
-            item.element,
-            output,
-            name,
-        )
+            return lambda name: _generator.at(element_key(seed, lease, element, output, name))
+        return _generator.at(element_key(seed, lease, element, output, op.name))
 
     def _wrong_type(self, op: ElementOp, item: Item, result: Any, wanted: str) -> OutputTypeError:
         hint = ""

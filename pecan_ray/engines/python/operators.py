@@ -21,9 +21,9 @@ from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.errors import BatchShapeError, ElementError, PlanError
 from pecan_ray.options import OnError
-from pecan_ray.plan.operators import Batch, BucketByLength, Join, PaddedBatch, Unbatch
+from pecan_ray.plan.operators import Batch, BucketByLength, Join, PaddedBatch, Shuffle, Unbatch
 from pecan_ray.plan.splits import Lease, Split
-from pecan_ray.sampling.randomness import generator, random_key
+from pecan_ray.sampling.randomness import generator, mix_key, shuffle_key
 from pecan_ray.sampling.tail_rounds import of_rank, tail_rounds
 
 RunItem = Callable[[Item], list[Item]]
@@ -241,7 +241,7 @@ def _check_rows(item: Item, rows: int, made_by: str) -> None:
             )
 
 
-def shuffled(items: ItemIterator, buffer: int, seed: int, name: str) -> ItemIterator:
+def shuffled(items: ItemIterator, op: Shuffle, seed: int) -> ItemIterator:
     """Draw at random from a buffer that is kept full; each epoch draws differently."""
     rng: np.random.Generator | None = None
     held: list[Item] = []
@@ -250,9 +250,9 @@ def shuffled(items: ItemIterator, buffer: int, seed: int, name: str) -> ItemIter
             yield None
             continue
         if rng is None:
-            rng = generator(random_key(seed, item.lease.epoch, 0, 0, 0, 0, 0, name))
+            rng = generator(shuffle_key(op, seed, item.lease.epoch))
         held.append(item)
-        if len(held) >= buffer:
+        if len(held) >= op.buffer:
             place = int(rng.integers(len(held)))
             held[place], held[-1] = held[-1], held[place]
             yield held.pop()
@@ -370,7 +370,7 @@ def mixed(branches: Sequence[ItemIterator], join: Join, seed: int) -> ItemIterat
         for item, branch in zip(firsts, branches, strict=True)
     ]
     firsts.clear()
-    rng = generator(random_key(seed, epoch, 0, 0, 0, 0, 0, "mix"))
+    rng = generator(mix_key(seed, epoch))
     alive = list(range(len(streams)))
     drawn = 0
     while alive:

@@ -283,8 +283,7 @@ class ItemStream:
             # Else it is decided at the end of the epoch what becomes of a smaller batch.
             return operators.as_full(made) if counted else made
         if isinstance(op, Shuffle):
-            seed = self._options.seed if op.seed is None else op.seed
-            return operators.shuffled(items, op.buffer, seed, op.name)
+            return operators.shuffled(items, op, self._options.seed)
         if isinstance(op, Pack):
             return packed(items, op, self.undelivered, self._pool)
         if isinstance(op, Take):

@@ -43,7 +43,7 @@ from pecan_ray.plan.operators import (
     wants_rng,
 )
 from pecan_ray.plan.shape import last_batching, name_of_last, plan_shape
-from pecan_ray.sampling.randomness import random_key
+from pecan_ray.sampling.randomness import graph_seed, mix_key, shuffle_key
 
 logger = logging.getLogger(__name__)
 
@@ -134,9 +134,8 @@ class Graph:
             if join.kind == "mix":
                 shares = mixing.shares(join, self._epoch, [data is not None for data in branches])
                 first = join.stop == "first"
-                return tf.data.Dataset.sample_from_datasets(
-                    there, shares, self._seed("mix"), stop_on_empty_dataset=first
-                )
+                seed = graph_seed(mix_key(self._options.seed, self._epoch))
+                return tf.data.Dataset.sample_from_datasets(there, shares, seed, stop_on_empty_dataset=first)
             return there[0] if len(there) == 1 else _concatenated(there)
         except TypeError as error:
             raise PlanError(f"{join.kind}: the pipelines yield different columns or dtypes: {error}") from error
@@ -154,7 +153,7 @@ class Graph:
         if isinstance(op, Unbatch):
             return unbatched(self._in_rows(data, op, plan))
         if isinstance(op, Shuffle):
-            seed = self._seed(op.name) if op.seed is None else op.seed + self._epoch
+            seed = graph_seed(shuffle_key(op, self._options.seed, self._epoch))
             return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=False)
         if isinstance(op, Take):
             return data.take(op.count)
@@ -167,9 +166,6 @@ class Graph:
         if isinstance(op, Autocache):
             return data  # entries are kept by the python engine
         raise PlanError(f"{op.name}: the tensorflow engine does not know the operator {type(op).__name__}.")
-
-    def _seed(self, name: str) -> int:
-        return random_key(self._options.seed, self._epoch, 0, 0, 0, 0, 0, name)[0] >> 1
 
     # --- element operators ---------------------------------------------------------------------------------
 

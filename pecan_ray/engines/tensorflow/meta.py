@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pecan_ray.engines.positions import Part, join
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease
-from pecan_ray.sampling.randomness import random_key
+from pecan_ray.sampling.randomness import graph_element_key, graph_operator_key
 
 # Places in a row: the split and element; which of its outputs this is, [BEGIN, END); which of them are asked for,
 # [LOW, HIGH); two numbers that seed its random functions; the size of the batch that it is meant for, or 0.
@@ -44,8 +44,7 @@ def rows_of_run(lease: Lease, first: int, stop: int, seed: int | None) -> Rows:
 def _element_key(lease: Lease, element: int, seed: int | None) -> tuple[int, int]:
     if seed is None:
         return 0, 0
-    branch, repetition, split = lease.key
-    first, second = random_key(seed, lease.epoch, repetition, branch, split, element, 0, "")
+    first, second = graph_element_key(seed, lease, element)
     return _signed(first), _signed(second)
 
 
@@ -61,7 +60,7 @@ def parts_of(rows: Rows) -> list[Part]:
 
 def op_key(name: str) -> tuple[int, int]:
     """Return what an operator's name adds to an element's key."""
-    first, second = random_key(0, 0, 0, 0, 0, 0, 0, name)
+    first, second = graph_operator_key(name)
     return _signed(first), _signed(second)
 
 
