@@ -33,7 +33,7 @@ class OnMesh:
     def __init__(self, shardings: Any) -> None:
         """`shardings`: one for all columns, or one for each column by name."""
         self._shardings = shardings
-        self._one_shape = OneShape() if jax.process_count() > 1 else None
+        self._one_shape = OneShape(jax.process_index(), jax.process_count()) if jax.process_count() > 1 else None
         self._ahead: tuple[Any, Element | PlanError] | None = None
         """A batch that the training loop does not have yet, and its arrays, or why there are none."""
 

@@ -26,27 +26,50 @@ _numbers = itertools.count()
 class OneShape:
     """Checks that batches are like the first one, and the first one like that of process 0."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: int, processes: int) -> None:
+        """`process`: this one's number among the `processes` of JAX."""
+        self._process, self._processes = process, processes
         self._key = f"pecan_ray/shapes/{next(_numbers)}"
         self._first: Shapes | None = None
 
     def check(self, shapes: Shapes) -> None:
-        """Raise PlanError, naming the column, for a batch of another shape than the first one, here or in process 0."""
+        """Raise PlanError, naming the column, if a batch has another shape than the first one, here or elsewhere.
+
+        If the first batches differ, all processes raise the same error: none goes on to a step that waits for others.
+        """
         if self._first is None:
             self._agree(shapes)
             self._first = shapes
         else:
-            _must_be_alike(shapes, self._first, "the first batch")
+            mine = f"this batch of process {self._process}"
+            _must_be_alike(shapes, self._first, mine, "its first batch")
 
     def _agree(self, shapes: Shapes) -> None:
         store: Any = distributed.global_state.client
         if store is None:
             raise PlanError("sharding: several processes of JAX need jax.distributed.initialize() first.")
-        if jax.process_index() == 0:
-            store.key_value_set(self._key, json.dumps(dict(shapes)))
-            return
-        with LongWait("process 0 of JAX has no batch yet, with whose shapes those of this process are compared"):
-            _must_be_alike(shapes, json.loads(_from(store, self._key)), "the first batch of process 0")
+        verdict = f"{self._key}/verdict"
+        if self._process == 0:
+            store.key_value_set(verdict, json.dumps(self._differing(store, shapes)))
+        else:
+            store.key_value_set(self._key_of(self._process), json.dumps(dict(shapes)))
+        with LongWait("process 0 of JAX has not compared the first batches of all processes yet: one has none"):
+            differing = json.loads(_from(store, verdict))
+        if differing is not None:
+            process, others, first = differing
+            _must_be_alike(others, first, f"the first batch of process {process}", "that of process 0")
+
+    def _differing(self, store: Any, shapes: Shapes) -> tuple[int, Shapes, Shapes] | None:
+        """Return the first process whose batch differs from this one's, and both shapes; None if all are alike."""
+        for process in range(1, self._processes):
+            with LongWait(f"process {process} of JAX has no batch yet, whose shapes are compared with this process's"):
+                others: Shapes = json.loads(_from(store, self._key_of(process)))
+            if others != shapes:
+                return process, others, shapes
+        return None
+
+    def _key_of(self, process: int) -> str:
+        return f"{self._key}/{process}"
 
 
 def _from(store: Any, key: str) -> str:
@@ -58,12 +81,12 @@ def _from(store: Any, key: str) -> str:
                 raise
 
 
-def _must_be_alike(shapes: Shapes, others: Shapes, whose: str) -> None:
+def _must_be_alike(shapes: Shapes, others: Shapes, mine: str, whose: str) -> None:
     for name in (*shapes, *others):
         has, wants = (of.get(name, "no array") for of in (shapes, others))
         if has != wants:
             raise PlanError(
-                f"sharding: column {name!r} is {has} in this batch of process {jax.process_index()}, and {wants} in "
-                f"{whose}. With several processes of JAX all batches must have one shape: pad to a fixed one "
-                "(.padded_batch(n, shapes=...)), and let nothing behind the batch change how many rows it has."
+                f"sharding: column {name!r} is {has} in {mine}, and {wants} in {whose}. With several processes of JAX "
+                "all batches must have one shape: pad to a fixed one (.padded_batch(n, shapes=...)), and let nothing "
+                "behind the batch change how many rows it has."
             )

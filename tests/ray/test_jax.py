@@ -73,7 +73,7 @@ def test_two_processes_hold_each_its_part_of_every_batch() -> None:
     (rows, refused, *first), (*others, mine, uneven) = (json.loads(out.splitlines()[-1]) for out, _ in said)
     assert [rows, refused] == others, "each sees the whole of every batch"
     assert sorted(first[0] + mine) == list(range(40)), "without a sharding no process reads what another one has"
-    assert any("all batches must have one shape" in one for one in (first[1], uneven)), (first[1], uneven)
+    assert all("all batches must have one shape" in one for one in (first[1], uneven)), (first[1], uneven)
     assert len(rows) == 10
     for epoch in (rows[:5], rows[5:]):
         assert sorted(i for row in epoch for i in row) == list(range(40)), "no process reads what another one has"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,8 @@ from pecan_ray.sources import Arrays, Items
 
 jax: Any = pytest.importorskip("jax")
 jax_arrays: Any = pytest.importorskip("pecan_ray.integrations.jax_arrays")
+
+DEADLINE_S = 30.0
 
 P = jax.sharding.PartitionSpec
 
@@ -150,42 +155,73 @@ class Store:
 
     def __init__(self) -> None:
         self._held: dict[str, str] = {}
+        self._news = threading.Condition()
 
     def key_value_set(self, key: str, value: str) -> None:
-        assert key not in self._held, "one iterator, one key"
-        self._held[key] = value
+        with self._news:
+            assert key not in self._held, "one iterator, one key"
+            self._held[key] = value
+            self._news.notify_all()
 
     def blocking_key_value_get(self, key: str, timeout_ms: int) -> str:
-        return self._held[key]
+        with self._news:
+            assert self._news.wait_for(lambda: key in self._held, DEADLINE_S), key
+            return self._held[key]
 
 
 @pytest.fixture
-def two_processes(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function that lets what follows be done by one of two processes of JAX; their devices stay those of one."""
-    monkeypatch.setattr(jax_arrays.jax, "process_count", lambda: 2)
+def processes(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Any]]:
+    """A function that returns what each of several processes of JAX compares shapes with; their devices are one's."""
     shapes: Any = pytest.importorskip("pecan_ray.integrations.jax_shapes")
-    monkeypatch.setattr(shapes.distributed.global_state, "client", Store())
 
-    def become(process: int) -> Any:
-        monkeypatch.setattr(jax_arrays.jax, "process_index", lambda: process)
-        monkeypatch.setattr(shapes, "_numbers", iter([7]))
-        return shapes.OneShape()
+    def begin(count: int) -> list[Any]:
+        monkeypatch.setattr(jax_arrays.jax, "process_count", lambda: count)
+        monkeypatch.setattr(shapes.distributed.global_state, "client", Store())
+        monkeypatch.setattr(shapes, "_numbers", iter([7] * count))
+        return [shapes.OneShape(process, count) for process in range(count)]
 
-    return become
+    return begin
 
 
-def test_batches_of_several_processes_have_the_shape_of_the_first_one_of_process_0(two_processes: Any) -> None:
-    first, second = two_processes(0), two_processes(1)
-    two_processes(0)
+def first_check(one: Any, shapes: dict[str, str]) -> str:
+    """Return what a process is told of its first batch: "" if it may go on."""
+    try:
+        one.check(shapes)
+    except PlanError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [
+        ([{"ids": "float32[4, 16]"}] * 3, ""),
+        (
+            [{"ids": "float32[2]"}, {"ids": "float32[4]"}],
+            "'ids' is float32[4] in the first batch of process 1, and flo",
+        ),
+        ([{"ids": "i4[2]"}, {"ids": "i4[2]"}, {"ids": "i4[4]"}], "is i4[4] in the first batch of process 2, and i4[2]"),
+        ([{"ids": "i4[2]", "mask": "b[2]"}, {"ids": "i4[2]"}, {"ids": "i4[2]"}], "'mask' is no array in the first "),
+    ],
+)
+def test_if_first_batches_differ_all_processes_raise_the_same_error(
+    processes: Callable[[int], list[Any]], batches: list[dict[str, str]], words: str
+) -> None:
+    checks = processes(len(batches))
+    with ThreadPoolExecutor(len(batches)) as threads:
+        said = list(threads.map(first_check, checks, batches))
+    assert len(set(said)) == 1, "a process that goes on waits in its step for those that do not"
+    assert words in said[0] and bool(words) == bool(said[0])
+
+
+def test_later_batches_of_a_process_have_the_shape_of_its_first_one(processes: Callable[[int], list[Any]]) -> None:
+    (first,) = processes(1)
     first.check({"ids": "float32[4, 16]"})
     first.check({"ids": "float32[4, 16]"})
-    with pytest.raises(PlanError, match=r"'ids' is float32\[4, 9\] in .* and float32\[4, 16\] in the first batch\."):
+    with pytest.raises(PlanError, match=r"'ids' is float32\[4, 9\] in this .* 0, and float32\[4, 16\] in its first b"):
         first.check({"ids": "float32[4, 9]"})
-    with pytest.raises(PlanError, match=r"'mask' is bool\[4\] in .* of process 0, and no array in the first batch"):
+    with pytest.raises(PlanError, match=r"'mask' is bool\[4\] in .* of process 0, and no array in its first batch"):
         first.check({"ids": "float32[4, 16]", "mask": "bool[4]"})
-    two_processes(1)
-    with pytest.raises(PlanError, match=r"process 1, and float32\[4, 16\] in the first batch of process 0"):
-        second.check({"ids": "float32[4, 9]"})
 
 
 def test_shapes_are_those_of_columns_that_go_to_the_mesh(mesh: Any) -> None:
@@ -203,8 +239,10 @@ def test_shapes_are_those_of_columns_that_go_to_the_mesh(mesh: Any) -> None:
         lambda pipe: pipe.bucket_by_length([4], sizes=[4, 4], length="x", drop_remainder=True),
     ],
 )
-def test_lengths_of_their_own_are_refused_before_several_processes_begin(two_processes: Any, pad: Any) -> None:
-    two_processes(0)
+def test_lengths_of_their_own_are_refused_before_several_processes_begin(
+    processes: Callable[[int], list[Any]], pad: Any
+) -> None:
+    processes(2)
     with pytest.raises(
         PlanError, match=r"2 processes of JAX all must have batches of one shape, and '.*' pads each.*shapes={...}"
     ):
