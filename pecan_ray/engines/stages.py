@@ -84,8 +84,14 @@ class StageTally:
             self._working = working
             self._looked, self._cpu = self._clock(), self._cpu_clock()
 
-    def look(self, stages: Mapping[ThreadStage, int], threads: int) -> None:
-        """Take what threads do now for what they did since the last look."""
+    def look(self, stages: Mapping[ThreadStage, int], threads: int, locked: bool = False) -> None:
+        """Take what threads do now for what they did since the last look.
+
+        Args:
+            stages: Threads by their stage.
+            threads: Number of threads that the engine has for operators.
+            locked: Whether the thread that looks had to wait for Python's lock.
+        """
         with self._lock:
             if not self._working:
                 return
@@ -104,4 +110,5 @@ class StageTally:
                 blocked_s=spent if threads_in["blocked"] else 0.0,
                 operators=tuple((stage.operator, spent * n) for stage, n in stages.items() if stage.kind == "operator"),
                 in_processes=tuple(stage.operator for stage in stages if stage.in_process),
+                locked_s=spent if locked else 0.0,
             )

@@ -25,6 +25,8 @@ class StageSeconds:
     """Of threads in each operator, waiting inside of its function included."""
     in_processes: tuple[str, ...] = ()
     """Of these, the operators whose functions run in processes of their own (`processes=True`): `cpu_s` lacks those."""
+    locked_s: float = 0.0
+    """In which a thread that wanted Python's lock had to wait for it."""
 
     def __add__(self, other: StageSeconds) -> StageSeconds:
         operators: dict[str, float] = dict(self.operators)
@@ -39,6 +41,7 @@ class StageSeconds:
             self.blocked_s + other.blocked_s,
             tuple(operators.items()),
             tuple(sorted({*self.in_processes, *other.in_processes})),
+            self.locked_s + other.locked_s,
         )
 
     @property

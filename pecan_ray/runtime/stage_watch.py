@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from pecan_ray.engines.contract import Engine
 from pecan_ray.engines.stages import StageTally, ThreadStage, stages_now
+from pecan_ray.engines.thread_times import wait_and_probe_lock
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.transport.outbox import Outbox
 
@@ -35,8 +36,11 @@ class StageWatch:
             self._tally.work(False)
 
     def _keep_looking(self) -> None:
-        while not self._over.wait(self._tally.every_s):
+        while True:
+            locked = wait_and_probe_lock(self._over, self._tally.every_s)
+            if self._over.is_set():
+                return
             engine = self._engine()
             if engine is not None:
                 known = {**engine.stages(), Outbox.put.__code__: lambda _: ThreadStage("blocked")}
-                self._tally.look(stages_now(known), engine.threads)
+                self._tally.look(stages_now(known), engine.threads, locked)

@@ -24,9 +24,17 @@ def found(time: RunTime = WAITS, stages: StageSeconds = COMPUTES, **more: Any) -
 
 SLEEPS = StageSeconds(100, 200, 9, 1, 1, 0, (("fetch", 199.0),))
 READS = StageSeconds(100, 200, 20, 95, 5, 0, (("resize", 20.0),))
-LOCKED = StageSeconds(100, 1600, 101, 99, 5, 0, (("parse", 1400.0),))
+LOCKED = StageSeconds(100, 1600, 101, 99, 5, 0, (("parse", 1400.0),), locked_s=100.0)
 """Sixteen threads in a function of Python, and the source's reader, use one CPU together."""
-LOCKED_BY_FEW = StageSeconds(100, 200, 98, 97, 0, 0, (("parse", 180.0),))
+LOCKED_BY_FEW = StageSeconds(100, 200, 98, 97, 0, 0, (("parse", 180.0),), locked_s=90.0)
+LOCKED_BY_TWO = StageSeconds(100, 200, 99, 1, 2, 0, (("parse", 195.0),), locked_s=90.0)
+"""As measured: the reader is seen at its source now and then only."""
+LOCKED_BY_A_PART = StageSeconds(100, 1600, 500, 10, 5, 0, (("parse", 1580.0),), locked_s=98.0)
+"""Sixteen threads on sixteen CPUs need the lock for a fifth of their work."""
+STARVED = StageSeconds(100, 200, 110, 1, 2, 0, (("parse", 195.0),), locked_s=3.0)
+"""Two threads that release the lock, on a machine where others use the CPUs, too."""
+ALONE = StageSeconds(100, 100, 98, 10, 2, 0, (("parse", 97.0),), locked_s=99.0)
+"""A single thread holds the lock, and nobody waits for it."""
 IN_PROCESSES = StageSeconds(100, 200, 9, 5, 1, 0, (("parse", 199.0),), ("parse",))
 READS_BESIDE_A_LITTLE = StageSeconds(100, 200, 60, 95, 5, 0, (("resize", 60.0),))
 STACKS = StageSeconds(**FULL, batching_s=170, operators=(("f", 30.0),))
@@ -48,6 +56,10 @@ BLOCKED = StageSeconds(**FULL, blocked_s=80, operators=(("f", 30.0),))
         ("operator", "fetch", "operator fetch, which waits", {"stages": SLEEPS}),
         ("operator", "parse", "Python's lock, held by operator parse", {"stages": LOCKED}),
         ("operator", "parse", "let processes run parse (map(..., processes=True))", {"stages": LOCKED_BY_FEW}),
+        ("operator", "parse", "Python's lock, held by operator parse", {"stages": LOCKED_BY_TWO}),
+        ("operator", "parse", "Python's lock, held by operator parse", {"stages": LOCKED_BY_A_PART}),
+        ("operator", "parse", "the CPU, by operator parse", {"stages": STARVED}),
+        ("operator", "parse", "the CPU, by operator parse", {"stages": ALONE}),
         ("operator", "parse", "parse, in processes of its own: the trainer waited", {"stages": IN_PROCESSES}),
         ("storage", "", "use a faster disk", {"stages": READS}),
         ("storage", "", "use a faster disk", {"stages": READS_BESIDE_A_LITTLE}),

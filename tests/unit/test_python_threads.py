@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from typing import Any
@@ -16,8 +17,9 @@ import pytest
 from pecan_ray.engines.contract import EngineOptions, Slots
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.python import PythonEngine
-from pecan_ray.engines.python.threads import Threads, Tuner, cpu_times
+from pecan_ray.engines.python.threads import Threads, Tuner
 from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.thread_times import cpu_times, wait_and_probe_lock
 from pecan_ray.engines.tuning import ThreadLimits
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays
@@ -132,6 +134,34 @@ def test_a_thread_knows_how_long_it_was_on_a_cpu() -> None:
     after = cpu_times()
     assert after[0] - before[0] == pytest.approx(0.1, abs=0.05)
     assert after[1] >= before[1]
+
+
+def compute_in_python() -> None:
+    sum(i * i for i in range(10_000))
+
+
+def compute_without_the_lock() -> None:
+    zlib.compress(bytes(1 << 20))
+
+
+@pytest.mark.parametrize(("function", "locked"), [(compute_in_python, True), (compute_without_the_lock, False)])
+def test_a_thread_knows_whether_it_waited_for_pythons_lock(function: Callable[[], None], locked: bool) -> None:
+    over, never = threading.Event(), threading.Event()
+
+    def keep_computing() -> None:
+        while not over.is_set():
+            function()
+
+    busy = [threading.Thread(target=keep_computing) for _ in range(2)]
+    for thread in busy:
+        thread.start()
+    try:
+        waits = sum(wait_and_probe_lock(never, 0.01) for _ in range(20))
+    finally:
+        over.set()
+        for thread in busy:
+            thread.join()
+    assert waits >= 14 if locked else waits <= 6
 
 
 # --- tuned by the engine -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from pecan_ray.engines.contract import EngineOptions, Slot, Slots
 from pecan_ray.engines.counting import element_bytes
+from pecan_ray.engines.thread_times import cpu_times
 from pecan_ray.engines.tuning import ROUNDS, State, ThreadLimits, ThreadWindow, decide
 
 logger = logging.getLogger(__name__)
@@ -289,19 +290,6 @@ class ThreadClock(threading.local):
         self._cpu_s, self._queued_s = cpu_times()
         self.sampled = time.perf_counter()
         return self._cpu_s - before[0], self._queued_s - before[1]
-
-
-def cpu_times() -> tuple[float, float]:
-    """Return the seconds that the calling thread was on a CPU, and ready but in line for one.
-
-    The second is 0 where the system does not tell (``schedstat`` of Linux's proc file system does).
-    """
-    try:
-        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
-            running, waiting = file.read().split()[:2]
-    except (OSError, ValueError):
-        return time.thread_time(), 0.0
-    return int(running) / 1e9, int(waiting) / 1e9
 
 
 class TimedSlots:
