@@ -23,6 +23,7 @@ from pecan_ray.options import Config
 from pecan_ray.plan.arguments import positive
 from pecan_ray.plan.operators import Function, Plan
 from pecan_ray.plan.shape import keeps_source_order
+from pecan_ray.sources.hugging_face import HuggingFace
 from pecan_ray.sources.ray_dataset import RayDataset
 from pecan_ray.sources.tf_data import TfDataSource
 
@@ -155,8 +156,10 @@ class FrameworkMethods:
                 "streamed cannot be divided among workers: load it without streaming=True, or read its files by "
                 "pecan_ray.sources."
             )
-        numpy = dataset if dataset.format["type"] else dataset.with_format("numpy")
-        return cls.from_torch_dataset(numpy, name=name, seed=seed, config=config)
+        make: Callable[..., Self] = cls
+        if not dataset.format["type"]:
+            return make(HuggingFace(dataset), name=name, seed=seed, config=config)
+        return cls.from_torch_dataset(dataset, name=name, seed=seed, config=config)
 
     @classmethod
     def from_ray_dataset(

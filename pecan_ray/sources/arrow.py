@@ -60,7 +60,7 @@ def column_of(array: Any) -> Array:
     if _is_text(kind):
         with contextlib.suppress(pa.ArrowException):  # the list below tells what is wrong with the text
             return np.asarray(array.to_numpy(zero_copy_only=False))
-    return objects(_exact(array))
+    return objects(exact_values(array))
 
 
 def objects(values: Sequence[Any]) -> Array:
@@ -130,35 +130,35 @@ def _list_value(row: Any) -> Any:
     kind = inner.type
     if pa.types.is_floating(kind) or (_is_whole(kind) and not inner.null_count):
         return np.array(inner.to_numpy(zero_copy_only=False))
-    return array_or_list(_exact(inner))
+    return array_or_list(exact_values(inner))
 
 
 def _since_midnight(array: Any) -> Any:
     return array.cast(pa.int64()).cast(pa.duration("ns"))
 
 
-def _exact(array: Any) -> list[Any]:
+def exact_values(array: Any) -> list[Any]:
     """Return an array's values as Python's, but those that count nanoseconds as NumPy's."""
     kind = array.type
     if not _counts_nanoseconds(kind):
         values: list[Any] = array.to_pylist()
         return values
     if isinstance(array, pa.ExtensionArray):
-        return _exact(array.storage)
+        return exact_values(array.storage)
     if pa.types.is_dictionary(kind):
-        return _exact(array.dictionary_decode())
+        return exact_values(array.dictionary_decode())
     valid = array.is_valid().to_pylist()
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
-        rows = zip(*map(_exact, array.flatten()), strict=True)
+        rows = zip(*map(exact_values, array.flatten()), strict=True)
         return [dict(zip(names, row, strict=True)) if there else None for row, there in zip(rows, valid, strict=True)]
     if pa.types.is_map(kind):
-        pairs = (_exact(row.values) if there else () for row, there in zip(array, valid, strict=True))
+        pairs = (exact_values(row.values) if there else () for row, there in zip(array, valid, strict=True))
         return [
             [tuple(one.values()) for one in row] if there else None for row, there in zip(pairs, valid, strict=True)
         ]
     if kind.num_fields:
-        return [_exact(row.values) if there else None for row, there in zip(array, valid, strict=True)]
+        return [exact_values(row.values) if there else None for row, there in zip(array, valid, strict=True)]
     numbers = _since_midnight(array) if pa.types.is_time64(kind) else array
     return [one if there else None for one, there in zip(numbers.to_numpy(zero_copy_only=False), valid, strict=True)]
 

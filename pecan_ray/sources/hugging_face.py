@@ -16,22 +16,28 @@ import numpy as np
 from pecan_ray.errors import MissingExtraError, PlanError, SourceNotFoundError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.files import check_positive
+from pecan_ray.sources.hugging_face_numbers import exact_columns
 from pecan_ray.sources.memory import row_ranges
 from pecan_ray.storage import list_files
 
 ROWS_AT_ONCE = 64
 """Rows that are taken out of a table at a time: some are images."""
+WHOLE_TABLES = ("arrow", "pandas", "polars")
+"""Formats of `datasets` that give tables."""
 
 
 @dataclass(frozen=True, eq=False)
 class HuggingFace:
     """The rows of a `datasets.Dataset`, of one that ``save_to_disk`` has written, or of an `IterableDataset`.
 
-    Rows come in the data set's format, or as NumPy arrays where it has none.  A table is cut into row ranges; one that
-    is given by its folder is opened by each worker, so the folder must lie where all nodes see it, and one that is
-    given itself is sent to every worker (of what lies in files their names alone).  A streamed data set is cut into its
-    shards, each read from its beginning: what comes before the element that is asked for is read and left out.  It must
-    yield the same elements each time (no shuffling without a seed), and that its data has changed is not noticed.
+    Rows come in the data set's format, or as NumPy arrays where it has none: as ``with_format("numpy")`` gives them,
+    but numbers that it would change (float64, uint64, whole numbers beside nulls) are exact.
+
+    A table is cut into row ranges; one that is given by its folder is opened by each worker, so the folder must lie
+    where all nodes see it, and one that is given itself is sent to every worker (of what lies in files their names
+    alone).  A streamed data set is cut into its shards, each read from its beginning: what comes before the element
+    that is asked for is read and left out.  It must yield the same elements each time (no shuffling without a seed),
+    and that its data has changed is not noticed.
 
     Raises PlanError for what is no data set, and for several (a `DatasetDict`) of which `split` names none.
     """
@@ -74,10 +80,15 @@ class HuggingFace:
             yield from map(dict, itertools.islice(shard, start, None))
             return
         assert split.stop is not None
+        unformatted = not held.format["type"]
+        shown = held.with_format("numpy", columns=held.format["columns"]) if unformatted else held
         for first in range(split.start + start, split.stop, ROWS_AT_ONCE):
-            columns = held[first : min(first + ROWS_AT_ONCE, split.stop)]
+            rows = slice(first, min(first + ROWS_AT_ONCE, split.stop))
+            columns = {name: _values(column) for name, column in shown[rows].items()}
+            if unformatted:
+                columns.update(exact_columns(held.with_format("arrow", columns=held.format["columns"])[rows]))
             names = list(columns)
-            for row in zip(*map(_values, columns.values()), strict=True):
+            for row in zip(*columns.values(), strict=True):
                 yield dict(zip(names, row, strict=True))
 
     def num_elements(self) -> int | None:
@@ -112,8 +123,12 @@ class HuggingFace:
                 "HuggingFace needs a datasets.Dataset, an IterableDataset, or the folder that save_to_disk has "
                 f"written, but got {type(held).__name__}."
             )
-        if _is_table(held):
-            return held if held.format["type"] else held.with_format("numpy")
+        kind = held.format["type"] if _is_table(held) else getattr(held._formatting, "format_type", None)
+        if kind in WHOLE_TABLES:
+            raise PlanError(
+                f"HuggingFace: the data set's format is {kind!r}, which gives tables and not rows: pass "
+                "dataset.with_format(None)."
+            )
         return held
 
     def _opened(self) -> Any:

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError, SourceNotFoundError
+from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import HuggingFace
 from tests.source_contract import check_contract
+from tests.unit.test_hugging_face_numbers import assert_alike
 
 datasets = pytest.importorskip("datasets")
 
@@ -69,3 +72,34 @@ def test_a_format_that_it_has_stays() -> None:
 def test_what_is_no_data_set_is_refused(wrong: Any) -> None:
     with pytest.raises(PlanError, match=r"HuggingFace needs a datasets.Dataset, .* but got"):
         HuggingFace(wrong)
+
+
+@pytest.mark.parametrize("make", [HuggingFace, lambda held: next(PecanPipeline.from_hf_dataset(held).plan.sources())])
+def test_numbers_that_the_numpy_format_would_change_are_exact(make: Any) -> None:
+    columns = {"x": pa.array([[1 / 3]]), "id": pa.array([2**64 - 1], pa.uint64()), "n": pa.array([1], pa.int8())}
+    source = make(datasets.Dataset(pa.table(columns)))
+    (row,) = (row for split in source.splits() for row in source.read(split))
+    assert_alike(row, {"x": np.array([1 / 3]), "id": np.uint64(2**64 - 1), "n": np.int64(1)})
+
+
+def test_arrays_of_several_dimensions_are_exact() -> None:
+    features = datasets.Features({"x": datasets.Array2D((2, 2), "float64")})
+    held = datasets.Dataset.from_dict({"x": [[[1 / 3, 1.0], [2.0, 3.0]]]}, features=features)
+    source = HuggingFace(held)
+    (row,) = source.read(next(source.splits()))
+    assert_alike(row["x"], np.array([[1 / 3, 1.0], [2.0, 3.0]]))
+
+
+def test_columns_that_were_chosen_stay_chosen() -> None:
+    held = datasets.Dataset.from_dict({"x": [1 / 3], "y": [1]})
+    held.set_format(type=None, columns=["x"])
+    source = HuggingFace(held)
+    assert list(source.read(next(source.splits()))) == [{"x": np.float64(1 / 3)}]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_formats_that_give_tables_are_refused(kind: str, streamed: bool) -> None:
+    held = table().to_iterable_dataset() if streamed else table()
+    with pytest.raises(PlanError, match=f"the data set's format is '{kind}', which gives tables and not rows"):
+        HuggingFace(held.with_format(kind))
