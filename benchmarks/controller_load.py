@@ -50,6 +50,7 @@ from pecan_ray.runtime.controller import JobController
 from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.session import MOST_CALLS
 from pecan_ray.runtime.worker_actors import WorkerActors
+from pecan_ray.sampling.randomness import SplitOrder
 
 SETTLING_S = 15.0
 """After the trainers' first steps, so long nothing is measured: reports have fallen into step;"""
@@ -224,7 +225,9 @@ def loaded_job(members: tuple[int, int], splits: int, *, shuffled: bool = False)
     plan = pecan.PecanPipeline(source).batch(ELEMENTS).plan
     auto = AutoWorkers(max_local=0, min_remote=workers, max_remote=workers)
     options = IterOptions(epochs=None, workers=auto, world_size=trainers)
-    shape = LedgerShape(epochs=None, world_size=trainers, batch_size=ELEMENTS, shuffle_seed=0 if shuffled else None)
+    shape = LedgerShape(
+        epochs=None, world_size=trainers, batch_size=ELEMENTS, orders=(SplitOrder(0),) if shuffled else ()
+    )
     spec = JobSpec("controller-load", shape, auto)
     return Job(
         spec,

@@ -29,6 +29,7 @@ from pecan_ray.job.messages import AskAssignment, AskLeases, Assigned, EndAssign
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Split
+from pecan_ray.sampling.randomness import SplitOrder
 
 PAGE = 256
 LOT = 64
@@ -80,7 +81,7 @@ class Bench:
     def __init__(self, measured: SplitCosts) -> None:
         self._measured = measured
         self._job = JobState(
-            JobSpec("bench", LedgerShape(epochs=EPOCHS, shuffle_seed=3 if measured.shuffled else None)), 0
+            JobSpec("bench", LedgerShape(epochs=EPOCHS, orders=(SplitOrder(3),) if measured.shuffled else ())), 0
         )
         self._asked = 0
         for event in (events.TrainerCame(0, "t", "node"), events.RoomFound((("node", 1.0),), ())):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -40,6 +41,7 @@ from pecan_ray.pipeline_operators import OperatorMethods
 from pecan_ray.plan.arguments import natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.kinds import of_kind
+from pecan_ray.plan.moving_choices import why_choices_move
 from pecan_ray.plan.operators import (
     Join,
     Map,
@@ -63,6 +65,18 @@ if TYPE_CHECKING:
 
     from pecan_ray.integrations.jax_arrays import OnMesh
     from pecan_ray.runtime.share_session import ShareRequest
+
+
+logger = logging.getLogger("pecan_ray")
+
+_warned: set[tuple[str, str]] = set()
+"""Names of pipelines, and what was said of them."""
+
+
+def _warn_once(name: str, said: str) -> None:
+    if said and (name, said) not in _warned:
+        _warned.add((name, said))
+        logger.warning("%s: %s", name, said)
 
 
 class PecanPipeline(OperatorMethods, FrameworkMethods):
@@ -145,7 +159,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         set_patience(self._config.storage_patience_s)
         hedge_reads(self._config.hedged_reads)
         found: list[Element] = []
-        with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed)
+        with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed, as_listed=True)
         for element in with_limit:
             found.append(element)
             if len(found) == count:
@@ -367,6 +381,8 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             passes = counts.resume(parts, place, epoch, first_epoch=first, ended=ended)
             return replace(options, first_epoch=first), passes
         passes = counts.begin(parts, place, first_epoch)
+        if (options.epochs != 1 or passes.first_epoch) and not options.rank:
+            _warn_once(self._name, why_choices_move(self._plan))
         if not debug:
             anew = first_epoch is None and passes.first_epoch == 0 and not self._seeded
             remind_of_new_count(self._name, order.parts, counts, begins_anew=anew)

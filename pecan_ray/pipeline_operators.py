@@ -172,10 +172,21 @@ class OperatorMethods(ABC):
         )
         return alone._then(Pack(name=alone._unique("pack"), length=length, on=on, among=among, padding=padding))
 
-    def shuffle(self, buffer: int, seed: int | None = None) -> Self:
-        """Draw elements at random from a buffer per worker, and visit the splits in a random order."""
+    def shuffle(self, buffer: int, seed: int | None = None, reshuffle: bool = True) -> Self:
+        """Draw elements at random from a buffer per worker, and visit the splits in a random order.
+
+        Shuffles with equal seeds have equal orders over equally many elements, so that `zip` pairs what belongs
+        together: where one worker runs the pipeline (`zip`, `take`, `skip`), one with a `seed` draws from its buffer
+        alone, over the order of the source.
+
+        Args:
+            buffer: elements to draw from. As many as the source has give a uniformly random order.
+            seed: replaces the pipeline's seed.
+            reshuffle: draw another order in each pass. False: one order for all passes, also when the program is run
+                again, so that `take` and `skip` choose the same elements each time.
+        """
         buffer = positive("shuffle", buffer)
-        return self._then(Shuffle(name=self._unique("shuffle"), buffer=buffer, seed=seed))
+        return self._then(Shuffle(name=self._unique("shuffle"), buffer=buffer, seed=seed, reshuffle=reshuffle))
 
     def repeat(self, count: int | None = None) -> Self:
         """Pass over the data `count` times within one epoch; None: without end.
@@ -187,11 +198,17 @@ class OperatorMethods(ABC):
         return self._then(Repeat(name=self._unique("repeat"), count=count))
 
     def take(self, count: int) -> Self:
-        """Keep the first `count` elements (batches, behind `batch`).  One worker runs such a pipeline."""
+        """Keep the first `count` elements (batches, behind `batch`).  One worker runs such a pipeline.
+
+        Behind a shuffle these are others in each pass, unless it has ``reshuffle=False``.
+        """
         return self._then(Take(name=self._unique("take"), count=natural("take", count)))
 
     def skip(self, count: int) -> Self:
-        """Leave out the first `count` elements (batches, behind `batch`).  One worker runs such a pipeline."""
+        """Leave out the first `count` elements (batches, behind `batch`).  One worker runs such a pipeline.
+
+        Behind a shuffle these are others in each pass, unless it has ``reshuffle=False``.
+        """
         return self._then(Skip(name=self._unique("skip"), count=natural("skip", count)))
 
     def prefetch(self, count: int) -> Self:
@@ -217,7 +234,10 @@ class OperatorMethods(ABC):
     # --- joins ---------------------------------------------------------------------------------------------
 
     def zip(self, *others: Self) -> Self:
-        """Pair elements of several pipelines; their columns must differ.  One worker runs such a pipeline."""
+        """Pair elements of several pipelines; their columns must differ.  One worker runs such a pipeline.
+
+        Sides that are shuffled need equal seeds, ``shuffle(n, seed=1)``, for equal orders.
+        """
         return self._join("zip", others)
 
     def concat(self, *others: Self) -> Self:

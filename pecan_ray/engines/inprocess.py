@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.engines.users_order import UsersOrder, led_to
 from pecan_ray.errors import BatchShapeError, OrderError
+from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.options import EngineName, OnError
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Element, Lease, Source
+from pecan_ray.sampling.randomness import SplitOrder, split_orders
 from pecan_ray.sources.files import with_files_ahead
 from pecan_ray.storage import forget_ahead
 
 
 class AllLeases:
-    """Every split of every source, one after the other."""
+    """Every split of every source, one after the other, as a job deals them to the one worker that it has."""
 
-    def __init__(self, sources: Sequence[Source], epoch: int, repetitions: int | None) -> None:
-        self._streams = [self._walk(branch, source, epoch, repetitions) for branch, source in enumerate(sources)]
-
-    @staticmethod
-    def _walk(branch: int, source: Source, epoch: int, repetitions: int | None) -> Generator[Lease, None, None]:
-        for repetition in itertools.count() if repetitions is None else range(repetitions):
-            empty = True
-            for split in with_files_ahead(source, source.splits()):
-                empty = False
-                yield Lease(epoch, split, branch=branch, repetition=repetition)
-            if empty:
-                return
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        epoch: int,
+        repetitions: int | None,
+        orders: Sequence[SplitOrder | None] = (),
+    ) -> None:
+        """`orders`: how the splits of each source are shuffled; without them they come as listed."""
+        self._streams = [
+            _with_files_ahead(source, _walk(source, branch, order, epoch, repetitions))
+            for branch, (source, order) in enumerate(zip(sources, orders or [None] * len(sources), strict=True))
+        ]
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next split of a source."""
@@ -41,11 +44,42 @@ class AllLeases:
         """Do nothing: nobody asks."""
 
 
+def _walk(
+    source: Source, branch: int, order: SplitOrder | None, epoch: int, repetitions: int | None
+) -> Iterator[Lease]:
+    """Yield a source's leases of an epoch; the whole source is listed first where its splits are shuffled."""
+    listing = Listing()
+    queue = SplitQueue(listing, branch, order, passes=repetitions)
+    queue.begin(epoch, 0)
+    for split in source.splits():
+        listing.add([split])
+        if order is None:
+            yield from iter(queue.take, None)
+    listing.complete = True
+    yield from iter(queue.take, None)
+
+
+def _with_files_ahead(source: Source, leases: Iterator[Lease]) -> Iterator[Lease]:
+    """Yield leases; the files of the next ones are fetched meanwhile."""
+    leases, ahead = itertools.tee(leases)
+    for _, lease in zip(with_files_ahead(source, (lease.split for lease in ahead)), leases, strict=True):
+        yield lease
+
+
 def run_inprocess(
-    plan: Plan, *, engine: EngineName = "python", seed: int = 0, epoch: int = 0, on_error: OnError = "raise"
+    plan: Plan,
+    *,
+    engine: EngineName = "python",
+    seed: int = 0,
+    epoch: int = 0,
+    on_error: OnError = "raise",
+    as_listed: bool = False,
 ) -> Generator[Element, None, None]:
-    """Yield one epoch's batches (or elements) in the order of the source."""
-    for produced in run_produced(plan, engine=engine, seed=seed, epoch=epoch, on_error=on_error):
+    """Yield one epoch's batches (or elements) in the order of a job with ``order="strict"``.
+
+    `as_listed`: do not shuffle the splits, so that the first ones are read before the whole source is listed.
+    """
+    for produced in run_produced(plan, engine=engine, seed=seed, epoch=epoch, on_error=on_error, as_listed=as_listed):
         if produced.rows:
             yield produced.columns
 
@@ -58,8 +92,9 @@ def run_produced(
     epoch: int = 0,
     on_error: OnError = "raise",
     users_order: UsersOrder | None = None,
+    as_listed: bool = False,
 ) -> Generator[Produced, None, None]:
-    """Yield one epoch's batches (or elements, of one row each) in the order of the source.
+    """Yield one epoch's batches (or elements, of one row each) in the order of a job with ``order="strict"``.
 
     What has no rows tells of bad elements only.
     With the python engine everything runs in the calling thread, and an exception of a user's function is raised
@@ -69,8 +104,10 @@ def run_produced(
     more over what was yielded before.
     """
     given = 0
+    orders = () if as_listed else split_orders(plan_shape(plan).shuffled, seed)
+    options = EngineOptions(seed=seed, order="strict", on_error=on_error, users_order=users_order)
     try:
-        for produced in _run(plan, engine, seed, epoch, on_error, users_order):
+        for produced in _run(plan, engine, options, epoch, orders):
             given += bool(produced.rows)
             yield produced
         return
@@ -78,7 +115,7 @@ def run_produced(
         if users_order is None:
             raise
         led = error
-    again = _run(users_order.plan, engine, seed, epoch, on_error, None)
+    again = _run(users_order.plan, engine, replace(options, users_order=None), epoch, orders)
     rest = _behind(again, given)
     first = next(rest, None)  # raises what the user's order raises
     users_order.go_back(led.message if isinstance(led, OrderError) else led_to(led))
@@ -96,11 +133,10 @@ def _behind(produced: Iterator[Produced], count: int) -> Iterator[Produced]:
 
 
 def _run(
-    plan: Plan, engine: EngineName, seed: int, epoch: int, on_error: OnError, users_order: UsersOrder | None
+    plan: Plan, engine: EngineName, options: EngineOptions, epoch: int, orders: Sequence[SplitOrder | None]
 ) -> Generator[Produced, None, None]:
     shape = plan_shape(plan)
-    leases = AllLeases(tuple(plan.sources()), epoch, shape.repetitions)
-    options = EngineOptions(seed=seed, order="strict", on_error=on_error, users_order=users_order)
+    leases = AllLeases(tuple(plan.sources()), epoch, shape.repetitions, orders)
     try:
         for produced in ENGINES[engine].load().run_here(plan, options, leases):
             if produced.rows and produced.partial and shape.drop_remainder:

@@ -275,7 +275,8 @@ def padded_elements(pipe: Any) -> list[Any]:
     before = before_padding(pipe.plan)
     if before is None:
         return []
-    return list(itertools.islice(run_inprocess(before, engine=pipe.engine, seed=pipe.seed), PADDED_AT_LEAST))
+    elements = run_inprocess(before, engine=pipe.engine, seed=pipe.seed, as_listed=True)
+    return list(itertools.islice(elements, PADDED_AT_LEAST))
 
 
 def must_be_options(

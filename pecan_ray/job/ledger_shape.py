@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pecan_ray.options import Sharding, Visitation
+from pecan_ray.sampling.randomness import SplitOrder
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,8 @@ class LedgerShape:
     world_size: int = 1
     batch_size: int = 1
     drop_remainder: bool = False
-    shuffle_seed: int | None = None
-    """Shuffle the order of the splits, anew in each epoch; None: as listed."""
-    as_listed: tuple[int, ...] = ()
-    """Branches whose splits stay in the order as listed even so: which elements are used depends on it."""
+    orders: tuple[SplitOrder | None, ...] = ()
+    """How the splits of each branch are shuffled; None: as listed, and so are all where there are no orders."""
     serial: bool = False
     """The plan cannot be cut: one worker gets every split of an epoch, in order."""
     in_order: bool = False
@@ -50,6 +49,11 @@ class LedgerShape:
         return epoch - self.first_epoch
 
     @property
+    def shuffles(self) -> bool:
+        """Whether the splits of some branch are shuffled."""
+        return any(order is not None for order in self.orders)
+
+    @property
     def one_at_a_time(self) -> bool:
         """Whether one worker at a time runs the plan."""
         return self.serial or self.in_order
@@ -62,7 +66,7 @@ class LedgerShape:
     @property
     def any_order(self) -> bool:
         """Whether splits are shuffled, and no result hangs on the order in which they come."""
-        return self.shuffle_seed is not None and not self.one_at_a_time
+        return self.shuffles and not self.one_at_a_time
 
     @property
     def groups(self) -> int:

@@ -44,8 +44,8 @@ class Queues:
     def _of_share(self, share: tuple[int, int]) -> list[SplitQueue]:
         """Return a queue for each source."""
         shape = self._shape
-        seeds = [None if i in shape.as_listed else shape.shuffle_seed for i in range(shape.branches)]
-        queues = [SplitQueue(one, i, seeds[i], share, shape.repetitions) for i, one in enumerate(self.listings)]
+        orders = shape.orders or (None,) * shape.branches
+        queues = [SplitQueue(one, i, orders[i], share, shape.repetitions) for i, one in enumerate(self.listings)]
         for queue in queues:
             queue.begin(self._epoch, 0)
         return queues
@@ -216,7 +216,7 @@ class Queues:
 
     def take(self, worker: str, branch: int, wanted: WantedSplits = None) -> Lease | NoLease:
         """Return the next lease of a branch for a worker, `wanted` ones first; "wait" while more are being listed."""
-        if self._shape.serial and self._shape.shuffle_seed is not None and not self.listed:
+        if self._shape.serial and self._shape.shuffles and not self.listed:
             return "wait"  # what is drawn before would come in another order when it must be made again
         own = self._own.get(worker)
         for queue in ([own[branch]] if own else []) + self._shared[branch]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pecan_ray.job.resume_point import Cursor, Rest
 from pecan_ray.plan.splits import Lease, LeaseKey, Split
 from pecan_ray.sampling.order import shuffled
+from pecan_ray.sampling.randomness import SplitOrder
 
 _values = attrgetter(*(field.name for field in fields(Split) if field.name != "index"))
 MANY = 1 << 40
@@ -31,6 +32,7 @@ MOST_SPLITS_FORESEEN = 1 << 17
 """The order of an epoch to come is made for so many splits at most: more of them last for so long that nobody minds
 how it begins."""
 Indices: TypeAlias = npt.NDArray[np.int64]
+Share: TypeAlias = tuple[int, int]
 
 
 class Listing:
@@ -69,13 +71,13 @@ class SplitQueue:
     """
 
     def __init__(
-        self, listing: Listing, branch: int, seed: int | None, share: tuple[int, int] = (0, 1), passes: int | None = 1
+        self, listing: Listing, branch: int, order: SplitOrder | None, share: Share = (0, 1), passes: int | None = 1
     ) -> None:
         """`share`: (k, n), only every n-th split from number k on; n = 0: only what is put back.
 
-        `passes`: so many in each epoch; None: no end.
+        `passes`: so many in each epoch; None: no end.  `order`: how splits are shuffled; None: they come as listed.
         """
-        self._listing, self._branch, self._seed, self._passes = listing, branch, seed, passes
+        self._listing, self._branch, self._shuffling, self._passes = listing, branch, order, passes
         self._first, self._step = share if share[1] else (sys.maxsize, 1)
         self._returned: deque[Lease] = deque()
         self._unlisted: list[Rest] = []
@@ -88,7 +90,7 @@ class SplitQueue:
         """Begin a pass: all splits wait again; what came back from the pass before still goes first."""
         self._epoch, self._repetition = epoch, repetition
         self._at = 0
-        self._order: range | Indices = range(0) if self._seed is None else np.empty(0, np.int64)
+        self._order: range | Indices = range(0) if self._shuffling is None else np.empty(0, np.int64)
         self._grown = array("q")
         self._passed: OrderedDict[int, int] = OrderedDict()
         """Offered and not taken, with their places in the order: the one that was looked at longest ago first."""
@@ -186,7 +188,7 @@ class SplitQueue:
 
         What was offered before is offered again when there is nothing else.  Without shuffling there are no offers.
         """
-        if self._seed is None:
+        if self._shuffling is None:
             return []
         offered: list[Split] = []
         again = deque(islice(self._passed, most))
@@ -209,8 +211,8 @@ class SplitQueue:
         if not self._listing.complete or self.splits > MOST_SPLITS_FORESEEN:
             return []
         order = np.arange(self._first, len(self._listing), self._step, dtype=np.int64)
-        if self._seed is not None:
-            order = shuffled(order, self._seed, epoch, 0, self._branch)
+        if self._shuffling is not None:
+            order = shuffled(order, self._shuffling, epoch, 0, self._branch)
         return [self._listing[int(index)] for index in order[:most]]
 
     def take(self, wanted: deque[int] | None = None, barred: Set[LeaseKey] = frozenset()) -> Lease | None:
@@ -269,7 +271,7 @@ class SplitQueue:
         while self._replay and self._replay[0][1] <= splits:
             begun, listed = self._replay.popleft()
             self._notice(listed, begun)
-        enough = self._seed is None or self._listing.complete or splits >= GROWTH * self._seen
+        enough = self._shuffling is None or self._listing.complete or splits >= GROWTH * self._seen
         if not self._replay and self._seen < splits and enough:
             self._notice(splits)
         if self._unlisted or self._missing:
@@ -277,13 +279,13 @@ class SplitQueue:
 
     def _notice(self, listed: int, begun: int | None = None) -> None:
         """Let splits join the order behind those that were begun."""
-        if self._seed is None:
+        if self._shuffling is None:
             self._order, self._seen = range(self._first, listed, self._step), listed
             return
         begun = self._at if begun is None else begun
         fresh = np.arange(self._seen, listed, self._step, dtype=np.int64)
         waiting = np.concatenate((self._order[begun:], fresh)) if begun < len(self._order) else fresh
-        waiting = shuffled(waiting, self._seed, self._epoch, self._repetition, self._branch)
+        waiting = shuffled(waiting, self._shuffling, self._epoch, self._repetition, self._branch)
         self._order = np.concatenate((self._order[:begun], waiting)) if begun else waiting
         self._seen += len(fresh) * self._step
         self._grown.extend((begun, listed))

@@ -90,8 +90,9 @@ def _settings(join: Join) -> str:
     return f"{join.weights} {join.stop}{changing}"
 
 
-def _fields(value: Op | Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+def _fields(op: Op) -> dict[str, Any]:
+    names = (field.name for field in dataclasses.fields(op))
+    return {name: getattr(op, name) for name in names if name not in op.unspelled}
 
 
 def _digest(text: str) -> str:

@@ -26,6 +26,11 @@ class Op:
 
     name: str
 
+    @property
+    def unspelled(self) -> frozenset[str]:
+        """Names of fields that fingerprints leave out."""
+        return frozenset()
+
 
 @dataclass(frozen=True, kw_only=True)
 class ElementOp(Op):
@@ -148,6 +153,14 @@ class Shuffle(Op):
 
     buffer: int
     seed: int | None = None
+    """The user's own; None: the job's, and the name, decide the draws."""
+    reshuffle: bool = True
+    """Whether each pass has another order."""
+
+    @property
+    def unspelled(self) -> frozenset[str]:
+        """Leave out of fingerprints what earlier versions did not have, where all is as it was for them."""
+        return frozenset() if self.seed is not None or not self.reshuffle else frozenset({"reshuffle"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,8 +41,8 @@ class PlanShape:
     """Passes over the splits within an epoch, where `repeat` can be run by repeating splits; None: no end."""
     batch_size: int
     """Elements in a batch; 1 where the plan does not batch."""
-    shuffled: tuple[bool, ...]
-    """Whether the order of a source's splits is shuffled too, for each source from left to right."""
+    shuffled: tuple[Shuffle | None, ...]
+    """The shuffle that orders a source's splits too, for each source from left to right; None: as listed."""
     drop_remainder: bool
     holds_back: bool
     """A plan that can be cut, whose workers keep elements back in a way that depends on all that came before: in
@@ -78,7 +78,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         serial=serial,
         repetitions=repetitions,
         batch_size=1 if batching is None else batching.most_rows,
-        shuffled=tuple(_shuffled(plan)),
+        shuffled=tuple(None if serial and _has_seed(op) else op for op in _shuffled(plan)),
         drop_remainder=batching is not None and batching.drop_remainder,
         holds_back=not serial and _holds_back(plan),
         regroups=not serial and bool(regroups_at(plan)),
@@ -87,20 +87,30 @@ def plan_shape(plan: Plan) -> PlanShape:
     )
 
 
-def _shuffled(plan: Plan, behind: bool = False) -> Iterator[bool]:
-    """Tell of each source whether a shuffle comes before anything that depends on the order of its elements.
+def _has_seed(op: Shuffle | None) -> bool:
+    """Tell whether a shuffle has a seed of its own.
+
+    In a plan that one worker runs, it draws from its buffer over the source's order alone: two of them with equal seeds
+    over equally many elements give one order, in however many files each has them, so that `zip` pairs what belongs
+    together.
+    """
+    return op is not None and op.seed is not None
+
+
+def _shuffled(plan: Plan, behind: Shuffle | None = None) -> Iterator[Shuffle | None]:
+    """Yield for each source the shuffle that comes before anything that depends on the order of its elements.
 
     What `take` and `skip` choose, and `zip` pairs, is what the user sees in the order as listed: a shuffle behind them
     mixes what is left.  `behind`: what holds for the elements that come out of the plan.
     """
     for op in plan.ops:
         if isinstance(op, (Shuffle, Take, Skip)):
-            behind = isinstance(op, Shuffle)
+            behind = op if isinstance(op, Shuffle) else None
             break
     head = plan.head
     if isinstance(head, Join):
         for branch in head.inputs:
-            yield from _shuffled(branch, behind and not _depends_on_order(head))
+            yield from _shuffled(branch, None if _depends_on_order(head) else behind)
     else:
         yield behind
 

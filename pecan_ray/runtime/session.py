@@ -49,6 +49,7 @@ from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.paid import PaidSoFar
 from pecan_ray.runtime.pickling import pickle_plan
 from pecan_ray.runtime.worker_actor import hiring
+from pecan_ray.sampling.randomness import split_orders
 from pecan_ray.storage import is_remote
 
 logger = logging.getLogger("pecan_ray")
@@ -340,8 +341,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         world_size=options.world_size,
         batch_size=shape.batch_size,
         drop_remainder=shape.drop_remainder,
-        shuffle_seed=seed if any(shape.shuffled) else None,
-        as_listed=tuple(i for i, shuffled in enumerate(shape.shuffled) if any(shape.shuffled) and not shuffled),
+        orders=split_orders(shape.shuffled, seed),
         serial=serial,
         in_order=one_sequence and not serial,
         coordinated=options.coordinated and options.world_size > 1,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pecan_ray.sampling.randomness import splits_key
+from pecan_ray.sampling.randomness import SplitOrder, splits_key
 
 _BLOCK = 1 << 15
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -17,7 +17,7 @@ _INVERSE_FIRST, _INVERSE_SECOND = (np.uint64(pow(factor, -1, 1 << 64)) for facto
 
 
 def shuffled(
-    indices: npt.NDArray[np.int64], seed: int, epoch: int, repetition: int, branch: int
+    indices: npt.NDArray[np.int64], order: SplitOrder, epoch: int, repetition: int, branch: int
 ) -> npt.NDArray[np.int64]:
     """Return splits' indices in the random order of a pass.
 
@@ -26,7 +26,7 @@ def shuffled(
     (Steele, Lea and Flood, OOPSLA 2014), twice with a key.  That is a bijection: what is sorted are its words alone,
     and the indices come out of them again, in a third of the time of a sort of places.
     """
-    first, second = (np.uint64(word) for word in splits_key(seed, epoch, repetition, branch))
+    first, second = (np.uint64(word) for word in splits_key(order, epoch, repetition, branch))
     words = indices.astype(np.uint64)
     for block in _blocks(words):
         block += first

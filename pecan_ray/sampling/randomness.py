@@ -11,6 +11,8 @@ import hashlib
 import struct
 import sys
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -67,14 +69,37 @@ def shuffle_key(op: Shuffle, seed: int, epoch: int, repetition: int = 0) -> Key:
         epoch: of the pass.
         repetition: how often the shuffle has begun anew before in this epoch.
     """
+    if not op.reshuffle:
+        epoch = repetition = 0
     if op.seed is None:
         return random_key(seed, epoch, repetition, 0, 0, 0, 0, op.name)
     return random_key(op.seed, epoch, repetition, 0, 0, 0, 0, "shuffle")
 
 
-def splits_key(seed: int, epoch: int, repetition: int, branch: int) -> Key:
+@dataclass(frozen=True)
+class SplitOrder:
+    """How the splits of a source are shuffled."""
+
+    seed: int
+    of_operator: bool = False
+    """Whether the seed is the shuffle's own, and not the job's: then sources with equal seeds have equal orders."""
+    reshuffle: bool = True
+    """Whether each pass has another order."""
+
+
+def split_orders(shuffles: Sequence[Shuffle | None], seed: int) -> tuple[SplitOrder | None, ...]:
+    """Return how the splits of each source are shuffled by its operator, if there is one; `seed`: the job's."""
+    return tuple(
+        None if op is None else SplitOrder(seed if op.seed is None else op.seed, op.seed is not None, op.reshuffle)
+        for op in shuffles
+    )
+
+
+def splits_key(order: SplitOrder, epoch: int, repetition: int, branch: int) -> Key:
     """Return the key by which the splits of a source are ordered in one pass."""
-    return random_key(seed, epoch, repetition, branch, 0, 0, 0, "order")
+    if not order.reshuffle:
+        epoch = repetition = 0
+    return random_key(order.seed, epoch, repetition, 0 if order.of_operator else branch, 0, 0, 0, "order")
 
 
 def mix_key(seed: int, epoch: int, repetition: int = 0) -> Key:

@@ -26,7 +26,9 @@ ROWS, SIZE, KILLED_AT, CUT_AT, GATE = 400, 8, 6, 15, 250
 
 
 def numbers(rows: int = ROWS, first: int = 0) -> pecan.PecanPipeline:
-    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(first, first + rows)), name="sequence", seed=5)
+    return pecan.PecanPipeline(
+        pecan.sources.Arrays(i=np.arange(first, first + rows), split_rows=50), name="sequence", seed=5
+    )
 
 
 def spread(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -88,6 +90,7 @@ def test_the_sequence_is_the_same_for_any_workers_whatever_dies_and_across_a_cut
         state = json.loads(json.dumps(it.state_dict()))
     got += values(pipe.iter_batches(workers=pecan.Workers(remote=1, local=0), state=state, **options))
     assert got == values(pipe.iter_batches(workers=pecan.Workers(local=1), first_epoch=0, **options))
+    assert got == values(pipe.iter_batches(debug=True, first_epoch=0, epochs=2)), "debug mode is one worker, too"
 
 
 @pytest.mark.slow

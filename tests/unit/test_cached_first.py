@@ -14,6 +14,7 @@ from pecan_ray.cache.store import EntryStore
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Split
 from pecan_ray.runtime.worker_questions import LEAST_LOOK
+from pecan_ray.sampling.randomness import SplitOrder
 from pecan_ray.storage import BlockCache, block_cache, company, digest, single_flight
 from pecan_ray.storage.company import PRESENT_S, RENEW_S, Company, dataset_of
 from pecan_ray.storage.ranges import FileRange
@@ -59,7 +60,7 @@ class ReadingJob:
         listing = Listing()
         listing.add([Split(index) for index in range(OBJECTS)])
         listing.complete = True
-        self.queue = SplitQueue(listing, 0, 1000 + number)
+        self.queue = SplitQueue(listing, 0, SplitOrder(1000 + number))
         self.cache, self._bucket, self._at_hand = cache, bucket, tuple[int, ...]()
         self.epoch, self.read, self.waits = 0, list[int](), begin_at
 

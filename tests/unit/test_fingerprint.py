@@ -23,7 +23,7 @@ import pytest
 
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.fingerprint import spelled_out
+from pecan_ray.plan.fingerprint import described, spelled_out
 from pecan_ray.sources import Arrays, Items
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +31,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def numbers(rows: int = 4) -> PecanPipeline:
     return PecanPipeline(Arrays(i=np.arange(rows)))
+
+
+def test_states_of_shuffles_whose_order_has_changed_are_refused_and_no_others() -> None:
+    """A shuffle with a seed of its own, and one that is fixed, has another order than in versions before."""
+    before = ("operator shuffle", "597c2e578947")
+    assert described(numbers().shuffle(9).plan)[1] == before
+    assert described(numbers().shuffle(9, seed=1).plan)[1] != ("operator shuffle", "84a4a2eaea91")
+    assert described(numbers().shuffle(9, reshuffle=False).plan)[1] != before
 
 
 def of(fn: Callable[..., Any]) -> str:

@@ -23,6 +23,7 @@ from pecan_ray.job.state import JobState
 from pecan_ray.job.trainer_events import TrainerEvent, TrainerInstruction
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Split
+from pecan_ray.sampling.randomness import SplitOrder
 from tests.unit.job_play import play
 
 TEXT = st.text(max_size=8) | st.sampled_from(["", "a\nb", "naïve", "\udc80", '"', "{}"])
@@ -180,7 +181,7 @@ def test_a_type_that_cannot_be_written_is_refused_when_it_is_met(monkeypatch: py
 
 SHAPES = [
     LedgerShape(epochs=2, batch_size=3),
-    LedgerShape(epochs=2, batch_size=3, world_size=3, shuffle_seed=1),
+    LedgerShape(epochs=2, batch_size=3, world_size=3, orders=(SplitOrder(1),)),
     LedgerShape(epochs=2, batch_size=2, world_size=2, serial=True),
 ]
 

@@ -15,6 +15,7 @@ from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.options import Visitation
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.sampling.randomness import SplitOrder
 from tests.unit.ledger_model import LedgerModel, everything
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=8)
@@ -62,7 +63,7 @@ def test_each_element_once_per_epoch_whatever_dies(
     sharding: Literal["dynamic", "static"],
     shuffled: bool,
 ) -> None:
-    shape = LedgerShape(epochs=3, batch_size=batch, sharding=sharding, shuffle_seed=5 if shuffled else None)
+    shape = LedgerShape(epochs=3, batch_size=batch, sharding=sharding, orders=(SplitOrder(5),) if shuffled else ())
     model = LedgerModel(shape, sizes, workers, seed)
     model.run(deaths)
     assert len(model.used[0]) == 3

@@ -23,6 +23,7 @@ from pecan_ray.job.split_queue import MOST_NAMES, MOST_SPLITS_FORESEEN, Listing,
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling import order
+from pecan_ray.sampling.randomness import SplitOrder
 from tests.unit.job_rig import JobRig
 
 SEED = 3
@@ -32,7 +33,7 @@ def queue_of(splits: int, seed: int | None = SEED, passes: int = 1) -> SplitQueu
     listing = Listing()
     listing.add([Split(index) for index in range(splits)])
     listing.complete = True
-    return SplitQueue(listing, 0, seed, passes=passes)
+    return SplitQueue(listing, 0, None if seed is None else SplitOrder(seed), passes=passes)
 
 
 def drain(queue: SplitQueue, most: int | None = None, wanted: tuple[int, ...] = ()) -> list[int]:
@@ -99,7 +100,7 @@ def test_an_offer_names_a_bounded_number_of_files() -> None:
     listing = Listing()
     listing.add([Split(index, files=("f",) * 300) for index in range(50)])
     listing.complete = True
-    queue = SplitQueue(listing, 0, SEED)
+    queue = SplitQueue(listing, 0, SplitOrder(SEED))
     assert len(queue.offer(50)) == -(-MOST_NAMES // 301)
     assert len(queue) == 50
 
@@ -113,7 +114,7 @@ def test_each_split_waits_once_whatever_is_offered_and_a_state_knows_it(
 ) -> None:
     """Pages, takings, returns and offers in any order: a split is either taken or waits, also in a run after this."""
     listing = Listing()
-    queue = SplitQueue(listing, 0, SEED)
+    queue = SplitQueue(listing, 0, SplitOrder(SEED))
     out: list[Lease] = []
     offered: list[int] = []
     back: list[int] = []
@@ -135,7 +136,7 @@ def test_each_split_waits_once_whatever_is_offered_and_a_state_knows_it(
         assert sorted(waiting + [lease.split.index for lease in out]) == list(range(len(listing)))
         assert len(queue) == len(waiting)
     again = Listing()
-    other = SplitQueue(again, 0, SEED)
+    other = SplitQueue(again, 0, SplitOrder(SEED))
     other.go_on(0, queue.cursor(), tuple(queue.rests()))
     again.add([Split(index) for index in range(len(listing))])
     again.complete = listing.complete = True
@@ -178,7 +179,7 @@ def test_the_test_of_evenness_finds_what_is_uneven() -> None:
 
 # --- jobs ---------------------------------------------------------------------------------------------------
 
-SHUFFLED = LedgerShape(shuffle_seed=SEED)
+SHUFFLED = LedgerShape(orders=(SplitOrder(SEED),))
 
 
 def test_a_worker_that_looks_is_offered_what_comes_next_and_gets_what_it_has_at_hand() -> None:
@@ -217,7 +218,11 @@ def test_so_many_splits_are_offered_at_most() -> None:
 
 @pytest.mark.parametrize(
     "shape",
-    [LedgerShape(), LedgerShape(in_order=True, shuffle_seed=SEED), LedgerShape(serial=True, shuffle_seed=SEED)],
+    [
+        LedgerShape(),
+        LedgerShape(in_order=True, orders=(SplitOrder(SEED),)),
+        LedgerShape(serial=True, orders=(SplitOrder(SEED),)),
+    ],
     ids=["not shuffled", "strict", "whole"],
 )
 def test_where_the_order_tells_on_the_result_nothing_is_offered(shape: LedgerShape) -> None:
@@ -266,7 +271,7 @@ def end_of_epoch(shape: LedgerShape, *, scheme: str = "s3://", workers: int = 1,
 @pytest.mark.parametrize("seed", [SEED, None])
 @pytest.mark.parametrize("epochs", [2, None])
 def test_a_worker_that_is_alone_is_told_what_the_next_epoch_begins_with(seed: int | None, epochs: int | None) -> None:
-    reply = end_of_epoch(LedgerShape(shuffle_seed=seed, epochs=epochs))
+    reply = end_of_epoch(LedgerShape(orders=(None if seed is None else SplitOrder(seed),), epochs=epochs))
     assert isinstance(reply, NoMoreLeases)
     queue = queue_of(40, seed)
     queue.begin(1, 0)
@@ -274,14 +279,14 @@ def test_a_worker_that_is_alone_is_told_what_the_next_epoch_begins_with(seed: in
 
 
 def test_nothing_is_told_of_files_of_the_machine_nor_in_the_last_epoch_nor_to_who_looks() -> None:
-    shape = LedgerShape(shuffle_seed=SEED, epochs=2)
+    shape = LedgerShape(orders=(SplitOrder(SEED),), epochs=2)
     assert end_of_epoch(shape, scheme="/") == ()
-    assert end_of_epoch(LedgerShape(shuffle_seed=SEED, epochs=1)) == ()
+    assert end_of_epoch(LedgerShape(orders=(SplitOrder(SEED),), epochs=1)) == ()
     assert end_of_epoch(shape, look=10) == ()
 
 
 def test_nothing_is_told_where_another_worker_may_be_given_it() -> None:
-    assert end_of_epoch(LedgerShape(shuffle_seed=SEED, epochs=2), workers=2) == ()
+    assert end_of_epoch(LedgerShape(orders=(SplitOrder(SEED),), epochs=2), workers=2) == ()
 
 
 def test_an_order_of_very_many_splits_is_not_made_beforehand() -> None:
@@ -293,12 +298,12 @@ def test_where_every_worker_sees_all_data_what_comes_next_is_made_once_for_an_ep
 ) -> None:
     made: list[int] = []
 
-    def shuffled(indices: Any, seed: int, epoch: int, repetition: int, branch: int) -> Any:
+    def shuffled(indices: Any, shuffling: SplitOrder, epoch: int, repetition: int, branch: int) -> Any:
         made.append(epoch)
-        return order.shuffled(indices, seed, epoch, repetition, branch)
+        return order.shuffled(indices, shuffling, epoch, repetition, branch)
 
     monkeypatch.setattr(split_queue, "shuffled", shuffled)
-    queues = Queues(LedgerShape(shuffle_seed=SEED, sharding="off", epochs=None))
+    queues = Queues(LedgerShape(orders=(SplitOrder(SEED),), sharding="off", epochs=None))
     for worker in "abc":
         queues.join(worker)
     queues.add(0, [Split(index) for index in range(40)])

@@ -17,6 +17,7 @@ from pecan_ray.job.resume_point import Cursor, Rest
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.sampling.randomness import SplitOrder
 from pecan_ray.simulator.protocol import play_seeds
 from pecan_ray.simulator.protocol.going_on import play_in_pieces
 from tests.long_form import some_later
@@ -236,7 +237,7 @@ def test_of_rounds_that_all_have_used_the_last_ones_are_kept() -> None:
 
 
 def queue_of(listing: Listing, *, shuffled: bool) -> SplitQueue:
-    return SplitQueue(listing, 0, 3 if shuffled else None)
+    return SplitQueue(listing, 0, SplitOrder(3) if shuffled else None)
 
 
 def add(listing: Listing, count: int) -> None:

@@ -29,6 +29,7 @@ from pecan_ray.job.state import JobState
 from pecan_ray.job.state_numbers import StateNumbers
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.sampling.randomness import SplitOrder
 from pecan_ray.sampling.spans import Spans
 
 WIDTH = 1 << OUTPUT_BITS
@@ -114,7 +115,9 @@ def test_a_job_of_32_workers_that_have_32_of_a_million_files_open_each_has_a_sta
     seed: int | None,
 ) -> None:
     workers = [f"pecan:job:local-{number}" for number in range(32)]
-    job = JobState(JobSpec("job", LedgerShape(shuffle_seed=seed), Workers(len(workers))), 0.0)
+    job = JobState(
+        JobSpec("job", LedgerShape(orders=(None if seed is None else SplitOrder(seed),)), Workers(len(workers))), 0.0
+    )
     job.handle(events.TrainerCame(0, "t0", "node"), 0.0)
     job.handle(events.RoomFound((("node", 64.0),), ()), 0.0)
     for name in workers:

@@ -19,7 +19,7 @@ from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import END, Lease, Split
 from pecan_ray.sampling.order import shuffled
-from pecan_ray.sampling.randomness import random_key
+from pecan_ray.sampling.randomness import SplitOrder, random_key
 from tests.long_form import some_later
 
 MANY = 1_000_000
@@ -107,7 +107,7 @@ def test_what_came_back_goes_first_the_latest_before_the_others() -> None:
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_passes_follow_one_another_each_in_an_order_of_its_own(seed: int | None) -> None:
-    queue = SplitQueue(listing_of(6), 0, seed, passes=3)
+    queue = SplitQueue(listing_of(6), 0, None if seed is None else SplitOrder(seed), passes=3)
     assert (queue.passes_left, len(queue)) == (2, 6)
     passes = [drain(queue, 6) for _ in range(3)]
     assert passes == [permutation(6, 3, 0, number) if seed else list(range(6)) for number in range(3)]
@@ -131,21 +131,21 @@ def test_every_nth_split_from_a_number_on_is_a_share() -> None:
 
 
 def test_shares_of_a_shuffled_source_are_shuffled_and_disjoint() -> None:
-    shares = [drain(SplitQueue(listing_of(100), 0, 3, (place, 3))) for place in range(3)]
+    shares = [drain(SplitQueue(listing_of(100), 0, SplitOrder(3), (place, 3))) for place in range(3)]
     assert sorted(index for share in shares for index in share) == list(range(100))
     assert shares[1] == [index for index in permutation(100) if index % 3 == 1]
 
 
 def test_a_queue_of_what_is_put_back_has_nothing_of_its_own() -> None:
     for seed in (None, 3):
-        queue = SplitQueue(listing_of(7), 0, seed, (0, 0))
+        queue = SplitQueue(listing_of(7), 0, None if seed is None else SplitOrder(seed), (0, 0))
         assert not queue and queue.take() is None
         queue.put_back(Lease(0, Split(4)))
         assert drain(queue) == [4]
 
 
 def test_a_complete_listing_gives_the_permutation_of_seed_epoch_and_repetition() -> None:
-    queue = SplitQueue(listing_of(50), 0, 3)
+    queue = SplitQueue(listing_of(50), 0, SplitOrder(3))
     for epoch, repetition in ((0, 0), (0, 1), (1, 0)):
         queue.begin(epoch, repetition)
         assert drain(queue) == permutation(50, 3, epoch, repetition)
@@ -154,7 +154,7 @@ def test_a_complete_listing_gives_the_permutation_of_seed_epoch_and_repetition()
 @pytest.mark.parametrize("sizes", [[1000], [1, 256, 743], [999, 1]])
 def test_how_a_listing_was_paged_does_not_matter_where_nothing_was_taken_meanwhile(sizes: list[int]) -> None:
     listing, start = Listing(), 0
-    queue = SplitQueue(listing, 0, 3)
+    queue = SplitQueue(listing, 0, SplitOrder(3))
     for size in sizes:
         listing.add([Split(index) for index in range(start, start + size)])
         start += size
@@ -165,7 +165,7 @@ def test_how_a_listing_was_paged_does_not_matter_where_nothing_was_taken_meanwhi
 
 def test_a_shuffled_source_is_worked_on_before_its_listing_has_ended() -> None:
     listing = listing_of(100, complete=False)
-    queue = SplitQueue(listing, 0, 3)
+    queue = SplitQueue(listing, 0, SplitOrder(3))
     first = drain(queue, 10)
     assert first != sorted(first)
     for page in pages(1000, start=100):
@@ -178,7 +178,7 @@ def test_a_shuffled_source_is_worked_on_before_its_listing_has_ended() -> None:
 
 def test_all_that_was_listed_may_be_drawn_before_more_is_listed() -> None:
     listing = listing_of(5, complete=False)
-    queue = SplitQueue(listing, 0, 3)
+    queue = SplitQueue(listing, 0, SplitOrder(3))
     assert sorted(drain(queue)) == [0, 1, 2, 3, 4] and queue.take() is None
     listing.add([Split(5), Split(6)])
     assert sorted(drain(queue)) == [5, 6]
@@ -190,7 +190,7 @@ def test_all_that_was_listed_may_be_drawn_before_more_is_listed() -> None:
 def test_each_split_waits_once_whatever_comes_between(steps: list[int | str], shuffled: bool) -> None:
     """Pages, takings and what comes back, in any order: a split is either taken or waits."""
     listing = Listing()
-    queue = SplitQueue(listing, 0, 3 if shuffled else None)
+    queue = SplitQueue(listing, 0, SplitOrder(3) if shuffled else None)
     out: list[Lease] = []
 
     def look() -> None:
@@ -224,7 +224,7 @@ def test_what_is_taken_depends_on_no_look_at_what_waits(
     steps: list[int | str], seed: int | None, start: ResumePoint | None
 ) -> None:
     def play(*, looks: bool) -> list[object]:
-        queues, taken = Queues(LedgerShape(shuffle_seed=seed), start), list[object]()
+        queues, taken = Queues(LedgerShape(orders=(None if seed is None else SplitOrder(seed),)), start), list[object]()
         for step in steps:
             if isinstance(step, int):
                 known = len(queues.listings[0])
@@ -242,7 +242,7 @@ def test_what_is_taken_depends_on_no_look_at_what_waits(
 
 
 def test_branches_that_stay_as_listed_are_not_shuffled() -> None:
-    queues = Queues(LedgerShape(branches=2, shuffle_seed=3, as_listed=(1,)))
+    queues = Queues(LedgerShape(branches=2, orders=(SplitOrder(3), None)))
     for branch in range(2):
         queues.add(branch, [Split(index) for index in range(20)])
         queues.end_listing(branch)
@@ -269,7 +269,7 @@ def at_most_bytes(most: float) -> Iterator[None]:
 @pytest.mark.parametrize("seed", some_later([None, 3], None))
 def test_a_million_splits_wait_without_an_object_for_each(seed: int | None) -> None:
     """Beside what is known of each split, a queue has numbers alone; nothing of it does the garbage collector visit."""
-    ledger = Ledger(LedgerShape(epochs=None, shuffle_seed=seed))
+    ledger = Ledger(LedgerShape(epochs=None, orders=(None if seed is None else SplitOrder(seed),)))
     ledger.join("w")
     ledger.next_assignment("w")
     before = len(gc.get_objects())
@@ -291,7 +291,7 @@ def test_a_million_splits_wait_without_an_object_for_each(seed: int | None) -> N
 def test_what_is_known_of_a_split_takes_less_than_150_bytes(seed: int | None) -> None:
     with at_most_bytes(150 * ENOUGH):
         listing = Listing()
-        queue = SplitQueue(listing, 0, seed)
+        queue = SplitQueue(listing, 0, None if seed is None else SplitOrder(seed))
         for page in pages(ENOUGH):
             listing.add(page)
         assert len(queue) == ENOUGH
@@ -302,7 +302,7 @@ def test_what_is_known_of_a_split_takes_less_than_150_bytes(seed: int | None) ->
 @pytest.mark.parametrize("seed", some_later([None, 3], None))
 def test_many_splits_are_each_taken_once(seed: int | None) -> None:
     listing = Listing()
-    queue = SplitQueue(listing, 0, seed)
+    queue = SplitQueue(listing, 0, None if seed is None else SplitOrder(seed))
     seen = bytearray(ENOUGH)
 
     def take(most: int) -> None:
@@ -325,5 +325,5 @@ def test_a_shuffled_order_is_that_of_a_sort_by_splitmix(start: int, splits: int,
     """Any share of the splits, however it is ordered so far."""
     indices = np.arange(start, start + splits * step, step, dtype=np.int64)
     drawn = np.random.default_rng(splits).permutation(indices)
-    order = shuffled(drawn, 11, 2, 1, 0)
+    order = shuffled(drawn, SplitOrder(11), 2, 1, 0)
     assert order.dtype == np.int64 and order.tolist() == in_order(indices.tolist(), 11, 2, 1)

@@ -30,6 +30,7 @@ from pecan_ray.plan.behind import plan_behind
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.sampling.spans import Spans
 from tests.unit.tensorflow_rig import ROWS, all_of, covered, numbers, refuses_37, run, values
+from tests.unit.test_shuffle_seeds import CHANGES, check_pairs
 
 
 def by_thirds(i: Any) -> Any:
@@ -163,6 +164,17 @@ class Given:
 
     def ended(self, lease: Lease, elements: int) -> None:
         self.lengths[lease.key] = elements
+
+
+@pytest.mark.parametrize("change", ["the whole set", "a small buffer", "taken"])
+def test_pairs_stay_pairs_in_however_many_splits_each_side_has(change: str) -> None:
+    check_pairs("tensorflow", CHANGES[change], 11)
+
+
+def test_a_fixed_order_is_that_of_all_epochs() -> None:
+    pipe = numbers().shuffle(20, reshuffle=False).batch(8)
+    orders = [values(run(pipe, AllLeases(list(pipe.plan.sources()), epoch, 1))) for epoch in range(2)]
+    assert orders[0] == orders[1] != sorted(orders[0])
 
 
 def test_only_what_a_lease_asks_for_is_delivered() -> None:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.options import OnError, Sharding, Visitation
+from pecan_ray.sampling.randomness import SplitOrder
 
 BAD = -1
 """Stands for an element at which an operator fails."""
@@ -162,7 +163,7 @@ class Scenario:
             world_size=self.ranks,
             batch_size=self.batch_size,
             drop_remainder=self.drop_remainder,
-            shuffle_seed=self.seed if self.shuffled else None,
+            orders=(SplitOrder(self.seed),) * len(self.sources) if self.shuffled else (),
             serial=self.serial,
             in_order=self.in_order,
             coordinated=self.coordinated,
