@@ -13,7 +13,8 @@ from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.plan.fingerprint import spelled_out
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.files import check_positive
-from pecan_ray.sources.tf_shards import check_shard, restarting_randomness
+from pecan_ray.sources.tf_randomness import restarting_randomness
+from pecan_ray.sources.tf_shards import chain, check_shard, shuffles_anew
 
 logger = logging.getLogger("pecan_ray")
 
@@ -29,8 +30,8 @@ class TfDataSource:
     when a worker is lost (shuffle with a seed, and ``reshuffle_each_iteration=False``).
 
     Of several shards, one without an end (``repeat()``) is refused, since no worker would leave it, and so is one that
-    drops a remainder (``drop_remainder=True``), which would be dropped of each.  Random numbers whose state begins anew
-    with the dataset are warned of.
+    drops a remainder (``drop_remainder=True``), which would be dropped of each, or shuffles without a seed before it is
+    sharded.  Random numbers whose state begins anew with the dataset are warned of, and other shuffles without a seed.
     """
 
     make_dataset: Callable[..., Any] = field(hash=False)
@@ -78,6 +79,8 @@ class TfDataSource:
         check_shard(made, spelled(self.make_dataset), shards)
         if drawn := restarting_randomness(made):
             _warn_of_randomness(spelled(self.make_dataset), drawn, shards)
+        if any(map(shuffles_anew, chain(made))):
+            _warn_of_shuffling(spelled(self.make_dataset))
         return made.map(lambda *parts: columns_of(parts[0] if len(parts) == 1 else parts))
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
@@ -100,10 +103,21 @@ def _warn_of_randomness(name: str, drawn: tuple[str, ...], shards: int) -> None:
     logger.warning(
         "from_tf_data: %s draws random numbers by %s. Their state begins anew wherever the dataset is made, which is "
         "%s: with a seed, the same numbers come again. Draw in a function behind from_tf_data (map(fn), where fn takes "
-        "rng), or by tf.random.stateless_* with a seed that differs from element to element.",
+        "rng), or by tf.random.stateless_* with a seed that differs from element to element, and shuffle behind it, by "
+        ".shuffle(n).",
         name,
         ", ".join(drawn),
         places,
+    )
+
+
+@functools.lru_cache(maxsize=256)  # once for a function in each process
+def _warn_of_shuffling(name: str) -> None:
+    logger.warning(
+        "from_tf_data: %s shuffles without a seed, so that a shard has another order whenever it is read. If a worker "
+        "is lost, or the job goes on from a state, elements come twice and others never. Shuffle behind from_tf_data, "
+        "by .shuffle(n), or give the shuffle a seed.",
+        name,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a shard's tf.data.Dataset does that means another thing than for the whole: no end, remainders, random numbers.
+"""What means another thing for a shard's tf.data.Dataset than for the whole: no end, remainders, an order of its own.
 
 A dataset tells what it was made of by attributes that tf.data does not document; a dataset without them is not checked.
 """
@@ -17,25 +17,10 @@ UNKNOWN = -2
 CUTS = ("_TakeDataset", "_TakeWhileDataset")
 """Datasets that may end though their input does not."""
 BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset", "_WindowDataset")
-SEEDED = (
-    "Multinomial",
-    "ParameterizedTruncatedNormal",
-    "RandomGamma",
-    "RandomPoissonV2",
-    "RandomShuffle",
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "StatelessMultinomial",
-    "TruncatedNormal",
-)
-"""Operations that draw from a sequence of their own, which is the same wherever it begins if a seed is given."""
-STATEFUL = ("RngReadAndSkip", "RngSkip", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
-"""Operations that move a generator on, or a variable: of `tf.random.Generator`, and of layers of Keras."""
 
 
 def check_shard(data: Any, name: str, num_shards: int) -> None:
-    """Raise `PlanError` for one shard of several, if most of the data would not be read, or its remainder is lost."""
+    """Raise `PlanError` for one shard of several, if some of the data would not be read."""
     if num_shards < 2:
         return
     if _endless(data):
@@ -43,7 +28,7 @@ def check_shard(data: Any, name: str, num_shards: int) -> None:
             f"from_tf_data: a shard of {name} has no end, so that a worker would never come to another one of the "
             f"{num_shards} shards. Leave .repeat() out, and pass epochs=... (None: no end) to iter_batches."
         )
-    for one in _chain(data):
+    for one in chain(data):
         if type(one).__name__ in BATCHES and _loses_remainder(one):
             raise PlanError(
                 f"from_tf_data: {name} drops a remainder of each of its {num_shards} shards (drop_remainder=True), up "
@@ -51,14 +36,22 @@ def check_shard(data: Any, name: str, num_shards: int) -> None:
                 "batch, and write from_tf_data(...).batch(size, drop_remainder=True), which drops one remainder; or "
                 "batch without drop_remainder."
             )
+        if type(one).__name__ == "_ShardDataset" and any(map(shuffles_anew, chain(one))):
+            raise PlanError(
+                f"from_tf_data: {name} shuffles in front of .shard(), in an order that is another one for each of its "
+                f"{num_shards} shards: some elements would be read several times, and others never. Give the shuffle a "
+                "seed, or shard first; list_files shuffles, too, unless shuffle=False."
+            )
 
 
-def restarting_randomness(data: Any) -> tuple[str, ...]:
-    """Return the operations in a dataset whose random numbers begin anew wherever the dataset is made."""
-    found = dict.fromkeys(
-        node.op for one in _chain(data) for graph in _graphs(one) for node in _nodes(graph) if _restarts(node)
-    )
-    return tuple(found)
+def shuffles_anew(data: Any) -> bool:
+    """Tell whether a dataset shuffles in an order that is another one wherever it is made."""
+    return type(data).__name__ == "_ShuffleDataset" and not has_seed(data)
+
+
+def has_seed(data: Any) -> bool:
+    """Tell whether a dataset that draws random numbers was given a seed, or TensorFlow was."""
+    return any(int(getattr(data, name, 0)) for name in ("_seed", "_seed2"))
 
 
 def _endless(data: Any) -> bool:
@@ -83,33 +76,14 @@ def _loses_remainder(data: Any) -> bool:
     return count == UNKNOWN or (count >= 0 and count % size != 0)
 
 
-def _chain(data: Any) -> Iterator[Any]:
+def chain(data: Any) -> Iterator[Any]:
     """Yield a dataset and all that it is made of, but for what only chooses among others."""
     yield data
     chooses = type(data).__name__ == "_DirectedInterleaveDataset"
     for given in _inputs(data)[1 if chooses else 0 :]:
-        yield from _chain(given)
+        yield from chain(given)
 
 
 def _inputs(data: Any) -> list[Any]:
     inputs = getattr(data, "_inputs", None)
     return [] if inputs is None else list(inputs())
-
-
-def _graphs(data: Any) -> Iterator[Any]:
-    """Yield the graphs of the functions that a dataset calls."""
-    functions = getattr(data, "_functions", None)
-    for one in [] if functions is None else functions():
-        yield one.function.graph.as_graph_def()
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    yield from graph.node
-    for function in graph.library.function:
-        yield from function.node_def
-
-
-def _restarts(node: Any) -> bool:
-    if node.op in STATEFUL:
-        return True
-    return node.op in SEEDED and bool(node.attr["seed"].i or node.attr["seed2"].i)

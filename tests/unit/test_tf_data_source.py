@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,7 +17,7 @@ import pecan_ray as pecan
 from pecan_ray import errors
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease
 from pecan_ray.sources.tf_data import TfDataSource
-from pecan_ray.sources.tf_shards import restarting_randomness
+from pecan_ray.sources.tf_randomness import restarting_randomness
 from tests.unit.engine_leases import ListedLeases
 from tests.unit.tensorflow_rig import covered, run
 
@@ -115,6 +119,60 @@ def test_which_random_numbers_begin_anew() -> None:
     assert drawn(lambda n: tf.random.uniform([], seed=4)) == ("RandomUniform",)
     assert drawn(lambda n: tf.random.uniform([])) == (), "without a seed it draws others each time"
     assert drawn(lambda n: tf.random.stateless_uniform([], [n, 1])) == ()
+
+
+def test_shuffles_and_functions_of_python_that_begin_anew() -> None:
+    rng, lottery = np.random.default_rng(1), random.Random(1)
+    numbers = tf.data.Dataset.range(4)
+
+    def draw(number: Any) -> Any:
+        return np.float32(rng.random())
+
+    def draws() -> Any:
+        yield lottery.random()
+
+    def read(number: Any) -> Any:
+        return np.float32(number)
+
+    called = numbers.map(lambda n: tf.numpy_function(draw, [n], tf.float32))
+    eager = numbers.map(lambda n: tf.py_function(functools.partial(draw), [n], tf.float32))
+    generated = tf.data.Dataset.from_generator(draws, output_signature=tf.TensorSpec([], tf.float64))
+    assert restarting_randomness(called) == ("PyFunc (a Generator of numpy)",)
+    assert restarting_randomness(eager) == ("EagerPyFunc (a Generator of numpy)",)
+    assert restarting_randomness(generated) == ("PyFunc (a Random of random)",)
+    assert restarting_randomness(numbers.map(lambda n: tf.numpy_function(read, [n], tf.float32))) == ()
+    assert restarting_randomness(numbers.shuffle(4, seed=1).batch(2)) == ("shuffle(seed=...)",)
+    assert restarting_randomness(tf.data.Dataset.random(seed=1).take(4)) == ("Dataset.random(seed=...)",)
+    assert restarting_randomness(numbers.shuffle(4, seed=1, reshuffle_each_iteration=False)) == (), "as it says"
+
+
+def test_a_shuffle_without_a_seed_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    def shuffled(num_shards: int, index: int) -> Any:
+        return part(num_shards, index).shuffle(4)
+
+    with caplog.at_level(logging.WARNING, "pecan_ray"):
+        opened(shuffled)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "shuffled shuffles without a seed" in said
+
+
+def listed(num_shards: int, index: int) -> Any:
+    return tf.data.Dataset.list_files(f"{Path(__file__).parent}/*.py").shard(num_shards, index)
+
+
+def shuffled_and_sharded(num_shards: int, index: int) -> Any:
+    return tf.data.Dataset.range(40).shuffle(40).map(lambda n: n).shard(num_shards, index).batch(2)
+
+
+@pytest.mark.parametrize("make", [listed, shuffled_and_sharded])
+def test_shards_of_several_orders_are_refused(make: Callable[..., Any]) -> None:
+    with pytest.raises(errors.PlanError, match=r"shuffles in front of .shard\(\), in an order that is another one for"):
+        opened(make)
+    opened(make, num_shards=1)
+
+
+def test_shards_of_one_order_are_read() -> None:
+    assert list(opened(lambda shards, index: tf.data.Dataset.range(40).shuffle(40, seed=1).shard(shards, index)))
 
 
 @pytest.mark.parametrize(("first", "last", "delivered"), [(5, 8, 3), (5, 100, 5), (10, 12, 0), (64, 128, 0)])
