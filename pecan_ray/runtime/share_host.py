@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import ray
+
 from pecan_ray.errors import PecanError, PlanError, told
 from pecan_ray.job.share_group import EndGroup, Finish, GroupInstruction, Hand, ShareGroup
-from pecan_ray.runtime.cluster import this_node
+from pecan_ray.runtime.cluster import process_exists, this_node
 from pecan_ray.runtime.pickling import unpickle_here
 from pecan_ray.runtime.share_messages import GroupFacts, GroupPlan, Joined, JoinRequest, SharedPart
-from pecan_ray.runtime.share_readers import GroupReader, PipeReader, SharedBatch, StoreReader
+from pecan_ray.runtime.share_readers import GroupReader, PipeReader, SharedBatch, StoreReader, lost_readers
 from pecan_ray.runtime.share_run import ShareRun
 from pecan_ray.transport.shared_slots import Loan, SlotLender
 
@@ -46,6 +48,8 @@ class ShareHost:
         self._loop = asyncio.get_running_loop()
         self._readers: dict[str, GroupReader] = {}
         """Also those that read no more and hold batches."""
+        self._processes: dict[str, tuple[str, str]] = {}
+        """Ray's ids of each reader's process and node."""
         self._failed: PecanError | None = None
         self._held_since: float | None = None
         self._disk_failed = False
@@ -76,6 +80,7 @@ class ShareHost:
                 'with one data set: correct that, or give this one another name, iter_batches(share="...").'
             )
         name = request.reader
+        self._processes[name] = request.process, request.node
         self.state.join(name, request.epochs, behind=request.behind)
         joined = Joined(None)
         if request.by_pipe:
@@ -106,12 +111,13 @@ class ShareHost:
         """A reader wants no more, or is gone."""
         if isinstance(reader := self._readers.get(name), StoreReader):
             reader.close()
-            del self._readers[name]
+            self._forgotten(name)
         self._perform(self.state.leave(name))
         self._changed()
 
     def _forgotten(self, name: str) -> None:
         self._readers.pop(name, None)
+        self._processes.pop(name, None)
 
     def facts(self, run: Any = None) -> GroupFacts:
         """Tell how the group is doing; `run`: the report of its run."""
@@ -200,10 +206,12 @@ class ShareHost:
         while True:
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
-            for name in [name for name, reader in self._readers.items() if reader.gone(now)]:
+            for name in await lost_readers(self._readers, now, self._process_exists):
+                if name not in self._readers:  # it has left meanwhile
+                    continue
                 logger.warning("the shared group %s gives up its reader %s, which is not heard", self.name, name)
                 self._readers[name].close()
-                self._readers.pop(name)
+                self._forgotten(name)
                 self._perform(self.state.leave(name))
                 self._changed()
             self._say_who_holds(now)
@@ -211,6 +219,14 @@ class ShareHost:
                 self._perform(self.state.time(now))
             elif not self._readers:
                 self._finish()
+
+    def _process_exists(self, name: str) -> bool | None:
+        process, node = self._processes.get(name, ("", ""))
+        try:
+            return process_exists(process, node)
+        except ray.exceptions.RayError as error:
+            logger.warning("the shared group %s cannot be told whether %s lives: %s", self.name, name, error)
+            return None
 
     def _say_who_holds(self, now: float) -> None:
         holders = self.state.held_back_by

@@ -87,6 +87,8 @@ class JoinRequest:
     parts: tuple[SharedPart, ...]
     behind: int = -1
     """The last epoch of this group that an earlier reader of the same program has read; -1: there was none."""
+    process: str = ""
+    """Ray's id of the reader's process."""
 
 
 @dataclass(frozen=True)

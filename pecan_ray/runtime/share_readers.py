@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -16,6 +17,8 @@ from pecan_ray.errors import PecanError
 from pecan_ray.runtime.share_messages import BatchFrame, EndFrame, pickled_frame
 from pecan_ray.transport.share_channel import ShareChannel
 from pecan_ray.transport.shared_slots import LentBatch, Loan
+
+logger = logging.getLogger("pecan_ray.share")
 
 OPEN_S = 60.0
 """A reader that has not opened its pipes after so long is gone."""
@@ -61,9 +64,33 @@ class GroupReader(Protocol):
         """Tell whether it has not been heard for too long."""
         ...
 
+    def wait_again(self, now: float) -> None:
+        """Wait for it for as long again: its process exists."""
+        ...
+
     def close(self) -> None:
         """Let go of it, and of what it holds."""
         ...
+
+
+async def lost_readers(
+    readers: Mapping[str, GroupReader], now: float, process_exists: Callable[[str], bool | None]
+) -> list[str]:
+    """Return the readers that are not heard and whose process has ended, as far as is known; wait for the others.
+
+    Args:
+        readers: By name.
+        now: Seconds of `time.monotonic`.
+        process_exists: Tells of a reader by its name, and blocks; None: nobody can tell.
+    """
+    lost = []
+    for name in [name for name, reader in readers.items() if reader.gone(now)]:
+        if await asyncio.to_thread(process_exists, name) and (reader := readers.get(name)) is not None:
+            logger.warning("a shared group waits for its reader %s: it is not heard, but its process exists", name)
+            reader.wait_again(now)
+        else:
+            lost.append(name)
+    return lost
 
 
 class PipeReader:
@@ -106,6 +133,10 @@ class PipeReader:
     def gone(self, now: float) -> bool:
         """Tell whether it has never opened its pipes: that it closes them is seen at once."""
         return not self.channel.opened and now - self._since > OPEN_S
+
+    def wait_again(self, now: float) -> None:
+        """Give it time to open its pipes."""
+        self._since = now
 
     def _credits(self) -> None:
         granted = self.channel.credits()
@@ -183,6 +214,10 @@ class StoreReader:
     def gone(self, now: float) -> bool:
         """Tell whether it has not spoken for too long."""
         return now - self.heard > self._timeout_s
+
+    def wait_again(self, now: float) -> None:
+        """Give it time to speak."""
+        self.heard = now
 
     def close(self) -> None:
         """Let its calls go."""

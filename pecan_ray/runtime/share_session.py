@@ -246,7 +246,8 @@ class ShareSession:
                 by_pipe = self._sees(node, pid, request.config)
                 mine = cluster.this_node()
                 behind = _read_before.get(producer._actor_id.hex(), -1)
-                asked = JoinRequest(self.reader, mine, by_pipe, request.epochs, request.plan.parts, behind)
+                process = cluster.this_process()
+                asked = JoinRequest(self.reader, mine, by_pipe, request.epochs, request.plan.parts, behind, process)
                 answer = ray.get(producer.join.remote(asked))
                 if answer == "unopened":
                     ray.get(producer.open.remote(request.plan))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from pecan_ray.observe.status_command import group_lines
 from pecan_ray.options import IterOptions
 from pecan_ray.runtime.share_host import difference
 from pecan_ray.runtime.share_messages import GroupFacts
+from pecan_ray.runtime.share_readers import GroupReader, PipeReader, StoreReader, lost_readers
 from pecan_ray.sharing import group_parts, own_options
 
 SHARES = IterOptions(share=True, visitation="at_most_once")
@@ -140,3 +143,25 @@ def test_status_tells_of_a_group_and_a_report_of_a_reader() -> None:
     assert each == ["  reader r1: 7 read, 2 skipped, 1 behind", "  reader r2: waits for the next epoch, 0 behind"]
     told = str(Report("a reader", 1.0, 7, 28, shared=SharedReading("g", 7, 2, 2)))
     assert "it read 7 batches and skipped 2; 2 readers share the workers" in told
+
+
+@pytest.mark.parametrize(("exists", "lost"), [(True, []), (False, ["one"]), (None, ["one"])])
+@pytest.mark.parametrize("by_pipe", [False, True])
+def test_a_reader_whose_process_exists_is_waited_for(exists: bool | None, lost: list[str], by_pipe: bool) -> None:
+    asked: list[str] = []
+
+    def process_exists(name: str) -> bool | None:
+        asked.append(name)
+        return exists
+
+    async def look_twice() -> list[list[str]]:
+        reader: GroupReader = StoreReader(lambda _: None, timeout_s=60.0)
+        if by_pipe:
+            reader = PipeReader(lambda _: None, lambda: None, lambda: None)
+        later = time.monotonic() + 70.0
+        found = [await lost_readers({"one": reader}, now, process_exists) for now in (later, later + 1.0)]
+        reader.close()
+        return found
+
+    assert asyncio.run(look_twice()) == [lost, lost]
+    assert asked == ["one"] * (1 if exists else 2), "once it is waited for, it has as much time again"
