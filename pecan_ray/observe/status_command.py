@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import ray
@@ -14,6 +14,7 @@ from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.share_directory import GroupRecord
 from pecan_ray.observe.report import Report
 from pecan_ray.runtime import cluster
+from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.service import SERVICE
 from pecan_ray.runtime.share_messages import PREFIX, GroupFacts
 
@@ -66,6 +67,8 @@ def run_stop(asked: argparse.Namespace) -> int:
             left |= not asked.force
             if asked.force:
                 ray.kill(group)
+            done = "its process was ended" if asked.force else "--force ends its process"
+            sys.stdout.write(f"shared group {name.removeprefix(PREFIX)} does not answer: {done}\n")
             continue
         readers: int = told[0]
         left |= bool(readers) and not asked.force
@@ -123,14 +126,20 @@ def _groups() -> list[str]:
     return sorted(name for name in cluster.named_actors() if name.startswith(PREFIX))
 
 
-def _answers(names: Any, method: str, *arguments: Any) -> list[Any]:
-    """Ask actors; those that have ended meanwhile, or begin, tell nothing."""
+def _answers(names: Iterable[str], method: str, *arguments: Any) -> list[Any]:
+    """Ask actors, all at once; those that have ended meanwhile, or begin, tell nothing."""
+    actors = {name: actor for name in sorted(names) if (actor := _actor(name)) is not None}
+    if not actors:
+        return []
+    answers = {name: getattr(actor, method).remote(*arguments) for name, actor in actors.items()}
+    with LongWait(f"the answers of {', '.join(answers)}, for {ANSWER_S:.0f} s at most"):
+        come: list[Any] = ray.wait([*answers.values()], num_returns=len(answers), timeout=ANSWER_S)[0]
     found = []
-    for name in sorted(names):
-        actor = _actor(name)
+    for name, answer in answers.items():
         try:
-            if actor is not None:
-                found.append(ray.get(getattr(actor, method).remote(*arguments), timeout=ANSWER_S))
+            if answer not in come:
+                raise TimeoutError
+            found.append(ray.get(answer))
         except (ray.exceptions.RayError, TimeoutError):
             sys.stderr.write(f"pecan: {name} does not answer\n")
     return found

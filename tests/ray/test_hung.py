@@ -5,15 +5,23 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import ray
 
 import pecan_ray as pecan
 from pecan_ray import errors
+from pecan_ray.cli import main
+from pecan_ray.observe import status_command
+from pecan_ray.runtime.cluster import NAMESPACE
+from pecan_ray.runtime.service import SERVICE
+from pecan_ray.runtime.share_messages import PREFIX
+from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
@@ -113,3 +121,45 @@ def test_a_graph_that_hangs_at_one_line_is_found_in_pieces(hangs: Hangs) -> None
         seen = Counter(line.decode() for batch in batches for line in batch["text"])
     assert seen == Counter(f"line {number}" for number in range(LINES) if number != AT)
     assert batches.report().bad_elements == 1
+
+
+class Silent:
+    """An actor whose methods do not come back."""
+
+    def __init__(self, gate: str) -> None:
+        self._gate = Path(gate)
+
+    def _hang(self, *_: Any) -> None:
+        self._gate.read_text()
+
+    facts = groups = io = stop = close = _hang
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[None]:
+    """A controller, a shared group and a service that do not answer; the service's process never gets a place."""
+    os.mkfifo(tmp_path / "gate")
+    kind: Any = ray.remote(num_cpus=0)(Silent)
+    actors = [
+        kind.options(name=name, namespace=NAMESPACE, resources=resources).remote(str(tmp_path / "gate"))
+        for name, resources in (("pecan:some:controller", {}), (f"{PREFIX}some", {}), (SERVICE, {"no such node": 1.0}))
+    ]
+    yield
+    for actor in actors:
+        ray.kill(actor)
+
+
+def test_status_and_stop_name_actors_that_do_not_answer(
+    silent: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_command, "ANSWER_S", 0.2)
+    assert main(["status"]) == 0
+    out, err = capsys.readouterr()
+    assert "service: does not answer; `pecan stop` ends it" in out
+    assert err.count("does not answer") == 3 and f"pecan: {PREFIX}some does not answer" in err
+    assert main(["stop"]) == 1, "it is not known whether the group has readers"
+    assert "shared group some does not answer: --force ends its process" in capsys.readouterr().out
+    assert main(["stop", "--force"]) == 0
+    out = capsys.readouterr().out
+    assert "shared group some does not answer: its process was ended" in out and "the service was ended" in out
+    until(lambda: not {SERVICE, f"{PREFIX}some"} & set(living_actors()), "what was to be ended still lives")
