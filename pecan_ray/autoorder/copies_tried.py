@@ -29,7 +29,7 @@ from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import UndeliveredPositions
-from pecan_ray.engines.python.chain import complete_call
+from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.errors import PecanError
 from pecan_ray.options import Cache

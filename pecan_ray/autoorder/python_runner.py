@@ -32,7 +32,8 @@ from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.foreign import copied_value
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import UndeliveredPositions
-from pecan_ray.engines.python.chain import Chain, complete_call
+from pecan_ray.engines.python.chain import Chain
+from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.recording import Recording
 from pecan_ray.options import EngineName

@@ -17,7 +17,7 @@ from pecan_ray.autoorder.stopwatch import ProcessStopwatch, Stopwatch
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.positions import UndeliveredPositions
-from pecan_ray.engines.python.chain import complete_call
+from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.engines.slots import HeapSlots

@@ -115,3 +115,13 @@ def type_name(value: Any) -> str:
     if is_picture(value):
         return f"Image[{value.mode}]"
     return str(value.dtype) if is_tensor(value) else ""
+
+
+def lends_memory(tensor: Any) -> bool:
+    """Tell whether others may have the memory of a tensor of PyTorch: another tensor, or what it was made of."""
+    try:
+        storage = tensor.untyped_storage()
+        # Of a tensor alone there are two users of the storage: it, and `storage`.
+        return not storage.resizable() or int(sys.modules["torch"]._C._storage_Use_Count(storage._cdata)) > 2
+    except (AttributeError, NotImplementedError, RuntimeError):  # sparse ones have none; the count is no public name
+        return True

@@ -13,31 +13,47 @@ UNCHANGING = frozenset({bool, int, float, complex, str, bytes, type(None)})
 """Types whose values nothing can change."""
 
 
-def own_copy(value: Any, copy_object: Callable[[Any], Any]) -> Any:
+def own_copy(value: Any, copy_object: Callable[[Any], Any], made: dict[int, Any] | None = None) -> Any:
     """Return a copy of a value, and of all that lists, tuples, dicts, sets and arrays of objects in it hold.
 
-    `copy_object` copies what is neither a plain value, an array, nor one of these, or returns it as it is.
+    `copy_object` copies what is neither a plain value, an array, nor one of these, or returns it as it is; `made` holds
+    the copies of lists and dicts that are under way, by the identity of the original: one may hold itself.
     """
     kind = type(value)
     if kind in UNCHANGING:
         return value
     if isinstance(value, np.ndarray):
-        return _objects(value, copy_object) if value.dtype == object else value.copy()
-    if kind in (list, tuple):
-        plain = UNCHANGING.issuperset(map(type, value))
-        return kind(value) if plain else kind(own_copy(one, copy_object) for one in value)
-    if kind is dict:
-        return {name: own_copy(one, copy_object) for name, one in value.items()}
+        return _objects(value, copy_object, made) if value.dtype == object else value.copy()
+    if kind in (list, tuple, dict):
+        return _container(value, copy_object, {} if made is None else made)
     held = isinstance(value, (list, tuple, dict, set, bytearray, np.void))
     return copy.deepcopy(value) if held else copy_object(value)
 
 
-def _objects(array: np.ndarray[Any, Any], copy_object: Callable[[Any], Any]) -> np.ndarray[Any, Any]:
-    made = array.copy()
-    places = made.reshape(-1)
+def _container(value: Any, copy_object: Callable[[Any], Any], made: dict[int, Any]) -> Any:
+    kind, values = type(value), value.values() if type(value) is dict else value
+    if UNCHANGING.issuperset(map(type, values)):
+        return kind(value)
+    if id(value) in made:
+        return made[id(value)]
+    if kind is tuple:
+        return tuple(own_copy(one, copy_object, made) for one in value)
+    own = made[id(value)] = kind()
+    if kind is dict:
+        own.update((name, own_copy(one, copy_object, made)) for name, one in value.items())
+    else:
+        own.extend(own_copy(one, copy_object, made) for one in value)
+    return own
+
+
+def _objects(
+    array: np.ndarray[Any, Any], copy_object: Callable[[Any], Any], made: dict[int, Any] | None
+) -> np.ndarray[Any, Any]:
+    own = array.copy()
+    places = own.reshape(-1)
     for place, one in enumerate(places):
-        places[place] = own_copy(one, copy_object)
-    return made
+        places[place] = own_copy(one, copy_object, made)
+    return own
 
 
 def copied_object(value: Any) -> Any:

@@ -15,7 +15,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.inprocess import AllLeases
-from pecan_ray.engines.python import chain
+from pecan_ray.engines.python import complete_calls
 from pecan_ray.engines.python.engine import PythonEngine
 from pecan_ray.engines.sendable import why_unsendable
 from pecan_ray.engines.slots import HeapSlots
@@ -306,7 +306,7 @@ def test_a_length_that_is_no_number_is_an_error_by_name(length: Any) -> None:
 
 
 def test_a_flat_map_without_an_end_is_an_error_and_no_full_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "MOST_OUTPUTS", 1000)
+    monkeypatch.setattr(complete_calls, "MOST_OUTPUTS", 1000)
 
     def endless(element: dict[str, Any]) -> Iterator[dict[str, Any]]:
         while True:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import traceback
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, Protocol
@@ -17,8 +16,10 @@ from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.forks import forks
 from pecan_ray.engines.global_generators import global_generators
 from pecan_ray.engines.items import Item, copied, has_rows, leading
+from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
 from pecan_ray.engines.positions import UndeliveredPositions, elements_in
 from pecan_ray.engines.python.calling_again import call_again, may_call_again
+from pecan_ray.engines.python.complete_calls import Call, complete_call
 from pecan_ray.engines.python.pieces import Piece, divided, output_of
 from pecan_ray.engines.python.processes import InProcess
 from pecan_ray.engines.sendable import MASKED, unsendable_columns, why_unsendable
@@ -32,15 +33,7 @@ from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, origin_of
 from pecan_ray.sampling.randomness import ThreadGenerator, element_key
 from pecan_ray.storage.local_errors import passes
 
-Call = Callable[..., Any]
-NO_ANSWERS = (
-    *(types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType),
-    *(types.FunctionType, types.MethodType, types.BuiltinFunctionType),
-)
-"""What is true for Python, whatever it would answer if it were run."""
 _generator = ThreadGenerator()
-MOST_OUTPUTS = 1 << 20
-"""What a generator of a flat_map may yield for one element: one without an end would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -52,46 +45,6 @@ class ChainStep:
     wants_rng: bool
     filters: bool
     """Whether it is asked for keeping an element."""
-
-
-def complete_call(op: ElementOp) -> Call:
-    """Return a function that does all of an operator's work on a value, so that whatever it raises is raised there.
-
-    A filter's answer becomes a bool, and the outputs of a flat_map are drawn from its generator.
-    """
-    if isinstance(op, Filter):
-        return partial(_truth, op.fn)
-    if isinstance(op, FlatMap):
-        return partial(_drawn, op.fn)
-    return op.fn
-
-
-def _truth(fn: Call, value: Any, **keywords: Any) -> Any:
-    """Return a filter's answer as Python takes it for an `if`; what is none, and a masked one, as they are.
-
-    None is what has no truth of its own: a coroutine, a generator, a function that nobody has called.
-    """
-    answer = fn(value, **keywords)
-    if answer is None or isinstance(answer, (np.ma.MaskedArray, *NO_ANSWERS)):
-        return answer
-    if isinstance(answer, (float, np.floating)) and answer != answer:  # bool(NaN) is True
-        raise ValueError("it returned NaN, which is neither True nor False")
-    return bool(answer)
-
-
-def _drawn(fn: Call, value: Any, **keywords: Any) -> Any:
-    outputs = fn(value, **keywords)
-    if isinstance(outputs, (dict, str, bytes)) or not isinstance(outputs, Iterable):
-        return outputs
-    if isinstance(outputs, (list, tuple)):
-        return list(outputs)
-    drawn = list(itertools.islice(outputs, MOST_OUTPUTS + 1))
-    if len(drawn) > MOST_OUTPUTS:
-        raise ValueError(
-            f"it yields more than {MOST_OUTPUTS:,} elements for one, and all of these are held in memory. Let it end; "
-            "where an element really stands for so many, return a list of them, or let the source have smaller ones."
-        )
-    return drawn
 
 
 def set_aside(
@@ -177,6 +130,8 @@ class Chain:
         self._options = options
         self._undelivered = undelivered
         self._spreads = any(isinstance(op, FlatMap) for op in ops)
+        self._changes = any(not isinstance(op, Filter) for op in ops)
+        self._buffers = SharedBuffers()
         self._counts = counts
         self._behind_first = global_generators.key is None
         """Whether an element has gone through: modules that functions import are imported."""
@@ -246,6 +201,7 @@ class Chain:
 
     def _straight(self, item: Item) -> list[Item]:
         value = item.value
+        before, began = (dict(value), self._buffers.now()) if self._changes else ({}, 0.0)
         counts = None if self._counts is None else self._counts_of(item)
         for step in self._steps:
             size = element_bytes(value) if counts else 0
@@ -259,8 +215,22 @@ class Chain:
             if not kept:
                 self._undelivered.add(item.parts)
                 return []
+        if self._changes:
+            # Whatever a function has made for another one here is used up before it is called again.
+            held: list[HeldValue] = []
+            value = own_element(value, before, item.value, held)
+            if held:
+                self._check_buffers(held, item, began)
         item.value = value
         return [item]
+
+    def _check_buffers(self, held: list[HeldValue], item: Item, began: float) -> None:
+        try:
+            self._buffers.check(held, began)
+        except SharedBufferError as error:
+            raise op_error(
+                " or ".join(step.op.name for step in self._steps if not step.filters), item, error
+            ) from error
 
     def _counts_of(self, item: Item) -> Counts | None:
         """Return where to count an element, if it is one of those that are counted."""
@@ -283,7 +253,7 @@ class Chain:
             elif isinstance(step.op, Filter):
                 pieces = [piece for piece in pieces if self._passes(step, piece.value, item, piece.output)]
             else:
-                pieces = [p._replace(value=self._map(step, p.value, item, p.output)) for p in pieces]
+                pieces = [p._replace(value=self._mapped_piece(step, p, item)) for p in pieces]
             if counts:
                 counts.add(step.op.name, given, size, [piece.value for piece in pieces])
         if item.width and all(piece.width for piece in pieces):
@@ -294,6 +264,16 @@ class Chain:
         else:
             self._undelivered.add(item.parts)
         return items
+
+    def _mapped_piece(self, step: ChainStep, piece: Piece, item: Item) -> Any:
+        """Return what a map makes of one output of several: it is called for the next one before this is used up."""
+        before, began = dict(piece.value), self._buffers.now()
+        value = self._map(step, piece.value, item, piece.output)
+        held: list[HeldValue] = []
+        value = own_element(value, before, piece.value, held)
+        if held:
+            self._check_buffers(held, item, began)
+        return value
 
     def _map(self, step: ChainStep, value: Any, item: Item, output: int) -> Any:
         result = self._call(step, value, item, output)
@@ -436,8 +416,13 @@ def op_error(op: str, item: Item, error: BaseException, column: str | None = Non
         element=item.element,
         column=column,
         # A storage that fails tells nothing of the element: it is no bad one.
-        **({} if isinstance(error, Exception) and not passes(error) else {"ends_job": True}),
+        **({"ends_job": True} if _tells_nothing(error) else {}),
     )
+
+
+def _tells_nothing(error: BaseException) -> bool:
+    """Tell whether it is not the element that has failed."""
+    return not isinstance(error, Exception) or isinstance(error, SharedBufferError) or passes(error)
 
 
 def check_sendable(item: Item, op: str) -> None:

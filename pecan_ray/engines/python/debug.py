@@ -9,7 +9,8 @@ from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produc
 from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import UndeliveredPositions, merge
-from pecan_ray.engines.python.chain import Chain, complete_call
+from pecan_ray.engines.python.chain import Chain
+from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.errors import OpError
 from pecan_ray.plan.operators import ElementOp, Plan

@@ -16,9 +16,10 @@ from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions, merge
 from pecan_ray.engines.python.batch_writer import BatchWriter, OpenBatch
-from pecan_ray.engines.python.chain import call_stages, calls_under, check_sendable, complete_call
+from pecan_ray.engines.python.chain import call_stages, calls_under, check_sendable
 from pecan_ray.engines.python.collate import collate, collate_padded
 from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers
+from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.feed import Feeder
 from pecan_ray.engines.python.fused import FusedPlan, fused
 from pecan_ray.engines.python.processes import Processes
