@@ -11,6 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from pecan_ray.errors import PlanError
@@ -271,11 +272,19 @@ class Plan:
 
 
 def wants_rng(fn: Function) -> bool:
-    """Tell whether a function declares a parameter named `rng`."""
+    """Tell whether a function declares a parameter named `rng` and takes one from its caller.
+
+    What `functools.partial` has given already stays, and a wrapper that takes no `rng` has one of its own.
+    """
+    if isinstance(fn, partial) and "rng" in fn.keywords:
+        return False
     try:
-        return "rng" in inspect.signature(fn).parameters
+        declared = inspect.signature(fn).parameters
+        taken = inspect.signature(fn, follow_wrapped=False).parameters
     except (TypeError, ValueError):
         return False  # builtins without a signature declare nothing
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+    return "rng" in declared and ("rng" in taken or takes_any)
 
 
 def method_name(op: Op) -> str:
