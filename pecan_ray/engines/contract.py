@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.engines.foreign import REGISTERED
 from pecan_ray.engines.layout import Layout
 from pecan_ray.engines.stages import Recognized
 from pecan_ray.engines.users_order import UsersOrder
@@ -227,10 +228,6 @@ def is_columnar(value: Any) -> bool:
     if isinstance(value, int):
         return -(1 << 63) <= value < 1 << 63
     return isinstance(value, (float, complex))
-
-
-REGISTERED = 2
-"""What NumPy answers (`dtype.isbuiltin`) for a number type that another library has added, such as bfloat16."""
 
 
 def is_plain(dtype: np.dtype[Any]) -> bool:

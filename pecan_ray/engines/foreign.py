@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pecan_ray.errors import MissingExtraError
+
+REGISTERED = 2
+"""What NumPy answers (`dtype.isbuiltin`) for a number type that another library has added, such as bfloat16."""
 OWN_ATTRIBUTES = ("im", "mode", "size", "readonly", "info", "palette", "pyaccess", "format")
 """Attributes that every image of Pillow has, in some version."""
 WIDE_MODES = {"I": 4, "F": 4, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
@@ -53,9 +57,10 @@ def tensor_bytes(tensor: Any) -> int:
 
 
 def as_array(value: Any) -> npt.NDArray[Any] | None:
-    """Return an image or a tensor as an array, in a type that NumPy knows; None for anything else.
+    """Return an image or a tensor as an array of the same type of numbers; None for anything else.
 
-    TensorFlow's tensors of texts, and symbolic ones, are something else.
+    TensorFlow's tensors of texts, and symbolic ones, are something else.  Raises `MissingExtraError` where ml_dtypes is
+    not installed, for types that NumPy has from there alone, such as bfloat16.
     """
     if _is_eager(value) or _is_jax(value):
         array = np.asarray(value)
@@ -68,8 +73,42 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
     dense = dense.to_dense() if dense.is_sparse else dense.resolve_conj().resolve_neg()
     try:
         return np.asarray(dense.numpy())
-    except TypeError:  # types that NumPy lacks, such as bfloat16
-        return np.asarray(dense.float().numpy())
+    except TypeError:
+        return _of_registered_type(dense)
+
+
+def _of_registered_type(dense: Any) -> npt.NDArray[Any] | None:
+    """Return a tensor of a type that NumPy lacks, such as bfloat16, as an array of the type that ml_dtypes adds."""
+    torch = sys.modules["torch"]
+    if dense.dtype == torch.complex32:  # nobody has it beside torch
+        return np.asarray(dense.to(torch.complex64).numpy())
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise MissingExtraError(
+            f"tensors of {dense.dtype} need ml_dtypes, which is not installed: pip install ml_dtypes. Or make another "
+            "type of them by a map before (tensor.float()).",
+            extra="torch",
+        ) from error
+    kind = getattr(ml_dtypes, str(dense.dtype).removeprefix("torch."), None)
+    if kind is None or np.dtype(kind).itemsize != dense.element_size():
+        return None
+    bits = torch.uint8 if dense.element_size() == 1 else torch.int16
+    return np.asarray(dense.contiguous().view(bits).numpy().view(kind))
+
+
+def as_tensor(array: npt.NDArray[Any]) -> Any:
+    """Return an array that may be written into as a tensor of torch that shares its memory, also of ml_dtypes' types.
+
+    Raises TypeError for a type that torch does not have.
+    """
+    torch = sys.modules["torch"]
+    if array.dtype.isbuiltin != REGISTERED:
+        return torch.from_numpy(array)
+    own = getattr(torch, array.dtype.name, None)
+    if own is None or not own.is_floating_point:
+        raise TypeError(f"torch has no {array.dtype.name}")
+    return torch.from_numpy(array.view("u1" if array.itemsize == 1 else "i2")).view(own)
 
 
 def notes_of(value: Any) -> dict[str, Any]:
@@ -97,7 +136,7 @@ def with_array(value: Any, array: npt.NDArray[Any]) -> Any:
         made = sys.modules["PIL.Image"].fromarray(array)
         made.info = dict(value.info)
         return made
-    return sys.modules["torch"].from_numpy(array).to(value.device) if is_tensor(value) else array
+    return as_tensor(array).to(value.device) if is_tensor(value) else array
 
 
 def copied_value(value: Any) -> Any:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pecan_ray.engines.contract import REGISTERED, is_plain
+from pecan_ray.engines.contract import is_plain
+from pecan_ray.engines.foreign import as_tensor
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.options import Format
 from pecan_ray.plan.operators import Plan
@@ -95,15 +96,15 @@ def _torch() -> Converter:
     import torch
 
     def convert(value: Any) -> Any:
-        own = getattr(torch, value.dtype.name, None) if _numeric(value) else None
-        if own is None:
+        if not _numeric(value) or getattr(torch, value.dtype.name, None) is None:
             return value  # also a number type that torch does not have
         array = np.asarray(value)
         if not array.flags.writeable or not array.dtype.isnative or any(stride < 0 for stride in array.strides):
             array = array.astype(array.dtype.newbyteorder("="), order="C")
-        if array.dtype.isbuiltin != REGISTERED:
-            return torch.from_numpy(array)
-        return torch.from_numpy(array.view(f"u{array.dtype.itemsize}")).view(own) if own.is_floating_point else value
+        try:
+            return as_tensor(array)
+        except TypeError:
+            return value
 
     return lambda batch: each(batch, convert)
 

@@ -36,10 +36,17 @@ MINE = np.random.default_rng(7).random(3).tolist()
 
 
 def test_which_functions_are_given_a_generator() -> None:
-    given = [drawn, passing_on, functools.partial(drawn, 1), functools.partial(passing_on, 1)]
+    given: list[Any] = [drawn, passing_on, functools.partial(drawn, 1), functools.partial(passing_on, 1)]
     assert [wants_rng(function) for function in given] == [True] * len(given)
     bound = functools.partial(drawn, rng=None)
-    left = [bound, functools.partial(bound), functools.partial(drawn, 1, 2), with_its_own, lambda i: drawn(i, 1), len]
+    left: list[Any] = [
+        bound,
+        functools.partial(bound),
+        functools.partial(drawn, 1, 2),
+        with_its_own,
+        lambda i: drawn(i, 1),
+        len,
+    ]
     assert [wants_rng(function) for function in left] == [False] * len(left)
 
 

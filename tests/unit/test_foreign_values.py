@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.errors import BatchShapeError
+from pecan_ray.engines.foreign import as_array
+from pecan_ray.errors import BatchShapeError, MissingExtraError
 from tests.unit.engine_leases import run_engine
 
 ROWS = 4
@@ -48,7 +52,7 @@ def making(make: Callable[[int], Any]) -> pecan.PecanPipeline:
     [
         (picture, np.uint8, (5, 3, 3)),
         (tensor, np.float16, (2, 3)),
-        (bfloat, np.float32, (2,)),
+        (bfloat, ml_dtypes.bfloat16, (2,)),
         (eager, np.int64, (2,)),
     ],
 )
@@ -64,6 +68,32 @@ def test_images_and_tensors_are_batched_as_arrays(
     assert [int(row.max()) for row in column] == list(range(ROWS))
     (debugged,) = pipe.iter_batches(debug=True)
     np.testing.assert_array_equal(debugged["x"], column)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "uint16"])
+def test_tensors_of_torch_keep_their_type(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, name)
+    pipe = making(lambda row: torch.tensor([1.0, 2.0, 4.0]).to(kind)[1:]).batch(ROWS)
+    (batch,) = pipe.iter_batches(debug=True, format="torch")
+    assert batch["x"].dtype == kind and batch["x"].float().tolist() == [[2.0, 4.0]] * ROWS
+    (single,) = making(lambda row: torch.tensor(2.0).to(kind)).batch(ROWS).iter_batches(debug=True, format="torch")
+    assert single["x"].dtype == kind and single["x"].float().tolist() == [2.0] * ROWS
+
+
+def test_half_complex_tensors_lose_no_part() -> None:
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that it knows few operations on them
+        value = torch.tensor([1 + 2j]).to(torch.complex32)
+        (batch,) = run_engine(making(lambda row: value).batch(ROWS), order="strict")
+    assert batch.columns["x"].tolist() == [[1 + 2j]] * ROWS
+
+
+def test_it_is_said_what_to_install_for_types_of_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(MissingExtraError, match=r"torch\.bfloat16 need ml_dtypes, which is not installed"):
+        as_array(bfloat(1))
 
 
 def test_texts_of_tensorflow_stay_objects() -> None:

@@ -221,7 +221,7 @@ def test_a_source_may_yield_one_dict_again(column: str) -> None:
 
 
 def test_what_nobody_else_holds_and_what_was_given_is_not_copied() -> None:
-    given = {"old": np.ones(3), "text": "t"}
+    given: dict[str, Any] = {"old": np.ones(3), "text": "t"}
     before = dict(given)
     base = np.arange(6)
     value = {**given, "new": np.zeros(3), "view": given["old"][1:], "list": [1, 2], "x": base[:5], "y": base[1:]}

@@ -228,7 +228,7 @@ class ItemStream:
             op = todo.pop(0)
             counted = self._serial and any(isinstance(later, (Take, Skip, Repeat)) for later in todo)
             if outermost and isinstance(op, BatchingOp) and not changes(todo):
-                items = self.sendable(items)
+                items = self.sendable(arrays_in(items))
             if isinstance(op, Unbatch):
                 made_by = name_of_last(plan.ops[: plan.ops.index(op)])
                 items = operators.unbatched(items, op, made_by, self._options.on_error, self.undelivered)
@@ -321,6 +321,12 @@ class ItemStream:
                 yield None
         if undelivered.due:
             yield None
+
+
+def arrays_in(items: ItemIterator) -> ItemIterator:
+    """Make arrays of images and tensors that go into batches."""
+    for item in items:
+        yield item if item is None else with_arrays([item])[0]
 
 
 def runs_on_elements(op: Op) -> bool:
