@@ -82,6 +82,8 @@ class ExecutionChoice:
     warnings: tuple[str, ...] = ()
     """A sentence for each point that would keep random results, whether it was chosen or not, and for each with splits
     that are too large to be kept."""
+    frozen: tuple[str, ...] = ()
+    """Those of the warnings that say what this very choice keeps random results of."""
 
 
 def choose_execution(
@@ -124,8 +126,10 @@ def choose_execution(
         chosen = best if best.seconds < compute.seconds * (1 - LEAST_GAIN) else compute
         reason = _reason(chosen, options)
     large = tuple(one.too_large for one in options if one.too_large and (one.point or chosen.mode == "compute"))
-    warnings = (*_warnings(profile), *large)
-    return ExecutionChoice(chosen.mode, chosen.point, chosen.seconds, reason, options, chosen.remote, warnings)
+    random = _warnings(profile)
+    frozen = tuple(text for name, text in random.items() if name == chosen.point)
+    warnings = (*random.values(), *large)
+    return ExecutionChoice(chosen.mode, chosen.point, chosen.seconds, reason, options, chosen.remote, warnings, frozen)
 
 
 def _options(
@@ -248,17 +252,18 @@ def _reason(chosen: ExecutionOption, options: Sequence[ExecutionOption]) -> str:
     return f"{chosen}: {_time(chosen.seconds)} an epoch ({parts}), against {', '.join(others)}."
 
 
-def _warnings(profile: ExecutionProfile) -> tuple[str, ...]:
-    found = []
+def _warnings(profile: ExecutionProfile) -> dict[str, str]:
+    """Return, by point, what to know of points behind random operators."""
+    found = {}
     for point in profile.points:
         names = profile.random_before(profile.place_of(point))
         if names and not point.refresh:
             what = "operators " + ", ".join(map(repr, names)) if len(names) > 1 else f"operator {names[0]!r}"
-            found.append(
+            found[point.name] = (
                 f"autocache point {point.name!r} stands behind the random {what}: what is kept there is the same in "
                 "every epoch; move it before, or renew a share of it in each epoch: autocache(refresh=0.2)."
             )
-    return tuple(found)
+    return found
 
 
 def _time(seconds: float) -> str:

@@ -223,6 +223,8 @@ class OperatorMethods(ABC):
         for what cannot be seen of the functions before (modules that they import in their bodies, files, environment
         variables): change it where those have changed.  It must stand before `batch`, `shuffle`, `take` and the like.
         `refresh`: the share of splits that are computed again in each epoch after a job's first, and kept anew.
+        What is random before this point is the same in every epoch once it is kept, and jobs warn of it by name: put
+        the point before it, or give `refresh`; ``map(fn, random=False)`` says of a function that it is not random.
         """
         if (where := mixes_splits(self._plan)) is not None:
             raise PlanError(

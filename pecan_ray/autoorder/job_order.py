@@ -196,7 +196,7 @@ class JobOrder:
         told = (*rewritten(plan, self._engine, decoders)[1], *keeps.said, *self._seed_matters())
         said = [text for text in (ordering.summary(), *told) if text]
         for text in said:
-            logger.info("%s: %s", self._name, text)
+            logger.log(logging.WARNING if text in keeps.frozen else logging.INFO, "%s: %s", self._name, text)
         pinned = self._config.order_file is not None or self._state_pins is not None
         once = once or pinned or not ordering.stretches or bool(keeps.decoders)
         look = None if once else self._after_epoch(ordering, skip_bad=skip_bad)

@@ -86,6 +86,8 @@ class Kept:
     """None: nothing was decided, or of several inputs one by one."""
     decoders: tuple[str, ...] = ()
     """Those of which reduced copies are kept, as an order names them, beside those of the order."""
+    frozen: tuple[str, ...] = ()
+    """Those of `said` by which random results are the same in every epoch."""
 
 
 def has_points(plan: Plan) -> bool:
@@ -141,7 +143,9 @@ class _Decision:
             inputs = [self.made(branch) for branch in head.inputs]
             joined = replace(head, inputs=tuple(one.plan for one in inputs))
             choices = tuple(choice for one in inputs for choice in one.choices)
-            return Kept(replace(plan, head=joined), choices, tuple(text for one in inputs for text in one.said))
+            said = tuple(text for one in inputs for text in one.said)
+            frozen = tuple(text for one in inputs for text in one.frozen)
+            return Kept(replace(plan, head=joined), choices, said, frozen=frozen)
         if not has_points(plan):
             return Kept(plan)
         profile = self._profile(plan, head)
@@ -167,7 +171,8 @@ class _Decision:
         )
         said = (f"autocache: {choice.reason}", *(f"autocache: {text}" for text in (*choice.warnings, *trouble)))
         promise = Promise(choice.seconds, profile.elements, notes[choice.mode, choice.point], self.cache)
-        return Kept(self._with_choice(plan, choice), (choice,), said, promise)
+        frozen = tuple(f"autocache: {text}" for text in choice.frozen)
+        return Kept(self._with_choice(plan, choice), (choice,), said, promise, frozen=frozen)
 
     def _remote_speed(self) -> tuple[StoreModel | None, tuple[str, ...]]:
         """Return how fast the store is read that many machines share; where it cannot be used, None and why."""

@@ -157,6 +157,34 @@ def test_bytes_say_nothing_where_some_are_not_known() -> None:
 def test_a_random_operator_before_the_point_is_warned_of_by_name(cache: Cache) -> None:
     kept = decide(pecan.PecanPipeline(source()).map(waits).map(drawn).autocache().batch(4), cache)
     assert any("behind the random operator 'drawn'" in text for text in kept.said)
+    assert kept.frozen and set(kept.frozen) < set(kept.said)
+
+
+def test_a_job_warns_of_what_is_random_and_kept_and_of_nothing_that_is_meant(
+    cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warned(pipe: PecanPipeline, reorder: pecan.options.ReorderMode = "safe") -> str:
+        config = pecan.Config(cache=cache, order_folder="", reorder=reorder)
+        order = JobOrder(pipe.batch(4).plan, name="ours", engine="python", seed=0, config=config)
+        caplog.clear()
+        said = order.ordered(skip_bad=False, once=True, job=None, here=True).said
+        text = "\n".join(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+        assert all(line.split(": ", 1)[1] in said for line in text.splitlines()), "the report has it too"
+        return text
+
+    def slow(noise: Any, **marks: Any) -> PecanPipeline:
+        return pecan.PecanPipeline(source()).map(waits).map(noise, **marks)
+
+    def other_each_time(value: dict[str, Any]) -> dict[str, Any]:
+        return {**value, "r": np.random.random()}
+
+    for noise in (drawn, other_each_time):
+        assert f"random operator '{noise.__name__}'" in warned(slow(noise).autocache())
+    assert "move it before, or renew" in warned(slow(drawn).autocache(), "off")
+    assert not warned(slow(drawn).autocache(refresh=0.2)) and not warned(
+        slow(other_each_time, random=False).autocache()
+    )
+    assert not warned(pecan.PecanPipeline(source()).map(waits).autocache().map(drawn))
 
 
 def test_each_input_of_a_join_has_its_own(cache: Cache) -> None:
@@ -308,6 +336,8 @@ def test_explain_says_what_would_be_kept_and_why(cache: Cache) -> None:
     assert "autocache: cache at" in pipe.explain("json")
     plain = pecan.PecanPipeline(source(), config=config).map(waits).batch(4)
     assert "autocache" not in plain.explain()
+    frozen = pecan.PecanPipeline(source(), config=config).map(waits).map(drawn).autocache().batch(4)
+    assert "stands behind the random operator 'drawn'" in frozen.explain()
 
 
 def test_a_store_for_all_machines_is_used_where_it_is_sooner_and_what_is_wrong_with_it_said(
