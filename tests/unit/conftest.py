@@ -9,17 +9,10 @@ from typing import Any, NoReturn
 
 import pytest
 import ray
-from hypothesis import HealthCheck, settings
 
 from pecan_ray.autoorder import job_order
 from tests.flaky_http import FlakyProxy
 from tests.object_stores import reaching_gcs, reaching_s3, s3_bucket, serving_gcs, serving_s3
-
-# How fast examples are drawn and run is the machine's affair.
-settings.register_profile(
-    "pecan", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
-settings.load_profile("pecan")
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # a mesh, for those who import JAX
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.autoscaler import HorizontalPodAutoscaler, Window
 from pecan_ray.errors import PlanError
+from tests.long_form import examples
 
 
 def busy(cpu: float | None) -> Window:
@@ -55,7 +56,7 @@ def test_windows_without_a_utilization_are_thrown_away(bad: Window) -> None:
 
 
 @given(st.lists(st.tuples(st.floats(), st.integers(0, 1000)), max_size=40))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_no_sequence_of_windows_drives_it_out_of_bounds(seen: list[tuple[float, int]]) -> None:
     scaler = HorizontalPodAutoscaler(min_workers=2, max_workers=9)
     for cpu, workers in seen:

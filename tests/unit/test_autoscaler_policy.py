@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.autoscaler import CACHEW, CACHEW_CODE, Autoscaler, Decision, Deployment, ScalingRule, Window
 from pecan_ray.errors import PlanError
+from tests.long_form import examples
 from tests.unit.plants import Meter, Plant, drive
 
 RESNET_CACHEW_MS = [
@@ -226,7 +227,7 @@ def test_it_converges_on_every_plant(rule: ScalingRule, noise: float, needed: fl
     st.sampled_from([CACHEW, CACHEW_CODE]),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_no_sequence_of_windows_drives_it_out_of_bounds(
     seen: list[tuple[float, float, int, int]], rule: ScalingRule, obey: bool
 ) -> None:

@@ -23,14 +23,17 @@ SHORT = PeerSettings(rounds=2, seconds=0.1, warm_s=0.02)
 
 def test_sides_alternate_and_are_measured_plotted_and_told(tmp_path: Path) -> None:
     said: list[str] = []
-    result = run_case(by_key("tiny"), ["threads", "memcpy"], SHORT, said.append)
-    assert [line.split(":")[1].strip() for line in said] == ["threads", "memcpy", "memcpy", "threads"]
+    launched = replace(SHORT, launches=2)
+    result = run_case(by_key("tiny"), ["threads", "memcpy"], launched, said.append)
+    begun = [line.split(":")[1].strip() for line in said if line.startswith("round")]
+    assert begun[:4] == ["threads", "memcpy", "memcpy", "threads"]
+    assert begun[4] == "memcpy", "the order of the starts rotates as well"
     for name in ("threads", "memcpy"):
-        assert [m.round for m in result.measured[name]] == [0, 1]
+        assert [m.round for m in result.measured[name]] == [0, 1, 2, 3], "a launch has rounds of its own"
         assert all(m.rate and m.rate > 0 and m.cpu_s >= 0 and m.error is None for m in result.measured[name])
     assert result.shapes["threads"] == {"image": "uint8[1, 1024]"}
     assert "threads" in table.case_table(result, 1.0)
-    facts = table.as_json([result], SHORT, 1.0)
+    facts = table.as_json([result], launched, 1.0)
     plot.draw(facts, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 1000
 
@@ -79,15 +82,6 @@ def test_a_side_whose_process_ends_in_a_round_fails_in_that_round(monkeypatch: p
     assert measured.error is not None
     assert "StopIteration" in measured.error
     assert len(result.measured["threads"]) == 2
-
-
-def test_several_launches_give_rounds_of_their_own() -> None:
-    said: list[str] = []
-    result = run_case(by_key("tiny"), ["threads", "memcpy"], replace(SHORT, launches=2), said.append)
-    for measured in result.measured.values():
-        assert [each.round for each in measured] == [0, 1, 2, 3] and all(each.rate for each in measured)
-    begun = [line.split(":")[1].strip() for line in said if line.startswith("round")]
-    assert begun[0] == "threads" and begun[4] == "memcpy", "the order of the starts rotates as well"
 
 
 LEAVING = """

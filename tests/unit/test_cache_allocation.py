@@ -11,13 +11,14 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pecan_ray.cache import Allocation, AllocationPolicy, ClusterResources, JobDemand, allocate, silod_perf
 from pecan_ray.cache.allocation import sjf_scores
 from pecan_ray.cache.division import Demands
 from pecan_ray.errors import PlanError
+from tests.long_form import examples
 
 POLICIES: tuple[AllocationPolicy, ...] = get_args(AllocationPolicy)
 TB = 1e12
@@ -134,7 +135,7 @@ def test_what_the_other_caches_do_with_that_experiment() -> None:
 
 
 @given(some_jobs(6, sharing=True), clusters, st.sampled_from(POLICIES))
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_nobody_is_given_what_is_not_there(
     jobs: list[JobDemand], cluster: ClusterResources, policy: AllocationPolicy
 ) -> None:
@@ -156,7 +157,7 @@ def test_nobody_is_given_what_is_not_there(
 
 
 @given(some_jobs(5, sharing=True), clusters, st.sampled_from(("greedy", "sjf", "max_min")))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_nobody_who_misses_is_told_to_stop(
     jobs: list[JobDemand], cluster: ClusterResources, policy: AllocationPolicy
 ) -> None:
@@ -165,7 +166,7 @@ def test_nobody_who_misses_is_told_to_stop(
 
 
 @given(some_jobs(2), clusters)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_greedy_makes_the_sum_of_two_speeds_as_large_as_brute_force_does(
     jobs: list[JobDemand], cluster: ClusterResources
 ) -> None:
@@ -178,7 +179,7 @@ def test_greedy_makes_the_sum_of_two_speeds_as_large_as_brute_force_does(
     [JobDemand("0", 100.0, 3162.2776), JobDemand("1", 10.0, 316.22776), JobDemand("2", 1.0, 1000.0)],
     ClusterResources(1000.0, 10.0),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_greedy_makes_the_sum_of_speeds_as_large_as_can_be_where_the_pipe_carries_what_one_misses(
     jobs: list[JobDemand], cluster: ClusterResources
 ) -> None:
@@ -190,7 +191,7 @@ def test_greedy_makes_the_sum_of_speeds_as_large_as_can_be_where_the_pipe_carrie
 
 
 @given(some_jobs(3), clusters)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_max_min_lets_the_least_job_do_as_well_as_brute_force_does(
     jobs: list[JobDemand], cluster: ClusterResources
 ) -> None:
@@ -200,7 +201,7 @@ def test_max_min_lets_the_least_job_do_as_well_as_brute_force_does(
 
 
 @given(some_jobs(4), clusters)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_under_sjf_those_with_the_least_score_run_as_fast_as_can_be(
     jobs: list[JobDemand], cluster: ClusterResources
 ) -> None:

@@ -6,12 +6,13 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.cache import ProbedJob, benefit, choose_caching
 from pecan_ray.cache.benefit import chunk_bytes
 from pecan_ray.errors import PlanError
+from tests.long_form import examples
 
 SIZES = {"imagenet": 154e9, "openimages": 531e9, "librispeech": 90e9}
 TABLE_3 = {
@@ -87,7 +88,7 @@ def test_a_chunk_is_a_tenth_and_at_most_15_gb() -> None:
     st.lists(st.tuples(st.sampled_from("xyz"), st.floats(1, 9), st.floats(1, 9), st.integers(1, 8)), max_size=8),
     st.floats(0, 400),
 )
-@settings(max_examples=200)
+@examples(200)
 def test_never_more_than_there_is_and_never_for_nothing(rows: list[tuple[str, float, float, int]], room: float) -> None:
     jobs = [ProbedJob(str(n), name, miss, min(miss, hit), None, gpus) for n, (name, miss, hit, gpus) in enumerate(rows)]
     jobs = [replace(job, shared_s=(job.miss_s + job.hit_s) / 2) for job in jobs]

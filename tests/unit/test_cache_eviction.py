@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import cast, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.cache import EvictionPolicy, StoredEntry, entries_to_evict
 from pecan_ray.cache.eviction import entries_over_rooms
 from pecan_ray.errors import PlanError
+from tests.long_form import examples
 
 
 def entry(key: str, nbytes: int, used: float = 0.0, saved: float = 0.0, *, in_use: bool = False) -> StoredEntry:
@@ -80,7 +81,7 @@ ENTRIES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5), st.integers(
 
 
 @given(ENTRIES, st.integers(0, 120), st.sampled_from(get_args(EvictionPolicy)))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_the_rest_fits_and_nothing_goes_for_nothing(
     entries: list[StoredEntry], max_bytes: int, policy: EvictionPolicy
 ) -> None:

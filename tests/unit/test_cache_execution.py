@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pecan_ray as pecan
@@ -26,6 +26,7 @@ from pecan_ray.cache.execution_profile import LOCKED_BYTES
 from pecan_ray.errors import PlanError
 from pecan_ray.simulator.paper.cachew_caching import BATCH, IMAGES, experiment
 from pecan_ray.simulator.paper.reported_caches import CACHEW_8
+from tests.long_form import examples
 
 
 @pytest.mark.parametrize("sleep_ms", CACHEW_8)
@@ -290,7 +291,7 @@ def test_points_behind_random_operators_are_warned_of() -> None:
 SECONDS = st.floats(0, 10)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(
     ops=st.lists(st.tuples(SECONDS, st.floats(0, 1e6), st.floats(0, 4)), max_size=5),
     source=st.tuples(SECONDS, st.floats(0, 1e6), st.floats(0, 1)),

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pecan_ray.cache import SlidingWindow
 from pecan_ray.errors import PlanError
+from tests.long_form import examples
 
 
 def filled(*entries: str, capacity: int = 3) -> SlidingWindow[str]:
@@ -309,5 +310,5 @@ class WindowAgainstModel(RuleBasedStateMachine):
             assert self.max_lag is None or skipped == 0
 
 
-WindowAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+WindowAgainstModel.TestCase.settings = settings(examples(60), stateful_step_count=30)
 TestWindowAgainstModel = WindowAgainstModel.TestCase

@@ -7,11 +7,12 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.cache import StoreModel, StoreRead
 from pecan_ray.errors import PlanError
+from tests.long_form import examples
 
 CACHEW_MS = {1e6: 0.2549, 5e6: 5.627, 10e6: 11.94, 15e6: 13.68, 20e6: 22.25, 25e6: 26.34, 30e6: 30.50, 50e6: 75.10}
 CACHEW_MS |= {75e6: 112.8, 100e6: 155.0, 200e6: 306.6, 400e6: 624.7}
@@ -38,7 +39,7 @@ def worst_miss(found: StoreModel, truth: StoreModel, reads: list[StoreRead]) -> 
     )
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(latency=st.floats(1e-4, 0.1), per_element=st.floats(1e-7, 1e-4), rate=st.floats(1e7, 1e10))
 def test_exact_measurements_give_the_model_back(latency: float, per_element: float, rate: float) -> None:
     truth = StoreModel(latency, per_element, 1 / rate)
@@ -60,7 +61,7 @@ def test_a_fifth_of_disturbed_reads_changes_little(factor: float, seed: int) -> 
     assert found.error is not None and 0.02 < found.error < 0.12, "the error is that of the undisturbed"
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     st.lists(
         st.tuples(st.floats(1, 1e12), st.integers(1, 10**6), st.floats(1e-7, 1e4)),

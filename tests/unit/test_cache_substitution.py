@@ -6,12 +6,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.cache import SubstitutionSampler
 from pecan_ray.cache.substitution import LOOK_AHEAD, stripes
 from pecan_ray.errors import PlanError
+from tests.long_form import examples
 
 
 def epoch_of(sampler: SubstitutionSampler, size: int, cached: set[int]) -> list[int]:
@@ -23,7 +24,7 @@ def epoch_of(sampler: SubstitutionSampler, size: int, cached: set[int]) -> list[
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_every_item_comes_exactly_once_an_epoch_whatever_is_cached(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 200))
     sampler = SubstitutionSampler(count, data.draw(st.integers(1, min(count, 12))), data.draw(st.integers(0, 9)))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pecan_ray as pecan
@@ -31,6 +31,7 @@ from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Autocache, Plan
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
 from pecan_ray.plan.stretches import with_ops
+from tests.long_form import examples
 from tests.unit.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
 
 READS: Counter[int] = Counter()
@@ -184,7 +185,7 @@ def test_a_filtered_split_is_kept_as_empty(cache: Cache) -> None:
 @given(
     spans=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=6), threads=st.integers(1, 3)
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_parts_of_a_split_come_from_its_entry(spans: list[tuple[int, int]], threads: int) -> None:
     unit = 1 << (OUTPUT_BITS - 3)
     with tempfile.TemporaryDirectory() as folder:
@@ -208,7 +209,7 @@ def test_parts_of_a_split_come_from_its_entry(spans: list[tuple[int, int]], thre
     threads=st.integers(1, 3),
     each=st.sampled_from([twice, odd]),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_parts_of_a_split_come_from_its_entry_as_rows(spans: list[tuple[int, int]], threads: int, each: Any) -> None:
     unit = 1 << (OUTPUT_BITS - 3)
     with tempfile.TemporaryDirectory() as folder:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```python( run)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 OUTSIDE = ("http://", "https://")
+RUN_ELSEWHERE = ("README", "docs/tutorial")
+"""Below, and in tests/e2e/test_site.py, with what they print."""
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 
 
@@ -45,20 +47,54 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def run_in_debug_mode(code: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a fresh process, its pipelines in debug mode; fails if Ray was started."""
-    code = re.sub(r"iter_batches\((debug=True)?", "iter_batches(debug=True, ", code)
-    code += "\nimport ray\nassert not ray.is_initialized()\n"
-    with tempfile.TemporaryDirectory() as folder:
-        return subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+RUNNER = """
+import json, os, signal, sys, traceback, types
+import numpy, pyarrow, ray, pecan_ray
+
+for line in sys.stdin:
+    program = json.loads(line)
+    if child := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    signal.alarm(60)
+    os.chdir(program["folder"])
+    os.environ.update(program["env"])
+    for number in (1, 2):
+        os.dup2(os.open(f"said.{number}", os.O_WRONLY | os.O_CREAT), number)
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        exec(compile(program["code"], "<example>", "exec"), vars(sys.modules["__main__"]))
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+    sys.exit(int(ray.is_initialized()))
+"""
+
+
+Run = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def run_in_debug_mode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs a program in a child of a process that has imported us, its pipelines in debug mode; fails if Ray starts."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNNER],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as runner:
+
+        def run(code: str) -> tuple[int, str, str]:
+            assert runner.stdin is not None and runner.stdout is not None
+            folder = tmp_path_factory.mktemp("example")
+            code = re.sub(r"iter_batches\((debug=True)?", "iter_batches(debug=True, ", code)
+            runner.stdin.write(json.dumps({"code": code, "folder": str(folder), "env": dict(os.environ)}) + "\n")
+            runner.stdin.flush()
+            status = int(runner.stdout.readline())
+            return status, (folder / "said.1").read_text(), (folder / "said.2").read_text()
+
+        yield run
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -124,19 +160,25 @@ def test_an_argument_that_does_not_exist_is_a_misfit() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", [pytest.param(code, id=where) for where, runs, code in blocks() if runs and not where.startswith("README")]
+    "code",
+    [pytest.param(code, id=where) for where, runs, code in blocks() if runs and not where.startswith(RUN_ELSEWHERE)],
 )
-def test_an_example_runs(code: str) -> None:
-    done = run_in_debug_mode(code)
-    assert done.returncode == 0, done.stderr
+def test_an_example_runs(code: str, run_in_debug_mode: Run) -> None:
+    status, _, said = run_in_debug_mode(code)
+    assert status == 0, said
 
 
-def test_the_first_example_of_the_readme_runs() -> None:
+def test_an_example_that_fails_is_found(run_in_debug_mode: Run) -> None:
+    status, printed, said = run_in_debug_mode("print(1)\nraise ValueError('no')")
+    assert (status, printed) == (1, "1\n") and said.endswith("ValueError: no\n")
+
+
+def test_the_first_example_of_the_readme_runs(run_in_debug_mode: Run) -> None:
     where, runs, code = next(block for block in blocks() if block[0].startswith("README"))
     assert runs, f"{where} is not marked as one that runs"
-    done = run_in_debug_mode(code)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("float32 (64, 64, 64, 3)") == 16, "two epochs of 512 images in batches of 64"
+    status, printed, said = run_in_debug_mode(code)
+    assert status == 0, said
+    assert printed.count("float32 (64, 64, 64, 3)") == 16, "two epochs of 512 images in batches of 64"
 
 
 def test_the_reference_names_every_public_thing() -> None:

@@ -11,13 +11,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.plain import NotPlainError
 from pecan_ray.plan.splits import OUTPUT_BITS
+from tests.long_form import examples
 
 WIDTH = 1 << OUTPUT_BITS
 
@@ -55,7 +56,7 @@ VALUES = PLAIN | ARRAYS | SCALARS | st.lists(PLAIN, max_size=3) | st.dictionarie
 
 
 @given(rows=st.lists(st.fixed_dictionaries({"a": VALUES, "é b": VALUES}), max_size=6))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_whatever_is_plain_comes_back_as_it_was(rows: list[dict[str, Any]]) -> None:
     assert same(there_and_back(*rows), rows)
 
@@ -63,7 +64,6 @@ def test_whatever_is_plain_comes_back_as_it_was(rows: list[dict[str, Any]]) -> N
 @given(
     rows=st.lists(arrays.arrays("f4", arrays.array_shapes(min_dims=2, max_dims=2, min_side=0)), min_size=1, max_size=9)
 )
-@settings(deadline=None)
 def test_arrays_of_unequal_shapes(rows: list[np.ndarray[Any, Any]]) -> None:
     assert same([one["x"] for one in there_and_back(*({"x": row} for row in rows))], rows)
 

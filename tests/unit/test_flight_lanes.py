@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
@@ -24,7 +24,6 @@ def plenty() -> Credits:
     return credits
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 400_000), max_size=80), st.randoms(use_true_random=False))
 def test_streams_that_break_anywhere_bring_every_batch_once_and_in_order(sizes: list[int], chance: Any) -> None:
     batches = [batch(number, nbytes) for number, nbytes in enumerate(sizes)]

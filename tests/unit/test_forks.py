@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.engines import forks as our_forks
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.forks import PLACE_BYTES, PLACES, Forks
+from pecan_ray.engines.forks import PLACE_BYTES, Forks
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.python.engine import PythonEngine
 from pecan_ray.engines.slots import HeapSlots
@@ -191,12 +192,16 @@ def told_of(forks: Forks, said: list[tuple[str, str]]) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
-def test_more_children_than_places_and_longer_names_than_memory_are_told_too(capfd: pytest.CaptureFixture[str]) -> None:
+def test_more_children_than_places_and_longer_names_than_memory_are_told_too(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = 3
+    monkeypatch.setattr(our_forks, "PLACES", places)
     forks = Forks()
     forks.raise_told()
-    told_of(forks, [(f"op {number}", "x" * PLACE_BYTES) for number in range(PLACES + 1)])
-    for _ in range(PLACES):
+    told_of(forks, [(f"op {number}", "x" * PLACE_BYTES) for number in range(places + 1)])
+    for _ in range(places):
         with pytest.raises(OpError, match=r"op \d+: a child process .* while x{1000} was worked on"):
             forks.raise_told()
     forks.raise_told()
-    assert capfd.readouterr().err.count("came back from the function") == PLACES + 1
+    assert capfd.readouterr().err.count("came back from the function") == places + 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import ClusterError, JournalError, OpError, PecanError
@@ -24,6 +25,7 @@ from pecan_ray.job.trainer_events import TrainerEvent, TrainerInstruction
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Split
 from pecan_ray.sampling.randomness import SplitOrder
+from tests.long_form import examples
 from tests.unit.job_play import play
 
 TEXT = st.text(max_size=8) | st.sampled_from(["", "a\nb", "naïve", "\udc80", '"', "{}"])
@@ -65,10 +67,13 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     return st.one_of([values_of(member) for member in arguments])
 
 
-def instances_of(kind: Any) -> st.SearchStrategy[Any]:
+def draws_of(kind: Any) -> st.SearchStrategy[Any]:
     """Instances of a dataclass with every field drawn."""
     hints = get_type_hints(kind)
     return st.builds(kind, **{field.name: values_of(hints[field.name]) for field in dataclasses.fields(kind)})
+
+
+instances_of: Callable[[Any], st.SearchStrategy[Any]] = cache(draws_of)
 
 
 def test_every_event_and_instruction_is_known_to_the_codec_by_a_name_of_its_own() -> None:
@@ -79,7 +84,7 @@ def test_every_event_and_instruction_is_known_to_the_codec_by_a_name_of_its_own(
 
 @pytest.mark.parametrize("kind", MESSAGES.values(), ids=list(MESSAGES))
 def test_every_event_and_instruction_comes_back_as_it_was(kind: type[Any]) -> None:
-    @settings(max_examples=40)
+    @examples(40)
     @given(instances_of(kind))
     def comes_back(message: JobMessage) -> None:
         line = json.dumps(encode(message), allow_nan=False)

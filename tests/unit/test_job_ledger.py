@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.job.dropped import DroppedData
@@ -16,6 +16,7 @@ from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.options import Visitation
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.randomness import SplitOrder
+from tests.long_form import examples
 from tests.unit.ledger_model import LedgerModel, everything
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=8)
@@ -44,7 +45,7 @@ def element(number: int, count: int = 1) -> tuple[int, int]:
     return number << OUTPUT_BITS, (number + count) << OUTPUT_BITS
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     SIZES,
     st.integers(1, 5),
@@ -73,7 +74,7 @@ def test_each_element_once_per_epoch_whatever_dies(
         assert [b[0] for b in model.batches] == [-(-sum(sizes) // batch)] * 3
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(SIZES, st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.integers(2, 3), st.integers(0, 10_000))
 def test_ranks_get_disjoint_and_equally_many_batches(
     sizes: list[int], batch: int, workers: int, deaths: int, world: int, seed: int
@@ -90,7 +91,7 @@ def test_ranks_get_disjoint_and_equally_many_batches(
     assert left_out <= 2 * (world - 1)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(SIZES, st.integers(1, 4), st.integers(1, 3), st.integers(0, 4), st.integers(1, 3), st.integers(0, 10_000))
 def test_a_whole_plan_reaches_its_trainers_in_turn_whatever_dies(
     sizes: list[int], batch: int, workers: int, deaths: int, world: int, seed: int

@@ -24,12 +24,12 @@ from tests.long_form import some_later
 from tests.unit.job_rig import JobRig, elements
 
 WIDTH = 1 << OUTPUT_BITS
-SEEDS, LOTS = 1200, 4
+SEEDS, LOTS = 1200, 6
 FAILED_ONCE = (35, 2648, 11378, 52307, 105390, 300502)
 """Seeds of histories in which something was wrong once."""
 
 
-@pytest.mark.parametrize("lot", some_later(range(LOTS), 2, 3))
+@pytest.mark.parametrize("lot", some_later(range(LOTS), *range(1, LOTS)))
 def test_whatever_is_cut_off_goes_on_with_what_was_not_yielded(lot: int) -> None:
     share = SEEDS // LOTS
     summary = play_seeds(range(lot * share, (lot + 1) * share), in_pieces=True)
@@ -50,7 +50,8 @@ def test_a_job_that_counts_what_is_queued_as_yielded_is_found(monkeypatch: pytes
 
     monkeypatch.setattr("pecan_ray.job.state.DeliveryLog", Hasty)
     assert JobState.__init__.__globals__["DeliveryLog"] is Hasty
-    assert play_seeds(range(300), in_pieces=True).failures
+    outcomes = map(play_in_pieces, range(300))
+    assert any(outcome.failure for outcome in outcomes if outcome is not None)
 
 
 def test_ranks_that_ask_after_the_same_batches_are_told_the_same_words() -> None:

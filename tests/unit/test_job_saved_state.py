@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import StateError
@@ -31,6 +31,7 @@ from pecan_ray.options import Workers
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.randomness import SplitOrder
 from pecan_ray.sampling.spans import Spans
+from tests.long_form import examples, some_later
 
 WIDTH = 1 << OUTPUT_BITS
 PARTS = (("source TextLines", "ab"), ("operator parse", "cd"))
@@ -110,9 +111,10 @@ def test_a_thousand_workers_at_a_million_files_leave_a_state_of_less_than_64_kib
     assert len(json.dumps(state.to_json())) < 64 << 10
 
 
-@pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), 3])
-def test_a_job_of_32_workers_that_have_32_of_a_million_files_open_each_has_a_state_of_less_than_64_kib(
-    seed: int | None,
+@pytest.mark.parametrize("seed", some_later([None, 3], None))
+@pytest.mark.parametrize("files", some_later([100_000, 1_000_000], 1_000_000))
+def test_a_job_of_32_workers_that_have_32_of_many_files_open_each_has_a_state_of_less_than_64_kib(
+    seed: int | None, files: int
 ) -> None:
     workers = [f"pecan:job:local-{number}" for number in range(32)]
     job = JobState(
@@ -123,7 +125,7 @@ def test_a_job_of_32_workers_that_have_32_of_a_million_files_open_each_has_a_sta
     for name in workers:
         job.handle(events.WorkerPlaced(name, "node", 1), 0.0)
         job.handle(events.WorkerReady(name), 0.0)
-    listing = splits(1_000_000)
+    listing = splits(files)
     for first in range(0, len(listing), 10_000):
         job.handle(events.SplitsListed(0, tuple(listing[first : first + 10_000])), 0.0)
     job.handle(events.ListingEnded(0), 0.0)
@@ -244,7 +246,7 @@ def damaged(draw: st.DrawFn) -> dict[str, Any]:
     return mended(state)
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(damaged())
 def test_a_damaged_state_with_a_right_checksum_is_refused_or_is_another_whole_one(state: dict[str, Any]) -> None:
     try:
@@ -363,7 +365,7 @@ def folder(count: int, *changed: int) -> list[Split]:
 
 
 @given(st.sets(st.integers(0, 64 * 1563 - 1), min_size=1, max_size=3))
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_of_a_hundred_thousand_images_the_few_that_were_replaced_are_named(changed: set[int]) -> None:
     (said,) = check(folder(100_000), folder(100_000, *changed), page=500)
     names = said.partition(": ")[2].split(", ")

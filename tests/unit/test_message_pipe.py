@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.transport.message_pipe import MessageReader, MessageWriter, PipeAddress
+from tests.long_form import examples
 from tests.ray.waiting import until
 
 
@@ -37,7 +38,7 @@ def sending(writer: MessageWriter, messages: list[bytes]) -> threading.Thread:
     return thread
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 300_000).map(bytes)), max_size=20))
 def test_all_messages_arrive_in_order(messages: list[bytes]) -> None:
     with closing(MessageWriter()) as writer, closing(MessageReader(writer.address)) as reader:

@@ -26,6 +26,14 @@ def python_files(names: Sequence[str]) -> Iterator[Path]:
                 yield entry
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A module, say, and all statements in it, however deep: nine tenths of a tree are expressions."""
+    yield node
+    for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for below in getattr(node, name, ()):
+            yield from statements(below)
+
+
 def is_type_name(name: str) -> bool:
     """Tell a type's name from a constant's and from a type variable's."""
     return name[:1].isupper() and not name.isupper()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import permutations, product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.cache import CachePoint, ExecutionProfile, OperatorCost, SourceCost, StoreModel, choose_execution
@@ -14,6 +14,7 @@ from pecan_ray.cache.execution import LEAST_GAIN
 from pecan_ray.placement.objective import Foreseen, Objective, rank
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.reorder import ProfiledOp, auto_order, predict
+from tests.long_form import examples
 
 ELEMENTS, BATCH, SOURCE_BYTES = 10_000, 32, 100_000.0
 DEPLOYMENTS = [Deployment(local, remote) for local, remote in product(range(4), range(6)) if local + remote]
@@ -45,7 +46,7 @@ seconds, prices = st.floats(1e-4, 1e-1), st.floats(0.05, 20.0)
 operators = st.lists(st.tuples(st.floats(0.1, 8.0), seconds), min_size=1, max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     operators,
     st.builds(SourceCost, seconds=seconds, nbytes=st.just(SOURCE_BYTES), waiting=st.floats(0, 1)),

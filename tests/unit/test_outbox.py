@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.engines.contract import Produced
@@ -20,6 +20,7 @@ from pecan_ray.transport import outbox as transport_outbox
 from pecan_ray.transport.batch_bytes import bytes_of
 from pecan_ray.transport.flight_lanes import LOT_BYTES
 from pecan_ray.transport.outbox import MOST_BATCHES, MOST_WAITING, Outbox
+from tests.long_form import examples
 from tests.ray.waiting import until
 from tests.unit.outbox_batches import batch, number_of, outbox_of
 
@@ -300,7 +301,7 @@ def test_who_waits_with_a_credit_when_another_takes_the_last_gets_nothing() -> N
     assert sorted(left + right) == [[], [0]]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     ranks=st.integers(1, 4),
     streams=st.integers(1, 2),

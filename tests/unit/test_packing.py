@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.engines.contract import Produced
@@ -16,6 +16,7 @@ from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sampling.packing import pack_rows
 from pecan_ray.sources import Items, TextLines
+from tests.long_form import examples
 from tests.unit.engine_leases import ListedLeases, column, delivered, missing, run_engine, whole_leases
 
 
@@ -86,7 +87,7 @@ def first_of(element: dict[str, Any]) -> dict[str, Any]:
     return {"tokens": element["tokens"][0]}
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(
     st.lists(st.integers(0, 90), min_size=1, max_size=40),
     st.sampled_from(sorted(BEFORE)),

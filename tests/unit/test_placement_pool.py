@@ -8,7 +8,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
@@ -25,6 +25,7 @@ from pecan_ray.placement.pool import (
 )
 from pecan_ray.plan.windows import Deployment, Window
 from pecan_ray.simulator.shared_pool import distribute, jobs_of
+from tests.long_form import examples
 
 
 def test_a_worker_goes_to_the_highest_bid() -> None:
@@ -85,7 +86,7 @@ SAVINGS = st.lists(st.floats(0.01, 10.0), max_size=4).map(lambda each: tuple(sor
 
 
 @given(st.lists(SAVINGS, min_size=1, max_size=4), st.integers(0, 10))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_other_distribution_saves_more(curves: list[tuple[float, ...]], cpus: int) -> None:
     demands = [Demand(str(number), curve) for number, curve in enumerate(curves)]
     given_ = allocate(demands, cpus)

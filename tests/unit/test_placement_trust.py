@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.hiccups import FAR, KINDS, NEAR, HiccupJob, answers, draw_job, jobs, percentile_95, run
@@ -16,6 +16,7 @@ from pecan_ray.job.room import Room
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers
 from pecan_ray.placement import MODES, AutoPlacement, Decision, Deployment, Prices, PriceTier, Window
+from tests.long_form import examples, some_later
 from tests.unit.plants import Meter, Plant, drive
 
 # --- workloads whose windows lie ----------------------------------------------------------------------------
@@ -49,7 +50,7 @@ def test_300_workloads() -> None:
     assert set(far) <= {"everything 1005"} and all(excess < 0.25 for excess in far.values()), far
 
 
-@pytest.mark.parametrize("workloads", [30, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workloads", some_later([10, 120], 120))
 def test_a_change_is_answered_within_4_windows(workloads: int) -> None:
     """19 of 20 that ask for another deployment and show, from when the trainer feels them."""
     drawn = [draw_job(kind, seed) for kind in ("drift", "slower for good") for seed in range(200, 200 + workloads)]
@@ -171,7 +172,7 @@ def windows(draw: st.DrawFn) -> Window:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_whatever_windows_say_something_runs(mode: str, data: st.DataObject) -> None:
     """No exception, no deployment beyond the limits, never none."""

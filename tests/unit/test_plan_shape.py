@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.pipeline import PecanPipeline
@@ -16,6 +16,7 @@ from pecan_ray.plan.operators import Batch, Plan, Shuffle
 from pecan_ray.plan.regrouping import regroups_at
 from pecan_ray.plan.shape import PlanShape, last_batching, num_batches, plan_shape
 from pecan_ray.sources import Arrays, TextLines
+from tests.long_form import examples
 
 
 def numbers(rows: int = 10, name: str = "x") -> PecanPipeline:
@@ -223,7 +224,7 @@ drafts = st.recursive(st.builds(Draft, st.builds(numbers, st.integers(0, 9))), s
 longer = drafts.flatmap(lambda draft: step(st.just(draft)))
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(longer)
 def test_the_length_that_is_told_is_the_length_that_comes(draft: Draft) -> None:
     told = num_batches(draft.pipe.plan)

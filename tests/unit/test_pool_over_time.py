@@ -18,7 +18,10 @@ def played(heard: str, jobs: int, rounds: int = ROUNDS, seed: int = 1) -> tuple[
     return run, pool
 
 
-@pytest.mark.parametrize(("jobs", "rounds"), [(12, ROUNDS), pytest.param(64, LONG, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("jobs", "rounds"),
+    [(6, ROUNDS), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((12, ROUNDS), (64, LONG)))],
+)
 def test_jobs_that_bid_by_what_they_have_measured_pay_less_than_those_that_come_first(jobs: int, rounds: int) -> None:
     """Twenty minutes for the 64, as in decision 26: who has measured nothing bids nothing, and the first window of the
     slowest takes more than six.  After ten minutes four of these pay more by bidding than all the others save."""

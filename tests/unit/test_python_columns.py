@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
@@ -26,6 +26,7 @@ from pecan_ray.errors import BatchShapeError, CorruptSourceError, SourceError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split
 from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources import Arrays, Csv, Items, Parquet
+from tests.long_form import examples
 from tests.unit.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
 
 ROWS = 90
@@ -182,7 +183,7 @@ spans_of_a_split = st.lists(st.integers(0, 30 << OUTPUT_BITS) | st.integers(0, 3
 )
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(kind=st.sampled_from(KINDS), bounds=st.lists(spans_of_a_split, min_size=1, max_size=4), data=st.data())
 def test_what_is_missing_of_splits_comes_as_from_rows(
     folder: Path, kind: str, bounds: list[list[int]], data: st.DataObject

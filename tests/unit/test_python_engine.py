@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.engines.contract import EngineOptions, Produced
@@ -25,6 +25,7 @@ from pecan_ray.errors import OpError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.sources import Arrays, Items
+from tests.long_form import examples
 from tests.ray.waiting import until
 from tests.unit.engine_leases import ListedLeases, column, delivered, missing, run_engine, whole_leases
 
@@ -201,7 +202,7 @@ cases = st.builds(
 running_options = st.fixed_dictionaries({"threads": st.integers(1, 3), "order": st.sampled_from(ORDERS)})
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(cases, running_options)
 def test_every_element_comes_once_and_every_position_is_carried_once(case: Case, options: dict[str, Any]) -> None:
     leases = ListedLeases(whole_leases(tuple(case.pipe.plan.sources())))
@@ -211,7 +212,7 @@ def test_every_element_comes_once_and_every_position_is_carried_once(case: Case,
     assert leases.lengths == {lease.key: lease.split.elements for lease in leases.given}
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(cases, running_options, running_options, st.randoms(use_true_random=False))
 def test_what_was_not_acknowledged_is_produced_again_and_nothing_else(
     case: Case, options: dict[str, Any], later: dict[str, Any], chance: Random

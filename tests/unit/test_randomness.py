@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pecan_ray
@@ -22,6 +22,7 @@ from pecan_ray.plan.operators import Shuffle
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease
 from pecan_ray.sampling.randomness import ThreadGenerator, generator, random_key, shuffle_key
 from pecan_ray.sources import Arrays
+from tests.long_form import examples
 from tests.unit.engine_leases import run_engine, whole_leases
 
 ROWS = 40
@@ -70,7 +71,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(threads=st.integers(1, 4), order=st.sampled_from(["relaxed", "strict"]), batch=st.integers(1, 9))
 def test_threads_order_and_batches_do_not_matter(plan: str, threads: int, order: str, batch: int) -> None:
     wanted = run(PLANS[plan].batch(16))
@@ -79,7 +80,7 @@ def test_threads_order_and_batches_do_not_matter(plan: str, threads: int, order:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(cuts=st.sets(st.integers(1, 9 * 3), max_size=4), turn=st.integers(0, 3))
 def test_leases_that_were_cut_and_reordered_give_the_same(plan: str, cuts: set[int], turn: int) -> None:
     pipe = PLANS[plan].batch(4)
@@ -178,7 +179,6 @@ def test_a_key_is_the_same_for_ever() -> None:
     assert generator((1, 2)).integers(1 << 62) == 1426463251206822594
 
 
-@settings(deadline=None)
 @given(st.integers(), st.integers(0, 1 << 62))
 def test_any_seed_is_a_key(seed: int, element: int) -> None:
     low, high = random_key(seed, 0, 0, 0, 0, element, 0, "op")

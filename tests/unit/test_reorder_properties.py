@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.reorder import CostCurve, Mode, OrderPlan, ProfiledOp, auto_order, candidates, predict
+from tests.long_form import examples
 
 MODES: tuple[Mode, ...] = ("paper", "cost", "safe", "strict", "off")
 COLUMNS = st.frozensets(st.sampled_from("abc"))
@@ -57,7 +58,6 @@ def plans(ops: list[ProfiledOp]) -> Iterable[OrderPlan]:
 
 
 @given(pipelines())
-@settings(deadline=None)
 def test_the_result_is_a_permutation_in_which_fixed_ops_and_sections_keep_their_places(ops: list[ProfiledOp]) -> None:
     section_at = list(itertools.accumulate(int(op.keep_position) for op in ops))
     section_of = {op.name: section for op, section in zip(ops, section_at, strict=True)}
@@ -69,7 +69,6 @@ def test_the_result_is_a_permutation_in_which_fixed_ops_and_sections_keep_their_
 
 
 @given(pipelines())
-@settings(deadline=None)
 def test_no_op_passes_the_one_that_makes_or_ends_its_columns(ops: list[ProfiledOp]) -> None:
     for plan in plans(ops):
         place = {name: number for number, name in enumerate(plan.order)}
@@ -83,7 +82,6 @@ def test_no_op_passes_the_one_that_makes_or_ends_its_columns(ops: list[ProfiledO
 
 
 @given(pipelines(timed=True))
-@settings(deadline=None)
 def test_by_its_own_estimate_the_search_is_never_slower_than_the_user(ops: list[ProfiledOp]) -> None:
     for mode in ("cost", "safe", "strict"):
         plan = auto_order(ops, mode, commutes=first_of_even)
@@ -94,7 +92,6 @@ def test_by_its_own_estimate_the_search_is_never_slower_than_the_user(ops: list[
 
 
 @given(pipelines(most=5, fixed=False, columns=False, timed=True))
-@settings(deadline=None)
 def test_small_sections_are_ordered_as_well_as_any_permutation(ops: list[ProfiledOp]) -> None:
     plan = auto_order(ops, "cost")
     best = min(total(ops, order) for order in itertools.permutations(op.name for op in ops))
@@ -119,7 +116,7 @@ def total(ops: list[ProfiledOp], order: tuple[str, ...]) -> float:
 
 
 @given(pipelines(most=30, columns=False, timed=True))
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_large_sections_are_never_made_slower(ops: list[ProfiledOp]) -> None:
     plan = auto_order(ops, "cost")
     assert (plan.seconds_after or 0.0) <= (plan.seconds_before or 0.0) * (1 + 1e-9)
@@ -147,7 +144,6 @@ def test_paper_mode_is_algorithm_2_where_no_column_is_known(ops: list[ProfiledOp
 
 
 @given(pipelines())
-@settings(deadline=None)
 def test_moves_explain_the_order_with_as_few_neutral_ops_as_possible(ops: list[ProfiledOp]) -> None:
     names = [op.name for op in ops]
     weights = [100 if op.inflation == 1 else 1 for op in ops]
@@ -169,7 +165,7 @@ def heaviest_rising(numbers: list[int], weights: list[int]) -> int:
 
 
 @given(pipelines(most=7), st.sampled_from(MODES))
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_candidates_differ_and_end_with_the_users_order(ops: list[ProfiledOp], mode: Mode) -> None:
     orders = [plan.order for plan in candidates(ops, mode, commutes=first_of_even)]
     assert len(set(orders)) == len(orders)
@@ -177,7 +173,6 @@ def test_candidates_differ_and_end_with_the_users_order(ops: list[ProfiledOp], m
 
 
 @given(pipelines())
-@settings(deadline=None)
 def test_an_exchange_in_strict_mode_was_allowed(ops: list[ProfiledOp]) -> None:
     plan = auto_order(ops, "strict", commutes=first_of_even)
     place = {name: number for number, name in enumerate(plan.order)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
@@ -23,6 +23,7 @@ from pecan_ray.simulator import (
     simulate,
 )
 from pecan_ray.simulator.workload import build, changed
+from tests.long_form import examples
 
 
 def small(**entries: float) -> Workload:
@@ -252,7 +253,7 @@ def test_the_host_is_shared_by_local_workers_loading_and_receiving() -> None:
     clients=st.integers(1, 2),
     seed=st.integers(0, 50),
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_whatever_a_policy_asks_for_batches_are_conserved(
     targets: list[Deployment], removal: str, life_s: float, clients: int, seed: int
 ) -> None:

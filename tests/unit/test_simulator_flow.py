@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.job.trainer import WARM_UP
@@ -13,6 +13,7 @@ from pecan_ray.job.windows import WindowMeter
 from pecan_ray.simulator.flow import NEVER, Flow, SimulatedFeed, advance_alone
 from pecan_ray.simulator.noise import Services, StepTimes, generator
 from pecan_ray.simulator.workload import Trainer
+from tests.long_form import examples
 
 
 def quiet_flow(
@@ -44,7 +45,7 @@ def test_with_one_worker_a_batch_takes_the_longer_of_trainer_and_worker(step_s: 
     services_s=st.lists(st.floats(0.005, 2.0), min_size=1, max_size=8),
     clients=st.integers(1, 3),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_without_noise_a_batch_takes_the_longer_of_step_and_supply(
     step_s: float, services_s: list[float], clients: int
 ) -> None:
@@ -81,7 +82,7 @@ def test_a_trainer_that_does_not_wait_finds_a_full_queue() -> None:
     moments=st.lists(st.floats(0.1, 20.0), min_size=1, max_size=8),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_no_batch_appears_or_vanishes_when_workers_come_go_and_die(
     places: int, cv: float, moments: list[float], seed: int
 ) -> None:
@@ -107,7 +108,7 @@ def test_no_batch_appears_or_vanishes_when_workers_come_go_and_die(
     pause_every=st.sampled_from([0, 40]),
     moments=st.lists(st.floats(0.0, 40.0), min_size=1, max_size=5),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_written_out_loop_gives_what_the_plain_one_gives(
     seed: int, step_s: float, run_ahead: int, sync_every: int, pause_every: int, moments: list[float]
 ) -> None:

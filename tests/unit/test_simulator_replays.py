@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean, median
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
@@ -20,6 +20,7 @@ from pecan_ray.simulator.paper.tables import Comparison, Section, comparison_tab
 from pecan_ray.simulator.random_workloads import FAMILIES, TUNED, draw, judge, score
 from pecan_ray.simulator.steady import Evaluator
 from pecan_ray.simulator.workload import changed, load
+from tests.long_form import examples
 
 SEEDS = range(3)
 
@@ -149,7 +150,7 @@ def test_our_policy_ends_near_the_cheapest_deployment_of_two_hundred_workloads()
     ],
     elsewhere=[],
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_no_sequence_of_windows_drives_a_policy_out_of_its_bounds(
     mode: str,
     bounds: tuple[int, int, int, int],

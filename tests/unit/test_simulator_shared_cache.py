@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.cache import AllocationPolicy, ClusterResources
@@ -23,6 +23,7 @@ from pecan_ray.simulator.paper.reported_caches import (
 )
 from pecan_ray.simulator.paper.tables import Comparison, Section
 from pecan_ray.simulator.shared_cache import SILOD, CacheRun, GpuSchedule, ReadingJob, simulate_cache
+from tests.long_form import examples
 
 SMALL = ClusterResources(6e12, 0.2e9, gpus=24)
 
@@ -75,7 +76,7 @@ def test_a_cache_that_is_cut_serves_less_at_once() -> None:
     st.sampled_from([*SYSTEMS.values(), "sjf", "max_min"]),
     st.sampled_from(list(SILOD)),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_job_ends_and_the_pipe_carries_no_more_than_it_can(
     drawn: list[ReadingJob], cached: float, io: float, policy: AllocationPolicy, schedule: GpuSchedule
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
@@ -15,6 +15,7 @@ from pecan_ray.plan.prices import Prices, PriceTier
 from pecan_ray.plan.windows import Deployment, Window
 from pecan_ray.simulator.run_profile import MeasuredPace, RunProfile, from_json, to_json
 from pecan_ray.simulator.what_if import suggestions, what_if
+from tests.long_form import examples
 
 PROFILE = RunProfile(
     job="resnet",
@@ -195,7 +196,7 @@ def test_what_is_no_report_is_refused_with_a_sentence(text: str) -> None:
     step_s=st.floats(1e-4, 10),
     rates=st.tuples(st.floats(0.01, 1e3), st.floats(0.01, 1e3)),
 )
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_one_more_worker_never_makes_a_forecast_slower(
     local: int, remote: int, step_s: float, rates: tuple[float, float]
 ) -> None:

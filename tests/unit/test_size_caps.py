@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.unit.test_names import ROOT, python_files, statements
+
 FOLDERS = ("pecan_ray", "placement", "reorder", "autoscaler", "cache", "examples", "benchmarks")
 CAPPED_FILES = (*FOLDERS, "tests")
 FUNCTION_CAP, FUNCTION_P95_CAP = 80, 40
@@ -23,17 +22,6 @@ LONG_CLASSES: dict[str, int] = {}
 Sizes = dict[str, int]
 
 
-def python_files(names: Sequence[str] = FOLDERS) -> Iterator[Path]:
-    """Every Python file once: the links in pecan_ray are not followed."""
-    folders = [ROOT / name for name in names]
-    while folders:
-        for entry in sorted(folders.pop().iterdir()):
-            if entry.is_dir() and not entry.is_symlink():
-                folders.append(entry)
-            elif entry.suffix == ".py":
-                yield entry
-
-
 def function_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines of a function from `def` on, its docstring excluded."""
     lines = (function.end_lineno or function.lineno) - function.lineno + 1
@@ -45,13 +33,15 @@ def function_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def functions_of(source: str) -> Sizes:
     """Lines of every function, nested ones and methods included."""
-    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    found = [
+        node for node in statements(ast.parse(source)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
     return {f"{function.name}:{function.lineno}": function_lines(function) for function in found}
 
 
 def classes_of(source: str) -> Sizes:
     """Lines of every class."""
-    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    found = [node for node in statements(ast.parse(source)) if isinstance(node, ast.ClassDef)]
     return {one.name: (one.end_lineno or one.lineno) - one.lineno + 1 for one in found}
 
 
@@ -70,7 +60,7 @@ def functions() -> Sizes:
     """Lines of every function of the code."""
     return {
         f"{path.relative_to(ROOT)}:{name}": lines
-        for path in python_files()
+        for path in python_files(FOLDERS)
         for name, lines in functions_of(path.read_text()).items()
     }
 
@@ -86,7 +76,7 @@ def classes() -> Sizes:
     """Lines of every class that has a cap."""
     return {
         f"{path.relative_to(ROOT)}:{name}": lines
-        for path in python_files()
+        for path in python_files(FOLDERS)
         if str(path.relative_to(ROOT)).startswith(CLASS_FOLDERS)
         for name, lines in classes_of(path.read_text()).items()
     }

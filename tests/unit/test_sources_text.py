@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError
 from pecan_ray.plan.splits import Element
 from pecan_ray.sources import Csv, JsonLines, TextLines
+from tests.long_form import examples
 from tests.source_contract import check_contract
 
 
@@ -30,7 +31,7 @@ def test_lines_keep_empty_ones_and_lose_their_ends(tmp_path: Path) -> None:
     split_bytes=st.integers(1, 12),
     end=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_byte_ranges_hold_every_line_once(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], split_bytes: int, end: bool
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.engines.tuning import (
@@ -19,6 +19,7 @@ from pecan_ray.engines.tuning import (
     decide,
     most_threads,
 )
+from tests.long_form import examples
 
 Workload = Callable[[int], ThreadWindow]
 """From a number of threads to what happens in one second."""
@@ -242,7 +243,7 @@ anything = st.builds(
 
 
 @given(st.integers(1, 64), st.integers(1, 200), st.floats(1e6, 1e10), st.lists(anything, max_size=40))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_no_measurement_leads_out_of_the_bounds(
     cpus: int, most: int, memory_bytes: float, windows: list[ThreadWindow]
 ) -> None:
@@ -264,7 +265,7 @@ def test_no_measurement_leads_out_of_the_bounds(
     noise=st.floats(0, 0.1),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_what_is_settled_for_is_never_much_slower_than_a_thread_per_cpu(
     cpus: int, wait_s: float, cpu_s: float, noise: float, seed: int
 ) -> None:

@@ -50,7 +50,7 @@ def test_harm_is_told_from_what_a_trainer_does_not_mind(photographs: list[Elemen
 
 
 def test_exchanges_of_every_kind_in_short(photographs: list[Element]) -> None:
-    for one in [*list(harmless())[::22], *list(harmful())[::12]]:
+    for one in [*list(harmless())[::44], *list(harmful())[::12]]:
         assert bool(look(one, photographs)[0]) == one.harmful, one.name
 
 

@@ -159,7 +159,7 @@ def test_autoorder_takes_it_where_pixels_may_change_and_tells_by_how_much() -> N
         if (one := cv2.imread(str(path))) is not None
     ]
     pipe = pipeline(FIGURE_3, given * 3)
-    strict = order_plan(OrderRequest(pipe.plan, mode="strict", elements=24, seconds=60))
+    strict = order_plan(OrderRequest(pipe.plan, mode="strict", elements=8, seconds=60))
     assert "decode" not in strict.decoders
     found = order_plan(OrderRequest(pipe.plan, mode="cost", elements=24, seconds=120))
     text = explain("warps", found)
