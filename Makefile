@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint docs bench simulate-job fuzz chaos
+.PHONY: demo check test test-all lint docs bench simulate-job fuzz chaos
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/resnet50.py --step-time 0.05
@@ -17,12 +17,17 @@ define tested
 	{ test $$? -eq 1 && echo "Once more, alone:" && $(PYTEST) -v --last-failed --last-failed-no-failures none $(1); }
 endef
 
-test: $(VENV)/ready
+# What needs no cluster.
+check: lint
 	$(call tested,tests/unit,--numprocesses 2 --dist loadfile)
+
+# All that a change can break.
+test: check
 	$(call tested,tests/ray tests/e2e tests/chaos)
 
-test-all: $(VENV)/ready
-	$(BIN)/python -m pytest -q
+# The tests that are marked as slow, and Hypothesis' properties on all of their examples, as well.
+test-all: lint
+	$(BIN)/python -m pytest -q --hypothesis-profile long
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
