@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pecan_ray.plan.deadline import Deadline
     from pecan_ray.plan.weight_schedule import WeightSchedule
     from pecan_ray.runtime.journal_state import journal_state
+    from pecan_ray.splitting import split
 
 __all__ = [
     "AutoWorkers",
@@ -42,6 +43,7 @@ __all__ = [
     "merge_states",
     "sample_profile",
     "sources",
+    "split",
 ]
 __version__ = "0.1.0"
 
@@ -65,6 +67,7 @@ __getattr__ = lazy_names(
         "merge_states": "pecan_ray.job.merge_states",
         "sample_profile": "pecan_ray.autoorder",
         "sources": "",
+        "split": "pecan_ray.splitting",
     },
 )
 

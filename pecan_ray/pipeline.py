@@ -52,6 +52,7 @@ from pecan_ray.plan.rounds import must_make_rounds
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.runtime.session import refuse_at_exit
+from pecan_ray.sampling.subsets import members
 from pecan_ray.sharing import own_options, share_request
 from pecan_ray.sources.image_folder import ImageFolder
 from pecan_ray.storage import hedge_reads, set_patience
@@ -187,7 +188,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch for one trainer; raises TypeError where it is not known."""
-        count = num_batches(self._plan)
+        count = num_batches(self._plan, members)
         if count is None:
             raise TypeError(f"the length of pipeline {self._name} is not known without reading its data")
         return count

@@ -13,13 +13,14 @@ from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.options import IterOptions
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import num_batches
+from pecan_ray.sampling.subsets import members
 
 logger = logging.getLogger("pecan_ray")
 
 
 def one_batch(batches: Iterator[Any], plan: Plan, options: IterOptions) -> Iterator[Any]:
     """Return what gives the first of some batches as often as a run has batches, or as `headspace` says."""
-    of_all = num_batches(plan)
+    of_all = num_batches(plan, members)
     if options.headspace is True and of_all is None:
         raise PlanError(
             "headspace=True: how many batches an epoch has is not known without reading the data: say how many are "

@@ -11,6 +11,7 @@ from pecan_ray.job.saved_state import SavedState
 from pecan_ray.options import IterOptions
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import num_batches
+from pecan_ray.sampling.subsets import members
 from pecan_ray.sources.memory import Arrays, Items
 
 LATELY_S = 10.0
@@ -83,7 +84,7 @@ def batches_ahead(plan: Plan, options: IterOptions, saved: SavedState | None) ->
     known = all(isinstance(source, (Arrays, Items)) for source in plan.sources())
     if not known or options.epochs is None or options.share or options.sharding == "off":
         return None
-    batches = num_batches(plan)
+    batches = num_batches(plan, members)
     if batches is None:
         return None
     before = 0 if saved is None else saved.batches

@@ -58,6 +58,25 @@ class Filter(ElementOp):
     """Keeps the elements for which the function is true."""
 
 
+def _keep(element: Any) -> bool:
+    """Keep an element: what a part leaves out is told by its place, and not by its value."""
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subset(Filter):
+    """Keeps the elements of a source whose places lie in an interval (`pecan_ray.sampling.subsets`)."""
+
+    fn: Function = _keep
+    keep_position: bool = True
+    random: bool | None = False
+    low: float
+    high: float
+    seed: int
+    level: int = 0
+    """How many such operators stand before it: each of them divides the elements on its own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FlatMap(ElementOp):
     """One element in, an iterable of elements out."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.behind import counts_its_elements
@@ -25,10 +26,12 @@ from pecan_ray.plan.operators import (
     Repeat,
     Shuffle,
     Skip,
+    Subset,
     Take,
     Unbatch,
 )
 from pecan_ray.plan.regrouping import regroups_at
+from pecan_ray.plan.splits import Source
 
 
 @dataclass(frozen=True)
@@ -168,16 +171,23 @@ def _drops(op: Op) -> bool:
     return isinstance(op, BatchingOp) and op.drop_remainder
 
 
-def num_batches(plan: Plan) -> int | None:
+CountMembers: TypeAlias = Callable[[Sequence[Subset], Source], int | None]
+"""Returns how many elements of a source belong to all of some parts; None where that is not known without reading."""
+
+
+def num_batches(plan: Plan, members: CountMembers = lambda parts, source: None) -> int | None:
     """Return how many batches (or elements) one epoch of one trainer yields, where that follows from the plan."""
     shape = plan_shape(plan)
-    count = _count(plan, shape.repetitions, shape.serial)
+    count = _count(plan, shape.repetitions, shape.serial, members)
     return None if count is None or math.isinf(count) else int(count)
 
 
-def _count(plan: Plan, repetitions: int | None, serial: bool) -> float | None:
+def _count(plan: Plan, repetitions: int | None, serial: bool, members: CountMembers) -> float | None:
     """Count what comes out of a plan: infinity for no end, None if it is not known."""
-    count = _head_count(plan, repetitions, serial)
+    count = _head_count(plan, repetitions, serial, members)
+    parts = [op for op in plan.ops if isinstance(op, Subset)]
+    if parts and not isinstance(plan.head, Join):
+        count = _times(members(parts, plan.head), repetitions)
     for op in plan.ops:
         if count is None:
             return None
@@ -186,11 +196,11 @@ def _count(plan: Plan, repetitions: int | None, serial: bool) -> float | None:
     return count
 
 
-def _head_count(plan: Plan, repetitions: int | None, serial: bool) -> float | None:
+def _head_count(plan: Plan, repetitions: int | None, serial: bool, members: CountMembers) -> float | None:
     head = plan.head
     if not isinstance(head, Join):
         return _times(head.num_elements(), repetitions)
-    counts = [_count(branch, repetitions, serial) for branch in head.inputs]
+    counts = [_count(branch, repetitions, serial, members) for branch in head.inputs]
     known = [count for count in counts if count is not None]
     if len(known) < len(counts):
         return None
@@ -206,7 +216,7 @@ def _times(count: float | None, repetitions: int | None) -> float | None:
 
 
 def _after(op: Op, count: float) -> float | None:
-    if isinstance(op, (Map, Shuffle, Prefetch, Autocache)):
+    if isinstance(op, (Map, Shuffle, Prefetch, Autocache, Subset)):
         return count
     if math.isinf(count) and isinstance(op, (FixedSizeBatchingOp, Skip)):
         return count

@@ -50,6 +50,7 @@ from pecan_ray.runtime.paid import PaidSoFar
 from pecan_ray.runtime.pickling import pickle_plan
 from pecan_ray.runtime.worker_actor import hiring
 from pecan_ray.sampling.randomness import split_orders
+from pecan_ray.sampling.subsets import members
 from pecan_ray.storage import is_remote
 
 logger = logging.getLogger("pecan_ray")
@@ -375,7 +376,7 @@ def with_deadline(spec: JobSpec, plan: Plan, options: IterOptions) -> JobSpec:
     objective = options.workers.objective if isinstance(options.workers, AutoWorkers) else None
     if not isinstance(objective, Deadline):
         return spec
-    batches = num_batches(plan) if options.sharding != "off" else None
+    batches = num_batches(plan, members) if options.sharding != "off" else None
     return replace(
         spec,
         deadline_s=objective.seconds_from(datetime.now(timezone.utc)),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pecan_ray.sampling.randomness import SplitOrder, splits_key
+from pecan_ray.sampling.randomness import Key, SplitOrder, splits_key
 
 _BLOCK = 1 << 15
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -26,13 +26,11 @@ def shuffled(
     (Steele, Lea and Flood, OOPSLA 2014), twice with a key.  That is a bijection: what is sorted are its words alone,
     and the indices come out of them again, in a third of the time of a sort of places.
     """
-    first, second = (np.uint64(word) for word in splits_key(order, epoch, repetition, branch))
+    key = splits_key(order, epoch, repetition, branch)
+    first, second = map(np.uint64, key)
     words = indices.astype(np.uint64)
     for block in _blocks(words):
-        block += first
-        _mix(block)
-        block ^= second
-        _mix(block)
+        hashed(block, key)
     words.sort()
     for block in _blocks(words):
         _unmix(block)
@@ -40,6 +38,16 @@ def shuffled(
         _unmix(block)
         block -= first
     return words.view(np.int64)
+
+
+def hashed(words: npt.NDArray[np.uint64], key: Key) -> npt.NDArray[np.uint64]:
+    """Return words in the place of others, in which they are mixed: different ones of different ones."""
+    first, second = map(np.uint64, key)
+    words += first
+    _mix(words)
+    words ^= second
+    _mix(words)
+    return words
 
 
 def _blocks(words: npt.NDArray[np.uint64]) -> Iterator[npt.NDArray[np.uint64]]:

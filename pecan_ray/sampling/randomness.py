@@ -107,6 +107,14 @@ def mix_key(seed: int, epoch: int, repetition: int = 0) -> Key:
     return random_key(seed, epoch, repetition, 0, 0, 0, 0, "mix")
 
 
+def subset_key(seed: int, level: int, split: int) -> Key:
+    """Return the key by which the elements of a source's split are divided into parts, the same in each pass.
+
+    `level`: how many divisions stand before this one; with equal seeds, too, each of them divides on its own.
+    """
+    return random_key(seed, 0, level, 0, split, 0, 0, "subset")
+
+
 def graph_seed(key: Key) -> int:
     """Return the seed of an operator of tf.data, which takes 63 bits."""
     return key[0] >> 1

@@ -38,6 +38,7 @@ PLANS: dict[str, Callable[[], Pipe]] = {
     "padded": lambda: numbers().map(lambda i: np.arange(i % 5), on="i").padded_batch(7, padding=-1),
     "unbatch": lambda: numbers().batch(8).map(lambda b: {"i": b["i"] + 1}, name="next").unbatch().batch(7),
     "no batch": lambda: numbers().map(lambda i: i + 1, on="i", name="next"),
+    "part of a split": lambda: pecan.split(numbers(), [0.7, 0.3], seed=1)[0].shuffle(30).batch(7),
     "drop remainder": lambda: numbers(203).batch(8, drop_remainder=True),
 }
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 import pecan_ray as pecan
 from pecan_ray import errors
 from pecan_ray.engines.contract import EngineOptions, Produced
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.inprocess import AllLeases, run_inprocess
 from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.positions import MOST_INTERVALS
 from pecan_ray.engines.slots import HeapSlots
@@ -175,6 +175,15 @@ def test_a_fixed_order_is_that_of_all_epochs() -> None:
     pipe = numbers().shuffle(20, reshuffle=False).batch(8)
     orders = [values(run(pipe, AllLeases(list(pipe.plan.sources()), epoch, 1))) for epoch in range(2)]
     assert orders[0] == orders[1] != sorted(orders[0])
+
+
+def test_parts_of_a_split_are_those_of_the_python_engine() -> None:
+    found = [
+        [sorted(values(run(part.batch(8)))) for part in pecan.split(pipe, [0.7, 0.3], seed=1)]
+        for pipe in (numbers(), numbers().map(lambda row: {"i": row["i"]}))
+    ]
+    by_python = pecan.split(pecan.PecanPipeline(next(numbers().plan.sources())), [0.7, 0.3], seed=1)
+    assert found == [[sorted(int(row["i"]) for row in run_inprocess(part.plan)) for part in by_python]] * 2
 
 
 def test_only_what_a_lease_asks_for_is_delivered() -> None:

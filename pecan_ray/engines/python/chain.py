@@ -27,10 +27,11 @@ from pecan_ray.engines.stages import Recognized, ThreadStage
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, listed, spelled, told
 from pecan_ray.options import OnError
-from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, wants_rng
+from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Subset, wants_rng
 from pecan_ray.plan.shape import name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, origin_of
 from pecan_ray.sampling.randomness import ThreadGenerator, element_key
+from pecan_ray.sampling.subsets import is_member
 from pecan_ray.storage.local_errors import passes
 
 _generator = ThreadGenerator()
@@ -286,6 +287,8 @@ class Chain:
         return result
 
     def _passes(self, step: ChainStep, value: Any, item: Item, output: int) -> bool:
+        if isinstance(step.op, Subset):
+            return item.has_passed or is_member(step.op, item.lease.split.index, item.element)
         result = item.has_passed or self._call(step, value, item, output)
         if not isinstance(result, bool):
             raise self._wrong_type(step.op, item, result, "whether to keep the element: True or False")

@@ -38,12 +38,14 @@ from pecan_ray.plan.operators import (
     Repeat,
     Shuffle,
     Skip,
+    Subset,
     Take,
     Unbatch,
     wants_rng,
 )
 from pecan_ray.plan.shape import last_batching, name_of_last, plan_shape
 from pecan_ray.sampling.randomness import graph_seed, mix_key, shuffle_key
+from pecan_ray.sampling.subsets import is_member
 
 logger = logging.getLogger(__name__)
 
@@ -282,12 +284,23 @@ class Graph:
 
 def call(op: ElementOp, columns: TensorColumns, row: Tensor) -> Any:
     """Call an operator's function, in a graph or eagerly, on one element or batch."""
+    if isinstance(op, Subset):
+        return _membership(op, row)
     argument = columns if op.on is None else _column(op.name, columns, op.on)
     if not wants_rng(op.fn):
         return _called(op.name, op.fn, argument)
     first = row if row.shape.rank == 1 else row[0]
     seed = tf.bitwise.bitwise_xor(first[meta.KEY : meta.KEY_HIGH + 1], tf.constant(meta.op_key(op.name), tf.int64))
     return _called(op.name, op.fn, argument, rng=seed)
+
+
+def _membership(op: Subset, row: Tensor) -> Tensor:
+    """Return whether an element belongs to a part of its source."""
+
+    def found(split: Any, element: Any) -> Any:
+        return np.bool_(is_member(op, int(split), int(element)))
+
+    return tf.reshape(tf.numpy_function(found, [row[meta.SPLIT], row[meta.ELEMENT]], tf.bool, stateful=False), [])
 
 
 def answer_of(op: Filter, columns: TensorColumns, row: Tensor) -> Tensor:
