@@ -34,6 +34,7 @@ from pecan_ray.plan.operators import (
     Unbatch,
     method_name,
 )
+from pecan_ray.plan.own_attributes import function_name
 from pecan_ray.plan.renaming import free_name, renamed
 from pecan_ray.plan.shape import mixes_splits
 from pecan_ray.plan.weight_schedule import WeightSchedule, checked_weights
@@ -281,7 +282,7 @@ class OperatorMethods(ABC):
         taken = {op.name for op in self._plan.all_ops()}
         name = of_kind("name", name, str | None)
         if not name:
-            name = getattr(fn, "__name__", None) or type(fn).__name__
+            name = function_name(fn)
             name = "map" if name == "<lambda>" else name
         elif fn is not None and name in taken:
             raise PlanError(f"the name {name!r} is taken by another operator of the pipeline {self._name}.")

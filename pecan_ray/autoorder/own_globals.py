@@ -20,6 +20,7 @@ import numpy as np
 
 from pecan_ray.plan.fingerprint import is_library, nested_code
 from pecan_ray.plan.operators import ElementOp, Plan
+from pecan_ray.plan.own_attributes import own_attribute
 
 MOST_BYTES = 32 << 20
 """A larger global is taken for a table that is only read, and stays as it is."""
@@ -70,10 +71,10 @@ class Reached:
             self._look_at_function(value)
         elif isinstance(value, type):
             self._look_at_class(value)
-        elif isinstance(value, (staticmethod, classmethod)) or hasattr(value, "__wrapped__"):
-            self.look_at(value.__wrapped__)
-        elif hasattr(value, "func"):  # a functools.partial
-            self.look_at(value.func)
+        elif (wrapped := own_attribute(value, "__wrapped__")) is not None:
+            self.look_at(wrapped)
+        elif (called := own_attribute(value, "func")) is not None:  # a functools.partial
+            self.look_at(called)
         elif not isinstance(value, (*PLAIN, types.ModuleType, np.ndarray)):
             self.look_at(type(value))
 
@@ -174,7 +175,7 @@ def _is_light(value: Any) -> bool:
         elif is_library(type(one).__module__) and not _is_small_library_object(one):
             return False
         else:
-            todo += list(getattr(one, "__dict__", {}).values())
+            todo += list(own_attribute(one, "__dict__", {}).values())
         if size > MOST_BYTES or parts > MOST_PARTS:
             return False
     return True

@@ -10,6 +10,7 @@ from typing import Any
 
 from pecan_ray.errors import PlanError, spelled
 from pecan_ray.plan.kinds import of_kind
+from pecan_ray.plan.own_attributes import own_attribute
 
 
 def a_function(what: str, fn: Callable[..., Any], *, many: bool = False) -> Callable[..., Any]:
@@ -20,7 +21,7 @@ def a_function(what: str, fn: Callable[..., Any], *, many: bool = False) -> Call
     if not callable(fn):
         raise PlanError(f"{what} needs a function, but got {type(fn).__name__}.")
     plain = _behind(fn)
-    name = getattr(plain, "__qualname__", type(fn).__name__)
+    name = own_attribute(plain, "__qualname__", type(fn).__name__)
     if inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain):
         raise PlanError(
             f"{what}: {name} is an `async def`, whose call returns a coroutine and not its result. Make it a plain "

@@ -22,6 +22,7 @@ import numpy as np
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import Join, Op, Plan
+from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.plan.splits import Source
 
 
@@ -222,8 +223,8 @@ class Speller:
             return f"{_library_name(value.__module__ or '', value.__qualname__)}{of}"
         if isinstance(value, np.ufunc):
             return f"{kind}{value.__name__}"
-        if hasattr(value, "__wrapped__"):
-            return f"{kind}{self.spell(value.__wrapped__)}"
+        if (wrapped := own_attribute(value, "__wrapped__")) is not None:
+            return f"{kind}{self.spell(wrapped)}"
         return f"{kind}{self._state(value)}"
 
     def _state(self, value: Any) -> str:
@@ -236,7 +237,7 @@ class Speller:
                 raise PlanError(
                     f"nothing stands for a {type(value).__qualname__} that the pipeline uses: {error}"
                 ) from error
-            return self.spell(getattr(value, "__dict__", {}))
+            return self.spell(own_attribute(value, "__dict__", {}))
         if isinstance(reduced, str):
             return reduced
         return self._several(list(part) if isinstance(part, Iterator) else part for part in reduced)

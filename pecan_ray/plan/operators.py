@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from pecan_ray.errors import PlanError
+from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.plan.splits import Source
 from pecan_ray.plan.weight_schedule import WeightSchedule
 
@@ -297,11 +299,14 @@ def wants_rng(fn: Function) -> bool:
     """
     if isinstance(fn, partial) and "rng" in fn.keywords:
         return False
+    python = isinstance(fn, (types.FunctionType, types.MethodType, partial, type))
+    if not python and not any(own_attribute(fn, name) for name in ("__signature__", "__wrapped__")):
+        fn = type(fn).__call__  # else `inspect` asks the `__getattr__` of the user's object
     try:
         declared = inspect.signature(fn).parameters
         taken = inspect.signature(fn, follow_wrapped=False).parameters
-    except (TypeError, ValueError):
-        return False  # builtins without a signature declare nothing
+    except Exception:  # builtins have no signature, and `__getattr__` of an object in a partial may raise anything
+        return isinstance(fn, partial) and wants_rng(fn.func)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
     return "rng" in declared and ("rng" in taken or takes_any)
 

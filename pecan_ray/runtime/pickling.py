@@ -11,6 +11,7 @@ from typing import Any
 from pecan_ray.by_value import dumps
 from pecan_ray.errors import ClusterError, PlanError, UnpicklablePlanError, told
 from pecan_ray.plan.operators import ElementOp, Plan
+from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.runtime import cluster
 
 
@@ -80,17 +81,17 @@ def held_by(fn: Any) -> Iterator[tuple[str, Any]]:
         yield from fn.keywords.items()
         yield from held_by(fn.func)
         return
-    code = getattr(fn, "__code__", None)
+    code = own_attribute(fn, "__code__")
     if code is not None:
         cells = zip(code.co_freevars, fn.__closure__ or (), strict=False)
         yield from ((name, cell.cell_contents) for name, cell in cells)
         yield from ((name, fn.__globals__[name]) for name in code.co_names if name in fn.__globals__)
         parameters = inspect.signature(fn).parameters.values()
         yield from ((each.name, each.default) for each in parameters if each.default is not each.empty)
-    owner = getattr(fn, "__self__", fn)
-    yield from getattr(owner, "__dict__", {}).items()
+    owner = own_attribute(fn, "__self__", fn)
+    yield from own_attribute(owner, "__dict__", {}).items()
     for kind in type(owner).__mro__:
         slots = vars(kind).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            if hasattr(owner, name):
-                yield name, getattr(owner, name)
+            if (value := own_attribute(owner, name, owner)) is not owner:
+                yield name, value

@@ -28,6 +28,7 @@ from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, listed, spelled, told
 from pecan_ray.options import OnError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Subset, wants_rng
+from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.plan.shape import name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, origin_of
 from pecan_ray.sampling.randomness import ThreadGenerator, element_key
@@ -340,7 +341,7 @@ class Chain:
     def _rng(self, op: ElementOp, item: Item, output: int) -> Any:
         """Return an operator's random numbers; those of several by name, for one that stands in their place."""
         seed, lease, element = self._options.seed, item.lease, item.element
-        if getattr(op.fn, "draws_by_name", False):
+        if own_attribute(op.fn, "draws_by_name", False):
             return lambda name: _generator.at(element_key(seed, lease, element, output, name))
         return _generator.at(element_key(seed, lease, element, output, op.name))
 
