@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pecan_ray import storage
 from pecan_ray.cache.tiers import TieredStore
 from pecan_ray.engines.contract import BadElement, Leases, SharedLeases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
@@ -190,7 +191,10 @@ class SplitCache:
 
 def entry_key(point: Autocache, split: Split) -> str:
     """Return the name of what a point gives of a split: other data, or another version of it, has another one."""
-    text = f"{point.key}\0{spelled_out(vars(split))}"
+    # Time and size, which are a local file's version, may be set back by whoever writes into it.
+    paths = (split.path, *split.files)
+    files = [storage.file_on_disk(path) for path in paths if path and not storage.is_remote(path)]
+    text = f"{point.key}\0{spelled_out(vars(split))}\0{files}"
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=20).hexdigest()
 
 

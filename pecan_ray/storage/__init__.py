@@ -32,6 +32,7 @@ from pecan_ray.storage.digest import ObjectDigest
 from pecan_ray.storage.digesting import changed, make_digest, read_digest, write_digest
 from pecan_ray.storage.heads import HEAD_BYTES, Head
 from pecan_ray.storage.hedged_reads import HedgeCount
+from pecan_ray.storage.local import file_on_disk
 from pecan_ray.storage.on_node import (
     among_several,
     holds,
@@ -61,6 +62,7 @@ __all__ = [
     "delete_file",
     "fetch_ahead",
     "file_info",
+    "file_on_disk",
     "forget_ahead",
     "hedge_reads",
     "holds",

@@ -242,6 +242,19 @@ def _mode(path: str) -> int:
         return 0
 
 
+def file_on_disk(path: str) -> str:
+    """Return what changes whenever a local file is written to or replaced, whatever its time and size say afterwards.
+
+    It belongs to this machine's file: a copy has another one, and so has the same file behind some mounts (FUSE) that
+    were made anew.  Empty where there is no such file.
+    """
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ""
+    return f"{status.st_ino}.{status.st_ctime_ns}" if stat.S_ISREG(status.st_mode) else ""
+
+
 def _is_folder(path: str) -> bool:
     return stat.S_ISDIR(_mode(path))
 

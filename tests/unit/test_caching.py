@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import tempfile
 import threading
@@ -436,3 +437,34 @@ def test_a_share_of_the_splits_is_computed_again_in_each_epoch_and_kept_anew(cac
 def test_a_share_that_is_none_is_refused(bad: Any) -> None:
     with pytest.raises(PlanError, match=r"refresh=...\) must be a share"):
         pecan.PecanPipeline(Numbers()).map(double).autocache(refresh=bad)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_local_file_of_the_same_time_and_size_has_another_entry_when_it_was_changed(
+    cache: Cache, tmp_path: Path, replaced: bool, folder: bool
+) -> None:
+    file = tmp_path / "images" / "cats" / "0.png"
+    file.parent.mkdir(parents=True)
+    pecan_source: Any = pecan.sources.ImageFolder(tmp_path / "images") if folder else pecan.sources.TextLines(str(file))
+    pipe = PecanPipeline(pecan_source).map(lambda e: {"s": e.get("image", e.get("text"))}).autocache().batch(1)
+
+    def written(text: str) -> None:
+        status = file.stat() if file.exists() else None
+        target = file.with_suffix(".new") if replaced else file
+        target.write_text(text)
+        if status is not None:
+            os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+        target.replace(file)
+
+    def read() -> list[Any]:
+        return [
+            bytes(one) if isinstance(one, bytes) else one for one in column(run_engine(kept(pipe), cache=cache), "s")
+        ]
+
+    written("first")
+    first = read()
+    before = kept_tally.sums[0]
+    assert read() == first and kept_tally.sums[0] > before
+    written("other")
+    assert read() != first
