@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pecan_ray.engines.foreign import as_array, copied_value, is_picture, is_tensor, lends_memory
+from pecan_ray.engines.nesting import check_nesting
 from pecan_ray.sources.copies import UNCHANGING, own_copy
 
 FIXED = UNCHANGING | {np.dtype(code).type for code in "?bhilqBHILQefdFDmMSU"}
@@ -43,7 +44,7 @@ class HeldValue(NamedTuple):
 def own_element(value: dict[str, Any], before: Mapping[str, Any], given: Any, held: list[HeldValue]) -> dict[str, Any]:
     """Return an element that no later call of the functions that made it can change; note in `held` what was copied.
 
-    `given` is what they were given, and `before` what that held then.
+    `given` is what they were given, and `before` what that held then.  Raises `NestedValueError` for what holds itself.
     """
     if value is not given and getrefcount(value) > _ELEMENT_ALONE:
         held.append(HeldValue(value, value := dict(value)))  # what it holds belongs to the other one too
@@ -58,6 +59,7 @@ def own_element(value: dict[str, Any], before: Mapping[str, Any], given: Any, he
     else:
         return value
     del name, one
+    check_nesting(value)
     values = list(dict.values(value))
     own = _OwnValues(before.values(), held).of(values)
     changed = {name: one for name, one, other in zip(dict.keys(value), own, values, strict=True) if one is not other}

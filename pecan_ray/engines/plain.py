@@ -56,6 +56,9 @@ def encode(value: Any, put: Put) -> Written:
         return {"complex": [str(value.real), str(value.imag)]}
     if kind is np.ndarray:
         return _encode_array(value, put)
+    if kind is np.bytes_ or kind is np.str_:
+        # As a scalar of NumPy it would lose the zeros at its end.
+        return {"text of NumPy": encode(bytes(value) if kind is np.bytes_ else str.__str__(value), put)}
     if isinstance(value, np.generic) and kind is value.dtype.type:
         return {"scalar": [dtype_name(value.dtype), put(value.tobytes())]}
     raise NotPlainError(kind.__qualname__)
@@ -154,6 +157,13 @@ def _decode_scalar(content: Written, get: Get) -> Any:
     return _decode_array([name, [], found], get)[()]
 
 
+def _decode_text(content: Written, get: Get) -> Any:
+    text = decode(content, get)
+    if not isinstance(text, (bytes, str)):
+        raise ValueError(f"a {type(text).__name__} is no text of NumPy")
+    return np.bytes_(text) if isinstance(text, bytes) else np.str_(text)
+
+
 def _decode_dict(content: Written, get: Get) -> Any:
     return {decode(key, get): decode(one, get) for key, one in content}
 
@@ -205,6 +215,7 @@ _DECODERS: Mapping[str, Callable[[Written, Get], Any]] = {
     "complex": _decode_complex,
     "array": _decode_array,
     "scalar": _decode_scalar,
+    "text of NumPy": _decode_text,
     "objects": _decode_objects,
     "blobs": _decode_blobs,
     "texts": _decode_texts,

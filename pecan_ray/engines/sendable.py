@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.by_value import dumps
+from pecan_ray.engines.nesting import check_nesting
 from pecan_ray.errors import is_interrupt, told
 
 PLAIN = frozenset({bytes, str, int, float, complex, bool, type(None)})
@@ -27,6 +28,7 @@ def why_unsendable(value: Any) -> str:
     elif type(value) in (list, tuple) and PLAIN.issuperset(map(type, value)):
         return ""
     try:
+        check_nesting(value)
         pickle.loads(dumps(value))
     except BaseException as error:  # objects may refuse it in any way
         if is_interrupt(error):

@@ -113,6 +113,8 @@ def _tensorflow() -> Converter:
     import tensorflow as tf
 
     def convert(value: Any) -> Any:
+        if isinstance(value, np.bytes_):
+            value = bytes(value)  # TensorFlow makes an array of it, without the zeros at its end
         known = _numeric(value) or isinstance(value, (bytes, str, int, float)) or _all_strings(value)
         return tf.convert_to_tensor(value) if known else value
 

@@ -14,7 +14,7 @@ import torch
 
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.inprocess import run_inprocess
-from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element, own_value
+from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Split
 from pecan_ray.sources import Arrays
@@ -238,13 +238,6 @@ def test_one_array_in_two_columns_stays_one() -> None:
     held: list[HeldValue] = []
     made = own_element(value, {}, None, held)
     assert made["a"] is made["b"] and made["a"] is not mine and len(held) == 1
-
-
-def test_a_value_that_holds_itself_is_looked_at_once() -> None:
-    loop: list[Any] = [1, 2]
-    loop[1] = loop
-    own: Any = own_value({"loop": loop}, {}, None, [])["loop"]
-    assert own is not loop and own[0] == 1 and own[1] is own
 
 
 def in_a_thread(call: Callable[[], None]) -> None:

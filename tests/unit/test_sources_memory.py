@@ -12,6 +12,7 @@ import pytest
 from pecan_ray import PecanPipeline
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.fingerprint import described
+from pecan_ray.plan.splits import Split
 from pecan_ray.sources import Arrays, Items
 from tests.source_contract import check_contract
 
@@ -160,3 +161,10 @@ def test_a_list_whose_arrays_have_changed_gives_no_other_number_of_rows() -> Non
     rows[1]["x"] = np.arange(4)
     with pytest.raises(ValueError, match="same shape"):
         list(columns.read_columns(next(iter(columns.splits()))))
+
+
+def test_items_that_hold_themselves_are_copied_as_they_are() -> None:
+    loop: list[Any] = [1, (2, [3])]
+    loop.append(loop)
+    (element,) = Items([{"loop": loop}]).read(Split(0, stop=1))
+    assert element["loop"] is not loop and element["loop"][2] is element["loop"] and element["loop"][1] == (2, [3])

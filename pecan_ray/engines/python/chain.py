@@ -16,6 +16,7 @@ from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.forks import forks
 from pecan_ray.engines.global_generators import global_generators
 from pecan_ray.engines.items import Item, copied, has_rows, leading
+from pecan_ray.engines.nesting import NestedValueError
 from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
 from pecan_ray.engines.positions import UndeliveredPositions, elements_in
 from pecan_ray.engines.python.calling_again import call_again, may_call_again
@@ -36,6 +37,8 @@ from pecan_ray.sampling.subsets import is_member
 from pecan_ray.storage.local_errors import passes
 
 _generator = ThreadGenerator()
+SHOWN_CALLS = 20
+"""Of a traceback, so many calls are shown at its beginning and at its end."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +143,9 @@ class Chain:
 
     def run(self, item: Item) -> list[Item]:
         """Return what becomes of an item; positions of what is dropped go to the undelivered ones."""
-        kept = copied(item.value) if self._options.on_error == "quarantine" else None
+        kept = None
         try:
+            kept = copied(item.value) if self._options.on_error == "quarantine" else None
             return self.attempt(item)
         except ElementError as error:
             set_aside(item, error, self._options.on_error, self._undelivered, kept)
@@ -152,7 +156,10 @@ class Chain:
 
         Functions may have written into the arrays of the item nevertheless.
         """
-        items = self._spread(item) if self._spreads else self._straight(item)
+        try:
+            items = self._spread(item) if self._spreads else self._straight(item)
+        except (NestedValueError, RecursionError) as error:  # of what functions have made; their own have names
+            raise op_error(self._makers(), item, error) from error
         if not self._behind_first:
             self._behind_first = True
             global_generators.seed_again()
@@ -230,9 +237,11 @@ class Chain:
         try:
             self._buffers.check(held, began)
         except SharedBufferError as error:
-            raise op_error(
-                " or ".join(step.op.name for step in self._steps if not step.filters), item, error
-            ) from error
+            raise op_error(self._makers(), item, error) from error
+
+    def _makers(self) -> str:
+        """Name the operators of which one has made what is looked at behind the last one."""
+        return " or ".join(step.op.name for step in self._steps if not step.filters)
 
     def _counts_of(self, item: Item) -> Counts | None:
         """Return where to count an element, if it is one of those that are counted."""
@@ -412,7 +421,10 @@ def working(op: ElementOp, items: Sequence[Item], output: int) -> Sighting:
 
 def op_error(op: str, item: Item, error: BaseException, column: str | None = None) -> OpError:
     """Return the error that says where a user's function failed, with the function's traceback in its message."""
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[1:])
+    lines = traceback.format_exception(type(error), error, error.__traceback__)[1:]
+    if len(lines) > 2 * SHOWN_CALLS:  # a recursion without an end
+        lines[SHOWN_CALLS:-SHOWN_CALLS] = [f"  ... and {len(lines) - 2 * SHOWN_CALLS} more calls\n"]
+    trace = "".join(lines)
     return OpError(
         f"{op} failed on {item.where()}: {told(error)}\n{trace}",
         op=op,
