@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pecan_ray.engines.token_rows import TokensAlone
 from pecan_ray.errors import PlanError
 from pecan_ray.options import EngineName
-from pecan_ray.plan.arguments import a_function, buckets, natural, positive
+from pecan_ray.plan.arguments import a_function, a_value_of, buckets, natural, positive
 from pecan_ray.plan.kinds import of_kind, settle
 from pecan_ray.plan.operators import (
     Autocache,
@@ -74,7 +74,7 @@ class OperatorMethods(ABC):
         return self._then(
             Map(
                 name=self._unique(name, fn),
-                fn=a_function("map", fn),
+                fn=a_function("map", fn) if on is None else a_value_of(f"map(on={on!r})", fn),
                 on=on,
                 keep_position=keep_position,
                 random=random,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import operator
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +36,41 @@ def a_function(what: str, fn: Callable[..., Any], *, many: bool = False) -> Call
             "its result, or use flat_map for one element that becomes several."
         )
     return fn
+
+
+def a_value_of(what: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that returns a column's value; raises `PlanError` as `a_function`, and without any `return`.
+
+    A lambda whose result is None was written so.
+    """
+    plain = _behind(a_function(what, fn))
+    plain = getattr(plain, "__func__", plain)  # of a method
+    if inspect.isfunction(plain) and plain.__name__ != "<lambda>" and _returns_nothing(plain.__code__):
+        raise PlanError(
+            f"{what}: {plain.__qualname__} has no `return` with a value, so each value of the column would be None. "
+            "Let it return the new value, also where it changes the given one in place; to take a column out, map the "
+            "whole element."
+        )
+    return fn
+
+
+def _returns_nothing(code: types.CodeType) -> bool:
+    """Tell whether a function can do nothing but return None: all of its returns are of that constant."""
+    before: dis.Instruction | None = None
+    found = False
+    for step in dis.get_instructions(code):
+        if step.opname == "RETURN_CONST":
+            found = True
+            if step.argval is not None:
+                return False
+        elif step.opname == "RETURN_VALUE":
+            found = True
+            # Where several ways lead to one return, others may bring a value.
+            if before is None or before.opname != "LOAD_CONST" or before.argval is not None or step.is_jump_target:
+                return False
+        if step.opname not in ("NOP", "CACHE"):
+            before = step
+    return found
 
 
 def _behind(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ from pecan_ray.engines.stages import Recognized, ThreadStage
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, listed, spelled, told
 from pecan_ray.options import OnError
-from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Subset, wants_rng
+from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Subset, wants_rng
 from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.plan.shape import name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, origin_of
@@ -37,6 +37,8 @@ from pecan_ray.sampling.subsets import is_member
 from pecan_ray.storage.local_errors import passes
 
 _generator = ThreadGenerator()
+SILENT_CALLS = 8
+"""So many arrays or lists in a row for which a map of a column returns None: it is no value that is missing."""
 SHOWN_CALLS = 20
 """Of a traceback, so many calls are shown at its beginning and at its end."""
 
@@ -137,6 +139,8 @@ class Chain:
         self._spreads = any(isinstance(op, FlatMap) for op in ops)
         self._changes = any(not isinstance(op, Filter) for op in ops)
         self._buffers = SharedBuffers()
+        self._silent = {step.op.name: 0 for step in self._steps if step.op.on is not None and isinstance(step.op, Map)}
+        """Maps of a column that have returned nothing but None so far, and for how many arrays or lists."""
         self._counts = counts
         self._behind_first = global_generators.key is None
         """Whether an element has gone through: modules that functions import are imported."""
@@ -289,12 +293,31 @@ class Chain:
     def _map(self, step: ChainStep, value: Any, item: Item, output: int) -> Any:
         result = self._call(step, value, item, output)
         if step.op.on is not None:
+            if self._silent:
+                self._hear(step.op, value, result, item)
             if isinstance(result, types.CoroutineType):
                 raise self._wrong_type(step.op, item, result, "a value")
             return {**value, step.op.on: result}
         if not isinstance(result, dict):
             raise self._wrong_type(step.op, item, result, "a dict from column name to value")
         return result
+
+    def _hear(self, op: ElementOp, value: Any, result: Any, item: Item) -> None:
+        """Raise `OutputTypeError` for a function that changes arrays in place and returns nothing."""
+        if result is not None:
+            self._silent.pop(op.name, None)
+        elif op.name in self._silent and isinstance(value[op.on], (np.ndarray, list, bytearray)):
+            self._silent[op.name] += 1
+            if self._silent[op.name] >= SILENT_CALLS:
+                raise OutputTypeError(
+                    f"{op.name} returned None for each of {SILENT_CALLS} values, the last one of {item.where()}: it "
+                    f"must return the new value of column {spelled(op.on)}, also where it changes the given one in "
+                    "place. Where None is meant, map the whole element.",
+                    op=op.name,
+                    element=item.element,
+                    column=op.on,
+                    ends_job=True,
+                )
 
     def _passes(self, step: ChainStep, value: Any, item: Item, output: int) -> bool:
         if isinstance(step.op, Subset):
