@@ -18,9 +18,9 @@ BottleneckKind: TypeAlias = Literal[
     "start", "storage", "operator", "batching", "network", "conversion", "trainer", "headspace", "unknown"
 ]
 MOSTLY = 0.5
-"""A start that takes more than this share of a run is what to look at,"""
+"""A start that takes more than this share of a run is what to look at, as is a function that runs for so much of it;"""
 LONG_START_S = 1.0
-"""if it takes so long."""
+"""a start only if it takes so long."""
 TELLING = 10
 """Batches from which on something can be said of what follows the start."""
 KEEPS_UP = 0.05
@@ -197,15 +197,8 @@ def _operator(run: RunNumbers, name: str, share: float, gain: float, where: str)
     if name in seen.in_processes:
         text = f"operator {name}, in processes of its own: {where}, and {share:.0%} of the workers' work is there"
         return _told("operator", text, gain, cheaper, name)
-    if seen.operators and _locked(seen):
-        text = (
-            f"Python's lock, held by operator {name}: {where}, and {busy_s / seen.watched_s:.1f} threads at a time are "
-        )
-        text += f"at work, {share:.0%} of it inside of {name}, but use {seen.cpu_s / seen.watched_s:.1f} CPUs together"
-        change = (
-            f"let processes run {name} (map(..., processes=True)), or write it with functions that release the lock"
-        )
-        return _told("operator", text, gain, f"{change} (NumPy, OpenCV, Pillow)", name)
+    if seen.operators and (_locked(seen) or _computes_alone(seen)):
+        return _told("operator", *_lock(seen, name, share, gain, where), name)
     if seen.operators and seen.cpu_s < COMPUTES * min(busy_s, seen.threads_s):
         text = f"operator {name}, which waits: {where}, and workers spend {share:.0%} of their work inside of it, "
         text += f"though they use CPUs for {seen.cpu_s / max(busy_s, 1e-9):.0%} of that only"
@@ -216,11 +209,32 @@ def _operator(run: RunNumbers, name: str, share: float, gain: float, where: str)
     return _told("operator", text, gain, cheaper, name)
 
 
+def _lock(seen: StageSeconds, name: str, share: float, gain: float, where: str) -> tuple[str, float, str]:
+    """Say that an operator holds Python's lock, what would be gained, and what to change."""
+    change = f"let processes run {name} (map(..., processes=True)), or write it with functions that release the lock"
+    held = f"Python's lock, held by operator {name}: {where}, and "
+    if _locked(seen):
+        at_work, cpus = seen.busy_s / seen.watched_s, seen.cpu_s / seen.watched_s
+        held += f"{at_work:.1f} threads at a time are at work, {share:.0%} of it inside of {name}, but use {cpus:.1f} "
+        held += "CPUs together"
+    else:
+        held += f"{share:.0%} of the workers' work is inside of it, by one thread that holds the lock for "
+        held += f"{min(1.0, seen.locked_s / seen.watched_s):.0%} of the time, so that more threads would wait for it"
+    return held, gain, f"{change} (NumPy, OpenCV, Pillow)"
+
+
 def _locked(seen: StageSeconds) -> bool:
     """Return whether threads inside of functions wait for Python's lock."""
     in_threads_s = sum(seconds for name, seconds in seen.operators if name not in seen.in_processes)
     held = seen.locked_s >= LOCKED * seen.watched_s
     return held and in_threads_s >= SEVERAL * seen.watched_s and seen.cpu_s <= ON_CPUS * seen.busy_s
+
+
+def _computes_alone(seen: StageSeconds) -> bool:
+    """Return whether one thread at a time runs functions, and holds Python's lock: more of them would gain nothing."""
+    in_threads_s = sum(seconds for name, seconds in seen.operators if name not in seen.in_processes)
+    held = seen.locked_s >= LOCKED * seen.watched_s
+    return held and MOSTLY * seen.watched_s <= in_threads_s < SEVERAL * seen.watched_s
 
 
 def _storage(run: RunNumbers, where: str, reading: float, pool: float) -> Bottleneck:

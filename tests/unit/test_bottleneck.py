@@ -34,7 +34,8 @@ LOCKED_BY_A_PART = StageSeconds(100, 1600, 500, 10, 5, 0, (("parse", 1580.0),), 
 STARVED = StageSeconds(100, 200, 110, 1, 2, 0, (("parse", 195.0),), locked_s=3.0)
 """Two threads that release the lock, on a machine where others use the CPUs, too."""
 ALONE = StageSeconds(100, 100, 98, 10, 2, 0, (("parse", 97.0),), locked_s=99.0)
-"""A single thread holds the lock, and nobody waits for it."""
+"""A single thread holds the lock: the engine has found that a second one gains nothing."""
+ALONE_IN_C = StageSeconds(100, 100, 98, 10, 2, 0, (("parse", 97.0),), locked_s=3.0)
 IN_PROCESSES = StageSeconds(100, 200, 9, 5, 1, 0, (("parse", 199.0),), ("parse",))
 READS_BESIDE_A_LITTLE = StageSeconds(100, 200, 60, 95, 5, 0, (("resize", 60.0),))
 STACKS = StageSeconds(**FULL, batching_s=170, operators=(("f", 30.0),))
@@ -59,7 +60,8 @@ BLOCKED = StageSeconds(**FULL, blocked_s=80, operators=(("f", 30.0),))
         ("operator", "parse", "Python's lock, held by operator parse", {"stages": LOCKED_BY_TWO}),
         ("operator", "parse", "Python's lock, held by operator parse", {"stages": LOCKED_BY_A_PART}),
         ("operator", "parse", "the CPU, by operator parse", {"stages": STARVED}),
-        ("operator", "parse", "the CPU, by operator parse", {"stages": ALONE}),
+        ("operator", "parse", "the lock for 99% of the time, so that more threads would wait", {"stages": ALONE}),
+        ("operator", "parse", "the CPU, by operator parse", {"stages": ALONE_IN_C}),
         ("operator", "parse", "parse, in processes of its own: the trainer waited", {"stages": IN_PROCESSES}),
         ("storage", "", "use a faster disk", {"stages": READS}),
         ("storage", "", "use a faster disk", {"stages": READS_BESIDE_A_LITTLE}),
