@@ -19,6 +19,7 @@ from pecan_ray.engines.items import Item, copied, has_rows, leading
 from pecan_ray.engines.nesting import NestedValueError
 from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
 from pecan_ray.engines.positions import UndeliveredPositions, elements_in
+from pecan_ray.engines.python.batch_rows import RowsMissingError, check_rows
 from pecan_ray.engines.python.calling_again import call_again, may_call_again
 from pecan_ray.engines.python.complete_calls import Call, complete_call
 from pecan_ray.engines.python.pieces import Piece, divided, output_of
@@ -160,9 +161,12 @@ class Chain:
 
         Functions may have written into the arrays of the item nevertheless.
         """
+        given = None if item.members is None or self._spreads or not self._changes else dict(item.value)
         try:
             items = self._spread(item) if self._spreads else self._straight(item)
-        except (NestedValueError, RecursionError) as error:  # of what functions have made; their own have names
+            if given is not None and items:
+                check_rows(self._makers(), given, items[0].value, item.rows)
+        except (NestedValueError, RowsMissingError, RecursionError) as error:  # in what functions have made
             raise op_error(self._makers(), item, error) from error
         if not self._behind_first:
             self._behind_first = True
