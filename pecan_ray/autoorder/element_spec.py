@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from pecan_ray.engines.contract import REGISTERED, is_columnar
-from pecan_ray.engines.foreign import as_array, is_picture, is_tensor, notes_of, type_name
+from pecan_ray.engines.contract import is_columnar
+from pecan_ray.engines.foreign import REGISTERED, as_array, is_picture, is_tensor, notes_of, type_name
 
 Kind: TypeAlias = Literal["number", "text", "picture", "other"]
 Shape: TypeAlias = tuple[int | None, ...]
