@@ -19,7 +19,7 @@ endef
 
 # What needs no cluster.
 check: lint
-	$(call tested,tests/unit,--numprocesses 2 --dist loadfile)
+	$(call tested,tests/parity tests/unit,--numprocesses 2 --dist loadfile)
 
 # All that a change can break.
 test: check

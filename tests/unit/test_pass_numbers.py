@@ -1,11 +1,9 @@
-"""Passes over a pipeline are numbered in a program, in whatever way it is iterated over."""
+"""Which number the next pass over a pipeline has; in each way to iterate: tests/parity."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import pickle
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,10 +17,8 @@ from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays
 
 ROWS, BATCH, PASSES = 12, 4, 3
-STEPS = ROWS // BATCH
 Draws = list[list[float]]
 """Of each pass, the random number of each row, in the order in which they came."""
-Way = Callable[[PecanPipeline], Draws]
 
 
 def draw(i: Any, rng: np.random.Generator) -> Any:
@@ -43,175 +39,8 @@ def floats(batches: Any) -> list[float]:
     return [float(x) for batch in batches for x in batch["x"]]
 
 
-def one_after_the_other(batches: Iterator[Any]) -> Draws:
-    draws = floats(batches)
-    return [draws[at : at + ROWS] for at in range(0, len(draws), ROWS)]
-
-
 def calls(pipe: PecanPipeline) -> Draws:
     return [floats(pipe.iter_batches(debug=True)) for _ in range(PASSES)]
-
-
-def one_call(pipe: PecanPipeline) -> Draws:
-    return one_after_the_other(pipe.iter_batches(epochs=PASSES, debug=True))
-
-
-def a_call_of_several_epochs_that_was_left(pipe: PecanPipeline) -> Draws:
-    with pipe.iter_batches(epochs=None, debug=True) as batches:
-        first = floats(next(batches) for _ in range(STEPS))
-        second = next(batches)
-    return [first, floats([second]), *[floats(pipe.iter_batches(debug=True)) for _ in range(PASSES - 2)]]
-
-
-def loops_that_are_left(pipe: PecanPipeline) -> Draws:
-    return [floats([next(iter(pipe.iter_batches(debug=True)))]) for _ in range(PASSES)]
-
-
-def another_config_for_each_pass(pipe: PecanPipeline) -> Draws:
-    return [floats(pipe.with_config(error_budget=n / 10).iter_batches(debug=True)) for n in range(PASSES)]
-
-
-def awaited(pipe: PecanPipeline) -> Draws:
-    async def one() -> list[Any]:
-        return [batch async for batch in pipe.iter_batches_async(debug=True)]
-
-    return [floats(asyncio.run(one())) for _ in range(PASSES)]
-
-
-def torch_passes(pipe: PecanPipeline) -> Draws:
-    data = pipe.to_torch(debug=True)
-    return [floats(data) for _ in range(PASSES)]
-
-
-def torch_data_sets(pipe: PecanPipeline) -> Draws:
-    return [floats(pipe.to_torch(debug=True)) for _ in range(PASSES)]
-
-
-def torch_closed(pipe: PecanPipeline) -> Draws:
-    data, found = pipe.to_torch(debug=True), []
-    for _ in range(PASSES):
-        found.append(floats(data))
-        data.close()
-    return found
-
-
-def torch_loader(pipe: PecanPipeline) -> Draws:
-    data: Any = pytest.importorskip("torch.utils.data")
-    loader = data.DataLoader(pipe.to_torch(debug=True), batch_size=None, num_workers=0)
-    return [floats(loader) for _ in range(PASSES)]
-
-
-def tf_passes(pipe: PecanPipeline) -> Draws:
-    pytest.importorskip("tensorflow")
-    data = pipe.to_tf_dataset(debug=True)
-    return [floats(data.as_numpy_iterator()) for _ in range(PASSES)]
-
-
-def tf_data_sets(pipe: PecanPipeline) -> Draws:
-    pytest.importorskip("tensorflow")
-    return [floats(pipe.to_tf_dataset(debug=True).as_numpy_iterator()) for _ in range(PASSES)]
-
-
-def keras_epochs(pipe: PecanPipeline) -> Draws:
-    pytest.importorskip("keras")
-    data = pipe.to_keras("x", debug=True)
-    return [[float(x) for (batch,) in data for x in batch] for _ in range(PASSES)]
-
-
-def keras_data_sets(pipe: PecanPipeline) -> Draws:
-    pytest.importorskip("keras")
-    found = []
-    for _ in range(PASSES):
-        data = pipe.to_keras("x", debug=True)
-        found.append([float(x) for (batch,) in data for x in batch])
-        data.close()
-    return found
-
-
-def lightning_fits(pipe: PecanPipeline) -> Draws:
-    """Two epochs of one `fit`, and one of another."""
-    pl: Any = pytest.importorskip("pytorch_lightning")
-    torch: Any = pytest.importorskip("torch")
-    from pecan_ray.integrations.lightning_data import PecanDataModule
-
-    seen: list[float] = []
-
-    class Noting(pl.LightningModule):  # type: ignore[misc]  # Lightning is imported where it is installed
-        def training_step(self, batch: Any, _: int) -> Any:
-            seen.extend(batch["x"].tolist())
-            return self.weight**2
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD([self.weight], 0.1)
-
-    for epochs in (2, 1):
-        model = Noting()
-        model.weight = torch.nn.Parameter(torch.zeros(()))
-        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
-        trainer = pl.Trainer(**quiet, enable_checkpointing=False, max_epochs=epochs)
-        trainer.fit(model, datamodule=PecanDataModule(pipe, options={"debug": True}))
-    return [seen[at : at + ROWS] for at in range(0, len(seen), ROWS)]
-
-
-def evaluations(pipe: PecanPipeline) -> Draws:
-    from pecan_ray.integrations.evaluation import EvaluationBatches
-
-    data = EvaluationBatches(lambda: pipe.iter_batches(debug=True), None)
-    return [floats(data) for _ in range(PASSES)]
-
-
-def transformers_trainings(pipe: PecanPipeline) -> Draws:
-    """Two epochs of one training, and one of another."""
-    pytest.importorskip("transformers")
-    from pecan_ray.integrations.transformers_trainer import TrainerEpochs
-
-    data, found = TrainerEpochs(pipe, {"debug": True}), []
-    for epochs in (2, 1):
-        data.begin({"epochs": epochs, "device": None}, None)
-        found += [floats(data) for _ in range(epochs)]
-        data.close()
-    return found
-
-
-def ray_train_shard(pipe: PecanPipeline) -> Draws:
-    from pecan_ray.integrations.ray_train import PipelineShard
-
-    shard = PipelineShard(pipe, {"rank": 0, "world_size": 1, "job": "shard"}, PASSES, {"debug": True})
-    return [floats(shard.iter_batches()) for _ in range(PASSES)]
-
-
-WAYS: tuple[Way, ...] = (
-    calls,
-    one_call,
-    a_call_of_several_epochs_that_was_left,
-    loops_that_are_left,
-    another_config_for_each_pass,
-    awaited,
-    torch_passes,
-    torch_data_sets,
-    torch_closed,
-    torch_loader,
-    tf_passes,
-    tf_data_sets,
-    keras_epochs,
-    keras_data_sets,
-    lightning_fits,
-    evaluations,
-    transformers_trainings,
-    ray_train_shard,
-)
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_each_pass_has_the_next_number_and_a_program_that_runs_again_gets_the_same(way: Way) -> None:
-    for pipe in (noisy(), noisy()):
-        found = way(pipe)
-        for number, (draws, wanted) in enumerate(zip(found, of_passes(pipe, *range(PASSES)), strict=True)):
-            assert draws == wanted[: len(draws)], f"pass {number}"
-        assert floats(pipe.iter_batches(debug=True)) == of_passes(pipe, PASSES)[0], "it goes on in another way"
-
-
-# --- which number is next ------------------------------------------------------------------------------------
 
 
 def test_a_pass_that_is_said_is_that_one_and_the_next_one_has_not_been_before() -> None:

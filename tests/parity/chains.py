@@ -1,0 +1,102 @@
+"""Pipelines as data, so that one row of the table builds the same one with us and with its peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Step: TypeAlias = "tuple[str, dict[str, Any]]"
+"""The name of an operator, and its arguments."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A source of numbered elements, or a join, and the operators behind it."""
+
+    head: Step
+    steps: tuple[Step, ...] = ()
+
+    def noise(self) -> Chain:
+        """Draw a random number for each element: the column `x`."""
+        return self._then("noise")
+
+    def even(self) -> Chain:
+        """Keep the elements with even numbers."""
+        return self._then("even")
+
+    def nothing(self) -> Chain:
+        """Keep no element."""
+        return self._then("nothing")
+
+    def cache(self) -> Chain:
+        """Keep what comes here for later passes."""
+        return self._then("cache")
+
+    def shuffle(self, buffer: int, seed: int | None = 1, *, reshuffle: bool = True) -> Chain:
+        """Shuffle."""
+        return self._then("shuffle", buffer=buffer, seed=seed, reshuffle=reshuffle)
+
+    def take(self, count: int) -> Chain:
+        """Keep the first elements."""
+        return self._then("take", count=count)
+
+    def skip(self, count: int) -> Chain:
+        """Leave out the first elements."""
+        return self._then("skip", count=count)
+
+    def repeat(self, count: int | None = None) -> Chain:
+        """Run the branch before it again and again."""
+        return self._then("repeat", count=count)
+
+    def batch(self, size: int, *, drop_remainder: bool = False) -> Chain:
+        """Make batches."""
+        return self._then("batch", size=size, drop_remainder=drop_remainder)
+
+    def unbatch(self) -> Chain:
+        """Split batches again."""
+        return self._then("unbatch")
+
+    def prefetch(self, count: int) -> Chain:
+        """Work ahead."""
+        return self._then("prefetch", count=count)
+
+    def split(self, share: float, part: int) -> Chain:
+        """Keep one of two parts; the first has this share.  The split is random, and the same in all passes."""
+        return self._then("split", share=share, part=part)
+
+    def _then(self, name: str, **arguments: Any) -> Chain:
+        return Chain(self.head, (*self.steps, (name, arguments)))
+
+
+def rows(count: int, *, column: str = "i", first: int = 0) -> Chain:
+    """Elements with the numbers `first`, `first + 1`, ... in a column."""
+    return Chain(("rows", {"count": count, "column": column, "first": first}))
+
+
+def zipped(*inputs: Chain) -> Chain:
+    """Pair the elements of several chains."""
+    return Chain(("zip", {"inputs": inputs}))
+
+
+def concat(*inputs: Chain) -> Chain:
+    """Follow the elements of one chain by those of the next one."""
+    return Chain(("concat", {"inputs": inputs}))
+
+
+def mixed(*inputs: Chain) -> Chain:
+    """Draw from several chains at random, evenly, until one of them has run out."""
+    return Chain(("mix", {"inputs": inputs}))
+
+
+N = 20
+"""Elements: two random orders of so many are equal once in 10^18."""
+PLAIN, SHUFFLED, RANDOM = rows(N).batch(8), rows(N).shuffle(N).batch(8), rows(N).noise().shuffle(N).batch(8)
+LENGTHS = [8, 8, 4]
+"""Of their batches."""
+LONG, LONG_SHUFFLED = rows(160).batch(8), rows(160).shuffle(160).batch(8)
+"""Of more batches than libraries read ahead."""
+
+
+def two_sides(left: int | None, right: int | None) -> Chain:
+    """Return pairs of equal numbers that were shuffled apart, with these seeds."""
+    return zipped(rows(N).shuffle(N, left), rows(N, column="j").shuffle(N, right))

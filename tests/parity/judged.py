@@ -1,0 +1,136 @@
+"""What is right for a row, by its peers, and what is seen of ours."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from pecan_ray.engines.inprocess import run_inprocess
+from tests.parity.chains import Chain
+from tests.parity.habit import Habit, Opener, Seen
+from tests.parity.ours import Pipe, pipeline
+from tests.parity.peers import PEERS
+from tests.parity.rows_of_operators import OPERATORS
+from tests.parity.rows_of_passes import SEEDS
+from tests.parity.seen import Facts, Pass, batch_of
+from tests.parity.table import HABITS
+from tests.parity.ways import WAYS, Loader, Way
+
+MANY = 10
+"""Passes among which one is looked for."""
+
+
+def peers_of(habit: Habit) -> dict[str, Callable[[], Facts]]:
+    """Return, by name, what tells what a peer does."""
+    if habit.peers is not None:
+        return {name: functools.partial(_facts, see) for name, see in habit.peers.items()}
+    having = [peer for peer in PEERS if all(map(peer.offers, habit.look.chains))]
+    return {peer.name: functools.partial(_facts, functools.partial(habit.look.see, peer.made)) for peer in having}
+
+
+@functools.cache
+def peers_facts(habit_at: int) -> Mapping[str, Facts]:
+    """Return what the peers of a row do, which are run once."""
+    return {name: see() for name, see in peers_of(HABITS[habit_at]).items()}
+
+
+def right(habit: Habit, peers: Mapping[str, Facts]) -> Facts:
+    """Return what is right: what peers do where we do as they, and what the row says."""
+    found = dict(habit.facts)
+    for name, facts in peers.items():
+        if name not in habit.differs:
+            found |= facts
+    return found
+
+
+def cells(*, on_workers: bool = False) -> list[Any]:
+    """Return the rows, by number, in all ways that have them; `on_workers`: most are left to the long form."""
+    found = []
+    for at, habit in enumerate(HABITS):
+        for way in WAYS:
+            if not has(habit, way):
+                continue
+            why = habit.pending.get(way.name, habit.pending.get(""))
+            marks = [] if why is None else [pytest.mark.xfail(strict=True, reason=why, run="for ever" not in why)]
+            later = [pytest.mark.slow] if is_for_the_long_form(habit, way, on_workers) else []
+            found.append(pytest.param(at, way, marks=[*marks, *later], id=f"{habit.name}-{way.name}"))
+    return found
+
+
+def is_for_the_long_form(habit: Habit, way: Way, on_workers: bool) -> bool:
+    """Tell whether the short form leaves a cell out: the way to iterate does not matter, and what it costs does."""
+    if on_workers:
+        return way.name not in habit.on_workers
+    return way.is_slow and habit in (*SEEDS, *OPERATORS) and not habit.pending
+
+
+def peers_cells() -> list[Any]:
+    """Return the rows, by number, with the names of the peers that have them."""
+    return [
+        pytest.param(at, peer, id=f"{habit.name}-{peer}") for at, habit in enumerate(HABITS) for peer in peers_of(habit)
+    ]
+
+
+def has(habit: Habit, way: Way) -> bool:
+    """Tell whether a way to iterate has a habit."""
+    wanted = not habit.only or way.name in habit.only
+    return wanted and way.name not in habit.without and (not habit.look.needs or habit.look.needs in way.has)
+
+
+def must_be_right(at: int, way: Way, options: Mapping[str, Any]) -> None:
+    """Check what is seen of ours in one way."""
+    habit, (facts, numbers) = HABITS[at], observed(HABITS[at], way, options)
+    assert facts == {**facts, **right(habit, peers_facts(at))}
+    assert numbers == list(habit.passes)
+
+
+def observed(habit: Habit, way: Way, options: Mapping[str, Any]) -> tuple[Facts, list[int | None]]:
+    """Return what is seen of ours in one way, and the numbers of the passes where the row has them.
+
+    All jobs are over and nothing holds them when it returns, also for a row that fails.
+    """
+    pipes: list[Pipe] = []
+    opened: list[Loader] = []
+
+    def made(chain: Chain) -> Opener:
+        pipe = pipeline(chain, engine=way.engine)
+        pipes.append(pipe)
+
+        def opener() -> Loader:
+            opened.append(way.loader(pipe, options, habit.steps))
+            return opened[-1]
+
+        return opener
+
+    try:
+        seen = habit.look.see(made)
+    finally:
+        for loader in opened:
+            loader.close()
+    if isinstance(seen, dict):
+        return seen, []
+    return seen.facts(), numbers_of(list(seen.passes), pipes[0]) if habit.passes else []
+
+
+def _facts(see: Callable[[], Seen | Facts]) -> Facts:
+    seen = see()
+    return seen.facts() if isinstance(seen, Seen) else seen
+
+
+def numbers_of(passes: list[Pass], pipe: Pipe) -> list[int | None]:
+    """Return the number of each pass, by what the engine makes of the first ones; None: it is none of these."""
+    made = [
+        _flat(map(batch_of, run_inprocess(pipe.plan, engine=pipe.engine, seed=pipe.seed, epoch=n))) for n in range(MANY)
+    ]
+    found = []
+    for one in map(_flat, passes):
+        matching = [number for number, whole in enumerate(made) if whole[: len(one)] == one]
+        found.append(matching[0] if matching else None)
+    return found
+
+
+def _flat(one: Any) -> list[Any]:
+    return [row for batch in one for row in batch]

@@ -1,0 +1,202 @@
+"""The peers: torch's DataLoader and tf.data, which say what is right wherever they have a habit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.parity.chains import Chain, Step
+from tests.parity.seen import Batch, Pass, batch_of
+
+TORCHS_STEPS = ("noise", "take", "skip", "shuffle", "batch")
+"""In this order: a DataLoader shuffles what its data set has, and makes batches of it."""
+WHOLE = 20
+"""A buffer for all elements: a DataLoader shuffles them all."""
+
+
+class Loop:
+    """What is iterated over in `for` loops, one for each pass."""
+
+    def __init__(self, again: Any) -> None:
+        self._again = again
+
+    def again(self) -> Any:
+        """Return what a `for` loop takes for one pass."""
+        return self._again
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(batch_of, self._again)
+
+    def __len__(self) -> int:
+        return len(self._again)
+
+    def run(self, *most: int | None) -> list[Pass]:
+        """Begin a pass for each, and leave it behind so many batches; None: at its end."""
+        return [list(itertools.islice(self, count)) for count in most]
+
+    def epochs(self, count: int) -> list[Pass]:
+        """Return so many passes as the library says several epochs."""
+        return self.run(*[None] * count)
+
+
+class TfData:
+    """tf.data."""
+
+    name = "tf.data"
+
+    def offers(self, chain: Chain) -> bool:
+        """Tell whether a chain can be built."""
+        inputs = chain.head[1].get("inputs", ())
+        return all(map(self.offers, inputs)) and all(hasattr(self, f"_{name}") for name, _ in chain.steps)
+
+    def made(self, chain: Chain) -> Callable[[], Loop]:
+        """Return what opens a loader of one data set."""
+        import tensorflow as tf
+
+        data = self._built(tf, chain)
+        return lambda: Loop(data)
+
+    def _built(self, tf: Any, chain: Chain) -> Any:
+        data = self._head(tf, chain.head)
+        for name, arguments in chain.steps:
+            data = getattr(self, f"_{name}")(tf, data, **arguments)
+        return data
+
+    def _head(self, tf: Any, head: Step) -> Any:
+        kind, arguments = head
+        if kind == "rows":
+            first, column = arguments["first"], arguments["column"]
+            return tf.data.Dataset.range(first, first + arguments["count"]).map(lambda i: {column: i})
+        inputs = [self._built(tf, chain) for chain in arguments["inputs"]]
+        if kind == "concat":
+            return inputs[0].concatenate(inputs[1])
+        if kind == "zip":
+            return tf.data.Dataset.zip(*inputs).map(
+                lambda *elements: {k: v for one in elements for k, v in one.items()}
+            )
+        return tf.data.Dataset.sample_from_datasets(inputs, seed=3, stop_on_empty_dataset=True)
+
+    def _noise(self, tf: Any, data: Any) -> Any:
+        return data.map(lambda element: {**element, "x": tf.random.uniform([], dtype=tf.float64)})
+
+    def _even(self, tf: Any, data: Any) -> Any:
+        return data.filter(lambda element: element["i"] % 2 == 0)
+
+    def _nothing(self, tf: Any, data: Any) -> Any:
+        return data.filter(lambda element: element["i"] < 0)
+
+    def _cache(self, tf: Any, data: Any) -> Any:
+        return data.cache()
+
+    def _shuffle(self, tf: Any, data: Any, buffer: int, seed: int | None, reshuffle: bool) -> Any:
+        return data.shuffle(buffer, seed=seed, reshuffle_each_iteration=reshuffle)
+
+    def _take(self, tf: Any, data: Any, count: int) -> Any:
+        return data.take(count)
+
+    def _skip(self, tf: Any, data: Any, count: int) -> Any:
+        return data.skip(count)
+
+    def _repeat(self, tf: Any, data: Any, count: int | None) -> Any:
+        return data.repeat(count)
+
+    def _batch(self, tf: Any, data: Any, size: int, drop_remainder: bool) -> Any:
+        return data.batch(size, drop_remainder=drop_remainder)
+
+    def _unbatch(self, tf: Any, data: Any) -> Any:
+        return data.unbatch()
+
+    def _prefetch(self, tf: Any, data: Any, count: int) -> Any:
+        return data.prefetch(count)
+
+
+class DataLoader:
+    """torch's DataLoader."""
+
+    name = "DataLoader"
+
+    def offers(self, chain: Chain) -> bool:
+        """Tell whether a chain can be built: a data set by index, shuffled as a whole or not, in batches."""
+        kind, arguments = chain.head
+        names, steps = [name for name, _ in chain.steps], dict(chain.steps)
+        if kind == "mix" or not all(self._indexed(one) for one in arguments.get("inputs", ())):
+            return False
+        in_order = [name for name in TORCHS_STEPS if name in names] == names
+        shuffle = steps.get("shuffle", {"buffer": WHOLE, "reshuffle": True})
+        return in_order and shuffle["reshuffle"] and shuffle["buffer"] >= WHOLE
+
+    def _indexed(self, chain: Chain) -> bool:
+        return self.offers(chain) and not {"shuffle", "batch"} & {name for name, _ in chain.steps}
+
+    def made(self, chain: Chain) -> Callable[[], Loop]:
+        """Return what opens a loader: each has a generator of its own where there is a seed."""
+        import torch
+        from torch.utils.data import DataLoader as Torchs
+
+        steps = dict(chain.steps)
+        data, shuffle, batch = _dataset(chain), steps.get("shuffle"), steps.get("batch", {})
+        options = {"batch_size": batch.get("size"), "drop_last": batch.get("drop_remainder", False)}
+        if shuffle is not None:
+            options["shuffle"] = True
+
+        def opened() -> Loop:
+            seed = None if shuffle is None else shuffle["seed"]
+            generator = None if seed is None else torch.Generator().manual_seed(seed)
+            return Loop(Torchs(data, generator=generator, **options))
+
+        return opened
+
+
+def _dataset(chain: Chain) -> Any:
+    """Return the data set under a DataLoader."""
+    from torch.utils.data import ConcatDataset, StackDataset, Subset
+
+    kind, arguments = chain.head
+    steps = dict(chain.steps)
+    data: Any
+    if kind == "rows":
+        data = Numbers(**arguments, noise="noise" in steps)
+    else:
+        inputs = [_dataset(one) for one in arguments["inputs"]]
+        data = ConcatDataset(inputs) if kind == "concat" else _Zipped(StackDataset(*inputs))
+    first = min(steps.get("skip", {"count": 0})["count"], len(data))
+    stop = min(steps.get("take", {"count": len(data)})["count"], len(data))
+    return data if (first, stop) == (0, len(data)) else Subset(data, range(first, stop))
+
+
+class Numbers:
+    """Elements with numbers, and a random one if it is asked for, as a data set of torch by index."""
+
+    def __init__(self, count: int, column: str, first: int, noise: bool) -> None:
+        self._count, self._column, self._first, self._noise = count, column, first, noise
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        import torch
+
+        element: dict[str, Any] = {self._column: index + self._first}
+        return {**element, "x": torch.rand([], dtype=torch.float64)} if self._noise else element
+
+
+class _Zipped:
+    """Dicts of one data set beside those of another one, as one dict."""
+
+    def __init__(self, stack: Any) -> None:
+        self._stack = stack
+
+    def __len__(self) -> int:
+        return len(self._stack)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {name: value for element in self._stack[index] for name, value in element.items()}
+
+
+def torch_loader(chain: Chain) -> Any:
+    """Return a DataLoader."""
+    return DataLoader().made(chain)().again()
+
+
+PEERS = (DataLoader(), TfData())

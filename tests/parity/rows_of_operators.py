@@ -1,0 +1,273 @@
+"""Rows of the table: operators in each order."""
+
+from __future__ import annotations
+
+from tests.parity import looks
+from tests.parity.chains import Chain, N, concat, mixed, rows, two_sides, zipped
+from tests.parity.habit import LEFT, Habit, Look, ways_of
+from tests.parity.peers import torch_loader
+from tests.parity.seen import Facts, labels
+
+NO_TYPES = {"to_tf_dataset": "it takes the types of its columns from the first batches"}
+UNTOLD = {"to_keras": "Keras is told the batches of an epoch", "Trainer": "a Trainer of Hugging Face wants a length"}
+
+
+def apart(chain: Chain, size: int, times: int = 3) -> Look:
+    """Look at the repetitions in one pass: so many parts, of batches of `size`."""
+    return looks.passes(chain.batch(size), None, parts=times)
+
+
+def random_split() -> Facts:
+    """Split a data set of torch."""
+    import torch
+
+    data = torch_loader(rows(N)).dataset
+    generator = torch.Generator().manual_seed(3)
+    train, val = torch.utils.data.random_split(data, [0.75, 0.25], generator=generator)
+    sides = [[frozenset(part.dataset[at]["i"] for at in part.indices) for _ in range(3)] for part in (val, train)]
+    return {
+        "leaks": bool(sides[0][0] & sides[1][0]),
+        "together": len(sides[0][0] | sides[1][0]),
+        "validated on": labels(sides[0]),
+    }
+
+
+OPERATORS = (
+    Habit(
+        "`shuffle(n).take(k)`",
+        looks.passes(rows(N).shuffle(N).take(10).batch(5), None, None),
+        "other elements in each pass, with a warning",
+        {"distinct": [10, 10], "equal elements": "ab"},
+    ),
+    Habit(
+        "`take(k).shuffle(k)`",
+        looks.passes(rows(N).take(10).shuffle(N).batch(5), None, None),
+        "the same elements in another order",
+        {"distinct": [10, 10], "equal elements": "aa", "equal orders": "ab"},
+    ),
+    Habit(
+        "`shuffle(n).skip(k)`",
+        looks.passes(rows(N).shuffle(N).skip(10).batch(5), None, None),
+        "other elements in each pass, with a warning",
+        {"distinct": [10, 10], "equal elements": "ab"},
+    ),
+    Habit(
+        "`skip(k).shuffle(n)`",
+        looks.passes(rows(N).skip(10).shuffle(N).batch(5), None, None),
+        "the same elements in another order",
+        {"distinct": [10, 10], "equal elements": "aa", "equal orders": "ab"},
+    ),
+    Habit(
+        "`skip(a).take(b)`, `take(a).skip(b)`",
+        looks.each_made_anew(rows(N).skip(5).take(10).batch(5), rows(N).take(10).skip(5).batch(5)),
+        "in the order in which they are written",
+        {"elements": [10, 5], "in source order": [True, True]},
+    ),
+    Habit(
+        "`take` of more than there are",
+        looks.passes(rows(6).take(9).batch(4), None),
+        "all of them",
+        {"batches": [[4, 2]]},
+    ),
+    Habit(
+        "`skip` of all",
+        looks.kept(rows(6).skip(9).batch(4)),
+        "a pass without a batch",
+        {"batches": [[]]},
+        without=NO_TYPES,
+    ),
+    Habit(
+        "`shuffle(n).repeat(3)`",
+        apart(rows(N).noise().shuffle(N).repeat(3), N),
+        "three passes: a shuffle is drained at the end of each",
+        {"distinct": [N] * 3, "equal orders": "abc", "draws of an element": "other each time"},
+        pending={"": "a shuffle is not drained before a repeat"},
+    ),
+    Habit(
+        "`repeat(3).shuffle(3 * n)`",
+        looks.mixes_repetitions(rows(N).repeat(3).shuffle(3 * N).batch(N)),
+        "passes are mixed",
+        {"elements": 3 * N, "each element": 3, "first part whole": False},
+    ),
+    Habit(
+        "`shuffle(n).take(k).repeat(3)`",
+        apart(rows(N).noise().shuffle(N).take(10).repeat(3), 10),
+        "each repetition shuffles and draws anew: other elements",
+        {"distinct": [10] * 3, "equal elements": "abc"},
+        pending={"": "repeat behind take plays its first pass again"},
+    ),
+    Habit(
+        "`shuffle(n).skip(k).repeat(3)`",
+        apart(rows(N).noise().shuffle(N).skip(10).repeat(3), 10),
+        "as behind `take`",
+        {"distinct": [10] * 3, "equal elements": "abc"},
+        pending={"": "repeat behind skip plays its first pass again"},
+    ),
+    Habit(
+        "random functions behind `take`, then `repeat(3)`",
+        apart(rows(N).take(10).noise().repeat(3), 10),
+        "other numbers in each repetition",
+        {"equal orders": "aaa", "draws of an element": "other each time"},
+        pending={"": "repeat behind take plays its first pass again"},
+    ),
+    Habit(
+        "random functions, then `repeat(3)`",
+        apart(rows(N).noise().repeat(3), N),
+        "other numbers in each repetition",
+        {"distinct": [N] * 3, "draws of an element": "other each time"},
+    ),
+    Habit(
+        "`repeat(2).take(k)`, beyond the end",
+        looks.passes(rows(N).repeat(2).take(30).batch(10), None),
+        "goes on with the next repetition",
+        {"elements": [30], "distinct": [N]},
+    ),
+    Habit(
+        "`repeat().take(k)`",
+        looks.passes(rows(N).shuffle(N).repeat().take(30).batch(10), None, None),
+        "ends",
+        {"elements": [30, 30]},
+    ),
+    Habit(
+        "an endless `repeat()`, left after so many steps",
+        looks.passes(rows(N).noise().repeat().batch(8), 5, 5),
+        "the next iterator begins anew",
+        {"batches": [[8] * 5] * 2, "equal orders": "aa", "draws of an element": "other each time"},
+        steps=5,
+        without={"Trainer": "each of its calls is one epoch of so many steps"},
+        pending=ways_of(LEFT, "to_tf_dataset"),
+    ),
+    Habit(
+        "`repeat(2).repeat(2)`",
+        apart(rows(N).shuffle(N).repeat(2).repeat(2), N, 4),
+        "four passes",
+        {"distinct": [N] * 4, "equal orders": "abcd"},
+        pending={"": "a shuffle is not drained before a repeat"},
+    ),
+    Habit(
+        "`batch(8).repeat(2)`",
+        looks.passes(rows(N).batch(8).repeat(2), None),
+        "batches go over the seam between repetitions; those of `epochs=2` do not",
+        {"batches": [[8] * 5]},
+        differs={"tf.data": "a smaller batch at the end of each: an epoch has one at most, on any number of workers"},
+    ),
+    Habit(
+        "`repeat(2).batch(8)`",
+        looks.passes(rows(N).repeat(2).batch(8), None),
+        "batches go over the seam between repetitions",
+        {"batches": [[8] * 5]},
+    ),
+    Habit(
+        "`shuffle(n).batch(4).repeat(2)`",
+        looks.passes(rows(N).shuffle(N).batch(4).repeat(2), None, parts=2),
+        "each repetition is whole",
+        {"batches": [[4] * 10], "distinct": [N, N], "equal orders": "ab"},
+        pending={"": "a shuffle is not drained before a repeat"},
+    ),
+    Habit(
+        "`batch(4).shuffle(n)`",
+        looks.passes(rows(N).batch(4).shuffle(5), None, None),
+        "whole batches change places",
+        {"batches": [[4] * 5] * 2, "equal orders": "ab"},
+    ),
+    Habit(
+        "shuffled sides zipped, then `repeat(3)`",
+        looks.passes(two_sides(1, 1).repeat(3).batch(N), None, parts=3),
+        "pairs stay pairs, in another order in each repetition",
+        {"pairs": "kept", "distinct": [N] * 3, "equal orders": "abc"},
+        pending={"": "repeat behind zip plays its first pass again"},
+    ),
+    Habit(
+        "`zip` with a side that repeats",
+        looks.passes(zipped(rows(N), rows(5, column="k").repeat()).batch(8), None),
+        "ends with the shorter side",
+        {"elements": [N]},
+    ),
+    Habit(
+        "a small set repeated inside `mix`",
+        looks.of_a_mixture(mixed(rows(60).noise(), rows(3, first=100).noise().repeat()).batch(8), 100),
+        "it comes again and again, with other random numbers, until the other set ends",
+        {"comes again": True, "other draws": True},
+        without=UNTOLD,
+        pending={"": "repeat inside mix plays its first pass again"},
+    ),
+    Habit(
+        "`shuffle(reshuffle=False)`, then `take` and `skip`: a split",
+        looks.leaks(
+            rows(N).shuffle(N, reshuffle=False).take(5).batch(5), rows(N).shuffle(N, reshuffle=False).skip(5).batch(5)
+        ),
+        "no element is on both sides in any pass",
+        {"leaks": False, "together": N, "validated on": "aaa"},
+    ),
+    Habit(
+        "`shuffle(seed)`, then `take` and `skip`",
+        looks.leaks(rows(N).shuffle(N).take(5).batch(5), rows(N).shuffle(N).skip(5).batch(5)),
+        "each pass divides anew, so that elements are trained and validated on; a warning says so",
+        {"leaks": True},
+    ),
+    Habit(
+        "`random_split`",
+        looks.leaks(rows(N).split(0.75, 1).batch(5), rows(N).split(0.75, 0).shuffle(N).batch(5)),
+        "`pecan.split(pipe, [0.75, 0.25], seed=...)`: no element is on both sides in any pass",
+        {"leaks": False, "together": N, "validated on": "aaa"},
+        peers={"DataLoader": random_split},
+        without={
+            "Trainer": "a Trainer of Hugging Face wants a length",
+            "to_keras": "Keras is told the batches of an epoch",
+        },
+    ),
+    Habit(
+        "`filter`, then `repeat(2)`",
+        looks.passes(rows(N).even().repeat(2).batch(5), None, parts=2),
+        "two passes of what was kept",
+        {"distinct": [10, 10]},
+        steps=4,
+    ),
+    Habit(
+        "`repeat()` behind a filter that keeps nothing",
+        looks.ending(rows(N).nothing().repeat().batch(5)),
+        "an error: it would search for ever",
+        {"error": "PlanError"},
+        differs={"tf.data": "ends, as if there were no data: a filter that keeps nothing is a mistake"},
+        only=("iter_batches", "to_torch", "async"),
+        pending={"": "it searches for ever"},
+    ),
+    Habit(
+        "`concat`, then `shuffle`",
+        looks.passes(concat(rows(10), rows(10, first=10)).shuffle(N).batch(8), None, None),
+        "both are mixed",
+        {"distinct": [N, N], "in source order": [False, False], "equal orders": "ab"},
+    ),
+    Habit(
+        "`concat`, then `repeat(2)`",
+        looks.passes(concat(rows(10), rows(10, first=10)).repeat(2).batch(10), None, parts=2),
+        "one behind the other, twice",
+        {"distinct": [N, N], "in source order": [True, True]},
+        pending={"": "each side of concat is repeated by itself"},
+    ),
+    Habit(
+        "`unbatch`",
+        looks.passes(rows(N).batch(8).unbatch().batch(5), None),
+        "elements again",
+        {"batches": [[5] * 4], "in source order": [True]},
+        steps=4,
+    ),
+    Habit(
+        "`prefetch`",
+        looks.passes(rows(N).shuffle(N).prefetch(2).batch(8).prefetch(2), None, None),
+        "changes nothing",
+        {"distinct": [N, N], "equal orders": "ab"},
+    ),
+    Habit(
+        "two shuffles",
+        looks.passes(rows(N).shuffle(N, 1).shuffle(N, 2).batch(8), None, None),
+        "as one",
+        {"distinct": [N, N], "equal orders": "ab"},
+    ),
+    Habit(
+        "`shuffle` with a small buffer",
+        looks.passes(rows(N).shuffle(3).batch(8), None, None),
+        "every element once; splits are in a random order too",
+        {"distinct": [N, N], "equal orders": "ab"},
+    ),
+)

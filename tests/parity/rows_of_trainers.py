@@ -1,0 +1,200 @@
+"""Rows of the table: trainers of Keras, Lightning and Hugging Face."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.parity.chains import LONG, LONG_SHUFFLED, PLAIN, RANDOM, SHUFFLED, Chain, N, rows
+from tests.parity.habit import LEFT, Habit, Seen
+from tests.parity.looks import ours
+from tests.parity.peers import TfData, torch_loader
+from tests.parity.seen import Facts
+from tests.parity.trainers import Noted, hugging_face_train, keras_fit, keras_model, lightning_fit
+
+ON_TF_DATA, ON_LOADER, ON_DATA_SET = "Keras on tf.data", "Lightning on DataLoader", "Trainer on a data set"
+
+
+def tf_pairs(chain: Chain) -> Any:
+    """Return a data set of tf.data with inputs and targets, as Keras takes it."""
+    return TfData().made(chain)().again().map(lambda element: (element, element["i"]))
+
+
+# --- Keras ---------------------------------------------------------------------------------------------------
+
+
+def fits(data: Any) -> Seen:
+    """Call `fit` twice, each time for two epochs."""
+    return Seen([one for _ in range(2) for one in keras_fit(data, 2).trained])
+
+
+def evaluations(data: Any) -> Seen:
+    """Evaluate two batches, three times."""
+    noted = Noted()
+    model, callbacks = keras_model(noted)
+    for _ in range(3):
+        model.evaluate(data, steps=2, verbose=0, callbacks=callbacks)
+    return Seen(noted.validated)
+
+
+def validations(train: Any, val: Any) -> Seen:
+    """Fit for three epochs, with two batches of validation behind each."""
+    return Seen(keras_fit(train, 3, validation_data=val, validation_steps=2).validated)
+
+
+def predictions(train: Any, rows_to_predict: Any) -> Facts:
+    """Predict behind a `fit`."""
+    noted = Noted()
+    model, callbacks = keras_model(noted)
+    model.fit(train, epochs=1, verbose=0, callbacks=callbacks)
+    return {"rows": model.predict(rows_to_predict, verbose=0).tolist()}
+
+
+KERAS = (
+    Habit(
+        "`fit(epochs=2)` twice",
+        ours(lambda loader: fits(loader.data), RANDOM),
+        "the second call goes on with the next passes",
+        {"distinct": [N] * 4, "equal orders": "abcd", "draws of an element": "other each time"},
+        peers={ON_TF_DATA: lambda: fits(tf_pairs(RANDOM))},
+        only=("to_keras",),
+        passes=(0, 1, 2, 3),
+    ),
+    Habit(
+        "`evaluate(steps=2)` three times",
+        ours(lambda loader: evaluations(loader.data), LONG),
+        "the same batches each time",
+        {"batches": [[8, 8]] * 3, "equal orders": "aaa"},
+        peers={ON_TF_DATA: lambda: evaluations(tf_pairs(LONG))},
+        only=("to_keras",),
+        on_workers=("to_keras",),
+        pending={"": LEFT},
+    ),
+    Habit(
+        "`fit(validation_steps=2)`",
+        ours(lambda train, val: validations(train.data, val.data), SHUFFLED, LONG),
+        "the same batches behind each epoch",
+        {"batches": [[8, 8]] * 3, "equal orders": "aaa"},
+        peers={ON_TF_DATA: lambda: validations(tf_pairs(SHUFFLED), tf_pairs(LONG))},
+        only=("to_keras",),
+        on_workers=("to_keras",),
+        pending={"": LEFT},
+    ),
+    Habit(
+        "`predict` behind `fit`",
+        ours(lambda train, val: predictions(train.data, val.pipe.to_keras(["i"], **val.options)), SHUFFLED, PLAIN),
+        "every row, in the order of the source",
+        {"rows": list(range(N))},
+        peers={ON_TF_DATA: lambda: predictions(tf_pairs(SHUFFLED), tf_pairs(PLAIN))},
+        only=("to_keras",),
+    ),
+)
+
+# --- Lightning -----------------------------------------------------------------------------------------------
+
+
+def limited(**data: Any) -> Seen:
+    """Fit for three epochs of two batches."""
+    return Seen(lightning_fit(3, limits={"limit_train_batches": 2}, **data).trained)
+
+
+def checked(**data: Any) -> Seen:
+    """Fit for two epochs, with a sanity check of one batch and validations of two."""
+    return Seen(lightning_fit(2, limits={"num_sanity_val_steps": 1, "limit_val_batches": 2}, **data).validated)
+
+
+def module(loader: Any, **pipes: Any) -> Any:
+    """Return the data module of a loader's pipeline."""
+    from pecan_ray.integrations import PecanDataModule
+
+    return PecanDataModule(loader.pipe, options=loader.options, eval_options=loader.options, **pipes)
+
+
+LIGHTNING = (
+    Habit(
+        "`limit_train_batches=2`",
+        ours(lambda loader: limited(datamodule=module(loader)), LONG_SHUFFLED),
+        "each epoch of the trainer is a new pass, of which it uses two batches",
+        {"batches": [[8, 8]] * 3, "equal orders": "abc"},
+        peers={ON_LOADER: lambda: limited(train_dataloaders=torch_loader(LONG_SHUFFLED))},
+        only=("Lightning",),
+        passes=(0, 1, 2),
+        pending={"": LEFT},
+    ),
+    Habit(
+        "the sanity check before training",
+        ours(lambda train, val: checked(datamodule=module(train, val=val.pipe)), SHUFFLED, PLAIN),
+        "each validation begins with the first batch",
+        {"batches": [[8], [8, 8], [8, 8]], "in source order": [True] * 3},
+        peers={
+            ON_LOADER: lambda: checked(train_dataloaders=torch_loader(SHUFFLED), val_dataloaders=torch_loader(PLAIN))
+        },
+        only=("Lightning",),
+    ),
+)
+
+# --- the Trainer of Hugging Face -----------------------------------------------------------------------------
+
+
+def hugging_face(loader: Any, **options: Any) -> Noted:
+    """Train on a loader's pipeline."""
+    from pecan_ray.integrations import PecanTrainer
+
+    return hugging_face_train(PecanTrainer, loader.pipe, options=loader.options, **options)
+
+
+def their_trainer(**options: Any) -> Noted:
+    """Train on a data set of torch with the `Trainer` itself."""
+    from transformers import Trainer
+
+    def collate(elements: list[dict[str, Any]]) -> dict[str, Any]:
+        from torch.utils.data import default_collate
+
+        return {"i": default_collate(elements)["i"]}
+
+    return hugging_face_train(Trainer, torch_loader(rows(N)).dataset, data_collator=collate, **options)
+
+
+def evaluated(noted: Noted) -> Seen:
+    """Return the evaluations."""
+    return Seen(noted.validated)
+
+
+def trained(noted: Noted) -> Seen:
+    """Return the epochs of training."""
+    return Seen(noted.trained)
+
+
+TRAINER = (
+    Habit(
+        "an evaluation behind each epoch",
+        ours(
+            lambda train, val: evaluated(
+                hugging_face(train, epochs=2, eval_dataset=val.pipe, eval_options=val.options)
+            ),
+            SHUFFLED,
+            PLAIN,
+        ),
+        "each goes over everything, from the first batch on",
+        {"batches": [[8, 8, 4]] * 2, "in source order": [True, True]},
+        peers={ON_DATA_SET: lambda: evaluated(their_trainer(epochs=2, eval_dataset=torch_loader(rows(N)).dataset))},
+        only=("Trainer",),
+    ),
+    Habit(
+        "`max_steps` in the middle of an epoch",
+        ours(lambda loader: trained(hugging_face(loader, epochs=2, steps=4)), SHUFFLED),
+        "ends there",
+        {"batches": [[8, 8, 4], [8]], "distinct": [N, 8]},
+        peers={ON_DATA_SET: lambda: trained(their_trainer(epochs=2, steps=4))},
+        only=("Trainer",),
+    ),
+    Habit(
+        "`train()` twice",
+        ours(lambda loader: trained(hugging_face(loader, epochs=1, times=2)), SHUFFLED),
+        "the second call goes on with the next pass",
+        {"distinct": [N, N], "equal orders": "ab"},
+        peers={ON_DATA_SET: lambda: trained(their_trainer(epochs=1, times=2))},
+        differs={ON_DATA_SET: "its sampler is seeded anew, so both calls have one order: more training shall see more"},
+        only=("Trainer",),
+        passes=(0, 1),
+    ),
+)
