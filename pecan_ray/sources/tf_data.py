@@ -14,7 +14,7 @@ from pecan_ray.plan.fingerprint import spelled_out
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.files import check_positive
 from pecan_ray.sources.tf_randomness import restarting_randomness
-from pecan_ray.sources.tf_shards import chain, check_shard, shuffles_anew
+from pecan_ray.sources.tf_shards import chain, check_shard, counted_by_shard, shuffles_anew
 
 logger = logging.getLogger("pecan_ray")
 
@@ -79,6 +79,8 @@ class TfDataSource:
         check_shard(made, spelled(self.make_dataset), shards)
         if drawn := restarting_randomness(made):
             _warn_of_randomness(spelled(self.make_dataset), drawn, shards)
+        if shards > 1 and (counted := counted_by_shard(made)):
+            _warn_of_counting(spelled(self.make_dataset), counted, shards)
         if any(map(shuffles_anew, chain(made))):
             _warn_of_shuffling(spelled(self.make_dataset))
         return made.map(lambda *parts: columns_of(parts[0] if len(parts) == 1 else parts))
@@ -108,6 +110,15 @@ def _warn_of_randomness(name: str, drawn: tuple[str, ...], shards: int) -> None:
         name,
         ", ".join(drawn),
         places,
+    )
+
+
+@functools.lru_cache(maxsize=256)  # once for a function in each process
+def _warn_of_counting(name: str, counted: tuple[str, ...], shards: int) -> None:
+    logger.warning(
+        "from_tf_data: %s calls %s on its shards: the number counts in each of the %d shards, so that %d times as many "
+        "elements are taken, or left out, as it says. If it is meant for the whole, call it in front of .shard().",
+        *(name, " and ".join(counted), shards, shards),
     )
 
 

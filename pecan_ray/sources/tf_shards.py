@@ -16,6 +16,8 @@ UNKNOWN = -2
 """The cardinality of a `tf.data.Dataset` whose length TensorFlow does not know."""
 CUTS = ("_TakeDataset", "_TakeWhileDataset")
 """Datasets that may end though their input does not."""
+COUNTING = {"_TakeDataset": "take", "_SkipDataset": "skip"}
+"""Datasets that leave elements out by their number, by the method that makes them."""
 BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset", "_WindowDataset")
 
 
@@ -42,6 +44,15 @@ def check_shard(data: Any, name: str, num_shards: int) -> None:
                 f"{num_shards} shards: some elements would be read several times, and others never. Give the shuffle a "
                 "seed, or shard first; list_files shuffles, too, unless shuffle=False."
             )
+
+
+def counted_by_shard(data: Any) -> tuple[str, ...]:
+    """Return the methods that leave elements out by their number, but for those in front of `.shard()`."""
+    kind, inputs = type(data).__name__, _inputs(data)
+    if kind == "_ShardDataset":
+        return ()
+    mine = (COUNTING[kind],) if kind in COUNTING else ()
+    return tuple(dict.fromkeys((*mine, *(name for given in inputs for name in counted_by_shard(given)))))
 
 
 def shuffles_anew(data: Any) -> bool:

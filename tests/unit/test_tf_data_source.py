@@ -156,6 +156,21 @@ def test_a_shuffle_without_a_seed_is_warned_of(caplog: pytest.LogCaptureFixture)
     assert "shuffled shuffles without a seed" in said
 
 
+def test_what_counts_in_each_shard_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    def counting(num_shards: int, index: int) -> Any:
+        return part(num_shards, index).skip(2).map(lambda n: n).take(3).batch(2)
+
+    def counting_first(num_shards: int, index: int) -> Any:
+        return tf.data.Dataset.range(40).skip(2).shard(num_shards, index)
+
+    with caplog.at_level(logging.WARNING, "pecan_ray"):
+        opened(counting)
+        opened(counting, num_shards=1)
+        opened(counting_first)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "counting calls take and skip on its shards: the number counts in each of the 4 shards" in said
+
+
 def listed(num_shards: int, index: int) -> Any:
     return tf.data.Dataset.list_files(f"{Path(__file__).parent}/*.py").shard(num_shards, index)
 
