@@ -177,6 +177,21 @@ def test_a_fixed_order_is_that_of_all_epochs() -> None:
     assert orders[0] == orders[1] != sorted(orders[0])
 
 
+def test_what_shuffle_and_mix_draw_does_not_depend_on_the_process_and_its_global_seed() -> None:
+    """A worker seeds its global generators, each in its own way, and users seed those of the trainer."""
+    other = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000, 1040)), engine="tensorflow")
+    pipe = numbers().shuffle(20).mix(other.shuffle(9, seed=1), weights=[2, 1]).batch(8)
+    found = []
+    for seed in (1, 2):
+        tf.random.set_seed(seed)
+        first = float(tf.random.uniform([]))
+        found.append(values(run(pipe)))
+        second = float(tf.random.uniform([]))
+        tf.random.set_seed(seed)
+        assert [first, second] == [float(tf.random.uniform([])) for _ in range(2)], "the user's numbers are left alone"
+    assert found[0] == found[1] and sorted(found[0]) == [*range(ROWS), *range(1000, 1040)]
+
+
 def test_parts_of_a_split_are_those_of_the_python_engine() -> None:
     found = [
         [sorted(values(run(part.batch(8)))) for part in pecan.split(pipe, [0.7, 0.3], seed=1)]

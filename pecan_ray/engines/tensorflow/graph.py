@@ -18,6 +18,7 @@ from pecan_ray.engines.tensorflow import checks, meta, mixing
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched
+from pecan_ray.engines.tensorflow.own_seed import without_global_seed
 from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
 from pecan_ray.engines.tensorflow.watched_calls import WatchedCalls
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError, is_interrupt, told
@@ -137,7 +138,8 @@ class Graph:
                 shares = mixing.shares(join, self._epoch, [data is not None for data in branches])
                 first = join.stop == "first"
                 seed = graph_seed(mix_key(self._options.seed, self._epoch))
-                return tf.data.Dataset.sample_from_datasets(there, shares, seed, stop_on_empty_dataset=first)
+                with without_global_seed():
+                    return tf.data.Dataset.sample_from_datasets(there, shares, seed, stop_on_empty_dataset=first)
             return there[0] if len(there) == 1 else _concatenated(there)
         except TypeError as error:
             raise PlanError(f"{join.kind}: the pipelines yield different columns or dtypes: {error}") from error
@@ -156,7 +158,8 @@ class Graph:
             return unbatched(self._in_rows(data, op, plan))
         if isinstance(op, Shuffle):
             seed = graph_seed(shuffle_key(op, self._options.seed, self._epoch))
-            return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=False)
+            with without_global_seed():
+                return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=False)
         if isinstance(op, Take):
             return data.take(op.count)
         if isinstance(op, Skip):
