@@ -59,6 +59,20 @@ def two_at_once(chain: Chain) -> Look:
     return Look(see, (chain,), ITERATOR)
 
 
+def ended_by_another(chain: Chain) -> Look:
+    """Ask an iterator for more where another one over the same object has begun."""
+
+    def see(make: Make) -> Facts:
+        loader = make(chain)()
+        first, second = iter(loader), iter(loader)
+        try:
+            return {"batches": [len(next(one)) for one in (first, second, first)]}
+        except Exception as error:
+            return {"error": type(error).__name__}
+
+    return Look(see, (chain,), ITERATOR)
+
+
 def behind_the_end(chain: Chain) -> Look:
     """Ask an iterator that is at its end twice more."""
 

@@ -27,6 +27,11 @@ def fits(data: Any) -> Seen:
     return Seen([one for _ in range(2) for one in keras_fit(data, 2).trained])
 
 
+def steps(data: Any) -> Seen:
+    """Fit for three epochs of two batches."""
+    return Seen(keras_fit(data, 3, steps_per_epoch=2).trained)
+
+
 def evaluations(data: Any) -> Seen:
     """Evaluate two batches, three times."""
     noted = Noted()
@@ -50,6 +55,15 @@ def predictions(train: Any, rows_to_predict: Any) -> Facts:
 
 
 KERAS = (
+    Habit(
+        "`fit(steps_per_epoch=2, epochs=3)`",
+        ours(lambda loader: steps(loader.data), LONG),
+        "Keras keeps one iterator: its epochs go on in the pass, one behind the other",
+        {"batches": [[8, 8]] * 3, "equal elements": "abc", "in source order": [True] * 3},
+        peers={ON_TF_DATA: lambda: steps(tf_pairs(LONG))},
+        only=("to_keras",),
+        pending={"": LEFT},
+    ),
     Habit(
         "`fit(epochs=2)` twice",
         ours(lambda loader: fits(loader.data), RANDOM),

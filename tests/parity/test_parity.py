@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.parity import document
-from tests.parity.judged import cells, must_be_right, peers_cells, peers_facts
+from tests.parity.judged import cells, must_be_right, peers_cells, peers_facts, peers_of
 from tests.parity.table import HABITS
-from tests.parity.ways import HERE, Way
+from tests.parity.ways import HERE, WAYS, Way
 
 
 @pytest.mark.parametrize(("at", "peer"), peers_cells())
@@ -25,8 +25,10 @@ def test_ours_does_what_its_peers_do_or_what_the_row_says(at: int, way: Way) -> 
 def test_rows_have_names_of_their_own_and_speak_of_peers_and_ways_that_there_are() -> None:
     names = [habit.name for habit in HABITS]
     assert len(set(names)) == len(names)
-    for at, habit in enumerate(HABITS):
-        assert habit.differs.keys() <= peers_facts(at).keys(), habit.name
+    ways = {"", *(way.name for way in WAYS)}
+    for habit in HABITS:
+        assert habit.differs.keys() <= peers_of(habit).keys(), habit.name
+        assert {*habit.only, *habit.without, *habit.on_workers, *habit.pending} <= ways, habit.name
 
 
 def test_the_documentation_shows_the_table() -> None:
