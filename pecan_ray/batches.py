@@ -23,7 +23,7 @@ from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.observe.ending import Ending, note_running
 from pecan_ray.observe.epoch_watch import EpochWatch
-from pecan_ray.observe.pace import RecentPace
+from pecan_ray.observe.pace import RecentPace, run_length
 from pecan_ray.observe.placement import explain_and_announce
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report, SharedReading
@@ -100,9 +100,8 @@ class Batches(Generic[BatchT]):
         """What the job ended with, if that was an error; what has ended a wait for a batch while the job ran on."""
         self._session: Session | ShareSession | None = None
         self._here: InProcessRun | None = None
-        """A run in this process, and"""
-        self._stream: Iterator[Any] = iter(())
-        """its batches."""
+        self._stream: Iterator[Any] = iter(())  # its batches
+        self._length: Callable[[], int] = lambda: run_length(name, plan, options, saved)
         self._progress = Progress(name, config.progress, RecentPace.of_job(plan, options, saved))
         self._reverted: Callable[[str], None] | None = None
         self.provenance: Provenance | None = None
@@ -198,6 +197,13 @@ class Batches(Generic[BatchT]):
 
     def __iter__(self) -> Iterator[BatchT]:
         return self
+
+    def __len__(self) -> int:
+        """Return the batches of all epochs for this trainer; raises TypeError where their number is not known."""
+        return self._length()
+
+    def __bool__(self) -> bool:
+        return True
 
     def __next__(self) -> BatchT:
         while isinstance(batch := self._take(None), EndOfEpoch):

@@ -91,6 +91,27 @@ def batches_ahead(plan: Plan, options: IterOptions, saved: SavedState | None) ->
     return max(0, math.ceil(batches / options.world_size) * options.epochs - before)
 
 
+def run_length(name: str, plan: Plan, options: IterOptions, saved: SavedState | None) -> int:
+    """Return how many batches a trainer gets, of all epochs or of what a state has left.
+
+    Raises TypeError where it is not known, as Python expects it of what has no length.
+    """
+    unknown = {
+        "epochs=None has no end": options.epochs is None,
+        "each of several ranks gets what it asks for": options.world_size > 1,
+        "a reader that shares may begin in the middle of an epoch": bool(options.share),
+        'sharding="off" gives every worker all data': options.sharding == "off",
+        f'on_error="{options.on_error}" may leave elements out': options.on_error != "raise",
+        f'visitation="{options.visitation}" may lose or repeat elements': options.visitation != "exactly_once",
+    }
+    batches = num_batches(plan, members) if not any(unknown.values()) else None
+    if batches is None:
+        why = next((text for text, is_so in unknown.items() if is_so), "its data would have to be read for that")
+        raise TypeError(f"how many batches {name} gives is not known before its end: {why}")
+    each = batches if isinstance(options.headspace, bool) else options.headspace
+    return max(0, each * (options.epochs or 0) - (0 if saved is None else saved.batches))
+
+
 def details(pace: TrainerPace, workers: str, dollars: float | None) -> str:
     """Say what stands behind the rate: elements, waiting, workers, and what has been paid so far."""
     paid = "" if dollars is None else f", ${dollars:.4f}"
