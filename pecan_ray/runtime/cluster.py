@@ -249,7 +249,11 @@ def process_exists(process: str, node: str) -> bool | None:
 
 def session_name() -> str:
     """Return the name of the Ray session that this process is connected to."""
-    return str(ray.get_runtime_context().get_session_name())
+    asked = getattr(ray.get_runtime_context(), "get_session_name", None)
+    if asked is not None:
+        return str(asked())
+    node: Any = ray._private.worker.global_worker.node  # Ray 2.50 has no public name for it
+    return str(node.session_name)
 
 
 def local_selector(node_id: str) -> dict[str, str]:
