@@ -255,9 +255,9 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
     ) -> Batches[Any]:
         """Run the pipeline on Ray and return an iterator over its batches.
 
-        Epochs follow each other in one sequence.  Order and random numbers depend on an epoch's number: the first call
-        in a program begins with epoch 0, and each further call goes on behind the last epoch that this pipeline has
-        begun, whether a loop has come to its end or not.  `first_epoch` says otherwise.
+        Each call begins a new pass, also if the loop before it was left.  Passes of a pipeline are numbered in a program
+        from 0 on, whatever iterates over it; order and random numbers depend on the number, which `first_epoch` sets.
+        The passes of `epochs` follow each other in one sequence, and no batch holds elements of two.
 
         `rank` of `world_size` trainers share a job: each gets its own, equally many batches.  Without them they are
         those of Ray Train, torch.distributed, JAX, or of RANK and WORLD_SIZE; ``rank=0, world_size=1`` reads everything
