@@ -159,6 +159,7 @@ class SharedBuffers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        """Guards what was seen."""
         self._seen: OrderedDict[tuple[int, int], _LastSeen] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[SharedBuffers], tuple[()]]:

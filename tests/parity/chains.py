@@ -93,8 +93,9 @@ N = 20
 PLAIN, SHUFFLED, RANDOM = rows(N).batch(8), rows(N).shuffle(N).batch(8), rows(N).noise().shuffle(N).batch(8)
 LENGTHS = [8, 8, 4]
 """Of their batches."""
-LONG, LONG_SHUFFLED = rows(160).batch(8), rows(160).shuffle(160).batch(8)
-"""Of more batches than libraries read ahead."""
+LONG = rows(160).batch(8)
+"""More batches than libraries read ahead."""
+LONG_SHUFFLED = rows(160).shuffle(160).batch(8)
 
 
 def two_sides(left: int | None, right: int | None) -> Chain:
