@@ -255,9 +255,9 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
     ) -> Batches[Any]:
         """Run the pipeline on Ray and return an iterator over its batches.
 
-        Each call begins a new pass, also if the loop before it was left.  Passes of a pipeline are numbered in a program
-        from 0 on, whatever iterates over it; order and random numbers depend on the number, which `first_epoch` sets.
-        The passes of `epochs` follow each other in one sequence, and no batch holds elements of two.
+        Each call begins a new pass, also if the loop before it was left.  Passes of a pipeline are numbered in a
+        program from 0 on, whatever iterates over it; order and random numbers depend on the number, which `first_epoch`
+        sets.  The passes of `epochs` follow each other in one sequence, and no batch holds elements of two.
 
         `rank` of `world_size` trainers share a job: each gets its own, equally many batches.  Without them they are
         those of Ray Train, torch.distributed, JAX, or of RANK and WORLD_SIZE; ``rank=0, world_size=1`` reads everything
