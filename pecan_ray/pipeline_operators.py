@@ -178,7 +178,8 @@ class OperatorMethods(ABC):
 
         Shuffles with equal seeds have equal orders over equally many elements, so that `zip` pairs what belongs
         together: where one worker runs the pipeline (`zip`, `take`, `skip`), one with a `seed` draws from its buffer
-        alone, over the order of the source.
+        alone, over the order of the source.  The buffer is drained at the end of each pass, also of those of a `repeat`
+        behind it: with one for all elements, and one worker, each pass has each element once.
 
         Args:
             buffer: elements to draw from. As many as the source has give a uniformly random order.
@@ -192,7 +193,11 @@ class OperatorMethods(ABC):
     def repeat(self, count: int | None = None) -> Self:
         """Pass over the data `count` times within one epoch; None: without end.
 
-        Passes follow each other without a seam: batches may hold elements of two passes.
+        Each pass runs what is written before anew: it reads, shuffles and draws again, and nothing of it is kept.  A
+        shuffle before it is drained at the end of each pass; one behind it mixes passes.  Batches at the end of the
+        pipeline go on over the seam, so that an epoch has one smaller batch at most; where `take`, `skip` or `zip` lets
+        one worker run the pipeline, each pass ends with its own, as in tf.data.  Without a `count`, passes that yield
+        no element end in an error.
         """
         if count is not None:
             count = positive("repeat", count)

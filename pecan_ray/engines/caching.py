@@ -370,11 +370,15 @@ class CachedReading:
         recording = SplitRecording(self._cache, self._point, lease, self._undelivered, anew=anew)
         with self._lock:
             self._recordings[lease.key] = recording
-        for item in self._read_source(lease, RecordedLeases(self._leases, recording)):
-            if item is not None:
-                recording.handed()
-                kept_tally.add(computed=1)
-            yield item
+        try:
+            for item in self._read_source(lease, RecordedLeases(self._leases, recording)):
+                if item is not None:
+                    recording.handed()
+                    kept_tally.add(computed=1)
+                yield item
+        except GeneratorExit:  # a pass has ended within the split, which is never whole then
+            self._drop(lease.key)
+            raise
         if recording.read():
             self._drop(lease.key)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
-from pecan_ray.plan.splits import OUTPUT_BITS, LeaseKey
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
 
 Part = tuple[LeaseKey, int, int]
 """An interval of positions: lease key, start, stop."""
@@ -31,6 +31,8 @@ class UndeliveredPositions:
         self._parts: list[Part] = []
         self._bad: list[BadElement] = []
         self._dropped = 0
+        self._carried = False
+        """A batch has carried some."""
         self._merge_at = 2 * MOST_INTERVALS
         self._lengths: dict[int, tuple[int, int]] = {}
         """By branch: so many splits were read to their ends, and so many elements they hold."""
@@ -38,13 +40,15 @@ class UndeliveredPositions:
         """By branch, of those whose bytes are known: these, and their elements."""
         self.due = False
         """Whether so much waits that it must not wait for a batch any longer."""
+        self.first_runs_only = False
+        """Of a plan that runs as a whole positions count of the first run over a source; others are nobody's."""
         self.spoiled: set[LeaseKey] = set()
         """Splits of which an element was bad."""
 
     def add(self, parts: Iterable[Part], bad: BadElement | None = None) -> None:
         """Add positions, and the reason if they are bad."""
         with self._lock:
-            join(self._parts, parts)
+            join(self._parts, of_first_runs(parts) if self.first_runs_only else parts)
             self._dropped += 1
             if bad is not None:
                 self._bad.append(bad)
@@ -62,8 +66,20 @@ class UndeliveredPositions:
         """Whether anything waits for a batch."""
         return bool(self._parts or self._bad)
 
+    def pass_ended(self) -> None:
+        """Note that a pass over the data has ended: what waits is reported if no batch has carried anything so far.
+
+        The job ends where passes without end yield nothing, and can tell by what is done alone.
+        """
+        with self._lock:
+            self.due = self.due or (not self._carried and bool(self._parts or self._bad))
+
     def take(self) -> tuple[list[Part], list[BadElement]]:
-        """Return and forget what was added."""
+        """Return and forget what was added, for a batch to carry."""
+        self._carried = True
+        return self._taken()
+
+    def _taken(self) -> tuple[list[Part], list[BadElement]]:
         with self._lock:
             parts, bad = self._parts, self._bad
             self._parts, self._bad = [], []
@@ -93,7 +109,7 @@ class UndeliveredPositions:
 
     def report(self, epoch: int) -> Produced | None:
         """Return all that waits, without a batch; None if nothing does."""
-        parts, bad = self.take()
+        parts, bad = self._taken()
         return Produced({}, merge(parts), 0, epoch, bad=bad) if parts or bad else None
 
 
@@ -104,6 +120,16 @@ def join(held: list[Part], parts: Iterable[Part]) -> None:
             held[-1] = (key, held[-1][1], stop)
         else:
             held.append((key, start, stop))
+
+
+def of_first_runs(parts: Iterable[Part]) -> list[Part]:
+    """Return positions without those of later runs over their source."""
+    return [part for part in parts if not part[0][1]]
+
+
+def whole_parts(leases: Iterable[Lease]) -> list[Part]:
+    """Return all positions of leases."""
+    return [(lease.key, start, stop) for lease in leases for start, stop in lease.spans]
 
 
 def elements_in(parts: Iterable[Part]) -> int:

@@ -178,29 +178,36 @@ CountMembers: TypeAlias = Callable[[Sequence[Subset], Source], int | None]
 def num_batches(plan: Plan, members: CountMembers = lambda parts, source: None) -> int | None:
     """Return how many batches (or elements) one epoch of one trainer yields, where that follows from the plan."""
     shape = plan_shape(plan)
-    count = _count(plan, shape.repetitions, shape.serial, members)
+    count = _count(plan, shape.serial, members)
     return None if count is None or math.isinf(count) else int(count)
 
 
-def _count(plan: Plan, repetitions: int | None, serial: bool, members: CountMembers) -> float | None:
-    """Count what comes out of a plan: infinity for no end, None if it is not known."""
-    count = _head_count(plan, repetitions, serial, members)
+def _count(plan: Plan, serial: bool, members: CountMembers) -> float | None:
+    """Count what comes out of a plan: infinity for no end, None if it is not known.
+
+    Batches at the end of a plan go on over the passes of a `repeat` behind them, but where one worker runs it.
+    """
+    count, last, repeated = _head_count(plan, serial, members), last_batching(plan), False
     parts = [op for op in plan.ops if isinstance(op, Subset)]
     if parts and not isinstance(plan.head, Join):
-        count = _times(members(parts, plan.head), repetitions)
-    for op in plan.ops:
+        count = members(parts, plan.head)
+    for place, op in enumerate(plan.ops):
         if count is None:
             return None
-        if serial or not isinstance(op, Repeat):
-            count = _after(op, count)
+        if op is last and not serial:
+            repeated = True
+            for repeat in (one for one in plan.ops[place:] if isinstance(one, Repeat)):
+                count = _times(count, repeat.count)
+        if not (repeated and isinstance(op, Repeat)):
+            count = None if count is None else _after(op, count)
     return count
 
 
-def _head_count(plan: Plan, repetitions: int | None, serial: bool, members: CountMembers) -> float | None:
+def _head_count(plan: Plan, serial: bool, members: CountMembers) -> float | None:
     head = plan.head
     if not isinstance(head, Join):
-        return _times(head.num_elements(), repetitions)
-    counts = [_count(branch, repetitions, serial, members) for branch in head.inputs]
+        return head.num_elements()
+    counts = [_count(branch, serial, members) for branch in head.inputs]
     known = [count for count in counts if count is not None]
     if len(known) < len(counts):
         return None

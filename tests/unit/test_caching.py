@@ -21,10 +21,14 @@ from hypothesis import strategies as st
 import pecan_ray as pecan
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines import caching
+from pecan_ray.engines.caching import SplitCache
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.entry_format import EntryReader
 from pecan_ray.engines.kept_elements import kept_tally
+from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.python.chain import complete_call
+from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.slots import HeapSlot, HeapSlots
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.options import Cache
@@ -468,3 +472,19 @@ def test_a_local_file_of_the_same_time_and_size_has_another_entry_when_it_was_ch
     assert read() == first and kept_tally.sums[0] > before
     written("other")
     assert read() != first
+
+
+@pytest.mark.parametrize(("taken", "computed"), [(35, 45), (12, 25)])
+def test_later_passes_of_a_repeat_take_what_the_first_one_kept(cache: Cache, taken: int, computed: int) -> None:
+    plan = kept(PecanPipeline(Numbers()).map(double).autocache().take(taken).repeat(3))
+    stream = ItemStream(
+        *(plan, tuple(plan.sources()), EngineOptions(order="strict", cache=cache)),
+        *(ListedLeases(whole_leases(tuple(plan.sources()))), UndeliveredPositions()),
+        pool=None,
+        call=complete_call,
+        cache=SplitCache(cache),
+    )
+    assert [item.value["i"] for item in stream.items() if item is not None] == 3 * list(range(taken))
+    assert CALLS["double"] <= computed, "of the split in which a pass ends nothing can be kept"
+    (reading,) = stream._cached.values()
+    assert not reading._recordings, "and no part of it is held"

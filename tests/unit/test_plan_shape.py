@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Batch, Plan, Shuffle
 from pecan_ray.plan.regrouping import regroups_at
@@ -229,7 +231,11 @@ longer = drafts.flatmap(lambda draft: step(st.just(draft)))
 def test_the_length_that_is_told_is_the_length_that_comes(draft: Draft) -> None:
     told = num_batches(draft.pipe.plan)
     with draft.pipe.iter_batches(debug=True) as batches:
-        assert told == sum(1 for _ in batches)
+        try:
+            came = sum(1 for _ in batches)
+        except PlanError:  # what is repeated without end is nothing
+            came = 0
+    assert told == came
     assert len(draft.pipe) == told
 
 
@@ -257,3 +263,13 @@ def test_an_endless_side_of_a_zip_does_not_hide_its_length() -> None:
     assert len(numbers(7).zip(numbers(2, "y").repeat()).batch(2)) == 4
     assert len(numbers(0).repeat().take(5)) == 0
     assert num_batches(Plan(head=numbers(3).plan.head)) == 3
+
+
+def test_batches_in_the_middle_of_a_plan_are_counted_in_each_pass() -> None:
+    for pipe, batches in (
+        (numbers(5).batch(4).padded_batch(2).repeat(3), 3),
+        (numbers(5).batch(4).repeat(3), 4),
+        (numbers(5).repeat(3).batch(4).repeat(2), 8),
+        (numbers(5).batch(4).concat(numbers(3).batch(4)).repeat(2), 6),
+    ):
+        assert len(pipe) == batches == sum(1 for _ in run_inprocess(pipe.plan))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.items import Item, ItemIterator, copied, has_rows, leading
+from pecan_ray.engines.items import Item, ItemIterator, has_rows, leading
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.chain import set_aside
 from pecan_ray.engines.python.collate import collate, collate_padded, length_of
@@ -241,8 +241,8 @@ def _check_rows(item: Item, rows: int, made_by: str) -> None:
             )
 
 
-def shuffled(items: ItemIterator, op: Shuffle, seed: int) -> ItemIterator:
-    """Draw at random from a buffer that is kept full; each epoch draws differently."""
+def shuffled(items: ItemIterator, op: Shuffle, seed: int, number: int) -> ItemIterator:
+    """Draw at random from a buffer that is kept full; `number`: of the pass, since each one draws differently."""
     rng: np.random.Generator | None = None
     held: list[Item] = []
     for item in items:
@@ -250,7 +250,7 @@ def shuffled(items: ItemIterator, op: Shuffle, seed: int) -> ItemIterator:
             yield None
             continue
         if rng is None:
-            rng = generator(shuffle_key(op, seed, item.lease.epoch))
+            rng = generator(shuffle_key(op, seed, item.lease.epoch, number))
         held.append(item)
         if len(held) >= op.buffer:
             place = int(rng.integers(len(held)))
@@ -289,52 +289,12 @@ def prefetched(items: ItemIterator, count: int) -> ItemIterator:
     return read_ahead([items], count)
 
 
-def repeated(items: ItemIterator, count: int | None, undelivered: UndeliveredPositions) -> ItemIterator:
-    """Pass over the items several times; positions count as delivered with the last pass.
-
-    The first pass keeps the items for the others, in which functions are given other random numbers.
-    """
-    if count == 1:
-        yield from items
-        return
-    kept: list[Item] = []
-    for item in items:
-        if item is None:
-            yield None
-            continue
-        kept.append(item)
-        yield _again(item, item.lease.repetition, delivered=False)
-    passes = 1 + max((item.lease.repetition for item in kept), default=0)
-    numbers = itertools.count(1) if count is None else iter(range(1, count))
-    for number in numbers if kept else ():
-        is_last = count is not None and number == count - 1
-        for item in given_on(kept) if is_last else kept:
-            repetition = number * passes + item.lease.repetition
-            yield _again(item, repetition, delivered=is_last)
-            if undelivered.due:
-                yield None
-
-
-def _again(item: Item, repetition: int, *, delivered: bool) -> Item:
-    """Return a copy of an item for one pass: functions may write into its arrays."""
-    members = item.members
-    if members is not None:
-        members = [_again(member, repetition, delivered=delivered) for member in members]
-    return replace(
-        item,
-        value=None if item.value is None else copied(item.value),
-        parts=item.parts if delivered else [],
-        lease=replace(item.lease, repetition=repetition),
-        members=members,
-    )
-
-
 def zipped(branches: Sequence[ItemIterator]) -> ItemIterator:
     """Pair items; ends with the shortest branch."""
     while True:
         items: list[Item] = []
         for branch in branches:
-            item = yield from _next_item(branch)
+            item = yield from next_item(branch)
             if item is None:
                 return
             items.append(item)
@@ -350,7 +310,7 @@ def zipped(branches: Sequence[ItemIterator]) -> ItemIterator:
         yield Item(value, parts, items[0].lease, items[0].element, items[0].output, rows=items[0].rows)
 
 
-def _next_item(items: ItemIterator) -> Generator[None, None, Item | None]:
+def next_item(items: ItemIterator) -> Generator[None, None, Item | None]:
     """Return the next item, or None at the end; yields what comes before it."""
     while True:
         item = next(items, _END)
@@ -359,25 +319,25 @@ def _next_item(items: ItemIterator) -> Generator[None, None, Item | None]:
         yield None
 
 
-def mixed(branches: Sequence[ItemIterator], join: Join, seed: int) -> ItemIterator:
-    """Draw from the branches at random, in proportion to their weights; each epoch draws differently."""
+def mixed(branches: Sequence[ItemIterator], join: Join, seed: int, number: int) -> ItemIterator:
+    """Draw from the branches at random, in proportion to their weights; `number`: of the pass, which draws anew."""
     firsts: list[Item | None] = []
     for branch in branches:
-        firsts.append((yield from _next_item(branch)))
+        firsts.append((yield from next_item(branch)))
     epoch = next((item.lease.epoch for item in firsts if item is not None), 0)
     streams = [
         branch if item is None else itertools.chain(given_on([item]), branch)
         for item, branch in zip(firsts, branches, strict=True)
     ]
     firsts.clear()
-    rng = generator(mix_key(seed, epoch))
+    rng = generator(mix_key(seed, epoch, number))
     alive = list(range(len(streams)))
     drawn = 0
     while alive:
         shares = np.asarray(join.weights_at(epoch, drawn))[alive]
         current = shares / shares.sum()
         place = alive[int(rng.choice(len(alive), p=current))]
-        item = yield from _next_item(streams[place])
+        item = yield from next_item(streams[place])
         if item is not None:
             yield item
             drawn += 1

@@ -6,14 +6,15 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from pecan_ray.engines.caching import CachedReading, SplitCache
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced
 from pecan_ray.engines.counting import Counts
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.kept_rows import KeptRows
-from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.positions import UndeliveredPositions, of_first_runs, whole_parts
 from pecan_ray.engines.python import operators
 from pecan_ray.engines.python.chain import Chain, Chainlike, Chains, check_sendable, set_aside
 from pecan_ray.engines.python.collate import with_arrays
@@ -22,10 +23,13 @@ from pecan_ray.engines.python.fused import FusedPlan
 from pecan_ray.engines.python.kept import KeptChain
 from pecan_ray.engines.python.nested import BatchRows, finished
 from pecan_ray.engines.python.packing import packed
+from pecan_ray.engines.python.repeating import MakeItems, each_pass, repeated
 from pecan_ray.engines.python.row_maps import RowMaps, RowsChain
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
+from pecan_ray.engines.reruns import PassLeases, Reruns, joined_in_passes, passes_before
 from pecan_ray.errors import OpError, PlanError
+from pecan_ray.plan.empty_pass import EmptyPasses, operators_before
 from pecan_ray.plan.operators import (
     Autocache,
     Batch,
@@ -47,8 +51,11 @@ from pecan_ray.plan.operators import (
 )
 from pecan_ray.plan.shape import kept_points, last_batching, name_of_last, plan_shape, yields_batches
 from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source
+from pecan_ray.sampling.randomness import split_orders
 
 MakeCall = Callable[[ElementOp], Callable[..., Any]]
+RunItems: TypeAlias = Callable[[ItemIterator], ItemIterator]
+"""Makes items of items."""
 
 
 class ItemStream:
@@ -73,15 +80,19 @@ class ItemStream:
         `cache`: the entries of points at which something is kept; None: these are points like the others.
         """
         self.plan, self._sources, self._options = plan, sources, options
-        self._leases, self.undelivered, self._pool, self._call = leases, undelivered, pool, call
+        shape = plan_shape(plan)
+        self._runs = Reruns(leases, split_orders(shape.shuffled, options.seed)) if shape.serial else None
+        """Of a plan that runs as a whole: its leases, for as many runs as `repeat` makes."""
+        self._passes = PassLeases(leases, len(shape.shuffled)) if joined_in_passes(plan) else None
+        """Of a join that the job deals out again and again: its leases pass by pass."""
+        self._leases: Leases = self._runs or self._passes or leases
+        self.undelivered, self._pool, self._call = undelivered, pool, call
         self._counts, self._users_call = counts, users_call or call
-        self.epoch = 0
-        self._serial = plan_shape(plan).serial
+        self.epoch = self._newest = 0
         self._points = {} if cache is None else kept_points(plan)
         """By source: where what it gives is kept."""
         self._cached = {} if cache is None else self._readings(cache)
         """By the name of a point: how what is behind it is read."""
-        self._taken: list[Lease] = []
         self._taking = threading.Lock()
         """Guards the taking of leases where several threads read."""
 
@@ -90,22 +101,27 @@ class ItemStream:
             return self._read(self._sources[branch], lease, leases)
 
         return {
-            point.name: CachedReading(cache, point, self._leases, self.undelivered, functools.partial(read, branch))
+            point.name: CachedReading(cache, point, self._leases, self.undelivered, partial(read, branch))
             for branch, point in self._points.items()
         }
 
     def items(self, ops: Sequence[Op] | None = None) -> ItemIterator:
         """Yield the items behind the plan's head and `ops` (all of them by default)."""
-        items = self._plan_items(self.plan, itertools.count(), ops, outermost=True)
+        items = self._plan_items(self.plan, 0, ops, outermost=True)()
         if ops is None:
             items = self._finished(items if self.ends_with_batching else self.sendable(items))
-        yield from items
-        if self._serial:
-            # What `take` or `zip` left unread counts as done: this worker alone runs the whole epoch.
-            for branch in range(len(self._sources)):
-                while self._take(branch) is not None:
-                    pass
-            self.undelivered.add((lease.key, start, stop) for lease in self._taken for start, stop in lease.spans)
+        if self._runs is None:
+            yield from items
+            return
+        self.undelivered.first_runs_only = True
+        for item in items:
+            if item is not None:
+                item.parts = of_first_runs(item.parts)
+            yield item
+            del item
+        # What `take` or `zip` left unread counts as done: this worker alone runs the whole epoch.
+        for branch in range(len(self._sources)):
+            self.undelivered.add(whole_parts(self._runs.everything(branch)))
 
     @property
     def ends_with_batching(self) -> bool:
@@ -142,7 +158,7 @@ class ItemStream:
 
     def behind(self, items: ItemIterator, ops: Sequence[Op]) -> ItemIterator:
         """Yield what operators at the plan's end make of items."""
-        return self._finished(self.sendable(self._through(items, ops, self.plan, outermost=True)))
+        return self._finished(self.sendable(self._through(lambda: items, ops, self.plan, outermost=True)()))
 
     def _take_in_turn(self) -> Lease | None:
         with self._taking:
@@ -152,8 +168,9 @@ class ItemStream:
         lease = self._leases.take(branch)
         if lease is not None:
             self.epoch = lease.epoch
-            if self._serial:
-                self._taken.append(lease)
+            if lease.repetition > self._newest:
+                self._newest = lease.repetition
+                self.undelivered.pass_ended()
         return lease
 
     def chain(self, ops: Sequence[ElementOp | Autocache], batch: Batch | None = None) -> Chainlike:
@@ -207,34 +224,43 @@ class ItemStream:
         return next(iter(source.read(item.lease.split, item.element)))
 
     def _plan_items(
-        self, plan: Plan, branches: Iterator[int], ops: Sequence[Op] | None = None, *, outermost: bool = False
-    ) -> ItemIterator:
-        head = plan.head
-        if isinstance(head, Join):
-            items = self._joined(head, branches)
-        else:
-            branch = next(branches)
-            items = self._read_all(branch, self._sources[branch])
-        return self._through(items, plan.ops if ops is None else ops, plan, outermost=outermost)
+        self, plan: Plan, branch: int, ops: Sequence[Op] | None = None, *, outermost: bool = False
+    ) -> MakeItems:
+        """Return what begins a plan anew, or its first `ops`; `branch`: number of the first of its sources."""
+        begin = self._joined(plan, branch) if isinstance(plan.head, Join) else partial(self._read_all, branch)
+        return self._through(begin, plan.ops if ops is None else ops, plan, branch, outermost=outermost)
 
-    def _through(self, items: ItemIterator, ops: Sequence[Op], plan: Plan, *, outermost: bool) -> ItemIterator:
-        todo = list(ops)
+    def _through(
+        self, begin: MakeItems, ops: Sequence[Op], plan: Plan, branch: int = 0, *, outermost: bool
+    ) -> MakeItems:
+        """Return what begins anew with some operators behind a beginning."""
+        todo, shape = list(ops), plan_shape(self.plan)
+        stages: list[RunItems] = []
         while todo:
             run = [op for op in itertools.takewhile(runs_on_elements, todo) if isinstance(op, (ElementOp, Autocache))]
             if run:
-                items = operators.mapped(items, self.chain(run).run, self._pool)
+                stages.append(partial(operators.mapped, run=self.chain(run).run, pool=self._pool))
                 todo = todo[len(run) :]
                 continue
             op = todo.pop(0)
-            counted = self._serial and any(isinstance(later, (Take, Skip, Repeat)) for later in todo)
-            if outermost and isinstance(op, BatchingOp) and not changes(todo):
-                items = self.sendable(arrays_in(items))
-            if isinstance(op, Unbatch):
-                made_by = name_of_last(plan.ops[: plan.ops.index(op)])
-                items = operators.unbatched(items, op, made_by, self._options.on_error, self.undelivered)
+            if isinstance(op, Repeat):
+                # Elsewhere the splits are handed out again instead.
+                if self._runs is not None:
+                    begin, stages = self._repeated(op, applied(begin, stages), plan, branch), []
                 continue
-            items = self._operator(op, items, final=outermost and op is last_batching(plan), counted=counted)
-        return items
+            counted = self._runs is not None and any(isinstance(later, (Take, Skip, Repeat)) for later in todo)
+            # Nobody could ever complete what the inputs of an endless repeat leave at the end of each pass.
+            counted = counted or (not outermost and self._passes is not None and shape.repetitions is None)
+            if outermost and isinstance(op, BatchingOp) and not changes(todo):
+                stages.append(lambda items: self.sendable(arrays_in(items)))
+            stages.append(self._stage(op, plan, final=outermost and op is last_batching(plan), counted=counted))
+        return applied(begin, stages)
+
+    def _repeated(self, op: Repeat, begin: MakeItems, plan: Plan, branch: int) -> MakeItems:
+        assert self._runs is not None
+        branches = range(branch, branch + sum(1 for _ in plan.sources()))
+        empty = EmptyPasses.of(op, operators_before(plan, op))
+        return partial(repeated, op, begin, empty, reads_nothing=partial(self._runs.none_of, branches))
 
     def sendable_runs(self, runs: Iterator[Run | list[Item] | None], made_by: str) -> Iterator[Run | list[Item] | None]:
         """Make what single elements hold what a batch can hold; leave out, or raise, what cannot be sent."""
@@ -267,36 +293,74 @@ class ItemStream:
                 item.value = finished(item.value, BatchRows(op, item, item.members if known else None))
             yield item
 
-    def _joined(self, join: Join, branches: Iterator[int]) -> ItemIterator:
-        inputs = [self._plan_items(branch, branches) for branch in join.inputs]
+    def _joined(self, plan: Plan, branch: int) -> MakeItems:
+        """Return what begins the inputs of a join anew; where the job deals them out again, pass by pass."""
+        inputs: list[MakeItems] = []
+        join = plan.head
+        assert isinstance(join, Join)
+        for one in join.inputs:
+            inputs.append(self._plan_items(one, branch))
+            branch += sum(1 for _ in one.sources())
+        numbers = itertools.count()
+
+        def begin() -> ItemIterator:
+            passes = self._passes
+            number = next(numbers) if passes is None else passes.number
+            yield from self._join(join, [make() for make in inputs], number)
+            while plan is self.plan and passes is not None and passes.begin_next():
+                yield from self._join(join, [make() for make in inputs], passes.number)
+
+        return begin
+
+    def _join(self, join: Join, inputs: Sequence[ItemIterator], number: int) -> ItemIterator:
         if join.kind == "zip":
             return operators.zipped(inputs)
         if join.kind == "mix":
-            return operators.mixed(inputs, join, self._options.seed)
+            return operators.mixed(inputs, join, self._options.seed, number)
         return itertools.chain.from_iterable(inputs)
 
-    def _operator(self, op: Op, items: ItemIterator, *, final: bool, counted: bool) -> ItemIterator:
-        if isinstance(op, BatchingOp):
-            made = self._batching(op, items)
-            if op.drop_remainder and (counted or not final):
-                return operators.without_remainder(made, self.undelivered)
-            # Else it is decided at the end of the epoch what becomes of a smaller batch.
-            return operators.as_full(made) if counted else made
-        if isinstance(op, Shuffle):
-            return operators.shuffled(items, op, self._options.seed)
-        if isinstance(op, Pack):
-            return packed(items, op, self.undelivered, self._pool)
+    def _stage(self, op: Op, plan: Plan, *, final: bool, counted: bool) -> RunItems:
+        """Return what runs an operator on items; each time that it is called it begins anew."""
         if isinstance(op, Take):
-            return operators.taken(items, op.count)
+            return partial(operators.taken, count=op.count)
         if isinstance(op, Skip):
-            return operators.skipped(items, op.count, self.undelivered)
-        if isinstance(op, Repeat):
-            # Elsewhere the splits are handed out again instead.
-            return operators.repeated(items, op.count, self.undelivered) if self._serial else items
+            return partial(operators.skipped, count=op.count, undelivered=self.undelivered)
+        if isinstance(op, Unbatch):
+            made_by = name_of_last(plan.ops[: plan.ops.index(op)])
+            return lambda items: operators.unbatched(items, op, made_by, self._options.on_error, self.undelivered)
         if isinstance(op, Prefetch):
             # A debug run stays in its thread.
-            return items if self._pool is None else operators.prefetched(items, op.count)
+            return (lambda items: items) if self._pool is None else partial(operators.prefetched, count=op.count)
+        if isinstance(op, BatchingOp) and final:
+            return lambda items: self._batches(op, items, final=final, counted=counted)
+        return self._in_passes(op, plan, lambda items, number: self._held_back(op, items, number, counted=counted))
+
+    def _in_passes(self, op: Op, plan: Plan, run: Callable[[ItemIterator, int], ItemIterator]) -> RunItems:
+        """Return what runs an operator that keeps items back, anew with each pass, whose number it is given.
+
+        A plan that runs as a whole begins the operator itself; elsewhere items of several passes follow each other.
+        """
+        if self._runs is not None or plan_shape(self.plan).repetitions == 1:
+            numbers = itertools.count()
+            return lambda items: run(items, next(numbers))
+        length = passes_before(plan, op)
+        return lambda items: each_pass(items, lambda item: item.lease.repetition // length if length else 0, run)
+
+    def _held_back(self, op: Op, items: ItemIterator, number: int, *, counted: bool) -> ItemIterator:
+        if isinstance(op, BatchingOp):
+            return self._batches(op, items, final=False, counted=counted)
+        if isinstance(op, Shuffle):
+            return operators.shuffled(items, op, self._options.seed, number)
+        if isinstance(op, Pack):
+            return packed(items, op, self.undelivered, self._pool)
         raise _unknown(op)
+
+    def _batches(self, op: BatchingOp, items: ItemIterator, *, final: bool, counted: bool) -> ItemIterator:
+        made = self._batching(op, items)
+        if op.drop_remainder and (counted or not final):
+            return operators.without_remainder(made, self.undelivered)
+        # Else it is decided at the end of the epoch what becomes of a smaller batch.
+        return operators.as_full(made) if counted else made
 
     def _batching(self, op: BatchingOp, items: ItemIterator) -> ItemIterator:
         if isinstance(op, Batch):
@@ -307,10 +371,12 @@ class ItemStream:
             return operators.bucketed(items, op, self._options.on_error, self.undelivered, self._options.ranks)
         raise _unknown(op)
 
-    def _read_all(self, branch: int, source: Source) -> ItemIterator:
-        point = self._points.get(branch)
+    def _read_all(self, branch: int) -> ItemIterator:
+        source, point = self._sources[branch], self._points.get(branch)
         cached = None if point is None else self._cached[point.name]
-        while (lease := self._take(branch)) is not None:
+        leases = iter(partial(self._take, branch), None) if self._runs is None else self._runs.run(branch)
+        for lease in leases:
+            self.epoch = lease.epoch
             yield from self._read(source, lease, self._leases) if cached is None else cached.items(lease)
 
     def _read(self, source: Source, lease: Lease, leases: Leases) -> ItemIterator:
@@ -327,6 +393,11 @@ def arrays_in(items: ItemIterator) -> ItemIterator:
     """Make arrays of images and tensors that go into batches."""
     for item in items:
         yield item if item is None else with_arrays([item])[0]
+
+
+def applied(begin: MakeItems, stages: Sequence[RunItems]) -> MakeItems:
+    """Return what begins anew with some stages behind a beginning."""
+    return lambda: functools.reduce(lambda items, stage: stage(items), stages, begin())
 
 
 def runs_on_elements(op: Op) -> bool:

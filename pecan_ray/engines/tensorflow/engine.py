@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -14,8 +14,9 @@ import tensorflow as tf
 
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.engines.positions import Part, UndeliveredPositions, merge
+from pecan_ray.engines.positions import Part, UndeliveredPositions, merge, whole_parts
 from pecan_ray.engines.reading import reading_of, reading_stages
+from pecan_ray.engines.reruns import Reruns
 from pecan_ray.engines.slots import into_slot, waiting_for_room
 from pecan_ray.engines.stages import Recognized
 from pecan_ray.engines.tensorflow import meta
@@ -32,7 +33,7 @@ from pecan_ray.engines.tensorflow.failure_locator import (
 )
 from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import Graph
-from pecan_ray.engines.tensorflow.iterating import Elements
+from pecan_ray.engines.tensorflow.iterating import Elements, while_waiting
 from pecan_ray.engines.tensorflow.native import native_computing, run_native
 from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.under_way import Recognize, Sighting, StackWatch
@@ -41,6 +42,7 @@ from pecan_ray.errors import ElementError, OpError, OrderError, PlanError
 from pecan_ray.plan.operators import BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Plan, wants_rng
 from pecan_ray.plan.shape import element_ops_from, last_batching, plan_shape
 from pecan_ray.plan.splits import AtWork, Source, Split
+from pecan_ray.sampling.randomness import split_orders
 from pecan_ray.sources.tf_data import TfDataSource
 
 
@@ -50,6 +52,8 @@ class StretchInProgress:
 
     feeds: list[GraphFeed]
     undelivered: UndeliveredPositions
+    runs: Reruns | None = None
+    """Of a plan that runs as a whole: its leases."""
 
     @property
     def epoch(self) -> int:
@@ -76,8 +80,8 @@ def _order_error(found: ElementError) -> OrderError:
     )
 
 
-def _computed(elements: Elements, stretch: StretchInProgress, number: int) -> tuple[dict[str, Any], Any] | None:
-    """Return the graph's next result, which is the one of this number; None at the end."""
+def _computed(elements: Elements, stretch: StretchInProgress) -> tuple[dict[str, Any], Any] | None:
+    """Return the graph's next result; None at the end."""
     return next(elements, None)
 
 
@@ -90,7 +94,7 @@ def graph_computing() -> dict[CodeType, Recognize]:
         if not given or any(feed.asking for feed in feeds):
             return None
         text = f"the graph has yielded nothing for {{seconds}}, since it was given {' and '.join(given)}"
-        return Sighting((local["stretch"].epoch, local["number"], *given), text, AtWork("the graph"))
+        return Sighting((local["stretch"].epoch, local["elements"].given, *given), text, AtWork("the graph"))
 
     return {_computed.__code__: recognize}
 
@@ -128,6 +132,9 @@ class TensorFlowEngine:
             yield from run_native(head, leases, self._options, self._slots)
             return
         undelivered = UndeliveredPositions()
+        orders = split_orders(plan_shape(self._plan).shuffled, self._options.seed)
+        runs = Reruns(leases, orders) if self._serial else None
+        undelivered.first_runs_only = self._serial
         feeds = [
             GraphFeed(
                 branch,
@@ -137,14 +144,19 @@ class TensorFlowEngine:
                 self._options,
                 self._signatures.get(branch),
                 keyed=self._keyed,
-                serial=self._serial,
+                runs=runs,
             )
             for branch, source in enumerate(self._sources)
         ]
-        self._stretch = StretchInProgress(feeds, undelivered)
+        self._stretch = StretchInProgress(feeds, undelivered, runs)
         self._graph.calls.take()
+        self._graph.failed = None
         produced = self._run(self._stretch)
-        yield from ending_with_the_last_batch(produced) if self._serial else produced
+        try:
+            yield from ending_with_the_last_batch(produced) if self._serial else produced
+        finally:
+            for feed in feeds:
+                feed.stopped = True
 
     def _run(self, stretch: StretchInProgress) -> Generator[Produced, None, None]:
         # A worker never computes on an accelerator: it belongs to the trainer.
@@ -156,19 +168,31 @@ class TensorFlowEngine:
             data = self._graph.dataset(stretch.feeds, stretch.epoch)
         with contextlib.closing(Elements(data)) as elements:
             try:
-                for number in itertools.count():
-                    if (result := _computed(elements, stretch, number)) is None:
-                        break
-                    yield self._produced(result[0], meta.as_rows(result[1]), stretch)
+                for result in self._results(elements, stretch):
+                    if result is not None:
+                        yield self._produced(result[0], meta.as_rows(result[1]), stretch)
+                    elif (report := stretch.undelivered.report(stretch.epoch)) is not None:
+                        yield report
             except tf.errors.OpError as error:
                 stretch.raise_source_error()
                 raise self._located(error, stretch) from error
         stretch.raise_source_error()
+        if self._graph.failed is not None:
+            raise self._graph.failed
         for _ in self._account_for_the_rest(stretch):
             if stretch.undelivered.due and (report := stretch.undelivered.report(stretch.epoch)) is not None:
                 yield report
         if (rest := stretch.undelivered.report(stretch.epoch)) is not None:
             yield rest
+
+    def _results(self, elements: Elements, stretch: StretchInProgress) -> Iterator[tuple[dict[str, Any], Any] | None]:
+        """Yield what the graph computes; None where that has to wait for a report, of passes that yield nothing."""
+        results = iter(partial(_computed, elements, stretch), None)
+        if plan_shape(self._plan).repetitions is not None:
+            yield from results
+            return
+        # A graph says nothing while it yields nothing, which may be for ever.
+        yield from while_waiting(results, lambda: stretch.undelivered.due)
 
     def _located(self, error: Exception, stretch: StretchInProgress) -> ElementError:
         """Return what failed: in the user's order, or in the order that runs and not in that."""
@@ -200,6 +224,8 @@ class TensorFlowEngine:
     def _note_dropped(self, rows: Any) -> None:
         """Note what a filter has dropped; called from inside of the graph."""
         parts = meta.parts_of(np.asarray(rows))
+        if not self._stretch.feeds:
+            return  # a graph that nobody wants has not ended yet
         self._stretch.came_out(parts)
         self._stretch.undelivered.add(parts)
 
@@ -220,8 +246,8 @@ class TensorFlowEngine:
                 stretch.undelivered.add(parts, one)
                 yield
         for branch, feed in enumerate(stretch.feeds):
-            if self._serial:
-                stretch.undelivered.add(feed.everything())
+            if stretch.runs is not None:
+                stretch.undelivered.add(whole_parts(stretch.runs.everything(branch)))
                 continue
             order = self._options.users_order
             for part in feed.outstanding.parts():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ import tensorflow as tf
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases
 from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
+from pecan_ray.engines.reruns import Reruns
 from pecan_ray.engines.sendable import unsendable_columns
 from pecan_ray.engines.tensorflow.chunks import (
     Chunk,
@@ -53,6 +55,12 @@ class Outstanding:
             for key, start, stop in parts:
                 self._spans.setdefault(key, Spans()).remove(start, stop)
 
+    def forget_runs(self) -> None:
+        """Forget what a run over the source before the last one has left: a next one begins."""
+        with self._lock:
+            last = max((repetition for _, repetition, _ in self._spans), default=0)
+            self._spans = {key: spans for key, spans in self._spans.items() if key[1] == last}
+
     def parts(self) -> list[Part]:
         """Return what is still inside."""
         with self._lock:
@@ -62,8 +70,9 @@ class Outstanding:
 class GraphFeed:
     """Reads one source's leases for one stretch.
 
-    `keyed` tells whether an operator needs the elements' random keys, which cost as much as all else of a short line;
-    `serial` that positions count as dealt with when all of them are.
+    `keyed` tells whether an operator needs the elements' random keys, which cost as much as all else of a short line.
+    `runs`: of a plan that runs as a whole: its leases for as many runs as the graph makes; there positions count as
+    dealt with when all of them are.
     """
 
     def __init__(
@@ -76,21 +85,29 @@ class GraphFeed:
         signature: Signature | None,
         *,
         keyed: bool = True,
-        serial: bool = False,
+        runs: Reruns | None = None,
     ) -> None:
-        self._branch, self._source, self._leases = branch, source, leases
+        self._branch, self._source, self._leases, self._runs = branch, source, runs or leases, runs
         self._undelivered, self._options = undelivered, options
-        self._seed, self._serial = (options.seed if keyed else None), serial
+        self._seed = options.seed if keyed else None
         self._columnar = source if isinstance(source, ColumnarSource) else None
         self.signature = signature
-        self.epoch = 0
-        self.taken: dict[LeaseKey, Lease] = {}
+        self.epoch = self._newest = 0
+        self._taken: dict[int, Lease] = {}
+        """By the number of the split: the lease of its that was read last."""
         self.outstanding = Outstanding()
         self.error: PecanError | None = None
         self.asking = False
         """It waits for a lease."""
-        self._read = self._read_all()
+        self.stopped = False
+        """Nobody wants what the graph makes: it is given nothing more, and so ends also where it yields nothing."""
+        self._read = self._read_all(self._leases_of_run())
+        self._begun = False
+        """The graph has begun to read."""
         self._first: Read | Run | None = None
+        """What was read, and is yet to be given to the graph."""
+        self.pass_at_hand: int | None = None
+        """The graph is given nothing of later passes; None: it is given all passes as one."""
 
     def open(self) -> Signature | None:
         """Read the first element; return the columns' dtypes and ranks, or None if there never was an element."""
@@ -120,7 +137,7 @@ class GraphFeed:
             kept = None
         where, origin = read.lease.split.where(read.number), origin_of(read.lease, read.number)
         bad = BadElement("source", where, error.message.splitlines()[0], kept, origin)
-        self._undelivered.add([] if self._serial else read.parts, bad)
+        self._undelivered.add([] if self._runs is not None else read.parts, bad)
 
     def dataset(self) -> Any:
         """Return the elements as a tf.data.Dataset of (columns, row)."""
@@ -131,9 +148,20 @@ class GraphFeed:
         signature = (chunked, tf.TensorSpec((None, WIDTH), tf.int64))
         return unbatched(tf.data.Dataset.from_generator(self._chunks, output_signature=signature).prefetch(2))
 
+    def next_pass(self) -> int | None:
+        """Return the pass of the next element; None if there is none."""
+        if self._first is None:
+            self._first = next(self._read, None)
+        return None if self._first is None else self._first.lease.repetition
+
+    def lease_of(self, key: LeaseKey) -> Lease:
+        """Return a lease of a split in one of its passes."""
+        _, repetition, split = key
+        return replace(self._taken[split], repetition=repetition)
+
     def read_again(self, key: LeaseKey, number: int) -> Read:
         """Return one element anew, from its split."""
-        lease = self.taken[key]
+        lease = self.lease_of(key)
         return Read(lease, number, next(iter(self._source.read(lease.split, number))), [])
 
     def last_given(self) -> str:
@@ -141,28 +169,31 @@ class GraphFeed:
         if self.outstanding.last is None:
             return ""
         key, _, stop = self.outstanding.last
-        return self.taken[key].split.where((stop - 1) >> OUTPUT_BITS)
+        return self.lease_of(key).split.where((stop - 1) >> OUTPUT_BITS)
 
-    def everything(self) -> list[Part]:
-        """Take the leases that were left unread, and return the positions of all."""
-        while (lease := self._leases.take(self._branch)) is not None:
-            self.taken[lease.key] = lease
-        return [(lease.key, start, stop) for lease in self.taken.values() for start, stop in lease.spans]
+    def _leases_of_run(self) -> Iterator[Lease]:
+        """Yield the leases of the next run over the source."""
+        return (
+            iter(partial(self._leases.take, self._branch), None) if self._runs is None else self._runs.run(self._branch)
+        )
 
-    def _read_all(self) -> Iterator[Read | Run]:
+    def _read_all(self, leases: Iterator[Lease]) -> Iterator[Read | Run]:
         try:
-            while (lease := self._next_lease()) is not None:
-                self.taken[lease.key] = lease
+            while (lease := self._next_of(leases)) is not None:
+                if lease.repetition > self._newest:
+                    self._newest = lease.repetition
+                    self._undelivered.pass_ended()
+                self._taken[lease.split.index] = lease
                 self.epoch = lease.epoch
                 yield from self._read_lease(lease)
         except SourceError as error:
             # Kept and raised by the engine: what is raised inside a graph comes out as text.
             self.error = error
 
-    def _next_lease(self) -> Lease | None:
+    def _next_of(self, leases: Iterator[Lease]) -> Lease | None:
         self.asking = True
         try:
-            return self._leases.take(self._branch)
+            return None if self.stopped else next(leases, None)
         finally:
             self.asking = False
 
@@ -211,10 +242,20 @@ class GraphFeed:
         return chunk.flush()
 
     def _everything(self) -> Iterator[Read | Run]:
-        if self._first is not None:
-            first, self._first = self._first, None
-            yield first
-        yield from self._read
+        """Yield all that this iteration of the graph is given."""
+        if self._begun and self._runs is not None:  # `repeat` has begun it anew
+            leases = self._leases_of_run()
+            self.outstanding.forget_runs()
+            yield from self._read_all(leases)
+            return
+        self._begun = True
+        while self.next_pass() is not None:
+            read, self._first = self._first, None
+            assert read is not None
+            if self.pass_at_hand is not None and read.lease.repetition > self.pass_at_hand:
+                self._first = read
+                return
+            yield read
 
 
 def _without_first(read: Read | Run) -> Run | None:

@@ -14,14 +14,17 @@ import numpy as np
 import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.reruns import passes_before
 from pecan_ray.engines.tensorflow import checks, meta, mixing
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched
 from pecan_ray.engines.tensorflow.own_seed import without_global_seed
+from pecan_ray.engines.tensorflow.repeating import DealtPasses, EndlessRepeat, drained
 from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
 from pecan_ray.engines.tensorflow.watched_calls import WatchedCalls
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError, is_interrupt, told
+from pecan_ray.plan.empty_pass import EmptyPasses, operators_before
 from pecan_ray.plan.operators import (
     Autocache,
     Batch,
@@ -76,16 +79,21 @@ class Graph:
         self._watches = False
         """Whether what fails now is found by its calls, and not by its positions."""
         self._serial = plan_shape(plan).serial
+        self._drained = drained(plan)
+        self._repeats = any(isinstance(op, Repeat) for op in plan.all_ops())
         self._last = last_batching(plan)
         self._deterministic = options.order == "strict"
         self._traced: dict[tuple[Any, ...], GraphFunction] = {}
         self._makers: dict[str, str] = {}
         """By column, the operator that has made it last, which a message names."""
         self._epoch = 0
+        self._passes: DealtPasses | None = None
+        self.failed: PlanError | None = None
+        """Why the graph has ended early."""
 
     def dataset(self, feeds: Sequence[GraphFeed], epoch: int) -> Data | None:
         """Return the graph of one stretch, or None if it has no elements."""
-        self._epoch = epoch
+        self._epoch, self._passes = epoch, DealtPasses(feeds) if self._drained else None
         data = self._of_plan(self._plan, iter(feeds))
         if data is None:
             return None
@@ -137,9 +145,11 @@ class Graph:
             if join.kind == "mix":
                 shares = mixing.shares(join, self._epoch, [data is not None for data in branches])
                 first = join.stop == "first"
-                seed = graph_seed(mix_key(self._options.seed, self._epoch))
+                seed, again = graph_seed(mix_key(self._options.seed, self._epoch)), self._repeats
                 with without_global_seed():
-                    return tf.data.Dataset.sample_from_datasets(there, shares, seed, stop_on_empty_dataset=first)
+                    return tf.data.Dataset.sample_from_datasets(
+                        there, shares, seed, stop_on_empty_dataset=first, rerandomize_each_iteration=again
+                    )
             return there[0] if len(there) == 1 else _concatenated(there)
         except TypeError as error:
             raise PlanError(f"{join.kind}: the pipelines yield different columns or dtypes: {error}") from error
@@ -158,19 +168,34 @@ class Graph:
             return unbatched(self._in_rows(data, op, plan))
         if isinstance(op, Shuffle):
             seed = graph_seed(shuffle_key(op, self._options.seed, self._epoch))
+            again = self._repeats and op.reshuffle
             with without_global_seed():
-                return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=False)
+                return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=again)
         if isinstance(op, Take):
             return data.take(op.count)
         if isinstance(op, Skip):
             return data.skip(op.count)
         if isinstance(op, Repeat):
-            return data.cache().repeat(op.count) if self._serial else data
+            return self._again(data, op, plan)
         if isinstance(op, Prefetch):
             return data.prefetch(op.count)
         if isinstance(op, Autocache):
             return data  # entries are kept by the python engine
         raise PlanError(f"{op.name}: the tensorflow engine does not know the operator {type(op).__name__}.")
+
+    def _again(self, data: Data, op: Repeat, plan: Plan) -> Data:
+        """Repeat what is before: each iteration of a dataset reads its sources, and draws, anew."""
+        if self._passes is not None:
+            before, mine = passes_before(plan, op), op.count
+            return self._passes.dataset(data, None if before is None or mine is None else before * mine)
+        if not self._serial:
+            return data  # the job deals out the splits again, and nothing is kept back
+        if op.count is not None:
+            return data.repeat(op.count)
+        return EndlessRepeat(EmptyPasses.of(op, operators_before(plan, op)), self._fail).dataset(data)
+
+    def _fail(self, error: PlanError) -> None:
+        self.failed = error
 
     # --- element operators ---------------------------------------------------------------------------------
 

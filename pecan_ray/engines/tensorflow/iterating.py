@@ -7,10 +7,14 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
+T = TypeVar("T")
+
+LOOK_S = 0.2
+"""So often whoever waits for a graph looks what is due: it is told to people, and not waited for by anything."""
 EXIT_S = 5.0
 """So long the end of the process waits for the end of its graphs."""
 
@@ -27,6 +31,8 @@ class Elements:
         with tf.device("/CPU:0"):
             self._held: list[Iterator[Any]] = [iter(()) if data is None else _iterator(data)]
         self._end: threading.Thread | None = None
+        self.given = 0
+        """So many have been computed."""
         _all.add(self)
 
     def __iter__(self) -> Elements:
@@ -35,7 +41,9 @@ class Elements:
     def __next__(self) -> Any:
         if not self._held:
             raise StopIteration
-        return next(self._held[0])
+        found = next(self._held[0])
+        self.given += 1
+        return found
 
     def close(self) -> None:
         """Give the iterator up; there are no more elements."""
@@ -48,6 +56,49 @@ class Elements:
         """Wait for the end of the graph, but no longer than that."""
         if self._end is not None:
             self._end.join(seconds)
+
+
+def while_waiting(results: Iterator[T], due: Callable[[], bool]) -> Iterator[T | None]:
+    """Yield results, which a thread computes one by one, and None whenever something else is due meanwhile."""
+    changed = threading.Condition()  # guards the three below
+    ready: list[T] = []
+    failed: list[BaseException] = []
+    ended = False
+
+    def run() -> None:
+        nonlocal ended
+        try:
+            with tf.device("/CPU:0"):
+                for result in results:
+                    with changed:
+                        ready.append(result)
+                        changed.notify_all()
+                        changed.wait_for(lambda: not ready or ended)
+                    if ended:
+                        return
+        except BaseException as error:
+            failed.append(error)
+        with changed:
+            ended = True
+            changed.notify_all()
+
+    threading.Thread(target=run, name="pecan-graph", daemon=True).start()
+    try:
+        while True:
+            with changed:
+                changed.wait_for(lambda: ready or ended, LOOK_S)
+                if not ready and ended:
+                    break
+                found = ready.pop() if ready else None
+                changed.notify_all()
+            if found is not None or due():
+                yield found
+    finally:
+        with changed:
+            ended = True
+            changed.notify_all()
+    if failed:
+        raise failed[0]
 
 
 _all: weakref.WeakSet[Elements] = weakref.WeakSet()

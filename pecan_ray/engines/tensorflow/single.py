@@ -74,7 +74,7 @@ class Singles:
         numbers = meta.as_rows(row)
         key = (int(numbers[meta.BRANCH]), int(numbers[meta.REPETITION]), int(numbers[meta.SPLIT]))
         number = int(numbers[meta.ELEMENT])
-        split = self._feeds[key[0]].taken[key].split
+        split = self._feeds[key[0]].lease_of(key).split
         return split.where(number), split.file_of(number), number
 
 
