@@ -25,6 +25,8 @@ class AccountedLeases:
         """A lease of each split, and the positions of all."""
         self._missing: dict[LeaseKey, Spans] = {}
         """Those that were not mentioned."""
+        self.newest_pass = -1
+        """The latest pass of which something was given."""
         self._lock = threading.Lock()
         """Guards both: engines read in several threads."""
 
@@ -33,6 +35,7 @@ class AccountedLeases:
         lease = self._leases.take(branch)
         if lease is not None:
             with self._lock:
+                self.newest_pass = max(self.newest_pass, lease.repetition)
                 _, given = self._given.setdefault(lease.key, (lease, Spans()))
                 missing = self._missing.setdefault(lease.key, Spans())
                 for span in lease.spans:
@@ -56,6 +59,11 @@ class AccountedLeases:
                     missing.remove(start, stop)
                 if not missing:
                     del self._missing[key], self._given[key]
+
+    def oldest_pass(self) -> int:
+        """Return the first pass of which something given was not mentioned; of the newest one more may be given."""
+        with self._lock:
+            return min((repetition for _, repetition, _ in self._missing), default=self.newest_pass)
 
     def unmentioned(self) -> SpansByKey:
         """Return what the engine has not mentioned of its leases, all read to their ends.

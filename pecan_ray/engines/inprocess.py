@@ -6,12 +6,14 @@ import itertools
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
-from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.accounted_leases import AccountedLeases
+from pecan_ray.engines.contract import EngineOptions, Leases, Produced
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.engines.users_order import UsersOrder, led_to
 from pecan_ray.errors import BatchShapeError, OrderError
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.options import EngineName, OnError
+from pecan_ray.plan.empty_pass import EmptyPasses, PassesInVain, endless_passes
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Element, Lease, Source
@@ -64,6 +66,22 @@ def _with_files_ahead(source: Source, leases: Iterator[Lease]) -> Iterator[Lease
     leases, ahead = itertools.tee(leases)
     for _, lease in zip(with_files_ahead(source, (lease.split for lease in ahead)), leases, strict=True):
         yield lease
+
+
+class WatchedPasses(AccountedLeases):
+    """The leases of an endless repeat, which raises `PlanError` where its passes yield nothing."""
+
+    def __init__(self, leases: Leases, empty: EmptyPasses) -> None:
+        super().__init__(leases)
+        self._vain = PassesInVain.begin(empty)
+
+    def look(self, produced: Produced) -> None:
+        """Take note of what an engine yields, or only tells."""
+        self.mention(produced.spans)
+        if produced.rows:
+            self._vain = self._vain.behind(self.newest_pass)
+        elif (error := self._vain.too_many(self.oldest_pass())) is not None:
+            raise error
 
 
 def run_inprocess(
@@ -136,9 +154,14 @@ def _run(
     plan: Plan, engine: EngineName, options: EngineOptions, epoch: int, orders: Sequence[SplitOrder | None]
 ) -> Generator[Produced, None, None]:
     shape = plan_shape(plan)
-    leases = AllLeases(tuple(plan.sources()), epoch, shape.repetitions, orders)
+    leases: Leases = AllLeases(tuple(plan.sources()), epoch, shape.repetitions, orders)
+    watched = None
+    if shape.repetitions is None and (empty := endless_passes(plan)) is not None:
+        leases = watched = WatchedPasses(leases, empty)
     try:
         for produced in ENGINES[engine].load().run_here(plan, options, leases):
+            if watched is not None:
+                watched.look(produced)
             if produced.rows and produced.partial and shape.drop_remainder:
                 produced = Produced({}, produced.spans, 0, produced.epoch, bad=produced.bad)
             if produced.rows or produced.bad:

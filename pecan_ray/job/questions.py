@@ -25,6 +25,7 @@ from pecan_ray.job.messages import (
 )
 from pecan_ray.job.turns import any_will_do, in_a_batch, offered
 from pecan_ray.job.unopened import UnopenedSplits
+from pecan_ray.job.vain_passes import VainPasses
 from pecan_ray.job.worker_calls import WorkerCalls
 from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.plan.stretches import OpOrders
@@ -63,6 +64,7 @@ class Questions:
         """as far as epochs have begun, of which this is the newest one."""
         self.reverted = ""
         """Why every assignment is of the plan as the user wrote it, which is version 0."""
+        self._vain = VainPasses(job.ledger, job.spec.empty_passes, goes_on=job.spec.start is not None)
         self._left_out = 0
         """Reports of bad elements, each of which may be of many."""
         self.handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
@@ -143,6 +145,7 @@ class Questions:
         """Answer the questions that have an answer now."""
         self.unopened.settle(now, done)
         self._judge_suspects(now, done)
+        self._vain.judge(self._job, now, done)
         while self._seen_changes != self._ledger.changes:
             self._seen_changes = self._ledger.changes
             in_vain: set[Hashable] = set()

@@ -51,7 +51,7 @@ class Queues:
         return queues
 
     def __iter__(self) -> Iterator[Lease]:
-        for queue in self._all():
+        for queue in self.all_queues():
             yield from queue
 
     @property
@@ -59,7 +59,8 @@ class Queues:
         """The queue of each source that any worker may take from."""
         return [queues[0] for queues in self._shared]
 
-    def _all(self) -> Iterator[SplitQueue]:
+    def all_queues(self) -> Iterator[SplitQueue]:
+        """Yield the queues that any worker may take from, and those of certain workers."""
         return itertools.chain(*self._shared, *self._own.values())
 
     def add(self, branch: int, splits: Sequence[Split]) -> None:
@@ -101,7 +102,7 @@ class Queues:
     @property
     def passes_left(self) -> bool:
         """Whether the epoch has passes that have not begun."""
-        return any(queue.passes_left for queue in self._all())
+        return any(queue.passes_left for queue in self.all_queues())
 
     def join(self, worker: str) -> None:
         """Add a worker; where every worker sees all data, it begins with this epoch."""
@@ -130,14 +131,14 @@ class Queues:
         if passes is None or self._shape.sharding == "off" or not self.listed or self.empty_source:
             return None
         whole = passes * sum(map(len, self.listings))
-        waiting = sum(len(queue) + queue.passes_left * queue.splits for queue in self._all())
+        waiting = sum(len(queue) + queue.passes_left * queue.splits for queue in self.all_queues())
         return max(0.0, 1 - waiting / whole)
 
     def begin_epoch(self, epoch: int) -> None:
         """Let all splits wait again."""
         self._epoch = epoch
         self._barred.clear()
-        for queue in self._all():
+        for queue in self.all_queues():
             queue.begin(epoch, 0)
 
     def restart(self) -> None:
@@ -171,7 +172,7 @@ class Queues:
         """Tell whether a lease waits that was listed and belongs to a pass that has begun, or for its worker."""
         if self._shape.static and not self._distributed:
             return not self.empty_source
-        return any(self._all())
+        return any(self.all_queues())
 
     def mine(self, worker: str) -> bool:
         """Tell whether leases wait for a certain worker."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.options import AutoWorkers, OnError, Workers
+from pecan_ray.plan.empty_pass import EmptyPasses
 from pecan_ray.plan.stretches import OpOrders
 
 
@@ -34,6 +35,8 @@ class JobSpec:
     """So long after it begins the job shall have ended."""
     epoch_batches: int | None = None
     """Batches of an epoch, of each trainer, where they are known beforehand."""
+    empty_passes: EmptyPasses | None = None
+    """What is said where passes of an endless `repeat`, which the job deals out, yield nothing; None: it has none."""
     start: ResumePoint | None = None
     """Where a run before this one was."""
     allow_changed_source: bool = False

@@ -88,7 +88,9 @@ class SplitQueue:
 
     def begin(self, epoch: int, repetition: int) -> None:
         """Begin a pass: all splits wait again; what came back from the pass before still goes first."""
-        self._epoch, self._repetition = epoch, repetition
+        self._epoch = epoch
+        self.repetition = repetition
+        """The pass at hand: those before it were given out."""
         self._at = 0
         self._order: range | Indices = range(0) if self._shuffling is None else np.empty(0, np.int64)
         self._grown = array("q")
@@ -110,7 +112,7 @@ class SplitQueue:
         """Return how far the pass has come."""
         grown = (*zip(self._grown[::2], self._grown[1::2], strict=True), *self._replay)
         passed = ((place, place + 1) for place in self._passed.values())
-        return Cursor(self._repetition, self._at, tuple(sorted([*self._missing, *passed])), grown)
+        return Cursor(self.repetition, self._at, tuple(sorted([*self._missing, *passed])), grown)
 
     def rests(self) -> Iterator[Rest]:
         """Yield what has come back, or has not been listed since a run before this one."""
@@ -171,7 +173,7 @@ class SplitQueue:
         """How many passes may follow the current one, as far as is known; endless ones count as many."""
         if not (self._listing.complete and self.splits):
             return 0
-        return MANY if self._passes is None else max(0, self._passes - self._repetition - 1)
+        return MANY if self._passes is None else max(0, self._passes - self.repetition - 1)
 
     @property
     def listed(self) -> int:
@@ -235,7 +237,7 @@ class SplitQueue:
         if not fresh:
             if self._replay or not self.passes_left:
                 return None
-            self.begin(self._epoch, self._repetition + 1)
+            self.begin(self._epoch, self.repetition + 1)
             self.catch_up()
         return self._lease(self._begin_next()[0])
 
@@ -247,7 +249,7 @@ class SplitQueue:
         return int(self._order[self._at - 1]), self._at - 1
 
     def _lease(self, index: int) -> Lease:
-        return Lease(self._epoch, self._listing[index], branch=self._branch, repetition=self._repetition)
+        return Lease(self._epoch, self._listing[index], branch=self._branch, repetition=self.repetition)
 
     @property
     def _unnoticed(self) -> range:
@@ -256,14 +258,14 @@ class SplitQueue:
 
     def _fresh(self) -> int:
         self.catch_up()
-        early = bool(self._replay) or self._pass_at_hand < self._repetition
+        early = bool(self._replay) or self._pass_at_hand < self.repetition
         return 0 if early else max(0, len(self._order) + len(self._unnoticed) - self._at)
 
     @property
     def _pass_at_hand(self) -> int:
         """The pass that nobody may go beyond: splits that a run before this one began in it are yet to be listed."""
         to_come = () if self._listing.complete else self._unlisted
-        return min((rest.repetition for rest in to_come if rest.index >= self._seen), default=self._repetition)
+        return min((rest.repetition for rest in to_come if rest.index >= self._seen), default=self.repetition)
 
     def catch_up(self) -> None:
         """Take notice of splits that were listed since."""
@@ -285,7 +287,7 @@ class SplitQueue:
         begun = self._at if begun is None else begun
         fresh = np.arange(self._seen, listed, self._step, dtype=np.int64)
         waiting = np.concatenate((self._order[begun:], fresh)) if begun < len(self._order) else fresh
-        waiting = shuffled(waiting, self._shuffling, self._epoch, self._repetition, self._branch)
+        waiting = shuffled(waiting, self._shuffling, self._epoch, self.repetition, self._branch)
         self._order = np.concatenate((self._order[:begun], waiting)) if begun else waiting
         self._seen += len(fresh) * self._step
         self._grown.extend((begun, listed))
@@ -296,10 +298,10 @@ class SplitQueue:
             return
         found: list[tuple[int, int, Lease]] = []
         latest = self._pass_at_hand
-        while latest == self._repetition and self._missing and self._missing[0][0] < len(self._order):
+        while latest == self.repetition and self._missing and self._missing[0][0] < len(self._order):
             start, stop = self._missing.popleft()
             known = min(stop, len(self._order))
-            found += [(self._repetition, at, self._lease(int(self._order[at]))) for at in range(start, known)]
+            found += [(self.repetition, at, self._lease(int(self._order[at]))) for at in range(start, known)]
             if known < stop:
                 self._missing.appendleft((known, stop))
         listed = [rest for rest in self._unlisted if rest.index < self._seen and rest.repetition <= latest]

@@ -31,6 +31,7 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.waiting import NO_ANSWER
 from pecan_ray.options import AutoWorkers, ClusterIo, Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.deadline import Deadline
+from pecan_ray.plan.empty_pass import endless_passes
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.regrouping import why_regrouped
@@ -113,7 +114,8 @@ class Session:
         spec = with_deadline(spec, plan, options)
         if saved is not None:
             spec = replace(spec, start=saved.point, allow_changed_source=allow_changed_source)
-        spec = replace(spec, op_order=orders_in(plan))
+        empty_passes = endless_passes(plan) if shape.repetitions is None else None  # else the engine looks
+        spec = replace(spec, op_order=orders_in(plan), empty_passes=empty_passes)
         if config.journal not in (None, OFF) and not is_remote(os.fspath(config.journal)):
             config = replace(config, journal=os.path.abspath(config.journal))  # the controller has another folder
         parts = tuple(parts or described(plan))

@@ -95,6 +95,7 @@ WHOLE: dict[str, Callable[[], Pipe]] = {
     "take": lambda: numbers(2000).map(wide, on="i").take(130).batch(4),
     "skip": lambda: numbers().map(wide, on="i").skip(70).batch(4),
     "zip": lambda: numbers().map(wide, on="i").zip(Pipe(pecan.sources.Arrays(j=np.arange(150)))).batch(4),
+    "repeated": lambda: numbers().map(wide, on="i").take(66).repeat(2).batch(4),
     "take of batches": lambda: numbers().map(wide, on="i").batch(4).take(33),
     "other rows": lambda: numbers(70).map(wide, on="i").batch(30).map(twice_and_back).unbatch().batch(4),
 }
@@ -112,6 +113,16 @@ def test_plans_that_need_the_whole_sequence_survive_their_worker(plan: str) -> N
                 lose(it, maker(it))
         assert it.report().workers_lost == 2
     assert found == expected * 2
+
+
+def none(i: Any) -> bool:
+    return False
+
+
+def test_an_endless_repeat_of_nothing_ends_the_job() -> None:
+    it = numbers().filter(none, on="i", name="keep").repeat().batch(7).iter_batches(workers=WORKERS)
+    with it, pytest.raises(pecan.errors.PlanError, match=r"repeat has no end, .* keep \(filter\) lets no element"):
+        next(it)
 
 
 def document(i: Any) -> Any:
