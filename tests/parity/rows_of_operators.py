@@ -81,7 +81,6 @@ OPERATORS = (
         apart(rows(N).noise().shuffle(N).repeat(3), N),
         "three passes: a shuffle is drained at the end of each",
         {"distinct": [N] * 3, "equal orders": "abc", "draws of an element": "other each time"},
-        pending={"": "a shuffle is not drained before a repeat"},
     ),
     Habit(
         "`repeat(3).shuffle(3 * n)`",
@@ -94,21 +93,18 @@ OPERATORS = (
         apart(rows(N).noise().shuffle(N).take(10).repeat(3), 10),
         "each repetition shuffles and draws anew: other elements",
         {"distinct": [10] * 3, "equal elements": "abc"},
-        pending={"": "repeat behind take plays its first pass again"},
     ),
     Habit(
         "`shuffle(n).skip(k).repeat(3)`",
         apart(rows(N).noise().shuffle(N).skip(10).repeat(3), 10),
         "as behind `take`",
         {"distinct": [10] * 3, "equal elements": "abc"},
-        pending={"": "repeat behind skip plays its first pass again"},
     ),
     Habit(
         "random functions behind `take`, then `repeat(3)`",
         apart(rows(N).take(10).noise().repeat(3), 10),
         "other numbers in each repetition",
         {"equal orders": "aaa", "draws of an element": "other each time"},
-        pending={"": "repeat behind take plays its first pass again"},
     ),
     Habit(
         "random functions, then `repeat(3)`",
@@ -142,7 +138,6 @@ OPERATORS = (
         apart(rows(N).shuffle(N).repeat(2).repeat(2), N, 4),
         "four passes",
         {"distinct": [N] * 4, "equal orders": "abcd"},
-        pending={"": "a shuffle is not drained before a repeat"},
     ),
     Habit(
         "`batch(8).repeat(2)`",
@@ -162,7 +157,6 @@ OPERATORS = (
         looks.passes(rows(N).shuffle(N).batch(4).repeat(2), None, parts=2),
         "each repetition is whole",
         {"batches": [[4] * 10], "distinct": [N, N], "equal orders": "ab"},
-        pending={"": "a shuffle is not drained before a repeat"},
     ),
     Habit(
         "`batch(4).shuffle(n)`",
@@ -175,7 +169,6 @@ OPERATORS = (
         looks.passes(two_sides(1, 1).repeat(3).batch(N), None, parts=3),
         "pairs stay pairs, in another order in each repetition",
         {"pairs": "kept", "distinct": [N] * 3, "equal orders": "abc"},
-        pending={"": "repeat behind zip plays its first pass again"},
     ),
     Habit(
         "`zip` with a side that repeats",
@@ -189,7 +182,6 @@ OPERATORS = (
         "it comes again and again, with other random numbers, until the other set ends",
         {"comes again": True, "other draws": True},
         without=UNTOLD,
-        pending={"": "repeat inside mix plays its first pass again"},
     ),
     Habit(
         "`shuffle(reshuffle=False)`, then `take` and `skip`: a split",
@@ -230,7 +222,6 @@ OPERATORS = (
         {"error": "PlanError"},
         differs={"tf.data": "ends, as if there were no data: a filter that keeps nothing is a mistake"},
         only=("iter_batches", "to_torch", "async"),
-        pending={"": "it searches for ever"},
     ),
     Habit(
         "`concat`, then `shuffle`",
@@ -243,7 +234,6 @@ OPERATORS = (
         looks.passes(concat(rows(10), rows(10, first=10)).repeat(2).batch(10), None, parts=2),
         "one behind the other, twice",
         {"distinct": [N, N], "in source order": [True, True]},
-        pending={"": "each side of concat is repeated by itself"},
     ),
     Habit(
         "`unbatch`",

@@ -263,7 +263,6 @@ SEEDS = (
         looks.passes(rows(N).shuffle(N, reshuffle=False).repeat(3).batch(N), None, parts=3),
         "one order in all three",
         {"equal orders": "aaa", "in source order": [False] * 3},
-        pending={"": "a shuffle is not drained before a repeat"},
     ),
     Habit(
         "random functions, in two passes",
