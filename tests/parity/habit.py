@@ -81,7 +81,7 @@ class Habit:
 
 
 LEFT = "a new iterator of a loader goes on with the pass that was left"
-NO_LENGTH = "these batches do not know their length"
+NO_LENGTH = "tf.data is not told how many batches a pass has"
 
 
 def ways_of(reason: str, *ways: str) -> dict[str, str]:

@@ -123,21 +123,21 @@ PASSES = (
         looks.counted(PLAIN),
         "a bar has its total",
         {"total": 3, "numbers": [1, 2, 3]},
-        pending=ways_of(NO_LENGTH, "iter_batches", "tensorflow engine", "to_tf_dataset"),
+        pending=ways_of(NO_LENGTH, "to_tf_dataset"),
     ),
     Habit(
         "`len`, with a smaller batch at the end",
         looks.length(PLAIN),
         "it counts",
         {"len": 3},
-        pending=ways_of(NO_LENGTH, "iter_batches", "tensorflow engine", "to_tf_dataset"),
+        pending=ways_of(NO_LENGTH, "to_tf_dataset"),
     ),
     Habit(
         "`len`, `drop_remainder=True`",
         looks.length(rows(N).batch(8, drop_remainder=True)),
         "whole batches alone count",
         {"len": 2},
-        pending=ways_of(NO_LENGTH, "iter_batches", "tensorflow engine", "to_tf_dataset"),
+        pending=ways_of(NO_LENGTH, "to_tf_dataset"),
     ),
     Habit(
         "`len` behind `filter`",
@@ -156,7 +156,7 @@ PASSES = (
         looks.length(rows(N).skip(3).take(10).repeat(3).batch(8)),
         "known",
         {"len": 4},
-        pending=ways_of(NO_LENGTH, "iter_batches", "tensorflow engine", "to_tf_dataset"),
+        pending=ways_of(NO_LENGTH, "to_tf_dataset"),
     ),
     Habit(
         "a loop left by an exception, then another one",
