@@ -26,9 +26,7 @@ ROWS, SIZE, KILLED_AT, CUT_AT, GATE = 400, 8, 6, 15, 250
 
 
 def numbers(rows: int = ROWS, first: int = 0) -> pecan.PecanPipeline:
-    return pecan.PecanPipeline(
-        pecan.sources.Arrays(i=np.arange(first, first + rows), split_rows=50), name="sequence", seed=5
-    )
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(first, first + rows)), name="sequence", seed=5)
 
 
 def spread(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
