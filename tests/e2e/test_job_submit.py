@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
 
 from tests.ray.waiting import until
 
@@ -25,7 +28,16 @@ def with_token() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def dashboard(with_token: dict[str, str]) -> Iterator[str]:
+def beside_another_ray() -> Iterator[None]:
+    """The port is taken on which the agent of another Ray on this machine listens, by that or by this process."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            stack.enter_context(socket.create_server(("", DEFAULT_DASHBOARD_AGENT_LISTEN_PORT)))
+        yield
+
+
+@pytest.fixture(scope="module")
+def dashboard(with_token: dict[str, str], beside_another_ray: None) -> Iterator[str]:
     """Address of the job server.  Ray reads the mode when it is imported: the cluster is a process of its own."""
     program = [sys.executable, str(Path(__file__).with_name("three_nodes.py"))]
     pipe = subprocess.PIPE

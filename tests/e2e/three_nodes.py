@@ -10,7 +10,9 @@ from ray.cluster_utils import Cluster
 
 def main() -> None:
     """Run the cluster."""
-    head = {"num_cpus": 2, "include_dashboard": True, "dashboard_port": 0, "object_store_memory": 200 << 20}
+    # Free ports, where Ray's own may be another Ray's: without its port the agent of a node takes no jobs.
+    ports = {"dashboard_port": 0, "dashboard_agent_listen_port": 0}
+    head = {"num_cpus": 2, "include_dashboard": True, "object_store_memory": 200 << 20, **ports}
     cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(2):

@@ -106,7 +106,8 @@ def lots(kinds: list[tuple[str, int]]) -> list[list[tuple[str, int]]]:
 @pytest.mark.slow
 def test_a_stopped_ray_job_leaves_nothing(tmp_path: Path) -> None:
     """`ray job stop` sends SIGTERM to the program, and SIGKILL three seconds later."""
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": True})
+    head = {"num_cpus": 2, "include_dashboard": True, "dashboard_port": 0, "dashboard_agent_listen_port": 0}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     try:
         address = cluster.head_node.address_info["webui_url"]
         client = JobSubmissionClient(f"http://{address}")
