@@ -64,6 +64,19 @@ def s3_bucket(endpoint: str, name: str = "data") -> Iterator[str]:
     bucket.delete()
 
 
+def put_objects(endpoint: str, objects: dict[str, bytes], bucket: str = "data") -> None:
+    """Write objects into a bucket without the proxy, by key."""
+    client = importlib.import_module("boto3").client(
+        "s3",
+        endpoint_url=f"http://{endpoint}",
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key=SECRET,
+    )
+    for key, body in objects.items():
+        client.put_object(Bucket=bucket, Key=key, Body=body)
+
+
 @contextmanager
 def serving_gcs() -> Iterator[str]:
     """Run an emulator of Google Cloud Storage with an empty bucket ``data``; give its address."""

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from tests.flaky_http import FlakyProxy
+from tests.object_stores import reaching_s3, s3_bucket, serving_s3
+
 ROOT = Path(__file__).resolve().parents[2]
+
+
+class Bucket(NamedTuple):
+    """An S3 with an empty bucket `data`: where it is, and the proxy by which all processes of a cluster reach it."""
+
+    endpoint: str
+    proxy: FlakyProxy
+    cluster: Any
 
 
 class Clusters:
@@ -21,13 +34,26 @@ class Clusters:
     def __init__(self) -> None:
         self._cpus: tuple[int, ...] = ()
         self._cluster: Any = None
+        self._surroundings = ExitStack()
+        self._bucket: Bucket | None = None
 
     def of(self, *cpus: int) -> Any:
         """Return a cluster of nodes with so many CPUs each, the head first, that this process is connected to."""
-        if self._cpus != cpus or not self._sound():
+        if self._cpus != cpus or self._bucket is not None or not self._sound():
             self.end()
             self._begin(cpus)
         return self._cluster
+
+    def with_bucket(self) -> Bucket:
+        """Return a node with four CPUs whose processes reach a bucket, as this process does meanwhile."""
+        if self._bucket is None or not self._sound():
+            self.end()  # raylets hand the environment of their start on to workers
+            endpoint = self._surroundings.enter_context(serving_s3())
+            proxy = self._surroundings.enter_context(reaching_s3(endpoint))
+            self._surroundings.enter_context(s3_bucket(endpoint))
+            self._begin((4,))
+            self._bucket = Bucket(endpoint, proxy, self._cluster)
+        return self._bucket
 
     def end(self) -> None:
         """Leave and end what is up."""
@@ -35,13 +61,16 @@ class Clusters:
             leave: Any = ray.shutdown
             leave()
             self._cluster.shutdown()
-            self._cluster = None
+            self._cluster = self._bucket = None
+        self._surroundings.close()
 
     def _begin(self, cpus: tuple[int, ...]) -> None:
         # Raylets and their workers find the checkout, whoever connects to them.
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        # Ports that are free: other Rays may run on this machine, and other processes of the tests do.
+        ports = {"dashboard_port": 0, "dashboard_agent_listen_port": 0}
         head, *others = ({"num_cpus": count, "object_store_memory": 200 << 20} for count in cpus)
-        self._cpus, self._cluster = cpus, Cluster(initialize_head=True, head_node_args=head)
+        self._cpus, self._cluster = cpus, Cluster(initialize_head=True, head_node_args=head | ports)
         for node in others:
             self._cluster.add_node(**node)
         ray.init(address=self._cluster.address, namespace="pecan", log_to_driver=False)
@@ -54,8 +83,15 @@ class Clusters:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests with clusters of their own come first, and those behind each other that share one."""
-    items.sort(key=lambda item: [name in getattr(item, "fixturenames", ()) for name in ("three_nodes", "one_node")])
+    """Let files with clusters of their own come first, and those behind each other that share one.
+
+    A file stays whole: where tests run in several processes, each takes whole files in this order.
+    """
+    wanted: dict[Path, list[bool]] = {}
+    for item in items:
+        shared = [name in getattr(item, "fixturenames", ()) for name in ("three_nodes", "one_node", "bucket")]
+        wanted[item.path] = max(shared, wanted.get(item.path, shared))
+    items.sort(key=lambda item: wanted[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -84,6 +120,12 @@ def clusters(temporary_folder: None) -> Iterator[Clusters]:
 
 
 @pytest.fixture(scope="module")
+def bucket(clusters: Clusters) -> Bucket:
+    """A bucket `data` on a real S3 server, and a node whose processes reach it; each module has a folder of its own."""
+    return clusters.with_bucket()
+
+
+@pytest.fixture(scope="module")
 def three_nodes(clusters: Clusters) -> Any:
     """A head (the trainer's node) and two remote nodes, connected to."""
     return clusters.of(4, 4, 4)
@@ -97,11 +139,18 @@ def one_node(clusters: Clusters) -> Any:
 
 @pytest.fixture
 def no_actor_left() -> Iterator[None]:
-    """Checks that a test leaves no actor of ours alive."""
+    """Checks that a test leaves no actor of ours alive; those that it leaves are ended, so that it alone fails."""
     yield
     from tests.ray.waiting import until
 
-    until(lambda: not living_actors(), "an actor of ours is still alive")
+    try:
+        until(lambda: not living_actors(), lambda: f"{living_actors()} are still alive")
+    except AssertionError:
+        for actor in ray.util.list_named_actors(all_namespaces=True):
+            with contextlib.suppress(ValueError):  # it has ended meanwhile
+                kill: Any = ray.kill
+                kill(ray.get_actor(actor["name"], namespace=actor["namespace"]))
+        raise
 
 
 def living_actors() -> list[str]:

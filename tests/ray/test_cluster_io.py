@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import threading
@@ -22,11 +21,9 @@ from pecan_ray.observe.live_jobs import live_jobs
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.service import SERVICE
 from tests.flaky_http import FlakyProxy
-from tests.object_stores import SECRET, reaching_s3, s3_bucket, serving_s3
+from tests.object_stores import put_objects
 from tests.ray import waiting
-from tests.ray.conftest import Clusters
-
-boto3 = importlib.import_module("boto3")
+from tests.ray.conftest import Bucket
 
 FILES, LINES, LINE = 40, 100, 128
 FILE_BYTES = LINES * LINE
@@ -36,25 +33,15 @@ ROOM = 64 << 20
 
 
 @pytest.fixture(scope="module")
-def proxy(clusters: Clusters) -> Iterator[FlakyProxy]:
-    """The way by which all processes of a cluster reach a bucket with two datasets of numbered lines."""
-    with serving_s3() as endpoint, reaching_s3(endpoint) as running, s3_bucket(endpoint):
-        client = boto3.client(
-            "s3",
-            endpoint_url=f"http://{endpoint}",
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key=SECRET,
-        )
-        for folder in ("small", "large"):
-            for file in range(FILES):
-                lines = (b"%d" % (file * LINES + line) for line in range(LINES))
-                body = b"".join(line.ljust(LINE - 1) + b"\n" for line in lines)
-                client.put_object(Bucket="data", Key=f"{folder}/{file:03}", Body=body)
-        clusters.end()  # raylets hand the environment of their start on to workers
-        clusters.of(4)
-        yield running
-        clusters.end()
+def proxy(bucket: Bucket) -> FlakyProxy:
+    """The way by which all processes of a cluster reach two datasets of numbered lines."""
+    objects = dict[str, bytes]()
+    for file in range(FILES):
+        lines = (b"%d" % (file * LINES + line) for line in range(LINES))
+        body = b"".join(line.ljust(LINE - 1) + b"\n" for line in lines)
+        objects |= {f"{folder}/{file:03}": body for folder in ("small", "large")}
+    put_objects(bucket.endpoint, objects)
+    return bucket.proxy
 
 
 @pytest.fixture(autouse=True)

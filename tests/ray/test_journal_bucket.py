@@ -19,8 +19,8 @@ import pecan_ray as pecan
 from pecan_ray import storage
 from pecan_ray.cli import main
 from pecan_ray.errors import JournalError, SourceNotFoundError, StateError
-from tests.object_stores import SECRET, reaching_s3, s3_bucket, serving_s3
-from tests.ray.conftest import ROOT, Clusters, living_actors
+from tests.object_stores import SECRET
+from tests.ray.conftest import ROOT, Bucket, living_actors
 from tests.ray.prometheus import scraped
 from tests.ray.test_journal import KEPT, TRAINER, kill, numbers, process_of
 from tests.ray.waiting import until
@@ -29,12 +29,9 @@ pytestmark = pytest.mark.usefixtures("no_actor_left")
 
 
 @pytest.fixture(scope="module")
-def cluster(clusters: Clusters) -> Iterator[Any]:
+def cluster(bucket: Bucket) -> Any:
     """A node whose processes reach a bucket by the environment, in which a secret is."""
-    with serving_s3() as endpoint, reaching_s3(endpoint), s3_bucket(endpoint):
-        clusters.end()  # raylets hand the environment of their start on to workers
-        yield clusters.of(4)
-        clusters.end()
+    return bucket.cluster
 
 
 def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(cluster: Any, tmp_path: Path) -> None:
@@ -84,11 +81,11 @@ def test_no_secret_is_in_what_a_job_writes(
     caplog.set_level(logging.DEBUG, logger="pecan_ray")
     assert os.environ["AWS_SECRET_ACCESS_KEY"] == SECRET
     for file in range(8):
-        storage.write_file(f"s3://data/lines/{file}", "".join(f"{file * 50 + line}\n" for line in range(50)).encode())
+        storage.write_file(f"s3://data/planted/{file}", "".join(f"{file * 50 + line}\n" for line in range(50)).encode())
     config = pecan.Config(
         journal="s3://data/secrets", quarantine_path=str(tmp_path / "bad.jsonl"), error_budget=1.0, progress=True
     )
-    pipe = pecan.PecanPipeline(pecan.sources.TextLines("s3://data/lines/*"), name="planted", config=config)
+    pipe = pecan.PecanPipeline(pecan.sources.TextLines("s3://data/planted/*"), name="planted", config=config)
     pipe = pipe.map(int, on="text")
     said = [repr(pipe), pipe.explain(), pipe.explain(format="json")]
     pipe = pipe.map(lambda number: 1 / (number % 100), on="text", name="divides").batch(8)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 from collections.abc import Iterator
 from threading import Timer
 
@@ -11,45 +9,25 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray import storage
 from pecan_ray.errors import StorageOutageError
 from pecan_ray.options import Config, OnError
-from tests.flaky_http import FlakyProxy, flaky_proxy
+from tests.flaky_http import FlakyProxy
 from tests.long_form import some_later
-from tests.ray.conftest import Clusters
-
-moto_server = pytest.importorskip("moto.server")
-boto3 = importlib.import_module("boto3")
+from tests.object_stores import put_objects
+from tests.ray.conftest import Bucket
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
 FILES, LINES = 120, 5
 
 
 @pytest.fixture(scope="module")
-def proxy(clusters: Clusters) -> Iterator[FlakyProxy]:
-    """The way by which all processes of a cluster reach a bucket of small objects."""
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch, flaky_proxy(f"{host}:{port}") as running:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patch.setenv("AWS_CONFIG_FILE", os.devnull)
-        patch.setenv("AWS_ENDPOINT_URL", running.url)
-        bucket = boto3.resource("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1").Bucket("data")
-        bucket.create()
-        for file in range(FILES):
-            body = b"".join(b"%d\n" % (file * LINES + line) for line in range(LINES))
-            bucket.put_object(Key=f"many/{file:03}", Body=body)
-        storage.reset_clients()
-        clusters.end()  # raylets hand the environment of their start on to workers
-        clusters.of(3)
-        yield running
-        clusters.end()
-        storage.reset_clients()
-    server.stop()
+def proxy(bucket: Bucket) -> FlakyProxy:
+    """The way by which all processes of a cluster reach small objects."""
+    objects = dict[str, bytes]()
+    for file in range(FILES):
+        objects[f"many/{file:03}"] = b"".join(b"%d\n" % (file * LINES + line) for line in range(LINES))
+    put_objects(bucket.endpoint, objects)
+    return bucket.proxy
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +17,8 @@ from pecan_ray.options import Config
 from pecan_ray.storage.throttle import LEAST_PIECE
 from pecan_ray.storage.token_bucket import BURST_S
 from tests.flaky_http import FlakyProxy
-from tests.object_stores import SECRET, reaching_s3, s3_bucket, serving_s3
-from tests.ray.conftest import Clusters
-
-boto3 = importlib.import_module("boto3")
+from tests.object_stores import put_objects
+from tests.ray.conftest import Bucket
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
 FILES, LINES, LINE = 40, 100, 128
@@ -30,24 +26,14 @@ FILE_BYTES = LINES * LINE
 
 
 @pytest.fixture(scope="module")
-def proxy(clusters: Clusters) -> Iterator[FlakyProxy]:
-    """The way by which all processes of a cluster reach a bucket of files with numbered lines."""
-    with serving_s3() as endpoint, reaching_s3(endpoint) as running, s3_bucket(endpoint):
-        client = boto3.client(
-            "s3",
-            endpoint_url=f"http://{endpoint}",
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key=SECRET,
-        )
-        for file in range(FILES):
-            lines = (b"%d" % (file * LINES + line) for line in range(LINES))
-            body = b"".join(line.ljust(LINE - 1) + b"\n" for line in lines)
-            client.put_object(Bucket="data", Key=f"lines/{file:03}", Body=body)
-        clusters.end()  # raylets hand the environment of their start on to workers
-        clusters.of(3)
-        yield running
-        clusters.end()
+def proxy(bucket: Bucket) -> FlakyProxy:
+    """The way by which all processes of a cluster reach files with numbered lines."""
+    objects = dict[str, bytes]()
+    for file in range(FILES):
+        lines = (b"%d" % (file * LINES + line) for line in range(LINES))
+        objects[f"lines/{file:03}"] = b"".join(line.ljust(LINE - 1) + b"\n" for line in lines)
+    put_objects(bucket.endpoint, objects)
+    return bucket.proxy
 
 
 def pipe(**settings: object) -> pecan.PecanPipeline:
