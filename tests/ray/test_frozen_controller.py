@@ -14,7 +14,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from pecan_ray.runtime import leaving
+from pecan_ray.runtime import calls, leaving, long_wait
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.session import Session
 from tests.ray.waiting import until
@@ -30,9 +30,11 @@ def batches(job: str) -> Any:
 def test_close_says_that_the_controller_does_not_answer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "LEAVE_S", 7.0)
     it = batches("frozen-close")
     next(it)
+    monkeypatch.setattr(leaving, "LEAVE_S", 3.0)
+    monkeypatch.setattr(leaving, "SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(calls, "LOOK_S", 0.1)
     controller: Any = ray.get(ray.get_actor("pecan:frozen-close:controller", namespace="pecan").process_id.remote())
     os.kill(controller, signal.SIGSTOP)
     try:
@@ -48,6 +50,7 @@ def test_close_says_that_the_controller_does_not_answer(
 def test_who_registers_with_it_is_told_that_it_does_not_answer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(long_wait, "SAY_AFTER_S", 0.2)
     frozen: list[int] = []
     start = Session._controller
 

@@ -30,8 +30,8 @@ seen
 """
 
 
-@pytest.fixture
-def kernel() -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def kernel(one_node: Any) -> Iterator[Any]:
     context: Any = ray.get_runtime_context()
     manager, client = jupyter_client.manager.start_new_kernel(
         env={**os.environ, "RAY_ADDRESS": context.gcs_address}, startup_timeout=60
