@@ -23,7 +23,7 @@ check: lint
 
 # All that a change can break.
 test: check
-	$(call tested,tests/ray tests/e2e tests/chaos)
+	$(call tested,tests/ray tests/e2e tests/chaos,--numprocesses 2 --dist loadfile --no-loadscope-reorder)
 
 # The tests that are marked as slow, and Hypothesis' properties on all of their examples, as well.
 test-all: lint
