@@ -17,6 +17,7 @@ from pecan_ray import errors
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.runtime import session
 from pecan_ray.runtime.controller_actor import AutoPlacementController
+from tests.long_form import some_later
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 
@@ -49,7 +50,7 @@ class Numbered:
         return "numbered"
 
 
-@pytest.mark.parametrize("numbers", [(0, 1, 3, 2), (1, 2, 3), (0, 0)])
+@pytest.mark.parametrize("numbers", some_later([(0, 1, 3, 2), (1, 2, 3), (0, 0)], (0, 1, 3, 2), (1, 2, 3)))
 def test_a_source_that_numbers_its_splits_wrongly_is_named(numbers: tuple[int, ...]) -> None:
     with (
         pipeline(Numbered(numbers)).iter_batches(workers=pecan.Workers(local=1)) as batches,

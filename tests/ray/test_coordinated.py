@@ -197,7 +197,15 @@ def test_a_run_that_is_cut_off_between_rounds_goes_on_with_other_ranks(cuts: tup
     assert max(used.values()) == 1 and len(used) == 1003 - left_out and left_out < 4
 
 
-@pytest.mark.parametrize(("rows", "ranks", "steps"), [(0, 2, 0), (3, 4, 0), (4, 4, 1), (9, 4, 1)])
+@pytest.mark.parametrize(
+    ("rows", "ranks", "steps"),
+    [
+        pytest.param(0, 2, 0, marks=pytest.mark.slow),
+        (3, 4, 0),
+        pytest.param(4, 4, 1, marks=pytest.mark.slow),
+        (9, 4, 1),
+    ],
+)
 def test_few_elements_are_shared_equally_or_counted_as_left_out(rows: int, ranks: int, steps: int) -> None:
     begun_ranks = begun(pipeline(rows), ranks, f"few-{rows}", workers=pecan.Workers(local=1))
     got = read_all(begun_ranks)

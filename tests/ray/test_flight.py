@@ -58,7 +58,7 @@ def living_remote() -> list[str]:
     return [name for name in living_actors() if ":remote-" in name]
 
 
-@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("streams", some_later([1, 2], 1))
 def test_remote_workers_deliver_each_element_once_by_flight(tmp_path: Path, streams: int) -> None:
     seen: Counter[int] = Counter()
     together = Together(tmp_path, 2)

@@ -17,7 +17,7 @@ from tests.ray.workers import ONE_BY_ONE, lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
-WORKERS = pecan.Workers(local=1, remote=2)
+WORKERS = pecan.Workers(local=1, remote=1)
 Pipe = pecan.PecanPipeline
 
 
@@ -40,14 +40,29 @@ PLANS: dict[str, Callable[[], Pipe]] = {
     "no batch": lambda: numbers().map(lambda i: i + 1, on="i", name="next"),
     "part of a split": lambda: pecan.split(numbers(), [0.7, 0.3], seed=1)[0].shuffle(30).batch(7),
     "drop remainder": lambda: numbers(203).batch(8, drop_remainder=True),
+    "many operators": lambda: (
+        numbers()
+        .filter(lambda i: i % 3 > 0, on="i")
+        .flat_map(doubled)
+        .concat(numbers(50, 1000))
+        .mix(numbers(50, 2000), weights=[1, 2])
+        .repeat(3)
+        .shuffle(30)
+        .batch(8)
+        .map(lambda b: {"i": b["i"] + 1}, name="next")
+        .unbatch()
+        .batch(7)
+    ),
 }
+ALONE = ("filter and flat_map", "repeat", "concat", "mix", "shuffle", "padded", "unbatch")
+"""What is in "many operators" too, or in short nowhere."""
 
 
 def content(batches: Any) -> Counter[int]:
     return Counter(int(i) for batch in batches for i in np.ravel(batch["i"]))
 
 
-@pytest.mark.parametrize("plan", some_later(PLANS, "padded", "unbatch"))
+@pytest.mark.parametrize("plan", some_later(PLANS, *ALONE))
 def test_several_workers_yield_what_one_process_yields(plan: str) -> None:
     pipe = PLANS[plan]()
     expected = list(pipe.iter_batches(debug=True))
@@ -101,7 +116,7 @@ WHOLE: dict[str, Callable[[], Pipe]] = {
 }
 
 
-@pytest.mark.parametrize("plan", some_later(WHOLE, "skip", "zip"))
+@pytest.mark.parametrize("plan", some_later(WHOLE, "skip", "zip", "take of batches"))
 def test_plans_that_need_the_whole_sequence_survive_their_worker(plan: str) -> None:
     pipe = WHOLE[plan]()
     expected = [firsts(batch) for batch in pipe.iter_batches(debug=True)]

@@ -126,39 +126,6 @@ def test_trainers_share_a_job_disjoint_and_equally_long() -> None:
     assert sum(seen.values()) >= 2 * 203 - 2
 
 
-def broken(i: Any) -> Any:
-    if i == 333:
-        raise ValueError("no such luck")
-    return i
-
-
-def test_a_raising_function_names_op_and_element() -> None:
-    with pytest.raises(errors.OpError, match=r"broken.*ValueError.*no such luck") as caught:
-        list(numbers().map(broken, on="i").batch(8).iter_batches())
-    assert caught.value.op == "broken"
-
-
-def test_skip_leaves_out_and_counts_bad_elements() -> None:
-    with (
-        numbers()
-        .map(broken, on="i")
-        .batch(8)
-        .iter_batches(on_error="skip", workers=pecan.Workers(local=1, remote=1)) as it
-    ):
-        seen = ids(it)
-        report = it.report()
-    assert seen == once() - Counter({333: 1})
-    assert report.bad_elements == 1
-
-
-def test_too_many_bad_elements_end_the_job() -> None:
-    def always(i: Any) -> Any:
-        raise ValueError("never")
-
-    with pytest.raises(errors.ErrorBudgetError, match="always"):
-        list(numbers().map(always, on="i").batch(8).iter_batches(on_error="skip"))
-
-
 def test_a_worker_without_a_place_is_named_and_waited_for(three_nodes: Any) -> None:
     config = pecan.Config(remote_labels={"zone": "moon"}, placement_warning_s=0.5)
     pipe = numbers(MANY, config=config).map(slow, on="i").batch(8)
@@ -166,13 +133,6 @@ def test_a_worker_without_a_place_is_named_and_waited_for(three_nodes: Any) -> N
         next(it)
         until(lambda: any("zone=moon" in e.text for e in it.report().events), "no word about the missing label")
         next(it)
-
-
-def test_batches_that_the_trainer_keeps_stay_valid() -> None:
-    pipe = numbers().map(lambda i: np.full((64, 64), i), on="i").batch(16)
-    kept = list(pipe.iter_batches(workers=pecan.Workers(local=1, remote=1)))
-    assert Counter(int(row[0, 0]) for batch in kept for row in batch["i"]) == once()
-    assert all((row == row[0, 0]).all() for batch in kept for row in batch["i"])
 
 
 def test_leaving_early_ends_the_job() -> None:

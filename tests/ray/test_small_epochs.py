@@ -16,6 +16,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
+from tests.long_form import some_later
 from tests.ray.conftest import ROOT, living_actors
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
@@ -34,7 +35,7 @@ def mib(pid: int) -> float:
     return float(psutil.Process(pid).memory_full_info().uss) / (1 << 20)
 
 
-@pytest.mark.parametrize("per_rank", [1, 3])
+@pytest.mark.parametrize("per_rank", some_later([1, 3], 3))
 def test_the_tails_of_many_ranks_are_whole_batches_and_each_element_comes_once(per_rank: int) -> None:
     ranks, epochs = 6, 3
     rows = ranks * per_rank * SIZE
@@ -59,7 +60,7 @@ def test_the_tails_of_many_ranks_are_whole_batches_and_each_element_comes_once(p
     assert came == Counter((epoch, i) for epoch in range(epochs) for i in range(rows))
 
 
-@pytest.mark.parametrize("engine", ["python", "tensorflow"])
+@pytest.mark.parametrize("engine", some_later(["python", "tensorflow"], "tensorflow"))
 def test_an_endless_run_over_epochs_in_which_nothing_is_kept_ends(engine: Any) -> None:
     source = pecan.sources.Arrays(i=np.arange(1000))
     pipe = pecan.PecanPipeline(source, name="none", engine=engine, config=CONFIG).filter(lambda i: i < 0, on="i")

@@ -230,17 +230,6 @@ def test_states_of_ranks_out_of_step_are_merged_and_nothing_is_lost_or_comes_twi
         assert sorted([*first, *second, *ids(it)]) == list(range(ROWS))
 
 
-def test_a_strict_order_goes_on_with_exactly_the_next_batch() -> None:
-    pipe = numbers().flat_map(even_twice).map(lambda i, rng: i + rng.random(), on="i").batch(8)
-    workers = pecan.Workers(local=1)
-    whole = [batch["i"].tolist() for batch in pipe.iter_batches(order="strict", workers=workers)]
-    with pipe.iter_batches(order="strict", workers=workers, first_epoch=0) as it:
-        first = [next(it)["i"].tolist() for _ in range(20)]
-        state = saved(it.state_dict())
-    rest = [b["i"].tolist() for b in pipe.iter_batches(order="strict", workers=workers, state=state)]
-    assert first + rest == whole
-
-
 class PreemptedError(Exception):
     """What a signal's handler raises."""
 
@@ -294,16 +283,6 @@ def test_a_signal_that_ends_a_wait_loses_no_place_and_a_closed_iterator_knows_it
     with pytest.raises(PlanError, match="only the last state is known"):
         it.state_dict(ahead=1)
     assert seen + ids(pipe.iter_batches(workers=workers, order="strict", state=last)) == list(range(ROWS))
-
-
-def test_take_and_zip_go_on_where_they_were() -> None:
-    pipe = numbers().map(lambda i: i * 2, on="i").take(250).batch(4)
-    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1)) as it:
-        got = ids(islice(it, 70))
-        state = saved(it.state_dict())
-    assert got + ids(pipe.iter_batches(epochs=2, workers=pecan.Workers(local=2), state=state)) == [
-        2 * i for _ in range(2) for i in range(250)
-    ]
 
 
 def of_batches_of(size: int, epochs: int = 1) -> Any:
