@@ -74,14 +74,6 @@ def test_remote_workers_deliver_each_element_once_by_flight(tmp_path: Path, stre
     assert "object_store" not in text
 
 
-@pytest.mark.parametrize("transport", ["ring", "flight", "object_store"])
-def test_a_transport_that_is_asked_for_is_used(transport: Any) -> None:
-    pipe = squares(200, transport=transport)
-    with pipe.iter_batches(workers=pecan.Workers(local=1)) as it:
-        assert Counter(i for batch in it for i in ids(batch)) == once(200)
-        assert f"by {transport}: Config(transport='{transport}') asks for it" in told(it.report())
-
-
 @pytest.mark.parametrize("streams", some_later([1, 3], 1))
 def test_a_killed_remote_worker_loses_and_repeats_nothing(streams: int) -> None:
     seen: Counter[int] = Counter()

@@ -39,6 +39,8 @@ def test_the_doctor_finds_that_every_transport_works(capsys: pytest.CaptureFixtu
     carried = [line for line in lines if " transport " in line]
     assert [line.split()[2].rstrip(":") for line in carried] == ["auto", "ring", "flight", "object_store"]
     assert all(line.startswith("ok ") and "64 elements" in line for line in carried), lines
+    for line, name in zip(carried[1:], ("ring", "flight", "object_store"), strict=True):
+        assert f"{name}: Config(transport='{name}') asks for it" in line, line
 
 
 def test_metrics_appear_at_the_prometheus_endpoint() -> None:
