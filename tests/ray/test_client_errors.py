@@ -8,12 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import ray
 
-import pecan_ray as pecan
-from pecan_ray import errors
 from tests.long_form import some_later
 from tests.ray.conftest import ROOT
 
@@ -51,12 +47,3 @@ def test_too_few_open_files_are_told_to_the_loop(one_node: Any, tmp_path: Path, 
     assert "told: what reads from" in done.stdout and "Too many open files" in done.stdout, done.stdout
     assert "raise the limit (`ulimit -n`)" in done.stdout
     assert "Traceback" not in done.stderr, done.stderr
-
-
-def test_a_lost_controller_is_told_to_the_loop() -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000)), name="gone").batch(4)
-    with pipe.iter_batches(epochs=None, job="gone", workers=pecan.Workers(local=1)) as batches:
-        next(batches)
-        ray.kill(ray.get_actor("pecan:gone:controller", namespace="pecan"))
-        with pytest.raises(errors.ClusterError, match="the controller of the job is gone"):
-            list(batches)

@@ -174,8 +174,12 @@ def test_an_error_that_says_that_the_controller_is_gone_keeps_no_batch_alive(thr
 
     gc.disable()
     try:
-        with contextlib.suppress(errors.ClusterError):
+        told = ""
+        try:
             iterate()
+        except errors.ClusterError as error:
+            told = str(error)
+        assert "the controller of the job is gone" in told
         assert seen and not any(one() is not None for one in seen)
     finally:
         gc.enable()
