@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pecan_ray.autoorder.job_order import Ordered, ReorderAfterEpoch
 from pecan_ray.autoorder.keeping import Promise
 from pecan_ray.engines.contract import BadElement
+from pecan_ray.epoch_loops import EpochLoops
 from pecan_ray.errors import PecanError, PlanError, told
 from pecan_ray.in_process import InProcessRun
 from pecan_ray.integrations.formats import conversion, converter, device_copies
@@ -51,7 +52,7 @@ else:
 logger = logging.getLogger("pecan_ray")
 
 
-class Batches(Generic[BatchT]):
+class Batches(EpochLoops[BatchT]):
     """Batches of a running pipeline; iterate over it, or use it as a context manager.
 
     Leaving the `with` block, the end of the last epoch, an error of the job and the end of the process all end the
@@ -218,27 +219,6 @@ class Batches(Generic[BatchT]):
             raise PlanError("next_received: in debug mode batches come from nowhere.")
         received: Received = self._in_turn(lambda: self._next(session, None))
         return received
-
-    def one_epoch(self) -> Iterator[BatchT]:
-        """Iterate over what is left of the epoch in which the run stands; the next call gives the next epoch.
-
-        The job goes on meanwhile: workers prepare the next epoch while a model is validated.  A loop that was left
-        before the end of its epoch is gone on with by the next call.  Behind the last epoch nothing is left.  Raises
-        `PlanError` for a reader that shares, whose epochs may begin in the middle of the group's.
-        """
-        if self._options.share:
-            raise PlanError("one_epoch: a reader that shares may begin in the middle of an epoch: iterate over it.")
-        while True:
-            try:
-                batch = self._take(self._epoch)
-            except StopIteration:
-                return
-            if isinstance(batch, EndOfEpoch):
-                self._epoch += 1
-                if self._epoch != self._options.end_epoch:
-                    return
-                continue  # behind the last one comes the end of the job
-            yield batch
 
     def _take(self, within: int | None) -> Any:
         """Return the next batch, if it is of this epoch."""

@@ -46,6 +46,12 @@ class InProcessRun:
         """Elements that were made,"""
         self.bad = BadCount()
         """and those that were left out."""
+        self._left = 0
+        """Nobody wants epochs before this one."""
+
+    def leave_epoch(self, epoch: int) -> None:
+        """Make nothing more of an epoch."""
+        self._left = max(self._left, epoch + 1)
 
     def begin(self, ordered: Ordered, note_reverted: Callable[[str], None]) -> Iterator[Any]:
         """Return an iterator over batches, with an `EndOfEpoch` behind each epoch.
@@ -56,7 +62,7 @@ class InProcessRun:
         if ranks > 1:
             logger.warning("%s: debug=True: rank %d of %d gets all batches, not a part", self._name, rank, ranks)
         batches = self._batches(ordered, note_reverted)
-        return one_batch(batches, self._plan, self._options) if self._options.headspace else batches
+        return one_batch(batches, self._plan, self._options, self._is_left) if self._options.headspace else batches
 
     def _batches(self, ordered: Ordered, note_reverted: Callable[[str], None]) -> Iterator[Any]:
         plan, first, end = self._plan, self._options.first_epoch, self._options.end_epoch
@@ -66,6 +72,8 @@ class InProcessRun:
             if users_order is not None and users_order.taken:
                 ordered, users_order = replace(ordered, plan=plan), None
             for produced in self._epoch(ordered.plan, epoch, users_order):
+                if self._is_left(epoch):
+                    break
                 if users_order is not None and users_order.said:
                     note_reverted(users_order.said)
                 self.elements += produced.rows
@@ -73,9 +81,14 @@ class InProcessRun:
                 if produced.rows:
                     self._passes.reach(epoch)
                     yield self._convert(produced.columns)
+            if self._is_left(epoch):
+                continue
             if end is None and self.elements == before:
                 return  # Epochs without an element would follow each other for ever.
             yield EndOfEpoch()
+
+    def _is_left(self, epoch: int) -> bool:
+        return epoch < self._left
 
     def _epoch(self, plan: Plan, epoch: int, users_order: UsersOrder | None) -> Iterator[Produced]:
         on_error = self._options.on_error

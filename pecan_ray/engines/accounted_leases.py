@@ -27,14 +27,25 @@ class AccountedLeases:
         """Those that were not mentioned."""
         self.newest_pass = -1
         """The latest pass of which something was given."""
-        self._lock = threading.Lock()
-        """Guards both: engines read in several threads."""
+        self._changed = threading.Condition()
+        """Guards both and what follows: engines read in several threads."""
+        self._asking, self._closed = 0, False
+        """So many threads ask for a lease; none is given any more."""
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next lease."""
-        lease = self._leases.take(branch)
+        with self._changed:
+            if self._closed:
+                return None
+            self._asking += 1
+        try:
+            lease = self._leases.take(branch)
+        finally:
+            with self._changed:
+                self._asking -= 1
+                self._changed.notify_all()
         if lease is not None:
-            with self._lock:
+            with self._changed:
                 self.newest_pass = max(self.newest_pass, lease.repetition)
                 _, given = self._given.setdefault(lease.key, (lease, Spans()))
                 missing = self._missing.setdefault(lease.key, Spans())
@@ -50,7 +61,7 @@ class AccountedLeases:
 
     def mention(self, spans: Mapping[LeaseKey, Sequence[Span]]) -> None:
         """Note what a batch, or what yields none, stands for."""
-        with self._lock:
+        with self._changed:
             for key, intervals in spans.items():
                 missing = self._missing.get(key)
                 if missing is None:
@@ -62,15 +73,21 @@ class AccountedLeases:
 
     def oldest_pass(self) -> int:
         """Return the first pass of which something given was not mentioned; of the newest one more may be given."""
-        with self._lock:
+        with self._changed:
             return min((repetition for _, repetition, _ in self._missing), default=self.newest_pass)
+
+    def close(self) -> None:
+        """Give no lease any more, and wait for those who ask for one: a thread of a stretch that is left may."""
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._asking)
 
     def unmentioned(self) -> SpansByKey:
         """Return what the engine has not mentioned of its leases, all read to their ends.
 
         Raises `PecanError` if elements are among it: they would be lost.
         """
-        with self._lock:
+        with self._changed:
             for key, missing in self._missing.items():
                 lease, given = self._given[key]
                 first = next(iter(missing))[0]

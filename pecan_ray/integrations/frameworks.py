@@ -17,7 +17,7 @@ from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.integrations.async_batches import AsyncBatches
 from pecan_ray.integrations.map_style import DatasetIndices, DatasetRows, HeldDataset, must_be_map_style
 from pecan_ray.integrations.notebook import pipeline_html
-from pecan_ray.integrations.passes import Passes
+from pecan_ray.integrations.passes import OnBreak, Passes
 from pecan_ray.integrations.train_context import found_place
 from pecan_ray.options import Config
 from pecan_ray.plan.arguments import positive
@@ -186,13 +186,19 @@ class FrameworkMethods:
         return AsyncBatches(functools.partial(self.iter_batches, **options))
 
     def to_tf_dataset(
-        self: Runnable, *, epochs: int | None = None, spec: Mapping[str, Any] | None = None, **options: Any
+        self: Runnable,
+        *,
+        epochs: int | None = None,
+        spec: Mapping[str, Any] | None = None,
+        on_break: OnBreak = "new",
+        **options: Any,
     ) -> Any:
-        """Return a `tf.data.Dataset` of dicts of tensors: each iteration over it gives one epoch.
+        """Return a `tf.data.Dataset` of dicts of tensors: each iteration over it is a new pass.
 
         `spec`: a `tf.TensorSpec` for each column; None: what the first batches are like, which are run in this process.
-        `epochs`: how many iterations there will be; None: as many as are asked for.  `options`: other arguments of
-        `iter_batches`.
+        `epochs`: how many iterations there will be; None: as many as are asked for.  `on_break`: what follows one that
+        was left in the middle (``take(3)``): a new pass, or with "continue" what is left of that one.  `options`: other
+        arguments of `iter_batches`.
         """
         must_be_options("to_tf_dataset", options, self.iter_batches)
         must_end("to_tf_dataset", epochs, options)
@@ -207,7 +213,9 @@ class FrameworkMethods:
             spec = tf_dataset.spec_of(self.plan, self.peek(LOOKED_AT), padded_elements(self))
         begin = functools.partial(self.iter_batches, **options)
         return tf_dataset.tf_dataset(
-            Passes(begin, what=f"{self.name}.to_tf_dataset()", epochs=epochs), spec, inferred=inferred
+            Passes(begin, what=f"{self.name}.to_tf_dataset()", epochs=epochs, on_break=on_break),
+            spec,
+            inferred=inferred,
         )
 
     def to_keras(
@@ -218,12 +226,15 @@ class FrameworkMethods:
         sample_weight: str | None = None,
         steps: int | None = None,
         epochs: int | None = None,
+        on_break: OnBreak = "new",
         **options: Any,
     ) -> Any:
         """Return what ``model.fit`` takes, whichever backend Keras 3 has: a `keras.utils.PyDataset`.
 
         `x`, `y`: the column of the inputs and of the targets, or several, which Keras gets as a dict.  `steps`: batches
         of an epoch of Keras; None: ``len(pipe)``.  `epochs`: of the pipeline; None: as many as Keras asks for.
+        `on_break`: what follows a pass that was left in the middle (``evaluate(steps=3)``): a new one, or with
+        "continue" what is left of that one, as for a reader that shares.
         `options`: other arguments of `iter_batches`.  Without `y` rows come in the order of the source, for
         ``model.predict``, as ``order="strict"`` says; ``order="relaxed"`` is faster with several workers.
         """
@@ -247,14 +258,22 @@ class FrameworkMethods:
         if y is None and sample_weight is not None:
             raise PlanError(f"to_keras: sample_weight={sample_weight!r} needs y=..., the targets that it weighs.")
         return KerasBatches(
-            begin, columns, what=f"{self.name}.to_keras()", steps=positive("to_keras(steps=...)", steps)
+            begin,
+            columns,
+            what=f"{self.name}.to_keras()",
+            steps=positive("to_keras(steps=...)", steps),
+            on_break="continue" if options.get("share") else on_break,
         )
 
-    def to_torch(self: Runnable, *, epochs: int | None = None, device: Any = None, **options: Any) -> Any:
-        """Return a `torch.utils.data.IterableDataset` of batches of tensors: each pass over it gives one epoch.
+    def to_torch(
+        self: Runnable, *, epochs: int | None = None, device: Any = None, on_break: OnBreak = "new", **options: Any
+    ) -> Any:
+        """Return a `torch.utils.data.IterableDataset` of batches of tensors: each iterator over it is a new pass.
 
         It takes ``DataLoader(dataset, batch_size=None, num_workers=0)``, or none.  `epochs`: how many passes there will
         be; None: as many as are asked for.  `device`: where the tensors go; to a GPU while the step before runs.
+        `on_break`: what follows a pass that was left in the middle (``break``): a new one, or with "continue" what is
+        left of that one.
         `options`: other arguments of `iter_batches`.  It is stateful as torchdata's `StatefulDataLoader` wants it.
         """
         must_be_options("to_torch", options, self.iter_batches)
@@ -265,7 +284,8 @@ class FrameworkMethods:
             raise MissingExtraError('to_torch needs torch: pip install "pecan_ray[torch]".', extra="torch") from error
         begin = functools.partial(self.iter_batches, format="torch", device=device, **options)
         what = f"{self.name}.to_torch()"
-        return TorchBatches(begin, what=what, epochs=epochs, length=functools.partial(one_ranks_length, self, options))
+        length = functools.partial(one_ranks_length, self, options)
+        return TorchBatches(begin, what=what, epochs=epochs, length=length, on_break=on_break)
 
 
 def padded_elements(pipe: Any) -> list[Any]:

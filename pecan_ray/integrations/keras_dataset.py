@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import keras
 
 from pecan_ray.errors import ColumnError, PlanError, listed
+from pecan_ray.integrations.keras_iterators import KerasIterators
+from pecan_ray.integrations.passes import OnBreak, must_be_on_break
 from pecan_ray.plan.splits import Element
 
 ColumnNames: TypeAlias = str | Sequence[str]
@@ -16,53 +17,65 @@ ColumnNames: TypeAlias = str | Sequence[str]
 
 
 class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
-    """Batches of one job for ``model.fit``, whichever backend Keras has: `steps` of them make an epoch."""
+    """Batches of one job for ``model.fit``, whichever backend Keras has: `steps` of them make an epoch.
+
+    An iterator that Keras makes begins a new pass where the one before was left in the middle (``evaluate(steps=3)``);
+    one that Keras keeps over its epochs (``fit(steps_per_epoch=3)``) goes on.
+    """
 
     def __init__(
-        self, begin: Callable[[], Iterator[Element]], columns: Sequence[ColumnNames], *, what: str, steps: int
+        self,
+        begin: Callable[[], Iterator[Element]],
+        columns: Sequence[ColumnNames],
+        *,
+        what: str,
+        steps: int,
+        on_break: OnBreak = "new",
     ) -> None:
         """`begin` starts the job; `columns`: of the inputs, the targets, and the weights, as far as there are."""
+        must_be_on_break(what, on_break)
         super().__init__()
         self._begin, self._columns, self._what, self._steps = begin, columns, what, steps
         self._batches: Any = None
-        self._in_epoch = False
-        self._ahead: deque[tuple[Any, ...]] = deque()
-        """Batches that Keras has looked at before its first epoch, to see their shapes."""
+        self._goes_on = on_break == "continue"
+        self._iterators = KerasIterators(steps, self._next, self._leave)
 
     @property
     def num_batches(self) -> int:
         """Batches of an epoch."""
+        self._iterators.made()
         return self._steps
 
     def __len__(self) -> int:
         return self._steps
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        if self._in_epoch and self._ahead:
-            return self._ahead.popleft()
-        batch = self._next()
-        if not self._in_epoch:
-            self._ahead.append(batch)
+        batch: tuple[Any, ...] = self._iterators.next()
         return batch
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        for _ in range(self._steps):
-            yield self._next()
+        self._iterators.made(by_hand=True)
+        for index in range(self._steps):
+            yield self[index]
 
     def on_epoch_begin(self) -> None:
         """Keras begins with an epoch."""
-        self._in_epoch = True
+        self._iterators.begin_epoch()
 
     def on_epoch_end(self) -> None:
         """Keras has ended an epoch, or begins with the first one; the job goes on."""
-        self._in_epoch = False
+        self._iterators.end_epoch()
 
     def close(self) -> None:
         """End the job; another one begins where more batches are asked for."""
         batches, self._batches = self._batches, None
-        self._ahead.clear()
+        self._iterators.forget()
         if batches is not None:
             batches.close()
+
+    def _leave(self) -> None:
+        if self._batches is not None and not self._goes_on:
+            self._batches.leave_epoch()
 
     def _next(self) -> tuple[Any, ...]:
         if self._batches is None:

@@ -39,10 +39,10 @@ _LightningDataModule: Any = _lightning().LightningDataModule
 class PecanDataModule(_LightningDataModule):  # type: ignore[misc]  # which package it comes from is known when it runs
     """Pipelines as a `LightningDataModule`: ``trainer.fit(model, datamodule=PecanDataModule(pipe))``.
 
-    Each epoch of the trainer is one of the training pipeline, of one job, whose state is saved with every checkpoint
-    and comes back with ``trainer.fit(..., ckpt_path=...)``.  The ranks of a trainer share the job.  Each validation is
-    a job of its own, over all of the data.  Predictions come in the order of the source, unless `eval_options` say
-    otherwise by `order`.
+    Each epoch of the trainer is a new pass over the training pipeline, of one job, whose state is saved with every
+    checkpoint and comes back with ``trainer.fit(..., ckpt_path=...)``.  The ranks of a trainer share the job.  Each
+    validation is a job of its own, over all of the data.  Predictions come in the order of the source, unless
+    `eval_options` say otherwise by `order`.
     """
 
     def __init__(

@@ -1,18 +1,20 @@
-"""A pipeline's epochs, one for each time that it is iterated over, as data sets of frameworks give them.
+"""A pipeline's passes, one for each iterator over it, as data sets of frameworks give them.
 
-The epochs are counted by `pecan_ray.pass_numbers`; here is counted how many of them were given.
+The passes are counted by `pecan_ray.pass_numbers`; here is counted how many of them were given.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.job.delivery_log import MOST_AHEAD
 
 PassesState: TypeAlias = Mapping[str, Any]
+OnBreak: TypeAlias = Literal["new", "continue"]
+"""What a new iterator gives where a loop has left a pass in the middle: a new pass, or what is left of that one."""
 
 
 class EpochByEpoch(Protocol):
@@ -20,6 +22,10 @@ class EpochByEpoch(Protocol):
 
     def one_epoch(self) -> Iterator[Any]:
         """Iterate over what is left of the epoch in which the run stands."""
+        ...
+
+    def leave_epoch(self) -> None:
+        """End the epoch in which the run stands before its end."""
         ...
 
     def state_dict(self, *, ahead: int = 0) -> dict[str, Any]:
@@ -34,18 +40,24 @@ class EpochByEpoch(Protocol):
 class Passes:
     """Epochs of one job, which begins when they are iterated over first and goes on between two of them.
 
-    A pass that was left early is gone on with by the next one: every element of an epoch comes once.  One that was left
-    with the last batch of its epoch is over, whether or not the loop has asked for more.
+    Each iterator begins a new pass, as those of a DataLoader or of tf.data do.  A pass that was left is over: what was
+    prepared of it is dropped, and the workers go on with the next one.  A state that was taken in its middle goes on
+    there.  With ``on_break="continue"`` a new iterator gives what is left of the pass before it, if anything is.
     """
 
-    def __init__(self, begin: Callable[..., EpochByEpoch], *, what: str, epochs: int | None) -> None:
+    def __init__(
+        self, begin: Callable[..., EpochByEpoch], *, what: str, epochs: int | None, on_break: OnBreak = "new"
+    ) -> None:
         """`begin`: called with `epochs`, and a state to go on from or None; `what` names these to the user."""
-        self._begin, self._what, self._epochs = begin, what, epochs
+        must_be_on_break(what, on_break)
+        self._begin, self._what, self._epochs, self._on_break = begin, what, epochs, on_break
         self._batches: EpochByEpoch | None = None
         self._given = 0
-        """Epochs that were given to their ends."""
+        """Epochs that were given to their ends, or left."""
         self._left = False
         """The loop has had a batch of the epoch in which it stands."""
+        self._newest: object = None
+        """Stands for the iterator that has begun last."""
         self._given_by: deque[int] = deque(maxlen=MOST_AHEAD)
         """When the last batches were yielded."""
         self._state: PassesState | None = None
@@ -57,6 +69,9 @@ class Passes:
         return self._batches is not None
 
     def __iter__(self) -> Iterator[Any]:
+        mine = self._newest = object()
+        if self._left and self._on_break == "new":
+            self._leave()
         left, yielded = self._left, False
         while not yielded:
             self._must_go_on()
@@ -67,13 +82,30 @@ class Passes:
                 yielded = self._left = True
                 self._given_by.append(self._given)
                 yield batch
+                self._must_be_newest(mine)
             if self._batches is not batches:
                 return
+            self._must_be_newest(mine)
             self._given += 1
             self._left = False
             if not left:
                 return
             left = False  # the pass before had the last batch of its epoch: this is the next one's
+
+    def _leave(self) -> None:
+        """End the pass that was left."""
+        if self._batches is not None:
+            self._batches.leave_epoch()
+        self._given += 1
+        self._left = False
+
+    def _must_be_newest(self, iterator: object) -> None:
+        """Raise PlanError where another iterator has begun a new pass meanwhile: this one would take its batches."""
+        if iterator is not self._newest and self._on_break == "new":
+            raise PlanError(
+                f"{self._what}: another iterator over it has begun, with a new pass, so the pass of this one is over. "
+                'For two passes at a time make two of it; on_break="continue" lets iterators share one pass.'
+            )
 
     def _must_go_on(self) -> None:
         if self._epochs is not None and self._given >= self._epochs:
@@ -101,9 +133,10 @@ class Passes:
         return {"epochs": max(given, _epochs_of(state)), "batches": state}
 
     def load_state_dict(self, state: PassesState) -> None:
-        """Go on where a state was taken: what runs now ends, and the next pass begins another job.
+        """Go on where a state was taken: what runs now ends, and the next iterator begins another job.
 
-        Raises StateError for what is no state of such passes.
+        One that was taken in the middle of a pass goes on there.  Raises StateError for what is no state of such
+        passes.
         """
         if not isinstance(state, Mapping) or not isinstance(state.get("epochs"), int) or "batches" not in state:
             raise StateError(
@@ -119,6 +152,12 @@ class Passes:
         self._given, self._left, self._state = 0, False, None
         if batches is not None:
             batches.close()
+
+
+def must_be_on_break(what: str, given: str) -> None:
+    """Raise PlanError for what says nothing about passes that are left."""
+    if given not in get_args(OnBreak):
+        raise PlanError(f'{what}: on_break={given!r} is neither "new" (each iterator is a new pass) nor "continue".')
 
 
 def _epochs_of(state: PassesState) -> int:

@@ -10,7 +10,7 @@ import ray.train
 
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.frameworks import FrameworkMethods, must_be_options
-from pecan_ray.integrations.passes import Passes
+from pecan_ray.integrations.passes import OnBreak, Passes, must_be_on_break
 from pecan_ray.plan.arguments import positive
 
 OWN_OPTIONS = ("rank", "world_size", "job", "epochs", "format", "device")
@@ -24,14 +24,23 @@ class PecanDataConfig(ray.train.DataConfig):
     `PipelineShard`.
     """
 
-    def __init__(self, *, epochs: int, options: Mapping[str, Mapping[str, Any]] | None = None, **of_ray: Any) -> None:
+    def __init__(
+        self,
+        *,
+        epochs: int,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        on_break: OnBreak = "new",
+        **of_ray: Any,
+    ) -> None:
         """`epochs`: how often the training loop goes over each pipeline: the workers' jobs end together with the last.
 
+        `on_break`: what follows a pass that was left in the middle: a new one, or with "continue" the rest of that one.
         `options`: arguments of `iter_batches` for each pipeline by its name in `datasets`, such as `workers`;
         `of_ray`: what ``ray.train.DataConfig`` takes, for the data sets of Ray.
         """
         super().__init__(**of_ray)
-        self._epochs = positive("PecanDataConfig(epochs=...)", epochs)
+        must_be_on_break("PecanDataConfig", on_break)
+        self._epochs, self._on_break = positive("PecanDataConfig(epochs=...)", epochs), on_break
         self._options = {name: dict(given) for name, given in (options or {}).items()}
 
     def configure(
@@ -53,24 +62,31 @@ class PecanDataConfig(ray.train.DataConfig):
                 )
             job = f"{pipe.name}-{name}-{secrets.token_hex(4)}"  # a group's own: the one before may be ending
             for rank, shard in enumerate(shards):
-                shard[name] = PipelineShard(
-                    pipe, {"rank": rank, "world_size": world_size, "job": job}, self._epochs, options
-                )
+                place = {"rank": rank, "world_size": world_size, "job": job}
+                shard[name] = PipelineShard(pipe, place, self._epochs, options, self._on_break)
         return shards
 
 
 class PipelineShard:
     """What one training worker has of a pipeline: ``ray.train.get_dataset_shard(name)``.
 
-    Each call of `iter_batches` or `iter_torch_batches` gives one epoch, in which the workers get disjoint and equally
-    many batches.  One that was left early is gone on with by the next call.
+    Each call of `iter_batches` or `iter_torch_batches` is a new pass, in which the workers get disjoint and equally
+    many batches.  One that was left early is over, once all workers have left it or are at its end, unless
+    ``PecanDataConfig(on_break="continue")`` lets the next call give the rest of it.
     """
 
-    def __init__(self, pipe: Any, place: Mapping[str, Any], epochs: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        pipe: Any,
+        place: Mapping[str, Any],
+        epochs: int,
+        options: Mapping[str, Any],
+        on_break: OnBreak = "new",
+    ) -> None:
         """`place`: job, rank and world size."""
         self._pipe, self._options = pipe, {**options, **place}
         self._form: dict[str, Any] = {"format": "numpy", "device": None}
-        self._passes = Passes(self._begun, what="iter_batches() of a shard", epochs=epochs)
+        self._passes = Passes(self._begun, what="iter_batches() of a shard", epochs=epochs, on_break=on_break)
 
     def iter_batches(self, *, format: str = "numpy", device: Any = None, **others: Any) -> Iterator[Any]:
         """Iterate over an epoch's batches; how they are made, the pipeline says."""

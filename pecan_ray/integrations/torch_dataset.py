@@ -8,20 +8,26 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from pecan_ray.errors import PlanError
-from pecan_ray.integrations.passes import EpochByEpoch, Passes
+from pecan_ray.integrations.passes import EpochByEpoch, OnBreak, Passes
 
 
 class TorchBatches(Passes, IterableDataset[dict[str, Any]]):
     """Batches of tensors, for ``DataLoader(dataset, batch_size=None, num_workers=0)`` or to be iterated over.
 
-    Each pass gives one epoch.  It has `state_dict` and `load_state_dict` as data sets of torchdata's
+    Each iterator is a new pass.  It has `state_dict` and `load_state_dict` as data sets of torchdata's
     `StatefulDataLoader`.
     """
 
     def __init__(
-        self, begin: Callable[..., EpochByEpoch], *, what: str, epochs: int | None, length: Callable[[], int]
+        self,
+        begin: Callable[..., EpochByEpoch],
+        *,
+        what: str,
+        epochs: int | None,
+        length: Callable[[], int],
+        on_break: OnBreak = "new",
     ) -> None:
-        super().__init__(begin, what=what, epochs=epochs)
+        super().__init__(begin, what=what, epochs=epochs, on_break=on_break)
         self._length = length
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

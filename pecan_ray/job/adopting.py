@@ -41,6 +41,8 @@ class Adoption:
                 done.append(DrainWorker(worker.name))
             if reverted:
                 done.append(UseUsersOrder(worker.name))
+        if self._job.ledger.left.count:
+            done += fleet.leave_epochs(before=self._job.ledger.epoch)
         done.append(EndStrangers())
         self._job.remote_io.again()
 

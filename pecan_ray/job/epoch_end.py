@@ -16,8 +16,14 @@ class EpochEnd:
     It stays as it is until all do, whatever comes late: ranks obey it when they hear of it, and none may have used
     more by then.
     """
+    left: bool = False
+    """All ranks have left the epoch before its end: each gives back what it has beyond the level."""
     latecomers: list[str] = field(default_factory=list)
     """Workers that have come meanwhile: where each gives all data, these begin with the next epoch."""
+
+    def leave(self, level: int) -> None:
+        """Note that all ranks have left the epoch, and that each keeps so many of its batches."""
+        self.left, self.level = True, level
 
     def even(self, counts: Sequence[int]) -> bool:
         """Tell whether all ranks have equally many; if not, none keeps more than the poorest has now."""

@@ -58,6 +58,8 @@ class JobFacts:
     bad_elements: int = 0
     bad_estimated: int = 0
     bad_open_ends: int = 0
+    left_epochs: int = 0
+    """So many of the epochs the training loop has left before their ends."""
     left_out_elements: int = 0
     dropped: tuple[tuple[LeaseKey, tuple[Span, ...]], ...] = ()
     """Where data is visited at most once: what lost workers held, and those that were removed at once,"""

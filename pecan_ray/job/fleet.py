@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 from pecan_ray.job.events import WorkerUnplaced
-from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
+from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, LeaveEpochs
 from pecan_ray.job.losses import Losses
 from pecan_ray.job.messages import Acknowledgement, DatasetRooms, Placement, WorkerProgress
 from pecan_ray.job.start_worker import StartWorker
@@ -171,6 +171,10 @@ class Fleet:
             self.gone(worker.name)
             return KillWorker(worker.name)
         return DrainWorker(worker.name)
+
+    def leave_epochs(self, *, before: int) -> list[Instruction]:
+        """Let the workers drop what they have of epochs before one; those that drain have nothing under way."""
+        return [LeaveEpochs(one.name, before) for one in self.workers.values() if one.running and not one.draining]
 
     def gone(self, name: str) -> None:
         """Take a worker off the job."""

@@ -108,6 +108,11 @@ class WorkerHoldings:
         if forget:
             self.holdings.clear()
 
+    def forget(self) -> None:
+        """Forget what the worker holds of an epoch that all ranks have left."""
+        self.working, self.rank, self.apart, self.dealt, self.died = False, None, False, False, None
+        self.holdings, self.group, self.refused, self.suspected, self.untaken = {}, [], {}, {}, {}
+
     def leave(self, ranks: int) -> None:
         """Note that the worker is gone, and that so many ranks must say what they have from it."""
         self.working, self.unsettled = False, set(range(ranks))

@@ -90,6 +90,14 @@ class UseUsersOrder:
 
 
 @dataclass(frozen=True)
+class LeaveEpochs:
+    """Let a worker drop what it has of epochs before one: nobody wants it any more."""
+
+    worker: str
+    before: int
+
+
+@dataclass(frozen=True)
 class LimitRemoteIo:
     """Let a worker read no more than so many bytes a second of object stores from now on; None: as many as it can."""
 
@@ -144,6 +152,7 @@ Instruction: TypeAlias = (
     | DrainWorker
     | KillWorker
     | UseUsersOrder
+    | LeaveEpochs
     | LimitRemoteIo
     | Answer
     | TellTrainers

@@ -16,44 +16,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pecan_ray.job.dropped import DroppedData
 from pecan_ray.job.epoch_end import EpochEnd
 from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings
-from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.job.leftovers import Leftovers
-from pecan_ray.job.queues import NoLease, Queues, WantedSplits
-from pecan_ray.job.resume_point import ResumePoint
-from pecan_ray.job.rounds import Rounds
-from pecan_ray.job.suspects import WHOLE_PLAN, Suspects
+from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.ledger_state import LedgerState
+from pecan_ray.job.left_epochs import LoopPlace
+from pecan_ray.job.queues import NoLease, WantedSplits
+from pecan_ray.job.suspects import WHOLE_PLAN
 from pecan_ray.job.suspicion import Suspicion
-from pecan_ray.job.turns import all_given, assigned, elsewhere, give_out_again, has_work, next_lease
-from pecan_ray.job.whole_plan import MadeBatches, WholePlan
+from pecan_ray.job.turns import assigned, elsewhere, give_out_again, has_work, next_lease
+from pecan_ray.job.whole_plan import WholePlan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 
 
-class Ledger:
+class Ledger(LedgerState):
     """Bookkeeper of one job: splits in, leases out, acknowledgements in."""
-
-    def __init__(self, shape: LedgerShape, start: ResumePoint | None = None) -> None:
-        self.shape = shape
-        self.epoch = shape.first_epoch if start is None else start.epoch
-        self.finished = self.ran_dry = False
-        """An endless run has ended, since an epoch of it had not a single batch."""
-        self.queues = Queues(shape, start)
-        self.made = MadeBatches({} if start is None else {start.epoch: start.made})
-        self.workers: dict[str, WorkerHoldings] = {}
-        self.leftovers = Leftovers(shape.groups, shape.batch_size, only_full=shape.drop_remainder)
-        self.rounds = Rounds(shape.world_size, made=shape.coordinated)
-        self.counts = [0] * shape.world_size
-        """Batches of this epoch that each rank has received and not given back."""
-        self.dropped = DroppedData()
-        self.left_out_elements = 0
-        self.changes = 0
-        """Grows whenever a worker that was told to wait might be told something else."""
-        self._lost: dict[str, WorkerHoldings] = {}
-        """Of the workers those that are gone, and about which ranks have yet to settle."""
-        self._end, self._whole = EpochEnd(), WholePlan()
-        self.suspects = Suspects()
 
     def add_splits(self, branch: int, splits: Sequence[Split]) -> None:
         """Add a page of a source's listing; work on it may start at once."""
@@ -79,15 +56,13 @@ class Ledger:
         self.queues.distribute(workers)
         self.changes += 1
 
-    def _living(self, worker: str) -> WorkerHoldings | None:
-        state = self.workers.get(worker)
-        return None if self.finished or state is None or state.unsettled is not None else state
-
     def next_assignment(self, worker: str) -> Assignment | Literal["wait", "stop"]:
         """Answer a worker that is idle: an assignment, "wait" for a change, or "stop"."""
         state = self._living(worker)
         if state is None:
             return "stop"
+        if self._end.left:
+            return "wait"
         sees = not self.queues.refuses(worker, self.workers)  # else it gets nothing that others have read before
         if self.leftovers.groups and sees:
             state.begin((group := self.leftovers.groups.popleft()).leases, group.rank)
@@ -106,13 +81,10 @@ class Ledger:
         state = self._living(worker)
         if state is None:
             return "stop"
+        if self._end.left:
+            return "none"
         answer = next_lease(worker, branch, state, self.shape, self.queues, self.suspects, len(self.workers), wanted)
         return state.give(answer) if isinstance(answer, Lease) else answer
-
-    def share(self, worker: str, branch: int = 0) -> int:
-        """Return how many leases of a branch a worker may take at a time, so that all have work to the end."""
-        group = self.workers[worker].group if worker in self.workers else ()
-        return len(group) or self.queues.share(worker, branch, len(self.workers))
 
     def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:
         """Note a split's length, read to its end: nothing is missing behind it."""
@@ -176,10 +148,6 @@ class Ledger:
             state.unsettled.discard(rank)
             self._retire_worker(worker, state)
 
-    def unsettled(self) -> dict[str, set[int]]:
-        """Return the lost workers about which ranks have yet to settle, and these ranks."""
-        return {name: state.unsettled for name, state in self._lost.items() if state.unsettled}
-
     def _retire_worker(self, worker: str, state: WorkerHoldings) -> None:
         if state.unsettled:
             return
@@ -214,6 +182,8 @@ class Ledger:
         if epoch != self.epoch or self.finished:
             return
         self.counts[rank] -= batches
+        if self._end.left:
+            return  # nobody else gets them
         self._whole.given_back(batches)
         self.rounds.given_back(rank, batches)
         if self.shape.serial or self.shape.sharding == "off":
@@ -225,47 +195,49 @@ class Ledger:
                 self.leftovers.add(Lease(self.epoch, split, branch=branch, repetition=repetition), returned)
         self._advance()
 
-    def allowed(self) -> int:
-        """Return how many batches of this epoch every rank may use."""
-        return self.rounds.in_epoch if self.shape.coordinated else self._end.allowed(self.counts)
-
-    def keeps(self) -> int | None:
-        """Return how many batches every rank keeps, where the richer ones must give back; None while all may go on."""
-        return None if self.finished or not self._drained() else self._end.level
-
-    def closing(self) -> bool:
-        """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
-        return self.queues.listed and not (self.queues.waiting() or self.queues.passes_left or self.suspects)
-
-    def regrouping(self) -> bool:
-        """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
-        return self.leftovers.for_ranks or any(one.regroups for one in self.workers.values())
-
-    def _all_made(self) -> bool:
-        """Tell whether the trainers have all batches of the whole plan."""
-        return self.queues.empty_source or self._whole.arrived(self.made.of(self.epoch, self.counts))
-
-    def _drained(self) -> bool:
-        """Tell whether all data of the epoch was either delivered or returned."""
-        if not self.closing() or self.leftovers.groups or self.rounds.revoked:
-            return False
-        if self.shape.runs_whole:
-            return self._all_made()
-        return all_given(self.workers.values(), self.shape, self.epoch)
+    def leave(self, rank: int, place: LoopPlace) -> bool:
+        """Note how far a trainer's loop has left epochs; return whether all have left one that had not ended."""
+        epoch, left = self.epoch, self._end.left
+        if self.left.told(rank, place):
+            self._advance()
+        return not left and (self._end.left or self.epoch > epoch)
 
     def _advance(self) -> None:
         """Distribute the leftovers, or begin the next epoch, when it is time."""
-        while not self.finished and self._drained():
-            if not self._end.even(self.counts):
+        while not self.finished:
+            if self.left.by_all(self.epoch):
+                if not self._forgotten():
+                    return  # ranks must say first that they take nothing more
+                self._next_epoch()
+                continue
+            if not self._drained() or not self._end.even(self.counts):
                 return  # the richer ranks give back first
             self.left_out_elements += self.leftovers.distribute()
             self.changes += 1
             if not self.leftovers.groups:
                 self._next_epoch()
 
+    def _forgotten(self) -> bool:
+        """Forget the epoch, which all ranks have left, once none takes anything of it and all have equally much."""
+        if not self._end.left:
+            if not self._has_nothing_left():
+                self.left.note(self.epoch)
+            self._end.leave(self.rounds.in_epoch if self.shape.coordinated else min(self.counts))
+            self.rounds.leave_epoch()
+            self.changes += 1
+        if not self.left.closed_by_all(self.epoch) or any(count != self._end.level for count in self.counts):
+            return False
+        for state in self.workers.values():
+            state.forget()
+        self.leftovers.clear()
+        self.queues.restart()
+        self._whole = WholePlan()
+        self.changes += 1
+        return True
+
     def _next_epoch(self) -> None:
-        latecomers, self._end = self._end.latecomers, EpochEnd()
-        self.ran_dry = self.shape.epochs is None and not any(self.counts)
+        ended, self._end = self._end, EpochEnd()
+        self.ran_dry = self.shape.epochs is None and not (any(self.counts) or ended.left)
         self.left_out_elements += self._whole.rest
         self.made.end(self.epoch, self.counts)
         self.epoch += 1
@@ -274,10 +246,11 @@ class Ledger:
         self.leftovers.begin_epoch()
         self.rounds.begin_epoch()
         self.suspects.begin_epoch()
-        for worker in filter(self._living, latecomers):
+        for worker in filter(self._living, ended.latecomers):
             self.queues.join(worker)
         for state in self.workers.values():
             state.begin_epoch(forget=self.shape.serial)
-        self.finished = self.epoch == self.shape.end_epoch or self.ran_dry or self.queues.empty_source
+        empty = self.queues.listed and self.queues.empty_source
+        self.finished = self.epoch == self.shape.end_epoch or self.ran_dry or empty
         if not self.finished:
             self.queues.begin_epoch(self.epoch)

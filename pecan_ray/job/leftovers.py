@@ -100,6 +100,12 @@ class Leftovers:
         """Forget what the last epoch was about."""
         self._before, self.rounds = None, 0
 
+    def clear(self) -> None:
+        """Forget all that is here: all ranks have left the epoch."""
+        for pool in (self._pool, self._fresh, self.groups):
+            pool.clear()
+        self._fresh_units = 0
+
     def spoilt(self) -> None:
         """Note that a worker was lost: what comes back was not distributed in vain."""
         self._before = None

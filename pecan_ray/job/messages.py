@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from pecan_ray.job.delivery_log import Delivery
 from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.left_epochs import NOWHERE, LoopPlace
 from pecan_ray.job.room import DatasetRooms as DatasetRooms
 from pecan_ray.job.room import Placement as Placement
 from pecan_ray.job.rounds import Turns
@@ -226,6 +227,14 @@ class TrainerProgress:
     elapsed_s: float = 0.0
     queued: int = 0
     steps: StepTotals = field(default_factory=StepTotals)
+    passed: int = 0
+    """Batches that it had received of epochs that the loop has left, which the loop does not get;"""
+    passed_rows: int = 0
+
+    @property
+    def used(self) -> int:
+        """Batches that nobody else can get any more: that the loop has, or has left."""
+        return self.yielded + self.passed
 
 
 @dataclass(frozen=True)
@@ -258,6 +267,8 @@ class TrainerReport:
     """Whether it can take no more meanwhile."""
     quarantined: int = 0
     """So many elements it has taken of those that its orders told it to keep."""
+    place: LoopPlace = NOWHERE
+    """Which epochs its loop has left."""
 
 
 @dataclass(frozen=True)
@@ -282,6 +293,8 @@ class Orders:
     """Leftovers are made into batches for certain ranks: take them also without room."""
     keep: int | None = None
     """Keep only so many batches of this epoch, and give back the rest."""
+    level: int | None = None
+    """All ranks have left this epoch: keep so many batches of it, give back the rest, and take no more."""
     error: BaseException | None = None
     running: int = 0
     """Workers that run;"""

@@ -70,6 +70,7 @@ class OrderBook:
             first_turn=ledger.rounds.first,
             turns=ledger.rounds.turns,
             revoked=ledger.rounds.revoked,
+            level=ledger.level(),
         )
         own = _own(ledger, ranks, unkept)
         if (shared, own) == (self._shared, self._own):

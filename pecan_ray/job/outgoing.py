@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pecan_ray.job.delivery_log import MOST_UNUSED, Delivery
+from pecan_ray.job.left_epochs import NOWHERE, LoopPlace
 from pecan_ray.job.messages import Acknowledgement, GivenBack, LeftOutElement, Orders, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
@@ -46,6 +47,9 @@ class Need:
     """This one does, which may not use what it has,"""
     full: bool = False
     """and can take no more meanwhile."""
+
+
+NO_NEED, CLOSING = Need(), Need(closing=True)
 
 
 class Outgoing:
@@ -141,6 +145,17 @@ class Outgoing:
         """Let the next report be sent at once."""
         self._wanted = True
 
+    def need(self, orders: Orders, used: int, *, held: bool, full: bool) -> Need:
+        """Return who waits for the next report; `used`: batches of the job's epoch that the loop has.
+
+        For a rank that is alone nobody waits but the job, which ends an epoch with it.
+        """
+        closing = orders.closing or bool(orders.settle)
+        if self._alone:
+            return CLOSING if closing else NO_NEED
+        headroom = orders.allowed - used  # batches that may be used and were not
+        return Need(closing, pressing=self.pressing(headroom), held=held, full=full)
+
     def pressing(self, headroom: int) -> bool:
         """Tell whether others may soon wait for what was received here, with so many batches left that may be used.
 
@@ -185,7 +200,9 @@ class Outgoing:
     def _urgent(self) -> bool:
         return bool(self._settled or self._given_back or self._broken)
 
-    def next(self, now: float, need: Need, met: int, progress: TrainerProgress) -> TrainerReport:
+    def next(
+        self, now: float, need: Need, met: int, progress: TrainerProgress, place: LoopPlace = NOWHERE
+    ) -> TrainerReport:
         """Return the report that is due: the last one again, where it was not answered."""
         if self._unanswered is not None:
             self._sent = now
@@ -208,6 +225,7 @@ class Outgoing:
             held=need.held,
             full=need.held and need.full,
             quarantined=self._quarantined,
+            place=place,
         )
         self._clear()
         self._sent = self._asked = now

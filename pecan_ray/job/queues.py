@@ -143,9 +143,8 @@ class Queues:
 
     def restart(self) -> None:
         """Begin the epoch anew: what came back is in it too."""
-        for queues in self._shared:
-            for queue in queues:
-                queue.clear()
+        for queue in self.all_queues():
+            queue.clear()
 
     def put_back(self, lease: Lease) -> None:
         """Let a lease be the next one that is taken."""

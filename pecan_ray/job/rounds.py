@@ -25,6 +25,8 @@ class Rounds:
         self._ranks, self._made = ranks, made
         self._received: dict[str, list[int]] = {}
         """By worker: batches that each rank has received of it."""
+        self._left = False
+        """All ranks have left the epoch: no round of it gets complete any more."""
         self._complete: dict[str, int] = {}
         self._waiting: dict[str, int] = {}
         """Complete rounds that have no turn yet; the worker whose turn is next comes first."""
@@ -40,7 +42,7 @@ class Rounds:
 
     def received(self, rank: int, worker: str, batches: int) -> None:
         """Note batches that a rank has received of a worker."""
-        if not self._made:
+        if not self._made or self._left:
             return
         counts = self._received.setdefault(worker, [0] * self._ranks)
         counts[rank] += batches
@@ -81,12 +83,24 @@ class Rounds:
         """The turns from `first` on."""
         return tuple(self._turns)
 
+    def leave_epoch(self) -> None:
+        """Note that all ranks have left the epoch: what is complete by now is used or passed over, and no more."""
+        self._left = True
+
     def begin_epoch(self) -> None:
-        """Note that an epoch begins."""
+        """Note that an epoch begins; what was left of the one before is with nobody any more."""
         self.in_epoch = 0
+        if self._left:
+            self._left = False
+            self._received.clear()
+            self._complete.clear()
+            self._revoked.clear()
+            self._owed = [0] * self._ranks
 
     def gone(self, worker: str) -> None:
         """Note that a worker is gone, and that all ranks have told what they have received of it."""
+        if self._left:
+            return
         counts, complete = self._received.pop(worker, []), self._complete.pop(worker, 0)
         if max(counts, default=0) > complete:
             self._revoked.append(worker)
@@ -94,7 +108,7 @@ class Rounds:
 
     def given_back(self, rank: int, batches: int) -> None:
         """Note that a rank has given back batches without a turn."""
-        self._owed[rank] -= batches if self._made else 0
+        self._owed[rank] -= batches if self._made and not self._left else 0
         if not any(self._owed):
             self._revoked.clear()
 

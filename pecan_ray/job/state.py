@@ -127,6 +127,7 @@ class JobState:
         trainer = self.attendance.hear(report.rank, report.incarnation, report.met, now, done)
         if trainer is None or report.number <= trainer.reported:
             return
+        passed = report.progress.passed > trainer.progress.passed
         trainer.take(report)
         for ack in report.acks:
             self.rows += ack.rows
@@ -136,7 +137,7 @@ class JobState:
                 self.placement.touched()
         back = report.given_back
         if self.spec.shape.world_size == 1:
-            self.log.used([report.progress.yielded])
+            self.log.used([report.progress.used])
         self.log.received(report.rank, report.kept, report.deliveries, back.ids if back is not None else ())
         if self.spec.shape.coordinated:
             self.log.take_turns(self.ledger.rounds.take_turns(min(self.trainers.used)))
@@ -144,6 +145,10 @@ class JobState:
         if back is not None:
             self.rows -= back.rows
             self.ledger.given_back(report.rank, back.epoch, back.spans, back.batches, back.rows)
+        if self.ledger.leave(report.rank, report.place):
+            done += self.fleet.leave_epochs(before=self.ledger.epoch + (self.ledger.level() is not None))
+        if passed:
+            self.ledger.left.note(report.place.left - 1)
         for worker in report.broken:
             self.staffing.lose(worker, "stream", f"its stream to rank {report.rank} broke", now, done)
         for worker in report.settled:
@@ -216,6 +221,9 @@ class JobState:
         waits.update(self.fleet.waiting_for(now, self.spec.silent_after_s) | self.questions.unopened.waiting())
         if by := spell(list(self.held_up.by)):
             waits["round"] = f"{by} must yet receive a batch of the round that others wait for, for {{seconds}} so far"
+        if self.ledger.level() is not None:
+            by = spell(self.ledger.left.takers(self.ledger.epoch))
+            waits["left"] = f"{by} must yet say what came of epoch {self.ledger.epoch}, which all have left"
         for worker, ranks in self.ledger.unsettled().items():
             waits["settle", worker] = f"{spell(sorted(ranks))} must yet say what came from {worker}, which is gone"
         return waits

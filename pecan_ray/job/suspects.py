@@ -98,6 +98,7 @@ class Suspects:
 
     def begin_epoch(self) -> None:
         """Forget what the last epoch was about, but for the elements that are left out."""
+        self._waiting.clear()
         self._strikes.clear()
         self._in_vain.clear()
         self._reached.clear()

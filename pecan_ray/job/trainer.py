@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from pecan_ray.job.credits import CreditBook
-from pecan_ray.job.lockstep import MOST_TRAINERS
+from pecan_ray.job.loop_steps import LoopSteps
 from pecan_ray.job.messages import Orders, TrainerProgress
 from pecan_ray.job.outgoing import Need, Outgoing
 from pecan_ray.job.trainer_events import (
@@ -30,6 +30,7 @@ from pecan_ray.job.trainer_events import (
     Discard,
     EndOfData,
     EndOfEpoch,
+    EpochLeft,
     Grant,
     HandOver,
     Noted,
@@ -51,18 +52,10 @@ from pecan_ray.job.trainer_events import (
 )
 from pecan_ray.job.trainer_queue import TrainerQueue
 from pecan_ray.job.waiting import UNHEARD, Waits
-from pecan_ray.job.windows import StepTotals
-
-WARM_UP = 3
-"""Steps of a trainer are measured after so many batches: the first ones compile and allocate."""
 
 # What a trainer waits for: for its training loop, and for an answer to a report.
 BATCH, CONTROLLER = "batch", "controller"
 UNANSWERED = "the job's controller has not answered this trainer for {seconds}: " + UNHEARD
-NO_NEED = Need()
-"""Of a rank that is alone: nobody waits for its report."""
-CLOSING = Need(closing=True)
-"""Of a rank that is alone: the job waits for its last report."""
 
 
 class TrainerState:
@@ -73,7 +66,7 @@ class TrainerState:
         self.orders = Orders()
         self.yielded = self.rows = 0
         self.first_batch_s: float | None = None
-        self.waited_s, self.steps = 0.0, StepTotals()
+        self.waited_s, self._steps = 0.0, LoopSteps(world_size)
         self.queue = TrainerQueue(world_size)
         self.unused = 0
         """Batches that were in it when the training loop ended."""
@@ -86,10 +79,8 @@ class TrainerState:
         """Workers whose streams were opened, or never will be."""
         self._wanted_since: float | None = None
         self._within: int | None = None  # the last epoch of which the training loop wants its next batch
-        self._last_taken: float | None = None
-        self._began = now
+        self._began, self._closed = now, False
         self._error: BaseException | None = None
-        self._closed, self._ready_when_asked = False, 0
         self._waits = Waits()
         self._handlers: dict[type, Callable[[Any, float, list[TrainerInstruction]], None]] = {
             OrdersCame: self._on_orders,
@@ -97,6 +88,7 @@ class TrainerState:
             StreamEnded: self._on_stream_ended,
             Noted: lambda event, now, done: self.outgoing.note(event.text),
             BatchWanted: self._on_wanted,
+            EpochLeft: self._on_left,
             ReportAnswered: self._on_answered,
             ReportWanted: lambda event, now, done: self.outgoing.want(),
             TrainerFailed: self._on_failed,
@@ -110,6 +102,9 @@ class TrainerState:
             return [Discard(batch) for batch in event.batches] if isinstance(event, BatchesCame) else []
         done: list[TrainerInstruction] = []
         self._handlers[type(event)](event, now, done)
+        if passed := self.queue.pass_over(self.orders):
+            done.extend(map(Discard, passed))
+            self._grant_freed(done)
         self._serve(now, done)
         if self.world_size > 1:
             self._adopt_held(done)
@@ -153,6 +148,9 @@ class TrainerState:
         self.queue.take_turns(orders.first_turn, orders.turns)
         for worker in orders.revoked:  # this rank has settled about it
             self._give_back(self.queue.revoke(worker), done)
+        if orders.level is not None and self.queue.closed <= orders.epoch:
+            self._give_back(self.queue.close(orders.epoch, orders.level), done)
+            self.outgoing.want()
         for worker in orders.newcomers:
             if worker not in self._seen and not orders.finished:
                 self._seen.add(worker)
@@ -167,6 +165,9 @@ class TrainerState:
 
     def _on_batches(self, event: BatchesCame, now: float, done: list[TrainerInstruction]) -> None:
         for batch in event.batches:
+            if batch.epoch < self.queue.closed:
+                done.append(Discard(batch))
+                continue
             self.queue.add(batch, in_turn=not self.orders.coordinated)
             self.outgoing.acknowledge(batch)
         self.outgoing.left_out(event.left_out)
@@ -184,8 +185,14 @@ class TrainerState:
 
     def _on_wanted(self, event: BatchWanted, now: float, done: list[TrainerInstruction]) -> None:
         if self._wanted_since is None:
-            self._wanted_since, self._ready_when_asked = now, len(self.queue)
+            self._wanted_since = now
+            self._steps.asked(len(self.queue))
         self._within = event.within
+
+    def _on_left(self, event: EpochLeft, now: float, done: list[TrainerInstruction]) -> None:
+        self.queue.leave(event.epoch)
+        self._steps.pause()
+        self.outgoing.want()
 
     def _on_answered(self, event: ReportAnswered, now: float, done: list[TrainerInstruction]) -> None:
         self.outgoing.answered(event.number, now)
@@ -220,7 +227,7 @@ class TrainerState:
         self._wanted_since = None
 
     def _say_waits(self, now: float, done: list[TrainerInstruction]) -> None:
-        texts: dict[Hashable, str] = {CONTROLLER: UNANSWERED, BATCH: _waited_for(self.rank, self.orders, self._held())}
+        texts: dict[Hashable, str] = {CONTROLLER: UNANSWERED, BATCH: _waited_for(self, self._held())}
         waits = {thing: texts[thing] for thing in self._awaited()}
         done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits, self._awaited()))
 
@@ -229,12 +236,7 @@ class TrainerState:
         self.yielded += 1
         self.rows += batch.rows
         self.waited_s += now - asked
-        if self.yielded > WARM_UP and self._last_taken is not None:
-            alone = not 1 < self.world_size <= MOST_TRAINERS
-            self.steps = self.steps.step(now - self._last_taken, now - asked, self._ready_when_asked, alone=alone)
-        else:
-            self.steps = self.steps.uncounted(now - asked)
-        self._last_taken = now
+        self._steps.took(self.yielded, asked, now)
         if self.first_batch_s is None:
             self.first_batch_s = now - self._began
         done.append(HandOver(batch))
@@ -292,32 +294,32 @@ class TrainerState:
                 self._settle(worker)
 
     def _need(self) -> Need:
-        orders = self.orders
-        if self.world_size == 1:
-            return CLOSING if orders.closing or orders.settle else NO_NEED
-        headroom = orders.allowed - self.queue.used(orders.epoch)  # batches that may be used and were not
-        return Need(
-            closing=orders.closing or bool(orders.settle),
-            pressing=self.outgoing.pressing(headroom),
-            held=self._held(),
-            full=not self._credits.room(self.queue.nbytes),
-        )
+        used, full = self.queue.used(self.orders.epoch), not self._credits.room(self.queue.nbytes)
+        return self.outgoing.need(self.orders, used, held=self.world_size > 1 and self._held(), full=full)
 
     def _report(self, now: float, done: list[TrainerInstruction]) -> None:
         need = self._need()
         if now >= self.outgoing.due(need):
-            done.append(SendReport(self.outgoing.next(now, need, self.orders.met, self.progress(now))))
+            report = self.outgoing.next(now, need, self.orders.met, self.progress(now), self.queue.place)
+            done.append(SendReport(report))
 
     def progress(self, now: float) -> TrainerProgress:
         """Return how the trainer is doing; a wait that is not over counts so far."""
         waited_s = self.waited_s + (0.0 if self._wanted_since is None else now - self._wanted_since)
-        return TrainerProgress(self.yielded, self.rows, waited_s, now - self._began, len(self.queue), self.steps)
+        told = len(self.queue), self._steps.totals, self.queue.passed, self.queue.passed_rows
+        return TrainerProgress(self.yielded, self.rows, waited_s, now - self._began, *told)
 
 
-def _waited_for(rank: int, orders: Orders, held: bool) -> str:
+def _waited_for(trainer: TrainerState, held: bool) -> str:
     """Say what a training loop waits for that has no batch."""
+    rank, orders = trainer.rank, trainer.orders
     if orders.waits:
         return "the trainer waits for a batch since {seconds}: " + "; ".join(orders.waits)
+    if trainer.queue.left > orders.epoch:
+        return (
+            f"rank {rank} has left epoch {orders.epoch} and waited {{seconds}} for the ranks that go on in it: the "
+            "next epoch begins when all have left it, or are at its end"
+        )
     if held:
         return (
             f"rank {rank} has waited {{seconds}} for the other ranks: it may use {orders.allowed} batches of "

@@ -65,6 +65,13 @@ class BatchWanted:
 
 
 @dataclass(frozen=True)
+class EpochLeft:
+    """The training loop wants nothing more of an epoch, or of one before it."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
 class ReportAnswered:
     """The job has taken a report, and says what holds now."""
 
@@ -100,6 +107,7 @@ TrainerEvent: TypeAlias = (
     | StreamEnded
     | Noted
     | BatchWanted
+    | EpochLeft
     | ReportAnswered
     | ReportWanted
     | TrainerFailed

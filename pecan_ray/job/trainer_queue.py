@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from pecan_ray.job.left_epochs import LoopPlace
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.rounds import Turns, spelled_turns
 from pecan_ray.job.trainer_events import ReceivedBatch
@@ -28,7 +29,11 @@ class TrainerQueue:
         self._received: Counter[int] = Counter()
         """Batches of each epoch that were received and not given back;"""
         self._used: Counter[int] = Counter()
-        """of these, those that the training loop has."""
+        """of these, those that the training loop has, or has left."""
+        self.left = self.closed = 0
+        """The loop has left the epochs before this one; of those before that nothing is taken any more."""
+        self.passed = self.passed_rows = 0
+        """Batches that were passed over since their epochs are left, and their elements."""
 
     def __len__(self) -> int:
         return len(self._batches) + sum(map(len, self._without_turn.values()))
@@ -115,6 +120,31 @@ class TrainerQueue:
         self.nbytes -= batch.nbytes
         self._used[batch.epoch] += 1
         return batch
+
+    @property
+    def place(self) -> LoopPlace:
+        """Which epochs the loop has left, as the job is told."""
+        return LoopPlace(self.left, self.closed)
+
+    def leave(self, epoch: int) -> None:
+        """Note that the loop has left an epoch: a rank that is alone takes nothing of it any more."""
+        self.left = max(self.left, epoch + 1)
+        self.closed = self.left if self._alone else self.closed
+
+    def pass_over(self, orders: Orders) -> list[ReceivedBatch]:
+        """Take out what comes next of epochs that the loop has left, as far as it may be used."""
+        mine: list[ReceivedBatch] = []
+        while self.head is not None and self.head.epoch < self.left and self.usable(orders):
+            mine.append(self.use())
+        self.passed += len(mine)
+        self.passed_rows += sum(batch.rows for batch in mine)
+        return mine
+
+    def close(self, epoch: int, keep: int) -> list[ReceivedBatch]:
+        """Take nothing of an epoch any more that all ranks have left; return what is here beyond so many batches."""
+        self.closed = max(self.closed, epoch + 1)
+        without_turn = [batch for worker in list(self._without_turn) for batch in self.revoke(worker)]
+        return without_turn + self.give_back(epoch, keep)
 
     def give_back(self, epoch: int, keep: int) -> list[ReceivedBatch]:
         """Take out the newest batches of an epoch beyond so many, but none that is used."""

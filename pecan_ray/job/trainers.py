@@ -204,12 +204,12 @@ class Trainers:
     @property
     def used(self) -> list[int]:
         """How many batches each rank that has come has used."""
-        return [one.progress.yielded for one in self.ranks.values()]
+        return [one.progress.used for one in self.ranks.values()]
 
     @property
     def used_by_held(self) -> list[int]:
         """How many of them those have used that wait for others."""
-        return [one.progress.yielded for one in self.ranks.values() if one.held]
+        return [one.progress.used for one in self.ranks.values() if one.held]
 
     @property
     def complete(self) -> bool:

@@ -33,6 +33,10 @@ class EpochWatch:
         self._epoch, self._last = epoch, progress
         return found
 
+    def leave(self) -> None:
+        """Note that the epoch is left: neither is it a whole one, nor does the next one begin where one has ended."""
+        self._epoch = self._began = None
+
     def end(self) -> float | None:
         """Return the seconds of the epoch whose last batch was noted, if it was measured."""
         if self.over or self._began is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pecan_ray.errors import PlanError
@@ -18,8 +18,13 @@ from pecan_ray.sampling.subsets import members
 logger = logging.getLogger("pecan_ray")
 
 
-def one_batch(batches: Iterator[Any], plan: Plan, options: IterOptions) -> Iterator[Any]:
-    """Return what gives the first of some batches as often as a run has batches, or as `headspace` says."""
+def one_batch(
+    batches: Iterator[Any], plan: Plan, options: IterOptions, is_left: Callable[[int], bool]
+) -> Iterator[Any]:
+    """Return what gives the first of some batches as often as a run has batches, or as `headspace` says.
+
+    `is_left`: tells of an epoch whether nothing more of it is wanted.
+    """
     of_all = num_batches(plan, members)
     if options.headspace is True and of_all is None:
         raise PlanError(
@@ -28,13 +33,21 @@ def one_batch(batches: Iterator[Any], plan: Plan, options: IterOptions) -> Itera
         )
     count = math.ceil((of_all or 0) / options.world_size) if options.headspace is True else options.headspace
     logger.warning("headspace: one batch is given %d times an epoch, and nothing else is read: this is no run", count)
-    return _repeated(batches, count, options.epochs)
+    epochs = itertools.count() if options.epochs is None else range(options.epochs)
+    first = options.first_epoch
+    return _repeated(batches, count, (first + epoch for epoch in epochs), is_left)
 
 
-def _repeated(batches: Iterator[Any], count: int, epochs: int | None) -> Iterator[Any]:
+def _repeated(
+    batches: Iterator[Any], count: int, epochs: Iterator[int], is_left: Callable[[int], bool]
+) -> Iterator[Any]:
     first = next((batch for batch in batches if not isinstance(batch, EndOfEpoch)), None)
     if first is None:
         raise PlanError("headspace: the pipeline yields nothing.")
-    for _ in itertools.count() if epochs is None else range(epochs):
-        yield from itertools.repeat(first, count)
-        yield EndOfEpoch()
+    for epoch in epochs:
+        for _ in range(count):
+            if is_left(epoch):
+                break
+            yield first
+        else:
+            yield EndOfEpoch()

@@ -62,6 +62,10 @@ class RecentPace:
                 self._total = before * (self._end_epoch - self._epoch)
         self._epoch = epoch
 
+    def leave(self) -> None:
+        """Note that an epoch is left before its end: how many batches there will be is not known any more."""
+        self._total, self._first = None, False
+
     def look(self, now: TrainerProgress) -> TrainerPace:
         """Return the pace since the oldest look that is not too old."""
         while len(self._looks) > 1 and now.elapsed_s - self._looks[1].elapsed_s >= LATELY_S:

@@ -69,6 +69,10 @@ class Progress:
         except (OSError, ValueError):
             self._shows = False  # a terminal that is gone ends no training
 
+    def leave_epoch(self) -> None:
+        """Note that an epoch is left before its end."""
+        self._pace.leave()
+
     def _show_bar(self, pace: TrainerPace, text: str) -> None:
         bar = self._opened(pace.total)
         bar.total = pace.total

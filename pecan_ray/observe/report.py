@@ -90,6 +90,8 @@ class Report:
     bad elements."""
     unkept_elements: int = 0
     """Bad elements that this trainer was told of and could not write to the quarantine file."""
+    left_epochs: int = 0
+    """That the training loop has left before their ends: they are among `epochs`."""
     left_out_elements: int = 0
     """Elements of dropped remainders, and what could not be shared equally among trainers."""
     dropped_elements: int = 0
@@ -179,6 +181,7 @@ class Report:
             bad_elements=facts.bad_elements,
             bad_estimated=facts.bad_estimated,
             bad_open_ends=facts.bad_open_ends,
+            left_epochs=facts.left_epochs,
             left_out_elements=facts.left_out_elements,
             dropped_elements=facts.dropped_elements,
             dropped_open_ends=facts.dropped_open_ends,
@@ -278,6 +281,8 @@ class Report:
             lines.append(f"  {self.bad_in_words()}")
         if self.unkept_elements:
             lines.append(f"  {self.unkept_elements} of them could not be written to the quarantine file")
+        if self.left_epochs:
+            lines.append(f"  {self.left_epochs} of the epochs were left before their ends")
         if self.left_out_elements:
             lines.append(f"  {self.left_out_elements} elements of remainders were left out")
         if self.dropped_elements or self.dropped_open_ends:

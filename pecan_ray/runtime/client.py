@@ -173,7 +173,8 @@ class BatchClient:
         """Wait until the job knows of all that was received; return how many batches the loop has."""
         outgoing = self.state.outgoing
         with self._lock:
-            used, report = self.state.yielded - self._for_loop.handed, outgoing.all_told_by
+            used = self.state.yielded + self.state.queue.passed - self._for_loop.handed
+            report = outgoing.all_told_by
             if outgoing.heard < report:
                 self._handle(events.ReportWanted())
         while outgoing.heard < report and not self._over():
@@ -374,6 +375,18 @@ def has_left(client: BatchClient, epoch: int) -> bool:
     """Tell whether a training loop has had all of an epoch."""
     with client._lock:
         return client.state.queue.has_left(epoch, client.state.orders.epoch)
+
+
+def leave_epoch(client: BatchClient, epoch: int) -> None:
+    """Want nothing more of an epoch: what has come of it is dropped, and so is what comes."""
+    with client._lock:
+        answer = client._for_loop.answer
+        if isinstance(answer, events.HandOver) and answer.batch.epoch <= epoch:
+            received = client._for_loop.take()  # a signal's handler has ended the wait for it
+            if received is not None:
+                client._reader.taken(received.message)
+        if not client.closed:
+            client._handle(events.EpochLeft(epoch))
 
 
 def _wait_for_end(job: str, threads: Sequence[threading.Thread]) -> None:

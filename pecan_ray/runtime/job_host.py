@@ -88,6 +88,7 @@ class JobHost:
             instructions.DrainWorker: lambda one: self.workers.drain(one.worker),
             instructions.KillWorker: self._kill,
             instructions.UseUsersOrder: lambda one: self.workers.use_users_order(one.worker),
+            instructions.LeaveEpochs: lambda one: self.workers.leave_epochs(one.worker, one.before),
             instructions.LimitRemoteIo: lambda one: self.workers.limit_remote_io(one),
             instructions.Answer: self._answer,
             instructions.TellTrainers: lambda one: self.board.tell(one.ranks, allowance_only=one.allowance_only),

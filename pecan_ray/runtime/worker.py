@@ -52,6 +52,7 @@ from pecan_ray.storage.retry import tell_elsewhere
 from pecan_ray.transport.choice import Offer
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.outbox import Outbox
+from pecan_ray.transport.owned_slots import OwnedSlot, OwnedSlots
 from pecan_ray.transport.ring import RingSlots
 
 NEWS_S = 1.0
@@ -69,7 +70,7 @@ class WorkerProcess:
         self._name, self._job, self._controller, self._sharing = began.worker, job, controller, began.sharing
         prepare_process(job, began)
         self._outbox = Outbox(job.config.ring_bytes, job.spec.shape.world_size, began.number)
-        self._slots = RingSlots(job.config.ring_bytes)
+        self._slots = OwnedSlots(RingSlots(job.config.ring_bytes))
         self._heartbeat = heartbeat_of(job)
         asking = Asking(self._name, controller, self._heartbeat)
         # `take` and `zip` may leave some of a whole plan's splits unread.
@@ -142,6 +143,10 @@ class WorkerProcess:
         self._use_users_order = True
         if self._users_order is not None:
             self._users_order.taken = True
+
+    def leave_epochs(self, before: int) -> None:
+        """Drop what there is of epochs before one, and stop working on it with the next batch: nobody wants it."""
+        self._outbox.leave_epochs(before)
 
     def _fetch_ahead(self, branch: int, splits: Sequence[Split]) -> None:
         """Begin to fetch what splits of a source will read."""
@@ -233,8 +238,11 @@ class WorkerProcess:
         leases = AccountedLeases(leases_behind(self._leases, self._sources, self._elements_behind))
         batches = self._engine.batches(leases)
         for produced in batches:
-            if self._draining.is_set():
+            if self._draining.is_set() or assignment.epoch < self._outbox.left:
                 batches.close()
+                if not self._draining.is_set():
+                    leases.close()  # for threads that have yet to see that this has ended
+                    self._leases.drop()
                 return
             leases.mention(produced.spans)
             if produced.partial:
@@ -274,6 +282,8 @@ class WorkerProcess:
                 release(produced)
                 return
             rank = number % len(assignment.delivered)
+        if isinstance(produced.slot, OwnedSlot):
+            produced.slot = produced.slot.handed_on()
         nbytes = self._outbox.put(produced, rank)
         done, threads = self._progress, self._engine.threads if self._engine is not None else 0
         made = (done.elements + produced.rows, done.batches + 1, done.bytes + nbytes)

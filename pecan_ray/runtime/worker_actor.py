@@ -76,6 +76,11 @@ class PreprocessingWorker:
         """Run the operators in the user's order from now on, also on what is under way."""
         self._process.use_users_order()
 
+    @ray.method(concurrency_group="control")
+    def leave_epochs(self, before: int) -> None:
+        """Drop what there is of epochs before one, and stop working on it: nobody wants it."""
+        self._process.leave_epochs(before)
+
     @ray.method(concurrency_group="quota")
     def limit_remote_io(self, bytes_per_s: float | None, rooms: DatasetRooms = ()) -> None:
         """Read no more than so much of object stores from now on (None: as fast as it can), and keep no more of it."""

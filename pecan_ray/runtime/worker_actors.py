@@ -236,6 +236,12 @@ class WorkerActors:
         if actor is not None and actor.handle is not None and not actor.killed:
             actor.handle.use_users_order.remote().future().add_done_callback(lambda future: future.exception())
 
+    def leave_epochs(self, name: str, before: int) -> None:
+        """Let a worker drop what it has of epochs before one; one that Ray is yet to make has nothing."""
+        actor = self._actors.get(name)
+        if actor is not None and actor.handle is not None and not actor.killed:
+            actor.handle.leave_epochs.remote(before).future().add_done_callback(lambda future: future.exception())
+
     def limit_remote_io(self, one: LimitRemoteIo) -> None:
         """Let a worker read no more than so much of object stores; one that Ray is yet to make is told when it runs."""
         actor = self._actors.get(one.worker)

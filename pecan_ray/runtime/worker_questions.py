@@ -176,6 +176,16 @@ class WorkerLeases:
                 branch.foreseen = (-1, ())  # an epoch may have several assignments
         return assigned.assignment
 
+    def drop(self) -> None:
+        """Forget the leases of an assignment that was left, and what was to be told of it."""
+        self._noted()
+        for branch in self._branches.values():
+            with branch.lock:
+                if branch.asked is not None:
+                    self._asking.answer(branch.asked)
+                branch.here.clear()
+                branch.asked, branch.offered, branch.given = None, (), None
+
     def take(self, branch: int = 0, *, unread: bool = False) -> Lease | None:
         """Return the next lease, or None at the end of the assignment; `unread`: it is likely not to be read."""
         mine = self._branches.setdefault(branch, Branch())

@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from heapq import heapify, heappush, heapreplace
 
-from pecan_ray.job.trainer import WARM_UP
+from pecan_ray.job.loop_steps import WARM_UP
 from pecan_ray.job.windows import PAUSE_S, RARE, StepTotals, is_long, is_pause
 from pecan_ray.simulator.noise import BLOCK, Services, StepTimes
 from pecan_ray.simulator.workload import Trainer

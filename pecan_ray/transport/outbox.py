@@ -86,7 +86,8 @@ class Outbox:
         """Batches by epoch and rank."""
         self._at_end: list[tuple[int, Callable[[], None]]] = []
         self._first = self._next = 0
-        self._closed = False
+        self._closed, self.left = False, 0
+        """Whether no more comes, and before which epoch nothing is kept."""
 
     def put(self, produced: Produced, rank: int | None) -> int:
         """Add a batch, for one rank or for whoever may have it; waits while many, or large ones, of this address wait.
@@ -99,7 +100,11 @@ class Outbox:
         """
         nbytes = bytes_of(produced.columns)
         with self._lock:
-            self._room.wait_for(lambda: self._closed or self._has_room(rank, nbytes))
+            self._room.wait_for(lambda: self._closed or produced.epoch < self.left or self._has_room(rank, nbytes))
+            if produced.epoch < self.left:
+                if produced.slot is not None:
+                    produced.slot.release()
+                return nbytes
             batch = _Waiting(self._next, rank, produced, nbytes)
             self._next += 1
             self._batches.setdefault(rank, deque()).append(batch)
@@ -163,6 +168,22 @@ class Outbox:
         with self._lock:
             self._at_end.append((rank, call))
             self._tell()
+
+    def leave_epochs(self, before: int) -> None:
+        """Drop the batches of epochs before one, also those that are yet to be put here: nobody wants them."""
+        with self._lock:
+            self.left = max(self.left, before)
+            lots = [(rank, batch) for rank, lot in self._batches.items() for batch in lot]
+            dropped = [(rank, batch) for rank, batch in lots if batch.produced.epoch < self.left]
+            for rank in {rank for rank, _ in dropped}:
+                kept = deque(batch for batch in self._batches.pop(rank) if batch.produced.epoch >= self.left)
+                self._bytes[rank] = sum(batch.nbytes for batch in kept)
+                if kept:
+                    self._batches[rank] = kept
+            self._room.notify_all()
+        for _, batch in dropped:
+            if batch.produced.slot is not None:
+                batch.produced.slot.release()
 
     def close(self) -> None:
         """No more batches come: takers get what is left, then nothing."""

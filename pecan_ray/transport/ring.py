@@ -138,6 +138,10 @@ class RingSlot:
         """Give the slot back: nobody will read what was written."""
         self._ring.freed(self.number)
 
+    def forgotten(self) -> None:
+        """Give the slot back from wherever an object is dropped: no lock is taken."""
+        self._ring.told_of_release(self.number)
+
     def address(self) -> SlotAddress:
         """Return what a reader needs to map the slot."""
         return self._address
@@ -251,6 +255,11 @@ class RingSlots:
         with self._changed:
             self._set(number, "free")
             self._changed.notify_all()
+
+    def told_of_release(self, number: int) -> None:
+        """Make a slot free, in the thread that hears of those that readers release."""
+        if not self._closed:
+            os.write(self.pipe_fd, RECORD.pack(RELEASED, number))
 
     def _set(self, number: int, state: Literal["free", "taken"]) -> None:
         slot = self._slots.get(number)

@@ -80,7 +80,6 @@ class Habit:
     """By way, or "" for all: what is still to be mended."""
 
 
-LEFT = "a new iterator of a loader goes on with the pass that was left"
 NO_LENGTH = "tf.data is not told how many batches a pass has"
 
 

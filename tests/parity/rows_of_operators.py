@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.parity import looks
 from tests.parity.chains import Chain, N, concat, mixed, rows, two_sides, zipped
-from tests.parity.habit import LEFT, Habit, Look, ways_of
+from tests.parity.habit import Habit, Look
 from tests.parity.peers import torch_loader
 from tests.parity.seen import Facts, labels
 
@@ -131,7 +131,6 @@ OPERATORS = (
         {"batches": [[8] * 5] * 2, "equal orders": "aa", "draws of an element": "other each time"},
         steps=5,
         without={"Trainer": "each of its calls is one epoch of so many steps"},
-        pending=ways_of(LEFT, "to_tf_dataset"),
     ),
     Habit(
         "`repeat(2).repeat(2)`",

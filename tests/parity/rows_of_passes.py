@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.parity import looks
 from tests.parity.chains import LENGTHS, LONG, LONG_SHUFFLED, PLAIN, RANDOM, SHUFFLED, N, rows, two_sides, zipped
-from tests.parity.habit import LEFT, NO_LENGTH, Habit, ways_of
+from tests.parity.habit import NO_LENGTH, Habit, ways_of
 
 KEEPS_ITERATOR = {"to_keras": "Keras keeps its iterator over epochs of `steps_per_epoch`"}
 NO_TYPES = {"to_tf_dataset": "it takes the types of its columns from the first batches"}
@@ -52,7 +52,6 @@ PASSES = (
         {"batches": [[8], LENGTHS], "distinct": [8, N]},
         passes=(0, 1),
         on_workers=("iter_batches", "async", "DataLoader", "Trainer"),
-        pending=ways_of(LEFT, "to_torch", "DataLoader", "to_tf_dataset", "to_keras", "Ray Train"),
     ),
     Habit(
         "three looks at the first batches of a validation set",
@@ -60,7 +59,6 @@ PASSES = (
         "the same batches each time",
         {"equal orders": "aaa"},
         on_workers=("to_torch", "to_tf_dataset", "Lightning", "Ray Train"),
-        pending=ways_of(LEFT, "to_torch", "DataLoader", "to_tf_dataset", "Lightning", "Ray Train"),
         without=KEEPS_ITERATOR,
     ),
     Habit(
@@ -69,7 +67,6 @@ PASSES = (
         "three passes: other batches each time",
         {"equal orders": "abc"},
         passes=(0, 1, 2),
-        pending=ways_of(LEFT, "to_torch", "DataLoader", "to_tf_dataset", "Lightning", "Ray Train"),
         without=KEEPS_ITERATOR,
     ),
     Habit(
@@ -78,14 +75,12 @@ PASSES = (
         "the first batch of three passes",
         {"equal orders": "abc"},
         passes=(0, 1, 2),
-        pending=ways_of(LEFT, "to_torch", "DataLoader", "to_tf_dataset"),
     ),
     Habit(
         "`next(iter(loader))`, nothing is shuffled",
         looks.firsts(LONG, 3),
         "one batch",
         {"equal orders": "aaa"},
-        pending=ways_of(LEFT, "to_torch", "DataLoader", "to_tf_dataset"),
     ),
     Habit(
         "two iterators at once",
@@ -102,7 +97,6 @@ PASSES = (
         {"error": "PlanError"},
         differs=dict.fromkeys(("DataLoader", "tf.data"), "two passes: two jobs would have to run behind one object"),
         only=("to_torch", "DataLoader"),
-        pending={"": LEFT},
     ),
     Habit(
         "`next` behind the end",
@@ -115,7 +109,6 @@ PASSES = (
         looks.beside_a_shorter_one(PLAIN, rows(10).batch(8)),
         "ends with the shorter one; the next passes are whole",
         {"batches": [[8, 2], [8, 8], [8, 2], LENGTHS]},
-        pending=ways_of(LEFT, "to_torch", "DataLoader"),
     ),
     Habit("`list(loader)`", looks.kept(PLAIN), "all batches stay as they were", {"in source order": [True]}),
     Habit(
@@ -163,7 +156,6 @@ PASSES = (
         looks.left_by_an_exception(SHUFFLED),
         "a new pass, as behind `break`",
         {"batches": [[8], LENGTHS]},
-        pending=ways_of(LEFT, "to_torch", "DataLoader", "to_tf_dataset"),
     ),
     Habit(
         "`while True: for batch in loader`, for so many steps",

@@ -13,7 +13,7 @@ from typing import Any
 
 from pecan_ray.pipeline import PecanPipeline
 from tests.parity.chains import LONG, PLAIN, RANDOM, SHUFFLED, N, rows
-from tests.parity.habit import LEFT, Habit, Seen
+from tests.parity.habit import Habit, Seen
 from tests.parity.looks import ours
 from tests.parity.peers import DataLoader, TfData, torch_loader
 from tests.parity.seen import Facts, Pass, batch_of
@@ -195,7 +195,6 @@ OTHERS = (
         peers={"tf.data": lambda: looked_at(TfData().made(LONG)().again())},
         only=("to_tf_dataset",),
         on_workers=("to_tf_dataset",),
-        pending={"": LEFT},
     ),
     Habit(
         "`to_tf_dataset().repeat(2)`",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.parity.chains import LONG, LONG_SHUFFLED, PLAIN, RANDOM, SHUFFLED, Chain, N, rows
-from tests.parity.habit import LEFT, Habit, Seen
+from tests.parity.habit import Habit, Seen
 from tests.parity.looks import ours
 from tests.parity.peers import TfData, torch_loader
 from tests.parity.seen import Facts
@@ -62,7 +62,6 @@ KERAS = (
         {"batches": [[8, 8]] * 3, "equal elements": "abc", "in source order": [True] * 3},
         peers={ON_TF_DATA: lambda: steps(tf_pairs(LONG))},
         only=("to_keras",),
-        pending={"": LEFT},
     ),
     Habit(
         "`fit(epochs=2)` twice",
@@ -81,7 +80,6 @@ KERAS = (
         peers={ON_TF_DATA: lambda: evaluations(tf_pairs(LONG))},
         only=("to_keras",),
         on_workers=("to_keras",),
-        pending={"": LEFT},
     ),
     Habit(
         "`fit(validation_steps=2)`",
@@ -91,7 +89,6 @@ KERAS = (
         peers={ON_TF_DATA: lambda: validations(tf_pairs(SHUFFLED), tf_pairs(LONG))},
         only=("to_keras",),
         on_workers=("to_keras",),
-        pending={"": LEFT},
     ),
     Habit(
         "`predict` behind `fit`",
@@ -132,7 +129,6 @@ LIGHTNING = (
         peers={ON_LOADER: lambda: limited(train_dataloaders=torch_loader(LONG_SHUFFLED))},
         only=("Lightning",),
         passes=(0, 1, 2),
-        pending={"": LEFT},
     ),
     Habit(
         "the sanity check before training",

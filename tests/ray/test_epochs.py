@@ -102,6 +102,43 @@ def test_ranks_end_their_epochs_after_equally_many_batches() -> None:
         assert len(set(seen)) == len(seen), "nothing comes twice within an epoch"
 
 
+def test_a_new_iterator_is_a_new_pass_and_the_rest_of_the_one_before_is_not_made() -> None:
+    pytest.importorskip("torch")
+    rows = 4000
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows)), name="looks").map(lambda e: e).batch(10)
+    loader = pipe.to_torch(workers=pecan.Workers(local=2), order="strict", prefetch_bytes=400)
+    looks = [[batch["i"].tolist() for _, batch in zip(range(3), loader, strict=False)] for _ in range(3)]
+    assert looks == [[list(range(first, first + 10)) for first in (0, 10, 20)]] * 3
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert ids(loader) == list(range(rows))
+    report = loader._batches.report()
+    assert (report.left_epochs, report.batches) == (3, 9 + rows // 10) and report.workers_lost == 0
+    made = sum(worker.elements for worker in report.workers.values())
+    assert made < 3 * rows, "of four passes three were left"
+    loader.load_state_dict(state)
+    assert ids(loader) == list(range(30, rows)), "a state goes on in the middle of the pass that was left"
+    loader.close()
+
+
+def test_ranks_leave_an_epoch_together_or_one_later_than_the_other() -> None:
+    def loop(rank: int) -> list[list[int]]:
+        options: dict[str, Any] = {"rank": rank, "world_size": 2, "epochs": 3, "job": "looks-of-two"}
+        with numbers("looks-of-two").iter_batches(workers=pecan.Workers(local=2), **options) as batches:
+            looks = []
+            for last in (1, 3 if rank else 2):
+                looks.append(ids(batch for _, batch in zip(range(last), batches.one_epoch(), strict=False)))
+                batches.leave_epoch()
+            looks.append(ids(batches.one_epoch()))
+            assert batches.report().left_epochs == 2
+        return looks
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(loop, range(2))
+    assert [len(look) for look in first[:2]] == [8, 16] and [len(look) for look in second[:2]] == [8, 24]
+    assert not any(set(mine) & set(other) for mine, other in zip(first, second, strict=True))
+    assert len(first[2]) + len(second[2]) >= ROWS - 1
+
+
 @pytest.mark.parametrize("cut", some_later([0, 1, 2], 0, 2))
 def test_a_data_set_of_torch_goes_on_where_its_state_was_taken(cut: int) -> None:
     pytest.importorskip("torch")

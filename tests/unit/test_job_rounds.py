@@ -255,6 +255,6 @@ class KeepsRevokedRounds(Rounds):
 
 
 def test_rounds_that_are_not_revoked_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pecan_ray.job.ledger.Rounds", KeepsRevokedRounds)
+    monkeypatch.setattr("pecan_ray.job.ledger_state.Rounds", KeepsRevokedRounds)
     failing = (seed for seed in range(3000) if draw(seed).coordinated and World(draw(seed)).run().failure)
     assert next(failing, None) is not None

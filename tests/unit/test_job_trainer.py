@@ -9,8 +9,9 @@ import pytest
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.instructions import Instruction
+from pecan_ray.job.loop_steps import WARM_UP
 from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
-from pecan_ray.job.trainer import WARM_UP, TrainerState
+from pecan_ray.job.trainer import TrainerState
 from pecan_ray.job.trainer_events import (
     Adopt,
     BatchesCame,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.job.trainer import WARM_UP
+from pecan_ray.job.loop_steps import WARM_UP
 from pecan_ray.job.windows import WindowMeter
 from pecan_ray.simulator.flow import NEVER, Flow, SimulatedFeed, advance_alone
 from pecan_ray.simulator.noise import Services, StepTimes, generator

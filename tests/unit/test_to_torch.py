@@ -44,10 +44,42 @@ def test_a_random_pipeline_gives_other_numbers_in_each_pass() -> None:
     assert not torch.equal(first, second)
 
 
-def test_a_pass_that_was_left_is_gone_on_with() -> None:
-    data_set = rows().to_torch(debug=True)
+def test_a_new_iterator_is_a_new_pass_as_those_of_a_data_loader() -> None:
+    data_set, loader = rows().to_torch(debug=True), data.DataLoader(list(range(5)), batch_size=2)
+    looks = [(ids([next(iter(data_set))]), next(iter(loader)).tolist()) for _ in range(2)]
+    assert looks == [([0, 1], [0, 1])] * 2 and ids(data_set) == list(range(5))
+
+
+def test_a_pass_that_was_left_is_gone_on_with_where_that_is_asked_for() -> None:
+    data_set = rows().to_torch(debug=True, on_break="continue")
     left = next(iter(data_set))
     assert ids([left]) + ids(data_set) == list(range(5)) == ids(data_set)
+    with pytest.raises(PlanError, match="on_break='anew' is neither"):
+        rows().to_torch(on_break="anew")  # type: ignore[arg-type]  # what is refused
+
+
+def test_a_new_pass_has_another_order_and_other_random_numbers() -> None:
+    pipe = PecanPipeline(Arrays(x=np.arange(64)), name="looks", seed=1).shuffle(64).batch(8)
+    looks = [next(iter(data_set))["x"].tolist() for data_set in [pipe.to_torch(debug=True)] for _ in range(3)]
+    wanted = [next(iter(pipe.iter_batches(debug=True, first_epoch=epoch)))["x"].tolist() for epoch in range(3)]
+    assert looks == wanted and looks[0] != looks[1]
+
+
+def test_an_iterator_whose_pass_is_over_says_so() -> None:
+    data_set = rows().to_torch(debug=True)
+    first = iter(data_set)
+    next(first)
+    assert ids(data_set) == list(range(5))
+    with pytest.raises(PlanError, match="another iterator over it has begun, with a new pass"):
+        next(first)
+
+
+def test_a_pass_that_was_left_is_one_of_the_epochs() -> None:
+    data_set = rows().to_torch(epochs=2, debug=True)
+    next(iter(data_set))
+    assert ids(data_set) == list(range(5))
+    with pytest.raises(PlanError, match="all of its epochs=2 were given"):
+        next(iter(data_set))
 
 
 def test_more_passes_than_epochs_are_refused_until_it_is_closed() -> None:

@@ -72,6 +72,22 @@ class StretchInProgress:
                 raise feed.error
 
 
+class RunningStretch:
+    """The stretch that the graphs of an engine run."""
+
+    def __init__(self) -> None:
+        self.stretch: StretchInProgress | None = None
+        """None: there is none, or all of it has come out."""
+
+    def note_dropped(self, rows: Any) -> None:
+        """Note what a filter has dropped; called from inside of a graph."""
+        stretch = self.stretch
+        if stretch is not None:
+            parts = meta.parts_of(np.asarray(rows))
+            stretch.came_out(parts)
+            stretch.undelivered.add(parts)
+
+
 def _order_error(found: ElementError) -> OrderError:
     return OrderError(
         f"{found.message.splitlines()[0]}, in an order of operators that AutoOrder chose and not in yours: the job "
@@ -118,12 +134,17 @@ class TensorFlowEngine:
         counted = [op for op in plan.all_ops() if isinstance(op, ElementOp)]
         self._keyed = any(wants_rng(op.fn) for op in counted)
         self._sums = None if options.count_epoch is None else Sums(counted)
-        self._graph = Graph(plan, options, self._note_dropped, self._sums)
         self._in_graph = InGraph()
         self._signatures: dict[int, Signature | None] = {}
         self._stretch = StretchInProgress([], UndeliveredPositions())
+        self._begin_graph()
         self._reading = StackWatch(reading_of(sources))
         self._computing = StackWatch({**graph_computing(), **native_computing()})
+
+    def _begin_graph(self) -> None:
+        """Begin with graphs that nothing runs of: those of a stretch that was left run on until they are given up."""
+        self._running = RunningStretch()
+        self._graph = Graph(self._plan, self._options, self._running.note_dropped, self._sums)
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch."""
@@ -148,7 +169,9 @@ class TensorFlowEngine:
             )
             for branch, source in enumerate(self._sources)
         ]
-        self._stretch = StretchInProgress(feeds, undelivered, runs)
+        if self._running.stretch is not None:
+            self._begin_graph()
+        self._stretch = self._running.stretch = StretchInProgress(feeds, undelivered, runs)
         self._graph.calls.take()
         self._graph.failed = None
         produced = self._run(self._stretch)
@@ -182,6 +205,7 @@ class TensorFlowEngine:
         for _ in self._account_for_the_rest(stretch):
             if stretch.undelivered.due and (report := stretch.undelivered.report(stretch.epoch)) is not None:
                 yield report
+        self._running.stretch = None
         if (rest := stretch.undelivered.report(stretch.epoch)) is not None:
             yield rest
 
@@ -220,14 +244,6 @@ class TensorFlowEngine:
         arrays, slot = into_slot({name: as_column(value) for name, value in columns.items()}, self._slots)
         spans, nothing = merge(parts + undelivered), merge(undelivered)
         return Produced(arrays, spans, rows, stretch.epoch, partial, slot=slot, bad=bad, without_data=nothing)
-
-    def _note_dropped(self, rows: Any) -> None:
-        """Note what a filter has dropped; called from inside of the graph."""
-        parts = meta.parts_of(np.asarray(rows))
-        if not self._stretch.feeds:
-            return  # a graph that nobody wants has not ended yet
-        self._stretch.came_out(parts)
-        self._stretch.undelivered.add(parts)
 
     def _account_for_the_rest(self, stretch: StretchInProgress) -> Iterator[None]:
         """Find out what became of elements that went in and did not come out: bad ones, and dropped remainders.

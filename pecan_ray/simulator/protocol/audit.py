@@ -68,6 +68,7 @@ class Audit:
         """Of each epoch what is to come, where that is one sequence."""
         self._rounds = 0
         """Most rounds in which the leftovers of an epoch were distributed."""
+        self._left_before = saved.left if saved is not None else frozenset()
         self.left_before = saved.left_out if saved is not None else 0
         self.excess = 0.0
         """By how many messages for each worker a queue was above its bound at most;"""
@@ -82,7 +83,7 @@ class Audit:
         if scenario.in_order and scenario.visitation == "exactly_once":
             self._check_turn(trainer.rank, made)
         if scenario.coordinated:
-            step = trainer.state.yielded
+            step = trainer.used
             mine = worker, made.round
             must(made.rank == trainer.rank, f"{trainer.name} got the batch of rank {made.rank}")
             other = self._round_of.setdefault(step, mine)
@@ -98,6 +99,11 @@ class Audit:
         if made.rows not in (scenario.bucket_sizes or [scenario.batch_size]):
             self.short[made.epoch] += 1
             must(not scenario.drop_remainder, f"{made.rows} elements in a batch with drop_remainder")
+
+    @property
+    def left(self) -> set[int]:
+        """Epochs that some training loop has left: of these nobody has all."""
+        return set(self._left_before).union(*(trainer.left for trainer in self.world.trainers))
 
     def _check_turn(self, rank: int, made: Made) -> None:
         """A batch is the one whose turn it is, but for those that ranks share at the end of an epoch."""

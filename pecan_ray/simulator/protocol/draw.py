@@ -52,6 +52,8 @@ LENGTHS_SHARE = 0.5
 """Of histories whose sources tell the lengths of splits."""
 UNKNOWN_SHARE = 0.4
 """Of histories in which nobody can tell whether a silent trainer's process exists."""
+LEFT_SHARE = 0.15
+"""Of histories in which training loops leave epochs before their ends."""
 KEPT_SHARE = 0.4
 """Of histories whose trainers keep bad elements, where these end no job."""
 
@@ -74,8 +76,17 @@ def draw(seed: int, *, hurt_controller: bool = False) -> Scenario:
     scenario = _with_announced(seed, _with_unseen(seed, _with_at_hand(seed, scenario)))
     scenario = replace(scenario, lengths_known=Random(f"lengths {seed}").random() < LENGTHS_SHARE)
     scenario = replace(scenario, processes_unknown=Random(f"unknown {seed}").random() < UNKNOWN_SHARE)
+    scenario = _left(seed, scenario)
     kept = scenario.on_error == "skip" and Random(f"kept {seed}").random() < KEPT_SHARE
     return replace(scenario, on_error="quarantine") if kept else scenario
+
+
+def _left(seed: int, scenario: Scenario) -> Scenario:
+    """Let the training loops of some leave epochs, by draws of their own: the others stay as they were."""
+    random = Random(f"left {seed}")
+    if random.random() > LEFT_SHARE:
+        return scenario
+    return replace(scenario, left=random.choice((0.3, 0.7, 1.0)), left_apart=random.random() < 0.4)
 
 
 def _in_order(seed: int, scenario: Scenario) -> Scenario:

@@ -90,6 +90,7 @@ class JobModel(Party):
             instructions.DrainWorker: self._drain_worker,
             instructions.KillWorker: self._kill_worker,
             instructions.UseUsersOrder: lambda _: None,  # what a worker makes of an element is none of the protocol
+            instructions.LeaveEpochs: self._leave_epochs,
             instructions.LimitRemoteIo: lambda _: None,  # nor how fast it reads
             instructions.Answer: self._answer,
             instructions.TellTrainers: self._tell_trainers,
@@ -334,6 +335,10 @@ class JobModel(Party):
     def _drain_worker(self, instruction: instructions.DrainWorker) -> None:
         worker = self.processes[instruction.worker]
         self.world.links.call(worker, worker.drain)
+
+    def _leave_epochs(self, instruction: instructions.LeaveEpochs) -> None:
+        worker = self.processes[instruction.worker]
+        self.world.links.send(worker, worker.leave_epochs, instruction.before)
 
     def _kill_worker(self, instruction: instructions.KillWorker) -> None:
         worker = self.processes.get(instruction.worker)

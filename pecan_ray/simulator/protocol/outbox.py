@@ -32,6 +32,12 @@ class OutboxModel:
         self.without_room.append((rank, made))
         self._fill()
 
+    def leave_epochs(self, before: int) -> None:
+        """Drop the batches of epochs before one."""
+        self._batches = deque(item for item in self._batches if item[1].epoch >= before)
+        self.without_room = [item for item in self.without_room if item[1].epoch >= before]
+        self._fill()
+
     def close(self) -> None:
         """Take nothing more, and end streams when what is here has been fetched."""
         self.without_room.clear()

@@ -28,6 +28,8 @@ class Saved:
     """The first ones of every rank, and those of the runs before."""
     left_out: int
     """Elements that were left out by then: no batch will hold them."""
+    left: frozenset[int] = frozenset()
+    """Epochs that some loop had left, or had yet to."""
 
 
 def save(world: World, rank: int, before: Saved | None) -> Saved | None:
@@ -35,8 +37,8 @@ def save(world: World, rank: int, before: Saved | None) -> Saved | None:
 
     Now and then the rank's loader has fetched one batch ahead, or two, that are not used.
     """
-    yielded = world.trainers[rank].state.yielded
-    used = max(0, yielded - yielded % (MOST_AHEAD + 1))
+    used = world.trainers[rank].used
+    used = max(0, used - used % (MOST_AHEAD + 1))
     point = world.job.state.resume_point(used)
     if point is None:
         return None
@@ -45,8 +47,8 @@ def save(world: World, rank: int, before: Saved | None) -> Saved | None:
 
 def save_each(world: World, random: Random, before: Saved | None) -> Saved | None:
     """Take states of all ranks, each between two batches of its own, and merge them; None where that is refused."""
-    least = min(trainer.state.yielded for trainer in world.trainers)
-    used = [random.randint(least, trainer.state.yielded) for trainer in world.trainers]
+    least = min(trainer.used for trainer in world.trainers)
+    used = [random.randint(least, trainer.used) for trainer in world.trainers]
     points = [point for batches in used if (point := world.job.state.resume_point(batches)) is not None]
     if len(points) < len(used):
         return None
@@ -62,7 +64,8 @@ def _saved(world: World, point: ResumePoint, used: Sequence[int], before: Saved 
     left_out = world.job.state.ledger.left_out_elements
     if before is not None:
         batches, left_out = before.batches + batches, before.left_out + left_out
-    return Saved(SavedState.from_json(_written(point, 0)).point, batches, left_out)
+    left = frozenset(world.audit.left)
+    return Saved(SavedState.from_json(_written(point, 0)).point, batches, left_out, left)
 
 
 def _written(point: ResumePoint, batches: int) -> dict[str, Any]:

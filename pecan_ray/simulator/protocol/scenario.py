@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from random import Random
 from typing import Literal, TypeAlias
 
 from pecan_ray.job.ledger_shape import LedgerShape
@@ -149,6 +150,10 @@ class Scenario:
     """A worker that hangs tells at which element."""
     stop_after: int | None = None
     """The training loops leave after so many batches."""
+    left: float = 0.0
+    """Share of the epochs that training loops leave before their ends,"""
+    left_apart: bool = False
+    """and whether each rank does so by itself."""
     faults: tuple[Fault, ...] = field(default=())
 
     @property
@@ -183,6 +188,11 @@ class Scenario:
     def one_sequence(self) -> bool:
         """Whether an engine finishes elements in order."""
         return self.serial or self.in_order
+
+    def leaves_after(self, rank: int, epoch: int) -> int | None:
+        """Return after how many batches of an epoch a rank's loop leaves it; None: it does not."""
+        random = Random(f"left {self.seed} {epoch} {rank if self.left_apart else 0}")
+        return random.choice((1, 1, 2, 3, 5, 8)) if random.random() < self.left else None
 
     @property
     def plain(self) -> bool:

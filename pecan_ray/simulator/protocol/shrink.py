@@ -30,6 +30,8 @@ SIMPLER: dict[str, Any] = {
     "page_s": 0.01,
     "take": None,
     "stop_after": None,
+    "left_apart": False,
+    "left": 0.0,
     "drop_remainder": False,
     "row_bytes": 1000,
     "prefetch_bytes": 1 << 20,

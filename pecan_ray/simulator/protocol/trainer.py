@@ -10,6 +10,7 @@ from pecan_ray.errors import ClusterError
 from pecan_ray.job import events
 from pecan_ray.job import trainer_events as told
 from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
+from pecan_ray.simulator.protocol.audit import must
 from pecan_ray.simulator.protocol.clock import Party
 from pecan_ray.simulator.protocol.engine import Made
 from pecan_ray.simulator.protocol.stream import Stream, StreamMessage
@@ -53,7 +54,11 @@ class TrainerModel(Party):
         self.quarantined: list[LeftOutElement] = []
         """Bad elements that it keeps."""
         self._batches: dict[int, Made] = {}
-        self._used: list[Made] = []
+        self._used: list[Made | None] = []
+        """What its loop has, with None for each batch that was passed over."""
+        self.left: set[int] = set()
+        """Epochs that its loop has left."""
+        self._last: Made | None = None
         self._timer = math.inf
         self._polls = 0
         self._left = False
@@ -95,8 +100,10 @@ class TrainerModel(Party):
 
     def handle(self, event: told.TrainerEvent) -> None:
         """Let the state machine take an event, and do what it says."""
-        now = self.world.clock.now
-        for instruction in self.state.handle(event, now):
+        now, passed = self.world.clock.now, self.state.queue.passed
+        done = self.state.handle(event, now)
+        self._used += [None] * (self.state.queue.passed - passed)
+        for instruction in done:
             self._perform(instruction)
         self.world.audit.queue(self)
         if self._left:
@@ -217,14 +224,30 @@ class TrainerModel(Party):
         if enough is not None and self.state.yielded >= enough:
             self._end("enough")
             return
+        self._leave_epoch()
         self.waits_since = self.world.clock.now
         self.said.clear()
         self.handle(told.BatchWanted())
+
+    def _leave_epoch(self) -> None:
+        """Leave the epoch of the last batch, and perhaps the next one with it, if the scenario says so."""
+        made, scenario = self._last, self.world.scenario
+        if made is None or made.epoch in self.left:
+            return
+        if self.world.audit.batches[self.rank, made.epoch] == scenario.leaves_after(self.rank, made.epoch):
+            self.left.add(made.epoch)
+            self.handle(told.EpochLeft(made.epoch))
+            if scenario.leaves_after(0, made.epoch + 1) == 1 and made.epoch + 1 != scenario.epochs:
+                self.left.add(made.epoch + 1)
+                self.handle(told.EpochLeft(made.epoch + 1))
+            self.world.faults["epoch left"] += 1
 
     def _step(self, batch: told.ReceivedBatch) -> None:
         self._stop_waiting()
         made = self._batches.pop(batch.id)
         self._used.append(made)
+        self._last = made
+        must(made.epoch not in self.left, f"{self.name} got a batch of epoch {made.epoch}, which it has left")
         self.used_at = self.world.clock.now
         self.world.audit.used(self, batch.worker, made)
         if batch.rows:
@@ -239,7 +262,8 @@ class TrainerModel(Party):
         if self.world.scenario.coordinated:  # it may have yet to hear of turns
             queue, rounds = deepcopy(queue), self.world.job.state.ledger.rounds
             queue.take_turns(rounds.first, rounds.turns)
-        return [*self._used, *(self._batches[batch.id] for batch in queue)][:batches]
+        coming = (None if batch.epoch < queue.left else self._batches[batch.id] for batch in queue)
+        return [made for made in [*self._used, *coming][:batches] if made is not None]
 
     def _stop_waiting(self) -> None:
         if self.waits_since is not None:
@@ -282,6 +306,11 @@ class TrainerModel(Party):
             f"bytes), waits since {self.waits_since}, frozen until {self.frozen_until:.0f} s, streams {streams}, says "
             f"{self.said}, {state.orders}"
         )
+
+    @property
+    def used(self) -> int:
+        """Batches that its loop has, or that were passed over."""
+        return self.state.yielded + self.state.queue.passed
 
     @property
     def there(self) -> bool:

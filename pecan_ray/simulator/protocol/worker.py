@@ -123,6 +123,15 @@ class WorkerModel(Party):
         self._hangs = None
         self._go_on(engine, act, *args)
 
+    def leave_epochs(self, before: int) -> None:
+        """Drop what belongs to epochs before one, and ask for other work."""
+        self.outbox.leave_epochs(before)
+        if self._engine is not None and self._assignment.epoch < before and not self._ending and self._hangs is None:
+            self._engine, self._held, self._unopened = None, None, []
+            self._next_assignment()
+        else:
+            self.work_again()
+
     def drain(self) -> None:
         """Take no more work, drop what is in progress, and keep what is finished until it is fetched."""
         self._close()
@@ -177,7 +186,15 @@ class WorkerModel(Party):
             at_hand = self._at_hand.pop(branch, ())
             look = LOOK_AHEAD * lot * looks
             asked = AskLeases(self._assignment.epoch, branch, lot, lengths, look, at_hand, self._took_unopened())
-            channel.ask(asked, lambda reply: self._take(branch, reply))
+            engine = self._engine
+            channel.ask(asked, lambda reply: self._took(engine, branch, reply))
+
+    def _took(self, engine: EngineModel, branch: int, reply: tuple[Lease, ...] | Offered | NoMoreLeases) -> None:
+        """Take an answer, unless the assignment was left meanwhile."""
+        if engine is self._engine:
+            self._take(branch, reply)
+        else:
+            self.work_again()
 
     def _take(self, branch: int, reply: tuple[Lease, ...] | Offered | NoMoreLeases) -> None:
         if isinstance(reply, NoMoreLeases):

@@ -1,0 +1,89 @@
+"""Epoch by epoch through a running job: to the end of each, or up to where the loop leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic
+
+from pecan_ray.errors import PlanError
+from pecan_ray.job.trainer_events import EndOfEpoch
+from pecan_ray.options import IterOptions
+from pecan_ray.runtime.client import leave_epoch
+from pecan_ray.runtime.session import Session
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from pecan_ray.autoorder.job_order import ReorderAfterEpoch
+    from pecan_ray.in_process import InProcessRun
+    from pecan_ray.observe.epoch_watch import EpochWatch
+    from pecan_ray.observe.progress import Progress
+    from pecan_ray.runtime.share_session import ShareSession
+
+    BatchT = TypeVar("BatchT", covariant=True, default=dict[str, Any])
+else:
+    from typing import TypeVar
+
+    BatchT = TypeVar("BatchT", covariant=True)
+
+
+class EpochLoops(Generic[BatchT]):
+    """The part of `pecan_ray.Batches` that knows of epochs."""
+
+    _options: IterOptions
+    _epoch: int
+    _session: Session | ShareSession | None
+    _here: InProcessRun | None
+    _watch: EpochWatch
+    _progress: Progress
+    _reorder_after_epoch: ReorderAfterEpoch | None
+
+    def _take(self, within: int | None) -> Any:
+        raise NotImplementedError
+
+    def one_epoch(self) -> Iterator[BatchT]:
+        """Iterate over what is left of the epoch in which the run stands; the next call gives the next epoch.
+
+        The job goes on meanwhile: workers prepare the next epoch while a model is validated.  A loop that was left
+        before the end of its epoch is gone on with by the next call, unless `leave_epoch` has ended it.  Behind the
+        last epoch nothing is left.  Raises `PlanError` for a reader that shares, whose epochs may begin in the middle
+        of the group's.
+        """
+        self._must_have_epochs("one_epoch")
+        epoch = self._epoch
+        while self._epoch <= epoch:  # else another loop has left it
+            try:
+                batch = self._take(epoch)
+            except StopIteration:
+                return
+            if isinstance(batch, EndOfEpoch):
+                epoch += 1
+                self._epoch = max(self._epoch, epoch)  # another thread may have left the epoch meanwhile
+                if epoch != self._options.end_epoch:
+                    return
+                continue  # behind the last one comes the end of the job
+            yield batch
+
+    def leave_epoch(self) -> None:
+        """End the epoch in which the run stands before its end: the next batch is the first one of the next epoch.
+
+        What was prepared of it is dropped, and its workers go on with the next one.  Of several ranks those that go on
+        in the epoch get their batches of it; the next one begins once all have left it, or are at its end.  Behind the
+        last epoch, and for a reader that shares, there is nothing to leave: the latter raises `PlanError`.
+        """
+        self._must_have_epochs("leave_epoch")
+        if self._epoch == self._options.end_epoch:
+            return
+        if self._here is not None:
+            self._here.leave_epoch(self._epoch)
+        elif isinstance(self._session, Session):
+            leave_epoch(self._session.client, self._epoch)
+        if self._epoch == self._options.first_epoch:
+            self._reorder_after_epoch = None  # it wants a whole pass
+        self._watch.leave()
+        self._progress.leave_epoch()
+        self._epoch += 1
+
+    def _must_have_epochs(self, method: str) -> None:
+        if self._options.share:
+            raise PlanError(f"{method}: a reader that shares may begin in the middle of an epoch: iterate over it.")

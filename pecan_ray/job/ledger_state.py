@@ -1,0 +1,92 @@
+"""What the ledger knows, and what can be told from it: `pecan_ray.job.ledger` changes it."""
+
+from __future__ import annotations
+
+from pecan_ray.job.dropped import DroppedData
+from pecan_ray.job.epoch_end import EpochEnd
+from pecan_ray.job.holdings import WorkerHoldings
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.left_epochs import LeftEpochs
+from pecan_ray.job.leftovers import Leftovers
+from pecan_ray.job.queues import Queues
+from pecan_ray.job.resume_point import ResumePoint
+from pecan_ray.job.rounds import Rounds
+from pecan_ray.job.suspects import Suspects
+from pecan_ray.job.turns import all_given
+from pecan_ray.job.whole_plan import MadeBatches, WholePlan
+
+
+class LedgerState:
+    """Where the data of a job is."""
+
+    def __init__(self, shape: LedgerShape, start: ResumePoint | None = None) -> None:
+        self.shape = shape
+        self.epoch = shape.first_epoch if start is None else start.epoch
+        self.finished = self.ran_dry = False
+        """An endless run has ended, since an epoch of it had not a single batch."""
+        self.queues = Queues(shape, start)
+        self.made = MadeBatches({} if start is None else {start.epoch: start.made})
+        self.workers: dict[str, WorkerHoldings] = {}
+        self.leftovers = Leftovers(shape.groups, shape.batch_size, only_full=shape.drop_remainder)
+        self.rounds = Rounds(shape.world_size, made=shape.coordinated)
+        self.counts = [0] * shape.world_size
+        """Batches of this epoch that each rank has received and not given back."""
+        self.dropped, self.left = DroppedData(), LeftEpochs(shape.world_size)
+        self.left_out_elements = 0
+        self.changes = 0
+        """Grows whenever a worker that was told to wait might be told something else."""
+        self._lost: dict[str, WorkerHoldings] = {}
+        """Of the workers those that are gone, and about which ranks have yet to settle."""
+        self._end, self._whole = EpochEnd(), WholePlan()
+        self.suspects = Suspects()
+
+    def _living(self, worker: str) -> WorkerHoldings | None:
+        state = self.workers.get(worker)
+        return None if self.finished or state is None or state.unsettled is not None else state
+
+    def share(self, worker: str, branch: int = 0) -> int:
+        """Return how many leases of a branch a worker may take at a time, so that all have work to the end."""
+        group = self.workers[worker].group if worker in self.workers else ()
+        return len(group) or self.queues.share(worker, branch, len(self.workers))
+
+    def unsettled(self) -> dict[str, set[int]]:
+        """Return the lost workers about which ranks have yet to settle, and these ranks."""
+        return {name: state.unsettled for name, state in self._lost.items() if state.unsettled}
+
+    def allowed(self) -> int:
+        """Return how many batches of this epoch every rank may use."""
+        return self.rounds.in_epoch if self.shape.coordinated else self._end.allowed(self.counts)
+
+    def keeps(self) -> int | None:
+        """Return how many batches every rank keeps, where the richer ones must give back; None while all may go on."""
+        return None if self.finished or self._end.left or not self._drained() else self._end.level
+
+    def level(self) -> int | None:
+        """Return how many batches every rank keeps of an epoch that all have left; None while some are in it."""
+        return self._end.level if self._end.left else None
+
+    def closing(self) -> bool:
+        """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
+        return self.queues.listed and not (self.queues.waiting() or self.queues.passes_left or self.suspects)
+
+    def _has_nothing_left(self) -> bool:
+        """Tell whether the trainers have all data of the epoch, also where workers have yet to say that."""
+        if not self.closing() or self.leftovers:
+            return False
+        return self._all_made() if self.shape.runs_whole else not any(one.holds for one in self.workers.values())
+
+    def regrouping(self) -> bool:
+        """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
+        return self.leftovers.for_ranks or any(one.regroups for one in self.workers.values())
+
+    def _all_made(self) -> bool:
+        """Tell whether the trainers have all batches of the whole plan."""
+        return self.queues.empty_source or self._whole.arrived(self.made.of(self.epoch, self.counts))
+
+    def _drained(self) -> bool:
+        """Tell whether all data of the epoch was either delivered or returned."""
+        if not self.closing() or self.leftovers.groups or self.rounds.revoked:
+            return False
+        if self.shape.runs_whole:
+            return self._all_made()
+        return all_given(self.workers.values(), self.shape, self.epoch)

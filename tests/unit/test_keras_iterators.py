@@ -1,0 +1,108 @@
+"""Which batches Keras gets: a new iterator is a new pass, as with a `tf.data.Dataset`, and no look loses one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pecan_ray.integrations.keras_iterators import KerasIterators
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.sources import Arrays
+
+Batch = tuple[int, int]
+"""Pass and place in it."""
+
+
+class Run:
+    """A job with passes of so many batches, and Keras' iterators over it."""
+
+    def __init__(self, batches: int = 5) -> None:
+        self.batches, self._pass, self._at = batches, 0, 0
+        self.iterators = KerasIterators(batches, self._next, self._leave)
+
+    def _next(self) -> Batch:
+        if self._at == self.batches:
+            self._pass, self._at = self._pass + 1, 0
+        self._at += 1
+        return self._pass, self._at - 1
+
+    def _leave(self) -> None:
+        self._pass, self._at = self._pass + 1, 0
+
+    def loop(self, steps: int | None = None, *, epochs: int = 1, looks: int = 0, builds: bool = False) -> list[Batch]:
+        """What Keras' loops do; `looks`: batches for their shapes; `builds`: a model by the first one."""
+        iterators, seen, had = self.iterators, list[Batch](), 0
+        iterators.made()
+        for _ in range(looks):
+            iterators.next()
+        if builds:
+            iterators.begin_epoch()
+            iterators.made()
+            iterators.next()
+        iterators.made()
+        iterators.end_epoch()
+        for epoch in range(epochs):
+            iterators.begin_epoch()
+            if steps is None or epoch == 0:
+                iterators.made()
+            for _ in range(steps or self.batches):
+                seen.append(iterators.next())
+            had += steps or self.batches
+            if had >= self.batches:
+                iterators.made()
+            iterators.end_epoch()
+        return seen
+
+
+@pytest.mark.parametrize("how", [{}, {"looks": 2}, {"builds": True}], ids=["at once", "after a look", "after a build"])
+def test_each_loop_over_some_steps_is_a_new_pass(how: dict[str, Any]) -> None:
+    run = Run()
+    assert run.loop(2, **how) == [(0, 0), (0, 1)]
+    assert run.loop(2) == [(1, 0), (1, 1)]
+    assert run.loop(1) == [(2, 0)] and run.loop(1) == [(3, 0)]
+    assert run.loop(looks=how.get("looks", 0)) == [(4, at) for at in range(5)]
+
+
+def test_epochs_of_some_steps_go_on_one_behind_the_other() -> None:
+    assert Run().loop(2, epochs=2) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+
+def test_whole_epochs_follow_each_other_without_a_pass_between() -> None:
+    run = Run()
+    assert run.loop(epochs=2, looks=2) == [(number, at) for number in range(2) for at in range(5)]
+    assert run.loop() == [(2, at) for at in range(5)]
+
+
+def test_what_an_iterator_fetches_in_vain_at_the_end_of_an_epoch_comes_again() -> None:
+    run = Run()
+    run.loop()
+    assert [run.iterators.next(), run.iterators.next()] == [(1, 0), (1, 1)], "by a thread that fetches ahead"
+    run.iterators.begin_epoch()
+    run.iterators.made()
+    assert [run.iterators.next() for _ in range(3)] == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_keras_sees_what_it_sees_of_a_tf_dataset() -> None:
+    keras: Any = pytest.importorskip("keras")
+    tf: Any = pytest.importorskip("tensorflow")
+    rows = np.arange(40, dtype=np.float32)
+    pipe = PecanPipeline(Arrays(x=rows[:, None], y=rows), name="seen").batch(4)
+
+    def losses(make: Callable[[], Any]) -> list[Sequence[float]]:
+        model = keras.Sequential(
+            [keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros", trainable=False)]
+        )
+        model.compile("sgd", "mse")
+        data, train = make(), make()
+        looks = [float(model.evaluate(data, steps=3, verbose=0)) for _ in range(2)]
+        fit = model.fit(train, validation_data=data, validation_steps=2, epochs=2, verbose=0).history
+        steps = model.fit(train, steps_per_epoch=2, epochs=2, verbose=0).history
+        return [looks, fit["loss"], fit["val_loss"], steps["loss"]]
+
+    ours = losses(lambda: pipe.to_keras("x", "y", debug=True))
+    wanted = losses(lambda: tf.data.Dataset.from_tensor_slices((rows[:, None], rows)).batch(4))
+    assert [pytest.approx(one) for one in ours] == wanted
+    assert ours[0][0] == ours[0][1] and ours[2][0] == ours[2][1] and ours[3][0] < ours[3][1]
