@@ -35,7 +35,7 @@ class KerasIterators:
     def made(self, *, by_hand: bool = False) -> None:
         """Note that an iterator is made, or will be; `by_hand`: not by Keras."""
         if self._fetched:
-            broken_off = self._in_epoch and self._of_epoch < self._steps and self._given == 1
+            broken_off = self._in_epoch and 0 < self._of_epoch < self._steps and self._given == 1
             if len(self._held) == self._given and (self._looks or broken_off) and not by_hand:
                 self._again = deque(self._held)
             else:

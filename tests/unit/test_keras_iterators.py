@@ -76,6 +76,18 @@ def test_whole_epochs_follow_each_other_without_a_pass_between() -> None:
     assert run.loop() == [(2, at) for at in range(5)]
 
 
+def test_epochs_of_a_single_batch_are_passes_each() -> None:
+    run = Run(1)
+    run.iterators.made()
+    seen = []
+    for _ in range(3):  # Keras makes the next iterator when the next epoch has begun
+        run.iterators.begin_epoch()
+        run.iterators.made()
+        seen.append(run.iterators.next())
+        run.iterators.end_epoch()
+    assert seen == [(0, 0), (1, 0), (2, 0)]
+
+
 def test_what_an_iterator_fetches_in_vain_at_the_end_of_an_epoch_comes_again() -> None:
     run = Run()
     run.loop()
