@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from pecan_ray.engines.contract import Leases, SpansByKey
+from pecan_ray.engines.contract import BadElement, Leases, SharedLeases, SpansByKey
 from pecan_ray.errors import PecanError
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
@@ -58,6 +58,13 @@ class AccountedLeases:
         """Tell how many elements a split holds: what is behind them is mentioned."""
         self.mention({lease.key: [(elements << OUTPUT_BITS, lease.spans[-1][1])]})
         self._leases.ended(lease, elements)
+
+    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
+        """Leave a lease to other workers, if there are any: then nothing of it is missing here."""
+        left = isinstance(self._leases, SharedLeases) and self._leases.elsewhere(lease, bad)
+        if left:
+            self.mention({lease.key: lease.spans})
+        return left
 
     def mention(self, spans: Mapping[LeaseKey, Sequence[Span]]) -> None:
         """Note what a batch, or what yields none, stands for."""

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pecan_ray.engines.contract import Leases
+from pecan_ray.engines.contract import BadElement, Leases, SharedLeases
 from pecan_ray.engines.reading import values_of
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Source
 
@@ -46,6 +46,10 @@ class LeasesBehind:
     def ended(self, lease: Lease, elements: int) -> None:
         """Tell how many elements a split holds."""
         self._leases.ended(lease, elements)
+
+    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
+        """Leave a lease to other workers, if there are any."""
+        return isinstance(self._leases, SharedLeases) and self._leases.elsewhere(lease, bad)
 
     def _held(self, lease: Lease, most: int) -> int:
         """Return how many elements a split holds, or more than `most`: where nobody knows, by reading them."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import stat
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray import errors
+from pecan_ray.plan.splits import Element, Split
 from pecan_ray.quarantine import quarantined
 from tests.unit.test_sources_tfrecord import framed
 
@@ -225,3 +229,41 @@ def test_a_mistake_shows_before_the_data_has_been_gone_through(batched: bool) ->
     with pytest.raises(errors.ErrorBudgetError, match="wrong") as caught:
         list((pipe.batch(8) if batched else pipe).iter_batches(on_error="skip"))
     assert int(caught.value.fields["bad"]) < rows / 10
+
+
+@dataclass(frozen=True)
+class SeenByOthers:
+    """Ten numbers in each split, which one process, the first that looks, cannot open."""
+
+    blind: str
+    """Link that names the process."""
+
+    def splits(self) -> Iterator[Split]:
+        """Yield the splits."""
+        yield from (Split(index, elements=10) for index in range(12))
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the numbers of a split."""
+        with suppress(FileExistsError):
+            os.symlink(str(os.getpid()), self.blind)
+        if os.readlink(self.blind) == str(os.getpid()):
+            raise FileNotFoundError(f"there is no file {split.index}")
+        yield from ({"i": 10 * split.index + element} for element in range(start, 10))
+
+    def num_elements(self) -> int:
+        """Return how many numbers there are."""
+        return 120
+
+    def identity(self) -> str:
+        """Return what it is told apart by."""
+        return "seen by others"
+
+
+def test_what_one_worker_cannot_open_another_one_reads(tmp_path: Path) -> None:
+    blind = str(tmp_path / "blind")
+    pipe = pecan.PecanPipeline(SeenByOthers(blind), name="blind", config=pecan.Config(reorder="off")).batch(8)
+    with pipe.iter_batches(workers=pecan.Workers(local=2), on_error="skip") as batches:
+        rows = [int(i) for batch in batches for i in batch["i"]]
+    assert os.readlink(blind) != str(os.getpid()), "a worker has looked first"
+    assert sorted(rows) == list(range(120))
+    assert batches.report().left_out_elements == batches.report().bad_elements == 0

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pecan_ray.engines.contract import BadElement
+from pecan_ray.engines.accounted_leases import AccountedLeases
+from pecan_ray.engines.contract import BadElement, Leases
+from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.reading import read_lease
+from pecan_ray.errors import PecanError
 from pecan_ray.job import events
 from pecan_ray.job.messages import AskLeases, EndAssignment, LeftOutElement, UnopenedSplit
 from pecan_ray.job.unopened import PLACE_S
 from pecan_ray.options import Workers
-from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.plan.splits import Lease, Source, Split
 from pecan_ray.simulator.protocol import Scenario, SplitModel, World
 from pecan_ray.sources import TextLines
 from tests.unit.job_rig import JobRig, said
@@ -132,10 +136,23 @@ class Given:
         return self.others
 
 
+def accounted(leases: Leases, source: Source) -> Leases:
+    return AccountedLeases(leases)
+
+
+def behind_none(leases: Leases, source: Source) -> Leases:
+    return LeasesBehind(leases, [source], [0])
+
+
+def as_given(leases: Leases, source: Source) -> Leases:
+    return leases
+
+
+@pytest.mark.parametrize("wrapped", [as_given, accounted, behind_none])
 @pytest.mark.parametrize("others", [True, False])
 @pytest.mark.parametrize("content", [None, "good\n", b"\xff\n"])
 def test_a_reader_leaves_to_others_what_it_cannot_open(
-    tmp_path: Path, content: str | bytes | None, others: bool
+    tmp_path: Path, content: str | bytes | None, others: bool, wrapped: Callable[[Leases, Source], Leases]
 ) -> None:
     path = tmp_path / "a.txt"
     lease = Lease(0, Split(0, str(path), 0, 5))
@@ -143,7 +160,25 @@ def test_a_reader_leaves_to_others_what_it_cannot_open(
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     leases, undelivered = Given(others), UndeliveredPositions()
     source = TextLines(str(path))
-    found = [value["text"] for _, value, _ in read_lease(source, lease, leases, undelivered, "skip")]
+    found = [value["text"] for _, value, _ in read_lease(source, lease, wrapped(leases, source), undelivered, "skip")]
     assert found == (["good"] if content == "good\n" else [])
     assert len(leases.elsewhere_told) == (content is None)
     assert leases.lengths == ([] if content is None and others else [len(found)])
+
+
+def test_nothing_is_missing_of_a_lease_that_is_left_to_others() -> None:
+    lease = Lease(0, Split(0, elements=3))
+
+    class One(Given):
+        def take(self, branch: int = 0) -> Lease | None:
+            return None if self.elsewhere_told else lease
+
+    for others in (True, False):
+        leases = AccountedLeases(One(others))
+        assert leases.take() == lease
+        assert leases.elsewhere(lease, BadElement("a source", "split 0", "no such file")) == others
+        if others:
+            assert leases.unmentioned() == {}
+        else:
+            with pytest.raises(PecanError, match="neither delivered nor left out"):
+                leases.unmentioned()
