@@ -33,12 +33,19 @@ def ordering(pipe: pecan.PecanPipeline, mode: Mode = "cost", elements: int = ELE
 
 def measured_order(pipe: pecan.PecanPipeline, mode: Mode = "cost", *, moved: str) -> StretchOrder:
     """What became of the only stretch of a pipeline, sampled again while other load hid the gain of moving `moved`."""
-    for _ in range(TRIES):
-        found = order(pipe, mode, FEW if mode == "paper" else ELEMENTS)
-        assert not found.adopted.changed or mode == "paper" or (found.measured is not None and found.measured.faster)
-        if any(move.name == moved for move in found.adopted.moves):
-            break
+    (found,) = measured_ordering(pipe, mode, moved=moved).stretches
     return found
+
+
+def measured_ordering(pipe: pecan.PecanPipeline, mode: Mode = "cost", *, moved: str, told: str = "") -> Ordering:
+    """The same, with what is told of the whole, or sampled again while it does not tell of `told`."""
+    for _ in range(TRIES):
+        whole = ordering(pipe, mode, FEW if mode == "paper" else ELEMENTS)
+        (found,) = whole.stretches
+        assert not found.adopted.changed or mode == "paper" or (found.measured is not None and found.measured.faster)
+        if any(move.name == moved for move in found.adopted.moves) and told in "\n".join(whole.notes):
+            break
+    return whole
 
 
 def images(**options: Any) -> pecan.PecanPipeline:

@@ -16,12 +16,12 @@ from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
 from tests.unit.sampled_orders import (
     ELEMENTS,
-    FEW,
     blur,
     half,
     images,
     large_photographs,
     measured_order,
+    measured_ordering,
     order,
     ordering,
     refusals,
@@ -52,10 +52,12 @@ def test_what_the_decoder_can_take_over_is_brought_to_it_and_measured(photograph
     pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(photographs))
     for op in (pecan.images.Decode(), pecan.images.RandomCrop((0.5, 1.0)), flip, pecan.images.Resize(96, 96)):
         pipe = pipe.map(op, on="image")
-    found = measured_order(pipe, moved="Resize")
+    rule = "decode+random_crop+resize"
+    whole = measured_ordering(pipe, moved="Resize", told=rule)
+    (found,) = whole.stretches
     assert found.adopted.order == ("Decode", "RandomCrop", "Resize", "flip")
     assert found.measured is not None and found.measured.faster
-    assert any("decode+random_crop+resize" in note for note in ordering(pipe, elements=FEW).notes)
+    assert any(rule in note for note in whole.notes)
 
 
 def test_a_form_that_the_best_order_would_change_does_not_end_the_search_for_what_the_decoder_takes_over(

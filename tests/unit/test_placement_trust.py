@@ -23,10 +23,11 @@ from tests.unit.plants import Meter, Plant, drive
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_ends_near_the_cheapest_deployment_whatever_happens(kind: str) -> None:
+@pytest.mark.parametrize(("count", "near"), [(1, 1), pytest.param(3, 2, marks=pytest.mark.slow)])
+def test_it_ends_near_the_cheapest_deployment_whatever_happens(kind: str, count: int, near: int) -> None:
     """A short form of benchmarks/hiccups.py."""
-    found = [run(job) for job in jobs([kind], 3, seed=100)]
-    assert sum(one.excess <= NEAR for one in found) >= 2, found
+    found = [run(job) for job in jobs([kind], count, seed=100)]
+    assert sum(one.excess <= NEAR for one in found) >= near, found
     assert max(one.excess for one in found) <= FAR, found
 
 
