@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check test test-all lint docs bench simulate-job fuzz chaos
+.PHONY: demo check test test-all lint docs bench simulate-job fuzz chaos mutate
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/resnet50.py --step-time 0.05
@@ -53,6 +53,13 @@ chaos: $(VENV)/ready
 # Damaged files of all formats, read by us and by reference readers: docs/reliability.md, "Bad input".
 fuzz: $(VENV)/ready
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+MUTATE ?=
+
+# Small changes to the code, drawn at random, and the share of them that the tests without a cluster notice: about half a
+# minute each on two cores.  `make mutate MUTATE="--count 30 --seed 7"`.
+mutate: $(VENV)/ready
+	$(BIN)/python -m tests.mutation $(MUTATE)
 
 BENCH ?=
 

@@ -69,8 +69,8 @@ class EmptyWorker(PreprocessingWorker):
         for number in range(batches):
             slot = self._process._slots.acquire(nbytes)
             memory = np.frombuffer(slot.buffer, np.uint8)[:nbytes]
-            if slot.number not in written:
-                written.add(slot.number)
+            if memory.ctypes.data not in written:
+                written.add(memory.ctypes.data)
                 memory[:] = photograph(nbytes) if shrinks else noise(nbytes)
             spans = {(0, 0, 0): [(number << 32, (number + 1) << 32)]}
             self._process._outbox.put(Produced({"x": memory}, spans, 1, 0, slot=slot), None)

@@ -27,7 +27,7 @@ from pecan_ray.engines.entry_format import EntryReader
 from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python import PythonEngine
-from pecan_ray.engines.python.chain import complete_call
+from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.slots import HeapSlot, HeapSlots
 from pecan_ray.errors import OpError, PlanError

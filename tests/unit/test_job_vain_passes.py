@@ -125,7 +125,7 @@ def test_a_filter_that_draws_may_keep_nothing_for_some_passes() -> None:
 def test_what_is_left_out_with_a_lost_worker_is_no_empty_pass() -> None:
     rig, (lost, other) = rig_of(replace(ENDLESS, visitation="at_most_once"), workers=2)
     (lease,) = rig.take(lost)
-    rig.handle(events.WorkerLost(lost, "it died"))
+    rig.handle(events.WorkerLost(lost, "process"))
     rig.report(settled=(lost,))
     for _ in range(4 * SPLITS):
         drop(rig, other, rig.take(other)[0])
