@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pecan_ray as pecan
+from pecan_ray.integrations.passes import Passes
 from tests.parity.ours import Pipe
 from tests.parity.seen import Batch, Pass, batch_of
 from tests.parity.trainers import hugging_face_train, keras_fit, lightning_fit
@@ -137,6 +139,12 @@ class TfDataset(Iterated):
 
     def again(self) -> Any:
         return self.data
+
+    def close(self) -> None:
+        """End the job here, since a `tf.data.Dataset` has no `close`: a user's ends with the program."""
+        for one in gc.get_objects():
+            if type(one) is Passes and one._what == f"{self.pipe.name}.to_tf_dataset()":
+                one.close()
 
 
 @dataclass

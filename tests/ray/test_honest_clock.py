@@ -71,7 +71,8 @@ def test_the_cpu_of_an_operator_is_named() -> None:
     report = reported(arrays(600), burn)
     found, seconds = behind_the_start(report), report.time
     assert (found.kind, found.operator) == ("operator", "burn"), (found, report.workers)
-    assert "the CPU, by operator burn" in found.text and 0 < found.gain < 1
+    busy = ("the CPU, by operator burn", "Python's lock, held by operator burn")  # with two threads it is the lock
+    assert found.text.startswith(busy) and 0 < found.gain < 1, found
     assert report.epochs == 2 and report.batches == 120
     assert 0 < seconds.first_batch_s < seconds.total_s and seconds.controller_s > 0
     assert seconds.waited_s > seconds.trained_s
