@@ -260,8 +260,8 @@ def _warnings(profile: ExecutionProfile) -> dict[str, str]:
         if names and not point.refresh:
             what = "operators " + ", ".join(map(repr, names)) if len(names) > 1 else f"operator {names[0]!r}"
             found[point.name] = (
-                f"autocache point {point.name!r} stands behind the random {what}: what is kept there is the same in "
-                "every epoch; move it before, or renew a share of it in each epoch: autocache(refresh=0.2)."
+                f"Warning: autocache point {point.name!r} stands behind the random {what}: what is kept there is the "
+                "same in every epoch; move it before, or renew a share of it in each epoch: autocache(refresh=0.2)."
             )
     return found
 

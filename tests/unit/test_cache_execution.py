@@ -282,7 +282,7 @@ def test_points_behind_random_operators_are_warned_of() -> None:
     points = (CachePoint("early", "decode"), CachePoint("mid", "flip"), CachePoint("late", "jitter"))
     choice = choose_execution(ExecutionProfile(SourceCost(1, 1), ops, points, elements=1), StoreModel(per_byte_s=100))
     assert choice.mode == "compute", "the next store may be faster: it is said in any case"
-    assert [warning.split(":")[0] for warning in choice.warnings] == [
+    assert [warning.split(": ")[1] for warning in choice.warnings] == [
         "autocache point 'mid' stands behind the random operator 'flip'",
         "autocache point 'late' stands behind the random operators 'flip', 'jitter'",
     ]
