@@ -56,7 +56,7 @@ PASSES = (
     Habit(
         "three looks at the first batches of a validation set",
         looks.passes(LONG, 2, 2, 2),
-        "the same batches each time",
+        'the same batches each time (on workers with `order="strict"`)',
         {"equal orders": "aaa"},
         on_workers=("to_torch", "to_tf_dataset", "Lightning", "Ray Train"),
         without=KEEPS_ITERATOR,
