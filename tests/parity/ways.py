@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ WORKER: Mapping[str, Any] = {"workers": pecan.Workers(local=1), "order": "strict
 
 
 @dataclass
-class Loader:
+class Loader(ABC):
     """A pipeline that is iterated over in one way."""
 
     pipe: Pipe
@@ -29,24 +30,24 @@ class Loader:
     steps: int | None = None
     """Batches of a pass, for libraries that must be told; None: they are known."""
 
+    @abstractmethod
     def run(self, *most: int | None) -> list[Pass]:
         """Begin a pass for each, and leave it behind so many batches; None: at its end."""
-        raise NotImplementedError
 
     def epochs(self, count: int) -> list[Pass]:
         """Return so many passes as this way says several epochs."""
         return self.run(*[None] * count)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most ways end their job with the loop
         """End the job."""
 
 
 class Iterated(Loader):
     """What is iterated over in `for` loops."""
 
+    @abstractmethod
     def again(self) -> Any:
         """Return what a `for` loop takes for one pass."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Batch]:
         return map(batch_of, self.again())
