@@ -1,0 +1,167 @@
+"""How far an exchange moves a result, compared with what the exchanged operators do to it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pecan_ray.reorder.relative_bound import BOUND, moved, names_things, step_of
+
+Array = npt.NDArray[Any]
+
+
+def picture(side: int = 96, seed: int = 0) -> Array:
+    """Smooth shapes with edges."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:side, 0:side] / side
+    waves = sum(np.sin(2 * np.pi * (a * x + b * y + c)) for a, b, c in rng.uniform(0, 4, (6, 3)))
+    found = 128 + 20 * np.stack([waves, np.roll(waves, 9, 0), (x > 0.4) * 4.0 - 2], axis=-1)
+    return np.asarray(np.clip(found, 0, 255).astype(np.uint8))
+
+
+def small(image: Array) -> Array:
+    """Halve the sides by means of four."""
+    parts = [image[top::2, left::2].astype(np.float64) for top in (0, 1) for left in (0, 1)]
+    mean = np.asarray(sum(parts)) / 4
+    return np.asarray(np.rint(mean).astype(image.dtype) if image.dtype.kind == "u" else mean.astype(image.dtype))
+
+
+def brighter(image: Array) -> Array:
+    return np.asarray(np.clip(image * 1.3, 0, 255).astype(np.uint8))
+
+
+def blurred(image: Array) -> Array:
+    given = image.astype(np.float64)
+    shifted = [np.roll(given, (a, b), (0, 1)) for a in range(-2, 3) for b in range(-2, 3)]
+    made = np.mean(shifted, axis=0)
+    return np.asarray(np.rint(made).astype(image.dtype) if image.dtype.kind == "u" else made.astype(image.dtype))
+
+
+def noisy(image: Array) -> Array:
+    noise = np.random.default_rng(3).normal(0, 12, image.shape)
+    return np.asarray(np.clip(image + noise, 0, 255).astype(np.uint8))
+
+
+def as_floats(image: Array) -> Array:
+    return image.astype(np.float32) / np.float32(255)
+
+
+def boxed(image: Array) -> Array:
+    """Blacken 16 x 16 pixels at a place in pixels."""
+    made = image.copy()
+    made[10:26, 12:28] = 0
+    return made
+
+
+def exchange(op: Any, image: Array, other: Any = small) -> Any:
+    """What an exchange of an operator and one behind it moves."""
+    user, exchanged, without = other(op(image)), op(other(image)), other(image)
+    return moved(user, exchanged, [without], step_of([image], [user]))
+
+
+@pytest.mark.parametrize("op", [brighter, lambda image: 255 - image, lambda image: image[:, ::-1]])
+def test_what_commutes_up_to_little_passes(op: Any) -> None:
+    for seed in range(4):
+        assert exchange(op, picture(seed=seed)).excess < 0.5
+
+
+@pytest.mark.parametrize("op", [blurred, noisy, boxed])
+def test_what_becomes_several_times_as_strong_or_lies_elsewhere_does_not(op: Any) -> None:
+    for seed in range(4):
+        assert exchange(op, picture(seed=seed)).excess > 1.5
+
+
+def test_rounding_to_eight_bits_at_another_place_is_equal() -> None:
+    found = exchange(as_floats, picture())
+    assert found.share == 0.0 and not found.refused
+
+
+def test_another_unit_hides_no_blur() -> None:
+    plain = exchange(lambda image: blurred(image.astype(np.float32)), picture())
+    scaled = exchange(lambda image: blurred(as_floats(image)), picture())
+    assert scaled.refused and plain.refused
+    assert scaled.share == pytest.approx(plain.share, rel=0.2)
+
+
+def test_a_difference_where_the_operators_do_nothing_never_passes() -> None:
+    user = picture(64) // np.uint8(2)
+    elsewhere = user.copy()
+    elsewhere[40:60, 40:60] += np.uint8(10)
+    found = moved(user, elsewhere, [user.copy()], step=1.0)
+    assert math.isinf(found.local) and found.refused and "does nothing" in found.told()
+
+
+def test_a_block_that_is_another_one_is_not_hidden_by_the_rest() -> None:
+    user = picture(64) // np.uint8(2) + np.uint8(100)
+    without = user - np.uint8(90)
+    without[:8, :8] += np.uint8(88)  # what the operator does there is little
+    exchanged = user.copy()
+    exchanged[:8, :8] -= np.uint8(20)
+    found = moved(user, exchanged, [without], step=0.0)
+    assert found.share < BOUND / 10 and found.refused
+
+
+def test_of_both_operators_the_one_that_does_less_counts() -> None:
+    image = picture()
+    user, exchanged = blurred(brighter(image)), brighter(blurred(image))
+    least = moved(user, exchanged, [blurred(image), brighter(image)])
+    assert least.share >= moved(user, exchanged, [brighter(image)]).share
+    assert least.share >= moved(user, exchanged, [blurred(image)]).share
+
+
+def test_without_anything_to_compare_with_results_are_equal_or_refused() -> None:
+    image = picture()
+    assert not moved(image, image.copy(), [None]).refused
+    assert moved(image, image + np.uint8(5), [None, small(image)]).refused
+
+
+@pytest.mark.parametrize(
+    ("user", "other"),
+    [
+        (np.array([3, 1, 2]), np.array([3, 1, 1])),
+        (np.array([[10.0, 20.0, 30.0, 40.0]]), np.array([[10.0, 20.5, 30.0, 40.0]])),
+        (np.arange(640, dtype=np.uint8) % 5, np.arange(640, dtype=np.uint8) % 4),
+        (np.arange(900), np.arange(900)[::-1].copy()),
+        (np.array(["a", "b"]), np.array(["a", "c"])),
+    ],
+)
+def test_labels_boxes_classes_and_words_are_equal_or_refused(user: Array, other: Array) -> None:
+    assert not moved(user, user.copy(), []).refused
+    assert moved(user, other, [np.zeros_like(user)], step=10.0).refused
+
+
+def test_small_floats_may_be_rounded() -> None:
+    assert not moved(np.array([1.0, 200.0]), np.array([1.0 + 1e-6, 200.0]), []).refused
+
+
+def test_another_form_is_refused() -> None:
+    image = picture()
+    assert "uint8[48, 48, 3]" in moved(image, small(image), [image]).told()
+    assert moved(image, image.astype(np.float32), [image]).refused
+
+
+def test_no_number_stays_no_number() -> None:
+    user = np.linspace(0, 1, 200)
+    user[3] = np.nan
+    assert not moved(user, user.copy(), []).refused
+    assert moved(user, np.nan_to_num(user), [np.zeros_like(user)]).refused
+
+
+def test_a_sound_is_looked_at_by_segments() -> None:
+    sound = np.sin(np.arange(16_000) / 20).astype(np.float32)
+    quieter = sound * np.float32(0.5)
+    elsewhere = quieter.copy()
+    elsewhere[8000:8400] = 0
+    found = moved(quieter, elsewhere, [sound])
+    assert found.share < BOUND and found.refused
+
+
+def test_amounts_and_names() -> None:
+    assert not names_things(picture())
+    assert names_things(np.arange(10.0)) and names_things(np.arange(1000)) and names_things(np.ones((40, 40), bool))
+    assert step_of([picture().astype(np.float32)], [picture()]) == 0.0
+    assert step_of([np.arange(256, dtype=np.uint8)], [np.arange(256) / 255]) == pytest.approx(1 / 255)
