@@ -16,6 +16,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.pooled_jobs import naturals, pooled_job
 from pecan_ray.job.sharing import PoolBid, Sharing
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.placement.evidence import KEPT, pooled
@@ -23,7 +24,6 @@ from pecan_ray.placement.pool import Demand, Worth, indispensable
 from pecan_ray.plan.windows import Deployment, Window
 from pecan_ray.simulator.contention import pace
 from pecan_ray.simulator.random_workloads import draw
-from pecan_ray.simulator.shared_pool import naturals, pooled_job
 from pecan_ray.simulator.workload import Workload
 
 ROUND_S = 5.0

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from statistics import fmean
 
-from pecan_ray.simulator.shared_pool import RULES, distribute, jobs_of
+from benchmarks.pooled_jobs import RULES, distribute, jobs_of
 
 ORDERS = range(5)
 """Orders of arrival, of which the mean and the worst are told."""

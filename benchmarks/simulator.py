@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from pecan_ray.simulator import PoolRule, SimulatedJob, Simulation, placement
-from pecan_ray.simulator.experiments import client_of
+from pecan_ray.simulator.client import client_of
 from pecan_ray.simulator.random_workloads import draw
 from pecan_ray.simulator.workload import changed
 

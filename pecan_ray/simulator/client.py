@@ -36,6 +36,21 @@ LIVE = ClientRule()
 RELEASED = ClientRule(window_s=None, discard=150, pauses=False, corrects=False, counts_draining=True)
 """The client of Cachew and Pecan: 150 batches are thrown away after each change (Cachew §4.3)."""
 
+X = 500
+"""Batches of a window of the papers' client (Pecan §5.1)."""
+T = 0.03
+"""Share by which a batch time must change to count as changed (Pecan §5.1)."""
+
+
+def released(window: int = X) -> ClientRule:
+    """Return the client of the papers, with windows of a given length."""
+    return replace(RELEASED, window_batches=window)
+
+
+def client_of(mode: str, window: int = X) -> ClientRule:
+    """Return the client that a mode is run with: the papers' with theirs, ours with our own."""
+    return LIVE if mode == "auto" else released(window)
+
 
 class SimulatedMeter:
     """Cuts the totals of a job's simulated clients into windows."""

@@ -11,17 +11,19 @@ from pecan_ray.errors import PlanError
 from pecan_ray.placement import MODES
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator import what_if
+from pecan_ray.simulator.client import client_of
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.drivers import placement
-from pecan_ray.simulator.experiments import AFTER, client_of, mean
 from pecan_ray.simulator.job import SimulatedJob
-from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.outcome import Outcome, mean
 from pecan_ray.simulator.run_profile import from_json
 from pecan_ray.simulator.workload import Workload, load, names
 
 SIMULATE_HELP = (
     "run a workload under a placement policy in the simulator, or ask what other workers would have done for a run"
 )
+AFTER = 9000
+"""Batches after convergence over which the pace is measured: two host loops of ResNet50 at least."""
 TUNE_HELP = "search good settings of a placement policy in the simulator"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.job import SimulatedJobState, Snapshot, Turn
@@ -92,3 +94,8 @@ def paid(workload: Workload, until: Snapshot) -> float:
         return 0.0
     per_hour = workload.epoch_cost(3600.0 / workload.batches_per_epoch, until.remote_seconds / until.seconds)
     return per_hour * until.seconds / 3600
+
+
+def mean(outcomes: Sequence[Outcome], value: Callable[[Outcome], float]) -> float:
+    """Return the mean of a quantity over runs."""
+    return fmean(value(outcome) for outcome in outcomes)

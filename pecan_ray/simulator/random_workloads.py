@@ -15,9 +15,9 @@ import numpy as np
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
+from pecan_ray.simulator.client import client_of
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.drivers import placement
-from pecan_ray.simulator.experiments import client_of
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.noise import generator
 from pecan_ray.simulator.steady import Evaluator

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
-from pecan_ray.simulator.client import LIVE, ClientRule
+from pecan_ray.simulator.client import LIVE, ClientRule, T, X, released
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.drivers import placement
-from pecan_ray.simulator.experiments import T, X, released
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.random_workloads import AFTER, TUNED, draw

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pecan_ray as pecan
+from benchmarks.reproduction.cachew_caching import BATCH, IMAGES, experiment
+from benchmarks.reproduction.reported_caches import CACHEW_8
 from pecan_ray.cache import (
     CachePoint,
     DeliveryCost,
@@ -24,8 +26,6 @@ from pecan_ray.cache import (
 from pecan_ray.cache.execution import ExecutionPlace, shared_seconds
 from pecan_ray.cache.execution_profile import LOCKED_BYTES
 from pecan_ray.errors import PlanError
-from pecan_ray.simulator.paper.cachew_caching import BATCH, IMAGES, experiment
-from pecan_ray.simulator.paper.reported_caches import CACHEW_8
 from tests.long_form import examples
 
 

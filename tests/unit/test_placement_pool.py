@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.pooled_jobs import distribute, jobs_of
 from pecan_ray.errors import PlanError
 from pecan_ray.placement.evidence import pooled
 from pecan_ray.placement.pool import (
@@ -24,7 +25,6 @@ from pecan_ray.placement.pool import (
     slowness_of,
 )
 from pecan_ray.plan.windows import Deployment, Window
-from pecan_ray.simulator.shared_pool import distribute, jobs_of
 from tests.long_form import examples
 
 

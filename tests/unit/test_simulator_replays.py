@@ -9,14 +9,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from benchmarks.reproduction import authors_logs, cachew_figures, pecan_text
+from benchmarks.reproduction.experiments import SETUPS, run_mode, run_setup
+from benchmarks.reproduction.pecan_figures import final_remote, run_figure6, stages
+from benchmarks.reproduction.reported import CONFIGURATIONS, FITTED, PECAN
+from benchmarks.reproduction.tables import Comparison, Section, comparison_table, misses, summary
 from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
 from pecan_ray.placement import MODES, AutoPlacement
 from pecan_ray.plan.windows import Deployment, Window
-from pecan_ray.simulator.experiments import SETUPS, mean, run_mode, run_setup
-from pecan_ray.simulator.paper import authors_logs, cachew_figures, pecan_text
-from pecan_ray.simulator.paper.pecan_figures import final_remote, run_figure6, stages
-from pecan_ray.simulator.paper.reported import CONFIGURATIONS, FITTED, PECAN
-from pecan_ray.simulator.paper.tables import Comparison, Section, comparison_table, misses, summary
+from pecan_ray.simulator.outcome import mean
 from pecan_ray.simulator.random_workloads import FAMILIES, TUNED, draw, judge, score
 from pecan_ray.simulator.steady import Evaluator
 from pecan_ray.simulator.workload import changed, load

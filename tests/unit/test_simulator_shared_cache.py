@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.cache import AllocationPolicy, ClusterResources
-from pecan_ray.errors import PlanError
-from pecan_ray.simulator.paper import cachew_caching, quiver_figures, reproduce_caches, silod_figures
-from pecan_ray.simulator.paper.reported_caches import (
+from benchmarks.reproduction import cachew_caching, quiver_figures, reproduce_caches, silod_figures
+from benchmarks.reproduction.reported_caches import (
     CACHEW_8,
     QUIVER_DATASETS,
     QUIVER_TABLE3,
@@ -21,7 +19,9 @@ from pecan_ray.simulator.paper.reported_caches import (
     SILOD_TABLE6,
     SYSTEMS,
 )
-from pecan_ray.simulator.paper.tables import Comparison, Section
+from benchmarks.reproduction.tables import Comparison, Section
+from pecan_ray.cache import AllocationPolicy, ClusterResources
+from pecan_ray.errors import PlanError
 from pecan_ray.simulator.shared_cache import SILOD, CacheRun, GpuSchedule, ReadingJob, simulate_cache
 from tests.long_form import examples
 

@@ -6,23 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from pecan_ray.placement import AutoPlacement
-from pecan_ray.simulator.cluster import simulate
-from pecan_ray.simulator.experiments import (
-    SEEDS,
-    SETUPS,
-    T,
-    X,
-    epoch_seconds,
-    mean,
-    released,
-    run_mode,
-    run_setup,
-)
-from pecan_ray.simulator.job import SimulatedJob, Turn
-from pecan_ray.simulator.markdown import table
-from pecan_ray.simulator.outcome import Outcome
-from pecan_ray.simulator.paper.reported import (
+from benchmarks.reproduction.experiments import SEEDS, SETUPS, epoch_seconds, run_mode, run_setup
+from benchmarks.reproduction.reported import (
     CONFIGURATIONS,
     FIGURE7,
     FITTED,
@@ -31,7 +16,13 @@ from pecan_ray.simulator.paper.reported import (
     TABLE4,
     TRANSFERRED,
 )
-from pecan_ray.simulator.paper.tables import Comparison, Section, Status, comparison_table
+from benchmarks.reproduction.tables import Comparison, Section, Status, comparison_table
+from pecan_ray.placement import AutoPlacement
+from pecan_ray.simulator.client import T, X, released
+from pecan_ray.simulator.cluster import simulate
+from pecan_ray.simulator.job import SimulatedJob, Turn
+from pecan_ray.simulator.markdown import table
+from pecan_ray.simulator.outcome import Outcome, mean
 from pecan_ray.simulator.workload import Workload, load
 
 Runs = Mapping[tuple[str, str], Sequence[Outcome]]

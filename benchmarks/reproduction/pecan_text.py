@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
-from pecan_ray.simulator.experiments import X, mean
-from pecan_ray.simulator.markdown import table
-from pecan_ray.simulator.outcome import Outcome
-from pecan_ray.simulator.paper.reported import (
+from benchmarks.reproduction.reported import (
     AVERAGES,
     EPOCHS_TO_CONVERGE,
     FASTER_THAN_CACHEW,
@@ -19,7 +16,10 @@ from pecan_ray.simulator.paper.reported import (
     SOONER_WITH_AUTOORDER,
     WORKER_COST_SAVED,
 )
-from pecan_ray.simulator.paper.tables import Comparison, Section, Status, comparison_table
+from benchmarks.reproduction.tables import Comparison, Section, Status, comparison_table
+from pecan_ray.simulator.client import X
+from pecan_ray.simulator.markdown import table
+from pecan_ray.simulator.outcome import Outcome, mean
 from pecan_ray.simulator.workload import load
 
 Bars = Mapping[tuple[str, str], Sequence[Outcome]]

@@ -14,12 +14,12 @@ from statistics import fmean
 
 import numpy as np
 
+from benchmarks.reproduction.reported_caches import QUIVER_DATASETS, QUIVER_FIGURE6, QUIVER_TABLE3
+from benchmarks.reproduction.tables import Comparison, Section, comparison_table
 from pecan_ray.cache import JobDemand, ProbedJob, SubstitutionSampler, choose_caching
 from pecan_ray.cache.allocation_rivals import lru_hits
 from pecan_ray.cache.division import Demands
 from pecan_ray.simulator.markdown import table
-from pecan_ray.simulator.paper.reported_caches import QUIVER_DATASETS, QUIVER_FIGURE6, QUIVER_TABLE3
-from pecan_ray.simulator.paper.tables import Comparison, Section, comparison_table
 
 # The data that samplers go through.
 ITEMS, CHUNKS, BATCH = 10_000, 10, 50

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from benchmarks.reproduction.reported_caches import CACHEW_8
+from benchmarks.reproduction.tables import Comparison, Section, Status, comparison_table
 from pecan_ray.cache import (
     CachePoint,
     ExecutionMode,
@@ -13,8 +15,6 @@ from pecan_ray.cache import (
     StoreModel,
     choose_execution,
 )
-from pecan_ray.simulator.paper.reported_caches import CACHEW_8
-from pecan_ray.simulator.paper.tables import Comparison, Section, Status, comparison_table
 
 # Cachew §6.3 and the authors' experiment: ImageNet in 400 files, elements made 2.5 times as large, then a sleep.
 BYTES, FILES, BATCH = 56e9, 400, 900

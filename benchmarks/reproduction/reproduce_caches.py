@@ -1,6 +1,6 @@
 """Runs what docs/reproduction.md reports of caches, and writes that part of the page and its picture.
 
-    python -m pecan_ray.simulator.paper.reproduce_caches --out docs/ [--seeds 2]
+    python -m benchmarks.reproduction.reproduce_caches --out docs/ [--seeds 2]
 
 The rest of the page stays as it is: of placement it is [reproduce](reproduce.py)'s, and what was measured live, behind
 the caches, was written by hand.  Seeds are fixed.
@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.reproduction import cachew_caching, pictures, quiver_figures, silod_figures
+from benchmarks.reproduction.reported_caches import QUIVER_FIGURE6
+from benchmarks.reproduction.tables import Section, counted, misses
 from pecan_ray.simulator import plots
-from pecan_ray.simulator.paper import cachew_caching, quiver_figures, silod_figures
-from pecan_ray.simulator.paper.reported_caches import QUIVER_FIGURE6
-from pecan_ray.simulator.paper.tables import Section, counted, misses
 
 PAGE, FIGURES, PICTURE = "reproduction.md", "reproduction", "quiver-figure6"
 TITLE = "## Caches: SiloD, Quiver, Cachew"
@@ -27,7 +27,7 @@ HEAD = """{title}
 
 What the papers report of caches and of the pipe to remote storage, and what `pecan_ray.cache` does in a simulation of
 their clusters ([shared_cache](../pecan_ray/simulator/shared_cache.py): jobs read at constant speeds between events, and
-the policies of `allocate` decide at each event). Made by `python -m pecan_ray.simulator.paper.reproduce_caches --out
+the policies of `allocate` decide at each event). Made by `python -m benchmarks.reproduction.reproduce_caches --out
 docs/`. *Fitted* is what a parameter was set by, all else is *predicted*.
 
 - {near} predictions within {share:.0%}; {fitted} fitted rows
@@ -102,7 +102,7 @@ def draw(runs: quiver_figures.QuiverRuns, folder: Path) -> None:
     points: dict[str, dict[float, float]] = {}
     for (system, size), value in QUIVER_FIGURE6.items():
         points.setdefault(system, {})[size] = value
-    figure = plots.draw_sizes(
+    figure = pictures.draw_sizes(
         "Three datasets, four jobs on each", {"Quiver": runs.quiver, "LRU": runs.lru}, points, "speed-up", "GB of cache"
     )
     plots.save(figure, folder / PICTURE)
@@ -110,7 +110,7 @@ def draw(runs: quiver_figures.QuiverRuns, folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, draw, write."""
-    parser = argparse.ArgumentParser(prog="python -m pecan_ray.simulator.paper.reproduce_caches", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduction.reproduce_caches", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of reproduction.md")
     parser.add_argument("--seeds", type=int, default=2, help="runs of large clusters; 0: leave them out")
     options = parser.parse_args(arguments)

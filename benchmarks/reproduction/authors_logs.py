@@ -15,12 +15,13 @@ from statistics import fmean
 
 import numpy as np
 
+from benchmarks.reproduction.experiments import SEEDS, repeat
+from benchmarks.reproduction.tables import Comparison, Section, Status, comparison_table
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Deployment, Window
-from pecan_ray.simulator.experiments import SEEDS, X, released, repeat
+from pecan_ray.simulator.client import X, released
 from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.outcome import Outcome
-from pecan_ray.simulator.paper.tables import Comparison, Section, Status, comparison_table
 from pecan_ray.simulator.workload import changed, load
 
 TRACES = ("resnet_pecan", "resnet_cachew", "retina_pecan")
@@ -72,7 +73,7 @@ class ReplayedWindow:
 
 def load_trace(name: str) -> Trace:
     """Read a trace of the package."""
-    text = (resources.files("pecan_ray.simulator.paper") / "traces" / f"{name}.json").read_text()
+    text = (resources.files("benchmarks.reproduction") / "traces" / f"{name}.json").read_text()
     entry = json.loads(text)
     windows = tuple((Deployment(local, remote), ms / 1000) for local, remote, ms in entry.pop("windows"))
     return Trace(name=name, final=Deployment(*entry.pop("final")), windows=windows, **entry)

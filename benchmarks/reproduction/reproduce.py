@@ -2,7 +2,7 @@
 
 The part of caches is [reproduce_caches](reproduce_caches.py)'s, and stays as it is.
 
-    python -m pecan_ray.simulator.paper.reproduce --out docs/ [--seeds 20] [--workloads 200]
+    python -m benchmarks.reproduction.reproduce --out docs/ [--seeds 20] [--workloads 200]
 
 Seeds are fixed: the same version writes the same page.
 """
@@ -16,22 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.reproduction import authors_logs, cachew_figures, pecan_figures, pecan_text, pictures
+from benchmarks.reproduction.judgement import judgement, run_judgement
+from benchmarks.reproduction.reported import CACHEW_6A, CONFIGURATIONS, PECAN, TABLE4
+from benchmarks.reproduction.reproduce_caches import FIGURES, PAGE, split_page
+from benchmarks.reproduction.tables import Section, misses, summary
 from pecan_ray.simulator import plots
-from pecan_ray.simulator.experiments import mean
 from pecan_ray.simulator.markdown import table
-from pecan_ray.simulator.outcome import Outcome
-from pecan_ray.simulator.paper import authors_logs, cachew_figures, pecan_figures, pecan_text
-from pecan_ray.simulator.paper.judgement import judgement, run_judgement
-from pecan_ray.simulator.paper.reported import CACHEW_6A, CONFIGURATIONS, PECAN, TABLE4
-from pecan_ray.simulator.paper.reproduce_caches import FIGURES, PAGE, split_page
-from pecan_ray.simulator.paper.tables import Section, misses, summary
+from pecan_ray.simulator.outcome import Outcome, mean
 from pecan_ray.simulator.random_workloads import NEAR, JudgedRun
 from pecan_ray.simulator.workload import load, names, parameters, units
 
 HEAD = """# Reproduction
 
 What the papers report of scaling and placement, and what our policies do in the simulator. Made by
-`python -m pecan_ray.simulator.paper.reproduce --out docs/`; seeds are fixed. What they report of caches stands
+`python -m benchmarks.reproduction.reproduce --out docs/`; seeds are fixed. What they report of caches stands
 [below](#caches-silod-quiver-cachew), and beside tf.data service's figures [what was measured
 live](#measured-live-tfdata-service).
 
@@ -129,7 +128,7 @@ def parameter_block(name: str) -> str:
 def draw_everything(runs: Everything, folder: Path) -> None:
     """Write all pictures."""
     for name in dict.fromkeys(workload for workload, _ in runs.figure6):
-        plots.save(plots.draw_costs(load(name).title, cost_bars(name, runs.figure6)), folder / f"figure6-{name}")
+        plots.save(pictures.draw_costs(load(name).title, cost_bars(name, runs.figure6)), folder / f"figure6-{name}")
     cells = {
         cell: (
             paper,
@@ -140,7 +139,7 @@ def draw_everything(runs: Everything, folder: Path) -> None:
         )
         for cell, paper in TABLE4.items()
     }
-    plots.save(plots.draw_grid("ResNet50 v2-8 over T and X", cells), folder / "table4")
+    plots.save(pictures.draw_grid("ResNet50 v2-8 over T and X", cells), folder / "table4")
     nearest = pecan_figures.nearest(runs.figure7)
     plots.save(plots.draw_path(nearest.timeline, "ResNet50 v2-8, both policies"), folder / "figure7")
     draw_cachew(runs.cachew, folder)
@@ -152,7 +151,7 @@ def draw_everything(runs: Everything, folder: Path) -> None:
         for mode in ("auto", "pecan")
         if family == "plain"
     }
-    plots.save(plots.draw_excess("Random workloads", excess, NEAR), folder / "random")
+    plots.save(pictures.draw_excess("Random workloads", excess, NEAR), folder / "random")
 
 
 def cost_bars(
@@ -178,7 +177,7 @@ def draw_cachew(runs: cachew_figures.CachewRuns, folder: Path) -> None:
         "Cachew": mean(runs.cachew, lambda run: float(run.final.remote)),
     }
     papers = {f"artifact, result {key}": {n: float(s) for n, s in points.items()} for key, points in CACHEW_6A.items()}
-    figure = plots.draw_curve("ResNet50 on four V100", papers, ours, marks, "seconds per epoch")
+    figure = pictures.draw_curve("ResNet50 on four V100", papers, ours, marks, "seconds per epoch")
     plots.save(figure, folder / "cachew-6a")
 
 
@@ -192,13 +191,13 @@ def draw_trace(name: str, runs: Sequence[Outcome], folder: Path) -> None:
         for ran, times in found.items()
         if not ran.local and ran.remote in paper
     }
-    figure = plots.draw_curve(name, {"authors' log": paper}, ours, {}, "ms per batch", log=True)
+    figure = pictures.draw_curve(name, {"authors' log": paper}, ours, {}, "ms per batch", log=True)
     plots.save(figure, folder / f"trace-{name}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, draw, write."""
-    parser = argparse.ArgumentParser(prog="python -m pecan_ray.simulator.paper.reproduce", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduction.reproduce", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of reproduction.md")
     parser.add_argument("--seeds", type=int, default=20, help="runs of each experiment")
     parser.add_argument("--workloads", type=int, default=200, help="random workloads of each family")

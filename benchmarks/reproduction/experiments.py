@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean
+from dataclasses import dataclass
 
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Deployment
-from pecan_ray.simulator.client import LIVE, RELEASED, ClientRule
+from pecan_ray.simulator.client import LIVE, ClientRule, T, X, client_of, released
 from pecan_ray.simulator.cluster import simulate
+from pecan_ray.simulator.command import AFTER
 from pecan_ray.simulator.drivers import Driver, FixedDeployment, placement
 from pecan_ray.simulator.job import SimulatedJob
-from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.outcome import Outcome, mean
 from pecan_ray.simulator.workload import Workload
 
-X = 500
-"""Batches of a window (Pecan §5.1)."""
-T = 0.03
-"""Share by which a batch time must change to count as changed (Pecan §5.1)."""
 SEEDS = tuple(range(20))
 MOST_BATCHES = 100_000
-AFTER = 9000
-"""Batches after convergence over which the pace is measured: two host loops of ResNet50 at least."""
 COLLOCATED = Deployment(1, 0)
 """tf.data in the trainer's process."""
 FASTFLOW = Deployment(2, 2)
@@ -50,16 +44,6 @@ SETUPS = {
 }
 """`pecan-cost` is the released AutoPlacement with its option that weighs costs, as the paper describes it and as its
 figures suggest; `pecan-code` is the same without, `pecan` is Algorithm 1 as printed."""
-
-
-def released(window: int = X) -> ClientRule:
-    """Return the client of the papers, with windows of a given length."""
-    return replace(RELEASED, window_batches=window)
-
-
-def client_of(mode: str, window: int = X) -> ClientRule:
-    """Return the client that a mode is run with: the papers' with theirs, ours with our own."""
-    return LIVE if mode == "auto" else released(window)
 
 
 def repeat(
@@ -126,11 +110,6 @@ def run_fixed(
     return repeat(
         workload, lambda: FixedDeployment(deployment), ordered=ordered, seeds=seeds, after=batches, client=released()
     )
-
-
-def mean(outcomes: Sequence[Outcome], value: Callable[[Outcome], float]) -> float:
-    """Return the mean of a quantity over runs."""
-    return fmean(value(outcome) for outcome in outcomes)
 
 
 def epoch_seconds(workload: Workload, outcomes: Sequence[Outcome]) -> float:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pecan_ray.simulator.experiments import mean
+from benchmarks.reproduction.reported import TABLE4
+from benchmarks.reproduction.tables import Section
 from pecan_ray.simulator.markdown import table
-from pecan_ray.simulator.outcome import Outcome
-from pecan_ray.simulator.paper.reported import TABLE4
-from pecan_ray.simulator.paper.tables import Section
+from pecan_ray.simulator.outcome import Outcome, mean
 from pecan_ray.simulator.random_workloads import (
     AFTER,
     DRAWN_LATER,

@@ -6,16 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
-from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
-from pecan_ray.plan.windows import Deployment
-from pecan_ray.simulator.cluster import Simulation
-from pecan_ray.simulator.drivers import RemoteOnly
-from pecan_ray.simulator.experiments import SEEDS, epoch_seconds, mean, released, repeat, run_fixed
-from pecan_ray.simulator.job import SimulatedJob
-from pecan_ray.simulator.markdown import table
-from pecan_ray.simulator.nodes import PoolRule
-from pecan_ray.simulator.outcome import Outcome
-from pecan_ray.simulator.paper.reported import (
+from benchmarks.reproduction.experiments import SEEDS, epoch_seconds, repeat, run_fixed
+from benchmarks.reproduction.reported import (
     CACHEW_6A,
     CACHEW_11,
     CACHEW_CHOICE,
@@ -24,7 +16,16 @@ from pecan_ray.simulator.paper.reported import (
     CACHEW_TIME_RATIO,
     HPA_CHOICE,
 )
-from pecan_ray.simulator.paper.tables import Comparison, Section, Status, comparison_table
+from benchmarks.reproduction.tables import Comparison, Section, Status, comparison_table
+from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
+from pecan_ray.plan.windows import Deployment
+from pecan_ray.simulator.client import released
+from pecan_ray.simulator.cluster import Simulation
+from pecan_ray.simulator.drivers import RemoteOnly
+from pecan_ray.simulator.job import SimulatedJob
+from pecan_ray.simulator.markdown import table
+from pecan_ray.simulator.nodes import PoolRule
+from pecan_ray.simulator.outcome import Outcome, mean
 from pecan_ray.simulator.workload import Workload, changed, load
 
 WINDOW = 100

@@ -8,9 +8,7 @@ from statistics import fmean
 
 import numpy as np
 
-from pecan_ray.cache import AllocationPolicy, ClusterResources, JobDemand, allocate
-from pecan_ray.simulator.markdown import table
-from pecan_ray.simulator.paper.reported_caches import (
+from benchmarks.reproduction.reported_caches import (
     DATASETS,
     MODELS,
     SILOD_CACHE_TABLE,
@@ -18,7 +16,9 @@ from pecan_ray.simulator.paper.reported_caches import (
     SILOD_TABLE6,
     SYSTEMS,
 )
-from pecan_ray.simulator.paper.tables import Comparison, Section, Status, comparison_table
+from benchmarks.reproduction.tables import Comparison, Section, Status, comparison_table
+from pecan_ray.cache import AllocationPolicy, ClusterResources, JobDemand, allocate
+from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.shared_cache import SILOD, CacheRun, GpuSchedule, ReadingJob, simulate_cache
 
 TERA = 2**40
