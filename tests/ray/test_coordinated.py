@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import signal
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +18,7 @@ import ray
 
 import pecan_ray as pecan
 from examples import coordinated_reads
-from pecan_ray.errors import ClusterError, PecanError
+from pecan_ray.errors import PecanError
 from tests.long_form import some_later
 from tests.ray.waiting import until
 from tests.ray.workers import kill, living_worker, lose
@@ -30,8 +26,6 @@ from tests.ray.workers import kill, living_worker, lose
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
 BOUNDARIES, SIZES = [30, 60], [8, 4, 2]
-HELD = 41
-"""Element of the sixth round of two ranks, with four in a batch: rank 1 waits for it."""
 
 
 def element(row: dict[str, Any]) -> dict[str, Any]:
@@ -111,6 +105,7 @@ def test_all_ranks_get_batches_of_one_bucket_and_one_worker_in_each_step_of_a_fi
     assert len(makers) == 2, f"only one worker made rounds: {makers}"
 
 
+@pytest.mark.slow
 def test_the_example_steps_on_one_bucket_at_a_time() -> None:
     ranks = begun(coordinated_reads.pipeline(), 2, "sentences")
     with ThreadPoolExecutor(2) as pool:
@@ -119,15 +114,6 @@ def test_the_example_steps_on_one_bucket_at_a_time() -> None:
     for row in full:
         assert len({int(np.searchsorted([8, 16, 24, 32, 48], shape[1], "right")) for shape in row}) == 1
     assert sum(shape[0] for shape in shapes[0]) - sum(shape[0] for shape in shapes[1]) in range(20) and len(full) > 10
-
-
-def test_a_dropped_remainder_is_counted_and_all_batches_are_full() -> None:
-    ranks = begun(pipeline(drop_remainder=True), 2, "full")
-    steps = read_all(ranks)
-    assert {len(step.rows) for one in steps for step in one} == set(SIZES)
-    left_out = ranks[0].report().left_out_elements
-    assert 0 < left_out < 2 * sum(SIZES)
-    check(steps, 1003, left_out=left_out)
 
 
 def test_a_worker_that_is_killed_while_rounds_are_used_loses_and_repeats_nothing() -> None:
@@ -195,84 +181,6 @@ def test_a_run_that_is_cut_off_between_rounds_goes_on_with_other_ranks(cuts: tup
             list(pool.map(pecan.Batches.close, ranks))
     assert state["batches"] == sum(most for _, most in cuts)
     assert max(used.values()) == 1 and len(used) == 1003 - left_out and left_out < 4
-
-
-@pytest.mark.parametrize(
-    ("rows", "ranks", "steps"),
-    [
-        pytest.param(0, 2, 0, marks=pytest.mark.slow),
-        (3, 4, 0),
-        pytest.param(4, 4, 1, marks=pytest.mark.slow),
-        (9, 4, 1),
-    ],
-)
-def test_few_elements_are_shared_equally_or_counted_as_left_out(rows: int, ranks: int, steps: int) -> None:
-    begun_ranks = begun(pipeline(rows), ranks, f"few-{rows}", workers=pecan.Workers(local=1))
-    got = read_all(begun_ranks)
-    assert [len(one) for one in got] == [steps] * ranks
-    left_out = begun_ranks[0].report().left_out_elements
-    assert sum(len(step.rows) for one in got for step in one) + left_out == rows and left_out < ranks
-
-
-def held_at(go_on: Path) -> Callable[[Any], Any]:
-    """A function of batches that comes no further than one of a round's, before a file is there."""
-
-    def pass_on(batch: Any) -> Any:
-        while HELD in batch["i"] and not go_on.exists():
-            time.sleep(0.02)
-        return batch
-
-    return pass_on
-
-
-def test_a_round_of_which_one_rank_has_its_batch_when_its_worker_dies_is_revoked_and_made_again(tmp_path: Path) -> None:
-    go_on = tmp_path / "go-on"
-    source = pecan.sources.Arrays(i=np.arange(400), x=np.ones((400, 3)), split_rows=400)
-    pipe = pecan.PecanPipeline(source, name="revoked", config=pecan.Config(threads_per_worker=1))
-    pipe = pipe.bucket_by_length([10], sizes=[4, 2], length="x").map(held_at(go_on))
-    ranks = begun(pipe, 2, "revoked", workers=pecan.Workers(local=1))
-    session: Any = ranks[0]._session
-    until(lambda: session.facts().elements >= 44, lambda: f"{session.facts().elements} elements have come")
-    (worker,) = ranks[0].report().workers
-    assert session.facts().elements == 44, "rank 0 has its batch of the sixth round, and rank 1 has not"
-    lose(ranks[0], worker)
-    go_on.touch()
-    steps = read_all(ranks)
-    used = Counter(i for one in steps for step in one for i in step.rows)
-    assert len(used) == 400 and max(used.values()) == 1
-    assert [step.worker for step in steps[0]] == [step.worker for step in steps[1]]
-    assert [step.worker for step in steps[0]].count(worker) == 5
-
-
-def test_a_rank_that_takes_its_batches_late_is_named_with_the_seconds_that_others_waited() -> None:
-    ranks = begun(pipeline(300), 2, "late", prefetch_bytes=1)
-
-    asked = [threading.Event() for _ in range(10)]
-
-    def between(rank: int, step: int) -> None:
-        """Let rank 1 be late only while rank 0 asks for its next batch, however slow the machine is."""
-        if step >= len(asked):
-            return
-        if rank == 0:
-            asked[step].set()
-        else:
-            assert asked[step].wait(60)
-            time.sleep(0.15)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda rank: read(ranks[rank], functools.partial(between, rank)), range(2)))
-    report = ranks[0].report()
-    assert report.held_up[1] > 0.3 > report.held_up[0]
-    assert "rank 1 held the others up for" in str(report)
-
-
-def test_a_rank_that_ends_early_ends_the_others_with_its_number() -> None:
-    one, other = begun(pipeline(), 2, "early", epochs=None)
-    next(one), next(other)
-    other.close()
-    with pytest.raises(ClusterError, match="rank 1 has left before the end"):
-        for _ in one:
-            pass
 
 
 DISAGREE = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from functools import partial
@@ -11,11 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 
 import pecan_ray as pecan
-from pecan_ray import errors
-from pecan_ray.runtime.cluster import this_node
 from tests.long_form import some_later
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
@@ -25,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
 MIB = 1 << 20
 ROWS = 600
-MANY = 6000
+MANY = 3000
 """More than a trainer that takes them one by one holds ahead, however fast workers are."""
 
 
@@ -50,6 +46,7 @@ def test_local_and_remote_workers_deliver_each_element_once_per_epoch(tmp_path: 
     pipe = numbers().map(Together(tmp_path, 2), on="i").batch(7)
     with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1)) as it:
         batches = [(it.provenance, batch) for batch in it]
+        assert "pecan:service" not in living_actors(), "a job that shares nothing starts no service"
     assert ids(batch for _, batch in batches) == once(times=2)
     for provenance, batch in batches:
         assert provenance is not None and provenance.rows == len(batch["i"])
@@ -66,15 +63,15 @@ def test_a_killed_worker_loses_and_repeats_nothing(placement: str) -> None:
     pipe = numbers(MANY).map(slow, on="i").batch(5)
     killed: list[str] = []
     seen: Counter[int] = Counter()
-    with pipe.iter_batches(epochs=3, workers=pecan.Workers(local=1, remote=1), **ONE_BY_ONE) as it:
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1), **ONE_BY_ONE) as it:
         for step, batch in enumerate(it):
             seen.update(int(i) for i in batch["i"])
-            if step in (20, 90, 200):
+            if step in (20, 90):
                 killed.append(living_worker(placement, but=killed))
                 lose(it, killed[-1])
         report = it.report()
-    assert seen == once(MANY, times=3)
-    assert len(killed) == report.workers_lost == 3
+    assert seen == once(MANY, times=2)
+    assert len(killed) == report.workers_lost == 2
 
 
 def test_scaling_in_and_out_while_it_runs_keeps_every_element() -> None:
@@ -93,7 +90,7 @@ def test_scaling_in_and_out_while_it_runs_keeps_every_element() -> None:
     assert seen == once(1500)
 
 
-@pytest.mark.parametrize("sharding", ["static", "off"])
+@pytest.mark.parametrize("sharding", some_later(["static", "off"], "off"))
 def test_static_and_off_sharding(sharding: Any) -> None:
     with (
         numbers(100).batch(7).iter_batches(epochs=2, sharding=sharding, workers=pecan.Workers(local=1, remote=1)) as it
@@ -102,23 +99,6 @@ def test_static_and_off_sharding(sharding: Any) -> None:
     assert set(seen) == set(range(100))
     if sharding == "static":
         assert seen == once(100, 2)
-
-
-@ray.remote(num_cpus=0)
-def train(rank: int, world_size: int, job: str) -> list[list[int]]:
-    pipe = numbers(203).map(slow, on="i").batch(4)
-    with pipe.iter_batches(
-        epochs=2, rank=rank, world_size=world_size, workers=pecan.Workers(local=2, remote=1), job=job
-    ) as it:
-        return [[int(i) for i in batch["i"]] for batch in it]
-
-
-def test_trainers_share_a_job_disjoint_and_equally_long() -> None:
-    results = ray.get([train.remote(rank, 2, "shared") for rank in range(2)])
-    assert len(results[0]) == len(results[1])
-    seen = Counter(i for result in results for batch in result for i in batch)
-    assert all(count <= 2 for count in seen.values())
-    assert sum(seen.values()) >= 2 * 203 - 2
 
 
 def test_a_worker_without_a_place_is_named_and_waited_for(three_nodes: Any) -> None:
@@ -130,22 +110,6 @@ def test_a_worker_without_a_place_is_named_and_waited_for(three_nodes: Any) -> N
         next(it)
     with pytest.raises(StopIteration):
         next(it)
-
-
-def test_a_plan_that_cannot_be_pickled_names_the_variable() -> None:
-    lock = threading.Lock()
-
-    def guarded(i: Any) -> Any:
-        with lock:
-            return i
-
-    with pytest.raises(errors.UnpicklablePlanError, match=r"guarded.*'lock'"):
-        numbers().map(guarded, on="i").batch(4).iter_batches()
-
-
-def test_the_local_worker_uses_the_ring_and_this_node_id_is_known() -> None:
-    nodes: Any = ray.nodes
-    assert this_node() in {node["NodeID"] for node in nodes()}
 
 
 def text_of_a_mebibyte(i: int, told: str) -> str:
