@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 import ray
 from ray.cluster_utils import Cluster
@@ -68,11 +70,11 @@ class Clusters:
         # Raylets and their workers find the checkout, whoever connects to them.
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         # Ports that are free: other Rays may run on this machine, and other processes of the tests do.
-        ports = {"dashboard_port": 0, "dashboard_agent_listen_port": 0}
         head, *others = ({"num_cpus": count, "object_store_memory": 200 << 20} for count in cpus)
-        self._cpus, self._cluster = cpus, Cluster(initialize_head=True, head_node_args=head | ports)
+        head |= {"dashboard_port": 0, "dashboard_agent_listen_port": 0, "include_dashboard": False}
+        self._cpus, self._cluster = cpus, tried_twice(partial(Cluster, initialize_head=True, head_node_args=head))
         for node in others:
-            self._cluster.add_node(**node)
+            tried_twice(partial(self._cluster.add_node, **node))
         ray.init(address=self._cluster.address, namespace="pecan", log_to_driver=False)
         self._cluster.wait_for_nodes()
 
@@ -80,6 +82,20 @@ class Clusters:
         """Tell whether the tests before have left the nodes that were there, and this process connected."""
         nodes: Any = ray.nodes
         return ray.is_initialized() and sum(node["Alive"] for node in nodes()) == len(self._cpus)
+
+
+def tried_twice(start: Callable[[], Any]) -> Any:
+    """Start a node: Ray gives it 30 s, however busy the machine is, and leaves what it has begun of it."""
+    before = psutil.Process().children()
+    try:
+        return start()
+    except Exception as error:  # Ray raises no other class
+        if "timed out during startup" not in str(error):
+            raise
+        for process in set(psutil.Process().children()) - set(before):
+            process.kill()
+            process.wait()
+        return start()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

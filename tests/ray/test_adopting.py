@@ -71,19 +71,6 @@ def test_no_element_is_worked_on_twice_though_the_controller_is_killed_under_loa
     assert not report.workers_lost and any(event.kind == "restart" for event in report.events)
 
 
-def test_a_trainer_goes_on_while_there_is_no_controller(tmp_path: Path) -> None:
-    """What workers hold comes, and what their last leases bring: the trainer does not wait for the next process."""
-    with marked("alone", tmp_path).iter_batches(job="alone", workers=pecan.Workers(local=1), epochs=None) as batches:
-        for _ in zip(range(50), batches, strict=False):
-            pass
-        before = kill("alone")
-        came = 0
-        while controller_is_away("alone"):
-            next(batches)
-            came += 1
-        assert came > 0 and process_of("alone") != before
-
-
 def controller_is_away(job: str) -> bool:
     try:
         ray.get(controller(job).process_id.remote())
@@ -128,8 +115,13 @@ def test_workers_end_with_what_keeps_them_and_others_take_their_places(tmp_path:
     assert not any(event.kind == "restart" for event in report.events)
 
 
-def test_a_worker_that_the_job_has_done_with_is_ended_by_the_next_controller(tmp_path: Path) -> None:
-    """A process that is killed between the decision and the deed leaves one behind."""
+def test_a_trainer_goes_on_without_a_controller_and_the_next_one_ends_a_worker_that_the_job_has_done_with(
+    tmp_path: Path,
+) -> None:
+    """A process that is killed between the decision and the deed leaves one behind.
+
+    What workers hold comes meanwhile, and what their last leases bring: the trainer does not wait for the next process.
+    """
     (marks := tmp_path / "marks").mkdir()
     pipe = marked("stranger", marks, journal=tmp_path / "journals")
     with pipe.iter_batches(job="stranger", workers=pecan.Workers(local=1), epochs=None) as batches:
@@ -139,10 +131,14 @@ def test_a_worker_that_the_job_has_done_with_is_ended_by_the_next_controller(tmp
         instruction = StartWorker("pecan:stranger:remote-7", "remote", "", 1)
         ray.get(keeper("stranger").start.remote(0, hiring(instruction, {}, pickle.loads(job[1]), job[1])))
         assert workers.living_worker("remote", but=[]) == instruction.worker
-        kill("stranger")
+        before, came = kill("stranger"), 0
+        while controller_is_away("stranger"):
+            next(batches)
+            came += 1
+        assert came > 0 and process_of("stranger") != before
         until(lambda: instruction.worker not in living_actors(), "it lives on")
         next(batches)
-        assert process_of("stranger") and "pecan:stranger:local-0" in living_actors()
+        assert "pecan:stranger:local-0" in living_actors()
         with pytest.raises(ray.exceptions.RayTaskError, match="another process is the job's controller now"):
             ray.get(keeper("stranger").start.remote(0, hiring(instruction, {}, pickle.loads(job[1]), job[1])))
 

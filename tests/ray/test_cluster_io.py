@@ -59,7 +59,7 @@ def until(condition: Callable[[], object], failure: str) -> None:
 class Running:
     """A job that a thread reads, and that is held in its first epoch until it is let go, with few batches ahead."""
 
-    def __init__(self, stack: ExitStack, folder: str, shared: pecan.ClusterIo, path: Path, epochs: int = 8) -> None:
+    def __init__(self, stack: ExitStack, folder: str, shared: pecan.ClusterIo, path: Path, epochs: int = 3) -> None:
         config = pecan.Config(
             reorder="off",
             remote_io=shared,

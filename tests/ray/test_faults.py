@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import weakref
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import ray
 
-import pecan_ray as pecan
 from benchmarks.faults.case import WORKER_TIMEOUT_S, FaultCase, Held, LiveFault, random_case
 from benchmarks.faults.machine import Machine
 from benchmarks.faults.run import FaultOutcome, FaultRun
-from pecan_ray import errors
 from pecan_ray.options import Workers
-from tests.long_form import some_later
-from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -33,22 +24,6 @@ def run(case: FaultCase, nodes: Any, folder: Path) -> FaultOutcome:
     outcome = FaultRun(case, Machine(nodes), folder).go(DEADLINE_S)
     assert not outcome.problems, f"{case}: {outcome.problems}"
     return outcome
-
-
-@pytest.mark.parametrize("steps_s", some_later([(0.0, 0.02), (0.0, 0.0, 0.01)], (0.0, 0.0, 0.01)))
-def test_a_slower_trainer_holds_nobody_up_for_ever(
-    three_nodes: Any, tmp_path: Path, steps_s: tuple[float, ...]
-) -> None:
-    case = FaultCase(epochs=3, steps_s=steps_s, batch=4, element_s=0.0, prefetch_bytes=64 << 20, workers=Workers(1, 1))
-    run(case, three_nodes, tmp_path)
-
-
-def test_two_trainers_with_room_for_no_batch_get_all_of_them(three_nodes: Any, tmp_path: Path) -> None:
-    run(
-        FaultCase(epochs=2, steps_s=(0.0, 0.005), width=1000, prefetch_bytes=1, workers=Workers(1, 1)),
-        three_nodes,
-        tmp_path,
-    )
 
 
 @pytest.mark.slow
@@ -103,14 +78,6 @@ def test_a_frozen_worker_that_goes_on_after_it_was_replaced_delivers_nothing_twi
     assert outcome.done and outcome.lost >= 1
 
 
-def test_a_plan_that_one_worker_runs_counts_what_three_trainers_cannot_share(three_nodes: Any, tmp_path: Path) -> None:
-    run(
-        FaultCase(plan="take", rows=250, epochs=2, steps_s=(0.0, 0.0, 0.005), workers=Workers(1, 1)),
-        three_nodes,
-        tmp_path,
-    )
-
-
 @pytest.mark.slow
 def test_the_trainers_that_are_left_of_a_killed_one_end_with_an_error(three_nodes: Any, tmp_path: Path) -> None:
     case = FaultCase(
@@ -133,53 +100,3 @@ def test_random_jobs_with_faults(three_nodes: Any, tmp_path: Path, number: int) 
 @pytest.mark.parametrize("number", MANY)
 def test_more_random_jobs_with_faults(three_nodes: Any, tmp_path: Path, number: int) -> None:
     run(random_case(SEED, number), three_nodes, tmp_path)
-
-
-def test_an_error_that_was_handled_keeps_no_batch_alive(three_nodes: Any, tmp_path: Path) -> None:
-    received = tmp_path / "received"
-
-    def fails_late(i: Any) -> Any:
-        if i == 90:
-            until(received.exists, "no batch came")
-            raise ValueError("late")
-        return np.full(1000, i)
-
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100)), name="late").map(fails_late, on="i").batch(4)
-    seen: list[weakref.ref[Any]] = []
-
-    def iterate() -> None:
-        for batch in pipe.iter_batches(workers=Workers(1), order="strict"):
-            seen.append(weakref.ref(batch["i"]))
-            received.touch()
-
-    gc.disable()
-    try:
-        with contextlib.suppress(errors.OpError):
-            iterate()
-        assert seen and not any(one() is not None for one in seen)
-    finally:
-        gc.enable()
-
-
-def test_an_error_that_says_that_the_controller_is_gone_keeps_no_batch_alive(three_nodes: Any) -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100)), name="headless")
-    seen: list[weakref.ref[Any]] = []
-
-    def iterate() -> None:
-        with pipe.batch(4).iter_batches(workers=Workers(1), prefetch_bytes=1, job="headless") as batches:
-            for batch in batches:
-                if not seen:
-                    ray.kill(ray.get_actor("pecan:headless:controller", namespace="pecan"))
-                seen.append(weakref.ref(batch["i"]))
-
-    gc.disable()
-    try:
-        told = ""
-        try:
-            iterate()
-        except errors.ClusterError as error:
-            told = str(error)
-        assert "the controller of the job is gone" in told
-        assert seen and not any(one() is not None for one in seen)
-    finally:
-        gc.enable()

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray.util.state import list_actors
+import ray
 
 import pecan_ray as pecan
 from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime import session
+from tests.long_form import some_later
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 
@@ -22,7 +23,8 @@ pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
 def processes(job: str) -> int:
     """Return how many actors were made as the job's first worker."""
-    return sum(actor.name == f"pecan:{job}:local-0" for actor in list_actors(limit=10_000))
+    made: Any = ray._private.state.actors
+    return sum(actor["Name"] == f"pecan:{job}:local-0" for actor in made().values())
 
 
 def elements(job: str, workers: pecan.Workers) -> list[int]:
@@ -37,12 +39,16 @@ def elements(job: str, workers: pecan.Workers) -> list[int]:
     return sorted(found)
 
 
+SHARES = {"sharing": 9}
+OTHER = {"worker": "pecan:first-wrong:local-7"}
+
+
 def test_a_right_guess_is_the_worker() -> None:
     assert elements("first-right", pecan.Workers(local=1)) == list(range(64))
     assert processes("first-right") == 1
 
 
-@pytest.mark.parametrize("wrong", [{"sharing": 9}, {"worker": "pecan:first-wrong:local-7"}])
+@pytest.mark.parametrize("wrong", some_later([SHARES, OTHER], SHARES))
 def test_a_wrong_guess_is_ended(wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def guess(spec: JobSpec, node: str, cpus: float) -> StartWorker | None:
         first = first_worker(spec, node, cpus)

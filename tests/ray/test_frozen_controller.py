@@ -27,27 +27,7 @@ def batches(job: str) -> Any:
     return pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1), job=job)
 
 
-def test_close_says_that_the_controller_does_not_answer(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    it = batches("frozen-close")
-    next(it)
-    monkeypatch.setattr(leaving, "LEAVE_S", 3.0)
-    monkeypatch.setattr(leaving, "SAY_AFTER_S", 0.0)
-    monkeypatch.setattr(calls, "LOOK_S", 0.1)
-    controller: Any = ray.get(ray.get_actor("pecan:frozen-close:controller", namespace="pecan").process_id.remote())
-    os.kill(controller, signal.SIGSTOP)
-    try:
-        with caplog.at_level(logging.WARNING):
-            it.close()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(controller, signal.SIGCONT)
-    said = [text for text in caplog.messages if "job frozen-close: it is being closed" in text]
-    assert len(said) == 1 and "its controller does not answer" in said[0], caplog.messages
-
-
-def test_who_registers_with_it_is_told_that_it_does_not_answer(
+def test_who_registers_with_it_and_who_closes_is_told_that_it_does_not_answer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(long_wait, "SAY_AFTER_S", 0.2)
@@ -74,5 +54,15 @@ def test_who_registers_with_it_is_told_that_it_does_not_answer(
         thread.start()
         with batches("frozen-start") as it:
             next(it)
-        thread.join()
-    assert "frozen-start: its controller does not answer" in caplog.text
+            thread.join()
+            os.kill(frozen[0], signal.SIGSTOP)
+            monkeypatch.setattr(leaving, "LEAVE_S", 3.0)
+            monkeypatch.setattr(leaving, "SAY_AFTER_S", 0.0)
+            monkeypatch.setattr(calls, "LOOK_S", 0.1)
+            try:
+                it.close()
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(frozen[0], signal.SIGCONT)
+    said = [text for text in caplog.messages if "job frozen-start: it is being closed" in text]
+    assert len(said) == 1 and "its controller does not answer" in said[0], caplog.messages

@@ -67,6 +67,7 @@ def arrays(rows: int) -> Any:
     return pecan.sources.Arrays(i=np.arange(rows))
 
 
+@pytest.mark.slow
 def test_the_cpu_of_an_operator_is_named() -> None:
     report = reported(arrays(600), burn)
     found, seconds = behind_the_start(report), report.time
@@ -85,11 +86,13 @@ def test_an_operator_that_waits_is_told_from_one_that_computes() -> None:
     assert "Config(threads_per_worker=...)" in found.text
 
 
+@pytest.mark.slow
 def test_a_slow_source_is_named_as_storage() -> None:
     report = reported(SlowItems([{"i": i} for i in range(300)]), slight)
     assert behind_the_start(report).kind == "storage", (report.bottleneck, report.workers)
 
 
+@pytest.mark.slow
 def test_a_loop_that_sets_the_pace_is_told_that_input_keeps_up() -> None:
     report = reported(arrays(600), slight, step_s=0.03)
     assert behind_the_start(report).kind == "trainer", report

@@ -91,6 +91,7 @@ def test_it_is_raised_by_operator_file_and_element_also_from_a_pool_of_processes
     until(lambda: not any(map(psutil.pid_exists, hangs.processes())), "a process that hangs has outlived its worker")
 
 
+@pytest.mark.slow
 def test_what_is_slow_but_comes_to_an_end_is_let_be(tmp_path: Path) -> None:
     def ponders(line: Any) -> Any:
         if line == "line 3":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -112,32 +114,24 @@ def test_ranks_get_every_element_once_however_often_the_controller_is_killed() -
     assert report.elements + other.elements == 2 * KEPT.total() and not report.left_out_elements
 
 
-def test_a_state_that_waits_for_a_controller_that_hangs_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_trainer_names_the_controller_that_hangs_and_goes_on_with_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What waits for it meanwhile says so, too, be it a state, or the end of the job."""
     monkeypatch.setattr(long_wait, "SAY_AFTER_S", 0.2)
-    said = "waiting: job frozen: its controller does not answer"
-    begun = numbers("frozen").iter_batches(job="frozen", workers=pecan.Workers(local=1))
-    with begun as batches, ThreadPoolExecutor(1) as pool:
-        next(batches)
-        os.kill(pid := process_of("frozen"), signal.SIGSTOP)
-        try:
-            state = pool.submit(batches.state_dict)
-            until(lambda: any(text.startswith(said) for text in caplog.messages), "nothing was said")
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        assert state.result(60)
-
-
-def test_a_trainer_names_the_controller_that_hangs_and_goes_on_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    waits = "waiting: job stopped: its controller does not answer"
     got: list[int] = []
-    with numbers("stopped").iter_batches(job="stopped", workers=pecan.Workers(local=1), epochs=2) as batches:
+    begun = numbers("stopped").iter_batches(job="stopped", workers=pecan.Workers(local=1), epochs=2)
+    with begun as batches, ThreadPoolExecutor(1) as pool:
         got += next(batches)["i"].tolist()
         os.kill(pid := process_of("stopped"), signal.SIGSTOP)
         try:
+            state = pool.submit(batches.state_dict)
             until(lambda: HANGS in caplog.text, "nothing was said")
+            until(lambda: any(text.startswith(waits) for text in caplog.messages), "the state waits in silence")
         finally:
             os.kill(pid, signal.SIGCONT)
+        assert state.result(60)
         got += [i for batch in batches for i in batch["i"].tolist()]
         report = batches.report()
     assert Counter(got) == KEPT + KEPT
@@ -248,11 +242,26 @@ def test_what_is_no_journal_of_a_job_is_refused(tmp_path: Path) -> None:
         pecan.journal_state(tmp_path, "open")
 
 
-def test_without_a_journal_a_lost_controller_ends_the_job() -> None:
-    with running("without", config=pecan.Config(journal="off")) as batches:
-        kill("without")
-        with pytest.raises(ClusterError, match="the controller of the job is gone"):
-            list(batches)
+def test_without_a_journal_a_lost_controller_ends_the_job_and_the_error_keeps_no_batch_alive() -> None:
+    seen: list[weakref.ref[Any]] = []
+
+    def iterate() -> None:
+        with running("without", config=pecan.Config(journal="off")) as batches:
+            kill("without")
+            for batch in batches:
+                seen.append(weakref.ref(batch["i"]))
+
+    gc.disable()
+    try:
+        told = ""
+        try:
+            iterate()
+        except ClusterError as error:
+            told = str(error)
+        assert "the controller of the job is gone" in told
+        assert seen and not any(one() is not None for one in seen)
+    finally:
+        gc.enable()
 
 
 def test_a_damaged_journal_ends_the_job_and_is_named(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def numbers(**options: Any) -> pecan.PecanPipeline:
 
 
 def poisoned(element: dict[str, Any]) -> dict[str, Any]:
-    if element["i"] == 777:
+    if element["i"] == 77:
         os._exit(9)
     return element
 
@@ -40,19 +40,20 @@ def test_an_element_that_kills_its_process_is_found_and_treated_as_on_error_says
     on_error: OnError, tmp_path: Path
 ) -> None:
     config = Config(quarantine_path=str(tmp_path / "bad.jsonl"))
-    pipe = numbers(config=config).map(poisoned).batch(10)
+    source = pecan.sources.Arrays(i=np.arange(200), split_rows=20)  # each larger split costs more workers
+    pipe = pecan.PecanPipeline(source, name="odd", config=config).map(poisoned).batch(10)
     batches = pipe.iter_batches(workers=pecan.Workers(2), on_error=on_error)
     if on_error == "raise":
-        with pytest.raises(OpError, match="element 277 of split 1 cannot be processed: it ended the process of"):
+        with pytest.raises(OpError, match="element 17 of split 3 cannot be processed: it ended the process of"):
             list(batches)
         return
     seen = [int(i) for batch in batches for i in batch["i"]]
-    assert sorted(seen) == [i for i in range(2000) if i != 777]
+    assert sorted(seen) == [i for i in range(200) if i != 77]
     report = batches.report()
     assert report.bad_elements == 1 and report.workers_lost <= 8
-    assert any("element 277 of split 1 is left out" in event.text for event in report.events)
+    assert any("element 17 of split 3 is left out" in event.text for event in report.events)
     (bad,) = quarantined(tmp_path / "bad.jsonl")
-    assert (bad.where, bad.origin, bad.element) == ("element 277 of split 1", Origin(0, 0, 0, 1, 277), None)
+    assert (bad.where, bad.origin, bad.element) == ("element 17 of split 3", Origin(0, 0, 0, 3, 17), None)
 
 
 def null_pointer() -> None:
@@ -171,7 +172,7 @@ def failing(kind: type[BaseException], lines: Path, engine: EngineName) -> pecan
 
 
 @pytest.mark.parametrize("engine", ["python", pytest.param("tensorflow", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", some_later([*ENDING, SilentError, LockedError], GeneratorExit, CancelledError))
+@pytest.mark.parametrize("kind", some_later([*ENDING, SilentError, LockedError], *ENDING[1:], SilentError))
 def test_whatever_a_function_raises_is_an_error_by_name(
     kind: type[BaseException], engine: EngineName, lines: Path
 ) -> None:
@@ -192,12 +193,3 @@ def test_exceptions_that_cannot_be_told_cost_their_elements_and_no_other(lines: 
     seen = sorted(int(line) for batch in batches for line in batch["text"])
     assert seen == sorted({*range(200)} - {77, 78})
     assert batches.report().bad_elements == 2
-
-
-def test_a_generator_in_a_column_is_an_error_by_name(lines: Path) -> None:
-    def lazily(line: Any) -> Any:
-        return (character for character in line)
-
-    pipe = pecan.PecanPipeline(pecan.sources.TextLines(lines), name="odd").map(lazily, on="text")
-    with pytest.raises(OpError, match=rf"lazily: column 'text' of element 0 of {lines}.* cannot be sent"):
-        list(pipe.batch(10).iter_batches(workers=pecan.Workers(1)))

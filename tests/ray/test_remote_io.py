@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,30 +122,10 @@ def test_a_digest_that_does_not_match_ends_the_job_and_names_the_object(proxy: F
         list(batches)
 
 
-def test_a_damaged_digest_ends_the_job_before_it_reads(proxy: FlakyProxy, tmp_path: Path) -> None:
-    (tmp_path / "digest").write_text("nothing of the kind")
-    cache = pecan.Cache(tmp_path / "cache", digests=[tmp_path / "digest"])
-    with (
-        pytest.raises(CorruptSourceError, match="is no digest file"),
-        pipe(cache=cache).iter_batches(workers=pecan.Workers(1)) as batches,
-    ):
-        list(batches)
-
-
+@pytest.mark.slow
 def test_a_reader_of_a_shared_group_cannot_change_its_quota(proxy: FlakyProxy) -> None:
     with pipe(share_linger_s=0.0).iter_batches(share="quota", max_lag=4) as batches:
         with pytest.raises(PlanError, match="first reader: give it there"):
             batches.set_remote_io(1e6)
         assert numbers(list(batches)) == list(range(FILES * LINES))
     assert main(["stop", "--force"]) == 0  # the service stays until it is told to go
-
-
-@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
-def test_what_is_no_quota_is_refused_before_anything_starts(wrong: float) -> None:
-    with pytest.raises(PlanError, match="remote_io must be a"):
-        pipe(remote_io=wrong)
-    with (
-        pecan.PecanPipeline(pecan.sources.Items([{"x": 1}])).iter_batches(debug=True) as batches,
-        pytest.raises(PlanError, match="remote_io must be a"),
-    ):
-        batches.set_remote_io(wrong)

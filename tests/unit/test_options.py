@@ -10,6 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from pecan_ray import PecanPipeline, sources
 from pecan_ray.errors import PlanError
 from pecan_ray.options import AutoWorkers, Cache, Config, IterOptions, PlacementMode, Workers
 from pecan_ray.placement import MODES
@@ -125,3 +126,14 @@ def test_options_have_defaults_and_do_not_change() -> None:
 
 def test_a_live_job_may_run_every_mode_that_the_policies_know() -> None:
     assert set(get_args(PlacementMode)) == set(MODES)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
+def test_what_is_no_quota_is_refused_before_anything_starts(wrong: float) -> None:
+    with pytest.raises(PlanError, match="remote_io must be a"):
+        Config(remote_io=wrong)
+    with (
+        PecanPipeline(sources.Items([{"x": 1}])).iter_batches(debug=True) as batches,
+        pytest.raises(PlanError, match="remote_io must be a"),
+    ):
+        batches.set_remote_io(wrong)
