@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import weakref
@@ -20,6 +21,7 @@ from pecan_ray.in_process import InProcessRun
 from pecan_ray.integrations.formats import conversion, converter, device_copies
 from pecan_ray.job.delivery_log import MOST_AHEAD
 from pecan_ray.job.facts import JobEvent
+from pecan_ray.job.row_order import row_order
 from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.observe.ending import Ending, note_running
@@ -32,6 +34,7 @@ from pecan_ray.observe.run_clock import RunClock
 from pecan_ray.options import ClusterIo, Config, EngineName, IterOptions, Workers, check_remote_io
 from pecan_ray.pass_numbers import RunPasses
 from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.shape import plan_shape
 from pecan_ray.quarantine import QuarantineFile, default_path, keeper
 from pecan_ray.runtime.client import Provenance, Received, has_left
 from pecan_ray.runtime.cluster import refuse_forked
@@ -102,6 +105,7 @@ class Batches(EpochLoops[BatchT]):
         self._session: Session | ShareSession | None = None
         self._here: InProcessRun | None = None
         self._stream: Iterator[Any] = iter(())  # its batches
+        self._row_order = functools.partial(row_order, options, plan_shape(plan))
         self._length: Callable[[], int] = lambda: run_length(name, plan, options, saved)
         self._progress = Progress(name, config.progress, RecentPace.of_job(plan, options, saved))
         self._reverted: Callable[[str], None] | None = None
@@ -376,7 +380,7 @@ class Batches(EpochLoops[BatchT]):
             raise PlanError(f"state_dict(ahead={ahead}): the job has ended, of which only the last state is known.")
         point, used = self._session.resume_point(ahead)
         batches = self._batches_before + used
-        order = self._options.order
+        order = self._options.order or "relaxed"
         first = self._options.first_epoch
         return SavedState(point, batches, self._seed, self._engine, self._parts, order, first).to_json()
 
@@ -441,14 +445,20 @@ class Batches(EpochLoops[BatchT]):
         return replace(report, events=(*self._prepared, *report.events), unkept_elements=unkept)
 
     def explain(self) -> str:
-        """Return in words which numbers of workers were compared, what runs, why others lost, and what comes next."""
+        """Return in words which numbers of workers were compared, what runs, why others lost, and what comes next.
+
+        The last line tells in which order rows come, and why.
+        """
         if self._session is None:
-            return f"{self._name} runs in this process (debug=True, or headspace): there are no workers to place."
+            here = f"{self._name} runs in this process (debug=True, or headspace): there are no workers to place."
+            return f"{here}\n  order: batches come in one sequence."
         refuse_forked()
         if isinstance(self._session, ShareSession):
             run = self._session.run_report()
             return "" if run is None else str(run.placement)
-        return explain_and_announce(self._session.facts())
+        facts = self._session.facts()
+        running = facts.deployments[-1][1].workers if facts.deployments else None
+        return f"{explain_and_announce(facts)}\n  order: {self._row_order(running).why}"
 
     def close(self) -> None:
         """End the job; its last state and its report can still be asked for."""

@@ -380,7 +380,7 @@ class IterKeywords(TypedDict, total=False):
     world_size: int | None
     share: bool | str
     max_lag: int | None
-    order: Order
+    order: Order | None
     visitation: Visitation | None
     sharding: Sharding | Any
     on_error: OnError
@@ -405,7 +405,8 @@ class IterOptions:
     device: str | None = None
     rank: int = 0
     world_size: int = 1
-    order: Order = "relaxed"
+    order: Order | None = None
+    """None: that of the source, where one fixed worker makes all batches (`pecan_ray.job.row_order`)."""
     visitation: Visitation = "exactly_once"
     sharding: Sharding = "dynamic"
     on_error: OnError = "raise"
@@ -450,7 +451,7 @@ class IterOptions:
         refused = {
             f"share={self.share!r}": (bool(self.share), "readers of a group each read all batches, and have no rounds"),
             f"order={self.order!r}": (
-                self.order != "relaxed",
+                self.order == "strict",
                 "rounds are used in the order in which workers finish them",
             ),
             f"sharding={self.sharding!r}": (

@@ -241,7 +241,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         world_size: int | None = None,
         share: bool | str = False,
         max_lag: int | None = None,
-        order: Order = "relaxed",
+        order: Order | None = None,
         visitation: Visitation | None = None,
         sharding: Sharding | Any = "dynamic",
         on_error: OnError = "raise",
@@ -265,8 +265,10 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         there is one local worker where static sharding needs a fixed number.  `debug` runs everything in this very
         process, with plain tracebacks.
 
-        `order`: batches and rows come as workers finish them, also where nobody shuffles and with one worker; with
-        "strict" in one sequence, which has the order of the source where nothing shuffles, as it is with `debug`.
+        `order`: batches and rows come as workers finish them with "relaxed"; with "strict" in one sequence, which has
+        the order of the source where nothing shuffles, as it is with `debug`.  None: the order of the source where
+        nothing shuffles, mixes or makes buckets and one fixed worker (``Workers(local=1)``) makes the batches for one
+        trainer, else "relaxed"; `Batches.explain` says which one it is.
 
         A pipeline without `batch` yields single elements.  `device`: with ``format="torch"``, where batches go.
         `sharding`: with ``format="jax"`` also a `jax.sharding.NamedSharding`, or one for each column by name.

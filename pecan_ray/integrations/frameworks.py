@@ -236,7 +236,7 @@ class FrameworkMethods:
         `on_break`: what follows a pass that was left in the middle (``evaluate(steps=3)``): a new one, or with
         "continue" what is left of that one, as for a reader that shares.
         `options`: other arguments of `iter_batches`.  Without `y` rows come in the order of the source, for
-        ``model.predict``, as ``order="strict"`` says; ``order="relaxed"`` is faster with several workers.
+        ``model.predict``, with several workers too, as ``order="strict"`` says; ``order="relaxed"`` is faster then.
         """
         must_be_options("to_keras", options, self.iter_batches)
         must_end("to_keras", epochs, options)
@@ -338,7 +338,7 @@ def for_prediction(pipe: Runnable, options: Mapping[str, Any], what: str) -> dic
     the use.
     """
     found = dict(options)
-    if "order" in found or found.get("coordinated"):
+    if found.get("order") is not None or found.get("coordinated"):
         return found
     if not keeps_source_order(pipe.plan):
         logger.warning(

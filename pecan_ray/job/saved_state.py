@@ -160,7 +160,7 @@ def fitting_state(
     """Return a state from which a run with these options can go on; raises StateError or PlanError for another one."""
     saved = SavedState.from_json(state)
     must_go_on(saved, options)
-    must_fit(saved, engine=engine, seed=seed, parts=parts, order=options.order)
+    must_fit(saved, engine=engine, seed=seed, parts=parts, order=options.order or "relaxed")
     return saved
 
 

@@ -57,6 +57,8 @@ class PlanShape:
     """What splits give is kept at some point (`autocache`), once all of one was gone through."""
     counts: bool = False
     """How many elements its first outputs took is known: it can begin behind them (`pecan_ray.plan.behind`)."""
+    as_listed: bool = False
+    """Batches in one sequence have the rows in the order of the source, or of sources one by one."""
 
     @property
     def is_one_sequence(self) -> bool:
@@ -87,6 +89,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         regroups=not serial and bool(regroups_at(plan)),
         keeps=any(isinstance(op, Autocache) for op in plan.all_ops()),
         counts=counts_its_elements(plan),
+        as_listed=keeps_source_order(plan),
     )
 
 

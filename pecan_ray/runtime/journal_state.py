@@ -55,7 +55,9 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
         )
     batches = ran.batches_before + used
     options = ran.options
-    return SavedState(point, batches, ran.seed, ran.engine, ran.parts, options.order, options.first_epoch).to_json()
+    return SavedState(
+        point, batches, ran.seed, ran.engine, ran.parts, options.order or "relaxed", options.first_epoch
+    ).to_json()
 
 
 def facts_of_journal(file: Path) -> JobFacts:

@@ -10,6 +10,7 @@ from typing import Any
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.job.messages import LeftOutElement, Placement
+from pecan_ray.job.row_order import row_order
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Config, EngineName, IterOptions
 from pecan_ray.plan.shape import PlanShape
@@ -40,6 +41,11 @@ class Job:
     """That each rank had used in runs before this one."""
     pipeline: str = ""
     """The pipeline's name."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether a worker gives its batches and rows in the order of what it reads."""
+        return row_order(self.options, self.shape).kept
 
 
 @dataclass(frozen=True)

@@ -372,7 +372,7 @@ def engine_options(job: Job, sharing: int, users_order: UsersOrder | None) -> En
         threads=threads,
         most_threads=None if fixed else MOST_PER_CPU * threads,
         memory_bytes=job.config.ring_bytes,
-        order="strict" if job.shape.is_one_sequence else job.options.order,
+        order="strict" if job.in_order else "relaxed",
         on_error=job.options.on_error,
         count_epoch=job.options.first_epoch if job.look_again else None,
         users_order=users_order,

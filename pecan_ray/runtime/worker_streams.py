@@ -69,7 +69,7 @@ class WorkerStreams:
         node_ip: Any = ray.util.get_node_ip_address
         with self._starting:
             if self._flight is None:
-                in_order = job.shape.is_one_sequence or job.spec.shape.coordinated or job.options.order == "strict"
+                in_order = job.in_order or job.spec.shape.coordinated
                 self._flight = FlightEndpoint(
                     str(node_ip()),
                     self._outbox,

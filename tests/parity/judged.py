@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.plan.shape import keeps_source_order
 from tests.parity.chains import Chain
 from tests.parity.habit import Habit, Opener, Seen
 from tests.parity.ours import Pipe, pipeline
@@ -100,7 +101,9 @@ def observed(habit: Habit, way: Way, options: Mapping[str, Any]) -> tuple[Facts,
         pipes.append(pipe)
 
         def opener() -> Loader:
-            opened.append(way.loader(pipe, options, habit.steps))
+            usual = keeps_source_order(pipe.plan)
+            given = {name: value for name, value in options.items() if name != "order" or not usual}
+            opened.append(way.loader(pipe, given, habit.steps))
             return opened[-1]
 
         return opener

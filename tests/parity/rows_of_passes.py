@@ -20,7 +20,7 @@ PASSES = (
     Habit(
         "`for` twice, nothing is shuffled",
         looks.passes(PLAIN, None, None),
-        'the order of the source each time (on workers with `order="strict"`)',
+        "the order of the source each time, on one fixed worker too",
         {"in source order": [True, True]},
     ),
     Habit(
@@ -56,7 +56,7 @@ PASSES = (
     Habit(
         "three looks at the first batches of a validation set",
         looks.passes(LONG, 2, 2, 2),
-        'the same batches each time (on workers with `order="strict"`)',
+        "the same batches each time, on one fixed worker too",
         {"equal orders": "aaa"},
         on_workers=("to_torch", "to_tf_dataset", "Lightning", "Ray Train"),
         without=KEEPS_ITERATOR,

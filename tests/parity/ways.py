@@ -18,7 +18,7 @@ from tests.parity.trainers import hugging_face_train, keras_fit, lightning_fit
 
 HERE: Mapping[str, Any] = {"debug": True}
 WORKER: Mapping[str, Any] = {"workers": pecan.Workers(local=1), "order": "strict"}
-"""One worker, and the order that debug mode has."""
+"""One worker, and the order that debug mode has, which is given where something is shuffled or mixed."""
 
 
 @dataclass

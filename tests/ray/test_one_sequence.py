@@ -34,6 +34,18 @@ def spread(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"i": row["i"] + part / 10}
 
 
+def uneven(i: Any) -> Any:
+    if i % 8 == 0:
+        time.sleep(0.005)
+    return i
+
+
+def uneven_tensors(i: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.ensure_shape(tf.numpy_function(uneven, [i], i.dtype), [])
+
+
 def noisy(i: Any, rng: np.random.Generator) -> Any:
     return i + rng.random()
 
@@ -113,3 +125,13 @@ def test_ranks_have_the_batches_in_turn_also_behind_a_cut_on_fewer_of_them(tmp_p
     steps = [batch for some in (parts, more) for step in zip(*some, strict=True) for batch in step]
     rest = values(pipe.iter_batches(workers=pecan.Workers(local=1), state=state, **options))
     assert steps + rest == values(pipe.iter_batches(workers=pecan.Workers(local=1), first_epoch=0, **options))
+
+
+@pytest.mark.parametrize("engine", some_later(["python", "tensorflow"], "tensorflow"))
+def test_one_fixed_worker_keeps_the_order_of_the_source_by_default(engine: Any) -> None:
+    source = pecan.sources.Arrays(i=np.arange(ROWS))
+    pipe = pecan.PecanPipeline(source, engine=engine, config=pecan.Config(threads_per_worker=4))
+    pipe = pipe.map(uneven_tensors if engine == "tensorflow" else uneven, on="i").batch(SIZE)
+    with pipe.iter_batches(workers=pecan.Workers(local=1), epochs=2) as batches:
+        assert np.ravel(values(batches)).tolist() == [*range(ROWS)] * 2
+        assert "order: rows come in the order of the source" in batches.explain()

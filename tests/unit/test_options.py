@@ -58,7 +58,7 @@ def test_nonsense_is_refused(make: Any, message: str) -> None:
         (IterOptions, {"world_size": 1.0}, "world_size must be a whole number, but got 1.0"),
         (IterOptions, {"workers": 3}, r"workers must be Workers(...) or AutoWorkers(...), but got 3"),
         (IterOptions, {"job": 5}, "job must be a text or None, but got 5"),
-        (IterOptions, {"order": ["strict"]}, "order must be one of 'relaxed', 'strict', but got ['strict']"),
+        (IterOptions, {"order": ["strict"]}, "order must be one of 'relaxed', 'strict' or None, but got ['strict']"),
         (Config, {"worker_timeout_s": "x"}, "worker_timeout_s must be a number, but got 'x'"),
         (Config, {"hung_after_s": math.nan}, "hung_after_s must be a number, but got nan"),
         (Config, {"cpus_per_worker": math.nan}, "cpus_per_worker must be a number, but got nan"),
@@ -105,7 +105,7 @@ def test_numbers_of_numpy_become_pythons() -> None:
     ("name", "choices"),
     [
         ("format", "'numpy', 'torch', 'tf', 'jax'"),
-        ("order", "'relaxed', 'strict'"),
+        ("order", "'relaxed', 'strict' or None"),
         ("visitation", "'exactly_once', 'at_most_once', 'zero_or_more'"),
         ("sharding", "'dynamic', 'off', 'static'"),
         ("on_error", "'raise', 'skip', 'quarantine'"),

@@ -141,7 +141,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda p: p.mix(p, weights=[1, float("nan")]), r"mix\(weights=\.\.\.\) .* each is a number, but got \[1, nan\]"),
     (lambda p: p.mix(p, weights=[1, 1], stop="last"), "mix: stop must be 'first' or 'all', but got 'last'"),
     (lambda p: p.peek(0), "peek needs a whole number >= 1, but got 0"),
-    (lambda p: p.iter_batches(order="sorted"), "order must be one of 'relaxed', 'strict', but got 'sorted'"),
+    (lambda p: p.iter_batches(order="sorted"), "order must be one of 'relaxed', 'strict' or None, but got 'sorted'"),
     (lambda p: p.iter_batches(epochs=0), "epochs must be at least 1"),
     (lambda p: p.iter_batches(epochs=1.5), r"epochs must be a whole number or None, but got 1\.5"),
     (lambda p: p.iter_batches(workers=0), r"workers must be Workers\(\.\.\.\) or AutoWorkers\(\.\.\.\), but got 0"),

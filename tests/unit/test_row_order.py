@@ -1,0 +1,49 @@
+"""Which order of rows is in force, and that it is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pecan_ray.job.row_order import row_order
+from pecan_ray.options import AutoWorkers, IterOptions, Workers
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.shape import plan_shape
+from pecan_ray.sources import Arrays
+
+ROWS = PecanPipeline(Arrays(x=np.arange(10)), name="rows")
+PLAIN, SHUFFLED, FIRSTS = ROWS.batch(4), ROWS.shuffle(5).batch(4), ROWS.shuffle(5).take(3)
+ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
+
+
+@pytest.mark.parametrize(
+    ("pipe", "options", "kept", "why"),
+    [
+        (PLAIN, {"workers": ONE}, True, "nothing shuffles, and one worker makes them"),
+        (PLAIN, {"workers": REMOTE}, True, "nothing shuffles, and one worker makes them"),
+        (PLAIN, {"workers": ONE, "sharding": "static"}, True, "nothing shuffles, and one worker makes them"),
+        (PLAIN, {"workers": ONE, "order": "relaxed"}, False, 'as order="relaxed" says'),
+        (PLAIN, {"workers": Workers(local=2)}, False, "several workers may make them"),
+        (PLAIN, {"workers": AutoWorkers()}, False, "several workers may make them"),
+        (PLAIN, {"workers": ONE, "world_size": 2}, False, "several ranks share them"),
+        (PLAIN, {"workers": Workers(local=2), "order": "strict"}, True, 'as order="strict" asks for'),
+        (SHUFFLED, {"workers": ONE}, False, "the pipeline shuffles, mixes or makes buckets"),
+        (PLAIN.mix(PLAIN, weights=[1, 1]), {"workers": ONE}, False, "the pipeline shuffles, mixes or makes buckets"),
+        (FIRSTS, {"workers": AutoWorkers()}, True, "one worker runs it"),
+    ],
+)
+def test_the_order_in_force_and_its_reason(pipe: PecanPipeline, options: dict[str, Any], kept: bool, why: str) -> None:
+    found = row_order(IterOptions(**options), plan_shape(pipe.plan))
+    assert found.kept is kept
+    assert why in found.why
+
+
+def test_scaling_up_is_told() -> None:
+    found = row_order(IterOptions(workers=ONE), plan_shape(PLAIN.plan), workers=2)
+    assert "as workers finish them, since scale() has asked for several" in found.why
+
+
+def test_debug_mode_says_its_order() -> None:
+    assert PLAIN.iter_batches(debug=True).explain().endswith("order: batches come in one sequence.")
