@@ -198,7 +198,7 @@ class FrameworkMethods:
         `spec`: a `tf.TensorSpec` for each column; None: what the first batches are like, which are run in this process.
         `epochs`: how many iterations there will be; None: as many as are asked for.  `on_break`: what follows one that
         was left in the middle (``take(3)``): a new pass, or with "continue" what is left of that one.  `options`: other
-        arguments of `iter_batches`.
+        arguments of `iter_batches`.  It has a length where that of a pass is known.
         """
         must_be_options("to_tf_dataset", options, self.iter_batches)
         must_end("to_tf_dataset", epochs, options)
@@ -216,6 +216,7 @@ class FrameworkMethods:
             Passes(begin, what=f"{self.name}.to_tf_dataset()", epochs=epochs, on_break=on_break),
             spec,
             inferred=inferred,
+            length=certain_length(self, options) if on_break == "new" else None,
         )
 
     def to_keras(
@@ -354,4 +355,17 @@ def one_ranks_length(pipe: Runnable, options: dict[str, Any]) -> int:
     """Return the batches of an epoch; raises TypeError where they are not known."""
     if ranks_of(options) > 1:
         raise TypeError(f"how many batches of {pipe.name} each of several ranks gets is not known before an epoch ends")
+    if options.get("sharding") == "off":
+        raise TypeError(f'how many batches {pipe.name} gives is not known: sharding="off" gives every worker all data')
     return len(pipe)
+
+
+def certain_length(pipe: Runnable, options: dict[str, Any]) -> int | None:
+    """Return the batches of an epoch where nothing can change their number: others are an error to TensorFlow."""
+    usual = {"on_error": ("raise",), "visitation": (None, "exactly_once"), "share": (False,), "headspace": (False,)}
+    if any(options.get(name, among[0]) not in among for name, among in usual.items()):
+        return None
+    try:
+        return one_ranks_length(pipe, options)
+    except TypeError:
+        return None

@@ -20,8 +20,10 @@ CASTS: dict[bool, Literal["safe", "same_kind"]] = {True: "safe", False: "same_ki
 """What may be cast, by whether the user has not asked for the dtype."""
 
 
-def tf_dataset(passes: Iterable[Element], spec: Mapping[str, Any], *, inferred: bool = False) -> Any:
-    """Return a dataset of which each iteration is a pass.
+def tf_dataset(
+    passes: Iterable[Element], spec: Mapping[str, Any], *, inferred: bool = False, length: int | None = None
+) -> Any:
+    """Return a dataset of which each iteration is a pass, of `length` batches if that is known.
 
     Columns are cast to the dtypes of a spec that the user has given, within their kind, and never where they would lose
     anything against an `inferred` one.  Raises PlanError for a spec that is none.
@@ -35,7 +37,8 @@ def tf_dataset(passes: Iterable[Element], spec: Mapping[str, Any], *, inferred: 
             must_fit(batch, spec, inferred)
             yield {name: batch[name] for name in spec}
 
-    return tf.data.Dataset.from_generator(elements, output_signature=dict(spec))
+    found = tf.data.Dataset.from_generator(elements, output_signature=dict(spec))
+    return found if length is None else found.apply(tf.data.experimental.assert_cardinality(length))
 
 
 def must_be_spec(spec: Any) -> None:

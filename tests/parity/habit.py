@@ -80,9 +80,6 @@ class Habit:
     """By way, or "" for all: what is still to be mended."""
 
 
-NO_LENGTH = "tf.data is not told how many batches a pass has"
-
-
 def ways_of(reason: str, *ways: str) -> dict[str, str]:
     """Return one reason for several ways to iterate."""
     return dict.fromkeys(ways, reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.parity import looks
 from tests.parity.chains import LENGTHS, LONG, LONG_SHUFFLED, PLAIN, RANDOM, SHUFFLED, N, rows, two_sides, zipped
-from tests.parity.habit import NO_LENGTH, Habit, ways_of
+from tests.parity.habit import Habit
 
 KEEPS_ITERATOR = {"to_keras": "Keras keeps its iterator over epochs of `steps_per_epoch`"}
 NO_TYPES = {"to_tf_dataset": "it takes the types of its columns from the first batches"}
@@ -116,21 +116,18 @@ PASSES = (
         looks.counted(PLAIN),
         "a bar has its total",
         {"total": 3, "numbers": [1, 2, 3]},
-        pending=ways_of(NO_LENGTH, "to_tf_dataset"),
     ),
     Habit(
         "`len`, with a smaller batch at the end",
         looks.length(PLAIN),
         "it counts",
         {"len": 3},
-        pending=ways_of(NO_LENGTH, "to_tf_dataset"),
     ),
     Habit(
         "`len`, `drop_remainder=True`",
         looks.length(rows(N).batch(8, drop_remainder=True)),
         "whole batches alone count",
         {"len": 2},
-        pending=ways_of(NO_LENGTH, "to_tf_dataset"),
     ),
     Habit(
         "`len` behind `filter`",
@@ -149,7 +146,6 @@ PASSES = (
         looks.length(rows(N).skip(3).take(10).repeat(3).batch(8)),
         "known",
         {"len": 4},
-        pending=ways_of(NO_LENGTH, "to_tf_dataset"),
     ),
     Habit(
         "a loop left by an exception, then another one",
