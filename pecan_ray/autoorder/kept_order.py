@@ -17,7 +17,7 @@ from typing import Any
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
 from pecan_ray.autoorder.in_rows import choices_in_rows
-from pecan_ray.autoorder.push_down import TABLE, choices
+from pecan_ray.autoorder.push_down import choices
 from pecan_ray.autoorder.reduced_copies import can_keep_copies, kinds
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.errors import PecanError, PlanError
@@ -167,14 +167,12 @@ def _check_facts(facts: FactJson) -> None:
 
 def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[str], pipeline: str) -> None:
     """Raise `PlanError` for a pinned order with a decoder that has nothing to take over in it."""
-    ways = [way for one in stretches(found.plan) for some in choices(one.ops, engine) for way in some]
-    able = [way.decoder for way in ways if way.rule != TABLE]
-    tables = [way.decoder for way in ways if way.rule == TABLE]
+    able = [way.decoder for one in stretches(found.plan) for some in choices(one.ops, engine) for way in some]
     in_rows = choices_in_rows(found.plan, engine)
     copies = can_keep_copies(found.plan, found.before) if engine == "python" else None
     able += [one.name for one in kinds(copies)] if copies is not None else []
     for name in found.decoders:
-        if name not in (*able, *tables, *in_rows):
+        if name not in (*able, *in_rows):
             raise PlanError(
                 f"the order file {path} lets {name!r} take over what follows it, but in the pipeline {pipeline} on "
                 f'the {engine} engine it cannot: those that can are {_spelled(able)}. Take it out of "decoders".'

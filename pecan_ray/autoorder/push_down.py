@@ -6,9 +6,7 @@ part leaves pixels as they are in the python engine; in the tensorflow engine it
 the pixels outside (0.01 of 255 on average).
 
 The rule "known functions" does the same for functions of other libraries (`pecan_ray.known`), as they are themselves
-or in a row of torchvision's or Albumentations'.  The rule "lookup table" is none of decoders: maps of one column, of
-which the sample shows that they are arithmetic on the bytes of an image, become one table
-(`pecan_ray.engines.python.lookup_table`).
+or in a row of torchvision's or Albumentations'.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pecan_ray import images
-from pecan_ray.engines.python.lookup_table import LookupTable
 from pecan_ray.fused_warps import DecodeWarp, Warp
 from pecan_ray.known.recognise import KnownFunctions, known_functions, steps_of
 from pecan_ray.options import EngineName
@@ -52,18 +49,13 @@ GEOMETRY = (*WARPED, images.RandomCrop, images.CenterCrop, images.Resize)
 """Operators of which a run is one warp, if one of the first kind is among them."""
 WARPS = ("decode+warp", "warp")
 """Names of the rules for those."""
-TABLE = "lookup table"
-BY_TABLE = " by table"
-"""How an order names that: after the operators, joined by a plus;"""
-EXACTLY = " exactly"
-"""and behind it, that only arithmetic whose last bit is prescribed may be in it (mode "strict")."""
 KNOWN_FUNCTIONS = "known functions"
 AS_KNOWN = " as known"
-"""How an order names that: after the operators, joined by a plus; with `EXACTLY` behind it where pixels are equal."""
+"""How an order names that: after the operators, joined by a plus;"""
+EXACTLY = " exactly"
+"""and behind it, that pixels are equal."""
 EARLY = (*WARPS, KNOWN_FUNCTIONS)
 """Rules that gain more than exchanges of what they merge."""
-KNOWN = (images.Decode, images.Reduce, *GEOMETRY)
-"""Operators that are no arithmetic on bytes."""
 RULES = (
     Rule(
         "decode+random_crop+resize",
@@ -109,15 +101,8 @@ class Pushed:
     steps: tuple[str, ...] = ()
     """What is done at once of known functions."""
 
-    @property
-    def exactly(self) -> bool:
-        """Whether results are equal to the last bit by what arithmetic prescribes."""
-        return self.decoder.endswith(EXACTLY)
-
     def told(self) -> str:
         """Say it in words."""
-        if self.rule == TABLE:
-            return f"{', '.join(self.ops)} look up what becomes of each byte (rule {self.rule})"
         if self.rule == KNOWN_FUNCTIONS:
             known = ", ".join(self.steps)
             return f"{', '.join(self.ops)} are one, since AutoOrder knows {known} (rule {self.rule})"
@@ -131,7 +116,7 @@ def push_down(
 ) -> tuple[Plan, tuple[Pushed, ...]]:
     """Return the plan with its decoders merged with what follows them, joins' inputs too; and what was done.
 
-    `decoders`: the names of those that take something over; None: all decoders, and no table.
+    `decoders`: the names of those that take something over; None: all decoders.
     """
     head, before = plan.head, tuple[Pushed, ...]()
     if isinstance(head, Join):
@@ -151,7 +136,7 @@ def merged(
     at = 0
     while at < len(ops):
         ways = _ways(ops[at:], engine)
-        taken = next((one for one in ways if _is_wanted(one[1], decoders)), None)
+        taken = next((one for one in ways if decoders is None or one[1].decoder in decoders), None)
         if taken is not None:
             rule, pushed = taken
             parts = [op for op in ops[at : at + len(rule.pattern)] if isinstance(op, Map)]
@@ -162,17 +147,13 @@ def merged(
     return tuple(ops), tuple(done)
 
 
-def _is_wanted(one: Pushed, decoders: Collection[str] | None) -> bool:
-    return one.rule != TABLE if decoders is None else one.decoder in decoders
-
-
 def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:
     """Return for each decoder what it could take over, the most first."""
     found, behind = list[list[Pushed]](), 0
     for at in range(len(ops)):
         # What another one could take over with more begins no warp of its own, and no run of known functions.
         ways = [pushed for rule, pushed in _ways(ops[at:], engine) if at >= behind or rule.name not in EARLY]
-        behind = max([behind, *(at + len(pushed.ops) for pushed in ways if pushed.rule != TABLE)])
+        behind = max([behind, *(at + len(pushed.ops) for pushed in ways)])
         if ways:
             found.append(ways)
     return found
@@ -181,7 +162,7 @@ def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:
 def _ways(ops: Sequence[Op], engine: EngineName) -> list[tuple[Rule, Pushed]]:
     """Return the rules that apply to the first operator and those behind it."""
     found = list[tuple[Rule, Pushed]]()
-    for rule in (*_known(ops), *_warps(ops), *RULES, *_tables(ops)):
+    for rule in (*_known(ops), *_warps(ops), *RULES):
         if _fits(rule, ops, engine):
             names = tuple(op.name for op in ops[: len(rule.pattern)])
             known = rule.name == KNOWN_FUNCTIONS
@@ -230,26 +211,6 @@ def _warps(ops: Sequence[Op]) -> Iterator[Rule]:
         yield Rule("decode+warp", (images.Decode, *pattern), merge, ("python",), reduces=True)
     else:
         yield Rule("warp", pattern, merge, ("python",), reduces=True, of_all=True)
-
-
-def _tables(ops: Sequence[Op]) -> Iterator[Rule]:
-    """Yield the rules that make one table of the first operators, the most first, if they can be one: runs show it."""
-    run = list(itertools.takewhile(_may_be_looked_up, ops))
-    fns, names = [op.fn for op in run if isinstance(op, Map)], [op.name for op in run]
-    for count in range(len(run), 0, -1):
-        pattern = tuple(map(type, fns[:count]))
-        for exactly in (False, True):
-            merge = functools.partial(_one_table, exactly, tuple(names[:count]))
-            suffix = BY_TABLE + EXACTLY * exactly
-            yield Rule(TABLE, pattern, merge, ("python",), of_all=True, suffix=suffix)
-
-
-def _may_be_looked_up(op: Op) -> bool:
-    return isinstance(op, Map) and op.on is not None and not isinstance(op.fn, KNOWN)
-
-
-def _one_table(exactly: bool, names: tuple[str, ...], *fns: Any) -> LookupTable:
-    return LookupTable(tuple(zip(names, fns, strict=True)), exactly)
 
 
 def _one_warp(kind: Callable[..., Any], names: tuple[str, ...], *fns: Any) -> Any:

@@ -14,10 +14,9 @@ from pecan_ray.autoorder.facts import OpLoad
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
 from pecan_ray.autoorder.op_watch import LEAST_LOOKED_AT, OpWatch
 from pecan_ray.autoorder.order_request import Check, OrderRequest
-from pecan_ray.autoorder.push_down import EARLY, KNOWN_FUNCTIONS, TABLE, Pushed, choices, merged
+from pecan_ray.autoorder.push_down import EARLY, KNOWN_FUNCTIONS, Pushed, choices, merged
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
-from pecan_ray.autoorder.table_trial import TableTrial
 from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
 from pecan_ray.autoorder.value_trial import ValueTrial
 from pecan_ray.errors import told
@@ -77,7 +76,6 @@ class Trial:
         self._verdicts: dict[Pair, bool] = {}
         self._watch = OpWatch(self._runner)
         self._values = ValueTrial(sampled, self._watch)
-        self._tables = TableTrial(sampled)
         self.failed: str = ""
         """The operator that failed in the order that was looked at last; empty if none did."""
         self.slowed: dict[str, float] = {}
@@ -307,13 +305,10 @@ class Trial:
                 found = replace(found, measured=measured)
             else:
                 why = f"it is not faster: {measured.told()}" if measured else failed or NO_TIME_TO_MEASURE
-                # It may be a table, of small images, that takes more time than a decoder beside it saves.
-                tables = [one for one in found.pushed if one.rule == TABLE]
-                blamed = tables if tables and len(tables) < len(found.pushed) else found.pushed
-                refused = tuple(_not_taken_over(one, why) for one in blamed)
-                self._no_faster.update((order, one) for one in blamed)
+                refused = tuple(_not_taken_over(one, why) for one in found.pushed)
+                self._no_faster.update((order, one) for one in found.pushed)
                 # Known functions may be faster with equal pixels: one warp is not always less than several functions.
-                smaller = any(one.rule == KNOWN_FUNCTIONS and one.reduces for one in blamed) or blamed is tables
+                smaller = any(one.rule == KNOWN_FUNCTIONS and one.reduces for one in found.pushed)
                 retry = measured is not None and smaller and self.in_time()
                 again = self._try_taking_over(order) if retry else NOTHING_TAKEN_OVER
                 found = replace(again, refused=(*found.refused, *refused, *again.refused))
@@ -327,26 +322,18 @@ class Trial:
             return found
         for ways in choices([self._ops[name] for name in order], self._decoding):
             for one in ways:
-                if (order, one) in self._no_faster or self._no_table(order, one, found):
+                if (order, one) in self._no_faster:
                     continue
                 before, decoders = part_decoding.counts(), (*found.decoders, one.decoder)
                 if refused := self._not_to_try(one) or self._taking_over_refused(order, decoders):
                     found = replace(found, refused=(*found.refused, _not_taken_over(one, refused)))
                     continue
                 differences = self._values.differences_taken_over(self._made(order, decoders), order)
-                told = part_decoding.told(part_decoding.counts() - before) if one.rule != TABLE else ""
+                told = part_decoding.told(part_decoding.counts() - before)
                 notes = (*found.notes, *([f"{one.decoder}: {told}"] if told else []))
                 found = replace(found, pushed=(*found.pushed, one), differences=differences, notes=notes)
                 break
         return found
-
-    def _no_table(self, order: OpOrder, one: Pushed, found: TakenOver) -> bool:
-        """Tell whether something would be a look-up table and cannot be one, which is no news of most maps."""
-        if one.rule != TABLE:
-            return False
-        if (self._equal_rewrites and not one.exactly) or any(set(one.ops) & set(other.ops) for other in found.pushed):
-            return True
-        return not self._tables.possible(order, one)
 
     def _not_to_try(self, one: Pushed) -> str:
         """Return why something that a decoder could take over need not be run; empty if it is to be."""
@@ -387,8 +374,7 @@ def trial_error(error: BaseException) -> str:
 
 
 def _not_taken_over(one: Pushed, why: str) -> Refused:
-    what = "they become no table" if one.rule == TABLE else "the decoder takes nothing over"
-    return Refused(one.ops, f"{what} (rule {one.rule}): {why}")
+    return Refused(one.ops, f"the decoder takes nothing over (rule {one.rule}): {why}")
 
 
 def refused_by_check(check: Check, before: dict[str, Any], after: dict[str, Any]) -> str:

@@ -12,7 +12,6 @@ from pecan_ray.fused_warps import DecodeWarp, Warp
 from pecan_ray.images import cut_out, decoded, jpeg_shape, reduction
 from pecan_ray.known import torchvision_pixels as pixels
 from pecan_ray.known.steps import (
-    BytesStep,
     ConvertStep,
     CropStep,
     Cut,
@@ -43,7 +42,6 @@ class KnownRun:
         self._converts = len(list(itertools.takewhile(lambda step: isinstance(step, ConvertStep), only)))
         behind = only[self._converts :]
         self._geometry = len(list(itertools.takewhile(lambda step: isinstance(step, GeometryStep), behind)))
-        self._tables = pixels.TensorTables()
         self._warps = reduces and self._geometry > 1 and any(getattr(step, "warps", False) for step in self._places())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -107,30 +105,12 @@ class KnownRun:
         return image
 
     def _finished(self, value: Any, steps: RunSteps, rng: Draw) -> Any:
-        """Do the other steps; of tensors, arithmetic on bytes by a table."""
-        at = 0
-        while at < len(steps):
-            run = _arithmetic(steps[at:])
-            if run and pixels.can_be_looked_up(value):
-                value = self._tables.looked_up(value, run)
-                at += len(run)
-                continue
-            name, step = steps[at]
+        """Do the other steps."""
+        for name, step in steps:
             if isinstance(step, OtherStep):
                 value = pixels.as_usual(value)
             value = step(value, rng(name) if step.wants_rng else None)
-            at += 1
         return pixels.as_usual(value)
-
-
-def _arithmetic(steps: RunSteps) -> list[BytesStep]:
-    """Return the first steps, as far as they are arithmetic on bytes."""
-    found = list[BytesStep]()
-    for _, step in steps:
-        if not isinstance(step, BytesStep):
-            break
-        found.append(step)
-    return found
 
 
 def mirrors_and_resize(steps: Sequence[KnownStep]) -> tuple[int, ResizeStep | None]:

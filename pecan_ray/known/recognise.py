@@ -10,7 +10,6 @@ from pecan_ray.known.albumentations_steps import albumentations_steps
 from pecan_ray.known.array_steps import OWN, array_step, own_step, picture_step
 from pecan_ray.known.merged_run import KnownRun, RunSteps, mirrors_and_resize
 from pecan_ray.known.steps import (
-    BytesStep,
     ConvertStep,
     CropStep,
     GeometryStep,
@@ -72,10 +71,9 @@ def known_functions(named: Sequence[tuple[str, Any]], *, decodes: bool) -> Known
         return None
     steps, leading = _in_form(steps)
     places = [step for step in leading if isinstance(step, GeometryStep)]
-    tables = _tables([step for _, step in steps])
     warps = [step.name for step in places] if len(places) > 1 and any(step.warps for step in places) else []
     part, smaller = _decoded_less(places) if decodes and places else ([], [])
-    equal, unequal = (*part, *tables), (*(warps or smaller), *tables) if warps or smaller else ()
+    equal, unequal = tuple(part), tuple(warps or smaller)
     return KnownFunctions(tuple(steps), decodes, equal, unequal) if equal or unequal else None
 
 
@@ -108,13 +106,8 @@ def _in_form(named: list[tuple[str, KnownStep]]) -> tuple[list[tuple[str, KnownS
             leading.append(step)
         else:
             begun = False
-        if begun or isinstance(step, BytesStep):
+        if begun:
             found.append((name, step))
         else:
             found.append((name, OtherStep(step.name, step.fn, step.forms, step.wants_rng)))
     return found, leading
-
-
-def _tables(steps: Sequence[KnownStep]) -> list[str]:
-    """Return the names of the steps that become a table."""
-    return [step.name for step in steps if isinstance(step, BytesStep)]

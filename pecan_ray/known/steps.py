@@ -59,14 +59,6 @@ class ConvertStep(KnownStep):
         return self(image, None)
 
 
-class BytesStep(KnownStep):
-    """Arithmetic on each number by itself, with constants for channels."""
-
-    def parameters(self) -> tuple[Any, ...]:
-        """Return all that its results depend on, beside the numbers."""
-        raise NotImplementedError
-
-
 class GeometryStep(KnownStep):
     """Gives a pixel the value at another place."""
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from pecan_ray.known.steps import (
     ARRAYS,
-    BytesStep,
     ConvertStep,
     CropStep,
     Cut,
@@ -104,22 +103,6 @@ class TorchCenterCrop(CropStep):
         columns = torch.arange(size[1]).reshape(1, 1, -1).expand(1, *size)
         top, left = (int(self.fn(numbers)[0, 0, 0]) for numbers in (rows, columns))
         return Cut(top, left, height, width)
-
-
-class TorchDtype(BytesStep):
-    """`ToDtype`."""
-
-    def parameters(self) -> tuple[Any, ...]:
-        """Return the dtype, and whether values are scaled to it."""
-        return (self.fn.dtype, self.fn.scale)
-
-
-class TorchNormalize(BytesStep):
-    """`Normalize`."""
-
-    def parameters(self) -> tuple[Any, ...]:
-        """Return means and deviations."""
-        return (*self.fn.mean, None, *self.fn.std)
 
 
 class TorchMirror(MirrorStep):
@@ -224,14 +207,6 @@ def _makes_params(fn: Any) -> bool:
     return callable(getattr(fn, "make_params", None)) and callable(getattr(fn, "transform", None))
 
 
-def _dtype_alone(fn: Any) -> bool:
-    return isinstance(fn.dtype, sys.modules["torch"].dtype)
-
-
-def _numbers(fn: Any) -> bool:
-    return all(isinstance(one, (int, float)) for one in (*fn.mean, *fn.std))
-
-
 def _sized(fn: Any) -> bool:
     return isinstance(fn.size, (list, tuple)) and len(fn.size) == 2
 
@@ -266,7 +241,5 @@ KNOWN_TRANSFORMS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Cal
         ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
         lambda fn: _makes_params(fn) and _bilinear(fn) and fn.center is None and fn.fill == 0,
     ),
-    "ToDtype": (TorchDtype, ("dtype", "scale"), _dtype_alone),
-    "Normalize": (TorchNormalize, ("mean", "std"), _numbers),
 }
 """By the name of a class: its kind of step, the public parameters that must be there, and which of their values."""

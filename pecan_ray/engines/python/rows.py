@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,21 +51,6 @@ class RowsWatch:
     """Only what is equal to the last bit by its definition is allowed."""
     refused: str = ""
     """The first thing that was not allowed: a function may go on in spite of it."""
-    writes: ClassVar[bool] = False
-    """Whether a function may write into its arrays."""
-
-    def shape_of(self, array: NumberArray) -> tuple[int, ...]:
-        """Return the shape of an element."""
-        return array.shape[1:]
-
-    def check_constant(self, value: NumberArray) -> None:
-        """Refuse an array with which it must not compute; any that has not too many dimensions is the same for all."""
-
-    def check_cast(self, array: NumberArray, wanted: np.dtype[Any]) -> None:
-        """Refuse a cast whose result may be another, alone or several at a time."""
-        if self.exactly and wanted.kind in "iu" and array.dtype.kind == "f":
-            # What lies outside of the range becomes whatever the processor makes of it.
-            self.refuse(f"it casts {array.dtype} to {wanted}")
 
     def refuse(self, why: str) -> NoReturn:
         """Note and raise it."""
@@ -111,7 +96,7 @@ class RowsColumn:
     @property
     def shape(self) -> tuple[int, ...]:
         """That of each element."""
-        return self._watch.shape_of(self._array)
+        return self._array.shape[1:]
 
     @property
     def ndim(self) -> int:
@@ -140,9 +125,9 @@ class RowsColumn:
         wanted = np.dtype(dtype)
         if wanted.kind not in NUMBERS or not wanted.isnative:
             self._watch.refuse(f"it casts to {wanted}")
-        self._watch.check_cast(self._array, wanted)
-        if self._watch.writes and keywords.get("copy", True) is not True and wanted == self._array.dtype:
-            return self  # what is written into one is written into the other
+        if self._watch.exactly and wanted.kind in "iu" and self._array.dtype.kind == "f":
+            # What lies outside of the range becomes whatever the processor makes of it.
+            self._watch.refuse(f"it casts {self._array.dtype} to {wanted}")
         return self._like(self._array.astype(wanted))
 
     def clip(self, min: Any = None, max: Any = None) -> RowsColumn:
@@ -157,14 +142,6 @@ class RowsColumn:
     def _like(self, array: NumberArray) -> RowsColumn:
         """Return other numbers of the same elements."""
         return RowsColumn(array, self._watch)
-
-    def _check_constant(self, value: NumberArray) -> None:
-        self._watch.check_constant(value)
-
-    def _check_alike(self, other: RowsColumn) -> None:
-        """Refuse a column whose numbers are not those of the same place in each element."""
-        if other._watch is not self._watch or other.ndim != self.ndim:
-            self._watch.refuse("it computes with columns of unlike dimensions")
 
     # --- what NumPy asks
 
@@ -201,24 +178,21 @@ class RowsColumn:
     def _given(self, value: Any) -> Any:
         """Return an argument as NumPy takes it for all rows; refuse one that would not be the same for each."""
         if issubclass(type(value), RowsColumn):
-            self._check_alike(value)
+            if value._watch is not self._watch or value.ndim != self.ndim:
+                self._watch.refuse("it computes with columns of unlike dimensions")
             return value._array
         if value is None or type(value) in (bool, int, float):
             return value
         if isinstance(value, (np.ndarray, np.generic)) and type(value) is not np.ma.MaskedArray:
             if value.ndim <= self.ndim and value.dtype.kind in NUMBERS:
-                self._check_constant(np.asarray(value))
                 return value
             self._watch.refuse("it computes with an array of more dimensions, or of no numbers")
         return self._watch.refuse(f"it computes with a {type(value).__name__}")
 
-    def _in_place(self, compute: Callable[..., Any], write: Callable[..., Any], other: Any) -> Any:
+    def _in_place(self, compute: Callable[..., Any], other: Any) -> Any:
         if not self.ndim:
             return self._made(compute, (self, other))  # a number is not written into: the name stands for another one
-        if not self._watch.writes:
-            self._watch.refuse("it writes into its array")
-        write(self._array, self._given(other))
-        return self
+        return self._watch.refuse("it writes into its array")
 
     # --- what has no meaning for each number by itself
 
@@ -242,8 +216,6 @@ COMPARING = {"eq", "ne", "lt", "le", "gt", "ge"}
 def _add_operator(name: str, compute: Callable[..., Any], known_as: str) -> None:
     """Give columns an operator, from either side and in place where there is that."""
 
-    write = getattr(operator, f"i{name}", compute)
-
     def alone(self: RowsColumn) -> Any:
         return self._made(compute, (self,))
 
@@ -260,7 +232,7 @@ def _add_operator(name: str, compute: Callable[..., Any], known_as: str) -> None
     def in_place(self: RowsColumn, other: Any) -> Any:
         if known_as == "power":
             self._check_allowed(known_as)
-        return self._in_place(compute, write, other)
+        return self._in_place(compute, other)
 
     if name in ALONE:
         setattr(RowsColumn, f"__{name}__", alone)
