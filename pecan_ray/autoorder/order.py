@@ -12,7 +12,7 @@ from dataclasses import replace
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent, needs_own_process
 from pecan_ray.autoorder.facts import StretchSample
-from pecan_ray.autoorder.in_rows import NOTHING_IN_ROWS, maps_before_batch, try_in_rows
+from pecan_ray.autoorder.in_rows import NOTHING_IN_ROWS, maps_from_source, try_in_rows
 from pecan_ray.autoorder.job_size import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, runs_allowed
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
@@ -32,6 +32,7 @@ from pecan_ray.autoorder.trial import COMPARING, make_trial, trial_error
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.autoorder.whole import weighed, whole_seconds, with_maps_judged
 from pecan_ray.errors import ColumnError, told
+from pecan_ray.plan.operators import Map
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import Stretch, reordered, stretches
 from pecan_ray.reorder import NEUTRAL_BAND, auto_order
@@ -199,9 +200,9 @@ def _try_orders(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> St
         """Yield the operators that the decoder would take over if they came directly behind it in an order."""
         return scattered([ops[name] for name in order], request.engine)
 
-    maps = maps_before_batch(request.plan, stretch.names) if request.engine == "python" else ()
-    copies = [ops[op.name] for op in maps]
-    in_rows = try_in_rows(stretch, sampled, copies, mode)
+    maps = maps_from_source(request.plan) if request.engine == "python" else ()
+    copies = [op for one in maps if isinstance(op := ops.get(one.name), Map)]
+    in_rows = try_in_rows(sampled, copies, mode)
     found = OrderSearch(sample, trial, mode, sampled.profile, mergeable).run()
     return replace(found, in_rows=in_rows)
 

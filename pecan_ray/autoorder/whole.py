@@ -182,8 +182,8 @@ def with_maps_judged(one: StretchOrder, in_rows: InRows) -> StretchOrder:
 
     Both together are not run: an element that fails in another order has to be run in the user's.
     """
-    refused = tuple(Refused((name,), f"(rule {RULE}) {why}") for name, why in in_rows.refused)
-    one = replace(one, refused=(*one.refused, *refused))
+    if in_rows.refused:
+        one = replace(one, refused=(*one.refused, Refused(one.names, f"(rule {RULE}) {in_rows.refused}")))
     if not in_rows.ops or not (one.adopted.changed or one.taken_over.pushed):
         return replace(one, in_rows=in_rows)
     if in_rows.stretch_speedup > (one.speedup or 1.0):

@@ -115,10 +115,10 @@ class Batch(FixedSizeBatchingOp):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchInRows(Batch):
-    """A `Batch` of which AutoOrder has found that maps right before it may run on many elements at a time."""
+    """A `Batch` of which AutoOrder has found that all maps before it may run on many elements at a time."""
 
     maps: tuple[str, ...]
-    """Their names: the last ones before it."""
+    """Their names, from the source on."""
     exactly: bool = False
     """Whether only arithmetic may run so that is equal to the last bit by its definition."""
 

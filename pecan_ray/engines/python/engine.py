@@ -34,7 +34,7 @@ from pecan_ray.engines.under_way import StackWatch
 from pecan_ray.engines.users_order import led_to
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import BatchShapeError, OrderError
-from pecan_ray.plan.operators import ElementOp, Plan
+from pecan_ray.plan.operators import BatchInRows, ElementOp, Plan
 from pecan_ray.plan.shape import kept_points, name_of_last, plan_shape
 from pecan_ray.plan.splits import Source, Split
 
@@ -115,7 +115,7 @@ class PythonEngine:
     def _of_columns(self, stream: ItemStream, plan: ColumnarPlan) -> Generator[Produced, None, None]:
         """Cut batches out of the source's columns, in threads that are ahead of what takes them."""
         table = Table(plan.batch, HeapSlots() if plan.behind else self._slots)
-        in_rows = stream.rows_chain(plan.maps, plan.batch) if plan.maps else None
+        in_rows = stream.rows_chain(plan.maps, plan.batch) if isinstance(plan.batch, BatchInRows) else None
         made_by = name_of_last(plan.maps)
 
         def runs() -> Iterator[Run | list[Item] | None]:
@@ -161,7 +161,7 @@ class PythonEngine:
     def _filled(self, stream: ItemStream, plan: FusedPlan) -> Generator[Produced, None, None]:
         """Run the last element operators on the pool, each thread writing its results into the batch."""
         strict = self._options.order == "strict"
-        feeder = Feeder(self._threads, stream.chain(plan.ops, plan.batch), plan.ready)
+        feeder = Feeder(self._threads, stream.chain(plan.ops), plan.ready)
         writer = BatchWriter(
             plan.batch.size,
             plan.batch.name,

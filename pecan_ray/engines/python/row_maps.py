@@ -1,4 +1,4 @@
-"""Maps that run on many rows at a time: the last ones before `batch`, as AutoOrder has found them to be so.
+"""Maps that run on many rows at a time: all of them between a source and `batch`, as AutoOrder has found them to be so.
 
 What they are given is watched (`pecan_ray.engines.python.rows`), so that a function that does anything else than
 arithmetic on single numbers is found out at once, and its elements go through one by one, as they would have.  So do
@@ -148,49 +148,14 @@ def rows_at_a_time(columns: Mapping[str, Any], rows: int) -> int:
 
 
 class RowsChain:
-    """Runs the last maps before `batch` on many rows at a time, and what comes before them on elements.
+    """Runs the maps between a source and `batch` on many rows at a time; `alone` are these maps for single elements."""
 
-    `alone` are these maps for single elements.
-    """
-
-    def __init__(
-        self, before: Chainlike | None, maps: RowMaps, alone: Chainlike, counts: Callable[[Item], Counts | None]
-    ) -> None:
-        self._before, self._maps, self._alone, self._counts = before, maps, alone, counts
+    def __init__(self, maps: RowMaps, alone: Chainlike, counts: Callable[[Item], Counts | None]) -> None:
+        self._maps, self._alone, self._counts = maps, alone, counts
         self._lock = threading.Lock()
         """Guards how often it has failed."""
         self._failures = 0
         self._said = False
-
-    def run(self, item: Item) -> list[Item]:
-        """Return what becomes of an item."""
-        return self.run_all([item])
-
-    def run_all(self, items: Sequence[Item]) -> list[Item]:
-        """Return what becomes of several items."""
-        items = list(items) if self._before is None else self._before.run_all(items)
-        if not items:
-            return []
-        if self._failures < PATIENCE and (done := self._in_rows(items)) is not None:
-            return done
-        return self._alone.run_all(items)
-
-    @property
-    def goes_out(self) -> bool:
-        """Whether several calls had better go together, since they go to another process."""
-        return self._before is not None and self._before.goes_out
-
-    def _in_rows(self, items: list[Item]) -> list[Item] | None:
-        columns = stacked([item.value for item in items])
-        if columns is None:
-            return None
-        made = self._run(columns, len(items), items[0])
-        if not made:
-            return None
-        names = list(made)
-        for item, values in zip(items, zip(*made.values(), strict=True), strict=True):
-            item.value = dict(zip(names, values, strict=True))
-        return items
 
     def through(self, runs: Iterator[Run | None]) -> Iterator[Run | list[Item] | None]:
         """Yield runs behind the maps, or the elements of one that had to go through one by one."""

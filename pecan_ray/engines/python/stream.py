@@ -173,32 +173,19 @@ class ItemStream:
                 self.undelivered.pass_ended()
         return lease
 
-    def chain(self, ops: Sequence[ElementOp | Autocache], batch: Batch | None = None) -> Chainlike:
-        """Return the chain that runs some operators under this stretch's rules; `batch`: what follows them."""
+    def chain(self, ops: Sequence[ElementOp | Autocache]) -> Chainlike:
+        """Return the chain that runs some operators under this stretch's rules."""
         for place, op in enumerate(ops):
             if isinstance(op, Autocache) and op.name in self._cached:
-                behind = self.chain(ops[place + 1 :], batch)
-                return KeptChain(self.chain(ops[:place]), self._cached[op.name], behind)
+                return KeptChain(self.chain(ops[:place]), self._cached[op.name], self.chain(ops[place + 1 :]))
         runs = [list(run) for point, run in itertools.groupby(ops, lambda op: isinstance(op, Autocache)) if not point]
         chains = [self._chain_of([op for op in run if isinstance(op, ElementOp)]) for run in runs or [[]]]
-        if runs and (in_rows := self.rows_chain([op for op in runs[-1] if isinstance(op, ElementOp)], batch)):
-            chains[-1] = in_rows
         return chains[0] if len(chains) == 1 else Chains(chains)
 
-    def rows_chain(self, ops: Sequence[ElementOp], batch: Batch | None) -> RowsChain | None:
-        """Return the chain of a run before a `batch` that has the last ones on many rows; None where they are alone.
-
-        Where the run is in another order than the user's an element that fails needs the whole run.
-        """
-        order = self._options.users_order
-        if not isinstance(batch, BatchInRows) or (order is not None and order.differs(ops)):
-            return None
-        first = len(ops) - len(batch.maps)
-        if first < 0 or tuple(op.name for op in ops[first:]) != batch.maps:
-            return None
-        before, alone = (self._plain(run) if run else None for run in (ops[:first], ops[first:]))
-        maps = RowMaps(ops[first:], self._options, exactly=batch.exactly)
-        return None if alone is None else RowsChain(before, maps, alone, self._counts_at)
+    def rows_chain(self, maps: Sequence[ElementOp], batch: BatchInRows) -> RowsChain:
+        """Return what runs maps on many rows."""
+        in_rows = RowMaps(maps, self._options, exactly=batch.exactly)
+        return RowsChain(in_rows, self._plain(maps), self._counts_at)
 
     def _counts_at(self, item: Item) -> Counts | None:
         return self._counts if item.lease.epoch == self._options.count_epoch else None
