@@ -39,8 +39,9 @@ from benchmarks.reorder import OneSlot
 from benchmarks.rewrites import FIRST, LAST, SIDE, SIZES, by_hand, enlarged, photographs
 from examples.photographs import derived_photographs
 from pecan_ray import images
+from pecan_ray.autoorder.job_order import rewritten
 from pecan_ray.autoorder.push_down import push_down
-from pecan_ray.autoorder.reduced_copies import copy_place, with_reduced_copies
+from pecan_ray.autoorder.reduced_copies import copy_place
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
@@ -114,8 +115,8 @@ def sides(root: Path, at_most: int, threads: int) -> list[EpochSide]:
         COST: push_down(computed, "python")[0],
         "files": push_down(plan_of(root, POINT, decode, CROP, RESIZE), "python")[0],
         "pixels": behind,
-        f"copies ({place.pixels:,} pixels)": with_reduced_copies(behind, [place.name])[0],
-        "the same as pixels": with_reduced_copies(behind, [replace(place, encoded=False).name])[0],
+        f"copies ({place.pixels:,} pixels)": rewritten(behind, "python", (place.name,))[0],
+        "the same as pixels": rewritten(behind, "python", (replace(place, encoded=False).name,))[0],
         f"JPEGs of Reduce({at_most})": push_down(plan_of(root, reduce, POINT, decode, CROP, RESIZE), "python")[0],
         f"pixels of Reduce({at_most})": push_down(plan_of(root, decode, reduce, POINT, CROP, RESIZE), "python")[0],
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pecan_ray.autoorder.facts import OpLoad, StretchSample
 from pecan_ray.autoorder.in_rows import NOTHING_IN_ROWS, InRows
-from pecan_ray.autoorder.push_down import Pushed
+from pecan_ray.autoorder.rewrites import Pushed
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.plan.operators import Plan

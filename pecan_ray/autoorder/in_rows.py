@@ -9,8 +9,8 @@ the sample is run besides, with values at the ends of the range among it, and co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Token
+from pecan_ray.autoorder.rewrites import Match, Pushed
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.engines.contract import EngineOptions
@@ -27,7 +28,7 @@ from pecan_ray.engines.python.rows import NotInRowsError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Batch, BatchInRows, Join, Map, Op, Plan, Prefetch, Repeat, is_idle, wants_rng
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import as_columnar
+from pecan_ray.plan.splits import Source, as_columnar
 from pecan_ray.reorder import Mode
 
 RULE = "rows at once"
@@ -74,10 +75,15 @@ class InRows:
         """What an order calls it by."""
         return "+".join(self.ops) + SUFFIX + EXACTLY * self.exactly
 
+    @property
+    def why(self) -> str:
+        """What is done, in words."""
+        return f"{', '.join(self.ops)} run on many elements at a time"
+
     def told(self) -> str:
-        """Say it in words."""
+        """Say it with what it gains."""
         gain = f": these {self.measured.told()}" if self.measured is not None else ""
-        return f"{', '.join(self.ops)} run on many elements at a time (rule {RULE}){gain}"
+        return f"{self.why} (rule {RULE}){gain}"
 
 
 NOTHING_IN_ROWS = InRows()
@@ -98,27 +104,24 @@ def _may_be(op: Op) -> bool:
     return isinstance(op, Map) and not (op.keep_position or op.processes or op.random or wants_rng(op.fn))
 
 
-def choices_in_rows(plan: Plan, engine: EngineName) -> list[str]:
-    """Return what an order of a plan may name."""
-    names = tuple(op.name for op in maps_from_source(plan)) if engine == "python" else ()
-    return [InRows(names, exactly=exactly).name for exactly in (False, True)] if names else []
+class RowsAtOnce:
+    """All maps from the source to `batch` run on many elements at a time."""
+
+    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+        """Yield it with all arithmetic, and with that alone whose last bit is prescribed."""
+        maps = maps_from_source(Plan(head=source, ops=tuple(ops))) if engine == "python" and source is not None else ()
+        for exactly in (False, True) if maps else ():
+            found = InRows(tuple(op.name for op in maps), exactly=exactly)
+            rewrite = Pushed(RULE, found.ops, found.name, found.why)
+            yield Match(rewrite, len(ops), tuple(_in_rows(op, found) for op in ops))
 
 
-def with_maps_in_rows(plan: Plan, engine: EngineName, chosen: Collection[str]) -> tuple[Plan, tuple[str, ...]]:
-    """Return the plan with its maps in rows if `chosen` names that, and what that is in words."""
-    name = next((one for one in choices_in_rows(plan, engine) if one in chosen), None)
-    if name is None:
-        return plan, ()
-    maps = tuple(op.name for op in maps_from_source(plan))
-
-    def in_rows(op: Op) -> Op:
-        if not isinstance(op, Batch):
-            return op
-        return BatchInRows(
-            name=op.name, size=op.size, drop_remainder=op.drop_remainder, maps=maps, exactly=name.endswith(EXACTLY)
-        )
-
-    return replace(plan, ops=tuple(map(in_rows, plan.ops))), (InRows(maps).told(),)
+def _in_rows(op: Op, found: InRows) -> Op:
+    if not isinstance(op, Batch):
+        return op
+    return BatchInRows(
+        name=op.name, size=op.size, drop_remainder=op.drop_remainder, maps=found.ops, exactly=found.exactly
+    )
 
 
 def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> InRows:

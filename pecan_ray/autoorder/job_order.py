@@ -10,18 +10,19 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from pecan_ray import part_decoding
+from pecan_ray.autoorder import rewrites
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.copies_tried import CopiesKept, with_copies_if_better
 from pecan_ray.autoorder.explain import as_json
-from pecan_ray.autoorder.in_rows import with_maps_in_rows
+from pecan_ray.autoorder.in_rows import RowsAtOnce
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
 from pecan_ray.autoorder.keeping import Kept, Promise, with_kept_points
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, usual_folder
 from pecan_ray.autoorder.order import may_run_apart, order_for_job, order_plan
 from pecan_ray.autoorder.order_key import order_key
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, mode_under
-from pecan_ray.autoorder.push_down import choices, push_down
-from pecan_ray.autoorder.reduced_copies import can_keep_copies, kinds, with_reduced_copies
+from pecan_ray.autoorder.push_down import RULES, choices
+from pecan_ray.autoorder.reduced_copies import ReducedCopies, can_keep_copies, kinds
 from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ColumnError, StateError, told
@@ -225,8 +226,9 @@ class JobOrder:
         found = self.explained(again=again)
         plan = found.plan if found.changed else self._plan
         keeps = self._keeps(plan, found, JobSize(1.0, float(len(os.sched_getaffinity(0)))))
-        _, copies = with_reduced_copies(plan, (*found.decoders, *keeps.decoders))
-        return replace(found, notes=(*found.notes, *copies, *keeps.said))
+        names = (*found.decoders, *keeps.decoders)
+        _, copies = rewrites.rewritten((ReducedCopies(),), plan, self._engine, names)
+        return replace(found, notes=(*found.notes, *(one.told() for one in copies), *keeps.said))
 
     def save(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
         """Write the order to a file, by which it can be pinned.
@@ -403,10 +405,8 @@ class JobOrder:
 
 def rewritten(plan: Plan, engine: EngineName, decoders: tuple[str, ...]) -> tuple[Plan, tuple[str, ...]]:
     """Return an ordered plan with what `decoders` names done to it, and that in words."""
-    plan, copies = with_reduced_copies(plan, decoders if engine == "python" else ())
-    after, pushed = push_down(plan, engine, decoders)
-    plan, in_rows = with_maps_in_rows(after if pushed else plan, engine, decoders)
-    return plan, (*copies, *(one.told() for one in pushed), *in_rows)
+    plan, done = rewrites.rewritten((ReducedCopies(), *RULES, RowsAtOnce()), plan, engine, decoders)
+    return plan, tuple(one.told() for one in done)
 
 
 SEEDED = (

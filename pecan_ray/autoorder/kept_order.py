@@ -16,13 +16,13 @@ from typing import Any
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
-from pecan_ray.autoorder.in_rows import choices_in_rows
+from pecan_ray.autoorder.in_rows import RowsAtOnce
 from pecan_ray.autoorder.push_down import choices
 from pecan_ray.autoorder.reduced_copies import can_keep_copies, kinds
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import ElementOp, Plan
+from pecan_ray.plan.operators import ElementOp, Join, Plan
 from pecan_ray.plan.stretches import orders_in, reordered, stretches
 
 logger = logging.getLogger("pecan_ray")
@@ -168,7 +168,8 @@ def _check_facts(facts: FactJson) -> None:
 def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[str], pipeline: str) -> None:
     """Raise `PlanError` for a pinned order with a decoder that has nothing to take over in it."""
     able = [way.decoder for one in stretches(found.plan) for some in choices(one.ops, engine) for way in some]
-    in_rows = choices_in_rows(found.plan, engine)
+    source = None if isinstance(found.plan.head, Join) else found.plan.head
+    in_rows = [one.rewrite.decoder for one in RowsAtOnce().matches(found.plan.ops, engine, source)]
     copies = can_keep_copies(found.plan, found.before) if engine == "python" else None
     able += [one.name for one in kinds(copies)] if copies is not None else []
     for name in found.decoders:

@@ -1,9 +1,9 @@
-"""Rewrite rules that push croppings and resizings into the decoder.
+"""Rewrite rules that push croppings and resizings into the decoder, make one warp of several, and use known functions.
 
-A rule applies to neighbouring operators of `pecan_ray.images` on one column.  Decoding at a reduced size averages
-pixels that a bilinear resize would skip, and is for modes that may change them (docs/howto/ordering.md).  Decoding a
-part leaves pixels as they are in the python engine; in the tensorflow engine it differs at the border by the colour of
-the pixels outside (0.01 of 255 on average).
+A rule applies to neighbouring operators on one column.  Decoding at a reduced size averages pixels that a bilinear
+resize would skip, and is for modes that may change them (docs/howto/ordering.md).  Decoding a part leaves pixels as
+they are in the python engine; in the tensorflow engine it differs at the border by the colour of the pixels outside
+(0.01 of 255 on average).
 
 The rule "known functions" does the same for functions of other libraries (`pecan_ray.known`), as they are themselves
 or in a row of torchvision's or Albumentations'.
@@ -11,104 +11,138 @@ or in a row of torchvision's or Albumentations'.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from pecan_ray import images
+from pecan_ray.autoorder.rewrites import Match, Pushed, matches, rewritten, rewritten_ops
 from pecan_ray.fused_warps import DecodeWarp, Warp
-from pecan_ray.known.recognise import KnownFunctions, known_functions, steps_of
+from pecan_ray.known.recognise import known_functions, steps_of
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import Join, Map, Op, Plan
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One way to merge neighbouring operators."""
-
-    name: str
-    pattern: tuple[type, ...]
-    """Classes of their functions, in order."""
-    merge: Callable[..., Any]
-    """From the functions behind the first one to the merged function."""
-    engines: tuple[EngineName, ...]
-    reduces: bool = False
-    """Whether images are decoded at a reduced size, or interpolated once for several times: pixels are others."""
-    of_all: bool = False
-    """Whether the merged function is made of the first one too."""
-    suffix: str = ""
-    """Of what an order calls it by."""
-    steps: tuple[str, ...] = ()
-    """What is done at once of known functions."""
-
+from pecan_ray.plan.operators import Map, Op, Plan
+from pecan_ray.plan.splits import Source
 
 WARPED = (images.RandomFlip, images.RandomRotate, images.RandomShear)
 GEOMETRY = (*WARPED, images.RandomCrop, images.CenterCrop, images.Resize)
 """Operators of which a run is one warp, if one of the first kind is among them."""
-WARPS = ("decode+warp", "warp")
-"""Names of the rules for those."""
 KNOWN_FUNCTIONS = "known functions"
 AS_KNOWN = " as known"
 """How an order names that: after the operators, joined by a plus;"""
 EXACTLY = " exactly"
 """and behind it, that pixels are equal."""
-EARLY = (*WARPS, KNOWN_FUNCTIONS)
+EARLY = ("decode+warp", "warp", KNOWN_FUNCTIONS)
 """Rules that gain more than exchanges of what they merge."""
-RULES = (
-    Rule(
-        "decode+random_crop+resize",
-        (images.Decode, images.RandomCrop, images.Resize),
-        images.DecodeRandomCropResize,
-        ("python", "tensorflow"),
-        reduces=True,
-    ),
-    Rule(
-        "decode+resize",
-        (images.Decode, images.Resize),
-        images.DecodeResize,
-        ("python", "tensorflow"),
-        reduces=True,
-    ),
-    Rule("decode+reduce", (images.Decode, images.Reduce), images.DecodeReduce, ("python",), reduces=True),
-    Rule(
-        "decode+random_crop",
-        (images.Decode, images.RandomCrop),
-        images.DecodeRandomCrop,
-        ("python", "tensorflow"),
-    ),
-    Rule("decode+crop", (images.Decode, images.CenterCrop), images.DecodeCrop, ("python", "tensorflow")),
+
+
+class DecoderRun(NamedTuple):
+    """A decoder that takes over what follows it."""
+
+    rule: str
+    behind: tuple[type, ...]
+    """Classes of the functions behind the decoder."""
+    merge: Callable[..., Any]
+    """From those functions to the merged one."""
+    reduces: bool = True
+    """Whether images are decoded at a reduced size."""
+    in_graphs: bool = True
+    """Whether the tensorflow engine has it too."""
+
+
+RUNS = (
+    DecoderRun("decode+random_crop+resize", (images.RandomCrop, images.Resize), images.DecodeRandomCropResize),
+    DecoderRun("decode+resize", (images.Resize,), images.DecodeResize),
+    DecoderRun("decode+reduce", (images.Reduce,), images.DecodeReduce, in_graphs=False),
+    DecoderRun("decode+random_crop", (images.RandomCrop,), images.DecodeRandomCrop, reduces=False),
+    DecoderRun("decode+crop", (images.CenterCrop,), images.DecodeCrop, reduces=False),
 )
 """The first one that fits takes over most."""
 
 
-@dataclass(frozen=True)
-class Pushed:
-    """A rule that was applied."""
+class KnownAtOnce:
+    """Several functions that are known are done at once."""
 
-    rule: str
-    ops: tuple[str, ...]
-    """The operators that were merged."""
-    into: str
-    """Name of the operator that does their work now: that of the one with the random numbers, so that they stay."""
-    decoder: str
-    """What an order calls this by: the name of the decoder where it takes over as much as it can, else all of `ops`."""
-    reduces: bool = False
-    """Whether images are decoded at a reduced size, so that pixels are others."""
-    only_parts: bool = False
-    """Whether the decoder does nothing else than decoding a part, by a library of its own (python engine)."""
-    steps: tuple[str, ...] = ()
-    """What is done at once of known functions."""
+    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+        """Yield it with other pixels, and with equal ones."""
+        maps = _maps(ops) if engine == "python" else []
+        decodes = bool(maps) and isinstance(maps[0].fn, images.Decode)
+        run = list(itertools.takewhile(lambda op: steps_of(op.fn) is not None, maps[decodes:]))
+        found = known_functions([(op.name, op.fn) for op in run], decodes=decodes) if run else None
+        if found is None:
+            return
+        for reduces, steps in ((True, found.unequal), (False, found.equal)):
+            if steps:
+                names = tuple(op.name for op in maps[: len(run) + decodes])
+                why = f"{', '.join(names)} are one, since AutoOrder knows {', '.join(steps)}"
+                decoder = "+".join(names) + AS_KNOWN + EXACTLY * (not reduces)
+                made = replace(run[0], fn=found.merged(reduces=reduces))
+                yield Match(Pushed(KNOWN_FUNCTIONS, names, decoder, why, reduces), len(names), (made,))
 
-    def told(self) -> str:
-        """Say it in words."""
-        if self.rule == KNOWN_FUNCTIONS:
-            known = ", ".join(self.steps)
-            return f"{', '.join(self.ops)} are one, since AutoOrder knows {known} (rule {self.rule})"
-        if self.rule in WARPS:
-            return f"{', '.join(self.ops)} are one warp (rule {self.rule})"
-        return f"the decoder takes over {', '.join(self.ops[1:])} (rule {self.rule})"
+
+class OneWarp:
+    """A run of flips, rotations, shears, crops and resizes is one warp."""
+
+    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+        """Yield it."""
+        if engine == "python" and (run := _warp(_maps(ops))):
+            names = tuple(op.name for op in run)
+            made = replace(run[0], fn=Warp(tuple((op.name, op.fn) for op in run)))
+            why = _one_warp(names)
+            yield Match(Pushed("warp", names, "+".join(names), why, reduces=True), len(names), (made,))
+
+
+class DecoderTakesOver:
+    """A decoder takes over what follows it; where that is as much as it can, an order names it by the decoder alone."""
+
+    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+        """Yield what it can take over, the most first."""
+        maps, first = _maps(ops), True
+        if not maps or not isinstance(maps[0].fn, images.Decode):
+            return
+        for rule, count, fn, reduces in self._ways(maps[1:], engine):
+            names = tuple(op.name for op in maps[: count + 1])
+            why = f"the decoder takes over {', '.join(names[1:])}" if rule != "decode+warp" else _one_warp(names)
+            rewrite = Pushed(rule, names, names[0] if first else "+".join(names), why, reduces)
+            only_parts = engine == "python" and not reduces
+            yield Match(replace(rewrite, only_parts=only_parts), count + 1, (replace(maps[1], fn=fn),))
+            first = False
+
+    def _ways(self, behind: Sequence[Map], engine: EngineName) -> Iterator[tuple[str, int, Any, bool]]:
+        if engine == "python" and (run := _warp(behind)):
+            yield "decode+warp", len(run), DecodeWarp(tuple((op.name, op.fn) for op in run)), True
+        for one in RUNS:
+            fns = [op.fn for op in behind[: len(one.behind)]]
+            fits = len(fns) == len(one.behind) and all(map(isinstance, fns, one.behind))
+            if fits and (one.in_graphs or engine == "python"):
+                yield one.rule, len(fns), one.merge(*fns), one.reduces
+
+
+def _one_warp(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} are one warp"
+
+
+def _maps(ops: Sequence[Op]) -> list[Map]:
+    """Return the first operators, as far as they are maps of one column that may be merged."""
+    first = ops[0]
+
+    if not isinstance(first, Map) or first.on is None:
+        return []
+    run = list[Map]()
+    for op in ops:
+        if not isinstance(op, Map) or op.on != first.on or op.keep_position or op.processes:
+            break
+        run.append(op)
+    return run
+
+
+def _warp(maps: Sequence[Map]) -> list[Map]:
+    """Return the first maps, as far as one warp does what they do; none where it is not worth it."""
+    run = list(itertools.takewhile(lambda op: isinstance(op.fn, GEOMETRY), maps))
+    return run if len(run) > 1 and any(isinstance(op.fn, WARPED) for op in run) else []
+
+
+RULES = (KnownAtOnce(), OneWarp(), DecoderTakesOver())
 
 
 def push_down(
@@ -118,33 +152,14 @@ def push_down(
 
     `decoders`: the names of those that take something over; None: all decoders.
     """
-    head, before = plan.head, tuple[Pushed, ...]()
-    if isinstance(head, Join):
-        branches = [push_down(branch, engine, decoders) for branch in head.inputs]
-        before = tuple(one for _, pushed in branches for one in pushed)
-        head = replace(head, inputs=tuple(branch for branch, _ in branches))
-    ops, done = merged(plan.ops, engine, decoders)
-    return replace(plan, head=head, ops=ops), (*before, *done)
+    return rewritten(RULES, plan, engine, decoders)
 
 
 def merged(
-    given: Sequence[Op], engine: EngineName, decoders: Collection[str] | None = None
+    ops: Sequence[Op], engine: EngineName, decoders: Collection[str] | None = None
 ) -> tuple[tuple[Op, ...], tuple[Pushed, ...]]:
     """Return operators with the decoders among them merged with what follows them, and what was done."""
-    ops = list(given)
-    done: list[Pushed] = []
-    at = 0
-    while at < len(ops):
-        ways = _ways(ops[at:], engine)
-        taken = next((one for one in ways if decoders is None or one[1].decoder in decoders), None)
-        if taken is not None:
-            rule, pushed = taken
-            parts = [op for op in ops[at : at + len(rule.pattern)] if isinstance(op, Map)]
-            behind = parts if rule.of_all else parts[1:]
-            ops[at : at + len(parts)] = [replace(behind[0], fn=rule.merge(*(op.fn for op in behind)))]
-            done.append(pushed)
-        at += 1
-    return tuple(ops), tuple(done)
+    return rewritten_ops(RULES, ops, engine, decoders)
 
 
 def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:
@@ -152,101 +167,22 @@ def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:
     found, behind = list[list[Pushed]](), 0
     for at in range(len(ops)):
         # What another one could take over with more begins no warp of its own, and no run of known functions.
-        ways = [pushed for rule, pushed in _ways(ops[at:], engine) if at >= behind or rule.name not in EARLY]
-        behind = max([behind, *(at + len(pushed.ops) for pushed in ways)])
+        ways = [one.rewrite for one in matches(RULES, ops[at:], engine)]
+        ways = [one for one in ways if at >= behind or one.rule not in EARLY]
+        behind = max([behind, *(at + len(one.ops) for one in ways)])
         if ways:
             found.append(ways)
     return found
 
 
-def _ways(ops: Sequence[Op], engine: EngineName) -> list[tuple[Rule, Pushed]]:
-    """Return the rules that apply to the first operator and those behind it."""
-    found = list[tuple[Rule, Pushed]]()
-    for rule in (*_known(ops), *_warps(ops), *RULES):
-        if _fits(rule, ops, engine):
-            names = tuple(op.name for op in ops[: len(rule.pattern)])
-            known = rule.name == KNOWN_FUNCTIONS
-            as_much_as_it_can = not (rule.of_all or known) and all(one.name == KNOWN_FUNCTIONS for one, _ in found)
-            decoder = names[0] if as_much_as_it_can else "+".join(names) + rule.suffix
-            only_parts = engine == "python" and not rule.reduces and not rule.of_all and not known
-            into = names[0] if rule.of_all else names[1]
-            found.append((rule, Pushed(rule.name, names, into, decoder, rule.reduces, only_parts, rule.steps)))
-    return found
-
-
-def _known(ops: Sequence[Op]) -> Iterator[Rule]:
-    """Yield the rules that do the first operators at once, if their functions are known: with other pixels first."""
-    decodes = isinstance(ops[0], Map) and isinstance(ops[0].fn, images.Decode)
-    run = list(itertools.takewhile(_is_known, ops[1:] if decodes else ops))
-    named = [(op.name, op.fn) for op in run if isinstance(op, Map)]
-    found = known_functions(named, decodes=decodes) if named else None
-    if found is None:
-        return
-    pattern = (*((images.Decode,) if decodes else ()), *(type(fn) for _, fn in named))
-    for reduces, steps in ((True, found.unequal), (False, found.equal)):
-        if steps:
-            merge, suffix = functools.partial(_as_known, found, reduces), AS_KNOWN + EXACTLY * (not reduces)
-            yield Rule(KNOWN_FUNCTIONS, pattern, merge, ("python",), reduces, not decodes, suffix, steps)
-
-
-def _is_known(op: Op) -> bool:
-    return isinstance(op, Map) and op.on is not None and steps_of(op.fn) is not None
-
-
-def _as_known(found: KnownFunctions, reduces: bool, *fns: Any) -> Any:
-    return found.merged(reduces=reduces)
-
-
-def _warps(ops: Sequence[Op]) -> Iterator[Rule]:
-    """Yield the rule that makes one warp of the first operators, if they are such."""
-    decodes = isinstance(ops[0], Map) and isinstance(ops[0].fn, images.Decode)
-    behind = ops[1:] if decodes else ops
-    run = list(itertools.takewhile(lambda op: isinstance(op, Map) and isinstance(op.fn, GEOMETRY), behind))
-    fns = [op.fn for op in run if isinstance(op, Map)]
-    if len(run) < 2 or not any(isinstance(fn, WARPED) for fn in fns):
-        return
-    pattern = tuple(map(type, fns))
-    merge = functools.partial(_one_warp, DecodeWarp if decodes else Warp, tuple(op.name for op in run))
-    if decodes:
-        yield Rule("decode+warp", (images.Decode, *pattern), merge, ("python",), reduces=True)
-    else:
-        yield Rule("warp", pattern, merge, ("python",), reduces=True, of_all=True)
-
-
-def _one_warp(kind: Callable[..., Any], names: tuple[str, ...], *fns: Any) -> Any:
-    return kind(tuple(zip(names, fns, strict=True)))
-
-
 def scattered(ops: Sequence[Op], engine: EngineName) -> Iterator[tuple[str, ...]]:
-    """Yield the names of operators that a decoder's best rule would merge if nothing stood between them."""
-    taken = list[Op]()
-    for at in range(len(ops)):
-        if ops[at] in taken:
-            continue
+    """Yield the names of operators that would be merged if nothing stood between them."""
+    taken = set[str]()
+    for at, first in enumerate(ops):
         geometry = [op for op in ops[at + 1 :] if isinstance(op, Map) and isinstance(op.fn, GEOMETRY)]
-        for rule in (*_warps([ops[at], *geometry]), *RULES):
-            found = [ops[at]]
-            for op in ops[at + 1 :]:
-                if len(found) < len(rule.pattern) and _fits(rule, [*found, op], engine, partly=True):
-                    found.append(op)
-            if _fits(rule, found, engine):
-                taken += found
-                if found != list(ops[at : at + len(found)]):
-                    yield tuple(op.name for op in found)
-                break
-
-
-def _fits(rule: Rule, ops: Sequence[Op], engine: EngineName, *, partly: bool = False) -> bool:
-    """Tell whether a rule applies to the operators at hand (`partly`: as far as they go)."""
-    if engine not in rule.engines or (len(ops) < len(rule.pattern) and not partly):
-        return False
-    pairs = list(zip(rule.pattern, ops, strict=False))
-    first = ops[0]
-    return all(
-        isinstance(op, Map)
-        and isinstance(op.fn, kind)
-        and not (op.keep_position or op.processes)
-        and isinstance(first, Map)
-        and op.on == first.on
-        for kind, op in pairs
-    )
+        found = next(matches(RULES[1:], [first, *geometry], engine), None) if first.name not in taken else None
+        if found is not None:
+            names = found.rewrite.ops
+            taken |= set(names)
+            if names != tuple(op.name for op in ops[at : at + len(names)]):
+                yield names

@@ -10,13 +10,15 @@ crop decodes it.  Results differ: whether they may, and whether it is faster, is
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pecan_ray import images
 from pecan_ray.autoorder.push_down import WARPED, merged
+from pecan_ray.autoorder.rewrites import Match, Pushed
+from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Autocache, Join, Map, Op, Plan
+from pecan_ray.plan.splits import Source
 
 RULE = "reduced copies"
 AS_COPIES = " as reduced copies"
@@ -29,10 +31,9 @@ AS_PIXELS = " as reduced pixels"
 class CopyPlace:
     """Where a plan can keep reduced copies."""
 
-    at: int
-    """Place of the decoder among the operators; the point is the next one."""
     decoder: Map
     point: Autocache
+    """The next one."""
     run: tuple[Map, ...]
     """What follows the point, from the random crop to the resize."""
     pixels: int
@@ -56,14 +57,15 @@ class CopyPlace:
         behind, _ = merged((self.decoder, *self.run), "python", (self.decoder.name,))
         return (replace(self.decoder, fn=copy), self.point, *behind)
 
-    def told(self) -> str:
-        """Say it in words."""
+    @property
+    def why(self) -> str:
+        """What is done, in words."""
         kept = f"JPEGs of {self.pixels:,} pixels" if self.encoded else f"{self.pixels:,} pixels"
         names = ", ".join(op.name for op in self.run)
         decoded = f", and they are decoded for {names}" if self.encoded else ""
         return (
             f"{self.decoder.name} keeps large photographs at {self.point.name!r} as {kept}, "
-            f"which the smallest part of {self.run[0].name} needs{decoded} (rule {RULE})"
+            f"which the smallest part of {self.run[0].name} needs{decoded}"
         )
 
 
@@ -71,19 +73,23 @@ def copy_place(plan: Plan) -> CopyPlace | None:
     """Return where a plan can keep reduced copies; None: nowhere."""
     if isinstance(plan.head, Join):
         return None
-    for at, (decoder, point) in enumerate(itertools.pairwise(plan.ops)):
-        if not (isinstance(decoder, Map) and isinstance(decoder.fn, images.Decode) and isinstance(point, Autocache)):
-            continue
-        run = _run_behind(plan.ops[at + 2 :], decoder.on)
-        if run is not None and not (decoder.keep_position or decoder.processes):
-            crop, resize = run[0].fn, run[-1].fn
-            assert isinstance(crop, images.RandomCrop) and isinstance(resize, images.Resize)
-            sides = (resize.height, resize.width)
-            return CopyPlace(at, decoder, point, run, images.pixels_for(crop, resize), sides)
-    return None
+    return next((place for at in range(len(plan.ops)) if (place := _place(plan.ops[at:])) is not None), None)
 
 
-def _run_behind(ops: tuple[Op, ...], on: str | None) -> tuple[Map, ...] | None:
+def _place(ops: Sequence[Op]) -> CopyPlace | None:
+    """Return the place that some operators begin with; None: they begin with none."""
+    decoder, point = ops[0], ops[1] if len(ops) > 1 else None
+    if not (isinstance(decoder, Map) and isinstance(decoder.fn, images.Decode) and isinstance(point, Autocache)):
+        return None
+    run = _run_behind(ops[2:], decoder.on)
+    if run is None or decoder.keep_position or decoder.processes:
+        return None
+    crop, resize = run[0].fn, run[-1].fn
+    assert isinstance(crop, images.RandomCrop) and isinstance(resize, images.Resize)
+    return CopyPlace(decoder, point, run, images.pixels_for(crop, resize), (resize.height, resize.width))
+
+
+def _run_behind(ops: Sequence[Op], on: str | None) -> tuple[Map, ...] | None:
     """Return a random crop, flips, rotations and shears, and a resize on a column, if operators begin so."""
     run = list[Map]()
     for op in ops:
@@ -97,14 +103,15 @@ def _run_behind(ops: tuple[Op, ...], on: str | None) -> tuple[Map, ...] | None:
     return None
 
 
-def with_reduced_copies(plan: Plan, names: Collection[str]) -> tuple[Plan, tuple[str, ...]]:
-    """Return an ordered plan with reduced copies where an order's `names` say so, and that in words."""
-    place = copy_place(plan)
-    place = next((one for one in kinds(place) if one.name in names), None) if place is not None else None
-    if place is None:
-        return plan, ()
-    behind = place.at + 2 + len(place.run)
-    return replace(plan, ops=(*plan.ops[: place.at], *place.ops, *plan.ops[behind:])), (place.told(),)
+class ReducedCopies:
+    """Behind a decoder reduced copies are kept."""
+
+    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+        """Yield it with JPEGs, and with pixels."""
+        place = _place(ops) if engine == "python" else None
+        for one in kinds(place) if place is not None else ():
+            names = (one.decoder.name, one.point.name, *(op.name for op in one.run))
+            yield Match(Pushed(RULE, names, one.name, one.why, reduces=True), len(names), one.ops)
 
 
 def kinds(place: CopyPlace) -> tuple[CopyPlace, ...]:
@@ -117,6 +124,6 @@ def can_keep_copies(ordered: Plan, users: Plan) -> CopyPlace | None:
     place = copy_place(ordered)
     if place is None:
         return None
-    wanted = [place.decoder.name, place.point.name, place.run[0].name]
+    wanted = (place.decoder.name, place.point.name, place.run[0].name)
     names = [op.name for op in users.ops]
-    return place if names[place.at : place.at + len(wanted)] == wanted else None
+    return place if wanted in zip(names, names[1:], names[2:], strict=False) else None

@@ -14,7 +14,8 @@ from pecan_ray.autoorder.facts import OpLoad
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
 from pecan_ray.autoorder.op_watch import LEAST_LOOKED_AT, OpWatch
 from pecan_ray.autoorder.order_request import Check, OrderRequest
-from pecan_ray.autoorder.push_down import EARLY, KNOWN_FUNCTIONS, Pushed, choices, merged
+from pecan_ray.autoorder.push_down import EARLY, KNOWN_FUNCTIONS, choices, merged
+from pecan_ray.autoorder.rewrites import Pushed
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
 from pecan_ray.autoorder.value_check import NO_TIME, OpOrder

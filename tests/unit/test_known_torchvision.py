@@ -87,7 +87,7 @@ def test_the_same_numbers_are_drawn_and_the_same_comes_out(name: str, reduces: b
 
 def test_a_layout_is_chosen_only_where_pixels_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    fns, encoded = RUNS["training"], photograph()
+    fns, encoded = [v2.Compose(RUNS["training"])], photograph()
     torch.manual_seed(5)
     expected = usual(fns, encoded, 0)
     torch.manual_seed(5)
@@ -153,7 +153,7 @@ def test_errors_are_those_of_the_transforms() -> None:
         with pytest.raises(Exception) as theirs:  # noqa: PT011  # it is compared with ours
             usual(fns, small, 0)
         with pytest.raises(type(theirs.value), match=r"larger than|float tensor|zero"):
-            at_once([*fns, *TO_FLOATS], reduces=False)(small, generators(0))
+            at_once([v2.Compose([*fns, *TO_FLOATS])], reduces=False)(small, generators(0))
 
 
 @pytest.mark.parametrize("mode", ["strict", "cost"])

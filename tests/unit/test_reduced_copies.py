@@ -24,7 +24,7 @@ from pecan_ray.autoorder.job_order import rewritten
 from pecan_ray.autoorder.keeping import Kept, Promise, prefix_key
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest
 from pecan_ray.autoorder.push_down import push_down
-from pecan_ray.autoorder.reduced_copies import can_keep_copies, copy_place, kinds, with_reduced_copies
+from pecan_ray.autoorder.reduced_copies import can_keep_copies, copy_place, kinds
 from pecan_ray.averaging import averaged
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines.inprocess import run_inprocess, run_produced
@@ -251,7 +251,8 @@ def test_a_point_between_the_decoder_and_a_random_crop_can_keep_copies() -> None
         place = copy_place(pipeline([], DECODE, None, *behind, images.RandomFlip()).plan)
         assert place is not None and place.name == "Decode as reduced copies"
         assert [op.name for op in place.ops] == ["Decode", "autocache", "RandomCrop"]
-        assert "(rule reduced copies)" in place.told() and f"{place.pixels:,} pixels" in place.told()
+        _, told = rewritten(pipeline([], DECODE, None, *behind).plan, "python", (place.name,))
+        assert "(rule reduced copies)" in told[0] and f"{place.pixels:,} pixels" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +270,7 @@ def test_a_point_between_the_decoder_and_a_random_crop_can_keep_copies() -> None
 def test_where_other_pixels_are_needed_none_are_kept(ops: tuple[Any, ...]) -> None:
     plan = pipeline([], *ops).plan
     assert copy_place(plan) is None
-    assert with_reduced_copies(plan, ["Decode as reduced copies"]) == (plan, ())
+    assert rewritten(plan, "python", ("Decode as reduced copies",)) == (plan, ())
 
 
 def test_what_keeps_its_position_or_is_on_another_column_is_left_alone() -> None:
@@ -294,7 +295,7 @@ def test_results_are_those_of_whole_photographs_but_for_pixels(large: list[bytes
     pipe = pipeline(large, DECODE, None, CROP, images.RandomFlip(), RESIZE)
     usual = list(run_inprocess(pipe.plan))
     for kind, names in (("copies", ["RandomCrop"]), ("pixels", ["RandomCrop", "RandomFlip", "Resize"])):
-        plan, told = with_reduced_copies(pipe.plan, [f"Decode as reduced {kind}"])
+        plan, told = rewritten(pipe.plan, "python", (f"Decode as reduced {kind}",))
         assert [op.name for op in plan.ops] == ["Decode", "autocache", *names] and len(told) == 1
         for before, after in zip(usual, run_inprocess(plan), strict=True):
             assert before["number"] == after["number"] and alike(before["image"], after["image"])
@@ -311,7 +312,7 @@ def test_entries_of_copies_are_others_than_those_of_whole_photographs(large: lis
 
 def test_the_users_order_beside_it_is_given_the_copies(large: list[bytes]) -> None:
     users = pipeline(large, DECODE, None, CROP, RESIZE).plan
-    running, _ = with_reduced_copies(users, ["Decode as reduced copies"])
+    running, _ = rewritten(users, "python", ("Decode as reduced copies",))
     given_users = given_copies(users, running)
     assert [op.name for op in given_users.ops] == ["Decode", "autocache", "RandomCrop", "Resize"]
     for one, other in zip(made(given_users), made(running), strict=True):
@@ -321,16 +322,17 @@ def test_the_users_order_beside_it_is_given_the_copies(large: list[bytes]) -> No
 
 def test_the_users_order_makes_the_pixels_that_entries_hold(large: list[bytes]) -> None:
     users = pipeline(large, DECODE, None, CROP, RESIZE).plan
-    running, _ = with_reduced_copies(users, ["Decode as reduced pixels"])
+    running, _ = rewritten(users, "python", ("Decode as reduced pixels",))
     assert given_copies(users, running) == running
     reducing = pipeline(large, DECODE, images.Reduce(100), None, CROP, RESIZE).plan
     merged, [done] = push_down(reducing, "python", ["Decode"])
-    assert done.into == "Reduce" and given_copies(reducing, merged) == reducing, "its own functions make them"
+    assert merged.ops[0].name == "Reduce" and done.rule == "decode+reduce"
+    assert given_copies(reducing, merged) == reducing, "its own functions make them"
 
 
 def test_an_element_that_fails_behind_copies_goes_through_the_users_order(large: list[bytes]) -> None:
     pipe = pipeline(large, DECODE, None, CROP, RESIZE)
-    running, _ = with_reduced_copies(pipe.plan, ["Decode as reduced copies"])
+    running, _ = rewritten(pipe.plan, "python", ("Decode as reduced copies",))
 
     def fails(encoded: Any, rng: Any) -> Any:
         raise ValueError("planted")
@@ -345,7 +347,7 @@ def test_an_element_that_fails_behind_copies_goes_through_the_users_order(large:
 
 def test_a_broken_photograph_is_the_decoders_error(large: list[bytes]) -> None:
     users = pipeline([b"\xff\xd8 broken"], DECODE, None, CROP, RESIZE).plan
-    running, _ = with_reduced_copies(users, ["Decode as reduced copies"])
+    running, _ = rewritten(users, "python", ("Decode as reduced copies",))
     said = []
     for plan in (users, running):
         with pytest.raises(ValueError, match="not an image") as error:
@@ -365,7 +367,7 @@ def test_they_are_kept_where_that_is_faster_and_results_may_differ_so(large: lis
     users = pipeline(large, DECODE, None, CROP, RESIZE).plan
     place = copy_place(users)
     assert place is not None
-    plans = [with_reduced_copies(users, [one.name])[0] for one in kinds(place)]
+    plans = [rewritten(users, "python", (one.name,))[0] for one in kinds(place)]
     request, cache = OrderRequest(users, seconds=60.0), Cache(tmp_path)
 
     def choose(usual_s: float, jpegs_s: float, pixels_s: float, asked: OrderRequest = request) -> Kept:
@@ -403,7 +405,7 @@ def test_what_was_tried_is_forgotten_with_the_data_and_where_it_cannot_be_read(
             pipe = pipe.autocache() if op is None else pipe.map(op, on="image")
         place = copy_place(pipe.plan)
         assert place is not None
-        plan, _ = with_reduced_copies(pipe.plan, [place.name])
+        plan, _ = rewritten(pipe.plan, "python", (place.name,))
         cache = Cache(tmp_path / "cache")
         copies = [CopiesKept(place, plan, kept(plan, 1.0))]
         before = len(tried)
@@ -420,14 +422,14 @@ def test_what_was_tried_is_forgotten_with_the_data_and_where_it_cannot_be_read(
 
 def test_a_difference_that_may_not_be_refuses_them(large: list[bytes]) -> None:
     users = pipeline(large, DECODE, None, CROP, RESIZE).map(lambda image: {"mean": int(image.mean())}, on="image").plan
-    copies, _ = with_reduced_copies(users, ["Decode as reduced copies"])
+    copies, _ = rewritten(users, "python", ("Decode as reduced copies",))
     assert "mean" in try_copies(OrderRequest(users, seconds=60.0), copies).refused
     users = pipeline(large, DECODE, None, CROP, RESIZE).plan
-    copies, _ = with_reduced_copies(users, ["Decode as reduced copies"])
+    copies, _ = rewritten(users, "python", ("Decode as reduced copies",))
     refusing = OrderRequest(users, seconds=60.0, check=lambda before, after: False)
     assert try_copies(refusing, copies).refused == "check= returned False"
     few = pipeline(large[:3], DECODE, None, CROP, RESIZE).plan
-    copies, _ = with_reduced_copies(few, ["Decode as reduced copies"])
+    copies, _ = rewritten(few, "python", ("Decode as reduced copies",))
     assert "no time" in try_copies(OrderRequest(few, seconds=60.0), copies).refused
 
 

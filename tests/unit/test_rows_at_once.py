@@ -16,7 +16,8 @@ import pecan_ray as pecan
 import pecan_ray.autoorder.in_rows as in_rows_rule
 from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.explain import explain
-from pecan_ray.autoorder.in_rows import choices_in_rows, with_maps_in_rows
+from pecan_ray.autoorder.in_rows import maps_from_source
+from pecan_ray.autoorder.job_order import rewritten
 from pecan_ray.autoorder.kept_order import KeptOrder, check_decoders
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
@@ -234,9 +235,9 @@ def test_maps_of_tiny_elements_are_chosen_and_told(columns: bool) -> None:
     found = ordered(pipeline(scale, clip, half, columns=columns))
     assert found.decoders == ("scale+clip+half in rows exactly",)
     assert "rule rows at once" in explain("tiny", found)
-    plan, told = with_maps_in_rows(found.plan, "python", found.decoders)
+    plan, told = rewritten(found.plan, "python", found.decoders)
     assert isinstance(plan.ops[-1], BatchInRows) and "scale, clip, half run on many elements" in told[0]
-    assert with_maps_in_rows(found.plan, "tensorflow", found.decoders)[0] == found.plan
+    assert rewritten(found.plan, "tensorflow", found.decoders)[0] == found.plan
     kept = KeptOrder.from_json(KeptOrder.of(found, "tiny", "key").to_json())
     again = kept.ordering(pipeline(scale, clip, half, columns=columns).plan, "strict")
     assert again is not None and again.decoders == found.decoders and again.stretches[0].in_rows.ops
@@ -271,12 +272,12 @@ def test_other_plans_and_modes_have_none() -> None:
     tiny = pipeline(scale, clip, half)
     assert not ordered(tiny, "paper").decoders and not ordered(tiny, "off").decoders
     behind = tiny.map(functools.partial(dict), name="behind")
-    assert not choices_in_rows(behind.plan, "python") and choices_in_rows(tiny.plan, "python")
+    assert not maps_from_source(behind.plan) and maps_from_source(tiny.plan)
     source = pecan.PecanPipeline(pecan.sources.Items(elements()))
     for before in (source.filter(bool), source.shuffle(9), source.flat_map(lambda element: [element])):
-        assert not choices_in_rows(before.map(scale).map(clip).batch(16).plan, "python")
+        assert not maps_from_source(before.map(scale).map(clip).batch(16).plan)
     unlike = pecan.PecanPipeline(pecan.sources.Items([*elements(9), {"x": np.float32(1)}]))
-    assert not choices_in_rows(unlike.map(scale).map(clip).batch(4).plan, "python"), "it gives no columns"
+    assert not maps_from_source(unlike.map(scale).map(clip).batch(4).plan), "it gives no columns"
     large = pecan.PecanPipeline(pecan.sources.Items(elements(32, width=50_000))).map(scale).map(clip).batch(4)
     assert not ordered(large).decoders
 
@@ -297,8 +298,8 @@ def run(plan: Plan, on_error: OnError = "raise", threads: int = 2) -> list[Produ
     return run_engine(plan, order="strict", on_error=on_error, threads=threads)
 
 
-def rewritten(pipe: pecan.PecanPipeline, *names: str) -> Plan:
-    plan, told = with_maps_in_rows(pipe.plan, "python", ["+".join(names) + " in rows"])
+def maps_in_rows(pipe: pecan.PecanPipeline, *names: str) -> Plan:
+    plan, told = rewritten(pipe.plan, "python", ("+".join(names) + " in rows",))
     assert told
     return plan
 
@@ -306,7 +307,7 @@ def rewritten(pipe: pecan.PecanPipeline, *names: str) -> Plan:
 @pytest.mark.parametrize("columns", [False, True])
 def test_batches_and_positions_are_those_of_one_by_one(columns: bool) -> None:
     pipe = pipeline(scale, clip, half, columns=columns)
-    usual, new = run(pipe.plan), run(rewritten(pipe, "scale", "clip", "half"))
+    usual, new = run(pipe.plan), run(maps_in_rows(pipe, "scale", "clip", "half"))
     assert [one.rows for one in new] == [one.rows for one in usual]
     for one, other in zip(usual, new, strict=True):
         assert one.spans == other.spans and one.columns.keys() == other.columns.keys()
@@ -332,7 +333,7 @@ def with_a_bad_one(columns: bool) -> pecan.PecanPipeline:
 @pytest.mark.parametrize("columns", [False, True])
 def test_an_element_that_fails_among_others_is_named(columns: bool) -> None:
     pipe, found = with_a_bad_one(columns), []
-    for plan in (pipe.plan, rewritten(pipe, "scale", "strictly", "clip")):
+    for plan in (pipe.plan, maps_in_rows(pipe, "scale", "strictly", "clip")):
         with pytest.raises(OpError, match="strictly failed on element") as caught:
             run(plan)
         found.append((caught.value.message, caught.value.fields))
@@ -343,7 +344,7 @@ def test_an_element_that_fails_among_others_is_named(columns: bool) -> None:
 @pytest.mark.parametrize("on_error", ["skip", "quarantine"])
 def test_an_element_that_fails_among_others_is_left_out_alone(columns: bool, on_error: OnError) -> None:
     pipe = with_a_bad_one(columns)
-    usual, new = run(pipe.plan, on_error), run(rewritten(pipe, "scale", "strictly", "clip"), on_error)
+    usual, new = run(pipe.plan, on_error), run(maps_in_rows(pipe, "scale", "strictly", "clip"), on_error)
     numbers = [[n for one in many for n in one.columns.get("n", [])] for many in (usual, new)]
     assert numbers[0] == numbers[1] == [n for n in range(ROWS) if n != 41]
     assert [one.rows for one in usual] == [one.rows for one in new]
@@ -360,6 +361,6 @@ def test_a_function_that_begins_to_look_at_all_numbers_goes_on_one_by_one() -> N
 
     wide = [{"x": one["x"].astype(np.float64)} for one in elements()]
     pipe = pecan.PecanPipeline(pecan.sources.Items(wide)).map(largest).batch(16)
-    usual, new = run(pipe.plan), run(rewritten(pipe, "largest"))
+    usual, new = run(pipe.plan), run(maps_in_rows(pipe, "largest"))
     for one, other in zip(usual, new, strict=True):
         assert np.array_equal(one.columns["x"], other.columns["x"])

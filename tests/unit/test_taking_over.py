@@ -224,17 +224,6 @@ def test_each_of_several_decoders_is_judged_by_itself() -> None:
     assert [one.column for one in found.stretches[0].differences if one.changed] == ["image"]
 
 
-def test_a_table_that_takes_longer_than_its_functions_takes_no_decoder_with_it() -> None:
-    def invert(image: Any) -> Any:
-        for _ in range(60):
-            image = 255 - (255 - (255 - image))
-        return image
-
-    found = looked_at(photographs("python", images.Resize(64, 64), invert, side=256), taken=1)
-    assert found.decoders == ("Decode",)
-    assert "they become no table (rule lookup table): it is not faster" in refusals(found)
-
-
 # --- where nothing was run ---------------------------------------------------------------------------------
 
 
