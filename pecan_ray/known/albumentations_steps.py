@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -30,68 +31,44 @@ DRAWING = ("should_apply", "get_params", "update_transform_params", "get_params_
 """Methods that Albumentations has users override: without them a transform is not known."""
 
 
-class NamedCrop(CropStep):
-    """`RandomResizedCrop`, `RandomCrop` and `CenterCrop`."""
-
-    def cut(self, size: ImageSize, rng: Any) -> Cut | None:
-        """Have the transform draw the part."""
-        drawn = drawn_for(self.fn.transform, size)
-        left, top, right, bottom = drawn["crop_coords"]
-        return Cut(top, left, bottom - top, right - left, drawn)
-
-    def finish(self, image: Any, cut: Cut) -> Any:
-        """Have the transform cut out all of the part, and do what it does with it."""
-        whole = (0, 0, image.shape[1], image.shape[0])
-        image = np.ascontiguousarray(image)
-        made = self.fn.transform.apply(image, **{**cut.drawn, "shape": image.shape, "crop_coords": whole})
-        return np.ascontiguousarray(made)
+def _cut(fn: ByName, size: ImageSize, rng: Any) -> Cut:
+    """Have a crop draw the part."""
+    drawn = drawn_for(fn.transform, size)
+    left, top, right, bottom = drawn["crop_coords"]
+    return Cut(top, left, bottom - top, right - left, drawn)
 
 
-class NamedResizedCrop(NamedCrop):
-    """`RandomResizedCrop`."""
-
-    def target(self) -> ImageSize | None:
-        """Return the size to which the part is resized."""
-        return int(self.fn.transform.size[0]), int(self.fn.transform.size[1])
-
-
-class NamedResize(ResizeStep):
-    """`Resize`."""
-
-    def target(self, size: ImageSize) -> ImageSize:
-        """Return its size."""
-        return int(self.fn.transform.height), int(self.fn.transform.width)
-
-    def to(self, image: Any, target: ImageSize) -> Any:
-        """Resize an image."""
-        return resized(image, *target)
+def _rest_of_crop(fn: ByName, image: Any, cut: Cut) -> Any:
+    """Have a crop cut out all of the part, and do what it does with it."""
+    whole = (0, 0, image.shape[1], image.shape[0])
+    image = np.ascontiguousarray(image)
+    made = fn.transform.apply(image, **{**cut.drawn, "shape": image.shape, "crop_coords": whole})
+    return np.ascontiguousarray(made)
 
 
-class NamedMirror(MirrorStep):
-    """`HorizontalFlip`, `VerticalFlip`."""
-
-    axis: ClassVar[int] = 1
-
-    def placed(self, size: ImageSize, rng: Any) -> Placed:
-        """Have the transform draw whether to mirror."""
-        return mirrored((self.axis,) if self.fn.transform.should_apply() else (), size)
+def _sides(fn: ByName) -> ImageSize:
+    return int(fn.transform.size[0]), int(fn.transform.size[1])
 
 
-class NamedUpsideDown(NamedMirror):
-    """`VerticalFlip`."""
-
-    axis: ClassVar[int] = 0
+def _resized_size(fn: ByName, size: ImageSize) -> ImageSize:
+    return int(fn.transform.height), int(fn.transform.width)
 
 
-class NamedAffine(WarpStep):
-    """`Rotate` and `Affine`, whose parameters have a matrix from the image to the result."""
+def _resized(fn: ByName, image: Any, target: ImageSize) -> Any:
+    return resized(image, *target)
 
-    def placed(self, size: ImageSize, rng: Any) -> Placed:
-        """Have the transform draw, and return what that does."""
-        if not self.fn.transform.should_apply():
-            return Placed(np.eye(2, 3), size)
-        matrix = np.asarray(drawn_for(self.fn.transform, size)["matrix"], np.float64)
-        return Placed(np.linalg.inv(np.vstack([matrix[:2], [0.0, 0.0, 1.0]]))[:2], size)
+
+def _mirrored(axis: int, fn: ByName, size: ImageSize, rng: Any) -> Placed:
+    """Have a mirror draw whether to mirror."""
+    return mirrored((axis,) if fn.transform.should_apply() else (), size)
+
+
+def _affine(fn: ByName, size: ImageSize, rng: Any) -> Placed:
+    """Have `Rotate` or `Affine` draw, whose parameters have a matrix from the image to the result."""
+    if not fn.transform.should_apply():
+        return Placed(np.eye(2, 3), size)
+    matrix = np.asarray(drawn_for(fn.transform, size)["matrix"], np.float64)
+    return Placed(np.linalg.inv(np.vstack([matrix[:2], [0.0, 0.0, 1.0]]))[:2], size)
 
 
 def drawn_for(transform: Any, size: ImageSize) -> dict[str, Any]:
@@ -141,20 +118,30 @@ def _black_outside(transform: Any) -> bool:
     return bool(transform.interpolation == 1 and transform.border_mode == 0 and not np.any(transform.fill))
 
 
+CROP = partial(CropStep, draw=_cut, rest=_rest_of_crop)
+AFFINE = partial(WarpStep, place=_affine)
 KNOWN_AUGMENTATIONS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Callable[[Any], bool]]] = {
-    "RandomResizedCrop": (NamedResizedCrop, ("size", "interpolation", "area_for_downscale"), _always_and_bilinear),
-    "RandomCrop": (NamedCrop, ("height", "width", "pad_if_needed"), _always_inside),
-    "CenterCrop": (NamedCrop, ("height", "width", "pad_if_needed"), _always_inside),
-    "Resize": (NamedResize, ("height", "width", "interpolation", "area_for_downscale"), _always_and_bilinear),
-    "HorizontalFlip": (NamedMirror, ("p",), lambda transform: True),
-    "VerticalFlip": (NamedUpsideDown, ("p",), lambda transform: True),
+    "RandomResizedCrop": (
+        partial(CROP, aim=_sides),
+        ("size", "interpolation", "area_for_downscale"),
+        _always_and_bilinear,
+    ),
+    "RandomCrop": (CROP, ("height", "width", "pad_if_needed"), _always_inside),
+    "CenterCrop": (CROP, ("height", "width", "pad_if_needed"), _always_inside),
+    "Resize": (
+        partial(ResizeStep, aim=_resized_size, resize=_resized),
+        ("height", "width", "interpolation", "area_for_downscale"),
+        _always_and_bilinear,
+    ),
+    "HorizontalFlip": (partial(MirrorStep, place=partial(_mirrored, 1)), ("p",), lambda transform: True),
+    "VerticalFlip": (partial(MirrorStep, place=partial(_mirrored, 0)), ("p",), lambda transform: True),
     "Rotate": (
-        NamedAffine,
+        AFFINE,
         ("interpolation", "border_mode", "fill", "crop_border"),
         lambda transform: _black_outside(transform) and not transform.crop_border,
     ),
     "Affine": (
-        NamedAffine,
+        AFFINE,
         ("interpolation", "border_mode", "fill", "fit_output"),
         lambda transform: _black_outside(transform) and not transform.fit_output,
     ),

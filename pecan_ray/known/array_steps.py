@@ -9,71 +9,48 @@ import functools
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from pecan_ray import images
 from pecan_ray.known.steps import (
+    ARRAYS,
     ConvertStep,
     CropStep,
     Cut,
-    FixedMirrorStep,
-    FixedWarpStep,
     Forms,
-    ImageForm,
     KnownStep,
     MirrorStep,
     ResizeStep,
     WarpStep,
+    mirrored,
 )
 from pecan_ray.warps import ImageSize, Placed, RandomFlip, RandomRotate, RandomShear
 
 PICTURES: Forms = ("picture",)
-Parameters = Mapping[str, Any]
+Parameters: TypeAlias = Mapping[str, Any]
+PlaceOf: TypeAlias = "Callable[[Any, ImageSize, Any], Placed]"
 
 
 # --- of the package ------------------------------------------------------------------------------------------
 
 
-class OwnCrop(CropStep):
-    """`pecan_ray.images.RandomCrop` and `CenterCrop`."""
-
-    any_layout: ClassVar[bool] = True
-
-    def cut(self, size: ImageSize, rng: Any) -> Cut | None:
-        """Draw the part."""
-        return Cut(*(self.fn.box(size, rng) if self.wants_rng else self.fn.box(size)))
+def _own_cut(fn: Any, size: ImageSize, rng: Any) -> Cut:
+    return Cut(*(fn.box(size) if rng is None else fn.box(size, rng)))
 
 
-class OwnResize(ResizeStep):
-    """`pecan_ray.images.Resize`."""
-
-    def target(self, size: ImageSize) -> ImageSize:
-        """Return its size."""
-        return self.fn.height, self.fn.width
-
-    def to(self, image: Any, target: ImageSize) -> Any:
-        """Resize an image."""
-        return images.resized(image, *target)
+def _own_place(fn: Any, size: ImageSize, rng: Any) -> Placed:
+    found: Placed = fn.placed(size, rng)
+    return found
 
 
-class OwnWarp(WarpStep):
-    """`pecan_ray.images.RandomRotate` and `RandomShear`."""
-
-    def placed(self, size: ImageSize, rng: Any) -> Placed:
-        """Draw, and return what it does to an image of that size."""
-        found: Placed = self.fn.placed(size, rng)
-        return found
+def _own_size(fn: images.Resize, size: ImageSize) -> ImageSize:
+    return fn.height, fn.width
 
 
-class OwnMirror(MirrorStep):
-    """`pecan_ray.images.RandomFlip`."""
-
-    def placed(self, size: ImageSize, rng: Any) -> Placed:
-        """Draw, and return what it does to an image of that size."""
-        found: Placed = self.fn.placed(size, rng)
-        return found
+def _own_resized(fn: images.Resize, image: Any, target: ImageSize) -> Any:
+    return images.resized(image, *target)
 
 
 OWN = (RandomFlip, RandomRotate, RandomShear, images.RandomCrop, images.CenterCrop, images.Resize)
@@ -84,31 +61,30 @@ def own_step(fn: Any) -> KnownStep | None:
     """Return the step of an operator of the package."""
     kind, name = type(fn), f"images.{type(fn).__name__}"
     if kind is RandomFlip:
-        return OwnMirror(name, fn, wants_rng=True)
+        return MirrorStep(name, fn, wants_rng=True, place=_own_place)
     if kind in (RandomRotate, RandomShear):
-        return OwnWarp(name, fn, wants_rng=True)
+        return WarpStep(name, fn, wants_rng=True, place=_own_place)
     if kind in (images.RandomCrop, images.CenterCrop):
-        return OwnCrop(name, fn, wants_rng=kind is images.RandomCrop)
-    return OwnResize(name, fn) if kind is images.Resize else None
+        return CropStep(name, fn, wants_rng=kind is images.RandomCrop, draw=_own_cut, any_layout=True)
+    return ResizeStep(name, fn, aim=_own_size, resize=_own_resized) if kind is images.Resize else None
 
 
 # --- of NumPy, OpenCV and SciPy ------------------------------------------------------------------------------
 
 
-class SizedResize(ResizeStep):
-    """A resize to a size that is a parameter."""
+def _given_size(fn: Any, size: ImageSize) -> ImageSize:
+    """Return the size that is a parameter of a resize."""
+    method = type(fn) is operator.methodcaller
+    width, height = called_method(fn)[1][0] if method else fn.keywords["dsize"]
+    return int(height), int(width)
 
-    def target(self, size: ImageSize) -> ImageSize:
-        """Return the size."""
-        if type(self.fn) is operator.methodcaller:
-            width, height = called_method(self.fn)[1][0]
-        else:
-            width, height = self.fn.keywords["dsize"]
-        return int(height), int(width)
 
-    def to(self, image: Any, target: ImageSize) -> Any:
-        """Resize an image."""
-        return self.fn(image)
+def _resized(fn: Any, image: Any, target: ImageSize) -> Any:
+    return fn(image)
+
+
+def _mirrored(axes: tuple[int, ...], fn: Any, size: ImageSize, rng: Any) -> Placed:
+    return mirrored(axes, size)
 
 
 def _numpy_flip(given: Parameters) -> tuple[int, ...] | None:
@@ -125,7 +101,7 @@ def _opencv_flip(given: Parameters) -> tuple[int, ...] | None:
     return (0,) if code == 0 else (1,) if code > 0 else (0, 1)
 
 
-def _opencv_warp(given: Parameters) -> Callable[[ImageSize], Placed] | None:
+def _opencv_warp(given: Parameters) -> PlaceOf | None:
     cv2 = sys.modules["cv2"]
     flags = given.get("flags", cv2.INTER_LINEAR)
     if given.keys() - {"M", "dsize", "flags"} or not {"M", "dsize"} <= given.keys():
@@ -143,11 +119,11 @@ def _opencv_warp(given: Parameters) -> Callable[[ImageSize], Placed] | None:
     return functools.partial(_always, Placed(matrix, (int(size[1]), int(size[0]))))
 
 
-def _always(placed: Placed, size: ImageSize) -> Placed:
+def _always(placed: Placed, fn: Any, size: ImageSize, rng: Any) -> Placed:
     return placed
 
 
-def _scipy_rotate(given: Parameters) -> Callable[[ImageSize], Placed] | None:
+def _scipy_rotate(given: Parameters) -> PlaceOf | None:
     usual = {"order": 1, "reshape": False, "mode": "constant", "cval": 0.0, "axes": (1, 0), "prefilter": True}
     others = {name: value for name, value in given.items() if name != "angle"}
     if "angle" not in given or not {"order", "reshape"} <= given.keys():
@@ -157,13 +133,13 @@ def _scipy_rotate(given: Parameters) -> Callable[[ImageSize], Placed] | None:
     return functools.partial(_turned, float(given["angle"]))
 
 
-def _turned(degrees: float, size: ImageSize) -> Placed:
+def _turned(degrees: float, fn: Any, size: ImageSize, rng: Any) -> Placed:
     cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
     y, x = (size[0] - 1) / 2, (size[1] - 1) / 2
     return Placed(np.array([[cos, -sin, x - cos * x + sin * y], [sin, cos, y - sin * x - cos * y]]), size)
 
 
-def _scipy_zoom(given: Parameters) -> Callable[[ImageSize], Placed] | None:
+def _scipy_zoom(given: Parameters) -> PlaceOf | None:
     usual = {"order": 1, "mode": "constant", "cval": 0.0, "prefilter": True}
     zoom = given.get("zoom")
     if not isinstance(zoom, (tuple, list)) or len(zoom) != 3 or zoom[2] != 1 or given.get("order") != 1:
@@ -173,7 +149,7 @@ def _scipy_zoom(given: Parameters) -> Callable[[ImageSize], Placed] | None:
     return functools.partial(_zoomed, (float(zoom[0]), float(zoom[1])))
 
 
-def _zoomed(zoom: tuple[float, float], size: ImageSize) -> Placed:
+def _zoomed(zoom: tuple[float, float], fn: Any, size: ImageSize, rng: Any) -> Placed:
     """Return what SciPy does: the corner pixels' middles fall on one another."""
     height, width = (round(side * factor) for side, factor in zip(size, zoom, strict=True))
     y, x = ((old - 1) / (new - 1) if new > 1 else 1.0 for old, new in zip(size, (height, width), strict=True))
@@ -194,21 +170,25 @@ WARPING = {
 def array_step(fn: Any) -> KnownStep | None:
     """Return the step of a function of NumPy, OpenCV or SciPy, with parameters by `functools.partial`."""
     if fn is np.fliplr or fn is np.flipud:
-        return FixedMirrorStep(f"numpy.{fn.__name__}", fn, axes=(int(fn is np.fliplr),))
+        return _mirror(f"numpy.{fn.__name__}", fn, (int(fn is np.fliplr),))
     if type(fn) is not functools.partial or fn.args:
         return None
     for (module, name), axes_of in FLIPS.items():
         if fn.func is getattr(sys.modules.get(module), name, None):
             axes = axes_of(fn.keywords)
-            return None if axes is None else FixedMirrorStep(f"{module}.{name}", fn, axes=axes)
+            return None if axes is None else _mirror(f"{module}.{name}", fn, axes)
     for (module, name), place_of in WARPING.items():
         if fn.func is getattr(sys.modules.get(module), name, None):
             place = place_of(fn.keywords)
-            return None if place is None else FixedWarpStep(f"{module}.{name}", fn, place=place)
+            return None if place is None else WarpStep(f"{module}.{name}", fn, place=place)
     cv2 = sys.modules.get("cv2")
     if cv2 is not None and fn.func is cv2.resize and _is_bilinear_resize(fn.keywords, cv2):
-        return SizedResize("cv2.resize", fn)
+        return ResizeStep("cv2.resize", fn, aim=_given_size, resize=_resized)
     return None
+
+
+def _mirror(name: str, fn: Any, axes: tuple[int, ...], forms: Forms = ARRAYS) -> KnownStep:
+    return MirrorStep(name, fn, forms, place=functools.partial(_mirrored, axes))
 
 
 def _is_bilinear_resize(given: Parameters, cv2: Any) -> bool:
@@ -219,21 +199,12 @@ def _is_bilinear_resize(given: Parameters, cv2: Any) -> bool:
 # --- of Pillow -----------------------------------------------------------------------------------------------
 
 
-class PictureConvert(ConvertStep):
-    """`PIL.Image.fromarray`."""
-
-    gives: ClassVar[ImageForm] = "picture"
-
-
-class PictureCrop(CropStep):
-    """`Image.crop`, inside of the image."""
-
-    def cut(self, size: ImageSize, rng: Any) -> Cut | None:
-        """Return the part; None where some of it lies outside."""
-        left, top, right, bottom = called_method(self.fn)[1][0]
-        if not (0 <= top < bottom <= size[0] and 0 <= left < right <= size[1]):
-            return None
-        return Cut(top, left, bottom - top, right - left)
+def _picture_cut(fn: Any, size: ImageSize, rng: Any) -> Cut | None:
+    """Return the part that `Image.crop` keeps; None where some of it lies outside."""
+    left, top, right, bottom = called_method(fn)[1][0]
+    if not (0 <= top < bottom <= size[0] and 0 <= left < right <= size[1]):
+        return None
+    return Cut(top, left, bottom - top, right - left)
 
 
 def picture_step(fn: Any) -> KnownStep | None:
@@ -242,21 +213,21 @@ def picture_step(fn: Any) -> KnownStep | None:
     if pillow is None:
         return None
     if fn is pillow.fromarray:
-        return PictureConvert("Pillow fromarray", fn)
+        return ConvertStep("Pillow fromarray", fn, gives="picture")
     for name, axis in (("mirror", 1), ("flip", 0)):
         if ops is not None and fn is getattr(ops, name, None):
-            return FixedMirrorStep(f"Pillow {name}", fn, PICTURES, axes=(axis,))
+            return _mirror(f"Pillow {name}", fn, (axis,), PICTURES)
     if type(fn) is not operator.methodcaller or not hasattr(pillow, "Resampling") or not hasattr(pillow, "Transpose"):
         return None
     name, args, keywords = called_method(fn)
     numbers = len(args) == 1 and not keywords and isinstance(args[0], (tuple, list))
     if name == "crop" and numbers and len(args[0]) == 4 and all(type(side) is int for side in args[0]):
-        return PictureCrop("Pillow crop", fn, PICTURES)
+        return CropStep("Pillow crop", fn, PICTURES, draw=_picture_cut)
     if name == "resize" and not keywords and _is_smooth_resize(args, pillow):
-        return SizedResize("Pillow resize", fn, PICTURES)
+        return ResizeStep("Pillow resize", fn, PICTURES, aim=_given_size, resize=_resized)
     transposed = {pillow.Transpose.FLIP_LEFT_RIGHT: 1, pillow.Transpose.FLIP_TOP_BOTTOM: 0}
     if name == "transpose" and len(args) == 1 and not keywords and isinstance(args[0], int) and args[0] in transposed:
-        return FixedMirrorStep("Pillow transpose", fn, PICTURES, axes=(transposed[args[0]],))
+        return _mirror("Pillow transpose", fn, (transposed[args[0]],), PICTURES)
     return None
 
 

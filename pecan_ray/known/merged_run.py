@@ -11,16 +11,7 @@ import numpy as np
 from pecan_ray.fused_warps import DecodeWarp, Warp
 from pecan_ray.images import cut_out, decoded, jpeg_shape, reduction
 from pecan_ray.known import torchvision_pixels as pixels
-from pecan_ray.known.steps import (
-    ConvertStep,
-    CropStep,
-    Cut,
-    GeometryStep,
-    KnownStep,
-    MirrorStep,
-    OtherStep,
-    ResizeStep,
-)
+from pecan_ray.known.steps import ConvertStep, CropStep, Cut, GeometryStep, KnownStep, MirrorStep, OtherStep, ResizeStep
 from pecan_ray.warps import Draw
 
 RunSteps: TypeAlias = "tuple[tuple[str, KnownStep], ...]"
@@ -59,7 +50,7 @@ class KnownRun:
         elif shape is not None:
             value, done = self._decoded(value, shape, rng)
         else:
-            value, done = self._converted(value, rng, others_may_see=not self._places()), 0
+            value, done = (self._converted(value, rng, others_may_see=not self._places()), 0)
         return self._finished(value, self.steps[self._converts + done :], rng)
 
     def _places(self) -> list[Any]:
@@ -115,7 +106,7 @@ class KnownRun:
 
 def mirrors_and_resize(steps: Sequence[KnownStep]) -> tuple[int, ResizeStep | None]:
     """Return how many steps mirror before a resize, and that; None where there is none behind them."""
-    mirrors = len(list(itertools.takewhile(lambda step: isinstance(step, MirrorStep), steps)))
+    mirrors = len(list(itertools.takewhile(lambda step: isinstance(step, MirrorStep) and not step.warps, steps)))
     behind = steps[mirrors] if mirrors < len(steps) else None
     return mirrors, behind if isinstance(behind, ResizeStep) else None
 

@@ -9,15 +9,7 @@ from typing import Any
 from pecan_ray.known.albumentations_steps import albumentations_steps
 from pecan_ray.known.array_steps import OWN, array_step, own_step, picture_step
 from pecan_ray.known.merged_run import KnownRun, RunSteps, mirrors_and_resize
-from pecan_ray.known.steps import (
-    ConvertStep,
-    CropStep,
-    GeometryStep,
-    ImageForm,
-    KnownStep,
-    OtherStep,
-    ResizeStep,
-)
+from pecan_ray.known.steps import ConvertStep, CropStep, GeometryStep, ImageForm, KnownStep, OtherStep, ResizeStep
 from pecan_ray.known.torchvision_steps import torchvision_step, transforms_in
 
 

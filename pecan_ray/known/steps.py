@@ -49,22 +49,29 @@ class OtherStep(KnownStep):
     """A function of which nothing is known, behind others within one operator."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class ConvertStep(KnownStep):
     """An array to a tensor, or to an image of Pillow, with the same pixels."""
 
-    gives: ClassVar[ImageForm] = "tensor"
+    gives: ImageForm = "tensor"
+    view: Callable[[Any], Any] | None = None
+    """From an array to what may share its memory; None: it is not known how."""
 
     def without_copying(self, image: Any) -> Any:
         """Return what may be a view of the array."""
-        return self(image, None)
+        return self(image, None) if self.view is None else self.view(image)
 
 
+@dataclass(frozen=True, kw_only=True)
 class GeometryStep(KnownStep):
-    """Gives a pixel the value at another place."""
+    """Gives a pixel the value at another place.
+
+    What a library's function does is told by functions, each of which is given it first.
+    """
 
     warps: ClassVar[bool] = False
     """Whether one warp of several is worth it where this is among them."""
-    any_layout: ClassVar[bool] = False
+    any_layout: bool = False
     """Whether pixels are the same whatever their order in memory, where PyTorch computes with whole numbers."""
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
@@ -72,16 +79,20 @@ class GeometryStep(KnownStep):
         raise NotImplementedError
 
 
+@dataclass(frozen=True, kw_only=True)
 class ResizeStep(GeometryStep):
     """Resizes, bilinear."""
 
+    aim: Callable[[Any, ImageSize], ImageSize]
+    resize: Callable[[Any, Any, ImageSize], Any]
+
     def target(self, size: ImageSize) -> ImageSize:
         """Return the size of what becomes of an image of that size."""
-        raise NotImplementedError
+        return self.aim(self.fn, size)
 
     def to(self, image: Any, target: ImageSize) -> Any:
         """Resize an image, of which a decoder has made a smaller one, to that size."""
-        raise NotImplementedError
+        return self.resize(self.fn, image, target)
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Return what it does to an image of that size."""
@@ -89,20 +100,33 @@ class ResizeStep(GeometryStep):
         return Placed(scaled(size, target), target)
 
 
+def _no_aim(fn: Any) -> ImageSize | None:
+    return None
+
+
+def _as_it_is(fn: Any, image: Any, cut: Cut) -> Any:
+    return image
+
+
+@dataclass(frozen=True, kw_only=True)
 class CropStep(GeometryStep):
     """Keeps a part, and may resize that."""
 
+    draw: Callable[[Any, ImageSize, Any], Cut | None]
+    aim: Callable[[Any], ImageSize | None] = _no_aim
+    rest: Callable[[Any, Any, Cut], Any] = _as_it_is
+
     def cut(self, size: ImageSize, rng: Any) -> Cut | None:
         """Draw the part that is kept of an image of that size; None where it is no part (the image is too small)."""
-        raise NotImplementedError
+        return self.draw(self.fn, size, rng)
 
     def target(self) -> ImageSize | None:
         """Return the size to which the part is resized; None where it is not."""
-        return None
+        return self.aim(self.fn)
 
     def finish(self, image: Any, cut: Cut) -> Any:
         """Do to the part alone what comes behind cutting it out; a decoder may have made it smaller."""
-        return image
+        return self.rest(self.fn, image, cut)
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Draw, and return what it does to an image of that size."""
@@ -116,26 +140,21 @@ class CropStep(GeometryStep):
         return Placed(matrix, target or kept, cut[:4])
 
 
+@dataclass(frozen=True, kw_only=True)
 class MirrorStep(GeometryStep):
     """Mirrors, which moves pixels and leaves them as they are."""
 
+    place: Callable[[Any, ImageSize, Any], Placed]
 
-class WarpStep(GeometryStep):
+    def placed(self, size: ImageSize, rng: Any) -> Placed:
+        """Draw, and return what it does to an image of that size."""
+        return self.place(self.fn, size, rng)
+
+
+class WarpStep(MirrorStep):
     """Rotates, shears or scales, bilinear."""
 
     warps: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class FixedMirrorStep(MirrorStep):
-    """Does the same to every image."""
-
-    axes: tuple[int, ...] = ()
-    """Mirrored are rows (0), columns (1) or both."""
-
-    def placed(self, size: ImageSize, rng: Any) -> Placed:
-        """Return what it does to an image of that size."""
-        return mirrored(self.axes, size)
 
 
 def mirrored(axes: tuple[int, ...], size: ImageSize) -> Placed:
@@ -144,16 +163,3 @@ def mirrored(axes: tuple[int, ...], size: ImageSize) -> Placed:
     for axis in axes:
         matrix[1 - axis, 1 - axis], matrix[1 - axis, 2] = -1.0, size[axis] - 1.0
     return Placed(matrix, size)
-
-
-@dataclass(frozen=True)
-class FixedWarpStep(WarpStep):
-    """Does the same to every image of a size."""
-
-    place: Callable[[ImageSize], Placed] | None = None
-    """What it does."""
-
-    def placed(self, size: ImageSize, rng: Any) -> Placed:
-        """Return what it does to an image of that size."""
-        assert self.place is not None
-        return self.place(size)

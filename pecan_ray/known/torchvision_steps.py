@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -35,103 +36,64 @@ OVERRIDDEN = ("forward", "make_params", "transform", "check_inputs")
 """What an object must not have of its own: then it does something else than its class."""
 
 
-class TorchConvert(ConvertStep):
-    """`ToImage`."""
-
-    def without_copying(self, image: Any) -> Any:
-        """Return an array as an image of torchvision that shares its memory."""
-        tensor = sys.modules["torch"].from_numpy(image).permute(2, 0, 1)
-        return sys.modules["torchvision.tv_tensors"].Image(tensor)
+def _as_view(image: Any) -> Any:
+    """Return an array as an image of torchvision that shares its memory."""
+    tensor = sys.modules["torch"].from_numpy(image).permute(2, 0, 1)
+    return sys.modules["torchvision.tv_tensors"].Image(tensor)
 
 
-class TorchResize(ResizeStep):
-    """`Resize`."""
-
-    any_layout: ClassVar[bool] = True
-
-    def target(self, size: ImageSize) -> ImageSize:
-        """Return the size of what becomes of an image of that size: one number is that of the shorter side."""
-        wanted = self.fn.size
-        if len(wanted) == 2:
-            return wanted[0], wanted[1]
-        height, width = size
-        if height <= width:
-            return wanted[0], int(wanted[0] * width / height)
-        return int(wanted[0] * height / width), wanted[0]
-
-    def to(self, image: Any, target: ImageSize) -> Any:
-        """Resize by the library."""
-        return functional().resize(
-            image, list(target), interpolation=self.fn.interpolation, antialias=self.fn.antialias
-        )
+def _resized_size(fn: Any, size: ImageSize) -> ImageSize:
+    """Return what `Resize` makes of an image of that size: one number is that of the shorter side."""
+    wanted, (height, width) = fn.size, size
+    if len(wanted) == 2:
+        return wanted[0], wanted[1]
+    if height <= width:
+        return wanted[0], int(wanted[0] * width / height)
+    return int(wanted[0] * height / width), wanted[0]
 
 
-class TorchCrop(CropStep):
-    """`RandomResizedCrop`, `RandomCrop`."""
-
-    any_layout: ClassVar[bool] = True
-
-    def cut(self, size: ImageSize, rng: Any) -> Cut | None:
-        """Have the transform draw the part."""
-        drawn = self.fn.make_params([picture_of(size)])
-        return Cut(drawn["top"], drawn["left"], drawn["height"], drawn["width"], drawn)
-
-    def finish(self, image: Any, cut: Cut) -> Any:
-        """Have the transform cut out all of the part, and do what it does with it."""
-        return self.fn.transform(image, {**cut.drawn, "top": 0, "left": 0, "height": cut.height, "width": cut.width})
+def _resized(fn: Any, image: Any, target: ImageSize) -> Any:
+    return functional().resize(image, list(target), interpolation=fn.interpolation, antialias=fn.antialias)
 
 
-class TorchResizedCrop(TorchCrop):
-    """`RandomResizedCrop`."""
-
-    def target(self) -> ImageSize:
-        """Return the size to which the part is resized."""
-        return self.fn.size[0], self.fn.size[1]
+def _drawn_cut(fn: Any, size: ImageSize, rng: Any) -> Cut:
+    """Have a random crop draw the part."""
+    drawn = fn.make_params([picture_of(size)])
+    return Cut(drawn["top"], drawn["left"], drawn["height"], drawn["width"], drawn)
 
 
-class TorchCenterCrop(CropStep):
-    """`CenterCrop`."""
-
-    any_layout: ClassVar[bool] = True
-
-    def cut(self, size: ImageSize, rng: Any) -> Cut | None:
-        """Have the transform cut out of a picture that has the numbers of its rows, and of its columns, as pixels."""
-        torch, (height, width) = sys.modules["torch"], self.fn.size
-        if height > size[0] or width > size[1]:
-            return None  # it would be padded
-        rows = torch.arange(size[0]).reshape(1, -1, 1).expand(1, *size)
-        columns = torch.arange(size[1]).reshape(1, 1, -1).expand(1, *size)
-        top, left = (int(self.fn(numbers)[0, 0, 0]) for numbers in (rows, columns))
-        return Cut(top, left, height, width)
+def _rest_of_crop(fn: Any, image: Any, cut: Cut) -> Any:
+    """Have a crop cut out all of the part, and do what it does with it."""
+    return fn.transform(image, {**cut.drawn, "top": 0, "left": 0, "height": cut.height, "width": cut.width})
 
 
-class TorchMirror(MirrorStep):
-    """`RandomHorizontalFlip`, `RandomVerticalFlip`."""
-
-    any_layout: ClassVar[bool] = True
-    axis: ClassVar[int] = 1
-
-    def placed(self, size: ImageSize, rng: Any) -> Placed:
-        """Draw whether to mirror, as the transform does, and return what that does to an image of that size."""
-        mirrors = not bool(sys.modules["torch"].rand(1) >= self.fn.p)
-        return mirrored((self.axis,) if mirrors else (), size)
+def _sides(fn: Any) -> ImageSize:
+    return fn.size[0], fn.size[1]
 
 
-class TorchUpsideDown(TorchMirror):
-    """`RandomVerticalFlip`."""
+def _middle(fn: Any, size: ImageSize, rng: Any) -> Cut | None:
+    """Have `CenterCrop` cut out of a picture that has the numbers of its rows, and of its columns, as pixels."""
+    torch, (height, width) = sys.modules["torch"], fn.size
+    if height > size[0] or width > size[1]:
+        return None  # it would be padded
+    rows = torch.arange(size[0]).reshape(1, -1, 1).expand(1, *size)
+    columns = torch.arange(size[1]).reshape(1, 1, -1).expand(1, *size)
+    top, left = (int(fn(numbers)[0, 0, 0]) for numbers in (rows, columns))
+    return Cut(top, left, height, width)
 
-    axis: ClassVar[int] = 0
+
+def _mirrored(axis: int, fn: Any, size: ImageSize, rng: Any) -> Placed:
+    """Draw whether to mirror, as the transform does."""
+    mirrors = not bool(sys.modules["torch"].rand(1) >= fn.p)
+    return mirrored((axis,) if mirrors else (), size)
 
 
-class TorchAffine(WarpStep):
-    """`RandomRotation` and `RandomAffine`, about the middle."""
-
-    def placed(self, size: ImageSize, rng: Any) -> Placed:
-        """Have the transform draw, and return what that does to an image of that size."""
-        drawn = self.fn.make_params([picture_of(size)])
-        if "scale" not in drawn:  # a rotation, counter-clockwise
-            return Placed(turned(-drawn["angle"], (0, 0), 1.0, (0, 0), size), size)
-        return Placed(turned(drawn["angle"], drawn["translate"], drawn["scale"], drawn["shear"], size), size)
+def _affine(fn: Any, size: ImageSize, rng: Any) -> Placed:
+    """Have `RandomRotation` or `RandomAffine`, about the middle, draw."""
+    drawn = fn.make_params([picture_of(size)])
+    if "scale" not in drawn:  # a rotation, counter-clockwise
+        return Placed(turned(-drawn["angle"], (0, 0), 1.0, (0, 0), size), size)
+    return Placed(turned(drawn["angle"], drawn["translate"], drawn["scale"], drawn["shear"], size), size)
 
 
 def turned(angle: float, moved: Sequence[float], scale: float, shear: Sequence[float], size: ImageSize) -> Matrix:
@@ -166,13 +128,13 @@ def torchvision_step(fn: Any) -> KnownStep | None:
     for name, (kind, parameters, fits) in KNOWN_TRANSFORMS.items() if v2 is not None else ():
         if _is(fn, v2, name):
             known = _untouched(fn) and all(hasattr(fn, one) for one in parameters) and fits(fn)
-            return kind(f"torchvision {name}", fn, ARRAYS if kind is TorchConvert else PIXELS) if known else None
+            return kind(f"torchvision {name}", fn, ARRAYS if name == "ToImage" else PIXELS) if known else None
     return None
 
 
 def transforms_in(fn: Any) -> list[Any] | None:
     """Return the functions that a `Compose`, or a `Sequential` of PyTorch, calls in a row; None: it is none."""
-    v2, sequential = _transforms(), getattr(getattr(sys.modules.get("torch"), "nn", None), "Sequential", None)
+    v2, sequential = (_transforms(), getattr(getattr(sys.modules.get("torch"), "nn", None), "Sequential", None))
     if v2 is None or sequential is None or not (_is(fn, v2, "Compose") or type(fn) is sequential):
         return None
     return list(fn.transforms if _is(fn, v2, "Compose") else fn) if _untouched(fn) else None
@@ -212,32 +174,36 @@ def _sized(fn: Any) -> bool:
 
 
 KNOWN_TRANSFORMS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Callable[[Any], bool]]] = {
-    "ToImage": (TorchConvert, (), lambda fn: True),
+    "ToImage": (partial(ConvertStep, view=_as_view), (), lambda fn: True),
     "RandomResizedCrop": (
-        TorchResizedCrop,
+        partial(CropStep, draw=_drawn_cut, aim=_sides, rest=_rest_of_crop, any_layout=True),
         ("size", "scale", "ratio", "interpolation", "antialias"),
         lambda fn: _makes_params(fn) and _smooth(fn) and _sized(fn),
     ),
     "RandomCrop": (
-        TorchCrop,
+        partial(CropStep, draw=_drawn_cut, rest=_rest_of_crop, any_layout=True),
         ("size", "padding", "pad_if_needed"),
         lambda fn: _makes_params(fn) and fn.padding is None and fn.pad_if_needed is False,
     ),
-    "CenterCrop": (TorchCenterCrop, ("size",), _sized),
+    "CenterCrop": (partial(CropStep, draw=_middle, any_layout=True), ("size",), _sized),
     "Resize": (
-        TorchResize,
+        partial(ResizeStep, aim=_resized_size, resize=_resized, any_layout=True),
         ("size", "interpolation", "max_size", "antialias"),
         lambda fn: fn.size is not None and fn.max_size is None and _smooth(fn),
     ),
-    "RandomHorizontalFlip": (TorchMirror, ("p",), lambda fn: True),
-    "RandomVerticalFlip": (TorchUpsideDown, ("p",), lambda fn: True),
+    "RandomHorizontalFlip": (
+        partial(MirrorStep, place=partial(_mirrored, 1), any_layout=True),
+        ("p",),
+        lambda fn: True,
+    ),
+    "RandomVerticalFlip": (partial(MirrorStep, place=partial(_mirrored, 0), any_layout=True), ("p",), lambda fn: True),
     "RandomRotation": (
-        TorchAffine,
+        partial(WarpStep, place=_affine),
         ("degrees", "interpolation", "expand", "center", "fill"),
         lambda fn: _makes_params(fn) and _bilinear(fn) and not fn.expand and fn.center is None and fn.fill == 0,
     ),
     "RandomAffine": (
-        TorchAffine,
+        partial(WarpStep, place=_affine),
         ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
         lambda fn: _makes_params(fn) and _bilinear(fn) and fn.center is None and fn.fill == 0,
     ),
