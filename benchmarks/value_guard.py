@@ -1,11 +1,16 @@
-"""How well harmful exchanges of operators are told from harmless ones, by AutoOrder's look at a sample.
+"""How well harmful exchanges of operators are told from harmless ones.
 
-    python benchmarks/value_guard.py [--data FOLDER] [--elements 64] [--seed 0] [--half tune|judge] [--verbose]
+    python benchmarks/value_guard.py [--curve] [--data FOLDER] [--elements 64] [--seed 0] [--half tune|judge]
 
-Each exchange is a pipeline of a few operators, and the order in which two of them have changed places is looked at as
-AutoOrder does before it adopts one: the form of the results, their values, and those of unusual elements.  Every second
-exchange (``--half tune``) served to find the bounds of `pecan_ray.reorder.value_guard`, the others (``--half judge``)
-to judge them.  `--data` names a folder of photographs in class folders.
+Each exchange is a pipeline of a few operators, of which two change places; its label says what that does to what the
+user meant, and was given before any guard was run on it.  Without `--curve`, AutoOrder looks at each exchange as it
+does before it adopts one, and what it decides is compared with the labels.  `--curve` asks no guard: it measures how
+far each exchange moves results (E) beside what its operators do (D), and prints how many exchanges each bound of E / D
+lets pass.
+
+A name decides the half of an exchange: ``--half tune`` serves to find a bound, ``--half judge`` to judge it.  `--data`
+names a folder of photographs in class folders.  Exchanges of torchvision, Albumentations and librosa are there where
+these libraries are installed.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import argparse
 import math
 import sys
 import time
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +27,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
-from benchmarks.guard import plans
+from benchmarks.guard import curve, plans
 from benchmarks.guard.elements import elements
-from benchmarks.guard.exchanges import Exchange, harmful, harmless
+from benchmarks.guard.exchange import Exchange
+from benchmarks.guard.exchanges import all_exchanges
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.sample import sample_stretch, undisturbed
 from pecan_ray.autoorder.trial import Trial
@@ -34,10 +41,9 @@ from pecan_ray.reorder.value_guard import ColumnDifference
 
 def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[ColumnDifference, ...]]:
     """Return why the exchange is refused, or "", and what differs."""
-    pipe = pecan.PecanPipeline(pecan.sources.Items(given))
-    steps = (*exchange.before, exchange.first, exchange.second, *exchange.behind)
-    for number, step in enumerate(steps):
-        pipe = plans.add(pipe, plans.PlanPart(replace(step, name=f"{number}-{step.name}")))
+    pipe = pecan.PecanPipeline(pecan.sources.Items([{name: one[name] for name in exchange.columns} for one in given]))
+    for number, step in enumerate(exchange.steps):
+        pipe = plans.add(pipe, plans.PlanPart(replace(step, name=f"{number}-{step.name}"), kind=step.kind))
     (stretch,) = stretches(pipe.plan)
     place = len(exchange.before)
     order = (*stretch.names[:place], *stretch.names[place : place + 2][::-1], *stretch.names[place + 2 :])
@@ -48,15 +54,10 @@ def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[ColumnDif
         return refused, trial.differences(order)
 
 
-def halves(half: str) -> list[Exchange]:
-    """Return all exchanges, or every second one."""
-    begin, step = {"tune": (0, 2), "judge": (1, 2)}.get(half, (0, 1))
-    return [*list(harmless())[begin::step], *list(harmful())[begin::step]]
-
-
 def main() -> None:
-    """Print what is refused."""
+    """Print what is refused, or the curve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--curve", action="store_true")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--elements", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
@@ -65,21 +66,28 @@ def main() -> None:
     given = parser.parse_args()
     photographs = sorted(given.data.rglob("*.jpg")) if given.data else None
     sample = elements(given.elements, seed=given.seed, photographs=photographs)
-    counts = {(harm, refused): 0 for harm in (False, True) for refused in (False, True)}
+    exchanges = list(all_exchanges(None if given.half == "all" else given.half))
     began = time.process_time()
-    for exchange in halves(given.half):
+    if given.curve:
+        curve.report(exchanges, sample, given.seed, verbose=given.verbose)
+    else:
+        _judge(exchanges, sample, verbose=given.verbose)
+    print(f"{given.elements} elements, {time.process_time() - began:.0f} s of CPU time")
+
+
+def _judge(exchanges: list[Exchange], sample: list[Element], *, verbose: bool) -> None:
+    counts: Counter[tuple[str, bool]] = Counter()
+    for exchange in exchanges:
         refused, differences = look(exchange, sample)
-        counts[exchange.harmful, bool(refused)] += 1
-        if given.verbose or bool(refused) != exchange.harmful:
-            print(f"{'harmful ' if exchange.harmful else 'harmless'} {exchange.name}: {refused or 'let through'}")
+        counts[exchange.label, bool(refused)] += 1
+        if verbose or bool(refused) != exchange.harmful:
+            print(f"{exchange.label:8} {exchange.name}: {refused or 'let through'} ({exchange.why})")
             for one in differences:
-                if one.changed and (given.verbose or not exchange.harmful):
+                if one.changed and (verbose or not exchange.harmful):
                     print(f"    {one.told()}")
-    print(
-        f"{counts[False, True]} of {counts[False, False] + counts[False, True]} harmless exchanges refused, "
-        f"{counts[True, False]} of {counts[True, False] + counts[True, True]} harmful ones let through, "
-        f"{given.elements} elements, {time.process_time() - began:.0f} s of CPU time"
-    )
+    for label in ("harmful", "doubtful", "harmless"):
+        passed, refused_count = counts[label, False], counts[label, True]
+        print(f"{label:8}: {passed} of {passed + refused_count} let through")
 
 
 if __name__ == "__main__":

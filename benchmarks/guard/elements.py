@@ -1,8 +1,11 @@
-"""Elements to try exchanges on: real photographs, sounds and sentences, with masks and boxes drawn beside them."""
+"""Elements to try exchanges on: real photographs, sounds, sentences and flights, with masks, boxes and landmarks drawn
+beside them, and videos made by moving a window over a photograph."""
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 import wave
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +21,7 @@ LONGEST = 320
 
 
 def elements(count: int, *, seed: int = 0, photographs: Sequence[Path] | None = None) -> list[Element]:
-    """Return elements with the columns image, mask, boxes (in shares), pixels (boxes), label, audio and text.
+    """Return elements with image, mask, boxes (in shares), pixels (boxes), points, label, audio, text, video and row.
 
     Without `photographs` they are crops of those that scikit-image and scikit-learn carry.
     """
@@ -26,6 +29,8 @@ def elements(count: int, *, seed: int = 0, photographs: Sequence[Path] | None = 
     sounds = [_sound(path) for path in sorted((DATA / "speech").glob("*.wav"))]
     with open(DATA / "text" / "austen_500.jsonl") as file:
         sentences = [json.loads(line)["text"] for line in file]
+    with open(DATA / "tabular" / "flights_1000.csv") as file:
+        rows = [_row(number, one) for number, one in enumerate(csv.DictReader(file)) if one["air_time"] != "NA"]
     read = {path: cv2.imread(str(path), cv2.IMREAD_COLOR) for path in paths[:count]}
     found = []
     for number in range(count):
@@ -37,8 +42,29 @@ def elements(count: int, *, seed: int = 0, photographs: Sequence[Path] | None = 
         image = cv2.cvtColor(parent[top : top + height, left : left + width], cv2.COLOR_BGR2RGB)
         scale = LONGEST / max(image.shape[:2])
         image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-        found.append(_element(image, sounds[number % len(sounds)], sentences[(seed + number) % 500], rng))
+        given = _element(image, sounds[number % len(sounds)], sentences[(seed + number) % 500], rng)
+        found.append({**given, "video": _video(image, rng), "row": rows[(seed + number) % len(rows)]})
     return found
+
+
+def _video(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return 16 frames of 72 x 96 pixels through which the photograph moves, with a flicker and the camera's noise."""
+    wide = cv2.resize(image, (160, 72), interpolation=cv2.INTER_AREA).astype(np.float32)
+    speed = int(rng.integers(1, 5))
+    frames = np.stack([wide[:, n * speed : n * speed + 96] for n in range(16)])
+    flicker = rng.normal(1, 0.03, (16, 1, 1, 1)) * frames + rng.normal(0, 2, frames.shape)
+    return np.clip(flicker, 0, 255).astype(np.uint8)
+
+
+def _row(number: int, flight: dict[str, str]) -> dict[str, float | str]:
+    """Return a flight's distance, time in the air, delay and carrier; one delay in four is missing."""
+    delay = float(flight["arr_delay"]) if number % 4 else math.nan
+    return {
+        "distance": float(flight["distance"]),
+        "air": float(flight["air_time"]),
+        "delay": delay,
+        "carrier": flight["carrier"],
+    }
 
 
 def _element(image: np.ndarray, sound: np.ndarray, sentence: str, rng: np.random.Generator) -> Element:
@@ -54,6 +80,7 @@ def _element(image: np.ndarray, sound: np.ndarray, sentence: str, rng: np.random
         "mask": mask,
         "boxes": boxes.astype(np.float32),
         "pixels": (boxes * [width, height, width, height]).astype(np.float32),
+        "points": rng.uniform(0.05, 0.95, (12, 2)).astype(np.float32) * np.array([width, height], np.float32),
         "label": int(rng.integers(10)),
         "audio": sound[begin : begin + int(rng.integers(8000, 24000))],
         "text": sentence,

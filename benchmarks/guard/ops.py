@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import cv2
 import numpy as np
@@ -17,6 +17,7 @@ from pecan_ray.plan.splits import Element
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 SIDE = 96
+GuardedKind: TypeAlias = Literal["map", "filter", "flat_map"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class GuardStep:
     fn: Callable[..., Any]
     column: str | None = None
     random: bool = False
+    kind: GuardedKind = "map"
 
     def __call__(self, element: Element, rng: np.random.Generator) -> Element:
         """Return what becomes of an element."""

@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -17,11 +17,10 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 import pecan_ray as pecan
 from benchmarks.guard import ops
 from benchmarks.guard.joint import SharedFlip, flip_all, resize_all
-from benchmarks.guard.ops import GuardStep
+from benchmarks.guard.ops import GuardedKind, GuardStep
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.plan.splits import Element
 
-GuardedKind: TypeAlias = Literal["map", "filter", "flat_map"]
 Sees: TypeAlias = Callable[[Any], Hashable]
 
 

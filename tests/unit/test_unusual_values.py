@@ -10,7 +10,7 @@ import pytest
 import pecan_ray as pecan
 from benchmarks.guard import ops
 from benchmarks.guard.elements import elements
-from benchmarks.guard.exchanges import Exchange
+from benchmarks.guard.exchange import Exchange
 from benchmarks.guard.joint import FIT
 from benchmarks.guard.ops import GuardStep
 from benchmarks.value_guard import look
@@ -35,7 +35,7 @@ def photographs() -> list[Element]:
 
 def refused(photographs: list[Element], *steps: GuardStep, before: tuple[GuardStep, ...] = ()) -> str:
     first, second = steps
-    return look(Exchange("", first, second, False, before), photographs)[0]
+    return look(Exchange("", first, second, before=before, columns=tuple(photographs[0])), photographs)[0]
 
 
 # --- orders ------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.guard.elements import elements
-from benchmarks.guard.exchanges import Exchange, harmful, harmless
+from benchmarks.guard.exchange import Exchange
+from benchmarks.guard.exchanges import harmful
 from benchmarks.value_guard import look
 from pecan_ray.autoorder.values import summaries
 from pecan_ray.plan.splits import Element
@@ -18,10 +19,10 @@ from pecan_ray.reorder.value_summary import Field, Text, summarise
 
 COUNT = 16
 NAMED = (
-    "scale if uint8 / cast",
-    "size recorded / resize",
-    "pad to square / resize",
-    "mask's flip / the flip it follows",
+    "small: unit_if_bytes / to_half",
+    "boxes: size / resize",
+    "resized: pad_to_square / resize",
+    "image and mask: draws_flip / follows (resize_all)",
 )
 
 
@@ -37,21 +38,6 @@ def named(exchange: Exchange) -> str:
 @pytest.mark.parametrize("exchange", [one for one in harmful() if one.name in NAMED], ids=named)
 def test_what_was_seen_to_do_harm_is_refused(photographs: list[Element], exchange: Exchange) -> None:
     assert look(exchange, photographs)[0]
-
-
-@pytest.mark.slow
-def test_harm_is_told_from_what_a_trainer_does_not_mind(photographs: list[Element]) -> None:
-    good, bad = list(harmless()), list(harmful())
-    assert len(good) >= 60 and len(bad) >= 20
-    let_through = [one.name for one in bad if not look(one, photographs)[0]]
-    refused = [one.name for one in good if look(one, photographs)[0]]
-    assert let_through == []
-    assert len(refused) <= 0.05 * len(good), refused
-
-
-def test_exchanges_of_every_kind_in_short(photographs: list[Element]) -> None:
-    for one in [*list(harmless())[::44], *list(harmful())[::12]]:
-        assert bool(look(one, photographs)[0]) == one.harmful, one.name
 
 
 # --- single facts ------------------------------------------------------------------------------------------

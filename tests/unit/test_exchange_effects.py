@@ -1,0 +1,62 @@
+"""Labelled exchanges, and how far each moves results beside what its operators do."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+
+from benchmarks.guard.curve import passes
+from benchmarks.guard.effect import ExchangeEffect, effect
+from benchmarks.guard.elements import elements
+from benchmarks.guard.exchange import Exchange
+from benchmarks.guard.exchanges import all_exchanges
+from pecan_ray.plan.splits import Element
+
+
+@pytest.fixture(scope="module")
+def exchanges() -> dict[str, Exchange]:
+    return {one.name: one for one in all_exchanges()}
+
+
+@pytest.fixture(scope="module")
+def sample() -> list[Element]:
+    return elements(6)
+
+
+def test_each_exchange_has_a_name_of_its_own_and_a_reason(exchanges: dict[str, Exchange]) -> None:
+    assert len(exchanges) == len(list(all_exchanges())) > 200
+    assert all(one.why for one in exchanges.values())
+
+
+def test_both_halves_have_exchanges_of_each_label(exchanges: dict[str, Exchange]) -> None:
+    counts = Counter((one.half, one.label) for one in exchanges.values())
+    assert all(counts[half, label] > 10 for half in ("tune", "judge") for label in ("harmful", "doubtful", "harmless"))
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("resized: flip / resize", 0.0, 0.05),
+        ("resized: brightness / resize", 0.0, 0.15),
+        ("resized: to_float / resize", 0.0, 0.05),  # rounding alone: the cast has no effect of its own
+        ("small: to_bytes / unit (to_float)", 1.0, math.inf),
+        ("resized: blur / resize", 0.5, math.inf),
+        ("faces: faces_blurred / resize", 0.5, math.inf),
+        ("faces: rare_faces_blurred / resize", 0.5, math.inf),
+        ("video: smoothed / every_4th", 0.5, math.inf),
+        ("boxes: size / resize", math.inf, math.inf),  # whole numbers are equal or not
+        ("text: stop_words / first_60", math.inf, math.inf),
+    ],
+)
+def test_how_far_an_exchange_moves_results(
+    exchanges: dict[str, Exchange], sample: list[Element], name: str, least: float, most: float
+) -> None:
+    found = effect(exchanges[name], sample)
+    assert least <= found.ratio <= most, found
+
+
+def test_equal_results_of_operators_that_do_nothing_prove_nothing() -> None:
+    assert not passes(ExchangeEffect(0.0, proved=False), 1.0, 1.0)
+    assert passes(ExchangeEffect(0.0), 0.05, 0.05)
