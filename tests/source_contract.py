@@ -33,18 +33,27 @@ def check_columns(source: ColumnarSource, split: Split, whole: list[Element]) ->
         assert all(map(same, rows, whole[start:])), (split, start)
 
 
-def check_contract(source: Source, expected: list[Element], *, splits: int) -> None:
-    """Check a source that holds exactly the expected elements in exactly so many splits."""
-    assert isinstance(source, Source)
+def check_elements(source: Source, expected: list[Element], *, splits: int) -> None:
+    """Check that a source holds these elements in so many splits: each is read once, by itself."""
     found = list(source.splits())
     assert len(found) == splits
+    elements = [element for split in found for element in source.read(split)]
+    assert len(elements) == len(expected)
+    for number, (got, wanted) in enumerate(zip(elements, expected, strict=True)):
+        assert same(got, wanted), f"element {number}: {got} is not {wanted}"
+
+
+def check_contract(source: Source, expected: list[Element], *, splits: int) -> None:
+    """Check a source that holds exactly the expected elements in exactly so many splits."""
+    check_elements(source, expected, splits=splits)
+    assert isinstance(source, Source)
+    found = list(source.splits())
     assert [split.index for split in found] == list(range(splits))
     assert list(source.splits()) == found, "listing again must give the same splits"
     copy = pickle.loads(pickle.dumps(source))
     assert list(copy.splits()) == found, "a pickled source must give the same splits"
     assert copy.identity() == source.identity()
 
-    elements: list[Element] = []
     for split in found:
         whole = list(source.read(split))
         if (columnar := as_columnar(source)) is not None:
@@ -55,9 +64,5 @@ def check_contract(source: Source, expected: list[Element], *, splits: int) -> N
             tail = list(copy.read(pickle.loads(pickle.dumps(split)), start))
             assert same({"rows": len(tail)}, {"rows": len(whole) - start}), (split, start)
             assert all(map(same, tail, whole[start:])), (split, start)
-        elements += whole
-    assert len(elements) == len(expected)
-    for number, (got, wanted) in enumerate(zip(elements, expected, strict=True)):
-        assert same(got, wanted), f"element {number}: {got} is not {wanted}"
     known = source.num_elements()
     assert known is None or known == len(expected)

@@ -33,7 +33,7 @@ from pecan_ray.storage import access, ranges, retry, s3
 from tests.flaky_http import FlakyProxy
 from tests.object_stores import PAGE, SECRET, reaching_s3, s3_bucket, serving_s3
 from tests.ray.waiting import until
-from tests.source_contract import check_contract
+from tests.source_contract import check_elements
 from tests.storage_outages import LINES, OUTAGES, check_outage, check_patience, outage_objects, running
 from tests.unit.test_sources_files import tar_of
 from tests.unit.test_sources_tfrecord import ELEMENTS, RECORDS, framed
@@ -183,18 +183,18 @@ def test_every_file_source_reads_from_a_bucket(bucket: Any) -> None:
     put(bucket, **objects)
     lines = [{"text": text} for text in ("one", "two", "three")]
     numbers = [{"n": np.int64(n)} for n in range(7)]
-    check_contract(TFRecords("s3://data/tf", split_bytes=100), ELEMENTS[:6], splits=1)
-    check_contract(TextLines("s3://data/text/*", split_bytes=5), lines, splits=3)
-    check_contract(JsonLines("s3://data/json/a", split_bytes=4), [{"n": 1}, {"n": 2}], splits=5)
-    check_contract(Csv("s3://data/csv", split_bytes=2), numbers[1:4], splits=4)
-    check_contract(Parquet("s3://data/pq", split_bytes=1), numbers, splits=3)
+    check_elements(TFRecords("s3://data/tf", split_bytes=100), ELEMENTS[:6], splits=1)
+    check_elements(TextLines("s3://data/text/*", split_bytes=5), lines, splits=3)
+    check_elements(JsonLines("s3://data/json/a", split_bytes=4), [{"n": 1}, {"n": 2}], splits=5)
+    check_elements(Csv("s3://data/csv", split_bytes=2), numbers[1:4], splits=4)
+    check_elements(Parquet("s3://data/pq", split_bytes=1), numbers, splits=3)
     samples = [{"__key__": "0", "txt": b"x"}, {"__key__": "1", "txt": b"y" * 600}]
-    check_contract(WebDataset("s3://data/wds/*.tar"), samples, splits=1)
+    check_elements(WebDataset("s3://data/wds/*.tar"), samples, splits=1)
     images = [
         {"image": b"cat", "label": 0, "path": "s3://data/img/cat/1.jpg"},
         {"image": b"dog", "label": 1, "path": "s3://data/img/dog/1.jpg"},
     ]
-    check_contract(ImageFolder("s3://data/img"), images, splits=1)
+    check_elements(ImageFolder("s3://data/img"), images, splits=1)
 
 
 def test_credentials_stay_where_they_are(bucket: Any) -> None:

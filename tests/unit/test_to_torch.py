@@ -92,10 +92,12 @@ def test_more_passes_than_epochs_are_refused_until_it_is_closed() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_processes_of_a_data_loader_are_refused(workers: int) -> None:
-    loader = data.DataLoader(rows().to_torch(debug=True), batch_size=None, num_workers=workers)
+def test_processes_of_a_data_loader_are_refused(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data._utils, "MP_STATUS_CHECK_INTERVAL", 0.05)  # torch waits so long for one that has failed
+    batches = iter(data.DataLoader(rows().to_torch(debug=True), batch_size=None, num_workers=workers))
     with pytest.raises(PlanError, match=f"rows.to_torch.. was given to a DataLoader with num_workers={workers}"):
-        next(iter(loader))
+        next(batches)
+    batches._shutdown_workers()
 
 
 @pytest.mark.parametrize(
