@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ from typing import Any
 import pytest
 
 import pecan_ray as pecan
+from tests.programs import started_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -47,52 +44,19 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-RUNNER = """
-import json, os, signal, sys, traceback, types
-import numpy, pyarrow, ray, pecan_ray
-
-for line in sys.stdin:
-    program = json.loads(line)
-    if child := os.fork():
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-        continue
-    signal.alarm(60)
-    os.chdir(program["folder"])
-    os.environ.update(program["env"])
-    for number in (1, 2):
-        os.dup2(os.open(f"said.{number}", os.O_WRONLY | os.O_CREAT), number)
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        exec(compile(program["code"], "<example>", "exec"), vars(sys.modules["__main__"]))
-    except Exception:
-        traceback.print_exc()
-        sys.exit(1)
-    sys.exit(int(ray.is_initialized()))
-"""
-
-
 Run = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
 def run_in_debug_mode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Runs a program in a child of a process that has imported us, its pipelines in debug mode; fails if Ray starts."""
-    with subprocess.Popen(
-        [sys.executable, "-c", RUNNER],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as runner:
+    """Runs a program in a process of its own, its pipelines in debug mode; fails if Ray starts."""
+    with started_programs() as programs:
 
         def run(code: str) -> tuple[int, str, str]:
-            assert runner.stdin is not None and runner.stdout is not None
             folder = tmp_path_factory.mktemp("example")
             code = re.sub(r"iter_batches\((debug=True)?", "iter_batches(debug=True, ", code)
-            runner.stdin.write(json.dumps({"code": code, "folder": str(folder), "env": dict(os.environ)}) + "\n")
-            runner.stdin.flush()
-            status = int(runner.stdout.readline())
-            return status, (folder / "said.1").read_text(), (folder / "said.2").read_text()
+            done = programs.run(code, folder, said=folder)
+            return done.returncode, done.stdout, done.stderr
 
         yield run
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from pecan_ray.cli import main
+from tests.programs import Programs, started_programs
+
 HEAD = """
 import sys
 import numpy as np
@@ -19,25 +20,36 @@ pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40)), name="ran").ba
 """
 
 
-def ran(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program by the command, from another folder."""
-    (folder / "beside.py").write_text("VALUE = 7\n")
-    (folder / "train.py").write_text(text)
-    (folder / "elsewhere").mkdir()
-    return subprocess.run(
-        [sys.executable, "-m", "pecan_ray.cli", "run", "../train.py", *arguments],
-        cwd=folder / "elsewhere",
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+COMMAND = """
+import sys
+from pecan_ray.cli import main
+
+sys.exit(main(["run", *sys.argv[1:]]))
+"""
+Ran = subprocess.CompletedProcess[str]
 
 
-def test_a_program_is_run_as_python_runs_it_and_reported(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Programs]:
+    with started_programs() as started:
+        yield started
+
+
+@pytest.fixture
+def ran(programs: Programs, tmp_path: Path) -> Callable[..., Ran]:
+    """Runs a program by the command, from another folder."""
+
+    def run(text: str, *arguments: str) -> Ran:
+        (tmp_path / "beside.py").write_text("VALUE = 7\n")
+        (tmp_path / "train.py").write_text(text)
+        (tmp_path / "elsewhere").mkdir()
+        return programs.run(COMMAND, tmp_path / "elsewhere", "../train.py", *arguments, said=tmp_path)
+
+    return run
+
+
+def test_a_program_is_run_as_python_runs_it_and_reported(ran: Callable[..., Ran]) -> None:
     done = ran(
-        tmp_path,
         HEAD
         + "import beside\n"
         + "if __name__ == '__main__':\n"
@@ -50,9 +62,8 @@ def test_a_program_is_run_as_python_runs_it_and_reported(tmp_path: Path) -> None
     assert report[0].startswith("pecan job ran (debug, in this process): 10 batches, 40 elements")
 
 
-def test_a_report_that_the_program_prints_comes_once_and_one_of_the_middle_is_none(tmp_path: Path) -> None:
+def test_a_report_that_the_program_prints_comes_once_and_one_of_the_middle_is_none(ran: Callable[..., Ran]) -> None:
     done = ran(
-        tmp_path,
         HEAD
         + "with pipe.iter_batches(debug=True) as batches:\n"
         + "    next(batches)\n"
@@ -70,9 +81,8 @@ def test_a_report_that_the_program_prints_comes_once_and_one_of_the_middle_is_no
     assert "1 utf-8 False" in done.stdout
 
 
-def test_a_report_that_the_program_does_not_print_is_not_lost(tmp_path: Path) -> None:
+def test_a_report_that_the_program_does_not_print_is_not_lost(ran: Callable[..., Ran]) -> None:
     done = ran(
-        tmp_path,
         HEAD
         + "with pipe.iter_batches(debug=True) as batches:\n"
         + "    next(batches)\n"
@@ -83,14 +93,14 @@ def test_a_report_that_the_program_does_not_print_is_not_lost(tmp_path: Path) ->
     assert ": 1 batches, 4 elements" in done.stdout and ": 10 batches, 40 elements" in done.stdout
 
 
-def test_a_run_that_is_left_is_ended_and_reported(tmp_path: Path) -> None:
-    done = ran(tmp_path, HEAD + "batches = pipe.iter_batches(debug=True)\nnext(batches)\nsys.exit(5)\n")
+def test_a_run_that_is_left_is_ended_and_reported(ran: Callable[..., Ran]) -> None:
+    done = ran(HEAD + "batches = pipe.iter_batches(debug=True)\nnext(batches)\nsys.exit(5)\n")
     assert done.returncode == 5, done.stderr
     assert "ran (debug, in this process): 1 batches, 4 elements" in done.stdout
 
 
-def test_what_the_program_raises_is_told_without_the_commands_own_lines(tmp_path: Path) -> None:
-    done = ran(tmp_path, HEAD + "for batch in pipe.iter_batches(debug=True):\n    1 / 0\n")
+def test_what_the_program_raises_is_told_without_the_commands_own_lines(ran: Callable[..., Ran]) -> None:
+    done = ran(HEAD + "for batch in pipe.iter_batches(debug=True):\n    1 / 0\n")
     assert done.returncode == 1
     assert "train.py" in done.stderr and "ZeroDivisionError" in done.stderr and "run_command.py" not in done.stderr
     assert "ran (debug, in this process): 1 batches, 4 elements" in done.stdout
@@ -101,17 +111,11 @@ def test_what_the_program_raises_is_told_without_the_commands_own_lines(tmp_path
     [("x = (\n", "train.py, line 1: '(' was never closed"), ("\0", "is not a Python file"), (None, "No such file")],
     ids=["no Python", "no text", "no file"],
 )
-def test_a_file_that_is_no_program_is_refused_in_one_line(tmp_path: Path, text: str | None, words: str) -> None:
-    done = ran(tmp_path, text or "")
-    if text is None:
-        done = subprocess.run(
-            [sys.executable, "-m", "pecan_ray.cli", "run", "nowhere.py"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("pecan: ") and done.stderr.count("\n") == 1 and words in done.stderr
+def test_a_file_that_is_no_program_is_refused_in_one_line(
+    tmp_path: Path, text: str | None, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / "train.py").write_text(text)
+    assert main(["run", str(tmp_path / "train.py")]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("pecan: ") and said.err.count("\n") == 1 and words in said.err

@@ -18,6 +18,7 @@ from pecan_ray.observe.pace import RecentPace
 from pecan_ray.observe.progress import Progress
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.client import BatchClient
+from tests.long_form import some_later
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -44,7 +45,7 @@ with pipe.iter_batches(debug=True, on_error="quarantine") as batches:
 with open("found", "w") as file:
     file.write(str(found))
 """
-REDIRECTED = ["", ">&-", "2>&-", "<&- >&- 2>&-"]
+REDIRECTED = some_later(["", ">&-", "2>&-", "<&- >&- 2>&-"], "", ">&-")
 
 
 @pytest.mark.parametrize("redirected", REDIRECTED)
