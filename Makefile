@@ -17,12 +17,13 @@ define tested
 	{ test $$? -eq 1 && echo "Once more, alone:" && $(PYTEST) -v --last-failed --last-failed-no-failures none $(1); }
 endef
 
-# What needs no cluster.
+# What needs no framework, no server and no process of its own: tests/tiers.py.
 check: lint
-	$(call tested,tests/parity tests/unit,--numprocesses 2 --dist loadfile)
+	$(PYTEST) --quick --numprocesses 2 --dist loadfile tests/unit
 
 # All that a change can break.
-test: check
+test: lint
+	$(call tested,tests/parity tests/unit,--numprocesses 2 --dist loadfile)
 	$(call tested,tests/ray tests/e2e tests/chaos,--numprocesses 2 --dist loadfile --no-loadscope-reorder)
 
 # The tests that are marked as slow, and Hypothesis' properties on all of their examples, as well.

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.long_form import LONG, SHORT, SHORT_EXAMPLES
+from tests.tiers import is_quick
 
 # Ray's own choice is 15: on a machine with something else to do actors starve while the tests that wait do not.
 os.environ.setdefault("RAY_worker_niceness", "0")
@@ -23,6 +24,17 @@ settings.register_profile(LONG, USUAL)
 settings.load_profile(SHORT)
 
 _numbers = itertools.count()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make check`."""
+    parser.addoption("--quick", action="store_true", help="only files that need no framework, server or process")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files that `make check` does not run, before anything is imported."""
+    is_tests = collection_path.suffix == ".py" and collection_path.name.startswith("test_")
+    return True if config.getoption("quick") and is_tests and not is_quick(collection_path) else None
 
 
 @pytest.hookimpl(wrapper=True)

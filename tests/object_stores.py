@@ -7,6 +7,8 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,12 @@ def serving_s3() -> Iterator[str]:
         server.stop()
 
 
+@cache
+def descriptions_of_services(search_path: str | None = None) -> Any:
+    """Return what reads Botocore's files: a client of each test has read them, and they take longer than it."""
+    return importlib.import_module("botocore.loaders").create_loader(search_path)
+
+
 @contextmanager
 def reaching_s3(endpoint: str) -> Iterator[FlakyProxy]:
     """Let this process reach an S3 by a proxy, and nothing else."""
@@ -41,6 +49,7 @@ def reaching_s3(endpoint: str) -> Iterator[FlakyProxy]:
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.setenv("AWS_CONFIG_FILE", os.devnull)
         patch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        patch.setattr("botocore.session.create_loader", descriptions_of_services)
         storage.reset_clients()
         yield proxy
         storage.reset_clients()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ import ray
 from pecan_ray.autoorder import job_order
 from tests.flaky_http import FlakyProxy
 from tests.object_stores import reaching_gcs, reaching_s3, s3_bucket, serving_gcs, serving_s3
+from tests.tiers import FRAMEWORKS
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # a mesh, for those who import JAX
 
@@ -25,6 +27,16 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a test in tests/unit tried to start or join Ray: move it to tests/ray")
 
     monkeypatch.setattr(ray, "init", refuse)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_files_stay_quick(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Finds a file of `make check` that imports a framework without naming it."""
+    before = set(sys.modules)
+    yield
+    came = (FRAMEWORKS & sys.modules.keys()) - before
+    if request.config.getoption("quick"):
+        assert not came, f"{request.node.nodeid} imports {', '.join(sorted(came))}: name it, or do without it"
 
 
 @pytest.fixture(autouse=True)

@@ -94,10 +94,11 @@ def test_whatever_passes_is_retried(
         monkeypatch.setattr(gcs, "READ_S", 2.0)  # on a busy machine an honest answer may take a second
     storage.reset_clients()
     put(endpoint, key=b"content")
-    proxy.faults.extend([fault, fault])
+    times = 1 if fault == "hang" else 2
+    proxy.faults.extend([fault] * times)
     assert storage.read_range("gs://data/key", 1, 5) == b"onte"
     asked = [request for request in proxy.requests if "/o/key" in request]
-    assert len(asked) == 3, "gcsfs does not try again by itself"
+    assert len(asked) == times + 1, "gcsfs does not try again by itself"
 
 
 def test_a_server_that_ignores_ranges(endpoint: str, proxy: FlakyProxy) -> None:

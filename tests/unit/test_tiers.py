@@ -1,0 +1,39 @@
+"""What `make check` runs is told by what a file of tests needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tiers import ROOT, is_quick, needs
+
+UNIT = ROOT / "tests" / "unit"
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("import json, threading\nimport numpy as np", set()),
+        ("def test_it() -> None:\n    import torch.nn", {"torch"}),
+        ("from http.server import HTTPServer", {"http.server"}),
+        ("tf = pytest.importorskip('tensorflow')", {"tensorflow"}),
+        ("pipe = PecanPipeline(source, engine='tensorflow')", {"tensorflow"}),
+        ("pipe.map(fn, processes=True)", {"multiprocessing"}),
+        ("child = os.fork()", {"multiprocessing"}),
+        ("def test_it(s3_endpoint: str) -> None: ...", {"http.server"}),
+        ("from tests.unit.tensorflow_rig import run", {"tensorflow"}),
+        ("from tests import flaky_http", {"http.server"}),
+        ("text = 'of tensorflow alone'", set()),
+    ],
+)
+def test_a_file_needs_what_it_or_what_it_imports_names(text: str, needed: set[str], tmp_path: Path) -> None:
+    file = tmp_path / "test_one.py"
+    file.write_text(text)
+    assert needs(file) == needed and is_quick(file) == (not needed)
+
+
+def test_decisions_and_the_job_are_tested_in_make_check() -> None:
+    quick = {file.name for file in UNIT.glob("test_*.py") if is_quick(file)}
+    assert {"test_job_ledger.py", "test_placement_auto.py", "test_cache_eviction.py", "test_plan_shape.py"} <= quick
+    assert not {"test_storage_s3.py", "test_tensorflow_engine.py", "test_ring.py", "test_forks.py"} & quick
