@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import (
@@ -88,6 +89,83 @@ class PassesInVain:
         """Return the error that ends the repeat, if too many passes before `over` have yielded nothing."""
         in_vain = over - self.first
         return self.empty.error(in_vain) if in_vain >= self.allowed else None
+
+
+@dataclass
+class WatchedRun:
+    """Operators on elements behind a repeat without end, in a plan that runs as a whole: raises where nothing passes.
+
+    What is told comes in order: so all passes before the one that is told of are over.
+    """
+
+    repeats: Mapping[int, Op]
+    """By source: the repeat without end that it passes."""
+    ops: Sequence[Op]
+    """All operators that its elements pass, these included."""
+    _vain: dict[int, PassesInVain] = field(default_factory=dict)
+    _newest: dict[int, int] = field(default_factory=dict)
+
+    def look(self, branch: int, number: int, outputs: int) -> None:
+        """Note what has come out for an element of a source's pass."""
+        self._newest[branch] = number
+        if outputs:
+            self._vain = {one: self._of(one).behind(newest) for one, newest in self._newest.items()}
+            return
+        errors = [self._of(one).too_many(self._newest.get(one, 0)) for one in self.repeats]
+        if errors and errors[0] is not None and None not in errors:
+            raise errors[0]
+
+    def _of(self, branch: int) -> PassesInVain:
+        if branch not in self._vain:
+            repeat = self.repeats.get(branch) or next(iter(self.repeats.values()))
+            self._vain[branch] = PassesInVain.begin(EmptyPasses.of(repeat, self.ops))
+        return self._vain[branch]
+
+
+def watched_run(plan: Plan, run: Sequence[Op], branch: int) -> WatchedRun | None:
+    """Return what watches consecutive operators of a plan; None where they may run for ever by nothing but themselves.
+
+    `branch`: number of the first of the plan's sources.
+    """
+    if not any(isinstance(op, (Filter, FlatMap)) for op in run):
+        return None
+    at = plan.ops.index(run[0])
+    repeats = _endless(plan, plan.ops[:at], branch)
+    return WatchedRun(repeats, (*operators_before(plan, run[0]), *run)) if repeats else None
+
+
+def _endless(plan: Plan, ops: Iterable[Op], branch: int) -> dict[int, Op]:
+    """Return, by source, the repeat by which what comes out of some operators of a plan has no end; none if it ends."""
+    found: dict[int, Op] = {}
+    count = sum(1 for _ in plan.sources())
+    if isinstance(plan.head, Join):
+        first, inputs = branch, []
+        for one in plan.head.inputs:
+            inputs.append(_endless(one, one.ops, first))
+            first += sum(1 for _ in one.sources())
+        if plan.head.kind == "concat" or (plan.head.kind == "zip" and all(inputs)):
+            found = dict(next(filter(None, inputs), {}))  # what is told of is of the first one
+        elif plan.head.kind == "mix" and (plan.head.stop != "first" or all(inputs)):
+            found = {source: op for one in inputs for source, op in one.items()}
+    for op in ops:
+        if isinstance(op, Take):
+            found = {}
+        elif isinstance(op, Repeat) and op.count is None:
+            found = dict.fromkeys(range(branch, branch + count), op)
+    return found
+
+
+def endless_behind(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """Return operators with each repeat without end behind those on elements that follow it, where one may drop all.
+
+    It is the same, element by element; and a pass of which nothing comes is seen at its end.
+    """
+    ordered = list(ops)
+    for at, op in enumerate(ops):
+        run = list(itertools.takewhile(lambda one: isinstance(one, ElementOp), ops[at + 1 :]))
+        if isinstance(op, Repeat) and op.count is None and any(isinstance(one, (Filter, FlatMap)) for one in run):
+            ordered[at : at + 1 + len(run)] = [*run, op]
+    return tuple(ordered)
 
 
 def _kind(op: Op) -> str:

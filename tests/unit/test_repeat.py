@@ -255,6 +255,7 @@ EMPTY: dict[str, Make] = {
     "take": lambda p: p.filter(lambda e: e["i"] < 0, name="none").take(5).repeat(),
     "in a zip": lambda p: numbers(p.engine, column="j").zip(p.filter(lambda e: e["i"] < 0, name="none").repeat()),
     "in a mix": lambda p: p.mix(p.filter(lambda e: e["i"] < 0, name="none").repeat(), weights=[1, 1]),
+    "behind it": lambda p: p.take(5).repeat().filter(lambda e: e["i"] < 0, name="none").batch(2),
     "twice": lambda p: p.filter(lambda e: e["i"] < 0, name="none").repeat(3).take(5).repeat(),
 }
 

@@ -21,6 +21,7 @@ from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.errors import BatchShapeError, ElementError, PlanError
 from pecan_ray.options import OnError
+from pecan_ray.plan.empty_pass import WatchedRun
 from pecan_ray.plan.operators import Batch, BucketByLength, Join, PaddedBatch, Shuffle, Unbatch
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.randomness import generator, mix_key, shuffle_key
@@ -32,29 +33,40 @@ _END = Item({}, [], Lease(0, Split(0)), 0)
 """Not an item: there are no more."""
 
 
-def mapped(items: ItemIterator, run: RunItem, pool: Threads | None) -> ItemIterator:
-    """RunItem a chain on each item, some of them at a time, in order."""
+def mapped(items: ItemIterator, run: RunItem, pool: Threads | None, watch: WatchedRun | None = None) -> ItemIterator:
+    """RunItem a chain on each item, some of them at a time, in order.
+
+    `watch` is told what has come out.
+    """
+
+    def seen(lease: Lease, found: list[Item]) -> list[Item]:
+        if watch is not None:
+            watch.look(lease.branch, lease.repetition, len(found))
+        return found
+
     if pool is None:
         for item in items:
             if item is None:
                 yield None
             else:
-                yield from given_on(run(item))
+                yield from given_on(seen(item.lease, run(item)))
         return
-    pending: deque[Future[list[Item]]] = deque()
+    pending: deque[tuple[Lease, Future[list[Item]]]] = deque()
     try:
         for item in items:
             if item is None:
                 yield None
                 continue
             pool.weigh(item.value)
-            pending.append(pool.submit(run, item))
+            pending.append((item.lease, pool.submit(run, item)))
             while len(pending) >= pool.ahead:
-                yield from given_on(pending.popleft().result())
+                lease, future = pending.popleft()
+                yield from given_on(seen(lease, future.result()))
         while pending:
-            yield from given_on(pending.popleft().result())
+            lease, future = pending.popleft()
+            yield from given_on(seen(lease, future.result()))
     finally:
-        for future in pending:
+        for _, future in pending:
             future.cancel()
 
 

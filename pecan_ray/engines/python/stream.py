@@ -29,7 +29,7 @@ from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.engines.reruns import PassLeases, Reruns, joined_in_passes, passes_before
 from pecan_ray.errors import OpError, PlanError
-from pecan_ray.plan.empty_pass import EmptyPasses, operators_before
+from pecan_ray.plan.empty_pass import EmptyPasses, operators_before, watched_run
 from pecan_ray.plan.operators import (
     Autocache,
     Batch,
@@ -226,7 +226,8 @@ class ItemStream:
         while todo:
             run = [op for op in itertools.takewhile(runs_on_elements, todo) if isinstance(op, (ElementOp, Autocache))]
             if run:
-                stages.append(partial(operators.mapped, run=self.chain(run).run, pool=self._pool))
+                watch = watched_run(plan, run, branch) if self._runs is not None else None
+                stages.append(partial(operators.mapped, run=self.chain(run).run, pool=self._pool, watch=watch))
                 todo = todo[len(run) :]
                 continue
             op = todo.pop(0)

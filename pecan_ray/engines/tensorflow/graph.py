@@ -8,6 +8,7 @@ import itertools
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from pecan_ray.engines.tensorflow.repeating import DealtPasses, EndlessRepeat, d
 from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
 from pecan_ray.engines.tensorflow.watched_calls import WatchedCalls
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError, is_interrupt, told
-from pecan_ray.plan.empty_pass import EmptyPasses, operators_before
+from pecan_ray.plan.empty_pass import EmptyPasses, endless_behind, operators_before
 from pecan_ray.plan.operators import (
     Autocache,
     Batch,
@@ -109,6 +110,8 @@ class Graph:
         return data.prefetch(tf.data.AUTOTUNE).with_options(options)
 
     def _of_plan(self, plan: Plan, feeds: Iterator[GraphFeed]) -> Data | None:
+        if self._serial:
+            plan = replace(plan, ops=endless_behind(plan.ops))
         if isinstance(plan.head, Join):
             branches = [self._of_plan(branch, feeds) for branch in plan.head.inputs]
             data = self._joined(plan.head, branches)
