@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 import operator
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 NumberArray: TypeAlias = "npt.NDArray[Any]"
 
@@ -74,7 +76,7 @@ class HeldColumn:
         return self._watch.refuse(f"it uses {name!r} of column {self._name!r}, which holds no numbers of NumPy")
 
 
-class RowsColumn:
+class RowsColumn(NDArrayOperatorsMixin):
     """A column of numbers; see the top of this file."""
 
     __slots__ = ("_array", "_watch")
@@ -149,10 +151,14 @@ class RowsColumn:
         name = ufunc.__name__
         if method != "__call__" or getattr(np, name, None) is not ufunc:
             self._watch.refuse(f"it calls {name}.{method}")
-        self._check_allowed(name)
+        if name not in EXACT and (self._watch.exactly or name not in ROUNDED):
+            self._watch.refuse(f"it calls {name}" + (", whose last bit may differ" if name in ROUNDED else ""))
+        if not self.ndim and inputs[0] is self and keywords.get("out") == (self,):
+            keywords = {}  # a number is not written into: its name stands for another one
         if keywords.keys() - {"dtype"}:
-            self._watch.refuse(f"it calls {name} with {sorted(keywords)}")
-        return self._made(ufunc, inputs, **keywords)
+            self._watch.refuse(f"it calls {name} with {sorted(keywords)}, or writes into its array")
+        # Python's operator takes squares, and no powers of 2.
+        return self._made(operator.pow if ufunc is np.power and not keywords else ufunc, inputs, **keywords)
 
     def __array_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]
@@ -162,10 +168,6 @@ class RowsColumn:
         if function is np.clip and len(args) == 3 and not keywords:
             return self._made(np.clip, args)
         return self._watch.refuse(f"it calls {getattr(function, '__name__', function)}")
-
-    def _check_allowed(self, name: str) -> None:
-        if name not in EXACT and (self._watch.exactly or name not in ROUNDED):
-            self._watch.refuse(f"it calls {name}" + (", whose last bit may differ" if name in ROUNDED else ""))
 
     def _made(self, function: Callable[..., Any], inputs: tuple[Any, ...], **keywords: Any) -> Any:
         """Return what a function makes of columns and constants, number by number."""
@@ -189,62 +191,10 @@ class RowsColumn:
             self._watch.refuse("it computes with an array of more dimensions, or of no numbers")
         return self._watch.refuse(f"it computes with a {type(value).__name__}")
 
-    def _in_place(self, compute: Callable[..., Any], other: Any) -> Any:
-        if not self.ndim:
-            return self._made(compute, (self, other))  # a number is not written into: the name stands for another one
-        return self._watch.refuse("it writes into its array")
-
     # --- what has no meaning for each number by itself
 
     def __getattr__(self, name: str) -> Any:
         return self._watch.refuse(f"it uses {name!r} of its array")
-
-
-OPERATORS = {
-    **{name: (getattr(operator, name), name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs")},
-    **{"add": (operator.add, "add"), "sub": (operator.sub, "subtract"), "mul": (operator.mul, "multiply")},
-    **{"truediv": (operator.truediv, "divide"), "floordiv": (operator.floordiv, "floor_divide")},
-    **{"mod": (operator.mod, "remainder"), "pow": (operator.pow, "power"), "invert": (operator.invert, "invert")},
-    **{"and": (operator.and_, "bitwise_and"), "or": (operator.or_, "bitwise_or"), "xor": (operator.xor, "bitwise_xor")},
-    **{"lshift": (operator.lshift, "left_shift"), "rshift": (operator.rshift, "right_shift")},
-}
-"""By the name of a method: the operator of Python, and the function of NumPy that it is."""
-ALONE = {"neg", "pos", "abs", "invert"}
-COMPARING = {"eq", "ne", "lt", "le", "gt", "ge"}
-
-
-def _add_operator(name: str, compute: Callable[..., Any], known_as: str) -> None:
-    """Give columns an operator, from either side and in place where there is that."""
-
-    def alone(self: RowsColumn) -> Any:
-        return self._made(compute, (self,))
-
-    def from_left(self: RowsColumn, other: Any) -> Any:
-        if known_as == "power":
-            self._check_allowed(known_as)
-        return self._made(compute, (self, other))
-
-    def from_right(self: RowsColumn, other: Any) -> Any:
-        if known_as == "power":
-            self._check_allowed(known_as)
-        return self._made(compute, (other, self))
-
-    def in_place(self: RowsColumn, other: Any) -> Any:
-        if known_as == "power":
-            self._check_allowed(known_as)
-        return self._in_place(compute, other)
-
-    if name in ALONE:
-        setattr(RowsColumn, f"__{name}__", alone)
-        return
-    setattr(RowsColumn, f"__{name}__", from_left)
-    if name not in COMPARING:
-        setattr(RowsColumn, f"__r{name}__", from_right)
-        setattr(RowsColumn, f"__i{name}__", in_place)
-
-
-for _name, (_compute, _known_as) in OPERATORS.items():
-    _add_operator(_name, _compute, _known_as)
 
 
 MEANINGLESS = {
@@ -258,9 +208,6 @@ MEANINGLESS = {
     ),
     **dict.fromkeys(("str", "repr", "format", "bytes"), "makes a text of it"),
     **dict.fromkeys(("hash", "reduce", "reduce_ex", "copy", "deepcopy", "sizeof"), "hashes, copies or pickles it"),
-    **dict.fromkeys(
-        ("matmul", "rmatmul", "imatmul", "divmod", "rdivmod"), "multiplies matrices with it, or divides it with a rest"
-    ),
 }
 """Methods of Python that have no meaning for each element by itself, and what a function does that calls them."""
 
@@ -275,9 +222,9 @@ def _add_refusal(kind: type, name: str, why: str) -> None:
 for _name, _why in MEANINGLESS.items():
     _add_refusal(RowsColumn, _name, _why)
     _add_refusal(HeldColumn, _name, _why)
-for _name in OPERATORS:
-    for _side in ("", "r", "i") if _name not in ALONE | COMPARING else ("",):
-        _add_refusal(HeldColumn, f"{_side}{_name}", "computes with, or compares, texts or objects")
+for _name, _operator in vars(NDArrayOperatorsMixin).items():
+    if isinstance(_operator, types.FunctionType):
+        _add_refusal(HeldColumn, _name.strip("_"), "computes with, or compares, texts or objects")
 
 
 def array_of(column: Any, watch: RowsWatch) -> NumberArray:
