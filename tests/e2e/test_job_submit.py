@@ -76,7 +76,7 @@ def submit(dashboard: str, environment: dict[str, str], *program: str) -> subpro
 )
 def test_example_runs_as_a_job_on_three_nodes(dashboard: str, with_token: dict[str, str], example: str) -> None:
     size = ["--images", "32", "--batch", "8"]
-    done = submit(dashboard, with_token, f"examples/{example}.py", *size, "--local", "1", "--remote", "2")
+    done = submit(dashboard, with_token, f"examples/{example}.py", *size, "--local", "1", "--remote", "1")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "succeeded" in done.stdout
     assert f"pecan job {example}" in done.stdout

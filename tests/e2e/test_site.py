@@ -35,6 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_page_is_there(site: Path) -> None:
     pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     built = {path.relative_to(site) for path in site.rglob("*.html")}
@@ -43,6 +44,7 @@ def test_every_page_is_there(site: Path) -> None:
     assert Path("project/CONTRIBUTING.html") in built and Path("code/pecan_ray/pipeline.py.html") in built
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in (site / "index.html", site / "api.html", site / "howto" / "cluster.html"):
         text = page.read_text()
@@ -51,6 +53,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert [one for one in loaded if "//" in one] == []
 
 
+@pytest.mark.slow
 def test_the_reference_has_the_docstrings(site: Path) -> None:
     text = (site / "api.html").read_text()
     for name in ("PecanPipeline", "iter_batches", "state_dict", "AutoWorkers", "TextLines", "ErrorBudgetError"):

@@ -51,14 +51,14 @@ PASSES = (
         "a new iterator is a new pass: it has every element",
         {"batches": [[8], LENGTHS], "distinct": [8, N]},
         passes=(0, 1),
-        on_workers=("iter_batches", "async", "DataLoader", "Trainer"),
+        on_workers=("iter_batches", "DataLoader"),
     ),
     Habit(
         "three looks at the first batches of a validation set",
         looks.passes(LONG, 2, 2, 2),
         "the same batches each time, on one fixed worker too",
         {"equal orders": "aaa"},
-        on_workers=("to_torch", "to_tf_dataset", "Lightning", "Ray Train"),
+        on_workers=("to_tf_dataset", "Lightning", "Ray Train"),
         without=KEEPS_ITERATOR,
     ),
     Habit(
@@ -220,7 +220,6 @@ SEEDS = (
         looks.passes(two_sides(1, 1).batch(N), None, None),
         "pairs stay pairs in each pass",
         {"pairs": "kept", "equal orders": "ab"},
-        on_workers=("iter_batches",),
     ),
     Habit(
         "the same with other seeds",

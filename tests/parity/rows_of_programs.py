@@ -194,7 +194,6 @@ OTHERS = (
         {"batches": [[8, 8]] * 3, "equal orders": "aaa"},
         peers={"tf.data": lambda: looked_at(TfData().made(LONG)().again())},
         only=("to_tf_dataset",),
-        on_workers=("to_tf_dataset",),
     ),
     Habit(
         "`to_tf_dataset().repeat(2)`",

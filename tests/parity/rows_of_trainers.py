@@ -79,7 +79,6 @@ KERAS = (
         {"batches": [[8, 8]] * 3, "equal orders": "aaa"},
         peers={ON_TF_DATA: lambda: evaluations(tf_pairs(LONG))},
         only=("to_keras",),
-        on_workers=("to_keras",),
     ),
     Habit(
         "`fit(validation_steps=2)`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,8 @@ import pytest
 import pecan_ray as pecan
 from tests.long_form import some_later
 
-pl: Any = pytest.importorskip("pytorch_lightning")
-torch: Any = pytest.importorskip("torch")
-callbacks: Any = pytest.importorskip("pytorch_lightning.callbacks")
+if find_spec("pytorch_lightning") is None:
+    pytest.skip("Lightning is not installed", allow_module_level=True)
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 
@@ -26,22 +26,30 @@ class CutError(Exception):
     """What ends a run in the middle."""
 
 
-class Noting(pl.LightningModule):  # type: ignore[misc]  # Lightning is imported where it is installed
-    """Notes what it has made steps with; fails in one of them."""
+def noting(cut_in: int | None = None) -> Any:
+    """Return a module that notes what it has made steps with, and fails in one of them.
 
-    def __init__(self, cut_in: int | None = None) -> None:
-        super().__init__()
-        self.weight, self.cut_in = torch.nn.Parameter(torch.zeros(())), cut_in
-        self.seen: list[tuple[int, list[int]]] = []
+    Lightning takes seconds to import: processes that only collect tests are spared it.
+    """
+    import torch
+    from pytorch_lightning import LightningModule
 
-    def training_step(self, batch: Any, _: int) -> Any:
-        if self.global_step == self.cut_in:
-            raise CutError
-        self.seen.append((self.trainer.current_epoch, batch["i"].tolist()))
-        return self.weight**2
+    class Noting(LightningModule):  # type: ignore[misc]  # it may not be installed
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+            self.seen: list[tuple[int, list[int]]] = []
 
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), 0.1)
+        def training_step(self, batch: Any, _: int) -> Any:
+            if self.global_step == cut_in:
+                raise CutError
+            self.seen.append((self.trainer.current_epoch, batch["i"].tolist()))
+            return self.weight**2
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    return Noting()
 
 
 def module(*, known: bool) -> Any:
@@ -53,7 +61,9 @@ def module(*, known: bool) -> Any:
 
 
 def trainer(folder: Path, *saving: Any) -> Any:
-    return pl.Trainer(
+    from pytorch_lightning import Trainer
+
+    return Trainer(
         max_epochs=EPOCHS,
         accelerator="cpu",
         logger=False,
@@ -70,23 +80,27 @@ def must_be_whole(*parts: list[tuple[int, list[int]]]) -> None:
         assert sorted(i for part in parts for of, ids in part if of == epoch for i in ids) == list(range(ROWS)), epoch
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["length known", "a batch ahead"])
+@pytest.mark.parametrize("known", some_later([True, False], True), ids=["length known", "a batch ahead"])
 @pytest.mark.parametrize("saved_at", some_later([STEPS + 2, STEPS, 2 * STEPS - 1], STEPS + 2, STEPS))
 def test_a_run_that_was_cut_off_goes_on_with_what_it_has_not_used(tmp_path: Path, known: bool, saved_at: int) -> None:
-    saving = callbacks.ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=1)
-    first = Noting(cut_in=saved_at + 2)
+    from pytorch_lightning.callbacks import ModelCheckpoint
+
+    saving = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=1)
+    first = noting(cut_in=saved_at + 2)
     with pytest.raises(CutError):
         trainer(tmp_path, saving).fit(first, datamodule=module(known=known))
-    second = Noting()
+    second = noting()
     trainer(tmp_path).fit(second, datamodule=module(known=known), ckpt_path=tmp_path / f"step={saved_at}.ckpt")
     must_be_whole(first.seen[:saved_at], second.seen)
 
 
 @pytest.mark.slow  # Lightning's own checkpoint on an exception: the batch fetched ahead shows most of it
 def test_what_fails_in_a_step_is_saved_without_its_batch(tmp_path: Path) -> None:
-    first, second = Noting(cut_in=STEPS + 3), Noting()
+    from pytorch_lightning.callbacks import OnExceptionCheckpoint
+
+    first, second = noting(cut_in=STEPS + 3), noting()
     with pytest.raises(CutError):
-        trainer(tmp_path, callbacks.OnExceptionCheckpoint(tmp_path)).fit(first, datamodule=module(known=False))
+        trainer(tmp_path, OnExceptionCheckpoint(tmp_path)).fit(first, datamodule=module(known=False))
     (saved,) = tmp_path.glob("*.ckpt")
     trainer(tmp_path).fit(second, datamodule=module(known=False), ckpt_path=saved)
     must_be_whole(first.seen, second.seen)
@@ -94,7 +108,7 @@ def test_what_fails_in_a_step_is_saved_without_its_batch(tmp_path: Path) -> None
 
 @pytest.mark.slow  # two more jobs
 def test_a_trainer_that_is_done_goes_on_for_more_epochs(tmp_path: Path) -> None:
-    data, first, second = module(known=True), Noting(), Noting()
+    data, first, second = module(known=True), noting(), noting()
     done = trainer(tmp_path)
     done.fit_loop.max_epochs = 1
     done.fit(first, datamodule=data)
@@ -114,8 +128,10 @@ def test_a_checkpoint_behind_an_epoch_whose_remainder_is_dropped_goes_on_with_th
         )
         return PecanDataModule(pipe, options={"workers": pecan.Workers(local=1)})
 
-    saving, second = callbacks.ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=1), Noting()
+    from pytorch_lightning.callbacks import ModelCheckpoint
+
+    saving, second = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=1), noting()
     with pytest.raises(CutError):
-        trainer(tmp_path, saving).fit(Noting(cut_in=ROWS // 8 + 1), datamodule=data())
+        trainer(tmp_path, saving).fit(noting(cut_in=ROWS // 8 + 1), datamodule=data())
     trainer(tmp_path).fit(second, datamodule=data(), ckpt_path=tmp_path / f"step={ROWS // 8}.ckpt")
     assert [epoch for epoch, _ in second.seen] == [1] * (ROWS // 8) + [2] * (ROWS // 8)

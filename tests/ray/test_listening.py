@@ -13,8 +13,9 @@ from pyarrow import ArrowException, flight
 import pecan_ray as pecan
 from tests.ray import workers
 from tests.ray.test_journal import process_of
+from tests.ray.waiting import until
 
-pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
 
 class Nothing:
@@ -28,21 +29,29 @@ def ports(pid: int) -> set[tuple[str, int]]:
     return {(one.laddr.ip, one.laddr.port) for one in found if one.status == psutil.CONN_LISTEN}
 
 
-@pytest.mark.parametrize(("transport", "extra"), [("ring", 0), ("flight", 1)])
-def test_only_a_worker_that_sends_by_flight_listens_and_it_refuses_who_has_no_token(transport: Any, extra: int) -> None:
+def test_only_a_worker_that_sends_by_flight_listens_and_it_refuses_who_has_no_token() -> None:
+    """A local worker sends by a ring, and a remote one by Flight."""
     me = psutil.Process().pid
     before = ports(me)
     remote: Any = ray.remote
     actor = remote(Nothing).options(num_cpus=0).remote()
     by_ray = len(ports(ray.get(actor.process.remote())))
-    config = pecan.Config(transport=transport)
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4000)), name="heard", config=config).batch(8)
-    with pipe.iter_batches(job="heard", epochs=None, workers=pecan.Workers(local=1)) as batches:
-        next(batches)
-        listening = ports(workers.process_of("pecan:heard:local-0"))
-        assert len(listening) == by_ray + extra
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4000)), name="heard").batch(8)
+    placed = pecan.Workers(local=1, remote=1)
+    with pipe.iter_batches(job="heard", epochs=None, workers=placed, **workers.ONE_BY_ONE) as batches:
+        used = set[str]()
+
+        def both_have_sent() -> bool:
+            next(batches)
+            used.add(workers.maker(batches))
+            return len(used) == 2
+
+        until(both_have_sent, "one of the workers sends nothing")
+        for name, extra in (("pecan:heard:local-0", 0), ("pecan:heard:remote-0", 1)):
+            listening = ports(workers.process_of(name))
+            assert len(listening) == by_ray + extra, name
+            assert sum(refuses(*address) for address in listening) == extra, name
         assert len(ports(process_of("heard"))) == by_ray and ports(me) == before
-        assert sum(refuses(*address) for address in listening) == extra
 
 
 def refuses(host: str, port: int) -> bool:

@@ -35,7 +35,7 @@ pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="held")
 pipe = pipe.map(lambda i: np.full(SIDE, i), on="i").batch(8)
 with pipe.iter_batches(workers=pecan.Workers(local=1)) as batches:
     held = list(batches)
-assert len(held) == ROWS // 8
+assert len(held) == ROWS // 8 and all(batch["i"].base is not None for batch in held), "they are views"
 assert all((batch["i"] == batch["i"][:, :1]).all() for batch in held)
 print("lines:", len({int(row[0]) for batch in held for row in batch["i"]}))
 """

@@ -50,6 +50,7 @@ def test_a_log_has_whole_lines_with_what_is_left_and_what_was_paid(
     assert "\r" not in said
 
 
+@pytest.mark.slow
 def test_a_job_that_shall_be_quiet_says_nothing(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

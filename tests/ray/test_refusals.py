@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,6 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from pecan_ray import errors
 from tests.ray.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
@@ -137,17 +135,6 @@ def test_workers_of_a_torch_loader_are_refused(one_node: Any, tmp_path: Path) ->
         assert line.startswith("PlanError") or "PlanError" in line, said
     assert said[2].startswith("ClusterError"), said
     assert said[3].startswith("PlanError an iterator over batches belongs to the process"), said
-
-
-def test_an_iterator_cannot_be_sent_to_another_process() -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(8)), name="sent").batch(4)
-    with (
-        pipe.iter_batches(workers=pecan.Workers(local=1)) as batches,
-        pytest.raises(errors.PlanError, match="num_workers=0"),
-    ):
-        pickle.dumps(batches)
-    with pytest.raises(errors.PlanError, match="belongs to the process that made it"):
-        pickle.dumps(pipe.iter_batches(debug=True))
 
 
 RANKS = 70

@@ -51,16 +51,6 @@ def test_workers_run_the_order_that_was_adopted_and_go_on_with_it_while_passes_s
     assert sides == [64] * 4 * ELEMENTS
 
 
-@pytest.mark.slow
-def test_switched_off_workers_run_what_is_written() -> None:
-    with images(reorder="off").iter_batches(workers=pecan.Workers(local=1)) as batches:
-        assert {side for batch in batches for side in batch["side"].tolist()} == {128}
-        told = batches.explain()
-        assert told.startswith("job images-")
-        assert "AutoPlacement decides nothing, as the numbers of workers are fixed." in told.splitlines()[0]
-        assert all(event.kind != "reorder" for event in batches.report().events)
-
-
 def test_trainers_that_share_a_job_run_one_plan() -> None:
     found: dict[int, set[int]] = {}
 
@@ -276,14 +266,3 @@ def graph_checked(x: Any) -> Any:
 
     tf.debugging.assert_less(x, tf.constant(100, tf.int64))
     return x
-
-
-@pytest.mark.slow
-def test_a_second_job_runs_the_order_that_the_first_has_found() -> None:
-    events: list[str] = []
-    for _ in range(2):
-        with images().iter_batches(workers=pecan.Workers(local=1)) as batches:
-            assert {side for batch in batches for side in batch["side"].tolist()} == {64}
-            events += [event.text for event in batches.report().events if event.kind == "reorder"]
-    assert "AutoOrder moved half before shape_before" in events[0]
-    assert "AutoOrder runs half -> shape_before -> batch: it is kept in" in events[1]

@@ -9,8 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ import ray
 import pecan_ray as pecan
 from pecan_ray.cli import main
 from pecan_ray.errors import ClusterError, OpError, PlanError
-from pecan_ray.options import Format
 from pecan_ray.runtime.share_session import ShareSession
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
@@ -150,22 +147,6 @@ def test_what_a_slow_reader_lacks_waits_on_disk_and_a_disk_that_fails_ends_nothi
         assert (shared.skipped > 5) == missing and (got == wholly()) != missing
 
 
-@pytest.mark.slow
-def test_readers_in_all_formats_at_once(tmp_path: Path) -> None:
-    pipe = pipe_of(tmp_path)
-    formats: list[Format] = ["numpy", "torch", "tf"]
-    formats += ["jax"] if find_spec("jax") else []
-    with ExitStack() as stack:
-        readers = [stack.enter_context(pipe.iter_batches(share=True, workers=WORKERS, format=one)) for one in formats]
-        found = list(zip(*readers, strict=True))
-    for row in found:
-        expected = np.asarray(row[0]["x"])
-        for other in row[1:]:
-            assert type(other["x"]) is not np.ndarray
-            np.testing.assert_array_equal(np.asarray(other["x"]), expected)
-    assert calls(tmp_path) == Counter(range(BATCHES * EACH))
-
-
 def test_a_slow_reader_skips_and_with_max_lag_nobody_does_and_who_waits_may_close(tmp_path: Path) -> None:
     small: dict[str, Any] = {"share_window_bytes": 100_000}  # a batch takes 12 KB
     with (
@@ -249,25 +230,6 @@ def test_readers_on_another_node_get_the_same(tmp_path: Path) -> None:
             assert (shared.read, shared.skipped) == (BATCHES, 0)
     for reader in readers:
         ray.kill(reader)
-
-
-@pytest.mark.slow
-def test_late_readers_leavers_and_endless_ones(tmp_path: Path) -> None:
-    endless = pipe_of(tmp_path).iter_batches(share=True, epochs=None, workers=WORKERS)
-    list(islice(endless, BATCHES + 5))
-    with pipe_of(tmp_path).iter_batches(share=True) as late:
-        found = elements(late)
-        shared = late.report().shared
-        assert shared is not None and shared.read + shared.skipped == BATCHES
-        assert len(found) == BATCHES * EACH
-    kept = next(endless)
-    was = kept["x"].copy()
-    endless.close()
-    assert next(endless, None) is None
-    again = pipe_of(tmp_path).iter_batches(share=True)
-    list(islice(again, 10))
-    again.close()
-    np.testing.assert_array_equal(kept["x"], was, "what is held stays, though its reader has left")
 
 
 @pytest.mark.slow

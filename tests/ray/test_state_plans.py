@@ -77,22 +77,6 @@ def test_every_plan_goes_on_with_what_was_not_yielded(plan: str) -> None:
         assert got == whole
 
 
-@pytest.mark.slow
-def test_tensors_go_on_and_the_object_of_a_torch_user_keeps_torchs_convention() -> None:
-    """A `StatefulDataLoader` is made anew, is given the state before it is iterated over, and ends as it would have."""
-    torch = pytest.importorskip("torch")
-    options: dict[str, Any] = {"workers": pecan.Workers(local=1), "format": "torch"}
-    with numbers().batch(5).iter_batches(**options) as loader:
-        first = list(islice(loader, 20))
-        checkpoint = {"model": torch.zeros(2), "loader": loader.state_dict()}
-    with numbers().batch(5).iter_batches(**options) as loader:
-        loader.load_state_dict(checkpoint["loader"])
-        assert loader.state_dict() == checkpoint["loader"]
-        rest = list(loader)
-    assert all(isinstance(batch["i"], torch.Tensor) for batch in first + rest)
-    assert Counter(ids(first + rest)) == Counter(range(ROWS))
-
-
 def test_a_state_that_a_loop_in_another_thread_runs_away_from_is_refused_by_that() -> None:
     """While the loop stands, any number of threads are told the same."""
     with numbers().batch(2).iter_batches(epochs=None, workers=pecan.Workers(local=1)) as it:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import pecan_ray as pecan
 from pecan_ray import errors
@@ -23,6 +22,8 @@ ROWS = 3000
 
 def slow(i: Any, rng: Any) -> Any:
     """Compute for about a millisecond."""
+    import tensorflow as tf
+
     noise = tf.random.stateless_normal([200, 200], rng)
     return i + tf.cast(0 * tf.reduce_sum(tf.matmul(noise, noise)), i.dtype)
 
@@ -55,6 +56,8 @@ def test_a_graph_goes_on_from_a_state_with_what_was_not_yielded() -> None:
 
 
 def shards(num_shards: int, index: int) -> Any:
+    import tensorflow as tf
+
     return tf.data.Dataset.range(100).shard(num_shards, index).batch(4)
 
 
@@ -63,15 +66,20 @@ def test_an_existing_tf_data_pipeline_runs_on_workers() -> None:
     pipe = pecan.PecanPipeline.from_tf_data(shards, num_shards=4, name="existing")
     with pipe.iter_batches(workers=pecan.Workers(local=1), format="tf") as it:
         batches = list(it)
+    import tensorflow as tf
+
     assert all(isinstance(batch["0"], tf.Tensor) for batch in batches)
     assert sorted(int(i) for batch in batches for i in batch["0"]) == list(range(100))
 
 
 def checked(i: Any) -> Any:
+    import tensorflow as tf
+
     with tf.control_dependencies([tf.debugging.assert_less(i, tf.constant(50, i.dtype), message="too large")]):
         return tf.identity(i)
 
 
+@pytest.mark.slow
 def test_an_error_in_a_graph_reaches_the_trainer() -> None:
     source = pecan.sources.Arrays(i=np.arange(100))
     pipe = pecan.PecanPipeline(source, name="wrong", engine="tensorflow").map(checked, on="i").batch(4)
@@ -90,6 +98,8 @@ def test_an_element_that_ends_the_process_of_a_graph_is_found_in_pieces_and_kept
         return line
 
     def decode(line: Any) -> Any:
+        import tensorflow as tf
+
         return tf.numpy_function(deadly, [line], tf.string)
 
     config = pecan.Config(quarantine_path=str(tmp_path / "bad.jsonl"), error_budget=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,16 @@ def trainer(model: Any, folder: Path, *, known: bool = True, **more: Any) -> Any
 
 
 @pytest.mark.parametrize("known", some_later([True, False], True), ids=["length known", "length not known"])
-@pytest.mark.parametrize("cut_in", some_later([2, 6, 11], 2, 11))
+@pytest.mark.parametrize("cut_in", some_later([2, 6, 11], 6, 11))
 def test_a_run_that_was_cut_off_goes_on_with_what_it_has_not_used(tmp_path: Path, cut_in: int, known: bool) -> None:
     first, second = Noting(cut_in), Noting()
     with pytest.raises(CutError):
         trainer(first, tmp_path, known=known).train()
+    damaged = tmp_path / "elsewhere" / f"checkpoint-{cut_in}"
+    shutil.copytree(tmp_path / damaged.name, damaged)
+    (damaged / "pecan_input.json").write_text("{")
+    with pytest.raises(StateError, match=rf"{damaged.name}.*damaged"):
+        trainer(Noting(), tmp_path, known=known).train(resume_from_checkpoint=str(damaged))
     going_on = trainer(second, tmp_path, known=known)
     going_on.train(resume_from_checkpoint=True)
     seen = first.seen + second.seen
@@ -122,12 +128,7 @@ def test_a_checkpoint_without_the_input_is_gone_on_from_by_skipping(
     assert len(model.seen) == EPOCHS * STEPS - 8 and "holds nothing of the input" in caplog.text
 
 
-def test_a_damaged_state_and_the_trainers_own_options_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CutError):
-        trainer(Noting(2), tmp_path).train()
-    (tmp_path / "checkpoint-2" / "pecan_input.json").write_text("{")
-    with pytest.raises(StateError, match=r"checkpoint-2.*damaged"):
-        trainer(Noting(), tmp_path).train(resume_from_checkpoint=True)
+def test_the_trainers_own_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="format"):
         trainer(Noting(), tmp_path, options={"format": "torch"})
     with pytest.raises(PlanError, match="no argument 'wrokers'"):
