@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 
 from pecan_ray.autoorder.op_runner import SampleClock
@@ -11,20 +12,27 @@ from pecan_ray.sources.files import with_files_ahead
 
 
 class Bounded:
-    """Another source's elements, until a deadline, and not many more than a sample needs.
+    """Another source's elements, until a deadline, and not many more than a sample needs; `exactly`: no more than that.
 
     A source that would compute all of its data before it gives any has a method `first(count)`, which is used instead.
     """
 
-    def __init__(self, source: Source, count: int, deadline: float, clock: SampleClock) -> None:
-        self._source, self._count, self._deadline, self._clock = source, count, deadline, clock
+    def __init__(
+        self, source: Source, count: int, deadline: float, clock: SampleClock, *, exactly: bool = False
+    ) -> None:
+        self._source, self._deadline, self._clock = source, deadline, clock
+        self._count, self._most = count, float(count) if exactly else math.inf
         self._first: Callable[[int], Iterator[Element]] | None = getattr(source, "first", None)
+        self.elements = 0
+        """So many were given."""
+        self.begun: Callable[[], None] | None = None
+        """Called when more than the first element is asked for, which a graph is built by."""
 
     def splits(self) -> Iterator[Split]:
         """Yield the source's splits, in time."""
         splits = with_files_ahead(self._source, self._source.splits()) if self._first is None else [Split(0)]
         for split in splits:
-            if self._clock() > self._deadline:
+            if self.over:
                 return
             yield split
 
@@ -35,14 +43,17 @@ class Bounded:
         else:
             elements = itertools.islice(self._first(self._count), start, None)
         for element in elements:
-            if self._clock() > self._deadline:
+            if self.over:
                 return
+            if self.elements == 1 and self.begun is not None:
+                self.begun()
+            self.elements += 1
             yield element
 
     @property
     def over(self) -> bool:
-        """Whether the time is up: nothing more need be opened, which may take long of a bucket."""
-        return self._clock() > self._deadline
+        """Whether nothing more is wanted: nothing more need be opened, which may take long of a bucket."""
+        return self.elements >= self._most or self._clock() > self._deadline
 
     def num_elements(self) -> int | None:
         """Return the source's number of elements."""

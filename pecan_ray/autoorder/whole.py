@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, StretchOrder
+from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.in_rows import RULE, InRows
 from pecan_ray.autoorder.stopwatch import ProcessStopwatch, Stopwatch
 from pecan_ray.engines.contract import EngineOptions
@@ -23,7 +24,7 @@ from pecan_ray.engines.registry import ENGINES
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Join, Plan
-from pecan_ray.plan.splits import Element, Source, Split
+from pecan_ray.plan.splits import Source
 from pecan_ray.plan.stretches import stretches, without_buffers
 from pecan_ray.reorder import auto_order
 
@@ -42,53 +43,14 @@ NOT_RUN = (
 )
 
 
-class _First:
-    """The first elements of another source, and how many were read."""
-
-    def __init__(self, source: Source, count: int, until: float) -> None:
-        self._source, self._count, self._until = source, count, until
-        self.elements = 0
-        self.begun: Callable[[], None] | None = None
-        """Called when more than the first element is asked for, which a graph is built by."""
-
-    def splits(self) -> Iterator[Split]:
-        """Yield splits while elements are wanted."""
-        for split in self._source.splits():
-            if self._over():
-                return
-            yield split
-
-    def _over(self) -> bool:
-        return self.elements >= self._count or time.perf_counter() > self._until
-
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield elements while they are wanted."""
-        first = getattr(self._source, "first", None)
-        for element in self._source.read(split, start) if first is None else first(self._count):
-            if self._over():
-                return
-            if self.elements == 1 and self.begun is not None:
-                self.begun()
-            self.elements += 1
-            yield element
-
-    def num_elements(self) -> int | None:
-        """Return the source's number of elements."""
-        return self._source.num_elements()
-
-    def identity(self) -> str:
-        """Return the source's identity."""
-        return self._source.identity()
-
-
 def whole_seconds(plan: Plan, engine: EngineName, seed: int, until: float) -> float | None:
     """Return the seconds that a plan takes for an element of its sources; None where there is no time to tell."""
     plan, now = without_buffers(plan), time.perf_counter()
     options = EngineOptions(seed=seed, order="strict", on_error="skip")
     if ENGINES[engine].framework is not None:
-        sources = [_First(source, ELEMENTS, until) for source in plan.sources()]
+        sources = [_first(source, until) for source in plan.sources()]
         return _graph_seconds(plan, engine, sources, options) if now + BUILT_S < until else None
-    sources = [_First(source, ELEMENTS, min(until, now + LONGEST_S)) for source in plan.sources()]
+    sources = [_first(source, min(until, now + LONGEST_S)) for source in plan.sources()]
     leases = AllLeases(sources, epoch=0, repetitions=1)
     stream = ItemStream(plan, sources, options, leases, UndeliveredPositions(), pool=None, call=complete_call)
     items, stopwatch, seconds = stream.items(), Stopwatch(), 0.0
@@ -102,11 +64,15 @@ def whole_seconds(plan: Plan, engine: EngineName, seed: int, until: float) -> fl
     return seconds / elements if elements else None
 
 
-def _graph_seconds(plan: Plan, engine: EngineName, sources: Sequence[_First], options: EngineOptions) -> float | None:
-    """Return the seconds of all threads for an element, from when the graph is built; None where it was too late."""
-    stopwatch, began = ProcessStopwatch(), list[_First]()
+def _first(source: Source, until: float) -> Bounded:
+    return Bounded(source, ELEMENTS, until, time.perf_counter, exactly=True)
 
-    def begin(source: _First) -> None:
+
+def _graph_seconds(plan: Plan, engine: EngineName, sources: Sequence[Bounded], options: EngineOptions) -> float | None:
+    """Return the seconds of all threads for an element, from when the graph is built; None where it was too late."""
+    stopwatch, began = ProcessStopwatch(), list[Bounded]()
+
+    def begin(source: Bounded) -> None:
         if not began:
             began.append(source)
             stopwatch.start()
