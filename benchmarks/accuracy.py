@@ -6,8 +6,8 @@ Data: scikit-learn's 1,797 handwritten digits, enlarged to 64 x 64, 80 % for tra
 ResNet50 pipeline but for mirroring, which digits do not stand: random crop, rotation, shear, then resize and
 normalize.  Model: a small convolutional network, AdamW with a cosine schedule.  As the Pecan paper's Table 3.
 
-- own: functions over OpenCV, in mode "paper", which exchanges them.
-- known: operators of `pecan_ray.images` on JPEGs of 256 x 256, in mode "cost", which makes one warp of them and decodes
+- own: functions over OpenCV, in mode "pecan", which exchanges them.
+- known: operators of `pecan_ray.images` on JPEGs of 256 x 256, in mode "safe", which makes one warp of them and decodes
   what that needs at a reduced size.
 """
 
@@ -129,8 +129,8 @@ def pipeline_of_known_operators(images: Any, labels: Any, seed: int, reorder: Re
 
 
 PIPELINES: dict[str, tuple[Callable[..., pecan.PecanPipeline], ReorderMode, int]] = {
-    "own": (pipeline, "paper", 1),
-    "known": (pipeline_of_known_operators, "cost", 3),
+    "own": (pipeline, "pecan", 1),
+    "known": (pipeline_of_known_operators, "safe", 3),
 }
 """Pipeline, the mode that is held against the order as it is written, and channels."""
 

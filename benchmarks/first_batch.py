@@ -4,7 +4,7 @@
     python -m benchmarks.first_batch --look-only [...]
 
 Each turn starts a job of one local worker on a Ray cluster of this machine and ends it at its first batch: with
-`reorder="off"`, with a look in mode "cost" into an empty folder of orders, and with the order that this look has kept.
+`reorder="off"`, with a look in mode "safe" into an empty folder of orders, and with the order that this look has kept.
 The seconds of the look itself, which has the CPUs together with the starting worker, are printed beside.
 `--look-only` starts no jobs: it prints the seconds of a look with nothing beside it (the framework is imported before).
 """
@@ -62,8 +62,8 @@ def measure(pipe: pecan.PecanPipeline, rounds: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="pecan-orders-") as folder:
             ways = {
                 "off": pipe.with_config(reorder="off"),
-                "first look": pipe.with_config(reorder="cost", order_folder=folder),
-                "known": pipe.with_config(reorder="cost", order_folder=folder),
+                "first look": pipe.with_config(reorder="safe", order_folder=folder),
+                "known": pipe.with_config(reorder="safe", order_folder=folder),
             }
             for way, one in ways.items():
                 took, events = first_batch_s(one)
@@ -76,7 +76,7 @@ def measure(pipe: pecan.PecanPipeline, rounds: int) -> dict[str, Any]:
 def looking_s(pipe: pecan.PecanPipeline) -> tuple[float, str]:
     """Return the seconds of a look at a pipeline, with nothing beside it, and what it has found."""
     began = time.perf_counter()
-    found = order_for_job(OrderRequest(pipe.plan, pipe.engine, "cost", job=JobSize(math.inf, 1)))
+    found = order_for_job(OrderRequest(pipe.plan, pipe.engine, "safe", job=JobSize(math.inf, 1)))
     return time.perf_counter() - began, found.summary()
 
 

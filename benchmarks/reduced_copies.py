@@ -5,13 +5,13 @@
 The large photographs of `benchmarks/rewrites.py` (2000 x 1500) in batches of 16 at 224 x 224.  Sides take turns; each
 that keeps something has filled its folder in a pass before, and reads it from then on:
 
-- by hand: the same functions on threads; order as written, mode "cost": the engine, computing all of it.
+- by hand: the same functions on threads; order as written, mode "safe": the engine, computing all of it.
 - files: an `autocache` point behind the source; pixels: one behind `Decode`.
 - copies: what AutoOrder may keep at that point, JPEGs or pixels of which the smallest part still covers the target.
 - JPEGs, pixels of Reduce: `Reduce(at_most)` before the point, of the encoded photograph and of the decoded one.
 
 Printed are images for a second of CPU time (all threads of this process), the ratio over the order as it is written and
-over mode "cost" in the same round (median, lowest, highest), the bytes that are kept of a photograph, and the mean
+over mode "safe" in the same round (median, lowest, highest), the bytes that are kept of a photograph, and the mean
 absolute difference of pixels (of 255) to the order as it is written.
 """
 
@@ -53,7 +53,7 @@ from pecan_ray.plan.operators import Autocache, Plan
 ROOM = 8 << 30
 SPLIT, BATCH = 8, 16
 CROP, RESIZE = images.RandomCrop(), images.Resize(SIDE, SIDE)
-AS_WRITTEN, COST = "order as written", 'mode "cost"'
+AS_WRITTEN, COST = "order as written", 'mode "safe"'
 POINT = "point"
 
 

@@ -181,7 +181,7 @@ def compare(pipe: pecan.PecanPipeline, ordering: Ordering, rounds: int, threads:
     return passes
 
 
-def decision_seconds(count: int = 1000, mode: Any = "paper") -> float:
+def decision_seconds(count: int = 1000, mode: Any = "pecan") -> float:
     """Return the median time that the decision takes for so many operators."""
     ops = [ProfiledOp(f"op{number}", inflation=(0.5, 1.0, 2.0)[number % 3]) for number in range(count)]
     times = []
@@ -213,7 +213,7 @@ def main() -> None:
         for name, make in PIPELINES.items():
             pipe = make(root, engine)
             began = time.perf_counter()
-            ordering = order_plan(OrderRequest(pipe.plan, engine, "cost"))
+            ordering = order_plan(OrderRequest(pipe.plan, engine, "safe"))
             searching = time.perf_counter() - began
             sampling = pecan.sample_profile(pipe, 300).seconds
             passes = compare(pipe, ordering, args.rounds, args.threads)

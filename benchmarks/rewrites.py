@@ -16,7 +16,7 @@ Pipelines of `pecan_ray.images` and of functions in NumPy, in batches of 32, of 
 
 Sides take turns, and medians are printed of images for a second of CPU time, which other load on the machine hardly
 changes: the functions by hand on threads, the engine in the user's order, and in what AutoOrder makes of it in modes
-"strict" and "cost"; and by how much values differ from those of the user's order.  All of a pass counts but for
+"strict" and "safe"; and by how much values differ from those of the user's order.  All of a pass counts but for
 building the engine; batches lie in memory that is used again from pass to pass, as in a worker.  The large photographs
 are the small ones enlarged, so that nothing but the size differs.
 """
@@ -63,7 +63,7 @@ SAMPLE_S = 30.0
 """For a look: what is found is compared, and not how soon."""
 SIZES = {"small": (375, 500), "large": (1500, 2000)}
 BY_HAND = "by hand"
-MODES: tuple[Mode, ...] = ("strict", "cost")
+MODES: tuple[Mode, ...] = ("strict", "safe")
 
 
 def photographs(folder: Path, count: int) -> list[bytes]:

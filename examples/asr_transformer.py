@@ -6,7 +6,7 @@
     ray job submit --working-dir . -- python examples/asr_transformer.py --local 1 --remote 2
 
 As in the paper's table, the spectrogram is padded *before* the augmentations (AutoOrder moves Pad behind
-them in mode "paper"). Without --data the ten English clips of examples/data/speech are read over and over; they travel
+them in mode "pecan"). Without --data the ten English clips of examples/data/speech are read over and over; they travel
 with the job.
 """
 

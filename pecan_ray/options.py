@@ -24,7 +24,7 @@ Sharding: TypeAlias = Literal["dynamic", "off", "static"]
 Visitation: TypeAlias = Literal["exactly_once", "at_most_once", "zero_or_more"]
 TransportChoice: TypeAlias = Literal["auto", "ring", "flight", "object_store"]
 Compression: TypeAlias = Literal["auto", "none", "lz4", "zstd"]
-ReorderMode: TypeAlias = Literal["safe", "strict", "cost", "paper", "off"]
+ReorderMode: TypeAlias = Literal["strict", "safe", "pecan", "off"]
 
 PlacementMode: TypeAlias = Literal[
     "auto", "pecan", "pecan-code", "pecan-cost", "cachew", "cachew-code", "collocated", "fastflow"
@@ -301,10 +301,10 @@ class Config:
     compression: Compression = "auto"
     """Of batches from other nodes; "auto": where it makes a slow link faster, as measured on the first batches."""
     reorder: ReorderMode = "safe"
-    """What AutoOrder may change to make the pipeline faster.  "safe": it exchanges operators only if the sample's
-    results stay equal, and rewrites neighbours that it knows (one warp, decoding less) within documented bounds;
-    "strict": the same, but rewrites keep results equal too; "cost" and "paper": exchanges may change values, and the
-    order follows measured times or Pecan's Algorithm 2; "off": nothing."""
+    """What AutoOrder may change to make the pipeline faster.  "strict": only what leaves the sample's results equal;
+    "safe": also rewrites of operators that it knows (one warp, decoding less), within documented bounds, and exchanges
+    that change results by a small share of what the exchanged operators do to them; "pecan": the order of Pecan's
+    Algorithm 2, by data volume alone, and values may change; "off": nothing."""
     report_folder: str | os.PathLike[str] | None = None
     """Folder where the report of a job is left at its end, which `pecan report` and the dashboard read; None:
     ``pecan_ray/jobs`` in the user's cache folder; "": nowhere."""

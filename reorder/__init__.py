@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pecan_ray.reorder.candidates import candidates
-from pecan_ray.reorder.closer import closer, in_order, undone
 from pecan_ray.reorder.cost import Load, predict
 from pecan_ray.reorder.factor import inflation_factor
-from pecan_ray.reorder.neighbours import brought_together
-from pecan_ray.reorder.order_plan import EQUAL_RESULTS, Fixed, Mode, Move, OrderPlan, Rejected
+from pecan_ray.reorder.order_plan import Fixed, Mode, Move, OrderPlan, Rejected
 from pecan_ray.reorder.policy import auto_order
 from pecan_ray.reorder.profile import NEUTRAL_BAND, CostCurve, ProfiledOp
 from pecan_ray.reorder.revalidation import revalidate
 
 __all__ = [
-    "EQUAL_RESULTS",
     "NEUTRAL_BAND",
     "CostCurve",
     "Fixed",
@@ -24,12 +20,7 @@ __all__ = [
     "ProfiledOp",
     "Rejected",
     "auto_order",
-    "brought_together",
-    "candidates",
-    "closer",
-    "in_order",
     "inflation_factor",
     "predict",
     "revalidate",
-    "undone",
 ]

@@ -12,7 +12,7 @@ Hard rules (every mode but "off"):
 2. **Drop.**  b drops a column that a reads or writes, or a drops one that b defines anew: b stays behind a.
 3. **Replacement.**  b defines a column that a reads or writes (a used the content from before): b stays behind a.
 
-Rules of mode "cost":
+Rules of modes "strict" and "safe":
 
 4. **Observation.**  One of them transforms a column in place (reads and writes it) that the other only reads, and
    the two transform no column in common: they stay.  The reader derives something from the column (a length, a

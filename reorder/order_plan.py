@@ -7,9 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from pecan_ray.reorder.profile import ProfiledOp
 
-Mode: TypeAlias = Literal["safe", "strict", "cost", "paper", "off"]
-EQUAL_RESULTS: tuple[Mode, ...] = ("safe", "strict")
-"""Modes in which ops are exchanged only if results stay equal."""
+Mode: TypeAlias = Literal["strict", "safe", "pecan", "off"]
 
 
 class Move(NamedTuple):
@@ -56,8 +54,6 @@ class OrderPlan:
     """The same in the new order."""
     forbidden: frozenset[tuple[str, str]] = frozenset()
     """Pairs of ops that were not to be exchanged."""
-    movable: frozenset[str] | None = None
-    """The only ops that were to move; None: every free one."""
     neutral_band: float = 0.0
     measured_in: tuple[str, ...] = ()
     """The order that ran while the ops were measured."""

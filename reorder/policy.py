@@ -2,17 +2,16 @@
 
 Modes:
 
-- ``"paper"``: Pecan's Algorithm 2 (`algorithm2`); where columns are known, an op still waits for those that it
+- ``"pecan"``: Pecan's Algorithm 2 (`algorithm2`); where columns are known, an op still waits for those that it
   depends on (hard rules of `dependencies`).
-- ``"cost"``: the order of least estimated time (`cost`, `search`) under all rules of `dependencies`.  By its own
-  estimate never slower than the user's order.
-- ``"strict"`` and ``"safe"``: the same search over exchanges of two ops that `commutes` allows: those which left the
-  sample's result equal.  An order all of whose exchanged pairs commute can be reached by exchanging neighbours only.
-  The two differ in what rewrites may do, which is not decided here.
+- ``"strict"`` and ``"safe"``: the order of least estimated time (`cost`, `search`) under all rules of `dependencies`,
+  over exchanges of two ops that `commutes` allows.  An order all of whose exchanged pairs commute can be reached by
+  exchanging neighbours only.  Each exchange has to gain a share of all the time (`EXCHANGE_SHARE`), so that noise in
+  what was measured does not decide.  The two differ in what commutes, which is not decided here.
 - ``"off"``: the user's order.
 
-Pure: nothing here runs an op.  Whoever calls runs the order on the sample before adopting it, and goes on to the next
-of `candidates` when it fails.
+Pure: nothing here runs an op.  Whoever calls runs the order on the sample before adopting it, and asks again, with
+what has failed `forbidden`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TypeAlias, get_args
 
 from pecan_ray.errors import PlanError
@@ -33,14 +32,14 @@ from pecan_ray.reorder.dependencies import (
     observation_constraints,
 )
 from pecan_ray.reorder.moves import explained_moves, rejections, unprofitable
-from pecan_ray.reorder.order_plan import EQUAL_RESULTS, Mode, Move, OrderPlan, Rejected
+from pecan_ray.reorder.order_plan import Mode, Move, OrderPlan, Rejected
 from pecan_ray.reorder.profile import ProfiledOp
 from pecan_ray.reorder.search import SectionSearch, repaired
 from pecan_ray.reorder.sections import check_ops, fixed_ops, sections
 
 Pair: TypeAlias = tuple[str, str]
 Commutes: TypeAlias = Callable[[Pair], bool] | Collection[Pair] | None
-"""Which two ops may be exchanged in the modes of `EQUAL_RESULTS`: a question asked once per pair, with the names in the
+"""Which two ops may be exchanged in modes "strict" and "safe": a question asked once per pair, with the names in the
 user's order, or the pairs themselves, in any order; None: no two are known to."""
 
 
@@ -52,7 +51,6 @@ class Question:
     mode: Mode
     commutes: Commutes
     forbidden: frozenset[Pair]
-    movable: frozenset[str] | None
     neutral_band: float
     measured_in: tuple[str, ...]
 
@@ -73,24 +71,23 @@ class Question:
 
 def auto_order(
     ops: Iterable[ProfiledOp],
-    mode: Mode = "paper",
+    mode: Mode = "pecan",
     *,
     commutes: Commutes = None,
     forbidden: Collection[Pair] = (),
-    movable: Collection[str] | None = None,
     neutral_band: float = 0.0,
     measured_in: Sequence[str] | None = None,
 ) -> OrderPlan:
     """Return the order to run, and why.
 
     `ops` are in the user's order.  `forbidden` are pairs that must not be exchanged (an exchange failed on the
-    sample), `movable` the only ops that may move, others making room (None: every free one).  Factors within
-    `neutral_band` of 1 count as 1: 0 is the paper's rule, `NEUTRAL_BAND` is right for sampled factors.
+    sample).  Factors within `neutral_band` of 1 count as 1: 0 is the paper's rule, `NEUTRAL_BAND` is right for sampled
+    factors.
     `measured_in` is the order that ran while the ops were timed, if it was not the user's.
 
     Raises `PlanError` for unknown modes or names, and for two ops of one name.
     """
-    return answer(ask(ops, mode, commutes, forbidden, movable, neutral_band, measured_in))
+    return answer(ask(ops, mode, commutes, forbidden, neutral_band, measured_in))
 
 
 def ask(
@@ -98,7 +95,6 @@ def ask(
     mode: Mode,
     commutes: Commutes,
     forbidden: Collection[Pair],
-    movable: Collection[str] | None,
     neutral_band: float,
     measured_in: Sequence[str] | None,
 ) -> Question:
@@ -110,10 +106,8 @@ def ask(
     if not 0 <= neutral_band < 1:
         raise PlanError(f"neutral_band must be in [0, 1), but got {neutral_band}.")
     pairs = frozenset((first, second) for first, second in forbidden)
-    for what, mentioned in (("forbidden", chain.from_iterable(pairs)), ("movable", movable or ())):
-        unknown = sorted(set(mentioned) - set(names))
-        if unknown:
-            raise PlanError(f"{what} names the op {unknown[0]!r}, but there are only {list(names)}.")
+    if unknown := sorted(set(chain.from_iterable(pairs)) - set(names)):
+        raise PlanError(f"forbidden names the op {unknown[0]!r}, but there are only {list(names)}.")
     if measured_in is not None:
         order_indices("measured_in", measured_in, {name: number for number, name in enumerate(names)})
     return Question(
@@ -121,7 +115,6 @@ def ask(
         mode,
         functools.cache(commutes) if callable(commutes) else commutes,
         pairs,
-        None if movable is None else frozenset(movable),
         neutral_band,
         names if measured_in is None else tuple(measured_in),
     )
@@ -148,7 +141,6 @@ def answer(question: Question) -> OrderPlan:
         seconds_before=model.measured_total(range(len(ops))),
         seconds_after=model.measured_total(order),
         forbidden=question.forbidden,
-        movable=question.movable,
         neutral_band=band,
         measured_in=question.measured_in,
     )
@@ -159,12 +151,12 @@ def _arranged(question: Question, section: range) -> tuple[list[int], list[Rejec
     ops, model, band = question.ops, question.model, question.neutral_band
     desired = algorithm2(ops, section, band)
     constraints = constraints_of(question, section)
-    if question.mode == "paper":
+    if question.mode == "pecan":
         order = repaired(desired, _needs(constraints))
         return order, rejections(ops, desired, constraints, band)
     start = Volume(sum(model.growth[: section.start]), sum(model.multiplying[: section.start]))
     order = SectionSearch(model, section, start, _needs(constraints)).best(desired)
-    while question.mode in EQUAL_RESULTS and (refused := _refused(question, order)):
+    while refused := _refused(question, order):
         constraints += refused
         order = SectionSearch(model, section, start, _needs(constraints)).best(desired)
     rejected = rejections(ops, desired, constraints, band)
@@ -177,17 +169,13 @@ def constraints_of(question: Question, section: range) -> list[Constraint]:
     """Return which ops of a section must stay before which others."""
     ops = question.ops
     found = list(hard_constraints(ops, section))
-    if question.mode == "cost":
+    if question.mode != "pecan":
         found += observation_constraints(ops, section)
         found += custom_type_constraints(ops, section)
     for pair in sorted(question.forbidden):
         first, second = sorted(question.index[name] for name in pair)
         if first in section and second in section and first != second:
             found.append(Constraint(first, second, "their exchange was refused"))
-    if question.movable is not None:
-        kept = [index for index in section if ops[index].name not in question.movable]
-        pairs = pairwise(kept)
-        found += [Constraint(first, second, "both are to stay in the user's order") for first, second in pairs]
     return found
 
 
@@ -216,7 +204,7 @@ def _refused(question: Question, order: Sequence[int]) -> list[Constraint]:
     names = [op.name for op in question.ops]
     exchanged = [(b, a) for number, a in enumerate(order) for b in order[number + 1 :] if b < a]
     return [
-        Constraint(first, second, "the sample's result is not known to be equal either way")
+        Constraint(first, second, "their exchange is not known to leave results as they are")
         for first, second in exchanged
         if not _commute(question.commutes, (names[first], names[second]))
     ]

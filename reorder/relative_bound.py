@@ -90,11 +90,14 @@ class Moved:
 EQUAL = Moved(0.0)
 
 
-def moved(user: Array, exchanged: Array, without: Iterable[Array | None], step: float = 0.0) -> Moved:
+def moved(
+    user: Array, exchanged: Array, without: Iterable[Array | None], step: float = 0.0, *, each: bool = False
+) -> Moved:
     """Compare a result with the one behind an exchange, and with those without one of the exchanged operators.
 
     `without`: None, or an array of another shape, where one cannot be compared; with none of them, results have to be
     equal but for rounding.  `step`: the size of a step of 8 bits in the result (`step_of`), 0 where there are none.
+    `each`: neither operator mixes values, so that each is a block of its own.
     """
     if user.shape != exchanged.shape or user.dtype != exchanged.dtype:
         return Moved(math.inf, why=f"it becomes {_spelled(exchanged)} instead of {_spelled(user)}")
@@ -112,15 +115,16 @@ def moved(user: Array, exchanged: Array, without: Iterable[Array | None], step: 
         return Moved(math.inf, why="other values of it are infinite or NaN")
     difference = np.abs(np.nan_to_num(first - second, nan=0.0, posinf=0.0, neginf=0.0))
     least = _rounding(user, first)
-    spread = _by_blocks(difference, np.mean), _by_blocks(difference, np.max)
-    rounded = (spread[1] <= max(STEPS * step, least)) & (spread[0] <= max(STEPS_OF_BLOCK * step, least))
+    spread = (difference, difference) if each else (_by_blocks(difference, np.mean), _by_blocks(difference, np.max))
+    block = STEPS if each else STEPS_OF_BLOCK
+    rounded = (spread[1] <= max(STEPS * step, least)) & (spread[0] <= max(block * step, least))
     if rounded.all():
         return EQUAL
     effects = [_effect(user, first, one, least) for one in without if one is not None and one.shape == user.shape]
     if not effects:
         why = "nothing is equal to it in form without one of them, so that it had to be equal"
         return Moved(math.inf, by=float(difference.mean()), why=why)
-    effect = np.minimum.reduce([_by_blocks(one, np.mean) for one in effects])
+    effect = np.minimum.reduce([one if each else _by_blocks(one, np.mean) for one in effects])
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(rounded, 0.0, np.where(effect > least, spread[0] / effect, math.inf))
     by, done = float(difference.mean()), min(float(one.mean()) for one in effects)

@@ -22,9 +22,9 @@ def revalidate(
     """Return the plan for the next epoch, or None to go on with `old`.
 
     `new_ops` are the same ops, in any order, with the factors and times of a whole pass in the order `old`.  A
-    changed verdict changes the order in mode "paper"; in the other modes the new order must also be estimated faster
+    changed verdict changes the order in mode "pecan"; in the other modes the new order must also be estimated faster
     than the present one by the share `min_gain`, or the present one must have become impossible.  What `old` was
-    forbidden, and the moves that it left out, stay so.  The plan's `reason` says what changed; run it on the sample
+    forbidden stays so.  The plan's `reason` says what changed; run it on the sample
     before adopting it.
     """
     if not 0 <= min_gain < 1:
@@ -33,14 +33,14 @@ def revalidate(
     if found.keys() != set(old.order):
         raise PlanError(f"revalidate: the plan has the ops {sorted(old.order)}, but got {sorted(found)}.")
     in_user_order = [found[op.name] for op in old.ops]
-    question = ask(in_user_order, old.mode, commutes, old.forbidden, old.movable, old.neutral_band, old.order)
+    question = ask(in_user_order, old.mode, commutes, old.forbidden, old.neutral_band, old.order)
     new = answer(question)
     if new.order == old.order:
         return None
     reasons = _changed_verdicts(old, question)
     if not possible(question, old.order):
         reasons.insert(0, "the present order breaks a dependency or moves a fixed op, as the whole pass has shown")
-    elif old.mode != "paper":
+    elif old.mode != "pecan":
         before, after = question.estimate(old.order), question.estimate(new.order)
         if after >= before * (1 - min_gain):
             return None

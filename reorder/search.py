@@ -6,7 +6,7 @@ Beyond: three starting points (the user's order, the one proposed, and the greed
 per byte, which is optimal for costs in proportion to bytes without constraints); the best of them is improved window
 by window, each solved exactly, until nothing changes.
 
-Exchanges that gain nothing are not made: each costs a billionth of the user's total.
+Exchanges that gain hardly anything are not made: each costs `EXCHANGE_SHARE` of the user's total.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from pecan_ray.reorder.cost import CostModel, Volume
 EXACT_OPS = 10
 WINDOW = 6
 SWEEPS = 4
-EXCHANGE_SHARE = 1e-9
+EXCHANGE_SHARE = 0.01
+"""Share of the user's total that each exchange of two ops has to gain: what was measured is not more certain;"""
+EXCHANGES_SHARE = 0.1
+"""and what one op has to gain that passes all others of a long section."""
 
 Needs = Mapping[int, Collection[int]]
 """Op -> the ops of its section that must run before it."""
@@ -39,7 +42,8 @@ class SectionSearch:
     def best(self, proposal: Sequence[int]) -> list[int]:
         """Return the order of least estimated cost: never above that of the user's order."""
         user = list(self.section)
-        price = max(EXCHANGE_SHARE * self.model.total(user, self.start), 1e-300)
+        share = min(EXCHANGE_SHARE, EXCHANGES_SHARE / max(len(user), 1))
+        price = max(share * self.model.total(user, self.start), 1e-300)
         found = self._exact(user, self.start, price) if len(user) <= EXACT_OPS else self._improved(proposal, price)
         return found if self.model.total(found, self.start) < self.model.total(user, self.start) else user
 

@@ -218,7 +218,7 @@ class FaultCase:
         config = Config(
             error_budget=1.0,
             transport=self.transport,
-            reorder="cost" if self.reorder else "off",
+            reorder="safe" if self.reorder else "off",
             remote_labels=VICTIM if self.loses_node and self.number % 2 else {},
             trainer_timeout_s=TRAINER_TIMEOUT_S,
             worker_timeout_s=WORKER_TIMEOUT_S,

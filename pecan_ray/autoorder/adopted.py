@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pecan_ray.autoorder.element_moved import ColumnDifference
+from pecan_ray.autoorder.exchange_check import ExchangedPair, OpOrder
 from pecan_ray.autoorder.facts import OpLoad, StretchSample
 from pecan_ray.autoorder.in_rows import NOTHING_IN_ROWS, InRows
 from pecan_ray.autoorder.rewrites import Pushed
 from pecan_ray.autoorder.speed import SpeedComparison
-from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.plan.operators import Plan
 from pecan_ray.reorder import Mode, Move, OrderPlan
-from pecan_ray.reorder.value_guard import ColumnDifference
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class StretchOrder:
     loads: tuple[OpLoad, ...] = ()
     """What operators are given in the adopted order, if it is another one."""
     differences: tuple[ColumnDifference, ...] = ()
-    """By how much the columns of the results differ from the user's, in what is run."""
+    """By how much the columns of the results differ by what decoders take over, in what is run."""
+    exchanges: tuple[ExchangedPair, ...] = ()
+    """What the exchanges of the adopted order change."""
     taken_over: TakenOver = NOTHING_TAKEN_OVER
     """What decoders take over in the adopted order,"""
     users_taken_over: TakenOver = NOTHING_TAKEN_OVER

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, replace
 
 from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent
+from pecan_ray.autoorder.element_moved import RewrittenElements
+from pecan_ray.autoorder.exchange_check import NO_TIME
 from pecan_ray.autoorder.keeping import Kept, prefix_key
 from pecan_ray.autoorder.order import may_run_apart
 from pecan_ray.autoorder.order_key import look_of
@@ -20,9 +22,6 @@ from pecan_ray.autoorder.reduced_copies import CopyPlace
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, private_copy, undisturbed
 from pecan_ray.autoorder.spread import sample_leases
 from pecan_ray.autoorder.trial import refused_by_check
-from pecan_ray.autoorder.value_check import NO_TIME
-from pecan_ray.autoorder.value_trial import TAKEN_OVER
-from pecan_ray.autoorder.values import summaries
 from pecan_ray.autoorder.whole import WORTH
 from pecan_ray.cache.execution import LEAST_GAIN
 from pecan_ray.cache.store import EntryStore
@@ -36,7 +35,6 @@ from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Autocache, ElementOp, Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import without_buffers
-from pecan_ray.reorder.value_guard import ValueGuard
 
 COMPARED = 32
 """Elements that both plans are run on."""
@@ -155,7 +153,7 @@ def try_copies(request: OrderRequest, copies: Plan) -> CopiesTried:
 
 def _tried(request: OrderRequest, copies: Plan) -> CopiesTried:
     until = time.perf_counter() + request.seconds
-    guard, count = ValueGuard(), 0
+    pairs, count = RewrittenElements(), 0
     with undisturbed(request.plan):
         usual, other = (_items(private_copy(plan), request, until) for plan in (request.plan, copies))
         for before, after in itertools.islice(zip(usual, other, strict=False), COMPARED):
@@ -163,14 +161,10 @@ def _tried(request: OrderRequest, copies: Plan) -> CopiesTried:
                 return CopiesTried(f"{before.where()} or {after.where()} fails with them, or without them, alone")
             if request.check is not None and (why := refused_by_check(request.check, before.value, after.value)):
                 return CopiesTried(why)
-            guard.add(summaries(before.value), summaries(after.value))
+            pairs.add(before.value, after.value)
             count += 1
-    differences = list(guard.differences())
-    refused = NO_TIME if count < LEAST_ELEMENTS else guard.refused()
-    for one in differences:
-        if not refused and one.apart > TAKEN_OVER:
-            refused = f"column {one.column!r}: a value differs from itself by {one.apart:.2g} standard deviations"
-    return CopiesTried(refused, tuple(one.told() for one in differences))
+    refused = NO_TIME if count < LEAST_ELEMENTS else pairs.told_refused()
+    return CopiesTried(refused, tuple(one.told() for one in pairs.differences()))
 
 
 def _items(plan: Plan, request: OrderRequest, until: float) -> Iterator[Item]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.element_moved import ColumnDifference
 from pecan_ray.autoorder.facts import OpLoad, OpSample
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
-from pecan_ray.reorder.value_guard import ColumnDifference
 
 ExplainFormat: TypeAlias = Literal["text", "html", "json", "mermaid"]
 
@@ -165,10 +164,12 @@ def _whole(stretch: StretchOrder) -> list[str]:
 
 
 def differences(ordering: Ordering) -> Iterator[str]:
-    """Yield how much the results of new orders differ from those of the user's, column by column."""
+    """Yield how much results differ from those of the user's order: exchange by exchange, and by what is rewritten."""
     for stretch in ordering.stretches:
+        for exchange in stretch.exchanges:
+            yield exchange.told()
         for one in stretch.differences:
-            yield one.told()
+            yield f"what decoders take over changes {one.told()}"
 
 
 def as_text(name: str, ordering: Ordering) -> str:
@@ -301,6 +302,7 @@ def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
         "in_rows": list(stretch.in_rows.ops),
         "taken_over": [list(one.ops) for one in stretch.taken_over.pushed],
         "differences": [_difference_facts(one) for one in stretch.differences],
+        "exchanges": [asdict(one) for one in stretch.exchanges],
         "measured_error": None if found is None else found.error,
         "seconds_before": None if found is None else found.seconds_before,
         "seconds_after": None if found is None else found.seconds_after,
@@ -316,10 +318,8 @@ def _difference_facts(one: ColumnDifference) -> dict[str, Any]:
         "column": one.column,
         "elements": one.elements,
         "changed": one.changed,
-        "shift": one.shift,
-        "spread": one.spread,
-        "unlike": one.unlike,
-        "apart": one.apart if math.isfinite(one.apart) else None,
+        "apart": one.apart,
+        "most": one.most,
     }
 
 

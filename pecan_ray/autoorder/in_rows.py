@@ -127,7 +127,7 @@ def _in_rows(op: Op, found: InRows) -> Op:
 def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> InRows:
     """Return whether the maps of a sampled stretch, which are all of it, can be run in rows, and are worth it."""
     ops = sampled.profile().ops
-    if not maps or mode in ("paper", "off") or len(sampled.held) < LEAST_ELEMENTS or not all(map(is_tiny, ops)):
+    if not maps or mode in ("pecan", "off") or len(sampled.held) < LEAST_ELEMENTS or not all(map(is_tiny, ops)):
         return NOTHING_IN_ROWS
     if any(op.random or op.draws or op.unequal or op.stateful for op in ops):
         return InRows(refused="one of them draws random numbers, or holds state")

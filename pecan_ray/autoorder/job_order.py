@@ -251,7 +251,7 @@ class JobOrder:
         as_sampled = _on_elements(plan) == _on_elements(ordered)
         keeps = self._kept(plan, ordering if as_sampled else None, job)
         place = can_keep_copies(ordered, self._plan)
-        if place is None or self._mode not in ("safe", "cost") or keeps.promise is None or self._pinned() is not None:
+        if place is None or self._mode != "safe" or keeps.promise is None or self._pinned() is not None:
             return keeps
         found = []
         for one in kinds(place):

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
 from pecan_ray.autoorder.in_rows import RowsAtOnce
 from pecan_ray.autoorder.push_down import choices
 from pecan_ray.autoorder.reduced_copies import can_keep_copies, kinds
-from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Plan

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent, needs_own_process
+from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.facts import StretchSample
 from pecan_ray.autoorder.in_rows import NOTHING_IN_ROWS, maps_from_source, try_in_rows
 from pecan_ray.autoorder.job_size import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, runs_allowed
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.push_down import scattered
 from pecan_ray.autoorder.sample import (
     LEAST_ELEMENTS,
     Sampled,
@@ -28,8 +27,7 @@ from pecan_ray.autoorder.sample import (
 )
 from pecan_ray.autoorder.search import OrderSearch
 from pecan_ray.autoorder.shared_state import find_shared_state
-from pecan_ray.autoorder.trial import COMPARING, make_trial, trial_error
-from pecan_ray.autoorder.value_check import OpOrder
+from pecan_ray.autoorder.trial import make_trial, trial_error
 from pecan_ray.autoorder.whole import weighed, whole_seconds, with_maps_judged
 from pecan_ray.errors import ColumnError, told
 from pecan_ray.plan.operators import Map
@@ -58,7 +56,8 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
 
     Another order is adopted only if it has run on the sample without an error, with results of the same form
     (columns, dtypes, dimensions, shapes where they were fixed) that `check(before, after)` accepts, and in modes
-    other than "paper" measurably faster.  In the modes of `EQUAL_RESULTS` its results are equal to the user's.
+    other than "pecan" measurably faster.  In mode "strict" its results are equal to the user's, in mode "safe" they
+    differ by little of what the exchanged operators do to them.
     Stretches with fewer than two operators that may move are not sampled, unless `sample_all`; those in `known` are
     not sampled again.
 
@@ -156,11 +155,9 @@ def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits
     now = time.perf_counter()
     half, late = (now + share * (limits.deadline - now) for share in (PROFILE_SHARE, LATE_SHARE))
     first = replace(limits, deadline=late, enough=min(half, now + ENOUGH_S), scarce=half)
-    afresh = request.mode in COMPARING and stretch.movable > 1
-    sampled = sample_stretch(stretch, request.engine, request.seed, first, skip_bad=request.skip_bad, afresh=afresh)
+    sampled = sample_stretch(stretch, request.engine, request.seed, first, skip_bad=request.skip_bad)
     sampled.limits = replace(limits, deadline=min(limits.deadline, sampled.allowed_until))
-    with contextlib.closing(sampled):
-        return _order_sampled(stretch, sampled, request)
+    return _order_sampled(stretch, sampled, request)
 
 
 def _order_sampled(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> StretchOrder:
@@ -190,20 +187,15 @@ def _try_orders(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> St
         return StretchOrder(sample, user, user)
     if not sample.complete:
         return StretchOrder(sample, user, user, notes=(_why_incomplete(sample),))
-    if mode != "paper" and sample.elements < LEAST_ELEMENTS:
+    if mode != "pecan" and sample.elements < LEAST_ELEMENTS:
         note = f"{sample.elements} elements are too few to measure times on: the order stays as it is written"
         return StretchOrder(sample, user, user, notes=(note,))
     trial = make_trial(sampled, request)
     ops = {op.name: op for op in stretch.ops}
-
-    def mergeable(order: OpOrder) -> Iterator[tuple[str, ...]]:
-        """Yield the operators that the decoder would take over if they came directly behind it in an order."""
-        return scattered([ops[name] for name in order], request.engine)
-
     maps = maps_from_source(request.plan) if request.engine == "python" else ()
     copies = [op for one in maps if isinstance(op := ops.get(one.name), Map)]
     in_rows = try_in_rows(sampled, copies, mode)
-    found = OrderSearch(sample, trial, mode, sampled.profile, mergeable).run()
+    found = OrderSearch(sample, trial, mode, sampled.profile).run()
     return replace(found, in_rows=in_rows)
 
 

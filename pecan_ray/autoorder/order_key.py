@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pecan_ray.options import EngineName
@@ -12,14 +12,10 @@ from pecan_ray.plan.fingerprint import spelled_out
 from pecan_ray.plan.splits import Source
 from pecan_ray.reorder import Mode
 from pecan_ray.sources.image_folder import ImageFolder
-from pecan_ray.storage import FileInfo, list_files, list_folder
+from pecan_ray.storage import list_files, list_folder
 
-FORMAT = 5
+FORMAT = 6
 """Grows whenever the choice is made by other rules, so that what was kept before is looked for anew."""
-MOST_FILES = 1000
-"""So many files of a source are looked at: the listing of all can take minutes."""
-MOST_CLASSES = 4
-"""Of an `ImageFolder`, so many classes: each is a listing of its own."""
 
 
 def order_key(
@@ -40,18 +36,18 @@ def order_key(
 
 
 def look_of(source: Source) -> str:
-    """Return a hash of what lies at a source's place, at the cost of one listing or less."""
+    """Return a hash of what lies at a source's place: every file's path, size and version, at the cost of a listing."""
+    digest = hashlib.blake2b(digest_size=16)
     try:
-        classes: list[str] = []
-        files: Iterator[FileInfo]
         if isinstance(source, ImageFolder):
             classes = source.classes
-            files = itertools.chain.from_iterable(
-                list_folder(f"{source.root}/{name}") for name in classes[:MOST_CLASSES]
-            )
+            digest.update(repr(classes).encode(errors="surrogatepass"))
+            folders = (f"{source.root}/{name}" for name in classes)
+            files = itertools.chain.from_iterable(map(list_folder, folders))
         else:
-            files = list_files(getattr(source, "patterns", ()))
-        told = [(file.path, file.size, file.version) for file in itertools.islice(files, MOST_FILES)]
+            files = itertools.chain(list_files(getattr(source, "patterns", ())))
+        for file in files:
+            digest.update(repr((file.path, file.size, file.version)).encode(errors="surrogatepass"))
     except Exception as error:  # a storage can raise anything
         return type(error).__name__
-    return hashlib.blake2b(repr((classes, told)).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    return digest.hexdigest()

@@ -18,7 +18,6 @@ import cloudpickle
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, needs_own_process
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import SampleProfile, StretchSample
-from pecan_ray.autoorder.fresh_runs import FreshRuns
 from pecan_ray.autoorder.op_runner import (
     OP_FAILURES,
     GlobalRandomness,
@@ -49,6 +48,8 @@ READ_SHARE = 1 / 3
 """Share of the time that reading the elements may take."""
 FEW = 48
 """So many elements are enough where the operators are slow."""
+MOST_ASIDE = 12
+"""So many elements are set aside, where more than a few are left."""
 LEAST_ELEMENTS = 8
 """On fewer elements no time can be measured."""
 ALWAYS_WATCHED = 2
@@ -201,8 +202,8 @@ class Sampled:
     """Where each stood among those that were read."""
     results: list[int] = field(default_factory=list)
     """What became of each: the number of elements that came out."""
-    fresh: FreshRuns | None = None
-    """Runs orders where the user's has not run; None: nobody has asked for that."""
+    aside: list[Token] = field(default_factory=list)
+    """Elements on which the user's order has not run."""
     tallies: dict[str, OpTally] = field(default_factory=dict)
     spec: ElementSpec = field(default_factory=ElementSpec)
     """What the results have in common in the user's order."""
@@ -234,10 +235,10 @@ class Sampled:
         self.seed(number)
         return run_through(stages, self.runner.fresh(token))
 
-    def close(self) -> None:
-        """End the process that runs orders afresh."""
-        if self.fresh is not None:
-            self.fresh.close()
+    def untouched(self, count: int) -> list[Token]:
+        """Return elements on which nothing has run, none of them twice: fewer where there are no more."""
+        taken, self.aside = self.aside[:count], self.aside[count:]
+        return taken
 
     def in_time(self) -> bool:
         """Tell whether something more may be begun."""
@@ -272,6 +273,8 @@ class Sampled:
     def run_all(self, skip_bad: bool) -> None:
         """Run the elements that are held in the user's order; keep those that come through."""
         tokens, self.held = self.held, []
+        count = max(0, min(MOST_ASIDE, len(tokens) - FEW))
+        tokens, self.aside = tokens[: len(tokens) - count], tokens[len(tokens) - count :]
         self.began, bad = self.clock(), 0
         with contextlib.closing(self._runs(tokens)) as runs:
             for number, (token, outcome) in enumerate(runs):
@@ -406,12 +409,11 @@ def sample_stretch(
     *,
     clock: SampleClock = time.perf_counter,
     skip_bad: bool = False,
-    afresh: bool = False,
 ) -> Sampled:
     """Read the elements that enter a stretch and run them through its operators in the user's order.
 
-    `afresh`: orders shall be run where the user's has not run; the sample is to be closed then.  Raises `ElementError`
-    for an element that an operator cannot take, unless `skip_bad`.
+    Some of the elements are set aside, so that another order can be run where the user's has not run.  Raises
+    `ElementError` for an element that an operator cannot take, unless `skip_bad`.
     """
     now = clock()
     until = now + (limits.deadline - now) * READ_SHARE
@@ -422,13 +424,7 @@ def sample_stretch(
         sampled.read(until)
     if not sampled.held:
         return sampled
-    if afresh and not runner.traced:  # what a graph does depends on what enters it alone
-        sampled.fresh = FreshRuns(runner, tuple(sampled.held))
-    try:
-        sampled.run_all(skip_bad)
-    except BaseException:
-        sampled.close()
-        raise
+    sampled.run_all(skip_bad)
     return sampled
 
 

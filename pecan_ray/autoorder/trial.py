@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pecan_ray import part_decoding
 from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, TakenOver
+from pecan_ray.autoorder.element_moved import ColumnDifference, RewrittenElements, element_moved
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
+from pecan_ray.autoorder.exchange_check import NO_TIME, ExchangeCheck, OpOrder, exchanges
 from pecan_ray.autoorder.facts import OpLoad
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
-from pecan_ray.autoorder.op_watch import LEAST_LOOKED_AT, OpWatch
+from pecan_ray.autoorder.op_watch import OpWatch
 from pecan_ray.autoorder.order_request import Check, OrderRequest
-from pecan_ray.autoorder.push_down import EARLY, KNOWN_FUNCTIONS, choices, merged
+from pecan_ray.autoorder.push_down import EARLY, KNOWN_FUNCTIONS, choices
 from pecan_ray.autoorder.rewrites import Pushed
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
-from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
-from pecan_ray.autoorder.value_trial import ValueTrial
 from pecan_ray.errors import told
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import Filter
-from pecan_ray.reorder import EQUAL_RESULTS, Mode
+from pecan_ray.reorder import Mode
 from pecan_ray.reorder.policy import Pair
-from pecan_ray.reorder.value_guard import ColumnDifference
 
-COMMUTE_ELEMENTS = 16
 FIRST_LOOK = 16
-"""Elements that show whether an order is worth being measured,"""
-FIRST_LOOK_S = 0.2
-"""unless they take longer: then a few of them do."""
-REST_S = 1.0
-"""Time for verifying an order on the elements beyond those."""
+"""Elements that show whether an order is worth being measured."""
+MOST_ELEMENTS = 64
+"""Elements on which an order is verified before it is adopted,"""
+VERIFYING_SHARE = 0.5
+"""as far as that takes no more than this share of the time that is left."""
+AFRESH = 4
+"""Elements that an order is given before the user's has run on them: what one of them leaves in a variable for another
+one is not there yet."""
 TAKEN_OVER_ELEMENTS = 64
 """Elements on which decoders take over what follows them, to see whether results stay,"""
 TAKEN_OVER_S = 0.7
@@ -43,44 +42,28 @@ RUNS_OF_LEAST = 3
 NO_TIME_TO_MEASURE = "there was no time to measure it"
 TAKEN_OVER_PATIENCE_S = 0.7
 """Measured seconds that show whether it is faster so."""
-COMPARING: tuple[Mode, ...] = ("safe", "strict", "cost")
+COMPARING: tuple[Mode, ...] = ("safe", "strict")
 """Modes that compare values, and in which decoders may take work over."""
-SLOWED_SHARE = 0.02
-"""An operator that is slow in an order counts if it loses this share of all the time."""
 
 
 class Trial:
     """Other orders on the elements of one sampled stretch."""
 
-    def __init__(
-        self,
-        sampled: Sampled,
-        check: Check | None,
-        engine: EngineName,
-        mode: Mode,
-    ) -> None:
+    def __init__(self, sampled: Sampled, check: Check | None, engine: EngineName, mode: Mode) -> None:
         self._sampled, self._check = sampled, check
-        self._equal_results = mode in EQUAL_RESULTS
-        """Of orders; what is rewritten in them"""
-        self._equal_rewrites = mode == "strict"
-        """need not be equal, but within bounds."""
+        self._comparing, self._strict = mode in COMPARING, mode == "strict"
         self._decoding: EngineName | None = engine if mode in COMPARING else None
         """The engine whose decoders may take work over; None: none does."""
-        self._guarded = mode in ("safe", "cost")
-        """Values are to stay where they need not be equal."""
         self._ops = {op.name: op for op in sampled.stretch.ops}
         self._taken_over: dict[OpOrder, TakenOver] = {}
         self._no_faster: set[tuple[OpOrder, Pushed]] = set()
         self._runner, self._names = sampled.runner, sampled.stretch.names
         self._user = self._runner.stages(self._names)
-        self._user_seconds = sampled.profile().seconds or 0.0
-        self._verdicts: dict[Pair, bool] = {}
         self._watch = OpWatch(self._runner)
-        self._values = ValueTrial(sampled, self._watch)
+        self.exchanges = ExchangeCheck(sampled, exactly=self._strict)
+        """Which pairs may be exchanged, and what that changes."""
         self.failed: str = ""
         """The operator that failed in the order that was looked at last; empty if none did."""
-        self.slowed: dict[str, float] = {}
-        """Operators that the sizes alone do not explain in that order: the seconds that they lost per element."""
 
     @property
     def user(self) -> OpOrder:
@@ -91,99 +74,64 @@ class Trial:
         """Tell whether something more may be begun."""
         return self._sampled.in_time()
 
-    @property
-    def recasting(self) -> set[str]:
-        """Operators that changed a column's dtype in some order."""
-        return self._watch.recasting
-
-    @property
-    def idle(self) -> str:
-        """The operator that did nothing any more in the order that was looked at last; empty if none."""
-        return self._values.idle
-
     def loads(self, order: OpOrder) -> tuple[OpLoad, ...]:
         """Return what operators are given in an order that was looked at."""
         return self._watch.loads(order)
 
-    def differences(self, order: OpOrder) -> tuple[ColumnDifference, ...]:
-        """Return by how much each column differs in an order that was looked at."""
-        return self._values.differences(order)
-
-    def other_values(self, order: OpOrder, count: int | None = None) -> str:
-        """Return why the values of an order are not those that the user meant; empty if they may be.
-
-        `count`: elements on which it is run where the user's order has not run; None: the first ones.
-        """
-        if not (self._equal_results or self._guarded):
-            return ""
-        count = self._first if count is None else count
-        if refused := self._values.refused_afresh(order, count, exactly=self._equal_results):
-            return refused
-        if self._equal_results:
-            return self._values.refused_on_unusual_values(order, exactly=True)
-        return self._values.refused(order)
+    # --- orders ----------------------------------------------------------------------------------------------
 
     def look(self, order: OpOrder) -> str:
         """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
-        return self.look_at_form(order) or self.other_values(order)
-
-    def look_at_form(self, order: OpOrder) -> str:
-        """Do the same without a judgement of the values."""
-        self._values.begin(order)
-        self._watch_user()
         self._watch.begin(order)
-        refused, ran = self._verify(order, range(self._first), watched=True)
-        if not refused and ran < self._first:
-            refused = NO_TIME
-        user, tallies = self._names, self._sampled.tallies
-        moved = [name for name in order if set(user[: user.index(name)]) != set(order[: order.index(name)])]
-        losses = {name: self._watch.lost_s(name, tallies[name], user, order) for name in moved}
-        self.slowed = {name: lost for name, lost in losses.items() if lost > SLOWED_SHARE * self._user_seconds}
-        for name in order:
-            if name not in self.slowed:  # such times tell of another thing than the size and would mislead estimates
-                tallies[name].elsewhere += [point for run in self._watch.runs[order] for point in run.get(name, [])]
+        refused = self._refused_on(order, range(FIRST_LOOK), watched=True)[0] or self._refused_afresh(order)
+        for name, tally in self._sampled.tallies.items():
+            tally.elsewhere += [point for run in self._watch.runs[order] for point in run.get(name, [])]
         return refused
 
-    def _watch_user(self) -> None:
-        """Watch the operators on the first elements in the user's order, once."""
-        if self._names in self._watch.runs:
-            return
-        self._watch.begin(self._names)
-        began = self._sampled.clock()
-        for number in range(min(FIRST_LOOK, len(self._sampled.held))):
-            if number >= LEAST_LOOKED_AT and self._sampled.clock() - began > FIRST_LOOK_S:
-                break
-            self._values.keep(number, self._watch.run(self._names, self._user, self._sampled.token(number)))
+    def verify(self, order: OpOrder) -> tuple[str, Pair | None, int]:
+        """Run an order, and its exchanges one by one, on more elements.
 
-    @property
-    def _first(self) -> int:
-        """The first elements, on which operators were watched in the user's order."""
-        return len(self._watch.runs[self._names])
+        Return why it is refused, or "", the exchange that is to blame, if one is, and how many elements it has run.
+        """
+        held = min(len(self._sampled.held), MOST_ELEMENTS)
+        until = self._sampled.clock() + VERIFYING_SHARE * self._sampled.left_s()
+        refused, ran = self._refused_on(order, range(FIRST_LOOK, held), until)
+        pair = None
+        if self._comparing and not refused:
+            pair = self.exchanges.refused_on(order, range(FIRST_LOOK, min(held, FIRST_LOOK + ran)))
+        if pair is not None:
+            refused = self.exchanges.refusals()[pair]
+        return refused, pair, min(len(self._sampled.held), FIRST_LOOK) + ran
 
-    def verify_rest(self, order: OpOrder) -> tuple[str, int]:
-        """Run an order on the other elements; return why it is refused, or "", and how many elements it has run."""
-        held = len(self._sampled.held)
-        if self._values.afresh and self._check is None and not self._equal_results:
-            return self.other_values(order, held), self._values.ran_afresh(order)
-        refused, ran = self._verify(order, range(self._first, held), self._sampled.clock() + REST_S)
-        return refused or self.other_values(order, held), self._first + ran
+    def _refused_afresh(self, order: OpOrder) -> str:
+        """Run an order on elements on which the user's has not run; return why it is refused, or ""."""
+        stages = self._runner.stages(order)
+        for token in self._sampled.untouched(AFRESH):
+            if not self._sampled.in_time():
+                return NO_TIME
+            try:
+                outputs = [dict(self._runner.columns(o)) for o in run_through(stages, self._runner.fresh(token))]
+                failed = ""
+            except OP_FAILURES as error:
+                outputs, failed = [], error.message.splitlines()[0]
+            try:
+                usual = [self._runner.columns(o) for o in run_through(self._user, self._runner.fresh(token))]
+            except OP_FAILURES:
+                continue
+            if failed:
+                return f"it fails where your order has not run before it: {failed}"
+            if refused := self._others(order, token, usual, outputs):
+                return f"where your order has not run before it, {refused}"
+        return ""
 
-    def _verify(
-        self,
-        order: OpOrder,
-        numbers: range,
-        until: float = math.inf,
-        *,
-        watched: bool = False,
-        decoders: Collection[str] = (),
+    def _refused_on(
+        self, order: OpOrder, numbers: range, until: float = float("inf"), *, watched: bool = False
     ) -> tuple[str, int]:
         """Run an order on some elements; return why it is refused, or "", and how many elements it has run."""
         sampled, spec, ran = self._sampled, ElementSpec(), 0
-        exactly = self._equal_rewrites if decoders else self._equal_results
-        made = self._made(order, decoders)
         self.failed = ""
         try:
-            stages = self._runner.stages(order, decoders=decoders)
+            stages = self._runner.stages(order)
             for number in numbers[: len(sampled.held)]:
                 if not sampled.in_time() or sampled.clock() > until:
                     break
@@ -194,59 +142,50 @@ class Trial:
                 after = [self._runner.columns(output) for output in outputs]
                 for element in after:
                     spec.add(element)
-                if refused := self._compare_results(number, after, exactly=exactly):
-                    return refused, ran
-                self._values.compare(made, number, outputs)
+                if self._comparing or self._check is not None:
+                    usual = run_through(self._user, sampled.token(number))
+                    before = [self._runner.columns(one) for one in usual]
+                    if refused := self._others(order, sampled.held[number], before, after):
+                        return f"{self.exchanges.place(number, sampled.held[number])}: {refused}", ran
                 ran += 1
         except OP_FAILURES as error:
             self.failed = str(error.fields.get("op", ""))
             return f"it fails: {error.message.splitlines()[0]}", ran
+        if watched and ran < min(FIRST_LOOK, len(sampled.held)):
+            return NO_TIME, ran
         return sampled.spec.difference(spec), ran
 
-    def _compare_results(self, number: int, after: Sequence[dict[str, Any]], *, exactly: bool) -> str:
-        if self._check is None and not exactly:
-            return ""
-        before = [self._runner.columns(piece) for piece in run_through(self._user, self._sampled.token(number))]
+    def _others(
+        self, order: OpOrder, token: Token, before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]
+    ) -> str:
+        """Return why an element's results in an order are not those that the user meant; empty if they may be."""
+        if len(before) != len(after):
+            return f"it becomes {len(after)} elements instead of {len(before)}"
         for mine, other in zip(before, after, strict=True):
-            if exactly and not equal(mine, other):
-                return "its result on the sample is not equal to that of the user's order"
             if self._check is not None and (refused := refused_by_check(self._check, mine, other)):
                 return refused
+            if not self._comparing or equal(mine, other):
+                continue
+            if self._strict:
+                return "its result is not equal to that of the user's order"
+            given, without = self._without(order, token)
+            found = element_moved(mine, other, [without] if len(before) == 1 else [], given)
+            if found.moved.refused:
+                return f"column {found.column!r}: {found.moved.told()}"
         return ""
 
-    def commutes(self, pair: Pair) -> bool:
-        """Tell whether exchanging two operators leaves the results on the first elements equal.
-
-        One of these elements at least has to be changed by both: what an operator does only to others (a blur of faces
-        where there are any) is not seen there.  Of filters `Deciders` sees more.
-        """
-        if pair not in self._verdicts:
-            self._verdicts[pair] = self._commutes(*pair)
-        return self._verdicts[pair]
-
-    def _commutes(self, first: str, second: str) -> bool:
-        before = self._runner.stages(self._names[: self._names.index(first)])
-        seen = any(isinstance(self._ops[name], Filter) for name in (first, second))
+    def _without(self, order: OpOrder, token: Token) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return what enters the operators that are exchanged, and an element's result without those passed by."""
+        passed = {first for first, _ in exchanges(self._names, order)}
+        begins = next((place for place, (a, b) in enumerate(zip(self._names, order, strict=True)) if a != b), 0)
+        left = tuple(name for name in self._names if name not in passed)
         try:
-            usual, exchanged = (self._runner.stages(order) for order in ((first, second), (second, first)))
-            for token in self._sampled.held[:COMMUTE_ELEMENTS]:
-                if not self._sampled.in_time():
-                    return False
-                given, middle, made = self._steps((before, usual[:1], usual[1:]), token)
-                if not equal(made, self._steps((before, exchanged), token)[-1]):
-                    return False
-                seen = seen or (not equal(given, middle) and not equal(middle, made))
+            entering = run_through(self._user[:begins], self._runner.fresh(token))
+            given = dict(self._runner.columns(self._runner.fresh(entering[0])))
+            made = run_through(self._runner.stages(left), self._runner.fresh(token))
         except OP_FAILURES:
-            return False
-        return seen
-
-    def _steps(self, parts: Sequence[Sequence[Stage]], token: Token) -> list[list[dict[str, Any]]]:
-        """Return what has become of an element behind each part of some stages."""
-        pieces, found = [self._runner.fresh(token)], []
-        for stages in parts:
-            pieces = [made for piece in pieces for made in run_through(stages, piece)]
-            found.append([dict(self._runner.columns(self._runner.fresh(piece))) for piece in pieces])
-        return found
+            return {}, None
+        return given, dict(self._runner.columns(made[0])) if len(made) == 1 else None
 
     def compare(
         self, order: OpOrder, other: OpOrder | None = None, patience_s: float = PATIENCE_S
@@ -286,7 +225,7 @@ class Trial:
 
     def warps(self, order: OpOrder) -> bool:
         """Tell whether operators could become one warp in an order, or are known, where results may be others."""
-        if self._decoding is None or self._equal_rewrites:
+        if self._decoding is None or self._strict:
             return False
         ways = choices([self._ops[name] for name in order], self._decoding)
         return any(one.rule in EARLY for found in ways for one in found)
@@ -326,10 +265,13 @@ class Trial:
                 if (order, one) in self._no_faster:
                     continue
                 before, decoders = part_decoding.counts(), (*found.decoders, one.decoder)
-                if refused := self._not_to_try(one) or self._taking_over_refused(order, decoders):
+                refused = self._not_to_try(one)
+                differences: tuple[ColumnDifference, ...] = ()
+                if not refused:
+                    refused, differences = self._taking_over_refused(order, decoders, order.index(one.ops[0]))
+                if refused:
                     found = replace(found, refused=(*found.refused, _not_taken_over(one, refused)))
                     continue
-                differences = self._values.differences_taken_over(self._made(order, decoders), order)
                 told = part_decoding.told(part_decoding.counts() - before)
                 notes = (*found.notes, *([f"{one.decoder}: {told}"] if told else []))
                 found = replace(found, pushed=(*found.pushed, one), differences=differences, notes=notes)
@@ -338,30 +280,57 @@ class Trial:
 
     def _not_to_try(self, one: Pushed) -> str:
         """Return why something that a decoder could take over need not be run; empty if it is to be."""
-        if one.reduces and self._equal_rewrites:
+        if one.reduces and self._strict:
             return "images would be decoded at a reduced size, or warped at once, which changes their pixels"
         library = part_decoding.library() if one.only_parts else ""
         return library if isinstance(library, str) else ""
 
-    def _taking_over_refused(self, order: OpOrder, decoders: Collection[str]) -> str:
-        """Return why decoders may not take over what they could in an order; empty if they may."""
-        made = self._made(order, decoders)
-        self._values.begin(made)
-        until = self._sampled.clock() + max(TAKEN_OVER_S, RUNS_OF_LEAST * LEAST_ELEMENTS * self._user_seconds)
-        refused, ran = self._verify(order, range(TAKEN_OVER_ELEMENTS), until, decoders=decoders)
-        self.failed = ""
-        if not refused and ran < min(LEAST_ELEMENTS, len(self._sampled.held)):
-            return NO_TIME
-        if refused or not self._guarded:
-            return refused
-        bounded = self._equal_results or order == self._names  # an exchange that changes values hides what this does
-        return self._values.taken_over_refused(made, order, decoders, bounded=bounded)
+    def _taking_over_refused(
+        self, order: OpOrder, decoders: Collection[str], place: int
+    ) -> tuple[str, tuple[ColumnDifference, ...]]:
+        """Return why decoders may not take over what they could in an order, or "", and by how much columns differ.
 
-    def _made(self, order: OpOrder, decoders: Collection[str]) -> OpOrder:
-        """Return the operators that are left of an order where decoders take over others."""
-        if self._decoding is None or not decoders:
-            return order
-        return tuple(op.name for op in merged([self._ops[name] for name in order], self._decoding, decoders)[0])
+        `place`: where the last one of them stands.
+        """
+        sampled, pairs, spec, ran = self._sampled, RewrittenElements(), ElementSpec(), 0
+        seconds = sampled.profile().seconds or 0.0
+        until = sampled.clock() + max(TAKEN_OVER_S, RUNS_OF_LEAST * LEAST_ELEMENTS * seconds)
+        try:
+            sides = self._runner.stages(order), self._runner.stages(order, decoders=decoders)
+            for number in range(min(TAKEN_OVER_ELEMENTS, len(sampled.held))):
+                if not sampled.in_time() or sampled.clock() > until:
+                    break
+                before, after = ([self._runner.columns(one) for one in made] for made in self._made(sides, number))
+                if len(before) != len(after):
+                    return f"{len(after)} elements come through instead of {len(before)}", ()
+                for mine, other in zip(before, after, strict=True):
+                    spec.add(other)
+                    if self._strict and not equal(mine, other):
+                        return "its result on the sample is not equal to that of the user's order", ()
+                    if self._check is not None and (refused := refused_by_check(self._check, mine, other)):
+                        return refused, ()
+                    pairs.add(mine, other)
+                ran += 1
+        except OP_FAILURES as error:
+            return f"it fails: {error.message.splitlines()[0]}", ()
+        if ran < min(LEAST_ELEMENTS, len(sampled.held)):
+            return NO_TIME, ()
+        refused = sampled.spec.difference(spec) or pairs.told_refused() or self._decided_by(order[place:], pairs)
+        return refused, pairs.differences()
+
+    def _made(self, sides: Sequence[Sequence[Stage]], number: int) -> Iterator[list[Token]]:
+        for stages in sides:
+            yield run_through(stages, self._sampled.token(number))
+
+    def _decided_by(self, behind: OpOrder, pairs: RewrittenElements) -> str:
+        """Return which operator decides by a column that has other values; empty if none does."""
+        changed = [one.column for one in pairs.differences() if one.changed]
+        for name in behind if changed else ():
+            facts = self.exchanges.facts[name]
+            for column in sorted(facts.reads) if facts.decides else ():
+                if any(one.startswith(column) for one in changed):
+                    return f"{name!r} decides by column {column!r} which elements there are, and it has other values"
+        return ""
 
 
 def make_trial(sampled: Sampled, request: OrderRequest) -> Trial:

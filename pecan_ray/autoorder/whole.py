@@ -104,7 +104,7 @@ def weighed(plan: Plan, orders: Sequence[StretchOrder], seconds: float | None) -
     shared = [replace(one, share=own / whole if whole else 1.0) for one, own in zip(orders, told, strict=True)]
     if seconds is None:
         shared = [replace(one, notes=(*one.notes, NOT_RUN)) if one.speedup is not None else one for one in shared]
-    judged = [one for one in shared if one.adopted.mode != "paper" and one.speedup is not None]
+    judged = [one for one in shared if one.adopted.mode != "pecan" and one.speedup is not None]
     decoding, all_of_it = _left(judged, decoding_only=True), _left(judged)
 
     def worth(before: float, after: float) -> bool:

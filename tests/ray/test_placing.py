@@ -85,7 +85,7 @@ def test_the_cheapest_deployment_is_found(per_element: float, step: float, max_l
 
 def test_autoorders_sample_says_with_how_many_workers_to_begin() -> None:
     """The sample has measured the operators that it may exchange: no window need end before more workers come."""
-    config = pecan.Config(reorder="cost", order_folder="", ring_bytes=1 << 20, threads_per_worker=1, sample_seconds=2)
+    config = pecan.Config(reorder="safe", order_folder="", ring_bytes=1 << 20, threads_per_worker=1, sample_seconds=2)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100_000)), name="sampled", config=config)
     pipe = pipe.map(Waits(0.1), on="i").map(half, on="i").batch(BATCH)
     with pipe.iter_batches(workers=auto(max_remote=0, window_s=1e3), **SMALL) as batches:

@@ -35,8 +35,8 @@ def shape_before(element: dict[str, Any]) -> dict[str, Any]:
     return {**element, "image": blur(element["image"]), "side": np.int64(len(element["image"]))}
 
 
-def images(reorder: Any = "paper") -> pecan.PecanPipeline:
-    """Make a pipeline that shows its order by a column of the results: in mode "cost" that would speak against it."""
+def images(reorder: Any = "pecan") -> pecan.PecanPipeline:
+    """Make a pipeline that shows its order by a column of the results: in mode "safe" that would speak against it."""
     noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, 128, 128, 3), np.uint8)
     config = pecan.Config(sample_elements=32, reorder=reorder)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="images", config=config)
@@ -60,7 +60,7 @@ def test_trainers_that_share_a_job_run_one_plan() -> None:
         with pipe.iter_batches(workers=workers, rank=rank, world_size=2, job="shared") as batches:
             found[rank] = {side for batch in batches for side in batch["side"].tolist()}
 
-    threads = [threading.Thread(target=train, args=arguments) for arguments in ((0, "off"), (1, "paper"))]
+    threads = [threading.Thread(target=train, args=arguments) for arguments in ((0, "off"), (1, "pecan"))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -92,7 +92,7 @@ def test_the_order_is_looked_at_again_after_the_first_epoch() -> None:
     def told() -> list[str]:
         return [event.text for event in batches.report().events if event.kind == "reorder"]
 
-    with of_many_sizes(reorder="paper").iter_batches(epochs=None, workers=workers, **ONE_BY_ONE) as batches:
+    with of_many_sizes(reorder="pecan").iter_batches(epochs=None, workers=workers, **ONE_BY_ONE) as batches:
         for batch in batches:
             assert batches.provenance is not None
             epoch = batches.provenance.epoch
@@ -112,13 +112,13 @@ def test_the_order_is_looked_at_again_after_the_first_epoch() -> None:
 @pytest.mark.slow
 def test_a_run_that_goes_on_runs_the_order_of_the_epoch_in_which_its_state_stands() -> None:
     workers = pecan.Workers(local=1)
-    with of_many_sizes(reorder="paper").iter_batches(epochs=None, workers=workers) as batches:
+    with of_many_sizes(reorder="pecan").iter_batches(epochs=None, workers=workers) as batches:
         assert batches.state_dict()["orders"] == [["fit", "shape_before"]], "as the sample says"
         until_another_order_came(batches)
         state = json.loads(json.dumps(batches.state_dict()))
     assert state["orders"] == [["shape_before", "fit"]], "as the first epoch says"
     epochs = state["epoch"] + 1
-    with of_many_sizes(reorder="paper").iter_batches(epochs=epochs, workers=workers, state=state) as batches:
+    with of_many_sizes(reorder="pecan").iter_batches(epochs=epochs, workers=workers, state=state) as batches:
         sides = [side for batch in batches for side in batch["side"].tolist()]
         told = [event.text for event in batches.report().events if event.kind == "reorder"]
     assert 0 < len(sides) < len(SIDES) and set(sides) <= {128, 32}
@@ -141,7 +141,7 @@ def test_the_order_of_a_graph_is_looked_at_again_too() -> None:
     pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
     items = [{"image": rng.random((side, side, 3), np.float32)} for side in SIDES]
-    config = pecan.Config(sample_elements=32, reorder="paper")
+    config = pecan.Config(sample_elements=32, reorder="pecan")
     pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="graph", engine="tensorflow", config=config)
     pipe = pipe.map(graph_shape_before).map(graph_fit, on="image").batch(32)
     sides: dict[int, set[int]] = {}

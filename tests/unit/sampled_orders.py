@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import numpy as np
 
 import pecan_ray as pecan
 from examples.photographs import parent_photographs
@@ -16,33 +17,33 @@ from pecan_ray.reorder import Mode
 
 ELEMENTS = 48
 FEW = 12
-"""They suffice where nothing depends on times, as in mode "paper"."""
+"""They suffice where nothing depends on times, as in mode "pecan"."""
 SIDE = 256
 TRIES = 4
 
 
-def order(pipe: pecan.PecanPipeline, mode: Mode = "cost", elements: int = ELEMENTS, **options: Any) -> StretchOrder:
+def order(pipe: pecan.PecanPipeline, mode: Mode = "safe", elements: int = ELEMENTS, **options: Any) -> StretchOrder:
     """What became of the only stretch of a pipeline."""
     (found,) = ordering(pipe, mode, elements, **options).stretches
     return found
 
 
-def ordering(pipe: pecan.PecanPipeline, mode: Mode = "cost", elements: int = ELEMENTS, **options: Any) -> Ordering:
+def ordering(pipe: pecan.PecanPipeline, mode: Mode = "safe", elements: int = ELEMENTS, **options: Any) -> Ordering:
     return order_plan(OrderRequest(pipe.plan, pipe.engine, mode, pipe.seed, elements, 60.0, **options))
 
 
-def measured_order(pipe: pecan.PecanPipeline, mode: Mode = "cost", *, moved: str) -> StretchOrder:
+def measured_order(pipe: pecan.PecanPipeline, mode: Mode = "safe", *, moved: str) -> StretchOrder:
     """What became of the only stretch of a pipeline, sampled again while other load hid the gain of moving `moved`."""
     (found,) = measured_ordering(pipe, mode, moved=moved).stretches
     return found
 
 
-def measured_ordering(pipe: pecan.PecanPipeline, mode: Mode = "cost", *, moved: str, told: str = "") -> Ordering:
+def measured_ordering(pipe: pecan.PecanPipeline, mode: Mode = "safe", *, moved: str, told: str = "") -> Ordering:
     """The same, with what is told of the whole, or sampled again while it does not tell of `told`."""
     for _ in range(TRIES):
-        whole = ordering(pipe, mode, FEW if mode == "paper" else ELEMENTS)
+        whole = ordering(pipe, mode, FEW if mode == "pecan" else ELEMENTS)
         (found,) = whole.stretches
-        assert not found.adopted.changed or mode == "paper" or (found.measured is not None and found.measured.faster)
+        assert not found.adopted.changed or mode == "pecan" or (found.measured is not None and found.measured.faster)
         if any(move.name == moved for move in found.adopted.moves) and told in "\n".join(whole.notes):
             break
     return whole
@@ -60,9 +61,11 @@ def images(**options: Any) -> pecan.PecanPipeline:
     return pecan.PecanPipeline(pecan.sources.Items(items), name="images", **options)
 
 
-def blur(image: Any) -> Any:
+def tone(image: Any) -> Any:
     """Work that takes its time with every pixel."""
-    return cv2.GaussianBlur(image, (15, 15), 3.0)
+    for _ in range(6):
+        made = np.rint(image * np.float32(0.7))
+    return made.astype(image.dtype)
 
 
 def half(image: Any) -> Any:

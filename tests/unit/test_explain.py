@@ -46,8 +46,10 @@ def pipeline(engine="python"):
 """
 
 
-def blur(image: Any) -> Any:
-    return cv2.GaussianBlur(image, (15, 15), 3.0)
+def tone(image: Any) -> Any:
+    for _ in range(6):
+        made = np.rint(image * np.float32(0.7))
+    return made.astype(image.dtype)
 
 
 def half(image: Any) -> Any:
@@ -57,7 +59,7 @@ def half(image: Any) -> Any:
 def pipeline(**options: Any) -> pecan.PecanPipeline:
     noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, 128, 128, 3), np.uint8)
     source = pecan.sources.Items([{"image": image, "name": "<a&b>"} for image in noise])
-    config = pecan.Config(sample_elements=ELEMENTS, **{"reorder": "cost", "sample_seconds": 60.0, **options})
+    config = pecan.Config(sample_elements=ELEMENTS, **{"reorder": "safe", "sample_seconds": 60.0, **options})
     return pecan.PecanPipeline(source, name="noise", config=config)
 
 
@@ -65,7 +67,7 @@ def pipeline(**options: Any) -> pecan.PecanPipeline:
 def reordered() -> pecan.PecanPipeline:
     """A pipeline with one move, one fixed operator and one that is refused."""
     pipe = pipeline().map(lambda image: image.astype(np.float32), on="image", name="cast", keep_position=True)
-    return pipe.map(blur, on="image").map(half, on="image").batch(4)
+    return pipe.map(tone, on="image").map(half, on="image").batch(4)
 
 
 def fields(line: str) -> list[str]:
@@ -75,18 +77,18 @@ def fields(line: str) -> list[str]:
 def test_the_table_has_places_factors_bytes_times_and_reasons(reordered: pecan.PecanPipeline) -> None:
     text = reordered.explain()
     lines = text.splitlines()
-    assert lines[0].startswith('noise: AutoOrder (mode "cost") changed the order; sampled 32 elements in')
-    assert lines[1].strip() == "before: cast -> blur -> half -> batch"
-    assert lines[2].strip() == "now:    cast -> half -> blur -> batch"
+    assert lines[0].startswith('noise: AutoOrder (mode "safe") changed the order; sampled 32 elements in')
+    assert lines[1].strip() == "before: cast -> tone -> half -> batch"
+    assert lines[2].strip() == "now:    cast -> half -> tone -> batch"
     assert "expected" in lines[3] and "measured" in lines[3] and "ms per element, on" in lines[3]
     rows = {fields(line)[2]: line for line in lines if len(fields(line)) > 2 and fields(line)[0].isdigit()}
-    assert list(rows) == ["cast", "half", "blur", "batch"]
+    assert list(rows) == ["cast", "half", "tone", "batch"]
     now, was, name, factor, into, unit, *_ = fields(rows["half"])
     assert (now, was, name, factor, into, unit) == ("2", "3", "half", "0.25", "197", "kB")
     assert float(fields(rows["half"])[9]) > 0
-    assert "moved: makes the data smaller (factor 0.25): runs earlier, before 'blur'" in rows["half"]
+    assert "moved: makes the data smaller (factor 0.25): runs earlier, before 'tone'" in rows["half"]
     assert rows["cast"].endswith("fixed: keep_position=True") and " 4 " in rows["cast"]
-    assert rows["blur"].endswith("free") and rows["batch"].endswith("barrier")
+    assert rows["tone"].endswith("free") and rows["batch"].endswith("barrier")
 
 
 def test_an_explanation_prints_itself_and_shows_as_html(reordered: pecan.PecanPipeline) -> None:
@@ -101,7 +103,7 @@ def test_an_explanation_prints_itself_and_shows_as_html(reordered: pecan.PecanPi
 
 def test_json_has_the_numbers(reordered: pecan.PecanPipeline) -> None:
     found = json.loads(reordered.explain("json"))
-    assert (found["before"], found["after"]) == (["cast", "blur", "half", "batch"], ["cast", "half", "blur", "batch"])
+    assert (found["before"], found["after"]) == (["cast", "tone", "half", "batch"], ["cast", "half", "tone", "batch"])
     half_facts = found["operators"][1]
     assert (half_facts["name"], half_facts["now"], half_facts["was"], half_facts["moved"]) == ("half", 2, 3, True)
     assert half_facts["factor"] == pytest.approx(0.25, abs=0.001) and half_facts["microseconds"] > 0
@@ -139,12 +141,12 @@ def test_a_join_is_drawn_as_one() -> None:
 
 def test_what_was_refused_is_told_with_its_reason() -> None:
     def wider(image: Any) -> Any:
-        return blur(image.astype(np.float32))
+        return tone(image.astype(np.float32))
 
     def narrow(image: Any) -> Any:
         return half(image).astype(np.uint8)
 
-    text = pipeline(reorder="paper").map(wider, on="image").map(narrow, on="image").explain()
+    text = pipeline(reorder="pecan").map(wider, on="image").map(narrow, on="image").explain()
     assert "left the order as it is written" in text.splitlines()[0]
     assert "tried and not done:" in text
     assert "narrow -> wider: the result differs in column 'image': its dtype is float32 instead of uint8" in text
@@ -156,12 +158,12 @@ def test_operators_that_cannot_move_are_shown_too() -> None:
 
 
 def test_notes_are_shown() -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Items([])).map(half, on="image").map(blur, on="image")
+    pipe = pecan.PecanPipeline(pecan.sources.Items([])).map(half, on="image").map(tone, on="image")
     assert "note: there is no element to sample" in pipe.explain()
 
 
 def test_switched_off_the_operators_are_measured_and_stay() -> None:
-    text = pipeline(reorder="off").map(blur, on="image").map(half, on="image").explain()
+    text = pipeline(reorder="off").map(tone, on="image").map(half, on="image").explain()
     assert 'AutoOrder (mode "off") left the order as it is written' in text and "0.25" in text
 
 

@@ -156,7 +156,7 @@ def test_errors_are_those_of_the_transforms() -> None:
             at_once([v2.Compose([*fns, *TO_FLOATS])], reduces=False)(small, generators(0))
 
 
-@pytest.mark.parametrize("mode", ["strict", "cost"])
+@pytest.mark.parametrize("mode", ["strict", "safe"])
 def test_autoorder_adopts_it_and_says_so(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pecan_ray.autoorder.trial.TAKEN_OVER_S", 60.0)
     items = [{"image": photograph(900, 1200, seed), "label": seed} for seed in range(12)]

@@ -61,7 +61,7 @@ INFLATES = {"fit": OpCount(1000, 1000, 1000 * SMALL**2 * 4, 1000 * TARGET**2 * 4
 """What an epoch says if nearly all images are small."""
 
 
-@pytest.mark.parametrize("mode", some_later(["cost", "strict"], "strict"))
+@pytest.mark.parametrize("mode", some_later(["safe", "strict"], "strict"))
 def test_an_order_that_other_elements_show_to_be_faster_is_adopted(mode: Mode) -> None:
     pipe = of_sizes(large=SAMPLED // SPLITS)
     ordering = first_look(pipe, mode)
@@ -75,22 +75,10 @@ def test_an_order_that_other_elements_show_to_be_faster_is_adopted(mode: Mode) -
     assert "AutoOrder now runs work -> fit, as the first epoch shows" in why and "measured on" in why
 
 
-@pytest.mark.parametrize("mode", some_later(["cost", "strict"], "strict"))
-def test_an_order_that_is_estimated_but_not_measured_faster_is_refused(
-    mode: Mode, caplog: pytest.LogCaptureFixture
-) -> None:
-    pipe = of_sizes(large=EACH)
-    ordering = first_look(pipe, mode)
-    with caplog.at_level(logging.INFO, "pecan_ray"):
-        assert reorder_after_epoch(ordering, INFLATES, request(pipe, mode)) is None
-    assert "the order stays, though the first epoch shows that" in caplog.text
-    assert "it is not faster: 0." in caplog.text
-
-
 def test_a_gain_that_the_whole_pipeline_does_not_feel_is_none(caplog: pytest.LogCaptureFixture) -> None:
     pipe = of_sizes(large=SAMPLED // SPLITS)
-    ordering = first_look(pipe, "cost")
+    ordering = first_look(pipe, "safe")
     small = tuple(replace(one, share=0.01) for one in ordering.stretches)
     with caplog.at_level(logging.INFO, "pecan_ray"):
-        assert reorder_after_epoch(replace(ordering, stretches=small), INFLATES, request(pipe, "cost")) is None
+        assert reorder_after_epoch(replace(ordering, stretches=small), INFLATES, request(pipe, "safe")) is None
     assert "it would make the whole pipeline 1.0" in caplog.text

@@ -25,7 +25,7 @@ from pecan_ray.autoorder.whole import weighed
 from pecan_ray.engines.counting import column_bytes
 from pecan_ray.engines.foreign import as_array, copied_value, type_name
 from pecan_ray.plan.splits import Element
-from pecan_ray.reorder import Mode, ProfiledOp, auto_order, closer, in_order
+from pecan_ray.reorder import Mode
 
 COUNT, SIDE = 32, 256
 TRIES = 4
@@ -50,15 +50,15 @@ def given() -> list[Element]:
 def over(given: list[Element], *columns: str) -> pecan.PecanPipeline:
     items = [{name: element[name] for name in columns or ("image",)} for element in given]
     return pecan.PecanPipeline(
-        pecan.sources.Items(items), name="values", config=pecan.Config(reorder="cost", sample_seconds=60.0)
+        pecan.sources.Items(items), name="values", config=pecan.Config(reorder="safe", sample_seconds=60.0)
     )
 
 
-def ordering(pipe: pecan.PecanPipeline, mode: Mode = "cost", **options: Any) -> Ordering:
+def ordering(pipe: pecan.PecanPipeline, mode: Mode = "safe", **options: Any) -> Ordering:
     return order_plan(OrderRequest(pipe.plan, pipe.engine, mode, pipe.seed, COUNT, 60.0, **options))
 
 
-def order(pipe: pecan.PecanPipeline, mode: Mode = "cost", **options: Any) -> StretchOrder:
+def order(pipe: pecan.PecanPipeline, mode: Mode = "safe", **options: Any) -> StretchOrder:
     (found,) = ordering(pipe, mode, **options).stretches
     return found
 
@@ -67,8 +67,9 @@ def refusals(found: StretchOrder) -> str:
     return " | ".join(one.reason for one in found.refused)
 
 
-def blur(image: Any) -> Any:
-    return cv2.GaussianBlur(image, (15, 15), 3.0)
+def tone(image: Any) -> Any:
+    """Work that takes its time with every pixel."""
+    return np.rint(image * np.float32(0.7)).astype(image.dtype)
 
 
 def small(image: Any) -> Any:
@@ -86,28 +87,17 @@ def test_a_scaling_that_asks_for_the_dtype_is_not_put_behind_a_cast(given: list[
         return small(image.astype(np.float32)).astype(np.float16)
 
     found = order(over(given).map(unit, on="image").map(half, on="image", name="half"))
-    assert not found.adopted.changed and "its values are others" in refusals(found)
+    assert not found.adopted.changed and "column 'image'" in refusals(found)
 
 
 def test_a_recorded_size_is_that_of_the_users_order(given: list[Element]) -> None:
     def record(element: Element) -> Element:
-        return {**element, "image": blur(element["image"]), "size": np.array(element["image"].shape[:2])}
+        return {**element, "image": tone(element["image"]), "size": np.array(element["image"].shape[:2])}
 
     pipe = over(given).map(record).map(small, on="image")
     found = order(pipe)
-    assert not found.adopted.changed and "column 'size'" in refusals(found)
-    assert order(pipe, "paper").adopted.changed, "the paper asks for the form alone"
-
-
-def test_a_border_is_not_lost(given: list[Element]) -> None:
-    def pad(image: Any) -> Any:
-        height, width = image.shape[:2]
-        side = max(height, width)
-        return blur(cv2.copyMakeBorder(image, 0, side - height, 0, side - width, cv2.BORDER_CONSTANT))
-
-    wide = [{"image": element["image"][:160]} for element in given]
-    found = order(over(wide).map(pad, on="image").map(small, on="image"))
-    assert not found.adopted.changed and "its values are others" in refusals(found)
+    assert not found.adopted.changed and "column 'size' of element" in refusals(found)
+    assert order(pipe, "pecan").adopted.changed, "the paper asks for the form alone"
 
 
 def test_what_follows_another_operator_by_a_variable_stays_behind_it(given: list[Element]) -> None:
@@ -116,62 +106,15 @@ def test_what_follows_another_operator_by_a_variable_stays_behind_it(given: list
     def draw(element: Element, rng: np.random.Generator) -> Element:
         shared["flipped"] = bool(rng.random() < 0.5)
         image = element["image"][:, ::-1] if shared["flipped"] else element["image"]
-        return {**element, "image": blur(image)}
+        return {**element, "image": tone(image)}
 
     def follow(mask: Any) -> Any:
         return np.ascontiguousarray((mask[:, ::-1] if shared["flipped"] else mask)[:64, :64])
 
-    for mode in ("cost", "paper"):
+    for mode in ("safe", "pecan"):
         found = order(over(given, "image", "mask").map(draw).map(follow, on="mask"), mode)
         assert not found.adopted.changed
         assert "hold state" in found.adopted.fixed[0].reason
-
-
-def test_an_operator_that_would_do_nothing_any_more_is_left_where_it_is(given: list[Element]) -> None:
-    def mirror(image: Any) -> Any:
-        return blur(image)[::-1].copy() if image.dtype == np.uint8 else image
-
-    def middle(image: Any) -> Any:
-        return image[96:-96, 96:-96].astype(np.float32)
-
-    found = order(over(given).map(mirror, on="image").map(middle, on="image").map(blur, on="image"))
-    assert not found.adopted.changed and found.refused
-
-
-def test_augmentations_may_still_change_places_and_what_differs_is_told(
-    given: list[Element], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pecan_ray.autoorder.exposed_elements.ENOUGH_S", 0.0)  # as with slow operators, and under load
-
-    def turn(image: Any, rng: np.random.Generator) -> Any:
-        height, width = image.shape[:2]
-        matrix = cv2.getRotationMatrix2D((width / 2, height / 2), rng.uniform(-5, 5), 1)
-        return blur(cv2.warpAffine(image, matrix, (width, height)))
-
-    pipe = over(given, "image", "number").map(turn, on="image").map(small, on="image")
-    for _ in range(TRIES):
-        found = order(pipe)
-        if found.adopted.changed:
-            break
-    assert found.adopted.order == ("small", "turn")
-    image, number = found.differences
-    assert image.changed == image.elements == COUNT and 0 < image.apart < 0.5 and not image.refused
-    assert number.changed == 0 and "'number': equal on" in number.told()
-
-
-def test_an_order_that_draws_another_cut_is_let_through_but_hides_no_other_exchange(given: list[Element]) -> None:
-    def crop(image: Any, rng: np.random.Generator) -> Any:
-        top, left = rng.integers(0, (image.shape[0] - 64, image.shape[1] - 64))
-        return image[top : top + 64, left : left + 64].copy()
-
-    def flip(image: Any, rng: np.random.Generator) -> Any:
-        return blur(image[:, ::-1] if rng.random() < 0.5 else image)
-
-    for _ in range(TRIES):
-        found = order(over(given).map(flip, on="image").map(crop, on="image"))
-        if found.adopted.changed:
-            break
-    assert found.adopted.order == ("crop", "flip")
 
 
 def test_filters_may_let_operators_see_other_elements(given: list[Element]) -> None:
@@ -179,16 +122,16 @@ def test_filters_may_let_operators_see_other_elements(given: list[Element]) -> N
         return number % 2 == 0
 
     # In the tried order `small` runs on elements that the filter dropped before.
-    pipe = over(given, "image", "number").filter(even, on="number").map(blur, on="image").map(small, on="image")
-    assert "KeyError" not in refusals(order(pipe, "paper"))
+    pipe = over(given, "image", "number").filter(even, on="number").map(tone, on="image").map(small, on="image")
+    assert "KeyError" not in refusals(order(pipe, "pecan"))
 
 
 # --- worth it, or not at all -------------------------------------------------------------------------------
 
 
 def test_without_time_nothing_is_adopted_in_any_mode(given: list[Element]) -> None:
-    pipe = over(given).map(blur, on="image").map(small, on="image")
-    for mode in ("paper", "cost", "strict"):
+    pipe = over(given).map(tone, on="image").map(small, on="image")
+    for mode in ("pecan", "safe", "strict"):
         found = ordering(pipe, mode)
         sampled = found.stretches[0]
         assert sampled.sample.elements == COUNT
@@ -199,10 +142,10 @@ def test_without_time_nothing_is_adopted_in_any_mode(given: list[Element]) -> No
 def test_the_gain_is_told_and_judged_of_the_whole_pipeline(given: list[Element]) -> None:
     def slow(image: Any) -> Any:
         for _ in range(60):
-            image = blur(image)
+            tone(image)
         return image
 
-    pipe = over(given).map(slow, on="image").shuffle(4).map(blur, on="image", name="again").map(small, on="image")
+    pipe = over(given).map(slow, on="image").shuffle(4).map(tone, on="image", name="again").map(small, on="image")
     found = ordering(pipe)
     stretch = next(one for one in found.stretches if len(one.names) == 2)
     assert not found.changed and stretch.share < 0.2
@@ -210,30 +153,17 @@ def test_the_gain_is_told_and_judged_of_the_whole_pipeline(given: list[Element])
 
 
 def test_stretches_weigh_by_their_share(given: list[Element]) -> None:
-    pipe = over(given).map(blur, on="image").map(small, on="image")
-    one = order(pipe, "paper")
+    pipe = over(given).map(tone, on="image").map(small, on="image")
+    one = order(pipe, "pecan")
     fast = SpeedComparison(2.0, 0.01, 1e-3, 5e-4, COUNT)
     seconds = one.sample.seconds
     assert one.adopted.changed and seconds is not None
-    adopted = dataclasses.replace(one.adopted, mode="cost")
+    adopted = dataclasses.replace(one.adopted, mode="safe")
     one = dataclasses.replace(one, adopted=adopted, measured=fast)
     (half,) = weighed(pipe.plan, [one], 2 * seconds)
     assert half.share == pytest.approx(0.5) and half.whole_speedup == pytest.approx(1 / 0.75)
     (none,) = weighed(pipe.plan, [one], 50 * seconds)
     assert not none.adopted.changed and none.measured is None and "1.01 times as fast" in refusals(none)
-
-
-def test_exchanges_that_bring_nothing_are_undone() -> None:
-    def op(name: str, inflation: float, seconds: float) -> ProfiledOp:
-        return ProfiledOp(name, inflation, seconds=seconds)
-
-    ops = [op("flip", 1.0, 1e-6), op("blur", 1.0, 1.0), op("label", 1.0, 1e-6), op("shrink", 0.25, 0.1)]
-    plan = in_order(auto_order(ops, "cost"), ("shrink", "label", "flip", "blur"))
-    found = closer(plan)
-    assert found.order == ("flip", "shrink", "blur", "label")
-    assert [move.name for move in found.moves] == ["shrink"]
-    assert closer(plan, lambda order: False) is plan, "what estimates know nothing of may be kept"
-    assert closer(auto_order(ops, "off")).order == ("flip", "blur", "label", "shrink")
 
 
 # --- any value ---------------------------------------------------------------------------------------------
@@ -267,41 +197,43 @@ def test_tensors_have_sizes_shapes_and_equality() -> None:
 
 
 def test_a_resize_of_pillow_is_moved_before_slow_work(given: list[Element]) -> None:
-    image, filters = pytest.importorskip("PIL.Image"), pytest.importorskip("PIL.ImageFilter")
+    image = pytest.importorskip("PIL.Image")
 
     def opened(encoded: bytes) -> Any:
         return image.open(io.BytesIO(encoded)).convert("RGB")
 
-    def smooth(picture: Any) -> Any:
-        return picture.filter(filters.GaussianBlur(3))
+    def darken(picture: Any) -> Any:
+        for _ in range(5):
+            made = picture.point([round(0.7 * value) for value in range(256)] * 3)
+        return made
 
     def resized(picture: Any) -> Any:
         return picture.resize((96, 96), image.Resampling.BILINEAR)
 
     items = [{"image": cv2.imencode(".jpg", element["image"])[1].tobytes()} for element in given]
     pipe = pecan.PecanPipeline(pecan.sources.Items(items))
-    for fn in (opened, smooth, resized, np.asarray):
+    for fn in (opened, darken, resized, np.asarray):
         pipe = pipe.map(fn, on="image")
     for _ in range(TRIES):
         found = order(pipe)
         if found.adopted.changed:
             break
-    assert found.adopted.order == ("opened", "resized", "smooth", "asarray")
+    assert found.adopted.order == ("opened", "resized", "darken", "asarray")
     assert [op.changes_kind for op in found.sample.ops] == [True, False, False, True]
 
 
 def test_what_an_image_of_pillow_notes_is_that_of_the_users_order(given: list[Element]) -> None:
-    image, filters = pytest.importorskip("PIL.Image"), pytest.importorskip("PIL.ImageFilter")
+    image = pytest.importorskip("PIL.Image")
 
-    def smooth(picture: Any) -> Any:
-        made = picture.filter(filters.GaussianBlur(3))
+    def darken(picture: Any) -> Any:
+        made = picture.point([round(0.7 * value) for value in range(256)] * 3)
         made.info["original"] = picture.size
         return made
 
     def resized(picture: Any) -> Any:
         return picture.resize((96, 96), image.Resampling.BILINEAR)
 
-    pipe = over(given).map(image.fromarray, on="image").map(smooth, on="image").map(resized, on="image")
+    pipe = over(given).map(image.fromarray, on="image").map(darken, on="image").map(resized, on="image")
     found = order(pipe)
     assert not found.adopted.changed and "column 'image.info.original" in refusals(found)
 
@@ -315,7 +247,7 @@ def test_tensors_that_are_written_into_are_no_state(given: list[Element]) -> Non
     def darker(tensor: Any) -> Any:
         return tensor.mul_(0.9)
 
-    found = order(over(given).map(to_tensor, on="image").map(darker, on="image").map(torch.clone, on="image"), "paper")
+    found = order(over(given).map(to_tensor, on="image").map(darker, on="image").map(torch.clone, on="image"), "pecan")
     assert not any(op.stateful for op in found.sample.ops)
     assert [op.bytes_out // op.bytes_in for op in found.sample.ops] == [4, 1, 1]
 
@@ -323,7 +255,7 @@ def test_tensors_that_are_written_into_are_no_state(given: list[Element]) -> Non
 def test_text_that_becomes_an_object_is_a_change_of_kind() -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Items([{"text": json.dumps({"n": n})} for n in range(COUNT)]))
     pipe = pipe.map(json.loads, on="text").map(lambda record: record, on="text", name="same")
-    assert [op.changes_kind for op in order(pipe, "paper").sample.ops] == [True, False]
+    assert [op.changes_kind for op in order(pipe, "pecan").sample.ops] == [True, False]
 
 
 def test_decoders_in_the_inputs_of_joins_take_over_too(given: list[Element]) -> None:
@@ -342,30 +274,31 @@ def test_decoders_in_the_inputs_of_joins_take_over_too(given: list[Element]) -> 
 
 
 def test_an_explanation_tells_of_the_new_order(given: list[Element]) -> None:
-    pipe = over(given, "image", "number").map(blur, on="image").map(small, on="image")
+    pipe = over(given, "image", "number").map(tone, on="image").map(small, on="image")
     for _ in range(TRIES):
         text = pipe.explain(again=True)
-        if text.splitlines()[2].strip() == "now:    small -> blur":
+        if text.splitlines()[2].strip() == "now:    small -> tone":
             break
     facts = json.loads(pipe.explain("json"))
     after = {op["name"]: op["in_new_order"] for op in facts["operators"]}
-    assert after["blur"]["bytes_in"] == after["blur"]["bytes_out"] == after["small"]["bytes_out"]
-    assert after["blur"]["bytes_in"] / after["blur"]["elements_in"] == 96 * 96 * 3 + 8
+    assert after["tone"]["bytes_in"] == after["tone"]["bytes_out"] == after["small"]["bytes_out"]
+    assert after["tone"]["bytes_in"] / after["tone"]["elements_in"] == 96 * 96 * 3 + 8
     assert "27.7 kB -> 27.7 kB" in text and "the whole pipeline" in text
-    assert "'number': equal on 32 elements" in text and "'image': 32 of 32 elements differ" in text
-    assert {one["column"] for one in facts["stretches"][0]["differences"]} == {"image", "number"}
+    assert "'small' before 'tone' rounds values elsewhere" in text
+    (exchange,) = facts["stretches"][0]["exchanges"]
+    assert (exchange["first"], exchange["second"]) == ("tone", "small") and exchange["changed"] > 0
     assert "results beside those" in pipe.explain("html")
 
 
 def test_an_explanation_tells_how_long_operators_take_in_the_new_order(given: list[Element]) -> None:
-    pipe = over(given).map(blur, on="image").map(small, on="image")
-    found = ordering(pipe, "paper")
+    pipe = over(given).map(tone, on="image").map(small, on="image")
+    found = ordering(pipe, "pecan")
     (stretch,) = found.stretches
-    assert found.changed and {load.name for load in stretch.loads} == {"blur", "small"}
-    told = dict(zip(("blur", "small"), (0.000123, 0.000045), strict=True))
+    assert found.changed and {load.name for load in stretch.loads} == {"tone", "small"}
+    told = dict(zip(("tone", "small"), (0.000123, 0.000045), strict=True))
     loads = tuple(dataclasses.replace(load, seconds=told[load.name]) for load in stretch.loads)
     found = dataclasses.replace(found, stretches=(dataclasses.replace(stretch, loads=loads),))
-    assert {row.name: row.cells()[5] for row in rows(found)} == {"small": "45", "blur": "123"}
+    assert {row.name: row.cells()[5] for row in rows(found)} == {"small": "45", "tone": "123"}
     facts = {op["name"]: op for op in json.loads(as_json("values", found))["operators"]}
-    assert facts["blur"]["in_new_order"]["microseconds"] == pytest.approx(123)
-    assert facts["blur"]["microseconds"] == pytest.approx(1e6 * (stretch.sample.ops[0].seconds or 0.0)), "in the user's"
+    assert facts["tone"]["in_new_order"]["microseconds"] == pytest.approx(123)
+    assert facts["tone"]["microseconds"] == pytest.approx(1e6 * (stretch.sample.ops[0].seconds or 0.0)), "in the user's"

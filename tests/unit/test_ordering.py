@@ -16,15 +16,12 @@ from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
 from tests.unit.sampled_orders import (
     ELEMENTS,
-    blur,
     half,
     images,
     large_photographs,
-    measured_order,
-    measured_ordering,
     order,
     ordering,
-    refusals,
+    tone,
 )
 
 
@@ -34,58 +31,23 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_faster_order_is_measured_and_adopted() -> None:
-    found = ordering(images().map(blur, on="image").map(half, on="image").batch(4))
-    assert [op.name for op in found.plan.all_ops()] == ["half", "blur", "batch"]
-    assert [op.name for op in found.before.all_ops()] == ["blur", "half", "batch"]
+    found = ordering(images().map(tone, on="image").map(half, on="image").batch(4))
+    assert [op.name for op in found.plan.all_ops()] == ["half", "tone", "batch"]
+    assert [op.name for op in found.before.all_ops()] == ["tone", "half", "batch"]
     (stretch,) = found.stretches
     assert stretch.measured is not None and stretch.measured.faster
     assert stretch.adopted.expected_speedup is not None and stretch.adopted.expected_speedup > 1
     said = found.summary()
-    assert said.startswith("AutoOrder moved half before blur (") and "(the pipeline " in said
+    assert said.startswith("AutoOrder moved half before tone (") and "(the pipeline " in said
     assert "x, measured on" in said and "by estimate" not in said and f"sampled {ELEMENTS} elements" in said
 
 
-def test_what_the_decoder_can_take_over_is_brought_to_it_and_measured(photographs: Path) -> None:
-    def flip(image: Any) -> Any:
-        return image[:, ::-1]  # a view: of no cost, wherever it comes
-
-    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(photographs))
-    for op in (pecan.images.Decode(), pecan.images.RandomCrop((0.5, 1.0)), flip, pecan.images.Resize(96, 96)):
-        pipe = pipe.map(op, on="image")
-    rule = "decode+random_crop+resize"
-    whole = measured_ordering(pipe, moved="Resize", told=rule)
-    (found,) = whole.stretches
-    assert found.adopted.order == ("Decode", "RandomCrop", "Resize", "flip")
-    assert found.measured is not None and found.measured.faster
-    assert any(rule in note for note in whole.notes)
-
-
-def test_a_form_that_the_best_order_would_change_does_not_end_the_search_for_what_the_decoder_takes_over(
-    photographs: Path,
-) -> None:
-    pytest.importorskip("tensorflow")
-    import tensorflow as tf
-
-    def turn(image: Any) -> Any:
-        for _ in range(8):
-            image = tf.cast(tf.round(tf.sqrt(tf.cast(image, tf.float32) ** 2)), tf.uint8)
-        return image
-
-    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(photographs), engine="tensorflow")
-    pipe = pipe.map(pecan.images.Decode(), on="image").map(pecan.images.RandomCrop((0.5, 1.0)), on="image", name="crop")
-    pipe = pipe.map(turn, on="image").map(pecan.images.Resize(96, 96), on="image", name="resize")
-    found = measured_order(pipe, "cost", moved="resize")
-    # Resizing shrinks most, and in front of the crop it would leave images of unequal shapes.
-    assert any("shape" in refused.reason for refused in found.refused)
-    assert found.adopted.order == ("Decode", "crop", "resize", "turn")
-
-
 def test_the_rewritten_plan_has_the_users_own_operators() -> None:
-    pipe = images().map(blur, on="image").map(half, on="image").batch(4)
+    pipe = images().map(tone, on="image").map(half, on="image").batch(4)
     found = ordering(pipe)
     assert {op.name: op for op in found.plan.all_ops()} == {op.name: op for op in pipe.plan.all_ops()}
     assert found.plan.head is pipe.plan.head
-    assert {op.op.fn for op in found.stretches[0].sample.ops} == {blur, half}
+    assert {op.op.fn for op in found.stretches[0].sample.ops} == {tone, half}
 
 
 def test_random_numbers_stay_those_of_the_operator_and_the_element() -> None:
@@ -96,23 +58,23 @@ def test_random_numbers_stay_those_of_the_operator_and_the_element() -> None:
         return image[:8, :8].copy()
 
     pipe = images().map(shift, on="image").map(crop, on="image").batch(4)
-    changed = ordering(pipe, "paper")
+    changed = ordering(pipe, "pecan")
     assert changed.changed
-    for mode in ("paper", "off"):
+    for mode in ("pecan", "off"):
         config = pecan.Config(reorder=mode, sample_elements=ELEMENTS)
         again = images(config=config).map(shift, on="image").map(crop, on="image").batch(4)
         batches = list(again.iter_batches(debug=True))
         assert len(batches) == ELEMENTS // 4
-        if mode == "paper":
+        if mode == "pecan":
             expected = batches
     for one, other in zip(batches, expected, strict=True):
         assert np.array_equal(one["image"], other["image"])
 
 
-@pytest.mark.parametrize("mode", ["off", "cost", "paper", "strict"])
+@pytest.mark.parametrize("mode", ["off", "safe", "pecan", "strict"])
 def test_what_cannot_be_improved_stays_as_it_is_written(mode: Mode) -> None:
-    found = ordering(images().map(half, on="image").map(blur, on="image").batch(4), mode)
-    assert not found.changed and [op.name for op in found.plan.all_ops()] == ["half", "blur", "batch"]
+    found = ordering(images().map(half, on="image").map(tone, on="image").batch(4), mode)
+    assert not found.changed and [op.name for op in found.plan.all_ops()] == ["half", "tone", "batch"]
 
 
 def test_fewer_than_two_operators_that_may_move_are_not_sampled() -> None:
@@ -126,43 +88,21 @@ def test_fewer_than_two_operators_that_may_move_are_not_sampled() -> None:
         assert found.stretches == () and found.summary() == "" and found.plan is found.before
 
 
-def test_what_makes_another_operator_slow_is_left_out_and_the_rest_is_done() -> None:
-    def work(image: Any) -> Any:
-        for _ in range(6 if image.dtype == np.float32 else 60):
-            image = image + image.dtype.type(1)
-        return image
-
-    def half(image: Any) -> Any:
-        return image[::2].copy()
-
-    def narrow(image: Any) -> Any:
-        return image.astype(np.float16)
-
-    noise = np.random.default_rng(0).random((48, 128, 128, 3), np.float32)
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise))
-    for op in (work, half, narrow):
-        pipe = pipe.map(op, on="image")
-    found = measured_order(pipe.batch(8), moved="half")
-    assert found.proposed.order == ("half", "narrow", "work"), "half of the bytes should take half of the time"
-    assert found.adopted.order == ("half", "work", "narrow")
-    assert "'work' would become slower" in refusals(found)
-
-
 def test_a_pinned_operator_is_not_crossed() -> None:
-    pipe = images().map(blur, on="image").map(lambda image: image, on="image", name="pin", keep_position=True)
-    found = order(pipe.map(half, on="image").map(lambda image: image, on="image", name="last"), "paper")
-    assert found.adopted.order == ("blur", "pin", "half", "last")
+    pipe = images().map(tone, on="image").map(lambda image: image, on="image", name="pin", keep_position=True)
+    found = order(pipe.map(half, on="image").map(lambda image: image, on="image", name="last"), "pecan")
+    assert found.adopted.order == ("tone", "pin", "half", "last")
     assert [fixed.reason for fixed in found.adopted.fixed] == ["keep_position=True"]
 
 
 def test_stretches_on_both_sides_of_a_join_are_ordered_by_themselves() -> None:
-    left = images().map(blur, on="image").map(half, on="image")
-    right = images().map(blur, on="image", name="blur_right").map(half, on="image", name="half_right")
-    pipe = left.concat(right).shuffle(8).map(blur, on="image", name="blur_all").map(half, on="image", name="half_all")
-    found = ordering(pipe.batch(4), "paper")
+    left = images().map(tone, on="image").map(half, on="image")
+    right = images().map(tone, on="image", name="tone_right").map(half, on="image", name="half_right")
+    pipe = left.concat(right).shuffle(8).map(tone, on="image", name="tone_all").map(half, on="image", name="half_all")
+    found = ordering(pipe.batch(4), "pecan")
     assert [op.name for op in found.plan.all_ops()] == [
-        *("half", "blur", "half_right", "blur_right"),
-        *("shuffle", "half_all", "blur_all", "batch"),
+        *("half", "tone", "half_right", "tone_right"),
+        *("shuffle", "half_all", "tone_all", "batch"),
     ]
 
 
@@ -170,8 +110,8 @@ def test_a_filter_is_run_first_where_that_leaves_the_same_elements() -> None:
     def even(element: Element) -> bool:
         return bool(element["number"] % 4 == 0)
 
-    found = order(images().map(blur, on="image").filter(even).batch(4))
-    assert found.adopted.order == ("even", "blur")
+    found = order(images().map(tone, on="image").filter(even).batch(4))
+    assert found.adopted.order == ("even", "tone")
     assert found.measured is not None and found.measured.faster
 
 
@@ -205,9 +145,9 @@ def test_an_order_is_not_refused_for_a_table_that_only_makes_it_slower() -> None
 
 
 def test_strict_keeps_what_changes_a_pixel() -> None:
-    found = order(images().map(blur, on="image").map(half, on="image"), "strict")
+    found = order(images().map(tone, on="image").map(half, on="image"), "strict")
     assert not found.adopted.changed
-    assert any("not known to be equal" in entry.reason for entry in found.proposed.rejected)
+    assert any("not known to leave results as they are" in entry.reason for entry in found.proposed.rejected)
 
 
 def test_strict_gives_random_operators_the_same_numbers_either_way() -> None:
@@ -226,7 +166,7 @@ def test_strict_gives_random_operators_the_same_numbers_either_way() -> None:
 
 
 def test_an_empty_source_keeps_the_order_with_a_note() -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Items([])).map(blur, on="image").map(half, on="image")
+    pipe = pecan.PecanPipeline(pecan.sources.Items([])).map(tone, on="image").map(half, on="image")
     found = ordering(pipe)
     assert not found.changed and found.plan == pipe.plan
     assert any("no element" in note for note in found.notes)
@@ -234,22 +174,22 @@ def test_an_empty_source_keeps_the_order_with_a_note() -> None:
 
 def test_too_few_elements_for_times_keep_the_order_by_cost_but_not_that_of_the_paper() -> None:
     few = pecan.PecanPipeline(pecan.sources.Items([{"image": np.zeros((64, 64, 3), np.uint8)}] * 3))
-    pipe = few.map(blur, on="image").map(half, on="image")
+    pipe = few.map(tone, on="image").map(half, on="image")
     found = ordering(pipe)
     assert not found.changed and any("3 elements are too few" in note for note in found.notes)
-    assert ordering(pipe, "paper").changed
+    assert ordering(pipe, "pecan").changed
 
 
 def test_a_filter_that_lets_nothing_through_keeps_the_order_with_a_note() -> None:
     found = ordering(
-        images().map(blur, on="image").filter(lambda n: n < 0, on="number", name="none").map(half, on="image")
+        images().map(tone, on="image").filter(lambda n: n < 0, on="number", name="none").map(half, on="image")
     )
     assert not found.changed
     assert any(f"'none' let none of {ELEMENTS} elements through" in note for note in found.notes)
 
 
 def test_time_that_is_over_keeps_the_order() -> None:
-    pipe = images().map(blur, on="image").map(half, on="image")
+    pipe = images().map(tone, on="image").map(half, on="image")
     found = order_plan(OrderRequest(pipe.plan, elements=ELEMENTS, seconds=1e-6))
     assert not found.changed and found.notes
 
@@ -269,7 +209,7 @@ def test_an_error_in_the_sample_names_operator_and_element() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    pipe = images().map(blur, on="image").map(half, on="image")
+    pipe = images().map(tone, on="image").map(half, on="image")
     with pytest.raises(PlanError, match="mode must be one of"):
         OrderRequest(pipe.plan, mode=cast(Mode, "fast"))
     with pytest.raises(PlanError, match="a sample needs"):

@@ -14,16 +14,17 @@ from pecan_ray.autoorder.search import suspected_exchange
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
 from tests.unit.sampled_orders import (
+    FEW,
     SIDE,
-    blur,
     half,
     images,
     order,
     refusals,
+    tone,
 )
 
 
-@pytest.mark.parametrize("mode", ["paper", "cost", "strict"])
+@pytest.mark.parametrize("mode", ["pecan", "safe", "strict"])
 def test_an_operator_stays_behind_the_one_that_creates_what_it_reads(mode: Mode) -> None:
     def mask(element: Element) -> Element:
         return {**element, "mask": np.ones((512, 512), np.float32)}
@@ -31,7 +32,7 @@ def test_an_operator_stays_behind_the_one_that_creates_what_it_reads(mode: Mode)
     def crop(element: Element) -> Element:
         return {**element, "mask": element["mask"][:4, :4], "image": element["image"][:4, :4]}
 
-    found = order(images().map(blur, on="image").map(mask).map(crop), mode)
+    found = order(images().map(tone, on="image").map(mask).map(crop), mode)
     names = found.adopted.order
     assert names.index("mask") < names.index("crop")
     assert any("'mask' creates column 'mask'" in entry.reason for entry in found.proposed.rejected)
@@ -47,7 +48,7 @@ def test_a_reading_that_no_recording_shows_is_found_when_the_order_is_run() -> N
         own["image"] = own["image"][: len(own["mask"][:4]), :4]
         return own
 
-    found = order(images().map(mask).map(crop), "paper")
+    found = order(images().map(mask).map(crop), "pecan")
     assert found.adopted.order == ("mask", "crop")
 
 
@@ -58,9 +59,9 @@ def test_an_order_that_fails_is_refused_with_the_operator_and_the_element() -> N
     def demanding(image: Any) -> Any:
         if image.shape[0] < SIDE:
             raise ValueError("too small")
-        return blur(image)
+        return tone(image)
 
-    found = order(images().map(demanding, on="image").map(pick, on="image"), "paper")
+    found = order(images().map(demanding, on="image").map(pick, on="image"), "pecan")
     assert not found.adopted.changed
     assert "it fails: demanding failed on element 0" in refusals(found) and "too small" in refusals(found)
 
@@ -69,27 +70,30 @@ def test_what_fails_in_one_order_is_left_out_of_the_next() -> None:
     def cast(image: Any) -> Any:
         return image.astype(np.float16)
 
+    def blur(image: Any) -> Any:
+        return cv2.GaussianBlur(image, (15, 15), 3.0)
+
     noise = np.random.default_rng(0).integers(0, 255, (48, 96, 96, 3), np.uint8).astype(np.float32)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise))
     for op in (blur, half, cast):
         pipe = pipe.map(op, on="image")
-    found = order(pipe.map(lambda image: image[:, ::-1], on="image", name="flip").batch(8), "paper")
+    found = order(pipe.map(lambda image: image[:, ::-1], on="image", name="flip").batch(8), "pecan")
     assert found.adopted.order.index("half") < found.adopted.order.index("blur"), "what works is adopted"
     assert found.adopted.order.index("blur") < found.adopted.order.index("cast"), "OpenCV takes no float16"
     assert "it fails" in refusals(found)
 
 
-@pytest.mark.parametrize("mode", ["cost", "paper"])
+@pytest.mark.parametrize("mode", ["safe", "pecan"])
 def test_what_changes_the_form_of_the_result_is_left_out_and_the_rest_is_done(mode: Mode) -> None:
     def crop(image: Any) -> Any:
         return image[5:-5, 5:-5]
 
     noise = np.random.default_rng(0).integers(0, 255, (48, 96, 96, 3), np.uint8)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise))
-    for op in (crop, blur, lambda image: cv2.resize(image, (32, 32))):
-        pipe = pipe.map(op, on="image", name="fit" if op not in (crop, blur) else None)
+    for op in (crop, tone, lambda image: cv2.resize(image, (32, 32))):
+        pipe = pipe.map(op, on="image", name="fit" if op not in (crop, tone) else None)
     found = order(pipe.batch(8), mode)
-    assert found.adopted.order == ("crop", "fit", "blur"), "a crop behind the resize would be too small"
+    assert found.adopted.order == ("crop", "fit", "tone"), "a crop behind the resize would be too small"
 
 
 @pytest.mark.parametrize(
@@ -108,44 +112,37 @@ def test_a_failure_tells_which_exchange_to_leave_out(failed: str, tried: str, su
 
 def test_an_order_with_another_dtype_is_refused() -> None:
     def wider(image: Any) -> Any:
-        return blur(image.astype(np.float32))
+        return tone(image.astype(np.float32))
 
     def narrow(image: Any) -> Any:
         return image[:64, :64].astype(np.uint8)
 
-    found = order(images().map(wider, on="image").map(narrow, on="image"), "paper")
+    found = order(images().map(wider, on="image").map(narrow, on="image"), "pecan")
     assert not found.adopted.changed
     assert "the result differs in column 'image': its dtype is float32 instead of uint8" in refusals(found)
 
 
 def test_an_order_with_another_shape_is_refused_where_shapes_were_fixed() -> None:
     def square(image: Any) -> Any:
-        return blur(image)[:100, :100]
+        return tone(image)[:100, :100]
 
-    found = order(images().map(square, on="image").map(half, on="image"), "paper")
+    found = order(images().map(square, on="image").map(half, on="image"), "pecan")
     assert "its shape is [100, 100, 3] instead of [50, 50, 3]" in refusals(found)
 
 
-@pytest.mark.parametrize("mode", ["paper", "cost"])
-def test_check_refuses_an_order_whose_values_have_another_range(mode: Mode) -> None:
-    def brighten(image: Any) -> Any:
-        return blur(image) // 2 + np.uint8(100)
+def test_check_refuses_an_order_whose_values_have_another_range() -> None:
+    pipe = images().map(tone, on="image").map(half, on="image")
 
-    def dark_half(image: Any) -> Any:
-        return np.minimum(half(image), np.uint8(120))
-
-    pipe = images().map(brighten, on="image").map(dark_half, on="image")
-    assert order(pipe, mode).adopted.changed == (mode == "paper"), "by cost values are compared anyway"
-
-    def bounded(before: Element, after: Element) -> bool:
-        return bool(abs(int(before["image"].max()) - int(after["image"].max())) < 8)
+    def equal(before: Element, after: Element) -> bool:
+        return bool((before["image"] == after["image"]).all())
 
     def asserted(before: Element, after: Element) -> None:
-        assert bounded(before, after), "another range"
+        assert equal(before, after), "rounded elsewhere"
 
-    for check, said in ((bounded, "check= returned False"), (asserted, "check= raised AssertionError: another range")):
-        found = order(pipe, mode, check=check)
+    for check, said in ((equal, "check= returned False"), (asserted, "AssertionError: rounded elsewhere")):
+        found = order(pipe, "safe", check=check)
         assert not found.adopted.changed and said in refusals(found)
+        assert not order(pipe, "pecan", FEW, check=check).adopted.changed
 
 
 def test_an_operator_with_state_is_not_moved_and_nothing_crosses_it() -> None:
@@ -158,16 +155,16 @@ def test_an_operator_with_state_is_not_moved_and_nothing_crosses_it() -> None:
 
         return count
 
-    found = order(images().map(blur, on="image").map(counting(), on="image").map(half, on="image"), "paper")
-    assert found.adopted.order == ("blur", "count", "half")
+    found = order(images().map(tone, on="image").map(counting(), on="image").map(half, on="image"), "pecan")
+    assert found.adopted.order == ("tone", "count", "half")
     assert "hold state" in found.adopted.fixed[0].reason
-    vouched = images().map(blur, on="image").map(counting(), on="image", random=True).map(half, on="image")
-    assert order(vouched, "paper").adopted.order == ("half", "blur", "count")
+    vouched = images().map(tone, on="image").map(counting(), on="image", random=True).map(half, on="image")
+    assert order(vouched, "pecan").adopted.order == ("half", "tone", "count")
 
 
 def test_an_order_that_keeps_other_elements_is_refused() -> None:
     pipe = images().map(lambda number: number + 1, on="number", name="shift")
-    found = order(pipe.filter(lambda number: number % 2 == 1, on="number", name="odd"), "paper")
+    found = order(pipe.filter(lambda number: number % 2 == 1, on="number", name="odd"), "pecan")
     assert found.proposed.order == ("odd", "shift") and not found.adopted.changed
     assert "it lets 0 elements through where the user's order lets 1" in refusals(found)
 
@@ -177,12 +174,12 @@ def test_random_operators_and_flat_maps_keep_their_places_to_each_other() -> Non
         return [image, image[::-1].copy()]
 
     def jitter(image: Any, rng: np.random.Generator) -> Any:
-        return blur(image + np.uint8(rng.integers(9)))
+        return tone(image + np.uint8(rng.integers(9)))
 
-    found = order(images().flat_map(views, on="image").map(jitter, on="image").map(half, on="image"), "paper")
+    found = order(images().flat_map(views, on="image").map(jitter, on="image").map(half, on="image"), "pecan")
     assert found.adopted.order == ("half", "views", "jitter")
-    plain = order(images().flat_map(views, on="image").map(blur, on="image").map(half, on="image"), "paper")
-    assert plain.adopted.order == ("half", "blur", "views")
+    plain = order(images().flat_map(views, on="image").map(tone, on="image").map(half, on="image"), "pecan")
+    assert plain.adopted.order == ("half", "tone", "views")
 
 
 def test_an_order_that_is_not_faster_is_refused() -> None:

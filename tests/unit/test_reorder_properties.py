@@ -10,10 +10,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.reorder import CostCurve, Mode, OrderPlan, ProfiledOp, auto_order, candidates, predict
+from pecan_ray.reorder import CostCurve, Mode, OrderPlan, ProfiledOp, auto_order, predict
+from pecan_ray.reorder.search import EXCHANGE_SHARE, EXCHANGES_SHARE
 from tests.long_form import examples
+from tests.unit.commuting import any_pair
 
-MODES: tuple[Mode, ...] = ("paper", "cost", "safe", "strict", "off")
+MODES: tuple[Mode, ...] = ("pecan", "safe", "strict", "off")
 COLUMNS = st.frozensets(st.sampled_from("abc"))
 CURVES = st.dictionaries(st.floats(1, 1e6), st.floats(0, 10), min_size=1, max_size=4).map(
     lambda points: CostCurve(tuple(points.items()))
@@ -83,7 +85,7 @@ def test_no_op_passes_the_one_that_makes_or_ends_its_columns(ops: list[ProfiledO
 
 @given(pipelines(timed=True))
 def test_by_its_own_estimate_the_search_is_never_slower_than_the_user(ops: list[ProfiledOp]) -> None:
-    for mode in ("cost", "safe", "strict"):
+    for mode in ("safe", "strict"):
         plan = auto_order(ops, mode, commutes=first_of_even)
         before = sum(load.seconds or 0.0 for load in predict(ops, [op.name for op in ops]))
         after = sum(load.seconds or 0.0 for load in predict(ops, plan.order))
@@ -92,11 +94,14 @@ def test_by_its_own_estimate_the_search_is_never_slower_than_the_user(ops: list[
 
 
 @given(pipelines(most=5, fixed=False, columns=False, timed=True))
-def test_small_sections_are_ordered_as_well_as_any_permutation(ops: list[ProfiledOp]) -> None:
-    plan = auto_order(ops, "cost")
+def test_small_sections_are_ordered_as_well_as_any_permutation_but_for_a_price(
+    ops: list[ProfiledOp],
+) -> None:
+    plan = auto_order(ops, "safe", commutes=any_pair)
     best = min(total(ops, order) for order in itertools.permutations(op.name for op in ops))
     user = total(ops, tuple(op.name for op in ops))
-    assert total(ops, plan.order) <= best + 1e-7 * user + 1e-12
+    share = min(EXCHANGE_SHARE, EXCHANGES_SHARE / max(len(ops), 1))
+    assert total(ops, plan.order) <= best + share * user * len(ops) ** 2 / 2 + 1e-12
 
 
 def total(ops: list[ProfiledOp], order: tuple[str, ...]) -> float:
@@ -118,7 +123,7 @@ def total(ops: list[ProfiledOp], order: tuple[str, ...]) -> float:
 @given(pipelines(most=30, columns=False, timed=True))
 @examples(40)
 def test_large_sections_are_never_made_slower(ops: list[ProfiledOp]) -> None:
-    plan = auto_order(ops, "cost")
+    plan = auto_order(ops, "safe", commutes=any_pair)
     assert (plan.seconds_after or 0.0) <= (plan.seconds_before or 0.0) * (1 + 1e-9)
 
 
@@ -162,14 +167,6 @@ def heaviest_rising(numbers: list[int], weights: list[int]) -> int:
     for place, number in enumerate(numbers):
         best.append(weights[number] + max((best[i] for i in range(place) if numbers[i] < number), default=0))
     return max(best, default=0)
-
-
-@given(pipelines(most=7), st.sampled_from(MODES))
-@examples(50)
-def test_candidates_differ_and_end_with_the_users_order(ops: list[ProfiledOp], mode: Mode) -> None:
-    orders = [plan.order for plan in candidates(ops, mode, commutes=first_of_even)]
-    assert len(set(orders)) == len(orders)
-    assert orders[-1] == tuple(op.name for op in ops)
 
 
 @given(pipelines())

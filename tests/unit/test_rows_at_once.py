@@ -270,7 +270,7 @@ def test_functions_that_draw_or_hold_state_stay_as_they_are() -> None:
 @pytest.mark.usefixtures("whatever_it_gains")
 def test_other_plans_and_modes_have_none() -> None:
     tiny = pipeline(scale, clip, half)
-    assert not ordered(tiny, "paper").decoders and not ordered(tiny, "off").decoders
+    assert not ordered(tiny, "pecan").decoders and not ordered(tiny, "off").decoders
     behind = tiny.map(functools.partial(dict), name="behind")
     assert not maps_from_source(behind.plan) and maps_from_source(tiny.plan)
     source = pecan.PecanPipeline(pecan.sources.Items(elements()))
@@ -285,10 +285,10 @@ def test_other_plans_and_modes_have_none() -> None:
 def test_an_order_file_may_name_them_and_is_refused_for_others() -> None:
     pipe = pipeline(scale, clip, half)
     for names in ("scale+clip+half in rows", "scale+clip+half in rows exactly"):
-        check_decoders(Ordering(pipe.plan, pipe.plan, "cost", decoders=(names,)), "python", "order.json", "tiny")
+        check_decoders(Ordering(pipe.plan, pipe.plan, "safe", decoders=(names,)), "python", "order.json", "tiny")
     for names in ("scale in rows", "clip+half in rows"):
         with pytest.raises(PlanError, match=re.escape(names)):
-            check_decoders(Ordering(pipe.plan, pipe.plan, "cost", decoders=(names,)), "python", "order.json", "tiny")
+            check_decoders(Ordering(pipe.plan, pipe.plan, "safe", decoders=(names,)), "python", "order.json", "tiny")
 
 
 # --- in the engine -------------------------------------------------------------------------------------------

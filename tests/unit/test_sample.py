@@ -57,7 +57,7 @@ def test_real_photographs_give_the_factors_of_their_sizes(photographs: Path) -> 
     assert found["decode"].changes_kind and found["decode"].drops == {"path"}
     assert not found["resize"].changes_rank and not found["resize"].changes_kind
     assert found["random_flip"].random and not found["resize"].random
-    order = auto_order(found.profiled, "paper", neutral_band=NEUTRAL_BAND).order
+    order = auto_order(found.profiled, "pecan", neutral_band=NEUTRAL_BAND).order
     assert order == ("decode", "resize", "random_flip", "subtract_mean", "batch")
 
 

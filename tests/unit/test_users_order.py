@@ -89,7 +89,7 @@ def test_an_element_that_fails_is_run_in_the_users_order_and_so_are_the_others(f
     assert "but not in yours, to_rgb -> darken: the job goes back to your order" in users.said
 
 
-@pytest.mark.parametrize("reorder", ["cost", "strict", "paper"])
+@pytest.mark.parametrize("reorder", ["safe", "strict", "pecan"])
 def test_a_job_of_every_mode_goes_back_to_the_users_order(tmp_path: Path, reorder: Any) -> None:
     config = pecan.Config(order_folder=tmp_path, reorder=reorder)
     pipe = pecan.PecanPipeline(pecan.sources.Items(items()), config=config)

@@ -161,7 +161,7 @@ def test_autoorder_takes_it_where_pixels_may_change_and_tells_by_how_much() -> N
     pipe = pipeline(FIGURE_3, given * 3)
     strict = order_plan(OrderRequest(pipe.plan, mode="strict", elements=8, seconds=60))
     assert "decode" not in strict.decoders
-    found = order_plan(OrderRequest(pipe.plan, mode="cost", elements=24, seconds=120))
+    found = order_plan(OrderRequest(pipe.plan, mode="safe", elements=24, seconds=120))
     text = explain("warps", found)
     assert found.decoders == ("decode",), text
     assert "are one warp (rule decode+warp)" in text and "results beside those" in text

@@ -132,7 +132,7 @@ def views_pipeline(data: str, engine: EngineName) -> Any:
         ops: Any = image_ops_tf
     else:
         ops = image_ops
-    config = pecan.Config(reorder="cost")
+    config = pecan.Config(reorder="safe")
     pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(folder(data)), name="simclr", engine=engine, config=config)
     pipe = pipe.repeat(None)
     pipe = pipe.map(ops.decode)

@@ -170,7 +170,7 @@ def figure_3_pipeline(data: str, engine: EngineName) -> Any:
     """Return our pipeline in the user's order."""
     import pecan_ray as pecan
 
-    config = pecan.Config(reorder="cost")
+    config = pecan.Config(reorder="safe")
     pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(folder(data)), name="figure3", engine=engine, config=config)
     pipe = pipe.repeat(None)
     if engine == "tensorflow":

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.engines.foreign import as_array, notes_of
-from pecan_ray.reorder.value_guard import Summaries
-from pecan_ray.reorder.value_summary import summarise
 
 DEEPEST = 4
 """Levels of nesting that are looked into."""
@@ -18,19 +16,24 @@ MOST_ITEMS = 32
 """Items of a list that are looked into one by one."""
 
 
-def summaries(element: Mapping[str, Any]) -> Summaries:
-    """Return what is kept of all values of an element."""
-    return {
-        (str(name), path): summarise(leaf) for name, value in element.items() for path, leaf in _leaves(value, "", 0)
-    }
+def leaves(element: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of an element by their paths: arrays as NumPy's, whatever else there is as it is."""
+    return {f"{name}{path}": leaf for name, value in element.items() for path, leaf in _leaves(value, "", 0)}
+
+
+def array_of(value: Any) -> np.ndarray[Any, Any] | None:
+    """Return a value as an array, if it is one."""
+    return value if isinstance(value, np.ndarray) else as_array(value)
 
 
 def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
-    array = as_array(value)
+    array = array_of(value)
     if array is not None:
         yield path, array
         for name, one in notes_of(value).items():
             yield from _leaves(one, f"{path}.{name}", depth + 1)
+    elif isinstance(value, (bool, int, float, complex, np.generic)):
+        yield path, np.asarray(value)
     elif depth < DEEPEST and isinstance(value, Mapping):
         for name, one in value.items():
             yield from _leaves(one, f"{path}.{name}", depth + 1)
@@ -46,9 +49,9 @@ def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 def _items(value: list[Any] | tuple[Any, ...], path: str, depth: int) -> Iterator[tuple[str, Any]]:
     if value and all(isinstance(one, (bool, int, float, np.number)) for one in value):
         yield path, np.asarray(value)
-    elif depth >= DEEPEST or all(isinstance(one, (str, bytes)) for one in value):
+    elif depth >= DEEPEST or len(value) > MOST_ITEMS or all(isinstance(one, (str, bytes)) for one in value):
         yield path, tuple(value)
     else:
         yield f"{path}[]", len(value)
-        for number, one in enumerate(value[:MOST_ITEMS]):
+        for number, one in enumerate(value):
             yield from _leaves(one, f"{path}[{number}]", depth + 1)

@@ -1,0 +1,227 @@
+"""May two operators be exchanged?  Structure decides first, and then what the exchange does to each sampled element.
+
+Of an element the pair is run both ways behind the operators that come before it; what each of the two makes of it alone
+comes out on the way, and is what the difference is compared with (`pecan_ray.reorder.relative_bound`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, TypeAlias
+
+from pecan_ray.autoorder.element_moved import ColumnMoved, element_moved
+from pecan_ray.autoorder.element_spec import equal
+from pecan_ray.autoorder.op_facts import facts_of
+from pecan_ray.autoorder.op_runner import OP_FAILURES, Token, run_through
+from pecan_ray.autoorder.sample import Sampled
+from pecan_ray.reorder.never import OpFacts, never
+from pecan_ray.reorder.policy import Pair
+from pecan_ray.reorder.relative_bound import Moved
+
+OpOrder: TypeAlias = tuple[str, ...]
+FIRST_ELEMENTS = 16
+"""Elements on which a pair is tried before an order is proposed."""
+LEAST_ACTED = 4
+"""If results differ, so many elements have to be changed by both: one alone shows little."""
+NO_TIME = "there was no time to run it"
+
+
+@dataclass(frozen=True)
+class ExchangedPair:
+    """Two operators that were exchanged, and what that has changed."""
+
+    first: str
+    second: str
+    """In the user's order."""
+    elements: int
+    """Elements that were compared."""
+    changed: int = 0
+    """Of those, how many are not exactly equal."""
+    share: float = 0.0
+    """The mean E / D of the elements: 0 if they are equal but for rounding."""
+    worst: float = 0.0
+    """That of the most different element,"""
+    local: float = 0.0
+    """and of the block of an element where it is largest."""
+    element: str = ""
+    """Which is the most different one."""
+    column: str = ""
+
+    def told(self) -> str:
+        """Say it in words."""
+        said = f"{self.second!r} before {self.first!r}"
+        if not self.changed:
+            return f"{said} leaves all {self.elements} elements that were compared equal"
+        if not self.share:
+            return f"{said} rounds values elsewhere, and changes nothing else ({self.elements} elements were compared)"
+        return (
+            f"{said} changes {_percent(self.share)} of what they do to {self.column!r}; the most different of "
+            f"{self.elements} elements is {self.element}: {_percent(self.worst)}, in a part of it "
+            f"{_percent(self.local)}"
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{share:.0%}"
+
+
+@dataclass
+class _Measured:
+    """What was seen of one exchange."""
+
+    elements: int = 0
+    acted: int = 0
+    changed: int = 0
+    shares: list[float] = field(default_factory=list)
+    worst: ColumnMoved = field(default_factory=lambda: ColumnMoved("", Moved(0.0)))
+    where: str = ""
+    number: int = 0
+    failed: str = ""
+
+
+class ExchangeCheck:
+    """Exchanges of the operators of one sampled stretch."""
+
+    def __init__(self, sampled: Sampled, *, exactly: bool) -> None:
+        """`exactly`: results have to be equal."""
+        self._sampled, self._runner, self._exactly = sampled, sampled.runner, exactly
+        self._user: OpOrder = sampled.stretch.names
+        self._known: dict[str, OpFacts] | None = None
+        self._measured: dict[Pair, _Measured] = {}
+        self._why: dict[Pair, str] = {}
+
+    @property
+    def facts(self) -> dict[str, OpFacts]:
+        """What is known of how the operators are made."""
+        if self._known is None:
+            self._known = facts_of(self._sampled)
+        return self._known
+
+    def may(self, pair: Pair) -> bool:
+        """Tell whether two operators, in the user's order, may be exchanged, by the first elements."""
+        if pair not in self._why:
+            self._why[pair] = self._judged(pair)
+        return not self._why[pair]
+
+    def refusals(self) -> dict[Pair, str]:
+        """Return the pairs that were asked about and may not be exchanged, and why."""
+        return {pair: why for pair, why in self._why.items() if why}
+
+    def refused_on(self, order: OpOrder, numbers: range) -> Pair | None:
+        """Try the exchanges of an order on more elements; return one that is refused there."""
+        for number in numbers:
+            for pair in exchanges(self._user, order):
+                if not self._sampled.in_time():
+                    return None
+                self._measure(pair, number)
+                if why := self._refused(pair):
+                    self._why[pair] = why
+                    return pair
+        return None
+
+    def found(self, order: OpOrder) -> tuple[ExchangedPair, ...]:
+        """Return what the exchanges of an order change."""
+        return tuple(self._exchange(pair) for pair in exchanges(self._user, order) if pair in self._measured)
+
+    def worst(self, exchange: ExchangedPair) -> tuple[int, OpOrder, OpOrder]:
+        """Return the most different element of an exchange, and the operators that make both results of it."""
+        pair = (exchange.first, exchange.second)
+        before = self._user[: self._user.index(exchange.first)]
+        return self._measured[pair].number, (*before, *pair), (*before, *pair[::-1])
+
+    def _exchange(self, pair: Pair) -> ExchangedPair:
+        one = self._measured[pair]
+        most = one.worst.moved
+        mean = sum(one.shares) / max(len(one.shares), 1)
+        return ExchangedPair(
+            *pair, one.elements, one.changed, mean, most.share, most.local, one.where, one.worst.column
+        )
+
+    def _judged(self, pair: Pair) -> str:
+        if why := never(self.facts[pair[0]], self.facts[pair[1]]):
+            return why
+        for number in range(min(FIRST_ELEMENTS, len(self._sampled.held))):
+            if not self._sampled.in_time():
+                return NO_TIME
+            self._measure(pair, number)
+            if why := self._refused(pair):
+                return why
+        return self._unseen(pair)
+
+    def _refused(self, pair: Pair) -> str:
+        one = self._measured[pair]
+        if one.failed:
+            return one.failed
+        if self._exactly and one.changed:
+            return f"{one.where} becomes another one, where it has to stay equal"
+        if one.worst.moved.refused:
+            return f"column {one.worst.column!r} of {one.where}: {one.worst.moved.told()}"
+        return ""
+
+    def _unseen(self, pair: Pair) -> str:
+        one, (a, b) = self._measured[pair], (self.facts[name] for name in pair)
+        if not (a.writes & (b.reads | b.writes) or b.writes & (a.reads | a.writes)):
+            return ""
+        least = min(LEAST_ACTED, one.elements) if one.changed else 1
+        if one.acted >= least:
+            return ""
+        return f"only {one.acted} of {one.elements} elements were changed by both operators, which shows too little"
+
+    def _measure(self, pair: Pair, number: int) -> None:
+        one = self._measured.setdefault(pair, _Measured())
+        before = self._user[: self._user.index(pair[0])]
+        try:
+            usual, other = (self._runner.stages((*before, *names)) for names in (pair, pair[::-1]))
+            entering = run_through(usual[:-2], self._sampled.token(number))
+            for piece in entering:
+                sides = [self._both(stages[-2:], number, piece) for stages in (usual, other)]
+                self._compare(one, number, piece, sides, each=all(self.facts[name].pointwise for name in pair))
+        except OP_FAILURES as error:
+            one.failed = f"it fails: {error.message.splitlines()[0]}"
+
+    def _both(self, stages: Sequence[Any], number: int, piece: Token) -> tuple[list[Any], list[Any]]:
+        """Return what becomes of a copy of an element behind the first of two operators, and behind both."""
+        self._sampled.seed(number)
+        middle = stages[0](self._runner.fresh(piece))
+        kept = [dict(self._runner.columns(self._runner.fresh(one))) for one in middle]
+        made = [output for one in middle for output in stages[1](one)]
+        return kept, [self._runner.columns(one) for one in made]
+
+    def _compare(
+        self,
+        one: _Measured,
+        number: int,
+        piece: Token,
+        sides: Sequence[tuple[list[Any], list[Any]]],
+        *,
+        each: bool,
+    ) -> None:
+        (middle, made), (alone, exchanged) = sides
+        given = self._runner.columns(piece)
+        one.elements += 1
+        one.acted += not equal(middle, [given]) and not equal(alone, [given])
+        if equal(made, exchanged):
+            one.shares.append(0.0)
+            return
+        one.changed += 1
+        where = self.place(number, piece)
+        if len(made) != 1 or len(exchanged) != 1 or len(middle) != 1 or len(alone) != 1:
+            one.where, one.failed = where, f"{where} becomes {len(exchanged)} elements instead of {len(made)}"
+            return
+        found = element_moved(made[0], exchanged[0], [middle[0], alone[0]], given, each=each)
+        one.shares.append(found.moved.share)
+        if not one.where or found.moved.excess > one.worst.moved.excess:
+            one.worst, one.where, one.number = found, where, number
+
+    def place(self, number: int, token: Token) -> str:
+        """Return an element's name, for people."""
+        where = getattr(token, "where", None)
+        return f"element #{self._sampled.places[number]}" if where is None else str(where())
+
+
+def exchanges(user: OpOrder, order: OpOrder) -> list[Pair]:
+    """Return the pairs, as in the user's order, that another order has the other way round."""
+    place = {name: number for number, name in enumerate(order)}
+    return [(first, second) for first, second in combinations(user, 2) if place[first] > place[second]]
