@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 import pickle
 import random
-import re
-import subprocess
-import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +15,6 @@ from pecan_ray.errors import JournalError
 from pecan_ray.job import events
 from pecan_ray.job.instructions import AdoptWorker, DrainWorker, EndStrangers, Instruction, UseUsersOrder
 from pecan_ray.job.journal import (
-    HEAD,
     Handled,
     JournalEntry,
     PageHandled,
@@ -45,7 +38,6 @@ from pecan_ray.simulator.protocol.draw import draw
 from pecan_ray.simulator.protocol.scenario import Fault, Scenario
 from pecan_ray.simulator.protocol.world import play
 
-ROOT = Path(__file__).resolve().parents[2]
 SPEC = JobSpec("kept", LedgerShape(world_size=2), Workers(2, 1))
 PAGE = events.SplitsListed(0, (Split(0, "é\n"), Split(1, "b")))
 """The only one of the short job's listing."""
@@ -245,103 +237,6 @@ def test_a_snapshot_does_not_hold_splits() -> None:
         state.handle(events.SplitsListed(0, tuple(Split(index, f"part-{index}") for index in range(count))), 0.0)
         sizes.append(len(snapshot(state, [], 0.0, 1).state))
     assert sizes[1] < sizes[0] + 10_000
-
-
-WRITE = """
-import sys
-from pathlib import Path
-from pecan_ray.simulator.protocol.world import World
-from tests.unit.test_job_journal import endless
-
-for seed in sys.argv[2:]:
-    world = World(endless(int(seed)))
-    world.run()
-    (Path(sys.argv[1]) / seed).write_bytes(b"".join(world.job.journal))
-    (Path(sys.argv[1]) / f"{seed}.listings").write_bytes(b"".join(world.job.listings))
-"""
-READ = """
-import sys
-from pathlib import Path
-from pecan_ray.job.journal import entries, pages, replay
-from pecan_ray.simulator.protocol.world import spec_of
-from tests.unit.test_job_journal import endless
-
-for seed in sys.argv[2:]:
-    data = (Path(sys.argv[1]) / seed).read_bytes()
-    listed = [page for page, _ in pages((Path(sys.argv[1]) / f"{seed}.listings").read_bytes())]
-    print(seed, replay((entry for entry, _ in entries(data)), spec_of(endless(int(seed))), listed).events)
-"""
-
-
-def endless(seed: int) -> Scenario:
-    """A scenario with a journal that nobody goes on from."""
-    return replace(draw(seed), faults=(*draw(seed).faults, Fault(math.inf, "kill controller")))
-
-
-def test_another_process_with_another_order_of_sets_makes_the_same_job(tmp_path: Path) -> None:
-    """Events must not be handled in the order of a set of names, which differs from process to process."""
-    seeds = [str(seed) for seed in range(100) if draw(seed).ranks > 1 and draw(seed).faults][:20]
-    for program, order in ((WRITE, "1"), (READ, "2")):
-        environment = {**os.environ, "PYTHONHASHSEED": order, "PYTHONPATH": str(ROOT)}
-        arguments = [sys.executable, "-c", program, str(tmp_path), *seeds]
-        done = subprocess.run(arguments, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == len(seeds)
-
-
-# --- damage with a right checksum -----------------------------------------------------------------------------
-
-DAMAGED = """
-import random, resource, sys
-from tests.unit.test_job_journal import outcome_of_damage
-
-resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # a pickle can ask for any memory
-found = [outcome_of_damage(random.Random(seed)) for seed in range(int(sys.argv[1]), int(sys.argv[2]))]
-print(sum(found), len(found))
-"""
-
-
-def outcome_of_damage(rng: random.Random) -> bool:
-    """Damage entries and pages, mend their checksums, and read them: an error of ours, or a job."""
-    bodies = [packed(entry)[HEAD:-1] for entry in written()]
-    listing = [packed(PAGE)[HEAD:-1]]
-    for _ in range(rng.choice((1, 1, 2))):
-        some = rng.choice((bodies, bodies, bodies, listing))
-        at = rng.randrange(len(some))
-        some[at] = damaged(rng, some[at])
-    if rng.random() < 0.2:
-        rng.shuffle(bodies)
-    try:
-        data, listed = b"".join(map(whole, bodies)), b"".join(map(whole, listing))
-        replay((entry for entry, _ in entries(data)), SPEC, [page for page, _ in pages(listed)])
-    except JournalError:
-        return True
-    return False
-
-
-def damaged(rng: random.Random, body: bytes) -> bytes:
-    at = rng.randrange(len(body) + 1)
-    kind = rng.randrange(5)
-    if kind == 0:
-        return body[:at]
-    if kind == 1:
-        return body[:at] + rng.randbytes(rng.randrange(1, 9)) + body[at:]
-    if kind == 2:
-        return body[:at] + rng.choice((b"-1", b"null", b'"x"', b"[]", b"{}", b"9" * 30)) + body[at + 1 :]
-    if kind == 3:
-        number = re.search(rb"[0-9]+", body[at:])
-        return body if number is None else body.replace(number[0], rng.choice((b"0", b"7", b"1e999", b"77777777")), 1)
-    return body[:at] + bytes((rng.randrange(256),)) + body[at + 1 :]
-
-
-@pytest.mark.parametrize("seeds", [(0, 600), pytest.param((600, 20_000), marks=pytest.mark.slow)])
-def test_damage_with_a_right_checksum_is_a_clear_error_or_does_no_harm(seeds: tuple[int, int]) -> None:
-    arguments = [sys.executable, "-W", "ignore", "-c", DAMAGED, *map(str, seeds)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    refused, found = map(int, done.stdout.split())
-    assert found / 2 < refused < found
 
 
 def test_what_was_told_before_a_controller_was_lost_is_told_by_the_next_one() -> None:

@@ -108,13 +108,13 @@ def test_an_offer_names_a_bounded_number_of_files() -> None:
 STEPS = st.lists(st.one_of(st.integers(1, 9), st.sampled_from(["take", "want", "back", "offer"])), max_size=80)
 
 
-@given(STEPS, st.randoms(use_true_random=False))
+@given(STEPS, st.sampled_from([SplitOrder(SEED), None]), st.randoms(use_true_random=False))
 def test_each_split_waits_once_whatever_is_offered_and_a_state_knows_it(
-    steps: list[int | str], chance: random.Random
+    steps: list[int | str], shuffling: SplitOrder | None, chance: random.Random
 ) -> None:
     """Pages, takings, returns and offers in any order: a split is either taken or waits, also in a run after this."""
     listing = Listing()
-    queue = SplitQueue(listing, 0, SplitOrder(SEED))
+    queue = SplitQueue(listing, 0, shuffling)
     out: list[Lease] = []
     offered: list[int] = []
     back: list[int] = []
@@ -136,7 +136,7 @@ def test_each_split_waits_once_whatever_is_offered_and_a_state_knows_it(
         assert sorted(waiting + [lease.split.index for lease in out]) == list(range(len(listing)))
         assert len(queue) == len(waiting)
     again = Listing()
-    other = SplitQueue(again, 0, SplitOrder(SEED))
+    other = SplitQueue(again, 0, shuffling)
     other.go_on(0, queue.cursor(), tuple(queue.rests()))
     again.add([Split(index) for index in range(len(listing))])
     again.complete = listing.complete = True

@@ -301,7 +301,7 @@ def test_a_state_of_another_pipeline_is_refused_by_what_differs() -> None:
     must_fit(state, engine="python", seed=None, parts=PARTS)
     must_fit(state, engine="python", seed=3, parts=PARTS)
     changed: list[tuple[dict[str, Any], str]] = [
-        ({"engine": "tensorflow"}, "engine"),
+        ({"engine": "another"}, "engine"),
         ({"seed": 4}, r"seed \(3\)"),
         ({"order": "strict"}, r"order \(relaxed\) where this one has order \(strict\)"),
         ({"parts": (PARTS[0], ("operator parse", "ee"))}, r"operator parse \(cd\).*operator parse \(ee\)"),

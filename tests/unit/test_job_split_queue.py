@@ -186,30 +186,6 @@ def test_all_that_was_listed_may_be_drawn_before_more_is_listed() -> None:
     assert not queue and queue.take() is None
 
 
-@given(st.lists(st.one_of(st.integers(1, 9), st.sampled_from(["take", "back", "look"])), max_size=60), st.booleans())
-def test_each_split_waits_once_whatever_comes_between(steps: list[int | str], shuffled: bool) -> None:
-    """Pages, takings and what comes back, in any order: a split is either taken or waits."""
-    listing = Listing()
-    queue = SplitQueue(listing, 0, SplitOrder(3) if shuffled else None)
-    out: list[Lease] = []
-
-    def look() -> None:
-        waiting = [lease.split.index for lease in queue]
-        assert sorted(waiting + [lease.split.index for lease in out]) == list(range(len(listing)))
-        assert len(queue) == len(waiting)
-
-    for step in steps:
-        if isinstance(step, int):
-            listing.add([Split(len(listing) + number) for number in range(step)])
-        elif step == "take" and (lease := queue.take()) is not None:
-            out.append(lease)
-        elif step == "back" and out:
-            queue.put_back(out.pop())
-        look()
-    listing.complete = True
-    look()
-
-
 SPLITS_BEFORE = ResumePoint(
     0, (BranchPoint(Cursor(0, 7, ((1, 3),), ((0, 4), (2, 9))), (Rest(0, 0, ((5, END),)), Rest(8, 0, ((3, 9),)))),)
 )
@@ -298,27 +274,6 @@ def test_what_is_known_of_a_split_takes_less_than_150_bytes(seed: int | None) ->
         assert len(queue) == ENOUGH
         listing.complete = True
         assert queue.take() is not None
-
-
-@pytest.mark.parametrize("seed", some_later([None, 3], None))
-def test_many_splits_are_each_taken_once(seed: int | None) -> None:
-    listing = Listing()
-    queue = SplitQueue(listing, 0, None if seed is None else SplitOrder(seed))
-    seen = bytearray(ENOUGH)
-
-    def take(most: int) -> None:
-        for _ in range(most):
-            lease = queue.take()
-            assert lease is not None
-            seen[lease.split.index] += 1
-
-    for number, page in enumerate(pages(ENOUGH)):
-        listing.add(page)
-        if number % 100 == 0:
-            take(20)
-    listing.complete = True
-    take(ENOUGH - sum(seen))
-    assert queue.take() is None and seen == bytes([1]) * ENOUGH
 
 
 @pytest.mark.parametrize(("start", "splits", "step"), [(0, 0, 1), (5, 1, 1), (0, 2, 1), (3, 1000, 7), (0, 200_000, 1)])
