@@ -51,37 +51,29 @@ def test_what_the_harness_saw_too_late_counts_as_load() -> None:
     assert before.shares_since(before, seconds=10.0) == (1.0, 0.0)
 
 
-def test_a_side_that_cannot_start_is_left_out_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SIDES, "broken", Side("threads", "no_such_function"))
-    monkeypatch.setitem(SIDES, "absent", Side("threads", needs=("a_package_that_nobody_has",)))
-    result = run_case(by_key("tiny"), ["broken", "absent", "threads"], SHORT, lambda _line: None)
-    assert list(result.measured) == ["threads"]
-    assert "no_such_function" in result.missing["broken"]
-    assert result.missing["absent"] == "a_package_that_nobody_has is not installed"
-    text = table.case_table(result, 1.0)
-    assert "left out: broken" in text
-    assert "left out: absent" in text
-
-
-def test_a_side_can_run_the_code_of_another_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sides_that_cannot_start_or_end_in_a_round_cost_the_others_nothing_and_one_has_another_checkout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     shutil.copytree(ROOT / "benchmarks", tmp_path / "benchmarks")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     with open(tmp_path / "benchmarks/peers/sides/threads.py", "a") as code:
         code.write('\nNOTE = "from the other checkout"\n')
-    monkeypatch.setitem(SIDES, "threads, before", replace(SIDES["threads"], checkout=str(tmp_path)))
-    result = run_case(by_key("tiny"), ["threads", "threads, before"], SHORT, lambda _line: None)
-    assert result.missing == {}
-    assert result.notes.get("threads") != result.notes["threads, before"] == "from the other checkout"
-
-
-def test_a_side_whose_process_ends_in_a_round_fails_in_that_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SIDES, "short", Side("tests.unit.benchmark_plants", "few_batches"))
-    result = run_case(by_key("tiny"), ["short", "threads"], SHORT, lambda _line: None)
+    for name, side in {
+        "broken": Side("threads", "no_such_function"),
+        "absent": Side("threads", needs=("a_package_that_nobody_has",)),
+        "short": Side("tests.unit.benchmark_plants", "few_batches"),
+        "before": replace(SIDES["threads"], checkout=str(tmp_path)),
+    }.items():
+        monkeypatch.setitem(SIDES, name, side)
+    result = run_case(by_key("tiny"), ["broken", "absent", "short", "threads", "before"], SHORT, lambda _line: None)
+    assert "no_such_function" in result.missing["broken"]
+    assert result.missing["absent"] == "a_package_that_nobody_has is not installed"
+    text = table.case_table(result, 1.0)
+    assert "left out: broken" in text and "left out: absent" in text
     (measured,) = result.measured["short"]
-    assert measured.rate is None
-    assert measured.error is not None
-    assert "StopIteration" in measured.error
-    assert len(result.measured["threads"]) == 2
+    assert measured.rate is None and measured.error is not None and "StopIteration" in measured.error
+    assert {name: len(rounds) for name, rounds in result.measured.items()} == {"short": 1, "threads": 2, "before": 2}
+    assert result.notes.get("threads") != result.notes["before"] == "from the other checkout"
 
 
 LEAVING = """

@@ -107,10 +107,9 @@ def test_so_is_one_in_a_debug_run() -> None:
         list(answers("map", at_seven(lambda: None)).iter_batches(epochs=1, debug=True))
 
 
-@pytest.mark.parametrize("in_child", [lambda: None, fails])
-def test_so_is_one_of_a_function_in_a_process_of_its_own(in_child: Callable[[], None]) -> None:
+def test_so_is_one_of_a_function_in_a_process_of_its_own() -> None:
     found: list[int] = []
-    pipe = numbers().map(at_seven(in_child), name="forking", processes=True).batch(4)
+    pipe = numbers().map(at_seven(fails), name="forking", processes=True).batch(4)
     for on_error in ("raise", "skip"):
         with pytest.raises(OpError, match=r"forking failed on element .*: ForkedError: forking: a child process"):
             gone_through(pipe, found, on_error)
@@ -146,8 +145,7 @@ def test_so_is_one_of_a_source() -> None:
     assert -1 not in found
 
 
-@pytest.mark.parametrize("in_child", [leaves, vanishes])
-@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize(("in_child", "processes"), [(leaves, False), (vanishes, False), (leaves, True)])
 def test_a_child_that_ends_itself_is_left_alone(in_child: Callable[[], None], processes: bool) -> None:
     found: list[int] = []
     gone_through(numbers().map(at_seven(in_child), processes=processes).batch(4), found)

@@ -182,23 +182,25 @@ from tests.unit.test_journal_file import begun, place
 
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
-job = begun(Path(sys.argv[1]))
-for _ in range(100):
-    job.handle(events.TimePassed())
-print(len(job.state.trainers.ranks), place(Path(sys.argv[1])).job(), list((Path(sys.argv[1]) / "journals").iterdir()))
+for nbytes in (0, 100, 3000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, resource.RLIM_INFINITY))
+    disk = Path(sys.argv[1]) / str(nbytes)
+    disk.mkdir()
+    job = begun(disk)
+    for _ in range(100):
+        job.handle(events.TimePassed())
+    print(len(job.state.trainers.ranks), place(disk).job(), list((disk / "journals").iterdir()))
 """
 
 
-@pytest.mark.parametrize("nbytes", [0, 100, 3000])
-def test_a_job_goes_on_without_its_journal_where_the_disk_is_full(tmp_path: Path, nbytes: int) -> None:
+def test_a_job_goes_on_without_its_journal_where_the_disk_is_full(tmp_path: Path) -> None:
     """A journal that lacks an event would be worse than none: it goes."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    arguments = [sys.executable, "-c", FULL, str(tmp_path), str(nbytes)]
+    arguments = [sys.executable, "-c", FULL, str(tmp_path)]
     done = subprocess.run(arguments, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "1 None []\n"
-    assert done.stderr.count("goes on without its journal, which cannot be written") == 1, done.stderr
+    assert done.stdout == "1 None []\n" * 3
+    assert done.stderr.count("goes on without its journal, which cannot be written") == 3, done.stderr
 
 
 COMPACTING = """

@@ -65,8 +65,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def processes() -> Iterator[Processes]:
+    """Two for all tests: each begins where it is called first, and again where one has ended."""
     started = Processes(FUNCTIONS, 2)
     yield started
     started.close()
@@ -161,7 +162,8 @@ if __name__ == "__main__":
     child.wait(60)
 
 
-def test_processes_end_when_they_are_closed(processes: Processes) -> None:
+def test_processes_end_when_they_are_closed() -> None:
+    processes = Processes(FUNCTIONS, 2)
     process, _ = processes.call("whose", None, {})
     processes.close()
     deadline = time.monotonic() + 20
