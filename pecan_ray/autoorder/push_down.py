@@ -12,21 +12,30 @@ or in a row of torchvision's or Albumentations'.
 from __future__ import annotations
 
 import itertools
+import operator
+import types
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pecan_ray import images
 from pecan_ray.autoorder.rewrites import Match, Pushed, matches, rewritten, rewritten_ops
+from pecan_ray.engines.python.rows import RowsColumn, RowsWatch, array_of
 from pecan_ray.fused_warps import DecodeWarp, Warp
 from pecan_ray.known.recognise import known_functions, steps_of
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import Map, Op, Plan
+from pecan_ray.plan.operators import Map, Op, Plan, wants_rng
 from pecan_ray.plan.splits import Source
 
 WARPED = (images.RandomFlip, images.RandomRotate, images.RandomShear)
 GEOMETRY = (*WARPED, images.RandomCrop, images.CenterCrop, images.Resize)
 """Operators of which a run is one warp, if one of the first kind is among them."""
+TAKEN_OVER = (*GEOMETRY, images.Reduce)
+"""Operators that decoders take over."""
+CASTING = frozenset(("astype", "np", "numpy", "float16", "float32", "float64", "copy"))
+"""Names in a function that casts."""
 KNOWN_FUNCTIONS = "known functions"
 AS_KNOWN = " as known"
 """How an order names that: after the operators, joined by a plus;"""
@@ -93,29 +102,60 @@ class OneWarp:
 
 
 class DecoderTakesOver:
-    """A decoder takes over what follows it; where that is as much as it can, an order names it by the decoder alone."""
+    """A decoder takes over what follows it; where that is as much as it can, an order names it by the decoder alone.
+
+    Where images come out smaller, or warped, a cast of bytes to floats between is done to these.
+    """
 
     def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
         """Yield what it can take over, the most first."""
         maps, first = _maps(ops), True
         if not maps or not isinstance(maps[0].fn, images.Decode):
             return
-        for rule, count, fn, reduces in self._ways(maps[1:], engine):
-            names = tuple(op.name for op in maps[: count + 1])
-            why = f"the decoder takes over {', '.join(names[1:])}" if rule != "decode+warp" else _one_warp(names)
+        casts = {op.name for op in maps if only_casts(op)} if engine == "python" else set[str]()
+        known = list(itertools.takewhile(lambda op: op.name in casts or isinstance(op.fn, TAKEN_OVER), maps[1:]))
+        for rule, run, fn, reduces in self._ways([op for op in known if op.name not in casts], engine):
+            span = maps[: maps.index(run[-1]) + 1]
+            between = [op for op in span if op.name in casts]
+            if between and not reduces:
+                continue
+            names = tuple(op.name for op in span)
+            taken = [op.name for op in run]
+            why = _one_warp([names[0], *taken]) if rule in EARLY else f"the decoder takes over {', '.join(taken)}"
+            why += f", behind which comes {', '.join(op.name for op in between)}" if between else ""
             rewrite = Pushed(rule, names, names[0] if first else "+".join(names), why, reduces)
             only_parts = engine == "python" and not reduces
-            yield Match(replace(rewrite, only_parts=only_parts), count + 1, (replace(maps[1], fn=fn),))
+            made = (replace(run[0], fn=fn), *between)
+            yield Match(replace(rewrite, only_parts=only_parts), len(span), made)
             first = False
 
-    def _ways(self, behind: Sequence[Map], engine: EngineName) -> Iterator[tuple[str, int, Any, bool]]:
+    def _ways(self, behind: Sequence[Map], engine: EngineName) -> Iterator[tuple[str, Sequence[Map], Any, bool]]:
         if engine == "python" and (run := _warp(behind)):
-            yield "decode+warp", len(run), DecodeWarp(tuple((op.name, op.fn) for op in run)), True
+            yield "decode+warp", run, DecodeWarp(tuple((op.name, op.fn) for op in run)), True
         for one in RUNS:
-            fns = [op.fn for op in behind[: len(one.behind)]]
-            fits = len(fns) == len(one.behind) and all(map(isinstance, fns, one.behind))
+            run = list(behind[: len(one.behind)])
+            kinds = zip(run, one.behind, strict=False)
+            fits = len(run) == len(one.behind) and all(isinstance(op.fn, kind) for op, kind in kinds)
             if fits and (one.in_graphs or engine == "python"):
-                yield one.rule, len(fns), one.merge(*fns), one.reduces
+                yield one.rule, run, one.merge(*(op.fn for op in run)), one.reduces
+
+
+def only_casts(op: Map) -> bool:
+    """Tell whether an operator does nothing to images of bytes but make floats of them, values as they are.
+
+    Only a function is asked that names nothing but what a cast needs, so that asking it changes nothing: it is run on
+    each byte.
+    """
+    plain = isinstance(op.fn, types.FunctionType) and not op.fn.__closure__
+    by_name = plain and set(op.fn.__code__.co_names) <= CASTING
+    if op.random or wants_rng(op.fn) or not (by_name or type(op.fn) is operator.methodcaller):
+        return False
+    given, watch = np.arange(256, dtype=np.uint8).reshape(256, 1, 1, 1), RowsWatch(256, exactly=True)
+    try:
+        made = array_of(op.fn(RowsColumn(given, watch)), watch)
+    except Exception:  # what it raises it may raise of this alone
+        return False
+    return not watch.refused and made.dtype.kind == "f" and np.array_equal(made, given)
 
 
 def _one_warp(names: Sequence[str]) -> str:

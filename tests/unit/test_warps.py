@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from pecan_ray import images
 from pecan_ray.autoorder.explain import explain
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.push_down import choices, push_down
+from pecan_ray.autoorder.push_down import choices, only_casts, push_down
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.fused_warps import reduction_under
 from pecan_ray.plan.operators import Map, Plan
@@ -150,6 +151,71 @@ def test_only_runs_with_a_warp_in_them_become_one() -> None:
     assert ways(crop, flip, resize, keep_position=True) == []
     ops = [Map(name=name, fn=fn, on="image") for name, fn in FIGURE_3]
     assert not any(one.rule.endswith("warp") for found in choices(ops, "tensorflow") for one in found)
+
+
+def cast(image: Any) -> Any:
+    return image.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("steps", "ran", "rule"),
+    [
+        ((*FIGURE_3[:2], ("cast", cast), *FIGURE_3[2:]), ["crop", "cast"], "decode+warp"),
+        ((FIGURE_3[0], ("cast", cast), *FIGURE_3[1:]), ["crop", "cast"], "decode+warp"),
+        ((*FIGURE_3[:2], ("cast", cast), FIGURE_3[5]), ["crop", "cast"], "decode+random_crop+resize"),
+        ((*FIGURE_3, ("cast", cast)), ["crop", "cast"], "decode+warp"),
+        ((FIGURE_3[0], ("crop", images.CenterCrop(64, 64)), ("cast", cast)), ["crop", "cast"], "decode+crop"),
+    ],
+)
+def test_a_cast_of_bytes_to_floats_between_is_done_to_the_result(
+    steps: Sequence[tuple[str, Fn]], ran: list[str], rule: str
+) -> None:
+    pipe = pipeline(steps, [encoded(smooth(480, 640)) for _ in range(4)])
+    plan, [done] = push_down(pipe.plan, "python")
+    assert [op.name for op in plan.ops] == [*ran, "batch"] and done.rule == rule
+    before, after = pictures(pipe.plan), pictures(plan)
+    assert before.shape == after.shape and before.dtype == after.dtype == np.float32
+    assert np.median(np.abs(before - after)) <= 2
+
+
+def test_a_file_that_is_no_image_fails_alike_with_a_cast_between() -> None:
+    steps = (*FIGURE_3[:2], ("cast", cast), *FIGURE_3[2:])
+    for plan in (pipeline(steps, [b"none"]).plan, fused(pipeline(steps, [b"none"]))):
+        with pytest.raises(ValueError, match="not an image that OpenCV can decode"):
+            pictures(plan)
+
+
+CALLS: list[int] = []
+
+
+def counting(image: Any) -> Any:
+    CALLS.append(1)
+    return image.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda image: image / 255,
+        lambda image: image.astype(np.float32) - 1,
+        lambda image: image.astype(np.int32),
+        lambda image: image.astype(np.uint8),
+        lambda image: image.astype(np.float32)[..., ::-1],
+        operator.methodcaller("astype", np.int16),
+        operator.methodcaller("max"),
+        counting,
+        np.float32,
+    ],
+)
+def test_what_does_anything_else_is_no_cast_and_is_not_even_asked_if_that_could_be_seen(fn: Fn) -> None:
+    assert not only_casts(Map(name="fn", fn=fn, on="image")) and not CALLS
+
+
+def test_casts_are_known_by_what_they_do() -> None:
+    scaled_to: Fn = lambda image, dtype="float32": image.astype(dtype)  # noqa: E731
+    for fn in (cast, scaled_to, operator.methodcaller("astype", np.float64), lambda image: image.astype("f2")):
+        assert only_casts(Map(name="fn", fn=fn, on="image"))
+    assert not only_casts(Map(name="fn", fn=cast, on="image", random=True))
 
 
 def test_autoorder_takes_it_where_pixels_may_change_and_tells_by_how_much() -> None:
