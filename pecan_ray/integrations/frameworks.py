@@ -235,7 +235,7 @@ class FrameworkMethods:
         `x`, `y`: the column of the inputs and of the targets, or several, which Keras gets as a dict.  `steps`: batches
         of an epoch of Keras; None: ``len(pipe)``.  `epochs`: of the pipeline; None: as many as Keras asks for.
         `on_break`: what follows a pass that was left in the middle (``evaluate(steps=3)``): a new one, or with
-        "continue" what is left of that one, as for a reader that shares.
+        "continue" what is left of that one.  A reader that shares gets what is left, too, and is warned.
         `options`: other arguments of `iter_batches`.  Without `y` rows come in the order of the source, for
         ``model.predict``, with several workers too, as ``order="strict"`` says; ``order="relaxed"`` is faster then.
         """
@@ -263,7 +263,8 @@ class FrameworkMethods:
             columns,
             what=f"{self.name}.to_keras()",
             steps=positive("to_keras(steps=...)", steps),
-            on_break="continue" if options.get("share") else on_break,
+            on_break=on_break,
+            shares=bool(options.get("share")),
         )
 
     def to_torch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -11,6 +12,8 @@ from pecan_ray.errors import ColumnError, PlanError, listed
 from pecan_ray.integrations.keras_iterators import KerasIterators
 from pecan_ray.integrations.passes import OnBreak, must_be_on_break
 from pecan_ray.plan.splits import Element
+
+logger = logging.getLogger("pecan_ray")
 
 ColumnNames: TypeAlias = str | Sequence[str]
 """One column, or several, which Keras gets as a dict."""
@@ -31,13 +34,17 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         what: str,
         steps: int,
         on_break: OnBreak = "new",
+        shares: bool = False,
     ) -> None:
-        """`begin` starts the job; `columns`: of the inputs, the targets, and the weights, as far as there are."""
+        """`begin` starts the job; `columns`: of the inputs, the targets, and the weights, as far as there are.
+
+        `shares`: the job is a reader of a group, which gives no pass anew.
+        """
         must_be_on_break(what, on_break)
         super().__init__()
         self._begin, self._columns, self._what, self._steps = begin, columns, what, steps
         self._batches: Any = None
-        self._goes_on = on_break == "continue"
+        self._goes_on, self._shares = on_break == "continue", shares
         self._iterators = KerasIterators(steps, self._next, self._leave)
 
     @property
@@ -74,8 +81,18 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
             batches.close()
 
     def _leave(self) -> None:
-        if self._batches is not None and not self._goes_on:
+        if self._batches is None or self._goes_on:
+            return
+        if not self._shares:
             self._batches.leave_epoch()
+            return
+        self._goes_on = True
+        logger.warning(
+            "%s: a pass was left in the middle, and a reader that shares goes on there: it gets other batches than at "
+            "its beginning. Give what is only looked at (evaluate(steps=...), validation_steps=...) a pipeline of its "
+            'own, without share, or say on_break="continue" where going on is meant',
+            self._what,
+        )
 
     def _next(self) -> tuple[Any, ...]:
         if self._batches is None:

@@ -118,3 +118,17 @@ def test_keras_sees_what_it_sees_of_a_tf_dataset() -> None:
     wanted = losses(lambda: tf.data.Dataset.from_tensor_slices((rows[:, None], rows)).batch(4))
     assert [pytest.approx(one) for one in ours] == wanted
     assert ours[0][0] == ours[0][1] and ours[2][0] == ours[2][1] and ours[3][0] < ours[3][1]
+
+
+def test_a_reader_that_shares_goes_on_in_the_middle_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("keras")
+    from pecan_ray.integrations.keras_dataset import KerasBatches
+
+    def looks(**options: Any) -> list[int]:
+        batches = ({"x": number} for number in range(9))
+        data = KerasBatches(lambda: batches, ["x"], what="shared.to_keras()", steps=4, shares=True, **options)
+        return [next(iter(data))[0] for _ in range(3)]
+
+    assert looks(on_break="continue") == [0, 1, 2] and not caplog.messages
+    assert looks() == [0, 1, 2]
+    assert [text[:53] for text in caplog.messages] == ["shared.to_keras(): a pass was left in the middle, and"]
