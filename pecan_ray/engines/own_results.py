@@ -179,7 +179,7 @@ class SharedBuffers:
             holder = owner if isinstance(owner, np.ndarray) or is_tensor(owner) else original
             if is_tensor(holder) and holder._base is not None:
                 holder = holder._base
-            place = original.ctypes.data if isinstance(original, np.ndarray) else original.data_ptr()
+            place = _address(original)
             sample = array.reshape(-1)[:: max(1, array.size // SAMPLED)].tobytes()
             self._note((place, array.nbytes), holder, sample, began)
 
@@ -222,6 +222,13 @@ def _owner(value: Any) -> Any:
     while isinstance(value.base, np.ndarray):
         value = value.base
     return value if value.base is None else value.base
+
+
+def _address(value: Any) -> int:
+    """Return where an array or a tensor has its memory; of an image, which does not tell, what names it."""
+    if isinstance(value, np.ndarray):
+        return value.ctypes.data
+    return int(value.data_ptr()) if is_tensor(value) else id(value)
 
 
 def _keeps_to_itself(owner: Any, alone: bool) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.inprocess import run_inprocess
@@ -41,6 +42,16 @@ def view_again() -> Callable[[Any], Any]:
 def arrays_in_turn() -> Callable[[Any], Any]:
     arrays = [array_again() for _ in range(3)]
     return lambda i: arrays[int(i) % 3](i)
+
+
+def image_again() -> Callable[[Any], Any]:
+    image = Image.new("L", (4, 4))
+
+    def fill(i: Any) -> Any:
+        image.paste(int(i), (0, 0, 4, 4))
+        return image
+
+    return fill
 
 
 def tensor_again() -> Callable[[Any], Any]:
@@ -120,7 +131,7 @@ def of_rows() -> PecanPipeline:
 
 VALUES = (
     *(array_again, view_again, arrays_in_turn, tensor_again, view_of_tensor, array_of_tensor, tensor_of_array),
-    *(memory_of_a_library, bytes_again, nested),
+    *(memory_of_a_library, bytes_again, nested, image_again),
 )
 
 
