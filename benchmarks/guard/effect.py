@@ -5,8 +5,10 @@ D = |u - w|, as means over a block of an array.  The smaller D of the two operat
 
 - at least the D of the whole element, a quarter of the D of the whole sample, and what rounding does: where an operator
   does next to nothing, rounding would be many times that;
-- at most the spread of the column's values: an operator that divides by 255 moves results by far, but not by more than
-  what they tell apart.  That spread stands for the D of an operator without which results have another form.
+- at most what the block tells apart, its values' mean distance from their mean (a quarter of the column's, if that is
+  more): an operator that inverts a picture, or divides by 255, moves results by far, and what else it does, a blur or a
+  text, would be nothing beside that.  The column's spread stands for the D of an operator without which results have
+  another form.
 
 This is written without the package's own comparison, which it judges.
 """
@@ -120,17 +122,18 @@ class _MovedColumn:
                 worst.append(0.0)
                 whole.append(0.0)
                 continue
-            sizes = [self._size(one, mean, unit, spread) for one, mean in zip(done, means, strict=True)]
+            most = np.maximum(_block_spread(value), SHARE_OF_SAMPLE * spread) if spread else math.inf
+            sizes = [self._size(one, mean, unit, most, spread) for one, mean in zip(done, means, strict=True)]
             worst.append(max(float((moved / np.maximum(size, 1e-30)).max()) for size in sizes))
             whole.append(max(float(moved.mean() / max(float(np.mean(size)), 1e-30)) for size in sizes))
         return worst, whole
 
     @staticmethod
-    def _size(done: np.ndarray | None, sample: float, unit: float, spread: float) -> np.ndarray:
+    def _size(done: np.ndarray | None, sample: float, unit: float, most: Any, spread: float) -> np.ndarray:
         if done is None:
             return np.array([max(spread, unit)])
         least = max(float(done.mean()), SHARE_OF_SAMPLE * sample, unit)
-        return np.asarray(np.maximum(np.minimum(np.maximum(done, least), spread or math.inf), unit))
+        return np.asarray(np.maximum(np.minimum(np.maximum(done, least), most), unit))
 
     def _mean_done(self, number: int) -> float:
         found = [float(done.mean()) for one in self.done if (done := one[number]) is not None]
@@ -249,6 +252,25 @@ def _unit(user: np.ndarray) -> float:
     return max(eps * float(finite.max(initial=0.0)), 1e-9)
 
 
+def _block_spread(user: np.ndarray) -> np.ndarray:
+    """Return how far values are from the mean of their block and channel."""
+    values = np.nan_to_num(user.astype(np.float64), posinf=0.0, neginf=0.0)
+    means = values if user.size > FEW else np.full_like(values, values.mean() if values.size else 0.0)
+    for axis in _large_axes(user):
+        bounds = np.linspace(0, user.shape[axis], BLOCKS, endpoint=False).astype(int)
+        sizes = np.diff([*bounds, user.shape[axis]])
+        sums = np.add.reduceat(means, bounds, axis=axis)
+        shape = [1] * user.ndim
+        shape[axis] = BLOCKS
+        means = np.repeat(sums / sizes.reshape(shape), sizes, axis=axis)
+    return _blocks(values, means)
+
+
+def _large_axes(array: np.ndarray) -> list[int]:
+    """Return the two longest axes, if they are long enough to be cut into blocks."""
+    return sorted(int(axis) for axis in np.argsort(array.shape)[::-1][:2] if array.shape[axis] >= LEAST_SIDE)
+
+
 def _blocks(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the mean absolute difference of each block; what is no number in one of them alone is far apart."""
     first, second = a.astype(np.float64), b.astype(np.float64)
@@ -256,8 +278,8 @@ def _blocks(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     apart = np.where(np.isnan(first) & np.isnan(second), 0.0, np.where(np.isnan(apart), 1e9, apart))
     if a.size <= FEW:
         return apart.reshape(-1).mean(keepdims=True) if a.size else np.zeros(1)
-    large = [axis for axis in np.argsort(a.shape)[::-1][:2] if a.shape[axis] >= LEAST_SIDE]
-    for axis in sorted((int(axis) for axis in large), reverse=True):
+    large = _large_axes(a)
+    for axis in large:
         bounds = np.linspace(0, apart.shape[axis], BLOCKS, endpoint=False).astype(int)
         sizes = np.diff([*bounds, apart.shape[axis]])
         shape = [1] * apart.ndim
