@@ -19,6 +19,13 @@ FRAMEWORKS = OF_IMAGES | OF_TABLES | OF_TRAINING
 SERVERS = frozenset({"boto3", "gcp_storage_emulator", "gcsfs", "http.server", "moto", "uvicorn"})
 PROCESSES = frozenset({"multiprocessing", "subprocess"})
 NEEDS = FRAMEWORKS | SERVERS | PROCESSES
+CALLED = {
+    "fork": "multiprocessing",
+    "to_keras": "keras",
+    "to_tf_dataset": "tensorflow",
+    "to_torch": "torch",
+}
+"""What needs something, whatever it is called on."""
 FIXTURES = frozenset({"bucket", "gcs_endpoint", "s3_endpoint"})
 """Of tests/unit/conftest.py, which start servers."""
 
@@ -53,8 +60,10 @@ def _named(node: ast.AST) -> list[str]:
         return [node.value] if isinstance(node.value, str) and node.value in NEEDS else []
     if isinstance(node, ast.keyword):  # map(fn, processes=True)
         return ["multiprocessing"] if node.arg == "processes" else []
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.importorskip":  # of whatever a name stands for
+        return [] if isinstance(node.args[0], ast.Constant) else ["tensorflow"]
     if isinstance(node, ast.Attribute):
-        return ["multiprocessing"] if node.attr == "fork" else []
+        return [CALLED[node.attr]] if node.attr in CALLED else []
     if isinstance(node, ast.FunctionDef):
         return ["http.server" for one in node.args.args if one.arg in FIXTURES]
     return []

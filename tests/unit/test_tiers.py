@@ -21,6 +21,7 @@ UNIT = ROOT / "tests" / "unit"
         ("pipe = PecanPipeline(source, engine='tensorflow')", {"tensorflow"}),
         ("pipe.map(fn, processes=True)", {"multiprocessing"}),
         ("child = os.fork()", {"multiprocessing"}),
+        ("data = pipe.to_torch(debug=True)", {"torch"}),
         ("def test_it(s3_endpoint: str) -> None: ...", {"http.server"}),
         ("from tests.unit.tensorflow_rig import run", {"tensorflow"}),
         ("from tests import flaky_http", {"http.server"}),
@@ -34,6 +35,6 @@ def test_a_file_needs_what_it_or_what_it_imports_names(text: str, needed: set[st
 
 
 def test_decisions_and_the_job_are_tested_in_make_check() -> None:
-    quick = {file.name for file in UNIT.glob("test_*.py") if is_quick(file)}
+    quick = {file.name for file in UNIT.rglob("test_*.py") if is_quick(file)}
     assert {"test_job_ledger.py", "test_placement_auto.py", "test_cache_eviction.py", "test_plan_shape.py"} <= quick
     assert not {"test_storage_s3.py", "test_tensorflow_engine.py", "test_ring.py", "test_forks.py"} & quick
