@@ -112,8 +112,8 @@ def test_the_cache_table_of_silod() -> None:
 
 @pytest.fixture(scope="module")
 def busy_cluster() -> dict[tuple[GpuSchedule, str], list[CacheRun]]:
-    """Forty jobs on 24 GPUs, drawn three times, under all schedules and systems."""
-    draws = [silod_figures.draw_jobs(seed, 40, 24) for seed in range(3)]
+    """Forty jobs on 24 GPUs, drawn twice, under all schedules and systems."""
+    draws = [silod_figures.draw_jobs(seed, 40, 24) for seed in range(2)]
     return {
         (schedule, system): [
             simulate_cache(jobs, SMALL, silod_figures.policy_of(system, schedule), schedule) for jobs in draws
