@@ -13,7 +13,6 @@ from pecan_ray.autoorder.facts import OpSample, Point
 from pecan_ray.engines.counting import OpCount, column_bytes, element_bytes
 from pecan_ray.plan.operators import ElementOp, wants_rng
 from pecan_ray.plan.splits import Element
-from pecan_ray.reorder.profile import CostCurve
 
 MOST_POINTS = 4
 """Sizes at which the time of an operator is told apart."""
@@ -107,11 +106,6 @@ class OpTally:
         """Tell whether columns that it reads and drops go on in others, of more or fewer dimensions."""
         used_up = [self.ranks_in[name] for name in self.drops & self.reads if name in self.ranks_in]
         return bool(used_up and self.creates) and max(used_up) != self.rank_made
-
-    def usual_curve(self) -> CostCurve | None:
-        """Return the seconds by size at its own place; None if it was not timed."""
-        points = curve_points(self._usual())
-        return CostCurve(points) if points else None
 
     def _usual(self) -> list[Point]:
         return self.timed if len(self.timed) >= LEAST_TIMED else [*self.timed, *self.watched]

@@ -213,16 +213,3 @@ def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:
         if ways:
             found.append(ways)
     return found
-
-
-def scattered(ops: Sequence[Op], engine: EngineName) -> Iterator[tuple[str, ...]]:
-    """Yield the names of operators that would be merged if nothing stood between them."""
-    taken = set[str]()
-    for at, first in enumerate(ops):
-        geometry = [op for op in ops[at + 1 :] if isinstance(op, Map) and isinstance(op.fn, GEOMETRY)]
-        found = next(matches(RULES[1:], [first, *geometry], engine), None) if first.name not in taken else None
-        if found is not None:
-            names = found.rewrite.ops
-            taken |= set(names)
-            if names != tuple(op.name for op in ops[at : at + len(names)]):
-                yield names

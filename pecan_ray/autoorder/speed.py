@@ -59,11 +59,6 @@ class SpeedComparison:
         """Tell whether the other order is certainly faster, and so many times at least."""
         return self.speedup - CERTAINTY * self.error > 1.0 and self.speedup >= times
 
-    def faster_than(self, other: SpeedComparison) -> bool:
-        """Tell whether this order is certainly faster than another one that was compared with the user's too."""
-        error = math.hypot(self.error, other.error)
-        return self.speedup - CERTAINTY * error > other.speedup and self.speedup >= (1.0 + MIN_GAIN) * other.speedup
-
     def told(self) -> str:
         """Say it in words."""
         return f"{self.speedup:.2f}x (±{self.error:.2f}) measured on {self.elements} elements"

@@ -15,7 +15,7 @@ from pecan_ray.autoorder.facts import OpLoad
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
 from pecan_ray.autoorder.op_watch import OpWatch
 from pecan_ray.autoorder.order_request import Check, OrderRequest
-from pecan_ray.autoorder.push_down import EARLY, KNOWN_FUNCTIONS, choices
+from pecan_ray.autoorder.push_down import KNOWN_FUNCTIONS, choices
 from pecan_ray.autoorder.rewrites import Pushed
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
@@ -222,13 +222,6 @@ class Trial:
             for names in (order, self._names)
         )
         return not here <= users
-
-    def warps(self, order: OpOrder) -> bool:
-        """Tell whether operators could become one warp in an order, or are known, where results may be others."""
-        if self._decoding is None or self._strict:
-            return False
-        ways = choices([self._ops[name] for name in order], self._decoding)
-        return any(one.rule in EARLY for found in ways for one in found)
 
     def measure_taken_over(self, order: OpOrder) -> TakenOver:
         """Return what decoders take over in an order, which is nothing where that is not certainly faster.

@@ -10,7 +10,7 @@ from skimage import data
 
 import pecan_ray as pecan
 from pecan_ray import errors, images
-from pecan_ray.autoorder.push_down import push_down, scattered
+from pecan_ray.autoorder.push_down import push_down
 from pecan_ray.options import EngineName
 
 PHOTOGRAPHS = ("astronaut", "coffee", "chelsea", "rocket")
@@ -140,23 +140,3 @@ def test_a_graph_decodes_what_opencv_decodes(photographs: list[bytes]) -> None:
         ours = images.Decode()(encoded)
         theirs = images.Decode()(tf.constant(encoded)).numpy()
         assert ours.shape == theirs.shape and np.abs(ours.astype(int) - theirs).mean() < 2
-
-
-def test_what_a_decoder_could_take_over_is_found_behind_other_operators(photographs: list[bytes]) -> None:
-    def flip(image: Any) -> Any:
-        return image[:, ::-1]
-
-    def names(*ops: Any) -> list[tuple[str, ...]]:
-        return list(scattered(pipeline(photographs, "python", *ops).plan.ops, "python"))
-
-    decode, all_three = images.Decode(), ("Decode", "RandomCrop", "Resize")
-    assert names(decode, CROP, flip, RESIZE) == [all_three]
-    assert names(decode, flip, CROP, RESIZE) == [all_three]
-    assert names(decode, flip, RESIZE) == [("Decode", "Resize")]
-    assert not names(decode, CROP, RESIZE), "they are neighbours"
-    assert not names(decode, RESIZE, CROP), "cropping behind it is something else"
-    assert not names(flip, CROP, RESIZE)
-    mirror, cast = images.RandomFlip(), np.float32
-    warp = ("Decode", "RandomCrop", "RandomFlip", "Resize")
-    assert names(decode, CROP, cast, mirror, RESIZE) == [warp], "a warp takes over what mirrors, turns and shears"
-    assert not names(decode, CROP, mirror, RESIZE, cast)
