@@ -162,11 +162,16 @@ def no_actor_left() -> Iterator[None]:
     try:
         until(lambda: not living_actors(), lambda: f"{living_actors()} are still alive")
     except AssertionError:
-        for actor in ray.util.list_named_actors(all_namespaces=True):
-            with contextlib.suppress(ValueError):  # it has ended meanwhile
-                kill: Any = ray.kill
-                kill(ray.get_actor(actor["name"], namespace=actor["namespace"]))
+        end_actors()
         raise
+
+
+def end_actors() -> None:
+    """End all actors that have names."""
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        with contextlib.suppress(ValueError):  # it has ended meanwhile
+            kill: Any = ray.kill
+            kill(ray.get_actor(actor["name"], namespace=actor["namespace"]))
 
 
 def living_actors() -> list[str]:

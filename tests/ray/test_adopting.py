@@ -30,45 +30,15 @@ pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 ROWS = 10_000
 
 
-class Marked:
-    """Notes every element that is worked on, in a file for each process."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __call__(self, i: Any) -> Any:
-        with (self._folder / str(os.getpid())).open("a") as file:
-            file.write(f"{i}\n")
-        return i
-
-
-def worked_on(folder: Path) -> Counter[int]:
-    return Counter(int(line) for file in folder.iterdir() for line in file.read_text().split())
-
-
-def marked(name: str, folder: Path, batch_size: int = 50, **config: Any) -> pecan.PecanPipeline:
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name=name, config=pecan.Config(**config))
-    return pipe.map(Marked(folder), on="i").batch(batch_size)
+def numbers(name: str, **config: Any) -> pecan.PecanPipeline:
+    source = pecan.sources.Arrays(i=np.arange(ROWS))
+    return pecan.PecanPipeline(source, name=name, config=pecan.Config(**config)).batch(50)
 
 
 def keeper(job: str) -> Any:
     """The one actor that keeps a job's workers."""
     [name] = [name for name in living_actors() if name.startswith(f"pecan:{job}:keeper-")]
     return ray.get_actor(name, namespace="pecan")
-
-
-@pytest.mark.slow
-def test_no_element_is_worked_on_twice_though_the_controller_is_killed_under_load(tmp_path: Path) -> None:
-    got: list[int] = []
-    pipe = marked("twice", tmp_path, batch_size=1)  # else what fills no batch is worked on by another worker
-    with pipe.iter_batches(job="twice", workers=pecan.Workers(local=2, remote=1)) as batches:
-        for number, batch in enumerate(batches):
-            got += batch["i"].tolist()
-            if number in (1000, 4000, 7000):
-                kill("twice")
-        report = batches.report()
-    assert Counter(got) == Counter(range(ROWS)) == worked_on(tmp_path)
-    assert not report.workers_lost and any(event.kind == "restart" for event in report.events)
 
 
 def controller_is_away(job: str) -> bool:
@@ -79,10 +49,10 @@ def controller_is_away(job: str) -> bool:
     return False
 
 
-def test_a_worker_that_dies_while_there_is_no_controller_is_found_and_replaced(tmp_path: Path) -> None:
+def test_a_worker_that_dies_while_there_is_no_controller_is_found_and_replaced() -> None:
     got: list[int] = []
     workers_wanted = pecan.Workers(local=1, remote=1)
-    pipe = marked("dies", tmp_path)
+    pipe = numbers("dies")
     with pipe.iter_batches(job="dies", workers=workers_wanted, **workers.ONE_BY_ONE) as batches:
         for number, batch in enumerate(batches):
             got += batch["i"].tolist()
@@ -98,10 +68,10 @@ def test_a_worker_that_dies_while_there_is_no_controller_is_found_and_replaced(t
 
 
 @pytest.mark.slow
-def test_workers_end_with_what_keeps_them_and_others_take_their_places(tmp_path: Path) -> None:
+def test_workers_end_with_what_keeps_them_and_others_take_their_places() -> None:
     """Its process is started again, or there is another one in its place."""
     got: list[int] = []
-    pipe = marked("kept", tmp_path)
+    pipe = numbers("kept")
     with pipe.iter_batches(job="kept", workers=pecan.Workers(local=2), **workers.ONE_BY_ONE) as batches:
         for number, batch in enumerate(batches):
             got += batch["i"].tolist()
@@ -122,8 +92,7 @@ def test_a_trainer_goes_on_without_a_controller_and_the_next_one_ends_a_worker_t
 
     What workers hold comes meanwhile, and what their last leases bring: the trainer does not wait for the next process.
     """
-    (marks := tmp_path / "marks").mkdir()
-    pipe = marked("stranger", marks, journal=tmp_path / "journals")
+    pipe = numbers("stranger", journal=tmp_path / "journals")
     with pipe.iter_batches(job="stranger", workers=pecan.Workers(local=1), epochs=None) as batches:
         next(batches)
         job = kept_job(JournalPlace(tmp_path / "journals", "stranger", "").job_file)

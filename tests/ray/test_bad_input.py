@@ -66,7 +66,6 @@ def test_the_file_of_two_bad_elements_is_complete_and_replayed_without_running_c
     assert (done.stdout + done.stderr).count("ValueError: refused") >= 2, done.stdout + done.stderr
 
 
-@ray.remote(num_cpus=0)
 def train_and_keep(rank: int, path: str) -> tuple[list[int], int]:
     """Train as one of two ranks; return the elements and how many bad ones the report tells of."""
 
@@ -84,7 +83,8 @@ def train_and_keep(rank: int, path: str) -> tuple[list[int], int]:
 
 def test_two_trainers_keep_every_bad_element_once(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
-    (one, bad), (other, _) = ray.get([train_and_keep.remote(rank, str(path)) for rank in range(2)])
+    with ThreadPoolExecutor(2) as pool:
+        (one, bad), (other, _) = pool.map(lambda rank: train_and_keep(rank, str(path)), range(2))
     kept = Counter((found.origin.epoch, int(found.element["i"])) for found in quarantined(path) if found.origin)
     assert kept == Counter((epoch, i) for epoch in range(2) for i in range(2000) if i % 50 == 7)
     assert bad == len(kept)

@@ -25,7 +25,7 @@ from tests.object_stores import put_objects
 from tests.ray import waiting
 from tests.ray.conftest import Bucket
 
-FILES, LINES, LINE = 40, 100, 128
+FILES, LINES, LINE = 20, 100, 128
 FILE_BYTES = LINES * LINE
 SET_BYTES = FILES * FILE_BYTES
 PIPE = 100e6
@@ -189,15 +189,3 @@ def test_a_cache_and_a_worker_that_are_lost_in_the_middle_cost_no_element(proxy:
         for job in jobs:
             job.ends()
         assert sum(job.batches.report().workers_lost for job in jobs) == 1
-
-
-@pytest.mark.slow
-def test_a_job_that_shares_nothing_starts_no_service(proxy: FlakyProxy) -> None:
-    config = pecan.Config(reorder="off", remote_io=50e6)
-    pipe = pecan.PecanPipeline(pecan.sources.TextLines("s3://data/small/*"), name="alone", config=config).batch(50)
-    with pipe.iter_batches(workers=pecan.Workers(1)) as batches:
-        rows = len(next(batches)["text"])
-        assert SERVICE not in cluster.named_actors()
-        job = live("alone")
-        assert job is not None and not job.shares_io and job.remote_io == 50e6
-        assert rows + sum(len(batch["text"]) for batch in batches) == FILES * LINES

@@ -103,12 +103,18 @@ def test_the_list_shows_live_jobs(page: str, jobs: tuple[str, str]) -> None:
 
 
 def test_a_jobs_page_shows_what_its_controller_knows(page: str, jobs: tuple[str, str]) -> None:
+    def plots() -> set[str]:
+        return {
+            one["data-plot"] for one in Reader(read(job_address(page, "watched"))[1]).all("svg") if "data-plot" in one
+        }
+
+    # A line has two points, of windows that have ended.
+    until(lambda: plots() >= {"rate", "running", "queue", "cost"}, lambda: f"there are only {plots()}")
     view = read_view("watched")
     assert view is not None and view.explained and view.facts.timeline
     status, text, _ = read(job_address(page, "watched"))
     found = Reader(text)
     assert status == 200 and found.complaints() == []
-    assert {one["data-plot"] for one in found.all("svg") if "data-plot" in one} >= {"rate", "running", "queue", "cost"}
     shown = "".join(found.text)
     assert "ValueError: <b>seven</b>" in shown
     assert "pecan:watched:local-0" in shown and "check" in shown and "AutoOrder" in shown

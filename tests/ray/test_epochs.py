@@ -81,7 +81,7 @@ def test_a_job_that_is_done_goes_on_for_another_epoch(asked: bool) -> None:
 
 def test_a_new_iterator_is_a_new_pass_and_the_rest_of_the_one_before_is_not_made() -> None:
     pytest.importorskip("torch")
-    rows = 4000
+    rows = 1200
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows)), name="looks").map(lambda e: e).batch(10)
     loader = pipe.to_torch(workers=pecan.Workers(local=2), order="strict", prefetch_bytes=400)
     looks = [[batch["i"].tolist() for _, batch in zip(range(3), loader, strict=False)] for _ in range(3)]

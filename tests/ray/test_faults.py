@@ -78,19 +78,6 @@ def test_a_frozen_worker_that_goes_on_after_it_was_replaced_delivers_nothing_twi
     assert outcome.done and outcome.lost >= 1
 
 
-@pytest.mark.slow
-def test_the_trainers_that_are_left_of_a_killed_one_end_with_an_error(three_nodes: Any, tmp_path: Path) -> None:
-    case = FaultCase(
-        rows=1200,
-        steps_s=(0.005, 0.005),
-        element_s=0.005,
-        workers=Workers(1, 1),
-        faults=(LiveFault("kill trainer", 0.2),),
-        held=Held(800),
-    )
-    assert run(case, three_nodes, tmp_path).done
-
-
 @pytest.mark.parametrize("number", FEW)
 def test_random_jobs_with_faults(three_nodes: Any, tmp_path: Path, number: int) -> None:
     run(random_case(SEED, number), three_nodes, tmp_path)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
-import ray
 
 import pecan_ray as pecan
 from pecan_ray.transport.choice import FlightAddress
@@ -127,28 +124,3 @@ def test_a_worker_that_is_gone_without_a_word_from_the_network_is_noticed(monkey
     assert "object_store" not in told(report)
     for wire in wires.values():
         wire.close()
-
-
-def own_mib(pid: int) -> float:
-    return float(psutil.Process(pid).memory_full_info().uss) / (1 << 20)
-
-
-@pytest.mark.slow
-def test_memory_stays_flat_on_both_sides() -> None:
-    per_epoch = ROWS * SIDE * SIDE * 4 / (1 << 20)
-    measured: list[tuple[float, float]] = []
-    # What is on its way is bounded, far below an epoch: it is as much as it happens to be when memory is looked at.
-    pipe = squares(flight_streams=2, ring_bytes=4 << 20)
-    with pipe.iter_batches(epochs=12, workers=pecan.Workers(local=0, remote=1), prefetch_bytes=4 << 20) as it:
-        worker = 0
-        for batch in it:
-            assert it.provenance is not None and ids(batch)
-            if not worker:
-                actor = ray.get_actor(it.provenance.worker, namespace="pecan")
-                worker = ray.get(actor.placed.remote())[1]
-            if it.provenance.epoch == len(measured) + 1:
-                measured.append((own_mib(os.getpid()), own_mib(worker)))
-    assert len(measured) == 11
-    for name, before, after in zip(("trainer", "worker"), measured[3], measured[-1], strict=True):
-        grown = after - before
-        assert grown < 1.5 * per_epoch, f"the {name} grew by {grown:.0f} MiB in 7 epochs of {per_epoch:.0f} MiB"

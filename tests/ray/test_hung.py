@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,10 +28,6 @@ pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 LINES, AT = 60, 37
 SHORTEST_S = 5.0
 """That can be set."""
-HONEST_S = 6.0
-"""What is told as slow,"""
-LONG_S = 120.0
-"""and what is a hang, however loaded the machine is."""
 
 
 @dataclass(frozen=True)
@@ -89,22 +84,6 @@ def test_it_is_raised_by_operator_file_and_element_also_from_a_pool_of_processes
     assert "decode had not done with it after 5 s" in str(info.value) and "hung_after_s" in str(info.value)
     assert len(hangs.processes()) >= 2
     until(lambda: not any(map(psutil.pid_exists, hangs.processes())), "a process that hangs has outlived its worker")
-
-
-@pytest.mark.slow
-def test_what_is_slow_but_comes_to_an_end_is_let_be(tmp_path: Path) -> None:
-    def ponders(line: Any) -> Any:
-        if line == "line 3":
-            time.sleep(HONEST_S)
-        return line
-
-    text = tmp_path / "lines.txt"
-    text.write_text("".join(f"line {number}\n" for number in range(8)))
-    config = pecan.Config(reorder="off", hung_after_s=LONG_S)
-    pipe = pecan.PecanPipeline(pecan.sources.TextLines(str(text)), name="slow", config=config)
-    with pipe.map(ponders, on="text").batch(4).iter_batches(workers=pecan.Workers(1)) as batches:
-        assert sum(len(batch["text"]) for batch in batches) == 8
-    assert batches.report().workers_lost == 0
 
 
 @pytest.mark.slow

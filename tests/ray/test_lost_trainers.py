@@ -178,15 +178,6 @@ def test_a_rank_that_is_started_again_alone_does_not_join_the_old_job(trainers: 
 
 
 @pytest.mark.slow
-def test_a_trainer_may_close_while_the_other_reads_its_queue(trainers: Trainers) -> None:
-    fast = trainers.start(0, steps=1, pause=0.0, timeout_s=LONG_S)
-    slow = trainers.start(1, steps=1, pause=0.02, timeout_s=LONG_S)
-    assert fast.wait(SAID_WITHIN_S) == 0, trainers.said(fast)
-    assert slow.wait(SAID_WITHIN_S) == 0, trainers.said(slow)
-    assert trainers.said(fast).splitlines()[-1] == trainers.said(slow).splitlines()[-1] == "all 125"
-
-
-@pytest.mark.slow
 def test_a_job_that_was_frozen_as_a_whole_goes_on(trainers: Trainers) -> None:
     both = [trainers.start(rank, steps=1, pause=0.1) for rank in range(2)]
     for trainer in both:

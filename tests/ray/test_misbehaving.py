@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
-import signal
 import threading
 from asyncio import CancelledError
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,30 +51,6 @@ def test_an_element_that_kills_its_process_is_found_and_treated_as_on_error_says
     assert any("element 17 of split 3 is left out" in event.text for event in report.events)
     (bad,) = quarantined(tmp_path / "bad.jsonl")
     assert (bad.where, bad.origin, bad.element) == ("element 17 of split 3", Origin(0, 0, 0, 3, 17), None)
-
-
-def null_pointer() -> None:
-    ctypes.string_at(0)
-
-
-def killed() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("die", some_later([null_pointer, killed, os.abort], os.abort))
-def test_however_a_process_ends_the_element_is_found(die: Callable[[], None], tmp_path: Path) -> None:
-    def deadly(element: dict[str, Any]) -> dict[str, Any]:
-        if element["i"] == 777:
-            die()
-        return element
-
-    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"))
-    pipe = numbers(config=config).map(deadly).batch(10)
-    batches = pipe.iter_batches(workers=pecan.Workers(2), on_error="quarantine")
-    seen = [int(i) for batch in batches for i in batch["i"]]
-    assert sorted(seen) == [i for i in range(2000) if i != 777]
-    assert [bad.origin for bad in quarantined(tmp_path / "bad.jsonl")] == [Origin(0, 0, 0, 1, 277)]
 
 
 @pytest.mark.slow

@@ -50,18 +50,20 @@ def test_metrics_appear_at_the_prometheus_endpoint() -> None:
     wanted = {"pecan_batches_total", "pecan_elements_total", "pecan_bytes_total", "pecan_wait_ratio"}
     wanted |= {"pecan_wait_seconds_total", "pecan_worker_elements_total"}
     wanted |= {"pecan_cost_dollars_total", "pecan_epochs_total", "pecan_epoch_cost_dollars"}
+    wanted |= {"pecan_workers", "pecan_workers_wanted", "pecan_batch_seconds", "pecan_decisions_total"}  # of windows
     paid = "pecan_operator_cost_dollars_total"
 
     def all_there() -> bool:
         found = metrics_of("seen-metrics")
         return wanted <= {name for name, _ in found} and {(paid, "slow"), (paid, "quick")} <= set(found)
 
-    workers = pecan.AutoWorkers(max_local=1, max_remote=0, prices=Prices(5.0, 1.0))
+    workers = pecan.AutoWorkers(max_local=1, max_remote=0, prices=Prices(5.0, 1.0), window_batches=10, window_s=1.5)
     with pipe.iter_batches(epochs=None, workers=workers, job="seen-metrics") as it:
         next(it)
 
         def go_on() -> bool:
-            next(it)
+            for _ in range(10):
+                next(it)
             return all_there()
 
         until(go_on, f"no metrics {sorted(wanted)} and {paid}", timeout_s=90)
@@ -90,14 +92,6 @@ def test_a_job_of_any_name_runs_and_is_escaped_in_the_metrics() -> None:
 
         until(told, "the job is not in the metrics", timeout_s=90)
         assert it.report().job == STRANGE
-
-
-def test_actors_have_readable_names() -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000)), name="named").batch(10)
-    with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1, remote=1), job="named") as it:
-        next(it)
-        wanted = {"pecan:named:controller", "pecan:named:local-0", "pecan:named:remote-0"}
-        until(lambda: wanted <= set(living_actors()), f"not all of {wanted}")
 
 
 def mib(pid: int) -> float:

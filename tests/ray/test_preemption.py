@@ -27,9 +27,9 @@ ROWS, FREE, TOLD_S = 500, 100, 100
 SPOT = {"spot": "yes"}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def two_spot_nodes(three_nodes: Any) -> Iterator[list[Any]]:
-    """Two nodes more, for remote workers alone."""
+    """Two nodes more, for remote workers alone; each of two tests is left by one of them."""
     nodes = [three_nodes.add_node(num_cpus=1, object_store_memory=100 << 20, labels=SPOT) for _ in range(2)]
     three_nodes.wait_for_nodes()
     yield nodes

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -30,32 +28,6 @@ def numbers(rows: int, name: str) -> pecan.PecanPipeline:
 def mib(pid: int) -> float:
     """Memory of a process that is its own, in MiB."""
     return float(psutil.Process(pid).memory_full_info().uss) / (1 << 20)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("per_rank", [1, 3])
-def test_the_tails_of_many_ranks_are_whole_batches_and_each_element_comes_once(per_rank: int) -> None:
-    ranks, epochs = 6, 3
-    rows = ranks * per_rank * SIZE
-    pipe = numbers(rows, "tails").batch(SIZE)
-
-    def train(rank: int) -> list[tuple[int, list[int]]]:
-        options: dict[str, Any] = {"epochs": epochs, "rank": rank, "world_size": ranks, "job": f"tails-{per_rank}"}
-        with pipe.iter_batches(workers=pecan.Workers(local=2, remote=1), **options) as batches:
-            found = []
-            for batch in batches:
-                assert batches.provenance is not None
-                found.append((batches.provenance.epoch, batch["i"].tolist()))
-            return found
-
-    with ThreadPoolExecutor(ranks) as pool:
-        found = list(pool.map(train, range(ranks)))
-    assert {len(batch) for of_rank in found for _, batch in of_rank} == {SIZE}
-    assert [Counter(epoch for epoch, _ in of_rank) for of_rank in found] == [
-        Counter(dict.fromkeys(range(epochs), per_rank)) for _ in range(ranks)
-    ]
-    came = Counter((epoch, i) for of_rank in found for epoch, batch in of_rank for i in batch)
-    assert came == Counter((epoch, i) for epoch in range(epochs) for i in range(rows))
 
 
 @pytest.mark.parametrize("engine", some_later(["python", "tensorflow"], "tensorflow"))

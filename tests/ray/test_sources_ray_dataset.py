@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import ray
 
 from pecan_ray.sources import RayDataset
+from tests.ray.conftest import end_actors
 from tests.source_contract import same
 
 
 @pytest.fixture(scope="module")
-def small_ray() -> Iterator[None]:
-    """A Ray of one node."""
-    ray.init(num_cpus=2, object_store_memory=150 << 20, log_to_driver=False, include_dashboard=False)
+def ray_data(one_node: Any) -> Iterator[None]:
+    """A cluster on which nothing of Ray Data is left."""
     yield
-    ray.shutdown()
+    end_actors()
 
 
-@pytest.mark.usefixtures("small_ray")
+@pytest.mark.usefixtures("ray_data")
 def test_blocks_are_the_splits() -> None:
     dataset = ray.data.range(100, override_num_blocks=4).map(lambda row: {"id": row["id"], "x": np.full(3, row["id"])})
     source = RayDataset(dataset)
@@ -42,14 +43,14 @@ def test_blocks_are_the_splits() -> None:
             assert all(map(same, tail, whole[start:]))
 
 
-@pytest.mark.usefixtures("small_ray")
+@pytest.mark.usefixtures("ray_data")
 def test_the_first_rows_are_given_without_executing_the_dataset() -> None:
     source = RayDataset(ray.data.range(1000, override_num_blocks=10))
     assert [int(row["id"]) for row in source.first(5)] == [0, 1, 2, 3, 4]
     assert source.num_elements() is None
 
 
-@pytest.mark.usefixtures("small_ray")
+@pytest.mark.usefixtures("ray_data")
 def test_another_process_reads_the_same_blocks() -> None:
     source = RayDataset(ray.data.from_items([{"n": n} for n in range(10)], override_num_blocks=2))
     splits = list(source.splits())

@@ -79,8 +79,11 @@ class Reader:
         return sum(len(storage.read_range(path, 0, version=version)) for path, version in files)
 
 
-def check_that_one_fetches(proxy: FlakyProxy) -> None:
-    """Let three nodes read the same objects at the same time, in the same order: each is fetched once."""
+@pytest.mark.slow
+def test_what_three_nodes_read_at_the_same_time_in_the_same_order_is_fetched_once(
+    three_disks: Any, no_actor_left: None
+) -> None:
+    proxy: FlakyProxy = three_disks.proxy
     files = [(info.path, info.version) for info in storage.list_files("s3://data/contested/*")]
     remote: Any = ray.remote(num_cpus=1)(Reader)
     readers = [remote.remote(pecan.Cache(source_bytes=ROOM, spread=True)) for _ in range(3)]
@@ -89,10 +92,8 @@ def check_that_one_fetches(proxy: FlakyProxy) -> None:
     before = len(proxy.requests)
     assert ray.get([one.read.remote(files) for one in readers]) == [CONTESTED * LINES * LINE] * 3
     assert len(proxy.requests) - before < 1.5 * CONTESTED, "an answer may come late beside other programs"
-    proxy.latency_s = 0.0
     for one in readers:
         ray.kill(one)
-    until(lambda: not named_actors(), "an actor is left", WITHIN_S)
 
 
 def blocks_on(folder: Path) -> set[str]:
@@ -104,7 +105,6 @@ def blocks_on(folder: Path) -> set[str]:
 def test_each_block_lies_on_one_node_and_a_node_that_is_lost_costs_no_element(
     three_disks: Any, tmp_path: Path, no_actor_left: None
 ) -> None:
-    check_that_one_fetches(three_disks.proxy)
     config = pecan.Config(
         cache=pecan.Cache(source_bytes=ROOM, spread=True), reorder="off", progress=False, ring_bytes=1 << 20
     )
@@ -125,4 +125,4 @@ def test_each_block_lies_on_one_node_and_a_node_that_is_lost_costs_no_element(
     assert sum(worker.node_bytes for worker in report.workers.values()) > 0
     disks = [blocks_on(tmp_path / str(node)) for node in range(3)]
     assert all(disks), "every node has kept some"
-    assert len(set().union(*disks)) == FILES + CONTESTED
+    assert len(set().union(*disks)) == FILES

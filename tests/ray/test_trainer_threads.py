@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.errors import PecanError
+from pecan_ray.errors import PecanError, PlanError
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 
@@ -22,49 +23,39 @@ def pipeline(elements: int = 400) -> pecan.PecanPipeline:
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_several_threads_share_the_batches(debug: bool) -> None:
+def test_several_threads_share_the_batches_and_an_error_reaches_each_of_them(debug: bool) -> None:
+    def fail_late(x: int) -> int:
+        if x == 390:
+            raise ValueError("too large")
+        return x
+
     taken: list[list[int]] = [[] for _ in range(4)]
-    batches = pipeline().iter_batches(epochs=1, debug=debug)
+    errors: list[Exception] = []
+    batches = pipeline().unbatch().map(fail_late, on="x").batch(10).iter_batches(order="strict", debug=debug)
 
     def take(mine: list[int]) -> None:
-        for batch in batches:
-            mine.extend(batch["x"].tolist())
+        try:
+            for batch in batches:
+                mine.extend(batch["x"].tolist())
+        except (PecanError, ValueError) as error:  # debug mode raises the function's own
+            errors.append(error)
 
     threads = [threading.Thread(target=take, args=(mine,)) for mine in taken]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(x for mine in taken for x in mine) == list(range(400))
-
-
-def test_an_error_reaches_every_thread() -> None:
-    def fail(element: dict[str, int]) -> dict[str, int]:
-        raise ValueError("never")
-
-    errors: list[BaseException] = []
-    batches = pipeline().map(fail).iter_batches(epochs=1)
-
-    def take() -> None:
-        try:
-            for _ in batches:
-                raise AssertionError("there is no batch")
-        except PecanError as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=take) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(errors) == 3
-    assert all("never" in str(error) for error in errors)
+    came = sorted(x for mine in taken for x in mine)
+    assert came == list(range(len(came))) and len(came) <= 390, "what lies before the error, as far as it has come"
+    assert len(errors) == 4 and all("too large" in str(error) for error in errors)
 
 
 def test_forked_children_leave_the_job_alone_however_they_leave_it() -> None:
     batches = pipeline().iter_batches(epochs=1)
     held = next(batches)["x"]
     before = held.copy()
+    with pytest.raises(PlanError, match="num_workers=0"):
+        pickle.dumps(batches)
     seen = held.tolist()
     for ending in ("drop", "close", "next"):
         child = os.fork()
