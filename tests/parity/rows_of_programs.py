@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import pickle
@@ -10,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pecan_ray.pipeline import PecanPipeline
 from tests.parity.chains import LONG, PLAIN, RANDOM, SHUFFLED, N, rows
@@ -33,13 +36,17 @@ def repeated(data: Any) -> Seen:
 
 def in_two_processes(data: Any) -> Facts:
     """Read a data set by a DataLoader with two workers."""
-    import torch
+    from torch.utils import data as torchs
 
-    try:
-        batches = list(torch.utils.data.DataLoader(data, batch_size=None, num_workers=2))
-    except Exception as error:
-        return {"error": type(error).__name__}
-    return {"batches": len(batches)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torchs._utils, "MP_STATUS_CHECK_INTERVAL", 0.05)  # torch waits so long for each that has failed
+        batches: Any = iter(torchs.DataLoader(data, batch_size=None, num_workers=2))
+        try:
+            return {"batches": len(list(batches))}
+        except Exception as error:
+            return {"error": type(error).__name__}
+        finally:
+            batches._shutdown_workers()
 
 
 def torch_stream() -> Any:
@@ -146,6 +153,7 @@ print(json.dumps([first, child, *loader.run(None)]))
 """
 
 
+@functools.cache
 def program() -> list[Pass]:
     """Return the first pass of another program, the next one in a child that it forks, and the next one in itself."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "random"}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 import pecan_ray as pecan
+from pecan_ray.integrations import frameworks
 from pecan_ray.integrations.passes import Passes
 from tests.parity.ours import Pipe
 from tests.parity.seen import Batch, Pass, batch_of
@@ -134,18 +136,23 @@ class TfDataset(Iterated):
     """One `tf.data.Dataset` for all passes."""
 
     data: Any = field(init=False)
+    passes: Passes = field(init=False)
 
     def __post_init__(self) -> None:
-        self.data = self.pipe.to_tf_dataset(**self.options)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(frameworks, "Passes", self._note)
+            self.data = self.pipe.to_tf_dataset(**self.options)
+
+    def _note(self, *arguments: Any, **options: Any) -> Passes:
+        self.passes = Passes(*arguments, **options)
+        return self.passes
 
     def again(self) -> Any:
         return self.data
 
     def close(self) -> None:
         """End the job here, since a `tf.data.Dataset` has no `close`: a user's ends with the program."""
-        for one in gc.get_objects():
-            if type(one) is Passes and one._what == f"{self.pipe.name}.to_tf_dataset()":
-                one.close()
+        self.passes.close()
 
 
 @dataclass
