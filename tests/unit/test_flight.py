@@ -370,7 +370,8 @@ def test_a_lane_that_was_not_offered_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["refused", "silent"])
-def test_a_port_that_cannot_be_reached_is_known_within_seconds(kind: str) -> None:
+def test_a_port_that_cannot_be_reached_is_known_within_seconds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_client, "CONNECT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         if kind == "refused":
@@ -379,7 +380,7 @@ def test_a_port_that_cannot_be_reached_is_known_within_seconds(kind: str) -> Non
         done: list[str | None] = []
         thread = threading.Thread(target=lambda: done.append(client.reader.run()))
         thread.start()
-        thread.join(flight_client.CONNECT_S + 20)
+        thread.join(20)
         assert not thread.is_alive()
     assert done[0] is not None and not client.reader.ended
 

@@ -39,7 +39,8 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(Backoff, "pause_s", lambda self, failures, chance: 0.001)
     state = Server()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -77,7 +78,7 @@ def server() -> Iterator[Server]:
             self.end_headers()
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         state.url = f"http://127.0.0.1:{running.server_port}"
         storage.reset_clients()
