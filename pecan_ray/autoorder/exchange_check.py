@@ -7,15 +7,19 @@ comes out on the way, and is what the difference is compared with (`pecan_ray.re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from pecan_ray.autoorder.element_moved import ColumnMoved, element_moved
 from pecan_ray.autoorder.element_spec import equal
+from pecan_ray.autoorder.leaves import leaves
 from pecan_ray.autoorder.op_facts import facts_of
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Token, run_through
 from pecan_ray.autoorder.sample import Sampled
+from pecan_ray.autoorder.thumbnail import thumbnail
 from pecan_ray.reorder.never import OpFacts, never
 from pecan_ray.reorder.policy import Pair
 from pecan_ray.reorder.relative_bound import Moved
@@ -25,6 +29,8 @@ FIRST_ELEMENTS = 16
 """Elements on which a pair is tried before an order is proposed."""
 LEAST_ACTED = 4
 """If results differ, so many elements have to be changed by both: one alone shows little."""
+SHOWN = 6
+"""Values of the most different element that are told."""
 NO_TIME = "there was no time to run it"
 
 
@@ -48,6 +54,11 @@ class ExchangedPair:
     element: str = ""
     """Which is the most different one."""
     column: str = ""
+    """Where."""
+    values: tuple[str, str] = ("", "")
+    """Some values of it there in the user's order, and in the other one,"""
+    pictures: tuple[str, str] = ("", "")
+    """and pictures of both, as data URLs, if it is an image."""
 
     def told(self) -> str:
         """Say it in words."""
@@ -59,7 +70,7 @@ class ExchangedPair:
         return (
             f"{said} changes {_percent(self.share)} of what they do to {self.column!r}; the most different of "
             f"{self.elements} elements is {self.element}: {_percent(self.worst)}, in a part of it "
-            f"{_percent(self.local)}"
+            f"{_percent(self.local)} (values from its middle: {self.values[0]}; now {self.values[1]})"
         )
 
 
@@ -125,19 +136,25 @@ class ExchangeCheck:
         """Return what the exchanges of an order change."""
         return tuple(self._exchange(pair) for pair in exchanges(self._user, order) if pair in self._measured)
 
-    def worst(self, exchange: ExchangedPair) -> tuple[int, OpOrder, OpOrder]:
-        """Return the most different element of an exchange, and the operators that make both results of it."""
-        pair = (exchange.first, exchange.second)
-        before = self._user[: self._user.index(exchange.first)]
-        return self._measured[pair].number, (*before, *pair), (*before, *pair[::-1])
-
     def _exchange(self, pair: Pair) -> ExchangedPair:
-        one = self._measured[pair]
-        most = one.worst.moved
+        one, most = self._measured[pair], self._measured[pair].worst
         mean = sum(one.shares) / max(len(one.shares), 1)
-        return ExchangedPair(
-            *pair, one.elements, one.changed, mean, most.share, most.local, one.where, one.worst.column
-        )
+        counts = (one.elements, one.changed)
+        found = ExchangedPair(*pair, *counts, mean, most.moved.share, most.moved.local, one.where, most.column)
+        user, other = self._worst(pair) if mean else (None, None)
+        if user is None or other is None:
+            return found
+        values, pictures = (_some_values(user), _some_values(other)), (thumbnail(user), thumbnail(other))
+        return replace(found, values=values, pictures=pictures)
+
+    def _worst(self, pair: Pair) -> tuple[Any, Any]:
+        """Return what the most different element becomes behind two operators, both ways; None if it is no array."""
+        one, before, found = self._measured[pair], self._user[: self._user.index(pair[0])], []
+        for order in ((*before, *pair), (*before, *pair[::-1])):
+            made = run_through(self._runner.stages(order), self._sampled.token(one.number))
+            value = leaves(self._runner.columns(made[0])).get(one.worst.column) if made else None
+            found.append(value if isinstance(value, np.ndarray) else None)
+        return found[0], found[1]
 
     def _judged(self, pair: Pair) -> str:
         if why := never(self.facts[pair[0]], self.facts[pair[1]]):
@@ -219,6 +236,12 @@ class ExchangeCheck:
         """Return an element's name, for people."""
         where = getattr(token, "where", None)
         return f"element #{self._sampled.places[number]}" if where is None else str(where())
+
+
+def _some_values(array: np.ndarray[Any, Any]) -> str:
+    """Return values from the middle of an array."""
+    middle = array.ravel()[array.size // 2 :][:SHOWN]
+    return ", ".join(f"{value:.4g}" for value in middle.tolist()) if array.dtype.kind in "iuf" else ""
 
 
 def exchanges(user: OpOrder, order: OpOrder) -> list[Pair]:

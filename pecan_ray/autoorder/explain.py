@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.element_moved import ColumnDifference
+from pecan_ray.autoorder.exchange_check import ExchangedPair
 from pecan_ray.autoorder.facts import OpLoad, OpSample
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
@@ -235,11 +236,18 @@ def as_html(name: str, ordering: Ordering) -> str:
     ]
     if told := [f"<li>{html.escape(one)}</li>" for one in differences(ordering)]:
         parts.append(f"results beside those of the order as it is written:<ul>{''.join(told)}</ul>")
+    parts += [_picture(one) for stretch in ordering.stretches for one in stretch.exchanges if all(one.pictures)]
     refused = [f"<li>{html.escape(order)}: {html.escape(reason)}</li>" for order, reason in _refusals(ordering)]
     if refused:
         parts.append(f"tried and not done:<ul>{''.join(refused)}</ul>")
     parts += [f"<p>note: {html.escape(note)}</p>" for note in ordering.notes]
     return "".join(parts) + "</div>"
+
+
+def _picture(one: ExchangedPair) -> str:
+    """Return the most different element of an exchange, in the user's order and in the new one."""
+    said = html.escape(f"{one.element}: {one.first!r} before {one.second!r}, as it is written, and the other way round")
+    return f"<p>{said}<br>{' '.join(f'<img src={picture!r} alt={said!r}>' for picture in one.pictures)}</p>"
 
 
 _STYLE = " style='background:rgba(80,160,80,.2)'"

@@ -27,7 +27,8 @@ from pecan_ray.autoorder.sample import (
 )
 from pecan_ray.autoorder.search import OrderSearch
 from pecan_ray.autoorder.shared_state import find_shared_state
-from pecan_ray.autoorder.trial import make_trial, trial_error
+from pecan_ray.autoorder.stopwatch import WALL_PER_CPU, LookClock
+from pecan_ray.autoorder.trial import COMPARING, make_trial, trial_error
 from pecan_ray.autoorder.whole import weighed, whole_seconds, with_maps_judged
 from pecan_ray.errors import ColumnError, told
 from pecan_ray.plan.operators import Map
@@ -45,6 +46,8 @@ BEGIN_SHARE = 0.9
 """Share of the time in which something may be begun: an operator that runs is not interrupted."""
 ENOUGH_S = 1.5
 """Where operators are slow, few elements are sampled after so long: the trainer waits for its first batch."""
+MOST_ASIDE = 12
+"""Elements on which another order can be run where the user's has not run."""
 TOO_SHORT = (
     f"AutoOrder left the order as it is written: {100 * SHARE_OF_JOB:.0f} % of so short a job is not enough for a "
     "look. pipe.explain() looks, and keeps what it finds for later jobs"
@@ -75,7 +78,7 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
         return Ordering(plan, plan, mode, notes=(TOO_SHORT,), final=False)
     request = replace(request, runs=runs, elements=int(min(request.elements, runs / RUNS_OF_AN_ELEMENT)))
     if may_run_apart(request) and (can_be_sent(request) or needs_own_process(engine)):
-        made = call_in_subprocess(_orders, request, missing, engine=engine, seconds=request.seconds)
+        made = call_in_subprocess(_orders, request, missing, engine=engine, seconds=WALL_PER_CPU * request.seconds)
     else:
         made = _orders(request, missing)
     found.update({one.names: replace(one, sample=with_ops_of(plan, one.sample)) for one in made})
@@ -109,22 +112,22 @@ def may_run_apart(request: OrderRequest) -> bool:
 def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrder]:
     """Order the stretches of these operators, in this process."""
     load_engine(request.engine)
-    began = time.perf_counter()
+    clock = LookClock()
     copies = {one.names: one for one in stretches(private_copy(request.plan))}
     found = []
     with undisturbed(request.plan):
         for number, one in enumerate(names):
-            now = time.perf_counter()
-            deadline = now + (began + BEGIN_SHARE * request.seconds - now) / (len(names) - number)
+            now = clock()
+            deadline = now + (BEGIN_SHARE * request.seconds - now) / (len(names) - number)
             spread = not plan_shape(request.plan).serial
             limits = SampleLimits(request.elements, deadline, spread=spread, runs=request.runs / len(names))
-            found.append(_order_stretch(copies[one], request, limits))
+            found.append(_order_stretch(copies[one], request, limits, clock))
         in_rows = [one.in_rows for one in found]
         found = [replace(one, in_rows=NOTHING_IN_ROWS) for one in found]
         if not any(one.adopted.changed or one.taken_over.pushed for one in found) and not any(r.ops for r in in_rows):
             return [with_maps_judged(one, rows) for one, rows in zip(found, in_rows, strict=True)]
-        until = began + BEGIN_SHARE * request.seconds
-        seconds = whole_seconds(private_copy(request.plan), request.engine, request.seed, until)
+        until = BEGIN_SHARE * request.seconds
+        seconds = whole_seconds(private_copy(request.plan), request.engine, request.seed, until, clock)
     found = weighed(request.plan, found, seconds)
     return [with_maps_judged(one, rows) for one, rows in zip(found, in_rows, strict=True)]
 
@@ -151,11 +154,14 @@ def order_for_job(request: OrderRequest) -> Ordering:
         )
 
 
-def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits) -> StretchOrder:
-    now = time.perf_counter()
+def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits, clock: LookClock) -> StretchOrder:
+    now = clock()
     half, late = (now + share * (limits.deadline - now) for share in (PROFILE_SHARE, LATE_SHARE))
     first = replace(limits, deadline=late, enough=min(half, now + ENOUGH_S), scarce=half)
-    sampled = sample_stretch(stretch, request.engine, request.seed, first, skip_bad=request.skip_bad)
+    aside = MOST_ASIDE if stretch.movable > 1 and request.mode in COMPARING else 0
+    sampled = sample_stretch(
+        stretch, request.engine, request.seed, first, clock=clock, skip_bad=request.skip_bad, aside=aside
+    )
     sampled.limits = replace(limits, deadline=min(limits.deadline, sampled.allowed_until))
     return _order_sampled(stretch, sampled, request)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed
 from pecan_ray.autoorder.speed import SpeedComparison
+from pecan_ray.autoorder.stopwatch import WALL_PER_CPU, LookClock
 from pecan_ray.autoorder.trial import Trial, make_trial, trial_error
 from pecan_ray.autoorder.whole import WORTH
 from pecan_ray.engines.counting import OpCount
@@ -45,7 +45,7 @@ def reorder_after_epoch(
         new = new_order(stretch, counts)
         if new is not None:
             asked = (replace(request, plan=ordering.before, mode=new.mode), stretch.names, adopted.order, new.order)
-            found = call_in_subprocess(_tried, *asked, engine=request.engine, seconds=request.seconds)
+            found = call_in_subprocess(_tried, *asked, engine=request.engine, seconds=WALL_PER_CPU * request.seconds)
             if refused := found.refused or _not_worth_it(stretch, found.measured):
                 logger.info("the order stays, though the first epoch shows that %s: %s", new.reason, refused)
             else:
@@ -94,9 +94,10 @@ def _tried(request: OrderRequest, names: OpOrder, present: OpOrder, order: OpOrd
     load_engine(request.engine)
     (copy,) = (one for one in stretches(private_copy(request.plan)) if one.names == names)
     spread = not plan_shape(request.plan).serial
-    limits = SampleLimits(request.elements, time.perf_counter() + request.seconds, spread=spread, later=True)
+    clock = LookClock()
+    limits = SampleLimits(request.elements, request.seconds, spread=spread, later=True)
     with undisturbed(request.plan):
-        sampled = sample_stretch(copy, request.engine, request.seed, limits, skip_bad=request.skip_bad)
+        sampled = sample_stretch(copy, request.engine, request.seed, limits, clock=clock, skip_bad=request.skip_bad)
         try:
             return _try_order(make_trial(sampled, request), request, present, order)
         except KeyboardInterrupt:

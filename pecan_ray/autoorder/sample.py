@@ -48,8 +48,6 @@ READ_SHARE = 1 / 3
 """Share of the time that reading the elements may take."""
 FEW = 48
 """So many elements are enough where the operators are slow."""
-MOST_ASIDE = 12
-"""So many elements are set aside, where more than a few are left."""
 LEAST_ELEMENTS = 8
 """On fewer elements no time can be measured."""
 ALWAYS_WATCHED = 2
@@ -202,6 +200,8 @@ class Sampled:
     """Where each stood among those that were read."""
     results: list[int] = field(default_factory=list)
     """What became of each: the number of elements that came out."""
+    most_aside: int = 0
+    """So many elements are set aside, where more than a few are left."""
     aside: list[Token] = field(default_factory=list)
     """Elements on which the user's order has not run."""
     tallies: dict[str, OpTally] = field(default_factory=dict)
@@ -273,7 +273,7 @@ class Sampled:
     def run_all(self, skip_bad: bool) -> None:
         """Run the elements that are held in the user's order; keep those that come through."""
         tokens, self.held = self.held, []
-        count = max(0, min(MOST_ASIDE, len(tokens) - FEW))
+        count = max(0, min(self.most_aside, len(tokens) - FEW))
         tokens, self.aside = tokens[: len(tokens) - count], tokens[len(tokens) - count :]
         self.began, bad = self.clock(), 0
         with contextlib.closing(self._runs(tokens)) as runs:
@@ -409,17 +409,18 @@ def sample_stretch(
     *,
     clock: SampleClock = time.perf_counter,
     skip_bad: bool = False,
+    aside: int = 0,
 ) -> Sampled:
     """Read the elements that enter a stretch and run them through its operators in the user's order.
 
-    Some of the elements are set aside, so that another order can be run where the user's has not run.  Raises
-    `ElementError` for an element that an operator cannot take, unless `skip_bad`.
+    So many are set `aside`, where more than a few are left: another order can be run where the user's has not run.
+    Raises `ElementError` for an element that an operator cannot take, unless `skip_bad`.
     """
     now = clock()
     until = now + (limits.deadline - now) * READ_SHARE
     runner = make_runner(stretch, engine, seed, replace(limits, deadline=until), clock)
     tallies = {op.name: OpTally(op) for op in stretch.ops}
-    sampled = Sampled(stretch, runner, limits, clock, tallies=tallies, looked_from=now)
+    sampled = Sampled(stretch, runner, limits, clock, tallies=tallies, looked_from=now, most_aside=aside)
     with patience_at_most(max(until - now, 0.0)):  # the job waits out an outage, and says so
         sampled.read(until)
     if not sampled.held:

@@ -37,8 +37,8 @@ class OrderSearch:
 
         What decoders take over in the user's order is looked for first: another order has to be faster than that.
         """
-        proposed = self._policy()
         users = self._trial.measure_taken_over(self._user)
+        proposed = self._policy()
         adopted, measured = self._search(proposed)
         changed = adopted is not None
         taken_over = self._trial.taken_over(adopted.order) if adopted is not None else users

@@ -7,14 +7,13 @@ fast.  The whole is timed by itself: some elements are read and run through ever
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, StretchOrder
 from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.in_rows import RULE, InRows
-from pecan_ray.autoorder.stopwatch import ProcessStopwatch, Stopwatch
+from pecan_ray.autoorder.stopwatch import LookClock, ProcessStopwatch, Stopwatch
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.positions import UndeliveredPositions
@@ -43,14 +42,14 @@ NOT_RUN = (
 )
 
 
-def whole_seconds(plan: Plan, engine: EngineName, seed: int, until: float) -> float | None:
+def whole_seconds(plan: Plan, engine: EngineName, seed: int, until: float, clock: LookClock) -> float | None:
     """Return the seconds that a plan takes for an element of its sources; None where there is no time to tell."""
-    plan, now = without_buffers(plan), time.perf_counter()
+    plan, now = without_buffers(plan), clock()
     options = EngineOptions(seed=seed, order="strict", on_error="skip")
     if ENGINES[engine].framework is not None:
-        sources = [_first(source, until) for source in plan.sources()]
+        sources = [_first(source, until, clock) for source in plan.sources()]
         return _graph_seconds(plan, engine, sources, options) if now + BUILT_S < until else None
-    sources = [_first(source, min(until, now + LONGEST_S)) for source in plan.sources()]
+    sources = [_first(source, min(until, now + LONGEST_S), clock) for source in plan.sources()]
     leases = AllLeases(sources, epoch=0, repetitions=1)
     stream = ItemStream(plan, sources, options, leases, UndeliveredPositions(), pool=None, call=complete_call)
     items, stopwatch, seconds = stream.items(), Stopwatch(), 0.0
@@ -64,8 +63,8 @@ def whole_seconds(plan: Plan, engine: EngineName, seed: int, until: float) -> fl
     return seconds / elements if elements else None
 
 
-def _first(source: Source, until: float) -> Bounded:
-    return Bounded(source, ELEMENTS, until, time.perf_counter, exactly=True)
+def _first(source: Source, until: float, clock: LookClock) -> Bounded:
+    return Bounded(source, ELEMENTS, until, clock, exactly=True)
 
 
 def _graph_seconds(plan: Plan, engine: EngineName, sources: Sequence[Bounded], options: EngineOptions) -> float | None:

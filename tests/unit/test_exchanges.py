@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from pecan_ray.autoorder.exchange_check import ExchangeCheck, ExchangedPair
 from pecan_ray.autoorder.op_facts import facts_of
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.sample import Sampled, sample_stretch
+from pecan_ray.autoorder.thumbnail import thumbnail
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import stretches
 from tests.unit.sampled_orders import half, images, tone
@@ -190,3 +192,12 @@ def test_highlights_that_were_clipped_do_not_come_back() -> None:
 
     found = sampled(images().map(lift, on="image").map(dim, on="image"))
     assert not ExchangeCheck(found, exactly=False).may(("lift", "dim"))
+
+
+def test_the_most_different_element_is_shown() -> None:
+    found = measured(images().map(gamma, on="image").map(half, on="image"))
+    assert all(one.startswith("data:image/png;base64,") for one in found.pictures)
+    encoded = [np.frombuffer(base64.b64decode(one.partition(",")[2]), np.uint8) for one in found.pictures]
+    decoded: list[Any] = [cv2.imdecode(one, cv2.IMREAD_COLOR) for one in encoded]
+    assert decoded[0].shape == decoded[1].shape == (128, 128, 3) and found.values[0] in found.told()
+    assert thumbnail(np.zeros((3, 400, 300), np.float32)) and not thumbnail(np.zeros(7))

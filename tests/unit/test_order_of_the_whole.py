@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import tensorflow as tf
 
 import pecan_ray as pecan
 from pecan_ray.autoorder.adopted import StretchOrder
+from pecan_ray.autoorder.stopwatch import LookClock
 from pecan_ray.autoorder.whole import BUILT_S, NOT_RUN, whole_seconds
 from tests.unit.sampled_orders import order
 
@@ -66,14 +66,14 @@ def test_what_lies_behind_a_stretch_of_a_graph_counts() -> None:
 
 def test_the_whole_of_a_graph_takes_what_its_parts_take() -> None:
     brief, long = (
-        whole_seconds(graph(behind=behind).plan, "tensorflow", 0, time.perf_counter() + 60) for behind in (False, True)
+        whole_seconds(graph(behind=behind).plan, "tensorflow", 0, 60.0, LookClock()) for behind in (False, True)
     )
     assert brief is not None and long is not None and 0 < 3 * brief < long
 
 
 def test_a_graph_for_which_there_is_no_time_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pecan_ray.autoorder.whole._graph_seconds", lambda *_: pytest.fail("it is built"))
-    assert whole_seconds(graph(behind=False).plan, "tensorflow", 0, time.perf_counter() + BUILT_S / 2) is None
+    assert whole_seconds(graph(behind=False).plan, "tensorflow", 0, BUILT_S / 2, LookClock()) is None
     monkeypatch.undo()
     monkeypatch.setattr("pecan_ray.autoorder.order.whole_seconds", lambda *_: None)
     assert NOT_RUN in found_as(graph(behind=False), changed=True).notes, "explain() says of what a gain is"

@@ -237,6 +237,7 @@ def test_nothing_is_taken_over_where_nothing_was_sampled() -> None:
 
 def test_nothing_is_taken_over_without_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pecan_ray.autoorder.trial.TAKEN_OVER_S", -1.0)
+    monkeypatch.setattr("pecan_ray.autoorder.trial.RUNS_OF_LEAST", -1)
     found = looked_at(photographs("python", images.Resize(64, 64)))
     assert found.decoders == () and "there was no time to run it" in refusals(found)
 
