@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
@@ -17,6 +18,7 @@ from pecan_ray.autoorder.explain import as_json
 from pecan_ray.autoorder.in_rows import RowsAtOnce
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
 from pecan_ray.autoorder.keeping import Kept, Promise, with_kept_points
+from pecan_ray.autoorder.kept_check import other_values
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, usual_folder
 from pecan_ray.autoorder.order import may_run_apart, order_for_job, order_plan
 from pecan_ray.autoorder.order_key import order_key
@@ -293,8 +295,12 @@ class JobOrder:
 
     def _ordering(self, *, skip_bad: bool, job: JobSize | None, here: bool) -> Ordering:
         """Return the order to run; one that was found stays, for this pipeline and later ones."""
-        known = self._pinned() or self._known(skip_bad=skip_bad)
+        pinned = self._pinned()
+        known = pinned or self._known(skip_bad=skip_bad)
         if known is not None:
+            if pinned is None and known.changed and not here and runs_allowed(self._plan, job) >= LEAST_RUNS:
+                check = functools.partial(self._check_again, known, skip_bad)
+                threading.Thread(target=check, name="pecan-reorder", daemon=True).start()
             return known
         found = order_for_job(self._request(skip_bad=skip_bad, job=self._bound(job), here=here))
         if found.failed or not found.final:
@@ -389,6 +395,18 @@ class JobOrder:
             return Replanned(rewritten(plan, self._engine, decoders)[0], orders_in(plan), said, decoders)
 
         return look
+
+    def _check_again(self, kept: Ordering, skip_bad: bool) -> None:
+        """Compare a few elements under a kept order again, beside the job; later jobs do without it if they differ."""
+        try:
+            refused = other_values(self._request(skip_bad=skip_bad), orders_in(kept.plan))
+        except Exception as error:  # whatever a user's function, a source or the process can raise
+            logger.info("%s: the order that is kept was not compared again: %s", self._name, told(error))
+            return
+        if refused:
+            why = f"results of the order that was kept are others than those of the order as it is written: {refused}"
+            logger.warning("%s: %s", self._name, why)
+            self._reverted(skip_bad, why)
 
     def _reverted(self, skip_bad: bool, why: str) -> None:
         """Keep the order as it is written from now on."""

@@ -1,0 +1,50 @@
+"""Orders that were kept are compared again on a few elements of later jobs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.autoorder.kept_check import other_values
+from pecan_ray.autoorder.order_request import OrderRequest
+
+COUNT = 40
+
+
+def dim(image: Any) -> Any:
+    return (image // 2).astype(np.uint8)
+
+
+def threshold(image: Any) -> Any:
+    """Every value over 100 becomes white: before or behind `dim` is not the same, where there are any."""
+    return np.where(image > 100, np.uint8(255), image)
+
+
+def pipeline(folder: Path, largest: int) -> pecan.PecanPipeline:
+    images = np.random.default_rng(0).integers(0, largest, (COUNT, 32, 32, 3), np.uint8)
+    config = pecan.Config(order_folder=folder, sample_seconds=30.0)
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=images), name="kept", config=config)
+    return pipe.map(dim, on="image").map(threshold, on="image").batch(4)
+
+
+@pytest.mark.parametrize(("largest", "refused"), [(90, False), (250, True)])
+def test_results_that_are_others_by_now_are_seen(tmp_path: Path, largest: int, refused: bool) -> None:
+    pipe = pipeline(tmp_path, largest)
+    found = other_values(OrderRequest(pipe.plan), [("threshold", "dim")])
+    assert bool(found) == refused and ("column 'image'" in found) == refused
+
+
+def test_later_jobs_go_back_to_the_users_order(tmp_path: Path) -> None:
+    pipe = pipeline(tmp_path, 250)
+    file = tmp_path / f"{pipe._order._key}.json"
+    file.write_text(json.dumps({"format": 1, "orders": [["threshold", "dim"]], "mode": "safe"}))
+    kept = pipe._order._known(skip_bad=False)
+    assert kept is not None and kept.changed
+    pipe._order._check_again(kept, False)
+    written = json.loads(file.read_text())
+    assert written["orders"] == [["dim", "threshold"]] and "results of the order that was kept" in written["why"]
