@@ -35,13 +35,6 @@ def test_missing_data() -> None:
         list(pecan.PecanPipeline(pecan.sources.ImageFolder("/nowhere")).batch(2).iter_batches())
 
 
-def test_a_truncated_record_is_named_with_its_place(tmp_path: Path) -> None:
-    path = tmp_path / "data.tfrecord"
-    path.write_bytes(b"".join(framed(b"%d" % number * 100) for number in range(50))[:-10])
-    with pytest.raises(errors.CorruptSourceError, match=r"element 49 of .*data\.tfrecord is broken at byte"):
-        list(pecan.PecanPipeline(pecan.sources.TFRecords(path)).batch(4).iter_batches())
-
-
 def test_the_file_of_two_bad_elements_is_complete_and_replayed_without_running_code(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(

@@ -23,6 +23,7 @@ def torn(folder: Path) -> pecan.PecanPipeline:
     return pecan.PecanPipeline(pecan.sources.TFRecords(folder), name="torn")
 
 
+@pytest.mark.slow
 def test_5_000_of_55_000_elements_end_the_job(tmp_path: Path) -> None:
     pipe = torn(tmp_path).batch(100)
     with pytest.raises(ErrorBudgetError, match=r"About \d+ elements are left out, estimated by its \d+ bytes") as over:

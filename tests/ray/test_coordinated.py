@@ -19,6 +19,7 @@ import ray
 import pecan_ray as pecan
 from examples import coordinated_reads
 from pecan_ray.errors import PecanError
+from pecan_ray.job import registering
 from tests.long_form import some_later
 from tests.ray.waiting import until
 from tests.ray.workers import kill, living_worker, lose
@@ -191,8 +192,9 @@ DISAGREE = (
 """Boundaries, ranks and whether reads are coordinated of who comes as rank 1, and what it is told."""
 
 
-def test_ranks_that_disagree_are_told_in_what() -> None:
-    """Each tries for some seconds, since a job that was left behind would end meanwhile: they try side by side."""
+def test_ranks_that_disagree_are_told_in_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tries for some seconds, since a job that was left behind would end meanwhile: here for one, side by side."""
+    monkeypatch.setattr(registering, "_patience_s", lambda error: 1.0)
     job, workers = f"disagree-{os.urandom(3).hex()}", pecan.Workers(local=1)
 
     def come(boundaries: list[int], ranks: int, coordinated: bool, said: str) -> None:

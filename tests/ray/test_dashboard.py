@@ -103,20 +103,21 @@ def test_the_list_shows_live_jobs(page: str, jobs: tuple[str, str]) -> None:
 
 
 def test_a_jobs_page_shows_what_its_controller_knows(page: str, jobs: tuple[str, str]) -> None:
-    def plots() -> set[str]:
-        return {
-            one["data-plot"] for one in Reader(read(job_address(page, "watched"))[1]).all("svg") if "data-plot" in one
-        }
+    wanted = {"rate", "running", "queue", "cost"}
 
-    # A line has two points, of windows that have ended.
-    until(lambda: plots() >= {"rate", "running", "queue", "cost"}, lambda: f"there are only {plots()}")
+    def is_whole() -> bool:
+        """Tell whether two windows have ended, which a line takes, and a bad element was told of."""
+        seen = Reader(read(job_address(page, "watched"))[1])
+        plots = {one["data-plot"] for one in seen.all("svg") if "data-plot" in one}
+        return wanted <= plots and "ValueError: <b>seven</b>" in "".join(seen.text)
+
+    until(is_whole, "the page lacks a plot or the bad element")
     view = read_view("watched")
     assert view is not None and view.explained and view.facts.timeline
     status, text, _ = read(job_address(page, "watched"))
     found = Reader(text)
     assert status == 200 and found.complaints() == []
     shown = "".join(found.text)
-    assert "ValueError: <b>seven</b>" in shown
     assert "pecan:watched:local-0" in shown and "check" in shown and "AutoOrder" in shown
     assert view.facts.timeline[0].decision.reason in shown
     assert "pecan job watched:" in shown and os.uname().nodename in shown

@@ -62,7 +62,9 @@ def begin(address: str, folder: Path) -> subprocess.Popen[str]:
     return trainer
 
 
-@pytest.mark.parametrize("ending", some_later([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGTERM))
+@pytest.mark.parametrize(
+    "ending", some_later([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGINT, signal.SIGTERM)
+)
 def test_a_trainer_that_is_stopped_leaves_nothing(three_nodes: Any, tmp_path: Path, ending: signal.Signals) -> None:
     before = temporary_files()
     trainer = begin(three_nodes.address, tmp_path)

@@ -117,6 +117,7 @@ def test_a_killed_trainer_is_named_to_the_other_one(trainers: Trainers, killed: 
     until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
 
 
+@pytest.mark.slow
 def test_killed_trainers_leave_nothing_and_new_ones_begin_at_once(trainers: Trainers) -> None:
     both = [trainers.start(rank) for rank in range(2)]
     for trainer in both:

@@ -145,7 +145,7 @@ def failing(kind: type[BaseException], lines: Path, engine: EngineName) -> pecan
 
 
 @pytest.mark.parametrize("engine", ["python", pytest.param("tensorflow", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", some_later([*ENDING, SilentError, LockedError], *ENDING[1:], SilentError))
+@pytest.mark.parametrize("kind", some_later([*ENDING, SilentError, LockedError], *ENDING[1:], SilentError, LockedError))
 def test_whatever_a_function_raises_is_an_error_by_name(
     kind: type[BaseException], engine: EngineName, lines: Path
 ) -> None:

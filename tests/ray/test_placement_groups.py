@@ -92,6 +92,7 @@ def page(tmp_path: Path) -> str:
     return str(code).replace("tune_config=", there, 1)
 
 
+@pytest.mark.slow
 def test_trials_share_a_pipeline_as_the_page_says(tmp_path: Path) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(page(tmp_path), names)

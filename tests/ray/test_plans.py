@@ -140,6 +140,7 @@ def beside(row: Any) -> Any:
     return {**row, "wide": np.zeros(1 << 14)}
 
 
+@pytest.mark.slow
 def test_packed_rows_survive_their_worker_and_go_on_from_a_state() -> None:
     pipe = numbers(150).map(document, on="i").pack(64, on="i", among=50).map(beside).batch(4)
     tokens: Counter[int] = Counter()
