@@ -262,3 +262,14 @@ def test_rows_without_content_go_through_a_graph(rows: list[list[float]]) -> Non
     pipe = pecan.PecanPipeline(source, name="hollow", engine="tensorflow")
     found = [batch["x"].tolist() for batch in pipe.iter_batches(debug=True)]
     assert found == rows
+
+
+def test_columns_of_a_batch_that_come_apart_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    def apart(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"whole": batch["i"], "cut": batch["i"][:2]}
+
+    pipe = numbers(8).batch(4).map(apart, name="cut in a graph")
+    assert [len(produced.columns["cut"]) for produced in run(pipe)] == [2, 2]
+    assert [text[:70] for text in caplog.messages] == [
+        "cut in a graph: it returned column 'cut' with 2 rows, and 'whole' with the 4"[:70]
+    ]

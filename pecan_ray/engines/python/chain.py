@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
+from pecan_ray.engines.batch_rows import RowsMissingError, check_rows
 from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.forks import forks
@@ -19,7 +20,6 @@ from pecan_ray.engines.items import Item, copied, has_rows, leading
 from pecan_ray.engines.nesting import NestedValueError
 from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
 from pecan_ray.engines.positions import UndeliveredPositions, elements_in
-from pecan_ray.engines.python.batch_rows import RowsMissingError, check_rows
 from pecan_ray.engines.python.calling_again import call_again, may_call_again
 from pecan_ray.engines.python.complete_calls import Call, complete_call
 from pecan_ray.engines.python.pieces import Piece, divided, output_of

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from pecan_ray.engines.batch_rows import check_rows
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.engines.own_results import NOTHING
 from pecan_ray.engines.positions import Part, UndeliveredPositions, merge, whole_parts
 from pecan_ray.engines.reading import reading_of, reading_stages
 from pecan_ray.engines.reruns import Reruns
@@ -40,7 +42,7 @@ from pecan_ray.engines.under_way import Recognize, Sighting, StackWatch
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import ElementError, OpError, OrderError, PlanError
 from pecan_ray.plan.operators import BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Plan, wants_rng
-from pecan_ray.plan.shape import element_ops_from, last_batching, plan_shape
+from pecan_ray.plan.shape import element_ops_from, last_batching, name_of_last, plan_shape
 from pecan_ray.plan.splits import AtWork, Source, Split
 from pecan_ray.sampling.randomness import split_orders
 from pecan_ray.sources.tf_data import TfDataSource
@@ -126,6 +128,9 @@ class TensorFlowEngine:
         self._serial = plan_shape(plan).serial
         last = last_batching(plan)
         self._batched = last is not None
+        behind = plan.ops[plan.ops.index(last) + 1 :] if last is not None else ()
+        self._changes = name_of_last(behind) if any(isinstance(op, ElementOp) for op in behind) else ""
+        """The last function on batches, if there is one."""
         self._drops_nothing = not isinstance(plan.head, Join) and not any(
             isinstance(op, BatchingOp) and op.drop_remainder and op is not last for op in plan.ops
         )
@@ -242,6 +247,8 @@ class TensorFlowEngine:
         # What becomes of a partial batch is not known yet: it carries nothing but itself.
         undelivered, bad = ([], []) if partial else stretch.undelivered.take()
         arrays, slot = into_slot({name: as_column(value) for name, value in columns.items()}, self._slots)
+        if self._changes:
+            check_rows(self._changes, NOTHING, arrays, rows)  # what it was given is not known here
         spans, nothing = merge(parts + undelivered), merge(undelivered)
         return Produced(arrays, spans, rows, stretch.epoch, partial, slot=slot, bad=bad, without_data=nothing)
 
