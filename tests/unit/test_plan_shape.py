@@ -49,6 +49,7 @@ def test_the_shape_of_a_plain_pipeline() -> None:
         drop_remainder=False,
         holds_back=False,
         counts=True,
+        as_listed=True,
     )
 
 
