@@ -132,8 +132,9 @@ def _meet(logs: bool) -> bool:
 
 def asks_for_token(error: BaseException | None) -> bool:
     """Tell whether a cluster has refused a connection for want of its token, by what an error came from."""
+    refusals = getattr(ray.exceptions, "AuthenticationError", ())  # Ray 2.50 has none
     while error is not None:
-        if isinstance(error, ray.exceptions.AuthenticationError) or "InvalidAuthToken" in str(error):
+        if isinstance(error, refusals) or "InvalidAuthToken" in str(error):
             return True
         error = error.__cause__ or error.__context__
     return False

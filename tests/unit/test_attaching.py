@@ -25,7 +25,8 @@ def test_a_cluster_that_asks_for_its_token_is_told_from_one_that_is_not_there() 
     refused = ConnectionError("Failed to connect to Ray cluster")
     refused.__cause__ = RuntimeError("RPC error: InvalidAuthToken: Authentication token is missing or incorrect")
     assert asks_for_token(refused)
-    assert asks_for_token(ray.exceptions.AuthenticationError("no token"))
+    unauthenticated = getattr(ray.exceptions, "AuthenticationError", None)
+    assert unauthenticated is None or asks_for_token(unauthenticated("no token"))
     assert not asks_for_token(ConnectionRefusedError(111, "Connection refused"))
 
 
