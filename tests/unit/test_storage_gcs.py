@@ -34,8 +34,9 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-def proxy(endpoint: str) -> Iterator[FlakyProxy]:
+def proxy(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyProxy]:
     """The way by which the code under test reaches the emulator."""
+    monkeypatch.setattr(retry.Backoff, "pause_s", lambda self, failures, chance: 0.01)
     with reaching_gcs(endpoint) as running:
         yield running
 

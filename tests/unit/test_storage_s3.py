@@ -48,8 +48,9 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-def proxy(endpoint: str) -> Iterator[FlakyProxy]:
+def proxy(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyProxy]:
     """The way by which the code under test reaches S3."""
+    monkeypatch.setattr(retry.Backoff, "pause_s", lambda self, failures, chance: 0.01)
     with reaching_s3(endpoint) as running:
         yield running
 
