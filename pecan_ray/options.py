@@ -305,6 +305,10 @@ class Config:
     "safe": also rewrites of operators that it knows (one warp, decoding less), within documented bounds, and exchanges
     that change results by a small share of what the exchanged operators do to them; "pecan": the order of Pecan's
     Algorithm 2, by data volume alone, and values may change; "off": nothing."""
+    reorder_exchanges: bool = True
+    """False: no two operators are exchanged; `map(keep_position=True)` keeps single ones where they are."""
+    reorder_rewrites: bool = True
+    """False: no operator is rewritten, whatever AutoOrder knows of it."""
     report_folder: str | os.PathLike[str] | None = None
     """Folder where the report of a job is left at its end, which `pecan report` and the dashboard read; None:
     ``pecan_ray/jobs`` in the user's cache folder; "": nowhere."""

@@ -118,7 +118,7 @@ class JobOrder:
     def _key(self) -> str:
         sources = list(self._plan.sources())
         return order_key(
-            (*self.parts, *_decoding(self._plan, self._engine)),
+            (*self.parts, *_decoding(self._plan, self._engine), ("switches", _switches(self._config))),
             sources,
             self._engine,
             self._mode,
@@ -253,7 +253,13 @@ class JobOrder:
         as_sampled = _on_elements(plan) == _on_elements(ordered)
         keeps = self._kept(plan, ordering if as_sampled else None, job)
         place = can_keep_copies(ordered, self._plan)
-        if place is None or self._mode != "safe" or keeps.promise is None or self._pinned() is not None:
+        if (
+            place is None
+            or self._mode != "safe"
+            or not self._config.reorder_rewrites
+            or keeps.promise is None
+            or self._pinned() is not None
+        ):
             return keeps
         found = []
         for one in kinds(place):
@@ -437,6 +443,10 @@ PLACE = "this order: "
 
 def _without_places(notes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(note for note in notes if not note.startswith(PLACE))
+
+
+def _switches(config: Config) -> str:
+    return f"exchanges={config.reorder_exchanges} rewrites={config.reorder_rewrites}"
 
 
 def _spelled(orders: OpOrders) -> str:

@@ -198,10 +198,10 @@ def _try_orders(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> St
         return StretchOrder(sample, user, user, notes=(note,))
     trial = make_trial(sampled, request)
     ops = {op.name: op for op in stretch.ops}
-    maps = maps_from_source(request.plan) if request.engine == "python" else ()
+    maps = maps_from_source(request.plan) if request.engine == "python" and request.rewrites else ()
     copies = [op for one in maps if isinstance(op := ops.get(one.name), Map)]
     in_rows = try_in_rows(sampled, copies, mode)
-    found = OrderSearch(sample, trial, mode, sampled.profile).run()
+    found = OrderSearch(sample, trial, mode if request.exchanges else "off", sampled.profile).run()
     return replace(found, in_rows=in_rows)
 
 

@@ -73,6 +73,10 @@ class OrderRequest:
     """The job that the order is for, where the look may take but a share of it."""
     apart: bool = False
     """Run the sample in a process of its own: the user's functions may do anything to theirs."""
+    exchanges: bool = True
+    """Whether operators may be exchanged,"""
+    rewrites: bool = True
+    """and rewritten."""
     runs: float = math.inf
     """The look may take so many times as long as one element takes."""
 
@@ -89,7 +93,17 @@ class OrderRequest:
         """Return what a pipeline asks under its settings."""
         elements = ELEMENTS if config.sample_elements is None else config.sample_elements
         seconds = SECONDS if config.sample_seconds is None else config.sample_seconds
-        return cls(plan, engine, mode, seed, elements, seconds, config.reorder_check)
+        return cls(
+            plan,
+            engine,
+            mode,
+            seed,
+            elements,
+            seconds,
+            config.reorder_check,
+            exchanges=config.reorder_exchanges,
+            rewrites=config.reorder_rewrites,
+        )
 
 
 def mode_under(config: Config, *, seeded: bool) -> Mode:

@@ -49,10 +49,12 @@ COMPARING: tuple[Mode, ...] = ("safe", "strict")
 class Trial:
     """Other orders on the elements of one sampled stretch."""
 
-    def __init__(self, sampled: Sampled, check: Check | None, engine: EngineName, mode: Mode) -> None:
+    def __init__(
+        self, sampled: Sampled, check: Check | None, engine: EngineName, mode: Mode, *, rewrites: bool = True
+    ) -> None:
         self._sampled, self._check = sampled, check
         self._comparing, self._strict = mode in COMPARING, mode == "strict"
-        self._decoding: EngineName | None = engine if mode in COMPARING else None
+        self._decoding: EngineName | None = engine if mode in COMPARING and rewrites else None
         """The engine whose decoders may take work over; None: none does."""
         self._ops = {op.name: op for op in sampled.stretch.ops}
         self._taken_over: dict[OpOrder, TakenOver] = {}
@@ -328,7 +330,7 @@ class Trial:
 
 def make_trial(sampled: Sampled, request: OrderRequest) -> Trial:
     """Return the trial of orders that a request asks for."""
-    return Trial(sampled, request.check, request.engine, request.mode)
+    return Trial(sampled, request.check, request.engine, request.mode, rewrites=request.rewrites)
 
 
 def trial_error(error: BaseException) -> str:

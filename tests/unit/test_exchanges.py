@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -14,6 +15,8 @@ import pecan_ray as pecan
 from pecan_ray.autoorder.exchange_check import ExchangeCheck, ExchangedPair
 from pecan_ray.autoorder.op_facts import facts_of
 from pecan_ray.autoorder.op_runner import SampleLimits
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import Sampled, sample_stretch
 from pecan_ray.autoorder.thumbnail import thumbnail
 from pecan_ray.plan.splits import Element
@@ -201,3 +204,16 @@ def test_the_most_different_element_is_shown() -> None:
     decoded: list[Any] = [cv2.imdecode(one, cv2.IMREAD_COLOR) for one in encoded]
     assert decoded[0].shape == decoded[1].shape == (128, 128, 3) and found.values[0] in found.told()
     assert thumbnail(np.zeros((3, 400, 300), np.float32)) and not thumbnail(np.zeros(7))
+
+
+def test_each_kind_of_changes_can_be_switched_off() -> None:
+    pipe = images().map(tone, on="image").map(half, on="image")
+    request = OrderRequest(pipe.plan, elements=FEW, seconds=60.0)
+    (found,) = order_plan(replace(request, exchanges=False)).stretches
+    assert not found.adopted.changed and not any("tone" in one.order for one in found.refused)
+    encoded = [{"image": bytes(cv2.imencode(".jpg", np.full((512, 512, 3), 9 * n, np.uint8))[1])} for n in range(FEW)]
+    decoding = pecan.PecanPipeline(pecan.sources.Items(encoded), config=pecan.Config(reorder_rewrites=False))
+    decoding = decoding.map(pecan.images.Decode(), on="image").map(pecan.images.Resize(64, 64), on="image")
+    asked = decoding._order._request(skip_bad=False)
+    assert not asked.rewrites and asked.exchanges
+    assert order_plan(replace(asked, elements=FEW, seconds=60.0)).decoders == ()
