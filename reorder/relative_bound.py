@@ -52,6 +52,10 @@ UNITS = 4.0
 """If an operator changes the type, or the spread by more than this factor, it changes the unit: of its effect only
 counts what no scale and no offset explain."""
 
+SHARE_OF_ELEMENT = 0.25
+"""No effect counts for more than what a block of the result shows (how far its values are from their mean), or this
+share of what the element shows: beside an inversion, a blur in the same function would be nothing."""
+
 
 @dataclass(frozen=True)
 class Moved:
@@ -125,9 +129,14 @@ def moved(
         why = "nothing is equal to it in form without one of them, so that it had to be equal"
         return Moved(math.inf, by=float(difference.mean()), why=why)
     effect = np.minimum.reduce([one if each else _by_blocks(one, np.mean) for one in effects])
+    finite = np.nan_to_num(first, nan=0.0, posinf=0.0, neginf=0.0)
+    shown = float(np.abs(finite - finite.mean()).mean())
+    if not each:
+        effect = np.minimum(effect, np.maximum(_shown_by_blocks(finite), SHARE_OF_ELEMENT * shown))
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(rounded, 0.0, np.where(effect > least, spread[0] / effect, math.inf))
     by, done = float(difference.mean()), min(float(one.mean()) for one in effects)
+    done = done if each else min(done, shown)
     return Moved(by / done if done > least else math.inf, float(shares.max()), by, done)
 
 
@@ -190,6 +199,15 @@ def _by_blocks(values: npt.NDArray[np.float64], over: Any) -> npt.NDArray[np.flo
             shape = [-1 if other == axis else 1 for other in range(values.ndim)]
             values = values / np.diff(edges).reshape(shape)
     return np.asarray(values, np.float64)
+
+
+def _shown_by_blocks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return how far the values of each block are from its mean."""
+    means = _by_blocks(values, np.mean)
+    for axis, size in enumerate(values.shape):
+        edges = np.linspace(0, size, means.shape[axis] + 1).astype(np.intp)
+        means = np.repeat(means, np.diff(edges), axis=axis)
+    return _by_blocks(np.abs(values - means), np.mean)
 
 
 def _rounding(array: Array, numbers: npt.NDArray[np.float64]) -> float:

@@ -87,6 +87,11 @@ def test_another_unit_hides_no_blur() -> None:
     assert scaled.share == pytest.approx(plain.share, rel=0.2)
 
 
+def test_an_inversion_hides_no_noise_in_the_same_function() -> None:
+    assert exchange(lambda image: noisy(255 - image), picture()).excess > 1.5
+    assert not exchange(lambda image: 255 - image, picture()).refused
+
+
 def test_a_difference_where_the_operators_do_nothing_never_passes() -> None:
     user = picture(64) // np.uint8(2)
     elsewhere = user.copy()
