@@ -62,7 +62,7 @@ DEVIATIONS = np.array([58.39, 57.12, 57.38], np.float32)
 SAMPLE_S = 30.0
 """For a look: what is found is compared, and not how soon."""
 SIZES = {"small": (375, 500), "large": (1500, 2000)}
-BY_HAND = "by hand"
+BY_HAND, WRITTEN = "by hand", "order as written"
 MODES: tuple[Mode, ...] = ("strict", "safe")
 
 
@@ -233,7 +233,7 @@ def apart_from(usual: Plan, plan: Plan, files: list[bytes], steps: Sequence[User
 def measure(files: list[bytes], steps: Sequence[UserStep], rounds: int, threads: int) -> None:
     """Let the sides take turns, and print what each did."""
     usual = pipeline(files, steps).plan
-    plans = {"user's order": usual}
+    plans = {WRITTEN: usual}
     for mode in MODES:
         ordering = order_plan(OrderRequest(usual, mode=mode, seconds=SAMPLE_S))
         plans[f'mode "{mode}"'], pushed = push_down(ordering.plan, "python", ordering.decoders)
@@ -245,11 +245,11 @@ def measure(files: list[bytes], steps: Sequence[UserStep], rounds: int, threads:
         times[BY_HAND].append(by_hand(files, steps, threads))
         for name, plan in plans.items():
             times[name].append(by_engine(plan, threads, slots))
-    base = statistics.median(times[BY_HAND])
+    base = statistics.median(times[WRITTEN])
     for name, taken in times.items():
         each = statistics.median(taken)
         apart = apart_from(usual, plans.get(name, usual), files, steps)
-        ratios = sorted(one / other for one, other in zip(times[BY_HAND], taken, strict=True))
+        ratios = sorted(one / other for one, other in zip(times[WRITTEN], taken, strict=True))
         print(
             f"  {name:18s} {1 / each:5.0f} a second of a CPU, {base / each:.2f}x "
             f"({ratios[0]:.2f} to {ratios[-1]:.2f}), mean difference {apart:.3f}",
