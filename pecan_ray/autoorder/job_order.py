@@ -38,6 +38,8 @@ from pecan_ray.sources.memory import Arrays, Items
 
 logger = logging.getLogger("pecan_ray")
 
+ASKED_FOR = 4.0
+"""Who asks for an explanation waits so many times as long as a job does, where that is needed."""
 APART = True
 """Samples run in processes of their own, unless the job runs in this one."""
 
@@ -218,7 +220,10 @@ class JobOrder:
             found = self._with_facts(found)
         elif found is None or len(found.stretches) < len(stretches(self._plan)):
             known = () if found is None else found.stretches
-            found = self._keep(order_plan(self._request(skip_bad=False, sample_all=True), known), again=again)
+            request = self._request(skip_bad=False, sample_all=True)
+            if self._config.sample_seconds is None:
+                request = replace(request, seconds=ASKED_FOR * request.seconds)
+            found = self._keep(order_plan(request, known), again=again)
             found = replace(found, notes=(*found.notes, *self._seed_matters()))
         self._found[False] = found
         return found

@@ -12,7 +12,7 @@ except ImportError:
     _THREAD = None
 
 
-WALL_PER_CPU = 3.0
+WALL_PER_CPU = 6.0
 """A look may take so many times its seconds by the wall clock: the machine has other work, or operators wait."""
 LEAST_SHARE = 0.05
 """Of a measured time that remains when the overhead of the call is taken off."""
