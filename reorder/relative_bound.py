@@ -170,7 +170,8 @@ def _effect(user: Array, u: npt.NDArray[np.float64], without: Array, least: floa
     u = np.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0)
     plain = np.abs(u - w)
     spreads = float(u.std()), float(w.std())
-    if user.dtype == without.dtype and max(spreads) <= UNITS * max(min(spreads), least):
+    upright = float(((u - u.mean()) * (w - w.mean())).mean()) >= 0.0  # a negative is another unit, too
+    if upright and user.dtype == without.dtype and max(spreads) <= UNITS * max(min(spreads), least):
         return plain
     fitted = np.abs(u - _in_units_of(u, w))
     return fitted if float(fitted.mean()) < float(plain.mean()) else plain

@@ -92,6 +92,11 @@ def test_an_inversion_hides_no_noise_in_the_same_function() -> None:
     assert not exchange(lambda image: 255 - image, picture()).refused
 
 
+def test_a_negative_hides_no_blur_and_is_harmless_by_itself() -> None:
+    assert exchange(lambda image: 255 - blurred(image), picture()).refused
+    assert not exchange(lambda image: 255 - image, picture()).refused
+
+
 def test_a_difference_where_the_operators_do_nothing_never_passes() -> None:
     user = picture(64) // np.uint8(2)
     elsewhere = user.copy()
