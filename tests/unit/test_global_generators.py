@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import subprocess
 import sys
@@ -29,7 +30,12 @@ print(sorted({"torch", "tensorflow"} & set(sys.modules)))
 def own_generators() -> Iterator[None]:
     """Leave the generators of this process as they were."""
     before, numpy_before = random.getstate(), np.random.get_state()
-    yield
+    with contextlib.ExitStack() as stack:
+        if "tensorflow" in sys.modules:  # imported by other tests
+            from pecan_ray.engines.tensorflow.own_seed import without_global_seed
+
+            stack.enter_context(without_global_seed())
+        yield
     global_generators.begin(None)
     random.setstate(before)
     np.random.set_state(numpy_before)
