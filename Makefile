@@ -1,8 +1,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+LOWER := build/lower
 
-.PHONY: demo check test test-all lint docs bench simulate-job fuzz chaos mutate
+.PHONY: demo check test test-all test-lower lint docs bench simulate-job fuzz chaos mutate
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/resnet50.py --step-time 0.05
@@ -29,6 +30,12 @@ test: lint
 # The tests that are marked as slow, and Hypothesis' properties on all of their examples, as well.
 test-all: lint
 	$(BIN)/python -m pytest -q --hypothesis-profile long
+	$(MAKE) test-lower
+
+# The first program of the README, and the tests that need neither a cluster nor TensorFlow nor torch, at the lower bounds of
+# pyproject.toml: bounds are what is tested.
+test-lower: $(LOWER)/ready
+	$(LOWER)/bin/python -m tests.lower_bounds
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -76,6 +83,13 @@ $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q -e ".[s3,gcs,serve,docs,examples,dev]" tensorflow-cpu torch==2.13.0 $(LIBRARIES)
+	touch $@
+
+# uv alone can choose the lowest versions; what our own dependencies need is the newest.
+$(LOWER)/ready: pyproject.toml
+	$(PYTHON) -m venv --clear $(LOWER)
+	$(LOWER)/bin/python -m pip install -q uv
+	$(LOWER)/bin/uv pip install -q --python $(LOWER)/bin/python --resolution lowest-direct -e ".[s3,gcs,examples,dev]"
 	touch $@
 
 # A peer that cannot be installed here is left out of the tables, and named.

@@ -233,6 +233,8 @@ def test_nanoseconds_stay(tmp_path: Path) -> None:
     pq.write_table(pa.table(arrays), tmp_path / "a.parquet", version="2.6")
     source = Parquet(str(tmp_path))
     rows = [row for split in source.splits() for row in source.read(split)]
+    if int(pa.__version__.partition(".")[0]) < 23:
+        del expected["duration map"]  # older versions of Arrow give whole numbers there
     for name, values in expected.items():
         found = [row[name] for row in rows]
         assert repr(found) == repr(values), name
