@@ -1,7 +1,7 @@
 """Which test files `make check` runs: those that need no framework, no server and no process of their own.
 
-A file says what it needs by what it imports and names, itself or by what it takes from other files of tests.  Nothing
-has to be marked, and a file that begins to need more leaves `make check` by that.
+A file says what it needs by what it imports and names, itself or by what it takes from other files of tests and
+benchmarks.  Nothing has to be marked, and a file that begins to need more leaves `make check` by that.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ CALLED = {
     "to_torch": "torch",
 }
 """What needs something, whatever it is called on."""
+OURS = ("tests.", "benchmarks.", "examples.")
+"""What files of tests import and are looked into."""
 FIXTURES = frozenset({"bucket", "gcs_endpoint", "s3_endpoint"})
 """Of tests/unit/conftest.py, which start servers."""
 
@@ -37,7 +39,7 @@ def is_quick(path: Path) -> bool:
 
 @cache
 def needs(path: Path) -> frozenset[str]:
-    """Return what a file of tests needs that takes long, itself or by files of tests that it imports."""
+    """Return what a file of tests needs that takes long, itself or by what it imports of tests, benchmarks and examples."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -49,7 +51,7 @@ def needs(path: Path) -> frozenset[str]:
         for name in names:
             found |= {name, name.partition(".")[0]} & NEEDS
             module = ROOT.joinpath(*name.split(".")).with_suffix(".py")
-            if name.startswith("tests.") and name != "tests.tiers" and module.is_file():
+            if name.startswith(OURS) and name != "tests.tiers" and module.is_file():
                 found |= needs(module)
     return frozenset(found)
 

@@ -25,7 +25,7 @@ from pecan_ray import errors
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.quarantine import quarantined
 from tests.long_form import some_later
-from tests.unit.test_sources_tfrecord import framed
+from tests.unit.sources.test_sources_tfrecord import framed
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 

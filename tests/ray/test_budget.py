@@ -8,7 +8,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import ErrorBudgetError
-from tests.unit.test_sources_tfrecord import framed
+from tests.unit.sources.test_sources_tfrecord import framed
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 

@@ -24,7 +24,7 @@ from tests.long_form import some_later
 from tests.ray.conftest import Clusters
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import Waits, half, refuses_seven
-from tests.unit.dashboard_rig import Reader
+from tests.unit.observe.dashboard_rig import Reader
 
 pytestmark = pytest.mark.timeout(900)  # Ray Serve and two jobs start, on a machine that may be busy
 pytest.importorskip("starlette", reason="Ray Serve is not installed: pip install 'ray[serve]'")

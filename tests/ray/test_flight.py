@@ -17,7 +17,7 @@ from tests.long_form import some_later
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE, Together, lose, maker
-from tests.unit.flight_rig import Wire
+from tests.unit.transport.flight_rig import Wire
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 

@@ -13,7 +13,7 @@ import pytest
 import ray
 
 from tests.ray.conftest import ROOT
-from tests.unit.test_flight_tls import make_certificates
+from tests.unit.transport.test_flight_tls import make_certificates
 
 pytestmark = [
     pytest.mark.slow,

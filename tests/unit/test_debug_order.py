@@ -15,7 +15,7 @@ from pecan_ray.options import Config, IterOptions
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Lease
 from pecan_ray.runtime.session import job_spec
-from tests.unit.engine_leases import run_engine
+from tests.unit.engines.engine_leases import run_engine
 
 SEED = 5
 

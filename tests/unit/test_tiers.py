@@ -23,7 +23,7 @@ UNIT = ROOT / "tests" / "unit"
         ("child = os.fork()", {"multiprocessing"}),
         ("data = pipe.to_torch(debug=True)", {"torch"}),
         ("def test_it(s3_endpoint: str) -> None: ...", {"http.server"}),
-        ("from tests.unit.tensorflow_rig import run", {"tensorflow"}),
+        ("from tests.unit.engines.tensorflow_rig import run", {"tensorflow"}),
         ("from tests import flaky_http", {"http.server"}),
         ("text = 'of tensorflow alone'", set()),
     ],

@@ -1,0 +1,219 @@
+"""Exchanges in modes "strict" and "safe": what is measured of them on a sample, and what is never tried."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.autoorder.exchange_check import ExchangeCheck, ExchangedPair
+from pecan_ray.autoorder.op_facts import facts_of
+from pecan_ray.autoorder.op_runner import SampleLimits
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.sample import Sampled, sample_stretch
+from pecan_ray.autoorder.thumbnail import thumbnail
+from pecan_ray.plan.splits import Element
+from pecan_ray.plan.stretches import stretches
+from tests.unit.autoorder.sampled_orders import half, images, tone
+
+FEW = 24
+
+
+def sampled(pipe: pecan.PecanPipeline) -> Sampled:
+    (stretch,) = stretches(pipe.plan)
+    return sample_stretch(stretch, pipe.engine, 0, SampleLimits(FEW))
+
+
+def judged(pipe: pecan.PecanPipeline, *, exactly: bool = False) -> str:
+    """Why the first two operators may not be exchanged; empty if they may be."""
+    found = sampled(pipe)
+    check = ExchangeCheck(found, exactly=exactly)
+    pair = found.stretch.names[:2]
+    return "" if check.may((pair[0], pair[1])) else check.refusals()[(pair[0], pair[1])]
+
+
+def measured(pipe: pecan.PecanPipeline) -> ExchangedPair:
+    found = sampled(pipe)
+    check = ExchangeCheck(found, exactly=False)
+    first, second = found.stretch.names
+    assert check.may((first, second)), check.refusals()
+    (exchange,) = check.found((second, first))
+    return exchange
+
+
+def gamma(image: Any) -> Any:
+    return np.rint(255 * (image / 255.0) ** 0.8).astype(np.uint8)
+
+
+def mirror(image: Any, rng: np.random.Generator) -> Any:
+    return np.ascontiguousarray(image[:, ::-1]) if rng.random() < 0.5 else image
+
+
+def test_little_of_what_operators_do_passes_and_is_told() -> None:
+    found = measured(images().map(gamma, on="image").map(half, on="image"))
+    assert found.elements >= 12 and found.changed and 0 < found.share <= found.worst < 0.1
+    assert found.told().startswith("'half' before 'gamma' changes ") and "the most different of" in found.told()
+    assert "split" in found.element
+
+
+def test_rounding_and_equal_results_are_told_as_such() -> None:
+    assert "rounds values elsewhere" in measured(images().map(tone, on="image").map(half, on="image")).told()
+    assert "equal" in measured(images().map(mirror, on="image").map(tone, on="image")).told()
+
+
+def blurred(image: Any) -> Any:
+    return cv2.GaussianBlur(image, (9, 9), 2.0)
+
+
+def noisy(image: Any, rng: np.random.Generator) -> Any:
+    return np.clip(image + rng.normal(0, 12, image.shape), 0, 255).astype(np.uint8)
+
+
+def square(image: Any, rng: np.random.Generator) -> Any:
+    """Blacken 24 x 24 pixels somewhere."""
+    top, left = (int(rng.integers(0, side - 24)) for side in image.shape[:2])
+    image = image.copy()
+    image[top : top + 24, left : left + 24] = 0
+    return image
+
+
+def mosaic(image: Any) -> Any:
+    height, width = image.shape[:2]
+    tiny = cv2.resize(image, (width // 8, height // 8), interpolation=cv2.INTER_AREA)
+    return cv2.resize(tiny, (width, height), interpolation=cv2.INTER_NEAREST)
+
+
+def jpeg(image: Any) -> Any:
+    return cv2.imdecode(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 15])[1], cv2.IMREAD_COLOR)
+
+
+@pytest.mark.parametrize("op", [blurred, noisy, square, mosaic, jpeg])
+def test_what_would_have_another_strength_or_place_does_not(op: Callable[..., Any]) -> None:
+    assert "it moves" in judged(images().map(op, on="image").map(half, on="image"))
+
+
+def test_strict_asks_for_equality() -> None:
+    assert "has to stay equal" in judged(images().map(gamma, on="image").map(half, on="image"), exactly=True)
+    assert not judged(images().map(mirror, on="image").map(tone, on="image"), exactly=True)
+
+
+def smooth(film: Any) -> Any:
+    frames = film.astype(np.float32)
+    return (sum(np.roll(frames, shift, 0) for shift in (-2, -1, 0, 1, 2)) / 5).astype(np.uint8)
+
+
+def every_fourth(film: Any) -> Any:
+    return film[::4].copy()
+
+
+def test_a_film_is_not_smoothed_over_four_times_as_many_frames() -> None:
+    image = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 255, (48, 64, 3), np.uint8), (7, 7), 2)
+    items = [{"film": np.stack([np.roll(image, 2 * k + n, 1) for k in range(24)])} for n in range(FEW)]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items))
+    assert "it moves" in judged(pipe.map(smooth, on="film").map(every_fourth, on="film"))
+
+
+def with_boxes(element: Element) -> Element:
+    return {**element, "boxes": np.array([[10, 20, 60, 80]], np.int32)}
+
+
+def hide(element: Element) -> Element:
+    image = element["image"].copy()
+    for left, top, right, bottom in element["boxes"]:
+        image[top:bottom, left:right] = 0
+    return {**element, "image": image}
+
+
+def test_boxes_stay_where_they_are() -> None:
+    found = sampled(images().map(with_boxes).map(hide).map(half, on="image").map(tone, on="image"))
+    check = ExchangeCheck(found, exactly=False)
+    assert not check.may(("hide", "half")) and "reads column 'boxes'" in check.refusals()[("hide", "half")]
+    assert check.may(("hide", "tone")), "it looks at each value by itself"
+    assert not check.may(("with_boxes", "hide"))
+
+
+def texts() -> pecan.PecanPipeline:
+    items = [{"text": "<p>" * (n % 5) + "word " * (30 + n)} for n in range(FEW)]
+    return pecan.PecanPipeline(pecan.sources.Items(items))
+
+
+def without_tags(text: str) -> str:
+    return text.replace("<p>", "")
+
+
+def lower(text: str) -> str:
+    return text.upper()
+
+
+def cut(text: str) -> str:
+    return text[:100]
+
+
+def test_characters_are_not_taken_away_behind_a_cut() -> None:
+    assert "by what they are" in judged(texts().map(without_tags, on="text").map(cut, on="text"))
+    assert not judged(texts().map(lower, on="text").map(cut, on="text"))
+
+
+def test_a_filter_is_given_what_it_was_given() -> None:
+    def dark(image: Any) -> bool:
+        return bool(image.mean() < 250)
+
+    pipe = images().map(tone, on="image").filter(dark, on="image")
+    assert "'dark' decides by column 'image'" in judged(pipe)
+    assert not judged(images().map(tone, on="image").filter(lambda number: number % 2 == 0, on="number", name="even"))
+
+
+def test_what_changes_few_elements_shows_too_little() -> None:
+    def seldom(element: Element) -> Element:
+        return {**element, "image": gamma(element["image"]) if element["number"] == 0 else element["image"]}
+
+    assert "only 1 of" in judged(images().map(seldom).map(half, on="image"))
+
+
+def test_operators_are_known_by_what_they_do_with_values_at_other_places() -> None:
+    pipe = images()
+    for op in (tone, blurred, mirror, half):
+        pipe = pipe.map(op, on="image")
+    facts = facts_of(sampled(pipe))
+    assert [name for name, one in facts.items() if one.pointwise] == ["tone"]
+    assert facts["half"].resizes == {"image": {0, 1}} and not facts["half"].removes
+
+
+def test_highlights_that_were_clipped_do_not_come_back() -> None:
+    def lift(image: Any) -> Any:
+        return np.clip(image * np.float32(1.5), 0, 255).astype(np.uint8)
+
+    def dim(image: Any) -> Any:
+        return (image * np.float32(0.6)).astype(np.uint8)
+
+    found = sampled(images().map(lift, on="image").map(dim, on="image"))
+    assert not ExchangeCheck(found, exactly=False).may(("lift", "dim"))
+
+
+def test_the_most_different_element_is_shown() -> None:
+    found = measured(images().map(gamma, on="image").map(half, on="image"))
+    assert all(one.startswith("data:image/png;base64,") for one in found.pictures)
+    encoded = [np.frombuffer(base64.b64decode(one.partition(",")[2]), np.uint8) for one in found.pictures]
+    decoded: list[Any] = [cv2.imdecode(one, cv2.IMREAD_COLOR) for one in encoded]
+    assert decoded[0].shape == decoded[1].shape == (128, 128, 3) and found.values[0] in found.told()
+    assert thumbnail(np.zeros((3, 400, 300), np.float32)) and not thumbnail(np.zeros(7))
+
+
+def test_each_kind_of_changes_can_be_switched_off() -> None:
+    pipe = images().map(tone, on="image").map(half, on="image")
+    request = OrderRequest(pipe.plan, elements=FEW, seconds=60.0)
+    (found,) = order_plan(replace(request, exchanges=False)).stretches
+    assert not found.adopted.changed and not any("tone" in one.order for one in found.refused)
+    encoded = [{"image": bytes(cv2.imencode(".jpg", np.full((512, 512, 3), 9 * n, np.uint8))[1])} for n in range(FEW)]
+    decoding = pecan.PecanPipeline(pecan.sources.Items(encoded), config=pecan.Config(reorder_rewrites=False))
+    decoding = decoding.map(pecan.images.Decode(), on="image").map(pecan.images.Resize(64, 64), on="image")
+    asked = decoding._order._request(skip_bad=False)
+    assert not asked.rewrites and asked.exchanges
+    assert order_plan(replace(asked, elements=FEW, seconds=60.0)).decoders == ()

@@ -1,0 +1,257 @@
+"""`pipe.explain()` and `pecan explain`: the same facts as text, HTML, JSON and a chart."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import cv2
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.autoorder.explain import ExplainFormat, Explanation
+from pecan_ray.cli import find_pipeline, main
+from pecan_ray.errors import PlanError
+from pecan_ray.observe.read_program import load
+
+ROOT = Path(__file__).resolve().parents[3]
+ELEMENTS = 32
+PROGRAM = """
+import numpy as np
+import pecan_ray as pecan
+
+SOURCE = pecan.sources.Items([{"x": np.ones(40_000, np.float32)}] * 32)
+CONFIG = pecan.Config(sample_elements=32, sample_seconds=60.0)
+
+
+def work(x):
+    for _ in range(20):
+        x = np.sqrt(x * x + 1)
+    return x
+
+
+def crop(x):
+    return x[:40].copy()
+
+"""
+FUNCTION = """
+def pipeline(engine="python"):
+    pipe = pecan.PecanPipeline(SOURCE, name="mine", config=CONFIG, engine=engine)
+    return pipe.map(work, on="x").map(crop, on="x").batch(4)
+"""
+
+
+def tone(image: Any) -> Any:
+    for _ in range(6):
+        made = np.rint(image * np.float32(0.7))
+    return made.astype(image.dtype)
+
+
+def half(image: Any) -> Any:
+    return cv2.resize(image, (image.shape[1] // 2, image.shape[0] // 2))
+
+
+def pipeline(**options: Any) -> pecan.PecanPipeline:
+    noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, 128, 128, 3), np.uint8)
+    source = pecan.sources.Items([{"image": image, "name": "<a&b>"} for image in noise])
+    config = pecan.Config(sample_elements=ELEMENTS, **{"reorder": "safe", "sample_seconds": 60.0, **options})
+    return pecan.PecanPipeline(source, name="noise", config=config)
+
+
+@pytest.fixture(scope="module")
+def reordered() -> pecan.PecanPipeline:
+    """A pipeline with one move, one fixed operator and one that is refused."""
+    pipe = pipeline().map(lambda image: image.astype(np.float32), on="image", name="cast", keep_position=True)
+    return pipe.map(tone, on="image").map(half, on="image").batch(4)
+
+
+def fields(line: str) -> list[str]:
+    return line.split()
+
+
+def test_the_table_has_places_factors_bytes_times_and_reasons(reordered: pecan.PecanPipeline) -> None:
+    text = reordered.explain()
+    lines = text.splitlines()
+    assert lines[0].startswith('noise: AutoOrder (mode "safe") changed the order; sampled 32 elements in')
+    assert lines[1].strip() == "before: cast -> tone -> half -> batch"
+    assert lines[2].strip() == "now:    cast -> half -> tone -> batch"
+    assert "expected" in lines[3] and "measured" in lines[3] and "ms per element, on" in lines[3]
+    rows = {fields(line)[2]: line for line in lines if len(fields(line)) > 2 and fields(line)[0].isdigit()}
+    assert list(rows) == ["cast", "half", "tone", "batch"]
+    now, was, name, factor, into, unit, *_ = fields(rows["half"])
+    assert (now, was, name, factor, into, unit) == ("2", "3", "half", "0.25", "197", "kB")
+    assert float(fields(rows["half"])[9]) > 0
+    assert "moved: makes the data smaller (factor 0.25): runs earlier, before 'tone'" in rows["half"]
+    assert rows["cast"].endswith("fixed: keep_position=True") and " 4 " in rows["cast"]
+    assert rows["tone"].endswith("free") and rows["batch"].endswith("barrier")
+
+
+def test_an_explanation_prints_itself_and_shows_as_html(reordered: pecan.PecanPipeline) -> None:
+    found = reordered.explain()
+    assert isinstance(found, Explanation)
+    assert repr(found) == str(found) == found
+    assert found._repr_html_().startswith("<div>") and "<table>" in found._repr_html_()
+    assert found.to_json() == reordered.explain("json")
+    assert found.to_mermaid() == reordered.explain("mermaid")
+    assert found.ordering.changed
+
+
+def test_json_has_the_numbers(reordered: pecan.PecanPipeline) -> None:
+    found = json.loads(reordered.explain("json"))
+    assert (found["before"], found["after"]) == (["cast", "tone", "half", "batch"], ["cast", "half", "tone", "batch"])
+    half_facts = found["operators"][1]
+    assert (half_facts["name"], half_facts["now"], half_facts["was"], half_facts["moved"]) == ("half", 2, 3, True)
+    assert half_facts["factor"] == pytest.approx(0.25, abs=0.001) and half_facts["microseconds"] > 0
+    assert half_facts["reads"] == ["image"] and half_facts["random"] is False
+    assert half_facts["elements_in"] == half_facts["elements_out"] == ELEMENTS
+    (stretch,) = found["stretches"]
+    assert stretch["moves"][0]["from"] == 2 and stretch["moves"][0]["to"] == 1
+    assert stretch["measured_speedup"] > 1.2 and stretch["expected_speedup"] > 1.2
+    assert stretch["fixed"] == [{"name": "cast", "reason": "keep_position=True"}]
+
+
+def test_html_is_escaped_and_marks_what_moved(reordered: pecan.PecanPipeline) -> None:
+    pipe = pipeline().map(lambda image: image, on="image", name="<b>").map(half, on="image")
+    assert "&lt;b&gt;" in pipe.explain("html") and "<b>:" not in pipe.explain("html")
+    page = reordered.explain("html")
+    assert page.count("<tr") == 5 and page.count("<tr style=") == 1
+
+
+def test_the_chart_shows_both_orders(reordered: pecan.PecanPipeline) -> None:
+    chart = reordered.explain("mermaid").splitlines()
+    assert chart[0] == "flowchart LR"
+    assert [line.strip() for line in chart if "subgraph" in line] == [
+        'subgraph before["noise: before"]',
+        'subgraph now["noise: now"]',
+    ]
+    assert sum("-->" in line for line in chart) == 8 and sum(line.endswith(" moved") for line in chart) == 2
+
+
+def test_a_join_is_drawn_as_one() -> None:
+    pipe = pipeline().map(half, on="image").concat(pipeline().map(half, on="image")).batch(2)
+    chart = pipe.explain("mermaid")
+    assert 'before5["concat"]' in chart and "before2 --> before5" in chart and "before4 --> before5" in chart
+    assert "now" not in chart
+
+
+def test_what_was_refused_is_told_with_its_reason() -> None:
+    def wider(image: Any) -> Any:
+        return tone(image.astype(np.float32))
+
+    def narrow(image: Any) -> Any:
+        return half(image).astype(np.uint8)
+
+    text = pipeline(reorder="pecan").map(wider, on="image").map(narrow, on="image").explain()
+    assert "left the order as it is written" in text.splitlines()[0]
+    assert "tried and not done:" in text
+    assert "narrow -> wider: the result differs in column 'image': its dtype is float32 instead of uint8" in text
+
+
+def test_operators_that_cannot_move_are_shown_too() -> None:
+    text = pipeline().map(half, on="image").batch(4).map(lambda batch: batch, name="on_batches").explain()
+    assert "0.25" in text and "on_batches" in text and "it works on batches" in text
+
+
+def test_notes_are_shown() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items([])).map(half, on="image").map(tone, on="image")
+    assert "note: there is no element to sample" in pipe.explain()
+
+
+def test_switched_off_the_operators_are_measured_and_stay() -> None:
+    text = pipeline(reorder="off").map(tone, on="image").map(half, on="image").explain()
+    assert 'AutoOrder (mode "off") left the order as it is written' in text and "0.25" in text
+
+
+def test_an_unknown_format_is_refused(reordered: pecan.PecanPipeline) -> None:
+    with pytest.raises(PlanError, match="format must be one of 'text', 'html', 'json', 'mermaid', but got 'xml'"):
+        reordered.explain(cast(ExplainFormat, "xml"))
+
+
+# --- the command -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "my_program.py"
+    path.write_text(PROGRAM + FUNCTION)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def imports_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a test import programs as a process of its own would."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_program", raising=False)
+
+
+def test_the_command_explains_what_a_function_makes(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(program)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith('mine: AutoOrder (mode "safe") changed the order') and "crop -> work" in out
+
+
+def test_the_command_takes_a_format_and_a_variable(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program.write_text(PROGRAM + 'pipe = pecan.PecanPipeline(SOURCE, name="held", config=CONFIG).map(crop, on="x")\n')
+    assert main(["explain", str(program), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pipeline"] == "held"
+
+
+def test_the_command_prefers_the_example_and_can_be_given_a_name(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = 'def example_pipeline():\n    return pecan.PecanPipeline(SOURCE, name="example").map(crop, on="x")\n'
+    program.write_text(PROGRAM + FUNCTION + example)
+    assert main(["explain", str(program)]) == 0
+    assert capsys.readouterr().out.startswith("example:")
+    assert main(["explain", str(program), "--name", "pipeline"]) == 0
+    assert capsys.readouterr().out.startswith("mine:")
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "said"),
+    [
+        ("x = 1\n", [], "has no pipeline"),
+        ("def pipeline(root):\n    ...\n", [], "has no pipeline"),
+        ("def pipeline():\n    return 3\n", [], "returned int, not a PecanPipeline"),
+        (PROGRAM + "a = pecan.PecanPipeline(SOURCE)\nb = a.batch(2)\n", [], "several pipelines: a, b"),
+        (PROGRAM + "a = pecan.PecanPipeline(SOURCE)\n", ["--name", "c"], "has no 'c'"),
+        (PROGRAM + "a = pecan.PecanPipeline(SOURCE)\n", ["--engine", "tensorflow"], "made for the python engine"),
+        ("def example_pipeline():\n    ...\n", ["--engine", "python"], "has no parameter `engine`"),
+        (PROGRAM + "a = pecan.PecanPipeline(SOURCE).map(crop, on='y')\n", [], "there is no column 'y'"),
+    ],
+)
+def test_the_command_says_what_is_missing(
+    program: Path, capsys: pytest.CaptureFixture[str], text: str, arguments: list[str], said: str
+) -> None:
+    program.write_text(text)
+    assert main(["explain", str(program), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_command_names_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "nowhere.py"]) == 2
+    assert "there is no file nowhere.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("example", ["resnet50", "simclr", "retinanet", "asr_transformer"])
+def test_the_examples_offer_a_pipeline(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # photographs are written there
+    assert find_pipeline(load(ROOT / "examples" / f"{example}.py")).name == example
+
+
+def test_the_command_runs_as_a_program(program: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pecan_ray.cli", "explain", str(program)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "now:    crop -> work -> batch" in done.stdout

@@ -1,0 +1,437 @@
+"""Orders that are kept, saved, shown and pinned."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autoorder.facts_json import from_json, to_json
+from pecan_ray.autoorder.job_order import JobOrder, Ordered
+from pecan_ray.autoorder.kept_order import MOST_HURRIED_LOOKS, KeptOrder, OrderFolder, usual_folder
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import JobSize, OrderRequest
+from pecan_ray.cli import main
+from pecan_ray.errors import PlanError, StateError
+from pecan_ray.images import Decode, Resize
+from pecan_ray.plan.operators import ElementOp
+
+ELEMENTS = 32
+
+
+def tone(image: Any) -> Any:
+    for _ in range(6):
+        made = np.rint(image * np.float32(0.7))
+    return made.astype(image.dtype)
+
+
+def half(image: Any) -> Any:
+    return cv2.resize(image, (image.shape[1] // 2, image.shape[0] // 2))
+
+
+def flip(image: Any) -> Any:
+    return image[:, ::-1].copy()
+
+
+def images(seed: int | None = None, *, side: int = 256, **options: Any) -> pecan.PecanPipeline:
+    noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, side, side, 3), np.uint8)
+    config = pecan.Config(sample_elements=ELEMENTS, **{"reorder": "safe", "sample_seconds": 60.0, **options})
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="noise", seed=seed, config=config)
+    return pipe.map(tone, on="image").map(half, on="image").batch(4)
+
+
+def as_run(pipe: pecan.PecanPipeline, *, job: JobSize | None = None) -> Ordered:
+    """What a job of a pipeline is told to run."""
+    return job_order(pipe).ordered(skip_bad=False, once=True, job=job)
+
+
+def too_little_time(request: OrderRequest) -> Ordering:
+    """A look whose time was over before any order was adopted."""
+    found = order_plan(replace(request, mode="off", sample_all=True, apart=False))
+    return replace(found, mode=request.mode, stretches=tuple(replace(one, hurried=True) for one in found.stretches))
+
+
+def job_order(pipe: pecan.PecanPipeline) -> JobOrder:
+    order: JobOrder = pipe._order
+    return order
+
+
+def names(ordered: Ordered) -> list[str]:
+    return [op.name for op in ordered.plan.ops]
+
+
+@pytest.fixture(scope="module")
+def order_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An order file in which `half` comes first."""
+    path = tmp_path_factory.mktemp("orders") / "order.json"
+    path.write_text('{"format": 1, "orders": [["half", "tone"]]}')
+    return path
+
+
+# --- kept --------------------------------------------------------------------------------------------------
+
+
+def test_an_order_is_found_once_and_run_by_all_later_jobs(cache_folder: Path) -> None:
+    first = as_run(images())
+    assert names(first) == ["half", "tone", "batch"] and "AutoOrder moved half before tone" in first.said[0]
+    (file,) = (cache_folder / "pecan_ray" / "orders").iterdir()
+    again = as_run(images())
+    assert names(again) == ["half", "tone", "batch"]
+    assert "AutoOrder runs half -> tone -> batch: it is kept in" in again.said[0] and str(file) in again.said[0]
+    # What is kept is run, whatever a look would find.
+    file.write_text(json.dumps({**json.loads(file.read_text()), "orders": [["tone", "half"]], "facts": None}))
+    assert names(as_run(images())) == ["tone", "half", "batch"]
+
+
+def test_another_pipeline_has_another_order(cache_folder: Path) -> None:
+    keys = {job_order(pipe)._key for pipe in (images(), images(reorder="strict"), images(side=64))}
+    assert len(keys) == 3
+    assert job_order(images())._key in keys, "and one that is written alike the same one"
+    longer = images().map(flip, on="image")
+    assert job_order(longer)._key not in keys
+
+
+def test_files_that_are_replaced_are_other_data(tmp_path: Path) -> None:
+    def key() -> str:
+        source = pecan.sources.TextLines(str(tmp_path))
+        return job_order(pecan.PecanPipeline(source).map(flip, on="line"))._key
+
+    (tmp_path / "a.txt").write_text("one\n")
+    before = key()
+    assert key() == before
+    (tmp_path / "a.txt").write_text("one and two\n")
+    assert key() != before
+
+
+def test_of_two_that_find_an_order_the_first_is_right(tmp_path: Path) -> None:
+    folder, first, second = OrderFolder(tmp_path / "new"), KeptOrder((("a", "b"),)), KeptOrder((("b", "a"),))
+    assert folder.load("key") is None
+    assert folder.keep("key", first) is first
+    assert folder.keep("key", second) == first == folder.load("key")
+    folder.replace("key", second)
+    assert folder.load("key") == second
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["key.json"]
+
+
+def test_what_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
+    folder, order = OrderFolder(tmp_path), KeptOrder((("a", "b"),))
+    for text in ("{", "[]", '{"format": 99}', '{"format": 1, "orders": [["a", 2]]}'):
+        folder.file("key").write_text(text)
+        assert folder.load("key") is None
+        assert folder.keep("key", order) is order
+        assert folder.load("key") == order
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert names(as_run(images(order_folder=tmp_path / "file" / "folder"))) == ["half", "tone", "batch"]
+
+
+def test_no_folder_keeps_nothing(cache_folder: Path) -> None:
+    assert names(as_run(images(order_folder=""))) == ["half", "tone", "batch"]
+    assert not (cache_folder / "pecan_ray").exists()
+
+
+def test_the_usual_folder_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert usual_folder() == tmp_path / "pecan_ray" / "orders"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert usual_folder() == tmp_path / ".cache" / "pecan_ray" / "orders"
+
+
+def test_facts_survive_the_way_through_a_file() -> None:
+    pipe = images()
+    found = job_order(pipe).explained()
+    ops = {op.name: op for op in pipe.plan.all_ops() if isinstance(op, ElementOp)}
+    assert from_json(json.loads(json.dumps(to_json(found.stretches))), ops) == found.stretches
+
+
+@pytest.mark.parametrize("written", [{"is": "os.system", "command": "true"}, {"is": "pecan_ray.errors.PecanError"}])
+def test_facts_make_nothing_but_facts(written: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="is no fact"):
+        from_json(written, {})
+
+
+def test_an_order_that_a_job_could_not_run_is_replaced_by_the_one_as_written() -> None:
+    first = as_run(images())
+    assert first.reverted is not None
+    first.reverted("half failed on an image")
+    again = as_run(images())
+    assert names(again) == ["tone", "half", "batch"] and "half failed on an image" in again.said[0]
+    assert "half failed on an image" in images().explain()
+
+
+def test_without_a_folder_the_pipeline_itself_remembers_that() -> None:
+    pipe = images(order_folder="")
+    first = as_run(pipe)
+    assert first.reverted is not None
+    first.reverted("half failed on an image")
+    assert names(as_run(pipe)) == ["tone", "half", "batch"]
+
+
+# --- shown -------------------------------------------------------------------------------------------------
+
+
+def test_a_look_that_had_too_little_time_is_repeated_by_later_jobs_but_not_for_ever(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[OrderRequest] = []
+
+    def look(request: OrderRequest) -> Ordering:
+        looks.append(request)
+        return too_little_time(request)
+
+    monkeypatch.setattr("pecan_ray.autoorder.job_order.order_for_job", look)
+    for _ in range(MOST_HURRIED_LOOKS + 2):
+        pipe = images()
+        assert names(as_run(pipe)) == names(as_run(pipe)) == ["tone", "half", "batch"]
+    assert len(looks) == MOST_HURRIED_LOOKS
+
+
+def test_a_look_with_more_time_replaces_what_one_in_a_hurry_has_left(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("pecan_ray.autoorder.job_order.order_for_job", too_little_time)
+        assert names(as_run(images())) == ["tone", "half", "batch"]
+    assert names(as_run(images())) == ["half", "tone", "batch"]
+    assert names(as_run(images())) == ["half", "tone", "batch"]
+
+
+def test_explain_shows_what_is_kept_and_where() -> None:
+    first = images().explain()
+    again = images().explain()
+    told = [line for line in again.splitlines() if not line.startswith("note: this order")]
+    assert told[: len(first.splitlines())] == first.splitlines() and not any(told[len(first.splitlines()) :])
+    assert "note: this order: it is kept in" in again and "--again" in again
+
+
+def test_explain_again_looks_again(cache_folder: Path) -> None:
+    as_run(images())
+    (file,) = (cache_folder / "pecan_ray" / "orders").iterdir()
+    written = {**json.loads(file.read_text()), "orders": [["tone", "half"]], "facts": None, "why": "by hand"}
+    file.write_text(json.dumps(written))
+    assert "left the order" in images().explain() and "by hand" in images().explain()
+    assert "changed the order" in images().explain(again=True)
+    assert json.loads(file.read_text())["orders"] == [["half", "tone"]]
+
+
+# --- pinned ------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_order_is_pinned_without_a_sample(tmp_path: Path, cache_folder: Path) -> None:
+    path = tmp_path / "order.json"
+    images().save_order(path)
+    pinned = images(order_file=path, order_folder="")
+    assert names(as_run(pinned)) == ["half", "tone", "batch"]
+    assert f"{path} pins it" in as_run(pinned).said[0] and as_run(pinned).reverted is None
+    assert "measured" in pinned.explain() and f"{path} pins it" in pinned.explain()
+
+
+def test_an_order_written_by_hand_is_shown_with_what_a_sample_says(order_file: Path) -> None:
+    text = images(order_file=order_file).explain()
+    assert "now:    half -> tone -> batch" in text and "pins it" in text and "0.25" in text
+
+
+def test_a_pinned_order_beats_a_kept_one_and_a_seed(tmp_path: Path) -> None:
+    as_run(images())
+    path = tmp_path / "order.json"
+    path.write_text('{"format": 1, "orders": [["tone", "half"]]}')
+    assert names(as_run(images(order_file=path))) == ["tone", "half", "batch"]
+    assert names(as_run(images(3, order_file=path))) == ["tone", "half", "batch"]
+
+
+@pytest.mark.parametrize(
+    ("orders", "said"),
+    [
+        ([["half", "smooth"]], "names the operator 'smooth', but the pipeline noise has none of this name"),
+        ([["half"]], "does not say where the operator 'tone' of the pipeline noise runs"),
+        ([["half", "tone", "half"]], "names the operator 'half' twice"),
+        ([["half", "tone", "late"]], "puts 'late' beside 'half', but in the pipeline noise batching"),
+        ([["half", "tone", "batch"]], "names the operator 'batch'"),
+        ("half", "orders must be a list of lists"),
+        ([["half", "tone"], []], "an order must have an operator's name at least"),
+    ],
+)
+def test_a_pinned_order_that_does_not_fit_is_refused_at_once(tmp_path: Path, orders: Any, said: str) -> None:
+    path = tmp_path / "order.json"
+    path.write_text(json.dumps({"format": 1, "orders": orders}))
+    pipe = images(order_file=path).unbatch().map(flip, on="image", name="late")
+    for call in (pipe.explain, lambda: pipe.iter_batches(debug=True)):
+        with pytest.raises(PlanError, match=said) as caught:
+            call()
+        assert str(path) in caught.value.message and "pecan explain --save" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (5, "facts must be an object"),
+        ({"notes": 5}, "facts.notes must be a list of texts, but is 5"),
+        ({"notes": ["x", 5]}, "facts.notes must be a list of texts"),
+        ({"seconds": "x"}, "facts.seconds must be a number, at least 0, but is 'x'"),
+    ],
+)
+def test_facts_that_cannot_be_told_are_refused_where_a_file_pins_them(tmp_path: Path, facts: Any, said: str) -> None:
+    path = tmp_path / "order.json"
+    path.write_text(json.dumps({"format": 1, "orders": [["half", "tone"]], "facts": facts}))
+    for call in (images(order_file=path).explain, lambda: images(order_file=path).iter_batches(debug=True)):
+        with pytest.raises(PlanError, match=f"is no order file: {said}"):
+            call()
+
+
+def test_a_file_of_brackets_is_no_order_file(tmp_path: Path) -> None:
+    path = tmp_path / "order.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(PlanError, match="is no order file"):
+        images(order_file=path).iter_batches(debug=True)
+
+
+def test_a_pinned_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(PlanError, match=r"cannot read the order file nowhere\.json"):
+        images(order_file="nowhere.json").iter_batches(debug=True)
+
+
+def test_a_pinned_order_and_none_contradict_each_other() -> None:
+    with pytest.raises(PlanError, match="leave one of them out"):
+        pecan.Config(order_file="order.json", reorder="off")
+
+
+# --- a seed that is given ----------------------------------------------------------------------------------
+
+
+def pixels(pipe: pecan.PecanPipeline) -> Any:
+    with pipe.iter_batches(debug=True) as batches:
+        return np.concatenate([batch["image"] for batch in batches])
+
+
+def test_with_a_seed_nothing_is_looked_for(cache_folder: Path) -> None:
+    written = pixels(images(reorder="off"))
+    assert not np.array_equal(pixels(images()), written), "a half is rounded before it is toned down"
+    for seed in (0, 7):
+        assert np.array_equal(pixels(images(seed)), written)
+        assert job_order(images(seed)).looks_ahead(skip_bad=False, job=None) is False
+        assert "a seed is given" in as_run(images(seed)).said[0] and "a seed is given" in images(seed).explain()
+    assert as_run(images(0, reorder="off")).said == ()
+    assert len(list((cache_folder / "pecan_ray" / "orders").iterdir())) == 1, "that of the pipeline without a seed"
+
+
+def with_a_large_one(seed: int | None, reorder: Any = "strict") -> pecan.PecanPipeline:
+    """Make a pipeline whose operators can be exchanged on every element but one behind the sample, in mode strict."""
+
+    def slow(image: Any) -> Any:
+        for _ in range(8):
+            image = np.sin(image)
+        return image + 1 if len(image) > 100 else image
+
+    def coarse(image: Any) -> Any:
+        return image[::4, ::4].copy()
+
+    rng = np.random.default_rng(0)
+    items = [{"image": rng.random((128 if n == 200 else 96, 96), np.float32)} for n in range(256)]
+    config = pecan.Config(sample_elements=ELEMENTS, sample_seconds=60.0, reorder=reorder, order_folder="")
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), seed=seed, config=config)
+    return pipe.map(slow, on="image").map(coarse, on="image")
+
+
+def of_each(pipe: pecan.PecanPipeline) -> list[Any]:
+    with pipe.iter_batches(debug=True) as batches:
+        return [element["image"] for element in batches]
+
+
+def test_with_a_seed_an_element_behind_the_sample_does_not_depend_on_what_was_measured() -> None:
+    def others(pipe: pecan.PecanPipeline) -> list[int]:
+        return [n for n, (a, b) in enumerate(zip(of_each(pipe), written, strict=True)) if not np.array_equal(a, b)]
+
+    written = of_each(with_a_large_one(None, "off"))
+    for _ in range(4):
+        if found := others(with_a_large_one(None)):
+            break
+    assert found == [200], "mode strict, whose order is equal on the sample, makes another one of it"
+    assert others(with_a_large_one(3)) == []
+
+
+def test_the_faster_order_of_a_pipeline_with_a_seed_can_be_saved_and_pinned(tmp_path: Path) -> None:
+    path = tmp_path / "order.json"
+    images(5).save_order(path)
+    assert json.loads(path.read_text())["orders"] == [["half", "tone"]]
+    assert names(as_run(images(5, order_file=path))) == ["half", "tone", "batch"]
+
+
+# --- the command -------------------------------------------------------------------------------------------
+
+
+def test_the_command_saves_an_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    program, order = tmp_path / "program_of_orders.py", tmp_path / "order.json"
+    program.write_text("from tests.unit.autoorder.test_kept_order import images\npipe = images(4)\n")
+    assert main(["explain", str(program), "--save", str(order)]) == 0
+    told = capsys.readouterr()
+    assert f'pin it by Config(order_file="{order}")' in told.err and told.out.startswith("noise:")
+    assert json.loads(order.read_text())["orders"] == [["half", "tone"]]
+    assert main(["explain", str(program), "--again"]) == 0
+
+
+# --- states -----------------------------------------------------------------------------------------------------
+
+
+def shrunk(**options: Any) -> pecan.PecanPipeline:
+    """Two operators of which AutoOrder would run the other one first."""
+    source = pecan.sources.Arrays(image=np.zeros((ELEMENTS, 64, 64, 3), np.uint8))
+    pipe = pecan.PecanPipeline(source, name="shrunk", config=pecan.Config(**options))
+    return pipe.map(tone, on="image").map(half, on="image").batch(8)
+
+
+def runs_under(pipe: pecan.PecanPipeline, order: Any, *decoders: str, cuts_elements: bool = False) -> Any:
+    """Return the order that a job runs which goes on from a state."""
+    pinned = pipe._order.pinned(order, decoders, cuts_elements=cuts_elements)
+    pinned.check()
+    return pinned.ordered(skip_bad=False, once=False, job=None, here=True)
+
+
+@pytest.mark.parametrize("order", [("tone", "half"), ("half", "tone")])
+def test_a_state_pins_its_order_whatever_is_kept_or_a_look_would_find(tmp_path: Path, order: Any) -> None:
+    pipe = shrunk(order_folder=tmp_path, sample_elements=16)
+    OrderFolder(tmp_path).replace(pipe._order._key, KeptOrder((order[::-1],)))
+    ordered = runs_under(pipe, (order,))
+    assert [op.name for op in ordered.plan.ops] == [*order, "batch"] and ordered.order == (order,)
+    assert "the state was taken under it" in ordered.said[0]
+    assert ordered.reorder_after_epoch is None and ordered.reverted is None, "and nothing is kept of it"
+
+
+def test_a_state_names_operators_that_the_decoder_has_taken_over_too(tmp_path: Path) -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items([{"image": b""}]), config=pecan.Config(order_folder=tmp_path))
+    pipe = pipe.map(Decode(), on="image", name="decode").map(Resize(8, 8), on="image", name="resize")
+    pipe = pipe.map(flip, on="image").batch(1)
+    order = (("decode", "resize", "flip"),)
+    ordered = runs_under(pipe, order, "decode")
+    assert len(ordered.plan.ops) == 3, "the decoder resizes"
+    assert (ordered.order, ordered.decoders) == (order, ("decode",))
+    without = runs_under(pipe, order)
+    assert len(without.plan.ops) == 4 and without.order == order, "it did not when the state was taken"
+
+
+def test_a_file_that_pins_another_order_is_refused_only_while_elements_are_partly_delivered(tmp_path: Path) -> None:
+    KeptOrder((("half", "tone"),)).save(tmp_path / "order.json")
+    pipe = shrunk(order_file=tmp_path / "order.json")
+    state = (("tone", "half"),)
+    assert runs_under(pipe, state).order == (("half", "tone"),), "no element is partly delivered"
+    assert runs_under(pipe, (("half", "tone"),), cuts_elements=True).order == (("half", "tone"),)
+    with pytest.raises(StateError, match=r"under the order tone -> half, .* partly.*order\.json pins half -> tone"):
+        runs_under(pipe, state, cuts_elements=True)
+
+
+def test_a_state_with_an_order_of_other_operators_is_refused() -> None:
+    with pytest.raises(StateError, match="the order tone -> flip, which this pipeline cannot have"):
+        runs_under(shrunk(), (("tone", "flip"),))

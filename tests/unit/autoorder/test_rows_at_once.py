@@ -1,0 +1,366 @@
+"""Maps that run on many elements at a time: which may, and that elements become what they become one by one."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+import cv2
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+import pecan_ray.autoorder.in_rows as in_rows_rule
+from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autoorder.explain import explain
+from pecan_ray.autoorder.in_rows import maps_from_source
+from pecan_ray.autoorder.job_order import rewritten
+from pecan_ray.autoorder.kept_order import KeptOrder, check_decoders
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.python.row_maps import RowMaps, stacked
+from pecan_ray.engines.python.rows import NotInRowsError
+from pecan_ray.errors import OpError, PlanError
+from pecan_ray.options import OnError
+from pecan_ray.plan.operators import BatchInRows, Map, Plan
+from pecan_ray.plan.splits import Element, Lease, Split
+from pecan_ray.reorder import Mode
+from tests.unit.engines.engine_leases import delivered, run_engine
+
+ROWS = 200
+Function = Callable[[Element], Element]
+
+
+def elements(count: int = ROWS, width: int = 7) -> list[Element]:
+    rng = np.random.default_rng(3)
+    return [
+        {
+            "x": rng.normal(size=width).astype(np.float32),
+            "s": np.float32(rng.normal()),
+            "n": np.int64(place),
+            "text": f"number {place}",
+        }
+        for place in range(count)
+    ]
+
+
+def in_rows(fn: Function, given: list[Element], *, exactly: bool = False) -> list[Element]:
+    columns = stacked(given)
+    assert columns is not None
+    maps = RowMaps([Map(name="fn", fn=fn)], EngineOptions(), exactly=exactly)
+    made = maps.run(columns, len(given), Item(None, [], Lease(0, Split(0)), 0))
+    return [{name: column[row] for name, column in made.items()} for row in range(len(given))]
+
+
+def assert_same(some: list[Element], others: list[Element]) -> None:
+    for one, other in zip(some, others, strict=True):
+        assert list(one) == list(other)
+        for name, value in one.items():
+            mine, its = np.asarray(value), np.asarray(other[name])
+            assert (mine.dtype, mine.shape, mine.tobytes()) == (its.dtype, its.shape, its.tobytes())
+
+
+CONSTANT = np.arange(7, dtype=np.float32)
+
+
+def number_in_place(element: Element) -> Element:
+    number = before = element["s"]
+    number += 1
+    return {**element, "s": number, "before": before}
+
+
+def by_class(element: Element) -> Element:
+    wanted = isinstance(element["x"], np.ndarray) and isinstance(element["text"], str)
+    return {**element, "x": element["x"] * 2 if wanted else element["x"]}
+
+
+ALLOWED: dict[str, Function] = {
+    "constants": lambda e: {**e, "x": (e["x"] - CONSTANT) / np.float32(2.5)},
+    "constant on the left": lambda e: {**e, "x": CONSTANT * e["x"], "s": np.float32(3) * e["s"]},
+    "clip and cast": lambda e: {**e, "x": np.clip(e["x"] * 2, 0, 1).astype(np.float16)},
+    "where": lambda e: {**e, "s": np.where(e["s"] > 0, e["s"], -e["s"])},
+    "a constant of the element's size": lambda e: {**e, "x": e["x"] + np.arange(e["x"].shape[0])},
+    "asks for the dtype": lambda e: {**e, "x": e["x"] / 255 if e["x"].dtype == np.uint8 else e["x"]},
+    "whole numbers": lambda e: {**e, "n": (e["n"] * 3 + 1) % 17 // 2},
+    "asks for classes": by_class,
+    "a number that is added to": number_in_place,
+    "columns left out, renamed, in another order": lambda e: {"y": e["s"], "text": e["text"], "x": abs(e["x"])},
+}
+
+
+@pytest.mark.parametrize("fn", ALLOWED.values(), ids=ALLOWED)
+def test_arithmetic_is_run_on_rows_with_the_results_of_one_by_one(fn: Function) -> None:
+    for count in (1, 2, 33, ROWS):
+        given = elements(count)
+        expected = [fn(dict(one)) for one in given]
+        assert_same(in_rows(fn, given, exactly=True), expected)
+        assert_same(in_rows(fn, given[::-1]), expected[::-1])
+
+
+def array_in_place(element: Element) -> Element:
+    element["x"] *= 2
+    return element
+
+
+def swallowing(element: Element) -> Element:
+    try:
+        return {**element, "x": element["x"] / element["x"].max()}
+    except Exception:  # what a user may write
+        return element
+
+
+REFUSED: dict[str, Function] = {
+    "mean": lambda e: {**e, "x": e["x"] - e["x"].mean()},
+    "mean of a single number": lambda e: {**e, "s": e["s"] - np.mean(e["s"])},
+    "max": lambda e: {**e, "x": e["x"] / np.max(e["x"])},
+    "scan": lambda e: {**e, "x": np.add.accumulate(e["x"])},
+    "turned round": lambda e: {**e, "x": e["x"][::-1]},
+    "a place": lambda e: {**e, "s": e["x"][0]},
+    "sorted": lambda e: {**e, "x": np.sort(e["x"])},
+    "sorted by Python": lambda e: {**e, "x": np.array(sorted(e["x"]), np.float32)},
+    "transposed": lambda e: {**e, "x": e["x"].T},
+    "reshaped": lambda e: {**e, "x": e["x"].reshape(-1)},
+    "a rare branch": lambda e: {**e, "s": e["s"] * 2 if e["s"] > 1e6 else e["s"]},
+    "a rare branch on a largest number": lambda e: {**e, "x": e["x"] / 255 if e["x"].max() > 100 else e["x"]},
+    "a rare text": lambda e: {**e, "s": e["s"] * 2 if e["text"] == "rare" else e["s"]},
+    "a text's length": lambda e: {**e, "n": len(e["text"])},
+    "in place": array_in_place,
+    "in place by NumPy": lambda e: {**e, "x": np.add(e["x"], 1, out=e["x"])},
+    "an error that is swallowed": swallowing,
+    "a library's function": lambda e: {**e, "x": cv2.blur(e["x"], (3, 1))},
+    "math": lambda e: {**e, "s": math.floor(e["s"])},
+    "a number of Python": lambda e: {**e, "s": float(e["s"])},
+    "an array of its own": lambda e: {**e, "x": np.asarray(e["x"], np.float64)},
+    "columns of unlike rank": lambda e: {**e, "x": e["x"] * e["s"]},
+    "a larger constant": lambda e: {**e, "x": e["x"] * np.ones((1, 7))},
+    "a column of its own": lambda e: {**e, "label": np.int64(1)},
+    "a text of a number": lambda e: {**e, "text": f"{e['s']}"},
+    "a hash": lambda e: {**e, "s": {e["s"]: e["s"]}[e["s"]]},
+    "matrices": lambda e: {**e, "s": e["x"] @ e["x"]},
+    "no element": lambda e: cast("Element", [e]),
+}
+
+
+@pytest.mark.parametrize("fn", REFUSED.values(), ids=REFUSED)
+def test_what_is_not_done_to_each_number_by_itself_is_refused(fn: Function) -> None:
+    with pytest.raises(NotInRowsError):
+        in_rows(fn, elements())
+
+
+def test_what_may_differ_in_the_last_bit_is_refused_where_results_must_be_equal() -> None:
+    inexact: list[Function] = [
+        lambda e: {**e, "s": np.exp(e["s"])},
+        lambda e: {**e, "s": e["s"] ** 2},
+        lambda e: {**e, "x": (e["x"] * 255).astype(np.uint8)},
+    ]
+    for fn in inexact:
+        in_rows(fn, elements())
+        with pytest.raises(NotInRowsError):
+            in_rows(fn, elements(), exactly=True)
+
+
+def test_columns_whose_values_are_told_by_what_they_are_are_no_rows() -> None:
+    def unless_none(element: Element) -> Element:
+        return {**element, "s": element["s"] if element["text"] is None else element["s"] * 2}
+
+    given = elements()
+    given[7]["text"] = None
+    with pytest.raises(NotInRowsError, match="NoneType"):
+        in_rows(unless_none, given)
+    given = [{"s": np.float32(1), "n": place > 3} for place in range(9)]
+    with pytest.raises(NotInRowsError, match="bool"):
+        in_rows(lambda e: {**e, "s": e["s"] * 2}, given)
+
+
+def test_unlike_elements_are_no_rows() -> None:
+    given = elements()
+    given[5]["x"] = given[5]["x"][:3]
+    assert stacked(given) is None
+    given[5]["x"] = given[5]["s"]
+    assert stacked(given) is None
+    assert stacked([{"a": np.float32(1)}, {"a": np.float64(1)}]) is None
+    assert stacked([{"a": np.float32(1)}, {"b": np.float32(1)}]) is None
+
+
+# --- AutoOrder -----------------------------------------------------------------------------------------------
+
+
+def scale(element: Element) -> Element:
+    return {**element, "x": (element["x"] - np.float32(0.5)) / np.float32(2)}
+
+
+def centre(element: Element) -> Element:
+    return {**element, "x": element["x"] - element["x"].mean()}
+
+
+def clip(element: Element) -> Element:
+    return {**element, "x": np.clip(element["x"], -1, 1)}
+
+
+def half(element: Element) -> Element:
+    return {**element, "x": element["x"].astype(np.float16)}
+
+
+def pipeline(*fns: Function, columns: bool = False) -> pecan.PecanPipeline:
+    given = elements()
+    if columns:
+        source: Any = pecan.sources.Arrays({name: np.array([one[name] for one in given]) for name in ("x", "s", "n")})
+    else:
+        source = pecan.sources.Items(given)
+    pipe = pecan.PecanPipeline(source, name="rows")
+    for fn in fns:
+        pipe = pipe.map(fn)
+    return pipe.batch(16)
+
+
+def ordered(pipe: pecan.PecanPipeline, mode: Mode = "strict") -> Ordering:
+    return order_plan(OrderRequest(pipe.plan, mode=mode, elements=100, seconds=60))
+
+
+@pytest.fixture
+def whatever_it_gains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times decide no test."""
+    for bound in ("LEAST_GAIN", "LEAST_SAVED_S", "LEAST_SHARE"):
+        monkeypatch.setattr(in_rows_rule, bound, -math.inf)
+
+
+@pytest.mark.usefixtures("whatever_it_gains")
+@pytest.mark.parametrize("columns", [False, True])
+def test_maps_of_tiny_elements_are_chosen_and_told(columns: bool) -> None:
+    found = ordered(pipeline(scale, clip, half, columns=columns))
+    assert found.decoders == ("scale+clip+half in rows exactly",)
+    assert "rule rows at once" in explain("tiny", found)
+    plan, told = rewritten(found.plan, "python", found.decoders)
+    assert isinstance(plan.ops[-1], BatchInRows) and "scale, clip, half run on many elements" in told[0]
+    assert rewritten(found.plan, "tensorflow", found.decoders)[0] == found.plan
+    kept = KeptOrder.from_json(KeptOrder.of(found, "tiny", "key").to_json())
+    again = kept.ordering(pipeline(scale, clip, half, columns=columns).plan, "strict")
+    assert again is not None and again.decoders == found.decoders and again.stretches[0].in_rows.ops
+
+
+@pytest.mark.usefixtures("whatever_it_gains")
+@pytest.mark.parametrize("fns", [(scale, centre, clip, half), (centre, clip), (scale, centre)])
+def test_a_map_that_needs_each_element_keeps_all_of_them_one_by_one(fns: tuple[Function, ...]) -> None:
+    found = ordered(pipeline(*fns))
+    assert found.decoders == ()
+    assert "centre: it uses 'mean'" in explain("tiny", found)
+
+
+@pytest.mark.usefixtures("whatever_it_gains")
+def test_functions_that_draw_or_hold_state_stay_as_they_are() -> None:
+    def drawing(element: Element) -> Element:
+        return {**element, "s": element["s"] + np.float32(np.random.random())}
+
+    def with_rng(element: Element, rng: np.random.Generator) -> Element:
+        return {**element, "s": element["s"] + np.float32(rng.random())}
+
+    def counting(element: Element, calls: list[int] = [0]) -> Element:  # noqa: B006 - the state that is meant
+        calls[0] += 1
+        return {**element, "s": element["s"] + np.float32(calls[0])}
+
+    for fn in (drawing, with_rng, counting):
+        assert not ordered(pipeline(scale, clip, fn)).decoders  # type: ignore[arg-type]  # one takes rng
+
+
+@pytest.mark.usefixtures("whatever_it_gains")
+def test_other_plans_and_modes_have_none() -> None:
+    tiny = pipeline(scale, clip, half)
+    assert not ordered(tiny, "pecan").decoders and not ordered(tiny, "off").decoders
+    behind = tiny.map(functools.partial(dict), name="behind")
+    assert not maps_from_source(behind.plan) and maps_from_source(tiny.plan)
+    source = pecan.PecanPipeline(pecan.sources.Items(elements()))
+    for before in (source.filter(bool), source.shuffle(9), source.flat_map(lambda element: [element])):
+        assert not maps_from_source(before.map(scale).map(clip).batch(16).plan)
+    unlike = pecan.PecanPipeline(pecan.sources.Items([*elements(9), {"x": np.float32(1)}]))
+    assert not maps_from_source(unlike.map(scale).map(clip).batch(4).plan), "it gives no columns"
+    large = pecan.PecanPipeline(pecan.sources.Items(elements(32, width=50_000))).map(scale).map(clip).batch(4)
+    assert not ordered(large).decoders
+
+
+def test_an_order_file_may_name_them_and_is_refused_for_others() -> None:
+    pipe = pipeline(scale, clip, half)
+    for names in ("scale+clip+half in rows", "scale+clip+half in rows exactly"):
+        check_decoders(Ordering(pipe.plan, pipe.plan, "safe", decoders=(names,)), "python", "order.json", "tiny")
+    for names in ("scale in rows", "clip+half in rows"):
+        with pytest.raises(PlanError, match=re.escape(names)):
+            check_decoders(Ordering(pipe.plan, pipe.plan, "safe", decoders=(names,)), "python", "order.json", "tiny")
+
+
+# --- in the engine -------------------------------------------------------------------------------------------
+
+
+def run(plan: Plan, on_error: OnError = "raise", threads: int = 2) -> list[Produced]:
+    return run_engine(plan, order="strict", on_error=on_error, threads=threads)
+
+
+def maps_in_rows(pipe: pecan.PecanPipeline, *names: str) -> Plan:
+    plan, told = rewritten(pipe.plan, "python", ("+".join(names) + " in rows",))
+    assert told
+    return plan
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_batches_and_positions_are_those_of_one_by_one(columns: bool) -> None:
+    pipe = pipeline(scale, clip, half, columns=columns)
+    usual, new = run(pipe.plan), run(maps_in_rows(pipe, "scale", "clip", "half"))
+    assert [one.rows for one in new] == [one.rows for one in usual]
+    for one, other in zip(usual, new, strict=True):
+        assert one.spans == other.spans and one.columns.keys() == other.columns.keys()
+        for name, column in one.columns.items():
+            assert column.dtype == other.columns[name].dtype and np.array_equal(column, other.columns[name])
+    assert delivered(new) == delivered(usual)
+
+
+def strictly(element: Element) -> Element:
+    with np.errstate(divide="raise"):
+        return {**element, "s": np.float32(1) / element["s"]}
+
+
+def with_a_bad_one(columns: bool) -> pecan.PecanPipeline:
+    given = elements()
+    given[41]["s"] = np.float32(0)
+    source: Any = pecan.sources.Items(given)
+    if columns:
+        source = pecan.sources.Arrays({name: np.array([one[name] for one in given]) for name in ("x", "s", "n")})
+    return pecan.PecanPipeline(source).map(scale).map(strictly).map(clip).batch(16)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_an_element_that_fails_among_others_is_named(columns: bool) -> None:
+    pipe, found = with_a_bad_one(columns), []
+    for plan in (pipe.plan, maps_in_rows(pipe, "scale", "strictly", "clip")):
+        with pytest.raises(OpError, match="strictly failed on element") as caught:
+            run(plan)
+        found.append((caught.value.message, caught.value.fields))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
+def test_an_element_that_fails_among_others_is_left_out_alone(columns: bool, on_error: OnError) -> None:
+    pipe = with_a_bad_one(columns)
+    usual, new = run(pipe.plan, on_error), run(maps_in_rows(pipe, "scale", "strictly", "clip"), on_error)
+    numbers = [[n for one in many for n in one.columns.get("n", [])] for many in (usual, new)]
+    assert numbers[0] == numbers[1] == [n for n in range(ROWS) if n != 41]
+    assert [one.rows for one in usual] == [one.rows for one in new]
+    bad = [[(b.op, b.where, b.error) for one in many for b in one.bad] for many in (usual, new)]
+    assert bad[0] == bad[1] and len(bad[1]) == 1 and bad[1][0][0] == "strictly"
+    assert delivered(new) == delivered(usual)
+
+
+def test_a_function_that_begins_to_look_at_all_numbers_goes_on_one_by_one() -> None:
+    def largest(element: Element) -> Element:
+        if element["x"].dtype == np.float32:
+            return {**element, "x": element["x"] * 2}
+        return {**element, "x": (element["x"] / element["x"].max()).astype(np.float64)}
+
+    wide = [{"x": one["x"].astype(np.float64)} for one in elements()]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(wide)).map(largest).batch(16)
+    usual, new = run(pipe.plan), run(maps_in_rows(pipe, "largest"))
+    for one, other in zip(usual, new, strict=True):
+        assert np.array_equal(one.columns["x"], other.columns["x"])

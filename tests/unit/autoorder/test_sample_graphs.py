@@ -1,0 +1,96 @@
+"""The sample of the tensorflow engine's operators."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pecan_ray.autoorder import SampleProfile
+from pecan_ray.plan.splits import Element
+from tests.unit.autoorder.sampled_rows import COUNT, profile, rows, touched
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def tensor_profile() -> SampleProfile:
+    """What was measured of operators of the tensorflow engine, in this process."""
+    tf = pytest.importorskip("tensorflow")
+
+    def hidden(element: Element) -> Element:
+        own = dict(element)
+        own["mask"] = own["x"] > 3.0
+        return own
+
+    def cast(x: Any) -> Any:
+        return tf.cast(x, tf.bfloat16)
+
+    def declared(x: Any, rng: Any) -> Any:
+        return x + tf.random.stateless_uniform([], rng)
+
+    def undeclared(x: Any) -> Any:
+        return x + tf.random.uniform([])
+
+    def label(element: Element) -> Element:
+        return {"x": element["x"], "label": tf.strings.length(element["path"])}
+
+    pipe = rows(engine="tensorflow").map(hidden).map(declared, on="x").map(undeclared, on="x")
+    pipe = pipe.filter(lambda i: i % 2 == 0, on="i", name="even").flat_map(
+        lambda x: tf.stack([x, x, x]), on="x", name="thrice"
+    )
+    return profile(pipe.map(lambda x: x[:2], on="x", name="crop").map(label).map(cast, on="x").batch(4))
+
+
+def test_graphs_tell_what_they_read_write_create_and_drop(tensor_profile: SampleProfile) -> None:
+    found = tensor_profile
+    assert touched(found["hidden"]) == (["x"], [], ["mask"], [])
+    assert touched(found["crop"]) == (["x"], ["x"], [], [])
+    assert touched(found["label"]) == (["path", "x"], [], ["label"], ["i", "mask", "path"])
+
+
+def test_graphs_have_factors_kinds_and_types(tensor_profile: SampleProfile) -> None:
+    found = tensor_profile
+    assert found.elements == COUNT and found.notes
+    assert found["even"].profiled.elements == 0.5 and found["thrice"].profiled.elements == 3
+    assert found["crop"].bytes_in - found["crop"].bytes_out == 3 * COUNT // 2 * 6 * 4
+    assert [op.name for op in found.ops if op.changes_kind] == ["label"]
+    assert [op.name for op in found.ops if op.custom_dtype_cast] == ["cast"]
+    assert not any(op.changes_rank for op in found.ops)
+
+
+def test_graphs_tell_whether_they_are_random(tensor_profile: SampleProfile) -> None:
+    random_ops = {op.name for op in tensor_profile.ops if op.random}
+    assert random_ops == {"declared", "undeclared"}
+    assert not any(op.stateful for op in tensor_profile.ops)
+
+
+WITHOUT_TENSORFLOW = """
+import sys
+import numpy as np
+import pecan_ray as pecan
+
+def crop(x):
+    import tensorflow as tf
+    return tf.identity(x[:4])
+
+def double(x):
+    return x + x
+
+source = pecan.sources.Items([{"x": np.ones(4000, np.float32)}] * 20)
+pipe = pecan.PecanPipeline(source, engine="tensorflow").map(double, on="x").map(crop, on="x")
+profile = pecan.sample_profile(pipe, 20)
+print(profile["crop"].inflation, profile["crop"].op.fn is crop, "tensorflow" in sys.modules)
+"""
+
+
+def test_a_trainer_without_tensorflow_stays_without_it() -> None:
+    pytest.importorskip("tensorflow")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TENSORFLOW], capture_output=True, text=True, timeout=200, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0.001", "True", "False"]

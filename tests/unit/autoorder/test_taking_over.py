@@ -1,0 +1,282 @@
+"""What decoders take over: only what has run on the sample, leaves values what was meant, and is faster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from skimage import data
+
+import pecan_ray as pecan
+from pecan_ray import images, part_decoding
+from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autoorder.order_request import JobSize
+from pecan_ray.errors import PlanError
+from pecan_ray.options import EngineName
+from pecan_ray.plan.splits import Element
+from pecan_ray.reorder import Mode
+from tests.unit.autoorder.sampled_orders import ordering
+
+COUNT = 24
+NAMES = ("astronaut", "coffee", "chelsea")
+TRIES = 4
+ENGINES = ("python", "tensorflow")
+needs_turbojpeg = pytest.mark.skipif(part_decoding.library() == part_decoding.NOT_THERE, reason=part_decoding.NOT_THERE)
+
+
+@pytest.fixture(autouse=True)
+def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No load on the machine decides whether something was run."""
+    monkeypatch.setattr("pecan_ray.autoorder.trial.TAKEN_OVER_S", 60.0)
+
+
+def encoded(suffix: str = ".jpg", side: int = 512) -> list[Element]:
+    """Photographs, each at a few sizes, as files."""
+    made = []
+    for number in range(COUNT):
+        photograph: Any = getattr(data, NAMES[number % len(NAMES)])
+        image = cv2.resize(photograph(), (side, side - 8 * (number % 5)))
+        done, file = cv2.imencode(suffix, image)
+        assert done
+        made.append({"image": bytes(file.tobytes()), "number": number})
+    return made
+
+
+def photographs(engine: EngineName, *ops: Any, suffix: str = ".jpg", side: int = 512, **config: Any) -> Any:
+    settings = pecan.Config(sample_seconds=60.0, **config)
+    pipe = pecan.PecanPipeline(pecan.sources.Items(encoded(suffix, side)), engine=engine, name="album", config=settings)
+    for op in (images.Decode(), *ops):
+        pipe = pipe.map(op, on="image")
+    return pipe
+
+
+def looked_at(pipe: pecan.PecanPipeline, mode: Mode = "safe", *, taken: int = 0) -> Ordering:
+    """A look at a pipeline, repeated while other load hides what it gains that `taken` operators are taken over."""
+    for _ in range(TRIES):
+        found = ordering(pipe, mode)
+        if len(found.decoders) == taken:
+            break
+    return found
+
+
+def run_ops(pipe: pecan.PecanPipeline, job: JobSize | None = None) -> list[str]:
+    """The operators that a job would run."""
+    return [op.name for op in pipe._order.ordered(skip_bad=False, once=True, job=job).plan.all_ops()]
+
+
+def results(pipe: pecan.PecanPipeline) -> list[Any]:
+    with pipe.iter_batches(debug=True) as batches:
+        return [element["image"] for element in batches]
+
+
+def refusals(found: Ordering) -> str:
+    return " | ".join(one.reason for stretch in found.stretches for one in stretch.refused)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_results_beside_what_the_decoder_takes_over_are_told(engine: EngineName) -> None:
+    found = looked_at(photographs(engine, images.Resize(64, 64)), taken=1)
+    (stretch,) = found.stretches
+    assert found.decoders == ("Decode",) and not found.changed
+    assert stretch.users_taken_over.measured is not None and stretch.users_taken_over.measured.faster
+    assert stretch.whole_speedup is not None and stretch.whole_speedup >= 1.05
+    by_column = {one.column: one for one in stretch.differences}
+    assert by_column["number"].changed == 0
+    assert by_column["image"].changed > 0 and 0 < by_column["image"].apart < 0.3
+
+
+def test_a_job_runs_what_was_found_and_explain_tells_it(cache_folder: Path) -> None:
+    for _ in range(TRIES):
+        pipe = photographs("python", images.Resize(64, 64))
+        text = pipe.explain(again=True)
+        if "takes over" in text:
+            break
+    assert "the decoder takes over Resize (rule decode+resize)" in text
+    assert (
+        "that the decoder takes over Resize (rule decode+resize): " in text
+        and "measured on" in text
+        and "the whole pipeline" in text
+    )
+    assert "'number': equal on" in text and "'image': 24 of 24 elements differ" in text
+    assert run_ops(pipe) == ["Resize"]
+    again = photographs("python", images.Resize(64, 64))
+    assert run_ops(again) == ["Resize"], "it is kept with the order"
+    exact = results(photographs("python", images.Resize(64, 64), reorder="off"))
+    unlike = [float(np.abs(a.astype(int) - b).mean()) for a, b in zip(results(again), exact, strict=True)]
+    assert 0 < max(unlike) < 25
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_column_that_is_another_keeps_the_decoder_as_it_is(engine: EngineName) -> None:
+    def with_corner(element: Element) -> Element:
+        return {**element, "corner": element["image"][10, 10]}
+
+    pipe = photographs(engine, images.Resize(64, 64)).map(with_corner)
+    found = looked_at(pipe)
+    assert found.decoders == ()
+    assert "the decoder takes nothing over (rule decode+resize): column 'corner' becomes another one" in refusals(found)
+    assert "the decoder takes nothing over" in pipe.explain()
+    assert "Decode" in run_ops(pipe)
+
+
+def test_a_value_that_is_far_from_itself_keeps_the_decoder_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.autoorder.element_moved.REWRITTEN", 0.01)
+    found = looked_at(photographs("python", images.Resize(64, 64)))
+    assert found.decoders == () and "column 'image': a value of an element differs from itself by" in refusals(found)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_mode_strict_takes_over_nothing_that_changes_results(engine: EngineName) -> None:
+    found = looked_at(photographs(engine, images.Resize(64, 64)), "strict")
+    assert found.decoders == ()
+    assert "images would be decoded at a reduced size, or warped at once, which changes their pixels" in refusals(found)
+
+
+@needs_turbojpeg
+def test_mode_strict_decodes_a_crop_alone_with_equal_pixels() -> None:
+    ops = (images.RandomCrop(area=(0.1, 0.3)), images.Resize(64, 64))
+    pipe = photographs("python", *ops, reorder="strict")
+    found = looked_at(pipe, "strict", taken=1)
+    assert found.decoders == ("Decode+RandomCrop",) and not found.changed
+    (stretch,) = found.stretches
+    assert all(one.changed == 0 for one in stretch.differences)
+    assert "Decode+RandomCrop: of 24 images 24 were decoded in part" in found.notes
+    exact = results(photographs("python", *ops, reorder="off"))
+    for _ in range(TRIES):
+        if run_ops(pipe) == ["RandomCrop", "Resize"]:
+            break
+        pipe.explain(again=True)
+    assert "the decoder takes over RandomCrop (rule decode+random_crop)" in pipe.explain()
+    assert all(np.array_equal(a, b) for a, b in zip(results(pipe), exact, strict=True))
+
+
+@needs_turbojpeg
+def test_a_crop_is_decoded_alone_where_a_reduced_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.autoorder.element_moved.REWRITTEN", 0.0)
+    found = looked_at(photographs("python", images.RandomCrop(area=(0.1, 0.3)), images.Resize(32, 32)), taken=1)
+    assert found.decoders == ("Decode+RandomCrop",)
+    assert "(rule decode+random_crop+resize): column 'image': a value of an element differs from itself" in refusals(
+        found
+    )
+
+
+def test_a_crop_is_not_decoded_alone_where_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.part_decoding._loaded", [part_decoding.NOT_THERE])
+    found = looked_at(photographs("python", images.CenterCrop(64, 64)), "strict")
+    assert found.decoders == ()
+    assert "(rule decode+crop): there is no library TurboJPEG 3 (pip install pecan_ray[jpeg])" in refusals(found)
+
+
+def test_an_order_is_looked_for_anew_where_parts_can_be_decoded_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys(op: Any) -> set[str]:
+        found = set()
+        for loaded in (part_decoding.NOT_THERE, object()):
+            monkeypatch.setattr("pecan_ray.part_decoding._loaded", [loaded])
+            found.add(photographs("python", op)._order._key)
+        return found
+
+    assert len(keys(images.CenterCrop(64, 64))) == 2
+    assert len(keys(images.Resize(64, 64))) == 1, "it has no part to decode"
+
+
+def test_mode_strict_takes_over_what_leaves_results_equal() -> None:
+    def gray(image: Any) -> Any:
+        return image
+
+    items = []
+    for number in range(COUNT):
+        astronaut: Any = data.astronaut
+        whole = cv2.cvtColor(cv2.resize(astronaut(), (640 + 8 * number, 640)), cv2.COLOR_RGB2GRAY)
+        items.append({"image": bytes(cv2.imencode(".jpg", whole)[1].tobytes())})
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), engine="tensorflow")
+    pipe = pipe.map(images.Decode(), on="image").map(images.CenterCrop(64, 64), on="image")
+    found = looked_at(pipe, "strict", taken=1)
+    assert found.decoders == ("Decode",)
+    assert all(one.changed == 0 for stretch in found.stretches for one in stretch.differences)
+
+
+def test_what_a_decoder_cannot_take_over_stays() -> None:
+    found = looked_at(photographs("tensorflow", images.CenterCrop(64, 64), suffix=".png"))
+    assert found.decoders == ()
+    assert "the decoder takes nothing over (rule decode+crop): it fails" in refusals(found)
+
+
+def test_what_is_no_faster_stays() -> None:
+    found = looked_at(photographs("python", images.Resize(64, 64), side=96))
+    assert found.decoders == () and "it is not faster" in refusals(found)
+
+
+def test_each_of_several_decoders_is_judged_by_itself() -> None:
+    def with_corner(element: Element) -> Element:
+        return {**element, "corner": element["other"][10, 10]}
+
+    items = [{**element, "other": element["image"]} for element in encoded()]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items))
+    for column in ("image", "other"):
+        pipe = pipe.map(images.Decode(), on=column, name=f"decode_{column}")
+        pipe = pipe.map(images.Resize(64, 64), on=column, name=f"resize_{column}")
+    found = looked_at(pipe.map(with_corner), taken=1)
+    assert found.decoders == ("decode_image",)
+    assert [one.column for one in found.stretches[0].differences if one.changed] == ["image"]
+
+
+# --- where nothing was run ---------------------------------------------------------------------------------
+
+
+def test_nothing_is_taken_over_where_nothing_was_sampled() -> None:
+    pipe = photographs("python", images.Resize(64, 64))
+    brief = pipe._with(pipe.plan)
+    brief._config = pecan.Config()
+    assert run_ops(brief, JobSize(passes=1.0, cpus=64)) == ["Decode", "Resize"], "too short a job for a look"
+    assert run_ops(photographs("python", images.Resize(64, 64), reorder="pecan")) == ["Decode", "Resize"]
+
+
+def test_nothing_is_taken_over_without_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.autoorder.trial.TAKEN_OVER_S", -1.0)
+    monkeypatch.setattr("pecan_ray.autoorder.trial.RUNS_OF_LEAST", -1)
+    found = looked_at(photographs("python", images.Resize(64, 64)))
+    assert found.decoders == () and "there was no time to run it" in refusals(found)
+
+
+def test_a_file_says_whether_the_decoder_takes_over(tmp_path: Path) -> None:
+    path = tmp_path / "order.json"
+    written: dict[str, Any] = {"format": 1, "orders": [["Decode", "Resize"]]}
+    path.write_text(json.dumps(written))
+    assert run_ops(photographs("python", images.Resize(64, 64), order_file=path)) == ["Decode", "Resize"]
+    path.write_text(json.dumps({**written, "decoders": ["Decode"]}))
+    assert run_ops(photographs("python", images.Resize(64, 64), order_file=path)) == ["Resize"]
+    crop = images.RandomCrop(area=(0.5, 1.0))
+    for decoder, left in (("Decode", ["RandomCrop"]), ("Decode+RandomCrop", ["RandomCrop", "Resize"])):
+        path.write_text(
+            json.dumps({"format": 1, "orders": [["Decode", "RandomCrop", "Resize"]], "decoders": [decoder]})
+        )
+        assert run_ops(photographs("python", crop, images.Resize(64, 64), order_file=path)) == left
+    for wrong, said in ((["Resize"], "lets 'Resize' take over"), ("Decode", "must be a list of operators' names")):
+        path.write_text(json.dumps({**written, "decoders": wrong}))
+        with pytest.raises(PlanError, match=said):
+            run_ops(photographs("python", images.Resize(64, 64), order_file=path))
+
+
+def test_a_saved_order_takes_over_what_the_one_that_was_found_does(tmp_path: Path) -> None:
+    path = tmp_path / "order.json"
+    for _ in range(TRIES):
+        photographs("python", images.Resize(64, 64)).save_order(path, again=True)
+        if json.loads(path.read_text())["decoders"]:
+            break
+    assert run_ops(photographs("python", images.Resize(64, 64), order_file=path, order_folder="")) == ["Resize"]
+
+
+def test_a_state_takes_over_what_its_run_did() -> None:
+    order = photographs("python", images.Resize(64, 64))._order
+    names = (("Decode", "Resize"),)
+    taken, as_written = (
+        order.pinned(names, decoders, cuts_elements=False).ordered(skip_bad=False, once=True, job=None)
+        for decoders in (("Decode",), ())
+    )
+    assert [op.name for op in taken.plan.ops] == ["Resize"]
+    assert [op.name for op in as_written.plan.ops] == ["Decode", "Resize"]
+    assert taken.order == as_written.order == names and taken.decoders == ("Decode",)

@@ -1,0 +1,490 @@
+"""Points at which the python engine keeps what splits give: the same data, from the cache or computed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pecan_ray as pecan
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.engines import caching
+from pecan_ray.engines.caching import SplitCache
+from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.entry_format import EntryReader
+from pecan_ray.engines.kept_elements import kept_tally
+from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.python.complete_calls import complete_call
+from pecan_ray.engines.python.stream import ItemStream
+from pecan_ray.engines.slots import HeapSlot, HeapSlots
+from pecan_ray.errors import OpError, PlanError
+from pecan_ray.options import Cache
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.operators import Autocache, Plan
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.stretches import with_ops
+from tests.long_form import examples
+from tests.unit.engines.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
+
+READS: Counter[int] = Counter()
+CALLS: Counter[str] = Counter()
+CALLING = threading.Lock()
+"""Guards the calls, which threads make side by side: adding to a number is no single step."""
+
+
+class Numbers:
+    """Splits of numbers, whose reads are counted."""
+
+    def __init__(self, splits: int = 7, each: int = 5, version: str = "") -> None:
+        self._splits, self._each, self._version = splits, each, version
+
+    def splits(self) -> Iterator[Split]:
+        for index in range(self._splits):
+            yield Split(index, path=f"{index}.bin", version=self._version)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
+        READS[split.index] += 1
+        for place in range(start, self._each):
+            number = split.index * self._each + place
+            yield {"i": number, "x": np.full(3, number, np.float32)}
+
+    def num_elements(self) -> int:
+        return self._splits * self._each
+
+    def identity(self) -> str:
+        return f"{self._splits} {self._each}"
+
+
+def double(value: dict[str, Any]) -> dict[str, Any]:
+    with CALLING:
+        CALLS["double"] += 1
+    return {**value, "x": value["x"] * 2}
+
+
+def odd(value: dict[str, Any]) -> bool:
+    return bool(value["i"] % 2)
+
+
+def twice(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for number in range(value["i"] % 4):
+        yield {**value, "n": number}
+
+
+def spoil(value: dict[str, Any]) -> dict[str, Any]:
+    value["x"] += 1000  # in place, as users do
+    return value
+
+
+def labelled(value: dict[str, Any]) -> dict[str, Any]:
+    return {**value, "text": f"number {value['i']}", "odd": value["i"] % 2 == 1, "half": value["i"] / 2, "b": b"x"}
+
+
+def drawn(value: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**value, "r": rng.random()}
+
+
+def kept(pipe: PecanPipeline, key: str = "k") -> Plan:
+    points = [op for op in pipe.plan.all_ops() if isinstance(op, Autocache)]
+    return with_ops(pipe.plan, {points[0].name: replace(points[0], key=key)})
+
+
+@pytest.fixture(autouse=True)
+def counted() -> None:
+    READS.clear()
+    CALLS.clear()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache", 64 << 20)
+
+
+def flat(produced: list[Produced]) -> dict[str, list[Any]]:
+    names = produced[0].columns
+    return {
+        name: np.concatenate([one.columns[name] for one in produced if one.rows], axis=None).tolist() for name in names
+    }
+
+
+def numbers(produced: list[Produced]) -> list[int]:
+    return sorted(int(i) for i in column(produced, "i"))
+
+
+PIPES = {
+    "maps": lambda p: p.map(double).autocache().map(spoil).batch(4),
+    "nothing behind": lambda p: p.map(double).autocache().batch(4),
+    "nothing before": lambda p: p.autocache().map(spoil).batch(4),
+    "nothing at all": lambda p: p.autocache().batch(4),
+    "filters": lambda p: p.filter(odd).map(double).autocache().filter(odd).batch(4),
+    "several outputs": lambda p: p.flat_map(twice).autocache().flat_map(twice, name="again").batch(4),
+    "nothing behind several outputs": lambda p: p.flat_map(twice).autocache().batch(4),
+    "nothing behind filters": lambda p: p.filter(odd).autocache().batch(4),
+    "nothing behind texts": lambda p: p.map(labelled).autocache().batch(4),
+    "elements": lambda p: p.map(double).autocache().map(spoil),
+    "two points": lambda p: p.autocache(name="idle").map(double).autocache(name="kept").map(spoil).batch(4),
+    "padded": lambda p: p.map(double).autocache().padded_batch(4),
+    "shuffled": lambda p: p.map(double).autocache().shuffle(9).batch(4),
+    "taken": lambda p: p.map(double).autocache().take(17).batch(4),
+    "random": lambda p: p.map(double).autocache().map(drawn).batch(4),
+    "repeated": lambda p: p.map(double).autocache().batch(4).repeat(2),
+    "prefetched": lambda p: p.map(double).autocache().prefetch(3).map(spoil).batch(4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", PIPES)
+def test_what_is_kept_is_what_would_have_been_computed(shape: str, threads: int, cache: Cache) -> None:
+    pipe = PIPES[shape](pecan.PecanPipeline(Numbers()))
+    plan = kept(pipe) if shape != "two points" else with_ops(
+        pipe.plan, {"kept": replace(next(op for op in pipe.plan.ops if op.name == "kept"), key="k")}
+    )  # fmt: skip
+    plain = run_engine(pipe, threads=threads, order="strict")
+    reads, calls = READS.copy(), CALLS.copy()
+    assert reads and not cache.folder.exists(), "a point at which nothing is kept costs nothing"
+    first = run_engine(plan, threads=threads, order="strict", cache=cache)
+    second = run_engine(plan, threads=threads, order="strict", cache=cache)
+    for made in (first, second):
+        assert shape == "taken" or delivered(made) == delivered(plain)
+        assert flat(made) == flat(plain)
+    again = READS - reads - reads
+    if shape == "taken":  # what it has read ahead, and not gone through, is not kept
+        assert again.keys() <= {3, 4, 5, 6}
+        return
+    assert not again, "the second pass has read nothing"
+    assert CALLS["double"] <= 2 * calls["double"]
+
+
+@pytest.mark.parametrize("shape", ["maps", "nothing behind", "shuffled"])
+def test_what_comes_out_of_the_cache_is_counted(shape: str, cache: Cache) -> None:
+    plan, sums = kept(PIPES[shape](pecan.PecanPipeline(Numbers()))), [kept_tally.sums]
+    for _ in range(2):
+        run_engine(plan, cache=cache)
+        sums.append(kept_tally.sums)
+    (before, first, second) = sums
+    assert (first[0] - before[0], first[1] - before[1]) == (0, 35)
+    assert (second[0] - first[0], second[1] - first[1]) == (35, 0)
+
+
+def test_a_filtered_split_is_kept_as_empty(cache: Cache) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers()).filter(lambda value: value["i"] >= 20, name="late").autocache().batch(4))
+    leases = ListedLeases(whole_leases(list(plan.sources())))
+    assert numbers(run_engine(plan, cache=cache)) == list(range(20, 35))
+    again = run_engine(plan, leases, cache=cache)
+    assert numbers(again) == list(range(20, 35)) and sum(READS.values()) == 7
+    assert delivered(again) == leases.wanted() and set(leases.lengths.values()) == {5}
+
+
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=6), threads=st.integers(1, 3)
+)
+@examples(60)
+def test_parts_of_a_split_come_from_its_entry(spans: list[tuple[int, int]], threads: int) -> None:
+    unit = 1 << (OUTPUT_BITS - 3)
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache(folder, 64 << 20)
+        pipe = pecan.PecanPipeline(Numbers(1)).flat_map(twice).autocache().map(drawn).batch(3)
+        whole = {(int(i), int(n)): r for i, n, r in _rows(run_engine(kept(pipe), cache=cache))}
+        at, asked = 0, []
+        for gap, size in spans:
+            asked.append(((at + gap % 5) * unit, (at + gap % 5 + size) * unit))
+            at += gap % 5 + size + 1
+        lease = Lease(0, next(Numbers(1).splits()), tuple(asked))
+        computed = run_engine(pipe, [lease], threads=threads)
+        read = run_engine(kept(pipe), [lease], threads=threads, cache=cache)
+        assert delivered(read) == delivered(computed)
+        assert sorted(_rows(read)) == sorted(_rows(computed))
+        assert all(whole[int(i), int(n)] == r for i, n, r in _rows(read))
+
+
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=6),
+    threads=st.integers(1, 3),
+    each=st.sampled_from([twice, odd]),
+)
+@examples(60)
+def test_parts_of_a_split_come_from_its_entry_as_rows(spans: list[tuple[int, int]], threads: int, each: Any) -> None:
+    unit = 1 << (OUTPUT_BITS - 3)
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache(folder, 64 << 20)
+        start = pecan.PecanPipeline(Numbers(1))
+        pipe = (start.flat_map(twice) if each is twice else start.filter(odd)).autocache().batch(3)
+        run_engine(kept(pipe), cache=cache)
+        at, asked = 0, []
+        for gap, size in spans:
+            asked.append(((at + gap % 5) * unit, (at + gap % 5 + size) * unit))
+            at += gap % 5 + size + 1
+        lease = Lease(0, next(Numbers(1).splits()), tuple(asked))
+        computed = run_engine(pipe, [lease], threads=threads)
+        READS.clear()
+        read = run_engine(kept(pipe), [lease], threads=threads, cache=cache)
+        assert not READS and delivered(read) == delivered(computed)
+        assert numbers(read) == numbers(computed)
+
+
+def test_what_only_goes_into_batches_is_no_object_for_each_element(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers()).map(labelled).autocache().batch(4))
+    first = run_engine(plan, order="strict", cache=cache)
+    monkeypatch.setattr(EntryReader, "elements", None)
+    again = run_engine(plan, order="strict", cache=cache)
+    assert flat(first) == flat(again)
+    for one, other in zip(first, again, strict=True):
+        assert [value.dtype for value in one.columns.values()] == [value.dtype for value in other.columns.values()]
+
+
+class TwoSlots(HeapSlots):
+    """As little memory for batches as a worker's ring gives at least."""
+
+    def __init__(self) -> None:
+        self.free = threading.Semaphore(2)
+
+    def acquire(self, nbytes: int) -> HeapSlot:
+        assert self.free.acquire(timeout=60), "batches wait for each other's memory"
+        return super().acquire(nbytes)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batches_of_one_entry_and_of_several_get_by_with_two_slots(threads: int, cache: Cache) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers(20)).autocache().batch(2))
+    run_engine(plan, cache=cache)
+    sources, slots, seen = tuple(plan.sources()), TwoSlots(), list[int]()
+    with contextlib.closing(PythonEngine(plan, sources, EngineOptions(threads=threads, cache=cache), slots)) as engine:
+        for one in engine.batches(ListedLeases(whole_leases(sources))):
+            seen += one.columns["i"].tolist() if one.rows else []
+            slots.free.release()
+    assert sorted(seen) == sorted(numbers(run_engine(plan)))
+
+
+def _rows(produced: list[Produced]) -> list[tuple[Any, ...]]:
+    return list(zip(*(column(produced, name) for name in ("i", "n", "r")), strict=True))
+
+
+def test_a_part_of_a_split_makes_no_entry(cache: Cache) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers(1)).map(double).autocache().batch(2))
+    split = next(Numbers(1).splits())
+    run_engine(plan, [Lease(0, split, ((0, 3 << OUTPUT_BITS),))], cache=cache)
+    assert numbers(run_engine(plan, [Lease(0, split)], cache=cache)) == [0, 1, 2, 3, 4]
+    assert READS[0] == 2
+    run_engine(plan, [Lease(1, split)], cache=cache)
+    assert READS[0] == 2
+
+
+def test_a_split_with_a_bad_element_makes_no_entry_and_the_element_is_told_in_each_epoch(cache: Cache) -> None:
+    def fails(value: dict[str, Any]) -> dict[str, Any]:
+        if value["i"] == 12:
+            raise ValueError("twelve")
+        return value
+
+    plan = kept(pecan.PecanPipeline(Numbers()).map(fails).autocache().batch(4))
+    for _ in range(3):
+        made = run_engine(plan, cache=cache, on_error="skip")
+        assert [bad.where for one in made for bad in one.bad] == ["element 2 of 2.bin"]
+        assert numbers(made) == [i for i in range(35) if i != 12]
+    assert Counter({2: 3, **dict.fromkeys((0, 1, 3, 4, 5, 6), 1)}) == READS
+    with pytest.raises(OpError, match="twelve"):
+        run_engine(plan, cache=cache)
+
+
+def test_what_cannot_be_kept_is_computed_in_each_epoch_and_said_once(
+    cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Own:
+        pass
+
+    plan = kept(pecan.PecanPipeline(Numbers()).map(lambda v: {**v, "own": Own()}, name="own").autocache().map(
+        lambda v: {"i": v["i"]}, name="without").batch(4))  # fmt: skip
+    for _ in range(2):
+        assert numbers(run_engine(plan, cache=cache)) == list(range(35))
+    assert READS[0] == 2
+    said = [record.message for record in caplog.records if record.name == "pecan_ray.cache"]
+    assert len(said) == 2 and "column 'own', which holds a" in said[0] and "computed in each epoch" in said[0]
+
+
+def test_a_split_that_gives_too_much_is_not_kept(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching, "MOST_ENTRY_BYTES", 40)
+    plan = kept(pecan.PecanPipeline(Numbers()).autocache().batch(4))
+    for _ in range(2):
+        assert numbers(run_engine(plan, cache=cache)) == list(range(35))
+    assert READS[0] == 2
+
+
+def test_a_damaged_entry_is_computed_again(cache: Cache) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers()).map(double).autocache().batch(4))
+    run_engine(plan, cache=cache)
+    (segment,) = (cache.folder / "segments").iterdir()
+    data = bytearray(segment.read_bytes())
+    for place in range(0, len(data), 1500):
+        data[place] ^= 0xFF
+    segment.write_bytes(data)
+    for _ in range(2):
+        made = run_engine(plan, cache=cache)
+        assert sorted(float(x) for x in column(made, "x") for x in x) == sorted(
+            2.0 * i for i in range(35) for _ in "123"
+        )
+    assert max(READS.values()) == 2, "the second pass has mended it"
+
+
+def test_without_a_folder_it_goes_on_without_a_cache(caplog: pytest.LogCaptureFixture) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers()).autocache().batch(4))
+    assert numbers(run_engine(plan, cache=Cache("/proc/nowhere"))) == list(range(35))
+    assert "nothing is kept" in caplog.text
+
+
+def test_other_keys_other_versions_of_a_file_and_other_splits_have_other_entries(cache: Cache) -> None:
+    def run(key: str, version: str) -> int:
+        READS.clear()
+        run_engine(kept(pecan.PecanPipeline(Numbers(version=version)).autocache().batch(4), key), cache=cache)
+        return sum(READS.values())
+
+    assert [run("a", "1"), run("a", "1"), run("b", "1"), run("a", "2"), run("b", "1")] == [7, 0, 7, 7, 0]
+
+
+def test_entries_that_went_are_computed_again_among_those_that_stayed(cache: Cache) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers()).map(double).autocache().map(spoil).batch(4))
+    first = run_engine(plan, cache=cache, order="strict")
+    rng = random.Random(3)
+    with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
+        keys = [key for (key,) in store._index.execute("SELECT key FROM entries")]
+        gone = rng.sample(keys, 3)
+        with store._index:
+            store._index.executemany("DELETE FROM entries WHERE key = ?", [(key,) for key in gone])
+    second = run_engine(plan, cache=cache, order="strict", threads=2)
+    assert sorted(READS.values()) == [1, 1, 1, 1, 2, 2, 2]
+    assert delivered(second) == delivered(first)
+    assert np.array_equal(np.concatenate(column(second, "x")), np.concatenate(column(first, "x")))
+
+
+@pytest.mark.parametrize("before", ["batch", "shuffle", "take", "repeat", "zip"])
+def test_a_point_behind_what_is_not_of_one_split_is_refused(before: str) -> None:
+    pipe = pecan.PecanPipeline(Numbers())
+    other = pecan.PecanPipeline(Numbers()).map(lambda v: {"j": v["i"]}, name="other")
+    made = pipe.zip(other) if before == "zip" else getattr(pipe, before)(2)
+    with pytest.raises(PlanError, match=f"autocache: it stands behind {before}"):
+        made.autocache()
+    no_text: Any = 3
+    with pytest.raises(PlanError, match="version"):
+        pipe.autocache(version=no_text)
+
+
+@pytest.mark.parametrize(("splits", "each"), [(0, 5), (6, 0), (40, 1), (3, 400)])
+def test_none_and_many_in_a_cache_that_holds_next_to_nothing(splits: int, each: int, tmp_path: Path) -> None:
+    def large(value: dict[str, Any]) -> dict[str, Any]:
+        return {"i": value["i"], "x": np.full(10_000, value["i"], np.uint16)}
+
+    pipe = pecan.PecanPipeline(Numbers(splits, each)).map(large).autocache().map(spoil).batch(3)
+    tiny = Cache(tmp_path, 1 << 20)
+    expected = delivered(run_engine(pipe, threads=2))
+    for _ in range(3):
+        made = run_engine(kept(pipe), threads=2, cache=tiny)
+        assert delivered(made) == expected and numbers(made) == list(range(splits * each))
+        with EntryStore(tmp_path, max_bytes=1 << 20) as store:
+            assert store.nbytes <= 1 << 20
+
+
+def test_the_name_of_an_entry_is_spelled_out_once_for_each_split(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    spelled: list[int] = []
+
+    def spell(value: dict[str, Any]) -> str:
+        spelled.append(value["index"])
+        return str(value)
+
+    monkeypatch.setattr(caching, "spelled_out", spell)
+    plan = kept(pecan.PecanPipeline(Numbers()).map(double).autocache().batch(4))
+    leases = whole_leases(list(plan.sources()))
+    engine = PythonEngine(plan, tuple(plan.sources()), EngineOptions(cache=cache), HeapSlots())
+    with contextlib.closing(engine):
+        assert all(engine.reads(0, lease.split) for lease in leases)  # as a worker asks before it fetches files
+        assert len(list(engine.batches(ListedLeases(leases)))) == 9
+        assert not any(engine.reads(0, lease.split) for lease in leases)
+    assert sorted(spelled) == list(range(7))
+
+
+def first_draws(produced: list[Produced]) -> dict[int, float]:
+    return dict(zip(map(int, column(produced, "i")), map(float, column(produced, "r")), strict=True))
+
+
+def test_a_share_of_the_splits_is_computed_again_in_each_epoch_and_kept_anew(cache: Cache) -> None:
+    """Of what is random before a point, so much is new; the rest is what it was."""
+    splits, each = 60, 3
+    plan = kept(pecan.PecanPipeline(Numbers(splits, each)).map(drawn).autocache(refresh=0.25).batch(4))
+    seen, reads = [], []
+    for epoch in range(4):
+        leases = ListedLeases(whole_leases(list(plan.sources()), epoch=epoch))
+        READS.clear()
+        made = run_engine(plan, leases, cache=cache)
+        assert delivered(made) == leases.wanted()
+        seen.append(first_draws(made))
+        reads.append({split for split, count in READS.items() if count})
+    assert len(reads[0]) == splits and all(5 <= len(again) <= 25 for again in reads[1:])
+    assert len({frozenset(again) for again in reads[1:]}) == 3, "each epoch renews others"
+    for before, after, again in zip(seen, seen[1:], reads[1:], strict=False):
+        assert {i // each for i in before if before[i] != after[i]} == again
+    with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
+        assert store.verify() == (splits, ())
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1, True, "a fifth", float("nan")])
+def test_a_share_that_is_none_is_refused(bad: Any) -> None:
+    with pytest.raises(PlanError, match=r"refresh=...\) must be a share"):
+        pecan.PecanPipeline(Numbers()).map(double).autocache(refresh=bad)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_local_file_of_the_same_time_and_size_has_another_entry_when_it_was_changed(
+    cache: Cache, tmp_path: Path, replaced: bool, folder: bool
+) -> None:
+    file = tmp_path / "images" / "cats" / "0.png"
+    file.parent.mkdir(parents=True)
+    pecan_source: Any = pecan.sources.ImageFolder(tmp_path / "images") if folder else pecan.sources.TextLines(str(file))
+    pipe = PecanPipeline(pecan_source).map(lambda e: {"s": e.get("image", e.get("text"))}).autocache().batch(1)
+
+    def written(text: str) -> None:
+        status = file.stat() if file.exists() else None
+        target = file.with_suffix(".new") if replaced else file
+        target.write_text(text)
+        if status is not None:
+            os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+        target.replace(file)
+
+    def read() -> list[Any]:
+        return [
+            bytes(one) if isinstance(one, bytes) else one for one in column(run_engine(kept(pipe), cache=cache), "s")
+        ]
+
+    written("first")
+    first = read()
+    before = kept_tally.sums[0]
+    assert read() == first and kept_tally.sums[0] > before
+    written("other")
+    assert read() != first
+
+
+@pytest.mark.parametrize(("taken", "computed"), [(35, 45), (12, 25)])
+def test_later_passes_of_a_repeat_take_what_the_first_one_kept(cache: Cache, taken: int, computed: int) -> None:
+    plan = kept(PecanPipeline(Numbers()).map(double).autocache().take(taken).repeat(3))
+    stream = ItemStream(
+        *(plan, tuple(plan.sources()), EngineOptions(order="strict", cache=cache)),
+        *(ListedLeases(whole_leases(tuple(plan.sources()))), UndeliveredPositions()),
+        pool=None,
+        call=complete_call,
+        cache=SplitCache(cache),
+    )
+    assert [item.value["i"] for item in stream.items() if item is not None] == 3 * list(range(taken))
+    assert CALLS["double"] <= computed, "of the split in which a pass ends nothing can be kept"
+    (reading,) = stream._cached.values()
+    assert not reading._recordings, "and no part of it is held"

@@ -1,0 +1,199 @@
+"""Elements as bytes of an entry, and back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from pecan_ray.engines.entry_format import EntryReader, EntryWriter
+from pecan_ray.engines.plain import NotPlainError
+from pecan_ray.plan.splits import OUTPUT_BITS
+from tests.long_form import examples
+
+WIDTH = 1 << OUTPUT_BITS
+
+
+def there_and_back(*values: dict[str, Any], length: int | None = None) -> list[dict[str, Any]]:
+    writer = EntryWriter()
+    for number, value in enumerate(values):
+        writer.add(number, 0, WIDTH, value)
+    entry = EntryReader(b"".join(writer.finish(len(values) if length is None else length)))
+    assert len(entry) == len(values)
+    return [one.value for one in entry]
+
+
+def same(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray) and a.dtype.hasobject:
+        return a.dtype == b.dtype and a.shape == b.shape and same(a.ravel().tolist(), b.ravel().tolist())
+    if isinstance(a, (np.ndarray, np.generic)):
+        return a.dtype == b.dtype and a.shape == b.shape and bool(a.tobytes() == b.tobytes())
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
+    return bool(a == b) or (a != a and b != b)
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+ARRAYS = arrays.arrays(
+    st.sampled_from(["u1", "<i4", ">f4", "f8", "c8", "?", "M8[s]", "S3", "U2"]),
+    arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+)
+SCALARS = arrays.arrays(st.sampled_from(["u1", "f4", "?"]), ()).map(lambda array: array[()])
+VALUES = PLAIN | ARRAYS | SCALARS | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(), PLAIN, max_size=2)
+
+
+@given(rows=st.lists(st.fixed_dictionaries({"a": VALUES, "é b": VALUES}), max_size=6))
+@examples(300)
+def test_whatever_is_plain_comes_back_as_it_was(rows: list[dict[str, Any]]) -> None:
+    assert same(there_and_back(*rows), rows)
+
+
+@given(
+    rows=st.lists(arrays.arrays("f4", arrays.array_shapes(min_dims=2, max_dims=2, min_side=0)), min_size=1, max_size=9)
+)
+def test_arrays_of_unequal_shapes(rows: list[np.ndarray[Any, Any]]) -> None:
+    assert same([one["x"] for one in there_and_back(*({"x": row} for row in rows))], rows)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        np.arange(20, dtype=np.int16)[::3],
+        np.zeros((0, 5), np.uint8),
+        np.array(3.5),
+        np.float32(1.5),
+        np.array([1.5, 2.5], ml_dtypes.bfloat16),
+        np.array(["a", "bcd"], object),
+        np.array([b"a", b""], object),
+        2**70,
+        True,
+        float("nan"),
+        "\ud800 surrogate",
+        b"",
+        None,
+        (1, [2, {"three": 3}]),
+    ],
+)
+def test_single_values(value: Any) -> None:
+    assert same(there_and_back({"x": value}, {"x": value}), [{"x": value}] * 2)
+
+
+def test_a_column_of_several_types_keeps_each() -> None:
+    values: list[Any] = [np.zeros(3, "f4"), np.zeros(3, "f8"), None, "a", 5, np.float32(2), 2**65, 7]
+    rows = [{"x": value} for value in values]
+    assert same(there_and_back(*rows), rows)
+    mixed: list[tuple[Any, ...]] = [
+        (5, "five", None, 2**65, True, 5.5),
+        (True, None, False, True, 1),
+        (0.5, "half", -0.0, float("inf"), 1),
+        ("a", 1, "é", "", b"a"),
+        (b"1", None, b"", "1", b"\0"),
+    ]
+    for values_of_one in mixed:
+        rows = [{"x": value} for value in values_of_one]
+        made = there_and_back(*rows)
+        assert same(made, rows) and [repr(row) for row in made] == [repr(row) for row in rows]
+
+
+def test_arrays_are_copied_when_they_are_added_and_may_be_written_into_when_they_are_read() -> None:
+    array = np.arange(5)
+    writer = EntryWriter()
+    writer.add(0, 0, WIDTH, {"x": array})
+    array[:] = 9
+    (one,) = EntryReader(b"".join(writer.finish(1)))
+    assert one.value["x"].tolist() == [0, 1, 2, 3, 4]
+    one.value["x"][0] = 7
+    (again,) = EntryReader(b"".join(writer.finish(1)))
+    assert again.value["x"][0] == 0
+
+
+def test_origins_and_the_length_of_the_split_are_kept() -> None:
+    writer = EntryWriter()
+    writer.add(3, 0, WIDTH // 2, {"x": 1})
+    writer.add(3, WIDTH // 2, WIDTH // 2, {"x": 2})
+    writer.add(7, 0, WIDTH, {"x": 3})
+    entry = EntryReader(b"".join(writer.finish(9)))
+    assert entry.length == 9
+    assert [(one.element, one.output, one.width) for one in entry] == [
+        (3, 0, WIDTH // 2), (3, WIDTH // 2, WIDTH // 2), (7, 0, WIDTH)
+    ]  # fmt: skip
+    assert list(EntryReader(b"".join(EntryWriter().finish(4)))) == []
+
+
+MASKED = np.ma.masked_array([1, 2], [False, True])
+
+
+class Own:
+    """Nothing that anybody knows."""
+
+
+@pytest.mark.parametrize("value", [Own(), [Own()], np.array([Own()], object), MASKED])
+def test_what_is_not_plain_is_refused_by_the_name_of_its_column(value: Any) -> None:
+    with pytest.raises(NotPlainError, match="column 'x', which holds a"):
+        there_and_back({"y": 1, "x": value})
+
+
+def test_elements_with_other_columns_are_refused() -> None:
+    with pytest.raises(NotPlainError, match=r"\['b'\] and \['a'\]"):
+        there_and_back({"a": 1}, {"b": 1})
+
+
+def test_what_is_no_entry_is_a_value_error() -> None:
+    writer = EntryWriter()
+    for number in range(5):
+        writer.add(number, 0, WIDTH, {"x": np.arange(number), "y": "text", "z": [number]})
+    whole = b"".join(writer.finish(5))
+    for cut in range(0, len(whole) - 64, 7):
+        with pytest.raises(ValueError, match=r"no entry|format|damaged"):
+            EntryReader(whole[:cut])
+    with pytest.raises(ValueError, match="no entry"):
+        EntryReader(b"something else")
+
+
+def test_an_entry_is_written_without_pandas() -> None:
+    """Importing it in the middle of an epoch takes as long as writing tens of entries."""
+    code = """
+        import sys
+        import numpy as np
+        from pecan_ray.engines.entry_format import EntryReader, EntryWriter
+        writer = EntryWriter()
+        for n in range(3):
+            value = {"x": np.zeros(n), "i": n, "f": 0.5, "t": "text", "b": b"bytes", "o": True, "s": np.float32(n)}
+            writer.add(n, 0, 1, value)
+        assert len(list(EntryReader(b"".join(writer.finish(3))))) == 3
+        sys.exit("pandas is imported" if "pandas" in sys.modules else 0)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=Path(__file__).parents[3])
+
+
+def test_entries_that_begin_alike_are_read_each_by_itself() -> None:
+    first, second = np.arange(12, dtype=np.int16), np.arange(12, 24, dtype=np.int16)
+    for one in (first, second, first):
+        (value,) = there_and_back({"x": one, "name": f"{one[0]:4}", "even": bool(one[0] % 24)})
+        assert np.array_equal(value["x"], one)
+        assert value["name"] == f"{one[0]:4}"
+        assert value["even"] is bool(one[0] % 24)
+
+
+def test_an_entry_whose_end_is_missing_is_refused_also_if_one_that_begins_alike_was_whole() -> None:
+    writer = EntryWriter()
+    writer.add(0, 0, WIDTH, {"x": np.zeros(100_000, np.uint8)})
+    entry = b"".join(writer.finish(1))
+    assert len(EntryReader(entry)) == 1
+    for size in (0, 7, 100, len(entry) - 60_000):
+        with pytest.raises(ValueError, match="no entry"):
+            EntryReader(entry[:size])

@@ -1,0 +1,134 @@
+"""Sequence packing: every token is in one row, and rows say whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.engines.contract import Produced
+from pecan_ray.errors import PlanError
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.sampling.packing import pack_rows
+from pecan_ray.sources import Items, TextLines
+from tests.long_form import examples
+from tests.unit.engines.engine_leases import ListedLeases, column, delivered, missing, run_engine, whole_leases
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 16))
+def test_every_token_is_in_exactly_one_row(lengths: list[int], row: int) -> None:
+    rows = pack_rows(lengths, row)
+    assert all(0 < sum(piece.tokens for piece in pieces) <= row for pieces in rows)
+    found = sorted((p.sequence, at) for pieces in rows for p in pieces for at in range(p.start, p.stop))
+    assert found == [(number, at) for number, length in enumerate(lengths) for at in range(length)]
+    assert all(min(row, length) in {p.tokens for pieces in rows for p in pieces} for length in lengths if length)
+
+
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=60))
+def test_no_two_rows_would_fit_into_one(lengths: list[int]) -> None:
+    used = sorted(sum(piece.tokens for piece in pieces) for pieces in pack_rows(lengths, 16))
+    assert len(used) == 1 or used[0] + used[1] > 16
+
+
+def sequences(count: int = 200) -> list[list[int]]:
+    random = np.random.default_rng(7)
+    return [[1000 * number + at for at in range(int(random.integers(0, 30)))] for number in range(count)]
+
+
+def packed(pipe: PecanPipeline) -> dict[int, list[tuple[int, int]]]:
+    """Run a pipeline; return the tokens of each sequence, with their places."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for batch in pipe.iter_batches(debug=True):
+        assert batch["tokens"].shape[1:] == batch["segment"].shape[1:] == batch["position"].shape[1:] == (20,)
+        assert (batch["tokens"][batch["segment"] == 0] == -1).all()
+        for row, segments, places in zip(batch["tokens"], batch["segment"], batch["position"], strict=True):
+            for segment in range(1, int(segments.max()) + 1):
+                within = segments == segment
+                (owner,) = {int(token) // 1000 for token in row[within]}
+                found.setdefault(owner, []).extend(zip(row[within].tolist(), places[within].tolist(), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("make", [list, np.asarray], ids=["lists", "arrays"])
+def test_a_pipeline_packs_without_losing_a_token(make: Any) -> None:
+    given = sequences()
+    source = Items([{"tokens": make(one), "text": "left out"} for one in given])
+    found = packed(PecanPipeline(source, name="p").pack(20, among=64, padding=-1).batch(8))
+    assert {owner: sorted(tokens) for owner, tokens in found.items()} == {
+        number: [(token, at) for at, token in enumerate(one)] for number, one in enumerate(given) if one
+    }
+
+
+def pieces(element: dict[str, Any]) -> list[dict[str, Any]]:
+    """Cut a sequence into pieces, as a flat_map before packing does: none of an empty one."""
+    tokens = element["tokens"]
+    return [{"tokens": tokens[at : at + 13]} for at in range(0, len(tokens), 13)]
+
+
+def tokens_of(produced: list[Produced]) -> list[int]:
+    rows = [(batch.columns["tokens"], batch.columns["segment"] > 0) for batch in produced if batch.rows]
+    return [int(token) for tokens, used in rows for token in tokens[used]]
+
+
+BEFORE: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
+    "elements": lambda pipe: pipe,
+    "pieces": lambda pipe: pipe.flat_map(pieces),
+    "shuffled": lambda pipe: pipe.shuffle(9),
+    "rows of batches": lambda pipe: pipe.map(lambda e: {"tokens": [e["tokens"]]}).batch(5).unbatch().map(first_of),
+}
+
+
+def first_of(element: dict[str, Any]) -> dict[str, Any]:
+    return {"tokens": element["tokens"][0]}
+
+
+@examples(100)
+@given(
+    st.lists(st.integers(0, 90), min_size=1, max_size=40),
+    st.sampled_from(sorted(BEFORE)),
+    st.integers(1, 12),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_the_rest_of_a_group_is_packed_by_any_worker_and_no_token_is_lost_or_repeated(
+    lengths: list[int], before: str, among: int, behind: bool, chance: Random
+) -> None:
+    """Three workers one after the other are lost, each with some of its batches delivered."""
+    given = [{"tokens": [1000 * number + at for at in range(length)]} for number, length in enumerate(lengths)]
+    pipe = BEFORE[before](PecanPipeline(Items(given, split_rows=7), name="p")).pack(20, among=among)
+    pipe = (pipe.shuffle(5) if behind else pipe).batch(2)
+    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
+    received = [one for one in run_engine(pipe, leases) if chance.random() < 0.5]
+    for _ in range(2):
+        received += [one for one in run_engine(pipe, missing(leases, received), threads=2) if chance.random() < 0.5]
+    received += run_engine(pipe, missing(leases, received), order="strict")
+    assert sorted(tokens_of(received)) == [token for one in given for token in one["tokens"]]
+    assert delivered(received) == leases.wanted()
+
+
+def test_rows_draw_random_numbers_of_their_own() -> None:
+    def noisy(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"noise": rng.integers(1 << 62)}
+
+    pipe = PecanPipeline(Items([{"tokens": [1] * 100}]), name="p").pack(4).map(noisy).batch(5)
+    assert len(set(column(run_engine(pipe), "noise"))) == 25
+
+
+def test_what_is_no_list_of_tokens_is_named() -> None:
+    pipe = PecanPipeline(Items([{"tokens": [1]}, {"tokens": [0.5]}]), name="p").pack(4).batch(1)
+    with pytest.raises(TypeError, match=r"pack\(on='tokens'\) needs a list of whole numbers, but got float64\[1\]"):
+        pipe.peek()
+    with pytest.raises(KeyError, match="there is no such column"):
+        PecanPipeline(Items([{"ids": [1]}]), name="p").pack(4).peek()
+
+
+def test_the_tensorflow_engine_refuses_it_by_name() -> None:
+    with pytest.raises(PlanError, match="pack: the tensorflow engine has no pack"):
+        PecanPipeline(TextLines("x.txt"), engine="tensorflow").pack(4)
+    with pytest.raises(PlanError, match="pack needs a whole number >= 1, but got 0"):
+        PecanPipeline(Items([1])).pack(0)

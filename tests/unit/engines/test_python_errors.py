@@ -1,0 +1,269 @@
+"""Bad input in the python engine: errors that name the operator, the file, the element and the column."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pecan_ray.engines.contract import BadElement, Produced
+from pecan_ray.errors import BatchShapeError, ColumnError, OpError, OutputTypeError, PecanError, SourceError
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.splits import Element, Origin, Split
+from pecan_ray.sources import Items
+from tests.unit.engines.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
+
+
+class Files:
+    """A source of two files with ten elements each; may fail while it reads."""
+
+    def __init__(self, fail_at: int | None = None, error: type[Exception] = SourceError) -> None:
+        self.fail_at, self.error = fail_at, error
+
+    def splits(self) -> Iterator[Split]:
+        """Yield one split per file."""
+        for index in range(2):
+            yield Split(index, path=f"data/{index}.bin")
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the numbers of a file."""
+        for number in range(start, 10):
+            if split.index == 0 and number == self.fail_at:
+                raise self.error("the disk is wet")
+            yield {"i": np.int64(10 * split.index + number), "name": f"n{number}"}
+
+    def num_elements(self) -> int:
+        """Return the number of elements."""
+        return 20
+
+    def identity(self) -> str:
+        """Return a constant: nothing is on disk."""
+        return "files"
+
+
+def files(fail_at: int | None = None, error: type[Exception] = SourceError) -> PecanPipeline:
+    return PecanPipeline(Files(fail_at, error))
+
+
+def refuses_seven(element: Element) -> Element:
+    if element["i"] == 17:
+        raise ValueError("no sevens\nplease")
+    return {**element, "i": element["i"] + 100}
+
+
+def place(error: PecanError) -> tuple[Any, ...]:
+    return tuple(error.fields.get(name) for name in ("op", "file", "element", "column"))
+
+
+def bad_of(produced: list[Produced]) -> list[BadElement]:
+    return [bad for batch in produced for bad in batch.bad]
+
+
+def identity(element: Element) -> Element:
+    return element
+
+
+# --- what a function does wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_an_error_names_operator_file_and_element_and_carries_the_traceback(fused: bool) -> None:
+    pipe = files().map(refuses_seven)
+    pipe = pipe.batch(4) if fused else pipe.shuffle(1).batch(4)
+    with pytest.raises(OpError) as caught:
+        run_engine(pipe, order="strict", threads=2)
+    assert place(caught.value) == ("refuses_seven", "data/1.bin", 7, None)
+    lines = caught.value.message.splitlines()
+    assert lines[0] == "refuses_seven failed on element 7 of data/1.bin: ValueError: no sevens"
+    assert any("in refuses_seven" in line for line in lines)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def unfinished(element: Element) -> Iterator[Element]:
+    yield element
+    if element["i"] == 3:
+        raise KeyError("half way")
+
+
+def test_an_error_in_a_generator_of_outputs_is_named_too() -> None:
+    with pytest.raises(OpError, match=r"unfinished failed on element 3 of data/0\.bin: KeyError: 'half way'"):
+        run_engine(files().flat_map(unfinished).batch(2))
+    produced = run_engine(files().flat_map(unfinished).batch(19), on_error="skip")
+    assert sorted(column(produced, "i")) == [0, 1, 2, *range(4, 20)], "outputs of a bad element are left out whole"
+    assert [bad.where for bad in bad_of(produced)] == ["element 3 of data/0.bin"]
+
+
+def test_a_filter_must_say_yes_or_no() -> None:
+    with pytest.raises(OpError, match=r"vague failed on element 0 of data/0\.bin: ValueError: The truth value"):
+        run_engine(files().filter(lambda element: np.ones(3) > 0, name="vague").batch(2))
+    with pytest.raises(OutputTypeError, match=r"silent returned NoneType for .*, but it must return whether to keep"):
+        run_engine(files().filter(lambda element: None, name="silent").batch(2))
+
+
+async def later(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("returned", "kind"),
+    [(later, "coroutine"), (lambda e: (one for one in "ab"), "generator"), (lambda e: later, "function")],
+    ids=["coroutine", "generator", "function"],
+)
+def test_what_is_true_whatever_it_would_answer_is_no_answer(returned: Any, kind: str) -> None:
+    with pytest.raises(OutputTypeError, match=rf"odd returned {kind} for element 0 .*True or False"):
+        run_engine(files().filter(lambda element: returned(element), name="odd").batch(2))
+
+
+def test_a_coroutine_is_no_value_of_a_column() -> None:
+    with pytest.raises(OutputTypeError, match=r"f returned coroutine for element 0 .* must return a value. Let the"):
+        run_engine(files().map(lambda value: later(value), on="i", name="f").map(lambda i: i, on="i").batch(2))
+
+
+@pytest.mark.parametrize(
+    ("extended", "message"),
+    [
+        (lambda p: p.map(lambda e: e["i"], name="f"), r"f returned int64 .*a dict .*pass on=\"column\""),
+        (lambda p: p.map(lambda e: None, name="f"), "f returned NoneType for element 0"),
+        (lambda p: p.flat_map(lambda e: e, name="f"), "f returned dict .*a list of elements"),
+        (lambda p: p.flat_map(lambda e: "ab", name="f"), "f returned str .*a list of elements"),
+        (lambda p: p.flat_map(lambda e: 3, name="f"), "f returned int .*a list of elements"),
+        (lambda p: p.flat_map(lambda e: [1], name="f"), "f returned int .*dicts from column name to value"),
+        (lambda p: p.flat_map(lambda i: i, on="i", name="f"), r"f returned int64 .*iterable of them\)\.$"),
+    ],
+)
+def test_what_is_no_element_is_refused(extended: Any, message: str) -> None:
+    with pytest.raises(OutputTypeError, match=message) as caught:
+        run_engine(extended(files()).batch(2))
+    assert place(caught.value)[:3] == ("f", "data/0.bin", 0)
+
+
+def test_a_column_that_does_not_exist_is_named_beside_those_that_do() -> None:
+    with pytest.raises(ColumnError, match=r"f: there is no column 'x' in element 0 of .*; there are \['i', 'name'\]"):
+        run_engine(files().map(identity, on="x", name="f").batch(2), on_error="skip")
+
+
+# --- elements that do not fit into one batch -----------------------------------------------------------------
+
+UNLIKE: list[tuple[Any, Any, str]] = [
+    (np.zeros(2), np.zeros(3), r"column 'x' of element 1 of split 0 is float64\[3\], but that of element 0 .*\[2\]"),
+    (1, 1.5, r"is float64\[\], but that of element 0 of split 0 is int64\[\]\. Convert elements to one dtype"),
+    (1, 1 << 63, r"is a int, but that of element 0 of split 0 is int64\[\]\. Convert it, or fill in"),
+    (np.int8(1), np.int64(1), r"is int64\[\], but that of element 0 of split 0 is int8\[\]\. Convert elements to one"),
+    (1, True, r"is bool\[\], but that of element 0 of split 0 is int64\[\]\. Convert elements to one"),
+    (np.datetime64(1, "s"), np.datetime64(1, "ns"), r"is datetime64\[ns\]\[\], but that of .* is datetime64\[s\]\[\]"),
+    (1.5, None, r"is a NoneType, but that of element 0 of split 0 is float64\[\]\. Convert it, or fill in"),
+    (None, 1.5, r"is float64\[\], but that of element 0 of split 0 is a NoneType\. Convert one of them, or fill in"),
+    ("a", np.zeros(2), r"is float64\[2\], but that of element 0 of split 0 is a str"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "message"), UNLIKE)
+@pytest.mark.parametrize("fused", [True, False])
+def test_elements_that_differ_are_refused_whichever_comes_first(
+    first: Any, second: Any, message: str, fused: bool
+) -> None:
+    pipe = PecanPipeline(Items([{"x": first}, {"x": second}], split_rows=2))
+    with pytest.raises(BatchShapeError, match=message) as caught:
+        run_engine(pipe.batch(2) if fused else pipe.shuffle(1).batch(2), order="strict")
+    assert place(caught.value) == ("batch", "", 1, "x")
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_elements_with_other_columns_are_refused(fused: bool) -> None:
+    pipe = PecanPipeline(Items([{"x": 1}, {"x": 2, "y": 3}], split_rows=2))
+    with pytest.raises(BatchShapeError, match=r"element 1 of split 0 has the columns \['x', 'y'\], but .*\['x'\]") as e:
+        run_engine(pipe.batch(2) if fused else pipe.shuffle(1).batch(2), order="strict")
+    assert place(e.value) == ("batch", "", 1, "y")
+
+
+# --- leaving bad elements out --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("fused", [True, False])
+def test_skip_records_what_it_leaves_out(threads: int, fused: bool) -> None:
+    pipe = files().map(refuses_seven)
+    pipe = pipe.batch(4) if fused else pipe.shuffle(3).batch(4)
+    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
+    produced = run_engine(pipe, leases, threads=threads, on_error="skip")
+    assert sorted(column(produced, "i")) == [i + 100 for i in range(20) if i != 17]
+    assert bad_of(produced) == [
+        BadElement(
+            "refuses_seven", "element 7 of data/1.bin", f"{FAILED}: ValueError: no sevens", None, Origin(0, 0, 0, 1, 7)
+        )
+    ]
+    assert delivered(produced) == leases.wanted(), "positions of bad elements count as dealt with"
+
+
+FAILED = "refuses_seven failed on element 7 of data/1.bin"
+
+
+def spoils(element: Element) -> Element:
+    element["i"] += 1000
+    element["x"][:] = 0
+    return element
+
+
+def test_quarantine_keeps_the_element_as_the_source_gave_it() -> None:
+    pipe = files().map(lambda e: {**e, "x": np.ones(2)}, name="widen").shuffle(2).map(spoils).map(fails_at_1017)
+    (bad,) = bad_of(run_engine(pipe.batch(4), on_error="quarantine"))
+    assert (bad.op, bad.where) == ("fails_at_1017", "element 7 of data/1.bin")
+    assert bad.element["i"] == 17 and bad.element["x"].tolist() == [1, 1] and bad.element["name"] == "n7"
+
+
+def fails_at_1017(element: Element) -> Element:
+    assert element["i"] != 1017
+    return element
+
+
+def test_bad_elements_at_the_very_end_are_reported_too() -> None:
+    def fail(element: Element) -> Element:
+        raise ValueError(element["name"])
+
+    produced = run_engine(files().map(fail).batch(4), on_error="skip")
+    assert [batch.rows for batch in produced] == [0] and len(bad_of(produced)) == 20
+
+
+# --- what a source does wrong --------------------------------------------------------------------------------
+
+
+def test_an_error_of_a_source_ends_the_run() -> None:
+    with pytest.raises(SourceError, match="the disk is wet"):
+        run_engine(files(fail_at=4).batch(3))
+
+
+def test_another_exception_of_a_source_becomes_a_source_error_that_says_where() -> None:
+    message = r"Files cannot read element 4 of data/0\.bin: OSError: the disk is wet"
+    with pytest.raises(SourceError, match=message) as caught:
+        run_engine(files(fail_at=4, error=OSError).batch(3))
+    assert place(caught.value)[1:3] == ("data/0.bin", 4) and isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("error", [SourceError, OSError])
+def test_skip_leaves_out_the_rest_of_a_split_that_cannot_be_read(error: type[Exception]) -> None:
+    pipe = files(fail_at=4, error=error).batch(3)
+    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
+    produced = run_engine(pipe, leases, on_error="skip", order="strict")
+    assert column(produced, "i") == [0, 1, 2, 3, *range(10, 20)]
+    (bad,) = bad_of(produced)
+    assert (bad.op, bad.where, "the disk is wet" in bad.error) == ("read Files", "element 4 of data/0.bin", True)
+    assert leases.lengths == {(0, 0, 0): 4, (0, 0, 1): 10}, "nothing is missing behind the break"
+    assert delivered(produced) == leases.wanted()
+
+
+def test_an_error_does_not_wait_for_elements_that_are_stuck() -> None:
+    stuck = threading.Event()
+
+    def waits_or_fails(i: Any) -> Any:
+        if i == 0:
+            stuck.wait(20)
+        elif i == 5:
+            raise ValueError("five")
+        return i
+
+    with pytest.raises(OpError, match="five"):
+        run_engine(files().map(waits_or_fails, on="i").batch(4), threads=2)
+    stuck.set()

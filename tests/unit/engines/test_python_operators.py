@@ -1,0 +1,366 @@
+"""What each operator of the python engine does to a sequence, and to columns of every kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.splits import OUTPUT_BITS
+from pecan_ray.sources import Arrays, Items
+from tests.unit.engines.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
+
+
+def numbers(rows: int, name: str = "i", split_rows: int = 100) -> PecanPipeline:
+    return PecanPipeline(Arrays({name: np.arange(rows)}, split_rows=split_rows))
+
+
+def of_lengths(*lengths: int) -> PecanPipeline:
+    return PecanPipeline(Items([{"x": np.full(n, n, np.int16), "n": n} for n in lengths], split_rows=100))
+
+
+def in_order(pipe: PecanPipeline, **options: Any) -> list[Produced]:
+    return run_engine(pipe, order="strict", **options)
+
+
+def batches_of(produced: list[Produced], name: str) -> list[list[Any]]:
+    return [batch.columns[name].tolist() for batch in produced if batch.rows]
+
+
+# --- padding -------------------------------------------------------------------------------------------------
+
+
+def test_padded_batch_pads_to_the_longest_of_each_batch() -> None:
+    first, second = in_order(of_lengths(1, 3, 2).padded_batch(2))
+    assert first.columns["x"].tolist() == [[1, 0, 0], [3, 3, 3]] and first.columns["x"].dtype == np.int16
+    assert first.columns["n"].tolist() == [1, 3]
+    assert second.columns["x"].tolist() == [[2, 2]] and second.partial
+
+
+def test_padded_batch_takes_fixed_shapes_and_a_padding_per_column() -> None:
+    pipe = PecanPipeline(Items([{"x": np.ones((1, 2)), "y": np.ones(2, np.uint8), "s": "text"}]))
+    (batch,) = in_order(pipe.padded_batch(3, padding={"x": -1.5}, shapes={"x": (2, None), "y": (3,)}))
+    assert batch.columns["x"].tolist() == [[[1, 1], [-1.5, -1.5]]]
+    assert batch.columns["y"].tolist() == [[1, 1, 0]]
+    assert batch.columns["s"].tolist() == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"shapes": {"x": (2,)}}, BatchShapeError, r"column 'x' of element 1 .*shape \[3\], longer than .* \[2\]"),
+        ({"shapes": {"z": (2,)}}, ColumnError, r"shapes names the column 'z', but the elements have \['n', 'x'\]"),
+        ({"padding": {"z": 2}}, ColumnError, "padding names the column 'z'"),
+        ({"shapes": {"x": (2, 2)}}, PlanError, "shapes gives 2 dimensions for column 'x', but element 0 .* has 1"),
+        ({"padding": 0.5}, PlanError, "padding 0.5 is no value of column 'x', whose dtype is int16"),
+        ({"padding": -40_000}, PlanError, "padding -40000 is no value"),
+    ],
+)
+def test_padding_that_does_not_fit_is_refused(arguments: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        in_order(of_lengths(1, 3).padded_batch(2, **arguments))
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (np.zeros((1, 1), np.int16), "has 2 dimensions, but that of element 0 of split 0 has 1"),
+        (np.zeros(2, np.float32), r"float32\[2\], but that of element 0 of split 0 is int16\[1\]"),
+        (None, "is a NoneType, but"),
+    ],
+)
+def test_padding_does_not_hide_other_differences(second: Any, message: str) -> None:
+    pipe = PecanPipeline(Items([{"x": np.zeros(1, np.int16)}, {"x": second}], split_rows=2))
+    with pytest.raises(BatchShapeError, match=message) as caught:
+        in_order(pipe.padded_batch(2))
+    assert (caught.value.op, caught.value.column, caught.value.element) == ("padded_batch", "x", 1)
+
+
+# --- buckets -------------------------------------------------------------------------------------------------
+
+
+def test_buckets_collect_elements_of_similar_length_and_yield_when_full() -> None:
+    lengths = [1, 5, 2, 9, 2, 6, 1, 4]
+    pipe = of_lengths(*lengths).bucket_by_length([3, 6], sizes=[2, 2, 1], length="x", padding=-1)
+    produced = in_order(pipe)
+    assert batches_of(produced, "n") == [[1, 2], [9], [6], [2, 1], [5, 4]]
+    assert produced[0].columns["x"].tolist() == [[1, -1], [2, 2]]
+    assert not any(batch.partial for batch in produced)
+
+
+def test_what_is_left_in_buckets_comes_last_and_partial() -> None:
+    pipe = of_lengths(1, 5, 9).bucket_by_length([3, 6], sizes=2, length=lambda element: element["n"])
+    produced = in_order(pipe)
+    assert batches_of(produced, "n") == [[1], [5], [9]]
+    assert all(batch.partial for batch in produced)
+
+
+def test_a_length_that_cannot_be_told_follows_the_on_error_policy() -> None:
+    pipe = of_lengths(1, 0, 2).bucket_by_length([1], sizes=3, length=lambda element: 2 // int(element["n"]))
+    with pytest.raises(OpError, match="bucket_by_length failed on element 1 of split 0: ZeroDivisionError"):
+        in_order(pipe)
+    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
+    produced = run_engine(pipe, leases, on_error="quarantine")
+    assert batches_of(produced, "n") == [[1, 2]]
+    (bad,) = [bad for batch in produced for bad in batch.bad]
+    assert (bad.op, bad.where, bad.element["n"]) == ("bucket_by_length", "element 1 of split 0", 0)
+    assert delivered(produced) == leases.wanted()
+
+
+def test_a_length_column_must_exist_and_have_a_length() -> None:
+    with pytest.raises(ColumnError, match=r"there is no column 'y' in element 0 of split 0; there are \['n', 'x'\]"):
+        in_order(of_lengths(1).bucket_by_length([1], sizes=3, length="y"))
+    with pytest.raises(OpError, match=r"column 'n' of element 0 of split 0 is int, which has no length.*pass length="):
+        in_order(of_lengths(1).bucket_by_length([1], sizes=3, length="n"))
+
+
+# --- the sequence --------------------------------------------------------------------------------------------
+
+
+def test_unbatch_gives_back_the_rows_of_batches() -> None:
+    pipe = numbers(7).batch(3).map(lambda i: i * 10, on="i").unbatch().batch(2)
+    assert batches_of(in_order(pipe), "i") == [[0, 10], [20, 30], [40, 50], [60]]
+
+
+def test_functions_that_are_said_to_keep_rows_must_keep_them() -> None:
+    pipe = numbers(7).batch(3).map(lambda batch: {"i": batch["i"][:2]}, name="two").unbatch(same_rows=True)
+    said = (
+        r"two: it returned 2 rows for the 3 of the batch that begins with element 0 of split 0, but unbatch says same"
+    )
+    with pytest.raises(BatchShapeError, match=said):
+        run_engine(pipe)
+
+
+def test_positions_of_a_batch_without_rows_are_told() -> None:
+    (rest,) = run_engine(numbers(6).batch(3).map(lambda batch: {"i": batch["i"][:0]}).unbatch().batch(2))
+    assert (rest.rows, delivered([rest])[0, 0, 0].covers(0, 6 << OUTPUT_BITS)) == (0, True)
+
+
+def test_unbatch_refuses_columns_of_unequal_lengths() -> None:
+    pipe = numbers(4).batch(2).map(lambda batch: {**batch, "n": 2}).unbatch()
+    with pytest.raises(BatchShapeError, match=r"map: column 'n' .*has no rows \(it is a int\)"):
+        in_order(pipe)
+    pipe = numbers(4).batch(2).map(lambda batch: {**batch, "z": np.zeros(3)}).unbatch()
+    with pytest.raises(BatchShapeError, match="has 3 rows, but others have 2"):
+        in_order(pipe)
+
+
+def test_a_map_behind_batch_may_change_the_number_of_rows() -> None:
+    pipe = numbers(6).batch(3).map(lambda i: i[i % 2 == 0], on="i")
+    produced = in_order(pipe)
+    assert batches_of(produced, "i") == [[0, 2], [4]] and [batch.rows for batch in produced] == [2, 1]
+    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
+    rows = run_engine(pipe.unbatch().batch(2), leases)
+    assert sorted(column(rows, "i")) == [0, 2, 4] and delivered(rows) == leases.wanted()
+
+
+def test_flat_map_and_filter_work_on_batches() -> None:
+    def halves(batch: dict[str, Any]) -> Any:
+        yield {"i": batch["i"][:1]}
+        yield {"i": batch["i"][1:]}
+
+    pipe = numbers(7).batch(3).filter(lambda batch: batch["i"][0] != 3).flat_map(halves)
+    produced = in_order(pipe)
+    assert batches_of(produced, "i") == [[0], [1, 2], [6], []]
+    assert [batch.partial for batch in produced if batch.rows] == [False, False, True, True], (
+        "the last batch was not full"
+    )
+
+
+def shuffled(epoch: int, seed: int = 0) -> list[int]:
+    pipe = numbers(50).shuffle(10)
+    produced = run_engine(pipe, whole_leases(tuple(pipe.plan.sources()), epoch=epoch), seed=seed)
+    return [int(batch.columns["i"]) for batch in produced]
+
+
+def test_shuffle_permutes_within_its_buffer_and_anew_in_each_epoch() -> None:
+    orders = [shuffled(0), shuffled(1), shuffled(0, seed=1)]
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert len({tuple(order) for order in [*orders, list(range(50))]}) == 4
+    assert orders[0] == shuffled(0)
+    assert all(i < place + 10 for place, i in enumerate(orders[0])), "the buffer holds 10 elements"
+
+
+def test_take_skip_and_repeat_follow_the_order_in_which_they_are_written() -> None:
+    pipe = numbers(10)
+    assert [int(b.columns["i"]) for b in in_order(pipe.skip(2).take(3)) if b.rows] == [2, 3, 4]
+    assert [int(b.columns["i"]) for b in in_order(pipe.take(3).skip(2)) if b.rows] == [2]
+    assert batches_of(in_order(pipe.take(3).repeat(2).batch(4)), "i") == [[0, 1, 2, 0], [1, 2]]
+    assert batches_of(in_order(pipe.batch(4).take(1).repeat(3)), "i") == [[0, 1, 2, 3]] * 3
+    assert batches_of(in_order(pipe.repeat().take(23).batch(20)), "i") == [[*range(10), *range(10)], [0, 1, 2]]
+
+
+def test_repeat_without_take_is_run_by_giving_out_the_splits_again() -> None:
+    pipe = numbers(4).repeat(2).batch(3)
+    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources()), repetitions=2))
+    produced = run_engine(pipe, leases)
+    assert Counter(column(produced, "i")) == Counter(dict.fromkeys(range(4), 2))
+    assert delivered(produced) == leases.wanted()
+
+
+def test_functions_may_write_into_elements_that_are_repeated() -> None:
+    def doubled(x: Any) -> Any:
+        x *= 2
+        return x
+
+    pipe = PecanPipeline(Items([{"x": np.ones(2)}])).take(1).repeat(3).map(doubled, on="x").batch(3)
+    assert batches_of(in_order(pipe), "x") == [[[2, 2]] * 3]
+
+
+def test_functions_may_write_deep_into_elements_that_are_repeated() -> None:
+    def scaled(target: Any) -> Any:
+        target["boxes"] *= 2
+        target["names"].append("scaled")
+        return target
+
+    source = Items([{"target": {"boxes": np.ones(1), "names": ["cat"]}}])
+    for pipe in (PecanPipeline(source).take(1).repeat(3), PecanPipeline(source).repeat(3)):
+        made = [batch["target"] for batch in run_inprocess(pipe.map(scaled, on="target").batch(1).plan)]
+        assert [one["boxes"].tolist() for one in made] == [[[2.0]]] * 3
+        assert [one["names"].tolist() for one in made] == [[["cat", "scaled"]]] * 3
+
+
+def test_what_take_leaves_unread_counts_as_done() -> None:
+    pipe = numbers(100, split_rows=10).take(5)
+    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
+    produced = run_engine(pipe, leases)
+    assert leases.take() is None, "all leases must be taken"
+    carried = Counter({key for batch in produced for key in batch.spans})
+    assert carried.keys() == {lease.key for lease in leases.given}
+
+
+# --- joins ---------------------------------------------------------------------------------------------------
+
+
+def test_zip_pairs_elements_and_ends_with_the_shortest() -> None:
+    pipe = numbers(5).zip(numbers(3, "j").map(lambda j: j * 10, on="j"), numbers(9, "k")).batch(2)
+    produced = in_order(pipe)
+    assert [batches_of(produced, name) for name in "ijk"] == [[[0, 1], [2]], [[0, 10], [20]], [[0, 1], [2]]]
+
+
+def test_zip_refuses_equal_column_names() -> None:
+    with pytest.raises(PlanError, match=r"zip: both sides have the column 'i'\. Rename it"):
+        in_order(numbers(3).zip(numbers(3)))
+
+
+def test_concat_follows_one_sequence_by_the_next() -> None:
+    pipe = numbers(3).concat(numbers(5).filter(lambda i: i > 2, on="i")).batch(2)
+    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
+    produced = run_engine(pipe, leases, order="strict")
+    assert batches_of(produced, "i") == [[0, 1], [2, 3], [4]]
+    assert delivered(produced) == leases.wanted()
+
+
+def test_a_remainder_is_dropped_in_each_branch_that_asks_for_it() -> None:
+    pipe = numbers(5).batch(2, drop_remainder=True).concat(numbers(3).batch(2))
+    assert batches_of(in_order(pipe), "i") == [[0, 1], [2, 3], [0, 1], [2]]
+
+
+def test_smaller_batches_of_branches_are_marked_partial_so_that_workers_can_complete_them() -> None:
+    pipe = numbers(5).batch(2).concat(numbers(3).batch(2))
+    produced = in_order(pipe)
+    assert [(batch.rows, batch.partial) for batch in produced] == [
+        (2, False),
+        (2, False),
+        (1, True),
+        (2, False),
+        (1, True),
+    ]
+
+
+def test_smaller_batches_that_take_or_repeat_have_counted_keep_their_place() -> None:
+    produced = in_order(numbers(3).batch(2).take(2).repeat(2))
+    assert [(batch.rows, batch.partial) for batch in produced] == [(2, False), (1, False)] * 2
+    dropping = numbers(3).batch(2, drop_remainder=True).repeat().take(2)
+    assert batches_of(in_order(dropping), "i") == [[0, 1], [0, 1]]
+
+
+def mixed(weights: list[float], stop: Any = "all", epoch: int = 0) -> list[int]:
+    pipe = numbers(300).mix(numbers(300).map(lambda i: i + 1000, on="i"), weights=weights, stop=stop)
+    produced = run_engine(pipe, whole_leases(tuple(pipe.plan.sources()), epoch=epoch), order="strict")
+    return [int(batch.columns["i"]) for batch in produced if batch.rows]
+
+
+def test_mix_draws_in_proportion_to_the_weights_and_anew_in_each_epoch() -> None:
+    drawn = mixed([3, 1])
+    assert Counter(drawn) == Counter([*range(300), *range(1000, 1300)])
+    assert 0.6 < sum(i < 1000 for i in drawn[:300]) / 300 < 0.9
+    assert [i for i in drawn if i < 1000] == list(range(300)), "each pipeline keeps its order"
+    assert drawn == mixed([3, 1]) != mixed([3, 1], epoch=1)
+
+
+def test_mix_can_end_with_the_first_pipeline_that_runs_out() -> None:
+    drawn = mixed([9, 1], stop="first")
+    assert [i for i in drawn if i < 1000] == list(range(300)) and len(drawn) < 400
+
+
+# --- columns -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
+def test_number_types_of_ml_dtypes_lie_in_a_slot_like_others(dtype: Any) -> None:
+    pipe = numbers(4).map(lambda i: np.full(3, i, dtype), on="i")
+    for batched in (pipe.batch(4), pipe.padded_batch(4), pipe.shuffle(1).batch(4)):
+        (batch,) = in_order(batched)
+        values = batch.columns["i"]
+        assert (values.dtype, values.shape) == (np.dtype(dtype), (4, 3))
+        assert values.astype(int)[:, 0].tolist() == [0, 1, 2, 3]
+        assert batch.slot is not None and np.shares_memory(values.view(np.uint8), memory_of(batch))
+
+
+def memory_of(batch: Produced) -> Any:
+    assert batch.slot is not None
+    return np.frombuffer(batch.slot.buffer, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([1, 2], np.int64),
+        ([1.5, 2.5], np.float64),
+        ([True, False], np.bool_),
+        ([1j, 2j], np.complex128),
+        ([np.float32(1), np.float32(2)], np.float32),
+        ([np.datetime64("2024-01-01"), np.datetime64("2024-01-02")], np.dtype("M8[D]")),
+        ([np.zeros((0, 2)), np.zeros((0, 2))], np.float64),
+    ],
+)
+@pytest.mark.parametrize("fused", [True, False])
+def test_numbers_become_arrays_of_their_dtype(values: list[Any], dtype: Any, fused: bool) -> None:
+    pipe = PecanPipeline(Items([{"x": value} for value in values], split_rows=2))
+    (batch,) = in_order(pipe.batch(2) if fused else pipe.shuffle(1).batch(2))
+    assert batch.columns["x"].dtype == dtype
+    assert batch.columns["x"].tolist() == [np.asarray(value).tolist() for value in values]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["a", "longer"],
+        [b"a", b""],
+        [np.str_("a"), np.str_("longer")],
+        [None, "x"],
+    ],
+)
+@pytest.mark.parametrize("fused", [True, False])
+def test_texts_and_bytes_become_a_column_of_objects(values: list[Any], fused: bool) -> None:
+    pipe = PecanPipeline(Items([{"x": value} for value in values], split_rows=2))
+    (batch,) = in_order(pipe.batch(2) if fused else pipe.shuffle(1).batch(2))
+    found = batch.columns["x"]
+    assert found.dtype == object and found.shape == (2,) and batch.slot is None
+    assert all(np.array_equal(one, other) for one, other in zip(found, values, strict=True))
+
+
+def test_a_pipeline_without_batch_yields_elements_as_they_are() -> None:
+    element = {"x": np.arange(3), "s": "text", "n": 5, "b": b"raw"}
+    (found,) = in_order(PecanPipeline(Items([element])))
+    assert found.columns["x"].tolist() == [0, 1, 2] and found.rows == 1
+    assert {name: found.columns[name] for name in "snb"} == {"s": "text", "n": 5, "b": b"raw"}
+    assert found.slot is not None and np.shares_memory(found.columns["x"], memory_of(found))

@@ -1,0 +1,310 @@
+"""The threads of the python engine: their number can be changed, and is, by what they do with their time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pecan_ray.engines.contract import EngineOptions, Slots
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.python.threads import Threads, Tuner
+from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.thread_times import cpu_times, wait_and_probe_lock
+from pecan_ray.engines.tuning import ThreadLimits
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.sources import Arrays
+from tests.ray.waiting import until
+from tests.unit.engines.engine_leases import column, run_engine
+from tests.unit.engines.test_python_engine import FewSlots
+
+DEADLINE_S = 60.0
+SEARCH_S = 600.0
+"""For a search that goes by throughput: where others use the CPUs, it waits for calm."""
+READ_S = 0.005
+"""What stands for a remote read in a function,"""
+STEP_S = 0.05
+"""and for a trainer's step."""
+
+
+class Busy:
+    """Calls that stay at work until they are let go."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.done = 0
+        self._changed = threading.Condition()
+        self._allowed = 0
+
+    def __call__(self) -> None:
+        with self._changed:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            assert self._changed.wait_for(lambda: self._allowed > 0, DEADLINE_S)
+            self._allowed -= 1
+            self.now -= 1
+            self.done += 1
+
+    def let_go(self, calls: int) -> None:
+        with self._changed:
+            self._allowed += calls
+            self._changed.notify_all()
+
+
+@pytest.fixture
+def three() -> Iterator[Threads]:
+    with contextlib.closing(Wide(3)) as threads:
+        yield threads
+
+
+class Wide(Threads):
+    """Threads of which there may be up to eight, without a tuner that decides how many."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(8)
+        self.resize(count)
+
+
+def test_no_more_threads_are_at_work_than_there_shall_be(three: Threads) -> None:
+    busy = Busy()
+    for _ in range(20):
+        three.start(busy)
+    until(lambda: busy.now == 3, "three calls do not run at once")
+    busy.let_go(20)
+    until(lambda: busy.done == 20, "calls were forgotten")
+    assert busy.most == 3
+
+
+def test_more_threads_take_up_what_waits(three: Threads) -> None:
+    busy = Busy()
+    for _ in range(20):
+        three.start(busy)
+    until(lambda: busy.now == 3, "three calls do not run at once")
+    three.resize(7)
+    until(lambda: busy.now == 7, "the new threads do not work")
+    busy.let_go(20)
+    until(lambda: busy.done == 20, "calls were forgotten")
+    assert busy.most == 7
+
+
+def test_threads_that_are_too_many_leave_when_they_are_done(three: Threads) -> None:
+    busy = Busy()
+    for _ in range(20):
+        three.start(busy)
+    until(lambda: busy.now == 3, "three calls do not run at once")
+    three.resize(1)
+    busy.let_go(3)
+    until(lambda: busy.done == 3 and busy.now == 1, "not one call runs alone")
+    busy.most = 0
+    busy.let_go(17)
+    until(lambda: busy.done == 20, "calls were forgotten")
+    assert busy.most == 1
+
+
+def test_a_future_carries_what_a_function_returns_or_raises(three: Threads) -> None:
+    assert three.submit(divmod, 7, 4).result(DEADLINE_S) == (1, 3)
+    assert isinstance(three.submit(divmod, 7, 0).exception(DEADLINE_S), ZeroDivisionError)
+
+
+def test_closing_wakes_who_waits_for_what_has_not_begun() -> None:
+    threads, busy = Threads(1), Busy()
+    threads.start(busy)
+    until(lambda: busy.now == 1, "the call does not run")
+    waiting = threads.submit(divmod, 7, 4)
+    threads.close()
+    with pytest.raises(CancelledError):
+        waiting.result(DEADLINE_S)
+    with pytest.raises(RuntimeError, match="closed"):
+        threads.submit(divmod, 7, 4)
+    busy.let_go(1)
+
+
+def test_a_thread_knows_how_long_it_was_on_a_cpu() -> None:
+    before, began = cpu_times(), time.thread_time()
+    while time.thread_time() - began < 0.1:
+        pass
+    after = cpu_times()
+    assert after[0] - before[0] == pytest.approx(0.1, abs=0.05)
+    assert after[1] >= before[1]
+
+
+def compute_in_python() -> None:
+    sum(i * i for i in range(10_000))
+
+
+def compute_without_the_lock() -> None:
+    zlib.compress(bytes(1 << 20))
+
+
+@pytest.mark.parametrize(("function", "locked"), [(compute_in_python, True), (compute_without_the_lock, False)])
+def test_a_thread_knows_whether_it_waited_for_pythons_lock(function: Callable[[], None], locked: bool) -> None:
+    over, never = threading.Event(), threading.Event()
+
+    def keep_computing() -> None:
+        while not over.is_set():
+            function()
+
+    busy = [threading.Thread(target=keep_computing) for _ in range(2)]
+    for thread in busy:
+        thread.start()
+    try:
+        waits = sum(wait_and_probe_lock(never, 0.01) for _ in range(20))
+    finally:
+        over.set()
+        for thread in busy:
+            thread.join()
+    assert waits >= 14 if locked else waits <= 6
+
+
+# --- tuned by the engine -------------------------------------------------------------------------------------
+
+
+def read_remotely(i: Any) -> Any:
+    time.sleep(READ_S)
+    return i
+
+
+def endless(function: Callable[..., Any], batch: int = 8) -> PecanPipeline:
+    return PecanPipeline(Arrays(i=np.arange(10_000_000), split_rows=10_000)).map(function, on="i").batch(batch)
+
+
+def run_until(
+    pipe: PecanPipeline, ended: Callable[[PythonEngine], bool], *, slots: Slots | None = None, **options: Any
+) -> int:
+    """Run an engine until something is so, at most for `SEARCH_S`; return how many threads it had then."""
+    sources = tuple(pipe.plan.sources())
+    engine = PythonEngine(pipe.plan, sources, EngineOptions(**options), slots or HeapSlots())
+    began = time.monotonic()
+    with contextlib.closing(engine), contextlib.closing(engine.batches(AllLeases(sources, 0, 1))) as batches:
+        for produced in batches:
+            if produced.slot is not None:
+                produced.slot.release()
+            if ended(engine):
+                return engine.threads
+            assert time.monotonic() - began < SEARCH_S, f"still at {engine.threads} threads"
+    raise AssertionError("the data is not endless")
+
+
+@pytest.mark.parametrize("shape", ["into the batch", "before a shuffle"])
+def test_functions_that_wait_get_many_threads(shape: str, caplog: pytest.LogCaptureFixture) -> None:
+    pipe = endless(read_remotely)
+    if shape == "before a shuffle":
+        rows = PecanPipeline(Arrays(i=np.arange(10_000_000), split_rows=10_000))
+        pipe = rows.map(read_remotely, on="i").shuffle(10).batch(8)
+    caplog.set_level(logging.DEBUG, "pecan_ray.engines.python.threads")
+    run_until(pipe, lambda engine: engine.threads >= 8, threads=2, most_threads=32)
+    assert "trying more" in caplog.text
+
+
+def test_elements_in_progress_stay_within_the_memory(caplog: pytest.LogCaptureFixture) -> None:
+    def large(i: Any) -> Any:
+        time.sleep(READ_S)
+        return np.zeros(500_000, np.uint8)
+
+    caplog.set_level(logging.DEBUG, "pecan_ray.engines.python.threads")
+    seen = set()
+
+    def limited(engine: PythonEngine) -> bool:
+        seen.add(engine.threads)
+        return "settled" in caplog.text or "elements hold" in caplog.text
+
+    run_until(endless(large, 2), limited, slots=FewSlots(2), threads=2, most_threads=32, memory_bytes=5_000_000)
+    assert max(seen) <= 10
+
+
+def test_a_fixed_number_of_threads_stays() -> None:
+    produced = []
+
+    def enough(engine: PythonEngine) -> bool:
+        produced.append(engine.threads)
+        return len(produced) > 40
+
+    assert run_until(endless(read_remotely), enough, threads=2) == 2
+    assert set(produced) == {2}
+
+
+def test_a_trainer_that_is_slower_is_given_no_more_threads() -> None:
+    steps = []
+
+    def trained(engine: PythonEngine) -> bool:
+        time.sleep(STEP_S)
+        steps.append(engine.threads)
+        return len(steps) == 40
+
+    assert run_until(endless(read_remotely, 4), trained, slots=FewSlots(2), threads=2, most_threads=32) == 2
+    assert set(steps) == {2}
+
+
+def noisy(i: Any, rng: np.random.Generator) -> Any:
+    time.sleep(READ_S)
+    return np.array([i, rng.integers(1 << 40)])
+
+
+def test_tuning_changes_neither_the_sequence_nor_the_random_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = PecanPipeline(Arrays(i=np.arange(1500), split_rows=100)).map(noisy, on="i").batch(4)
+    caplog.set_level(logging.DEBUG, "pecan_ray.engines.python.threads")
+    tuned = run_engine(pipe, order="strict", threads=2, most_threads=32)
+    assert "trying more" in caplog.text, "the number has not changed while it ran"
+    fixed = run_engine(pipe, order="strict", threads=16)
+    assert np.array_equal(column(tuned, "i"), column(fixed, "i"))
+    assert np.array_equal(np.array(column(tuned, "i"))[:, 0], np.arange(1500))
+
+
+def test_time_in_which_the_process_was_stopped_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    tuner = Tuner(2, ThreadLimits(2, 32, 1e9))
+    tuner.go_on()
+    tuner.begin()
+
+    def work(seconds: float) -> None:
+        clock[0] += seconds
+        tuner.finished(1)
+
+    for _ in range(20):
+        work(0.002)
+    before = tuner.state
+    work(40.0)
+    assert tuner.state == before, "40 s in which nothing moved are no window"
+    for _ in range(200):
+        work(0.002)
+    assert tuner.state != before, "what comes behind it is"
+    for _ in range(20):
+        work(40.0)
+    before = tuner.state
+    for _ in range(20):
+        work(40.0)
+    assert tuner.state != before, "work that always takes so long counts"
+
+
+def test_other_work_in_line_does_not_keep_the_reader_waiting() -> None:
+    engines: list[PythonEngine] = []
+
+    def with_others_behind(x: Any) -> Any:
+        for _ in range(50):
+            engines[0]._threads.start(lambda: None)  # as operators before a shuffle do
+        return x
+
+    plan = PecanPipeline(Arrays(x=np.arange(400))).map(with_others_behind, on="x").batch(4).plan
+    sources = list(plan.sources())
+    engines.append(PythonEngine(plan, sources, EngineOptions(threads=2), HeapSlots()))
+    with contextlib.closing(engines[0]) as engine:
+        found: list[int] = []
+        ended = threading.Event()
+
+        def take() -> None:
+            for produced in engine.batches(AllLeases(sources, 0, 1)):
+                found.extend(produced.columns["x"].tolist())
+            ended.set()
+
+        threading.Thread(target=take, daemon=True).start()
+        assert ended.wait(DEADLINE_S)
+    assert sorted(found) == list(range(400))

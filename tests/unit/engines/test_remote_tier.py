@@ -1,0 +1,402 @@
+"""A cache's third tier: entries as objects that many machines share, behind real servers that fail."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray import storage
+from pecan_ray.autoorder.store_speed import SPEED, remote_speed
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.cli import main
+from pecan_ray.engines import entry_objects, remote_tier
+from pecan_ray.engines.caching import SplitCache, entry_key
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.entry_format import EntryReader, EntryWriter
+from pecan_ray.engines.entry_objects import ENDING, HEAD, MAGIC, EntryObjects
+from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.remote_tier import RemoteTier
+from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.errors import CacheError, PlanError
+from pecan_ray.options import Cache
+from pecan_ray.plan.operators import Autocache, Plan
+from pecan_ray.plan.stretches import with_ops
+from tests.flaky_http import FlakyProxy
+from tests.object_stores import reaching_gcs, reaching_s3, s3_bucket
+from tests.ray.waiting import until
+from tests.unit.engines.engine_leases import ListedLeases, delivered, whole_leases
+from tests.unit.engines.test_caching import CALLS, READS, Numbers, double, kept, numbers
+
+SPLITS, EACH = 8, 5
+ALL = list(range(SPLITS * EACH))
+KIND = "0123abcd"
+Parts: TypeAlias = Sequence[bytes | memoryview]
+
+
+@pytest.fixture
+def s3(s3_endpoint: str) -> Iterator[tuple[str, FlakyProxy]]:
+    with reaching_s3(s3_endpoint) as proxy, s3_bucket(s3_endpoint) as url:
+        yield f"{url}/cache", proxy
+        proxy.outage = None
+        proxy.stop_hanging.set()
+
+
+@pytest.fixture
+def gcs(gcs_endpoint: str) -> Iterator[tuple[str, FlakyProxy]]:
+    with reaching_gcs(gcs_endpoint) as proxy:
+        yield "gs://data/cache", proxy
+        for file in list(storage.list_folder("gs://data")):
+            storage.delete_file(file.path)
+
+
+@pytest.fixture(params=["s3", "gcs", "mounted"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "mounted":
+        return str(tmp_path / "mounted" / "cache")
+    return str(request.getfixturevalue(request.param)[0])
+
+
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits for stores that do answer for as long as a busy machine takes."""
+    if not request.node.name.endswith(("[hang]", "[503]")):
+        monkeypatch.setattr(entry_objects, "WAIT_S", 60.0)
+    monkeypatch.setattr(remote_tier, "FLUSH_S", 120.0)
+
+
+@pytest.fixture(autouse=True)
+def counted() -> None:
+    READS.clear()
+    CALLS.clear()
+
+
+def plan_of(*, remote: bool = True) -> Plan:
+    plan = kept(pecan.PecanPipeline(Numbers(SPLITS, EACH)).map(double).autocache().batch(EACH), KIND)
+    (point,) = [op for op in plan.all_ops() if isinstance(op, Autocache)]
+    return with_ops(plan, {point.name: replace(point, remote=remote)})
+
+
+def epoch(cache: Cache, *, remote: bool = True) -> list[int]:
+    """Go through an epoch with an engine of its own; return the numbers, each position once."""
+    plan = plan_of(remote=remote)
+    leases = ListedLeases(whole_leases(list(plan.sources())))
+    engine = PythonEngine(plan, tuple(plan.sources()), EngineOptions(cache=cache), HeapSlots())
+    with contextlib.closing(engine), contextlib.closing(engine.batches(leases)) as batches:
+        found = list(batches)
+    assert delivered(found) == leases.wanted()
+    return numbers(found)
+
+
+def node(tmp_path: Path, name: str, url: str) -> Cache:
+    """A node's cache: the disk is its own, the store is everybody's."""
+    return Cache(tmp_path / name, 64 << 20, remote=url)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    logged = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    return [one.getMessage() for one in logged if one.name == "pecan_ray.cache"]
+
+
+def test_what_one_node_has_computed_another_one_reads(url: str, tmp_path: Path) -> None:
+    assert epoch(node(tmp_path, "one", url)) == ALL and CALLS["double"] == len(ALL)
+    assert len(list(EntryObjects(url).entries(KIND))) == SPLITS, "all was written before the engine was closed"
+    CALLS.clear()
+    READS.clear()
+    assert epoch(node(tmp_path, "other", url)) == ALL and not CALLS and not READS
+    with EntryStore(tmp_path / "other", max_bytes=64 << 20) as disk:
+        assert disk.verify() == (SPLITS, ()) and disk.sizes()[0].kind == KIND, "what was read lies on its disk now"
+    for entry, file in list(EntryObjects(url).entries(KIND)):
+        assert entry in file.path
+        storage.delete_file(file.path)
+    assert epoch(node(tmp_path, "other", url), remote=False) == ALL and not CALLS
+
+
+def test_a_point_that_is_not_worth_it_is_neither_written_nor_looked_for(
+    s3: tuple[str, FlakyProxy], tmp_path: Path
+) -> None:
+    url, proxy = s3
+    assert epoch(node(tmp_path, "one", url), remote=False) == ALL and not proxy.requests
+
+
+def test_an_entry_is_there_for_who_looks_and_whole(url: str) -> None:
+    objects = EntryObjects(url)
+    assert objects.get(KIND, "a") is None and objects.kinds() == []
+    body: list[bytes | memoryview] = [b"one", memoryview(b"two")]
+    objects.put(KIND, "a", body, elements=7, seconds=1.5)
+    found = objects.get(KIND, "a")
+    assert found is not None and bytes(found.data) == b"onetwo"
+    assert (found.facts.elements, found.facts.seconds, found.facts.kind) == (7, 1.5, KIND)
+    large = bytes(range(256)) * (80 << 10)  # of several pieces
+    objects.put(KIND, "large", [large], elements=1, seconds=0.0)
+    found = objects.get(KIND, "large")
+    assert found is not None and found.data == large
+    assert objects.kinds() == [KIND] and objects.remove(KIND) == 2 and objects.get(KIND, "a") is None
+
+
+@pytest.mark.parametrize(
+    "spoiled", ["its end is missing", "a byte of it", "a byte of its head", "all of it", "another's"]
+)
+def test_a_damaged_object_is_dropped_said_and_computed_again(
+    spoiled: str, s3: tuple[str, FlakyProxy], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, _ = s3
+    assert epoch(node(tmp_path, "one", url)) == ALL
+    files = [file.path for _, file in EntryObjects(url).entries(KIND)]
+    whole = storage.read_all(files[0])
+    bad = {
+        "its end is missing": whole[:-9],
+        "a byte of it": whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
+        "a byte of its head": whole[:30] + bytes([whole[30] ^ 1]) + whole[31:],
+        "all of it": b"an error page",
+        "another's": storage.read_all(files[1]),
+    }[spoiled]
+    storage.write_file(files[0], bad)
+    CALLS.clear()
+    assert epoch(node(tmp_path, "other", url)) == ALL and CALLS["double"] == EACH
+    (said,) = warnings_of(caplog)
+    assert "a damaged entry is dropped from the remote store" in said and files[0] in said
+    CALLS.clear()
+    assert epoch(node(tmp_path, "third", url)) == ALL and not CALLS, "it was written again"
+
+
+def test_an_object_of_a_newer_version_is_left_alone_and_said(
+    s3: tuple[str, FlakyProxy], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, _ = s3
+    assert epoch(node(tmp_path, "one", url)) == ALL
+    path = next(file.path for _, file in EntryObjects(url).entries(KIND))
+    newer = HEAD.pack(MAGIC, 99, 2, 0) + b"of a later time"
+    storage.write_file(path, newer)
+    for name in ("other", "third"):
+        CALLS.clear()
+        assert epoch(node(tmp_path, name, url)) == ALL and CALLS["double"] == EACH
+    said = warnings_of(caplog)
+    assert len(said) == 2 and all("newer version is left alone" in text and "format 99" in text for text in said)
+    tier = RemoteTier(EntryObjects(url), lambda text: None)
+    key = path.rpartition("/")[2].removesuffix(ENDING)
+    assert tier.get(KIND, key) is None
+    tier.put(KIND, key, [b"x"], elements=1, seconds=1.0, anew=True)
+    tier.close()
+    assert storage.read_all(path) == newer
+
+
+def test_two_that_write_the_same_entries_at_once_do_no_harm(url: str, tmp_path: Path) -> None:
+    plan, engines = plan_of(), []
+    for name in ("one", "other"):
+        cache = node(tmp_path, name, url)
+        engines.append(PythonEngine(plan, tuple(plan.sources()), EngineOptions(cache=cache), HeapSlots()))
+    runs = [engine.batches(ListedLeases(whole_leases(list(plan.sources())))) for engine in engines]
+    for _ in zip(*runs, strict=True):  # side by side, batch by batch
+        pass
+    for engine in engines:
+        engine.close()
+    CALLS.clear()
+    assert epoch(node(tmp_path, "third", url)) == ALL and not CALLS
+    assert len(list(EntryObjects(url).entries(KIND))) == SPLITS
+
+
+@pytest.mark.parametrize("fault", [503, "hang", 403])
+def test_a_store_that_fails_in_the_middle_costs_no_element_and_is_said_once(
+    fault: int | str,
+    s3: tuple[str, FlakyProxy],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url, proxy = s3
+    assert epoch(node(tmp_path, "one", url)) == ALL
+    CALLS.clear()
+    before = len(proxy.requests)
+    proxy.faults.extend([*["none"] * 4, *[fault] * 1000])
+    assert epoch(node(tmp_path, "other", url)) == ALL
+    assert (SPLITS - 4) * EACH <= CALLS["double"] < len(ALL), "what came before was read, and the rest computed"
+    (said,) = warnings_of(caplog)
+    assert "the remote store cannot be used" in said
+    if fault != 503:  # which is tried again until patience is over
+        assert len(proxy.requests) - before <= 4 + 2, "a read and a listing have failed, and nobody asks again"
+    proxy.faults.clear()
+
+
+def test_a_read_waits_no_longer_than_its_bound(s3: tuple[str, FlakyProxy]) -> None:
+    url, proxy = s3
+    objects = EntryObjects(url, wait_s=0.3)
+    objects.put(KIND, "a", [b"x"], elements=1, seconds=1.0)
+    proxy.outage = "hang"
+    with pytest.raises(CacheError, match=r"does not answer within 0\.3 s"):
+        objects.get(KIND, "a")  # the server says nothing for as long as the test runs
+
+
+def test_a_store_that_was_away_is_asked_again_and_has_what_it_missed(
+    s3: tuple[str, FlakyProxy], tmp_path: Path
+) -> None:
+    url, proxy = s3
+    said: list[str] = []
+    now = [0.0]
+    tier = RemoteTier(EntryObjects(url, wait_s=0.3), said.append, clock=lambda: now[0])
+    proxy.outage = 503
+    tier.put(KIND, "a", [b"x"], elements=1, seconds=1.0)
+    until(lambda: bool(said), "the failure is said")
+    until(tier.flush, "what failed is still to be written")
+    refused = proxy.refused
+    for _ in range(200):
+        assert tier.get(KIND, "a") is None and not tier.holds(KIND, "a")
+        tier.put(KIND, "a", [b"x"], elements=1, seconds=1.0)
+        assert tier.flush()
+    # The listing that was under way beside the write that failed may still try again for as long as it waits.
+    assert proxy.refused - refused < 100, "it is left alone"
+    proxy.outage = None
+    now[0] += remote_tier.AWAY_S + 1
+    tier.put(KIND, "a", [b"x"], elements=1, seconds=1.0)
+    assert tier.flush(30) and tier.holds(KIND, "a")
+    found = tier.get(KIND, "a")
+    assert found is not None and found.data == b"x" and len(said) == 1
+    tier.close()
+
+
+def test_what_a_disk_has_and_the_store_has_not_is_sent_when_it_is_read(
+    s3: tuple[str, FlakyProxy], tmp_path: Path
+) -> None:
+    """As when the store was away, or is new."""
+    url, _ = s3
+    cache = node(tmp_path, "one", url)
+    assert epoch(cache, remote=False) == ALL and list(EntryObjects(url).entries(KIND)) == []
+    plan = plan_of()
+    (point,) = [op for op in plan.all_ops() if isinstance(op, Autocache)]
+    splits = [lease.split for lease in whole_leases(list(plan.sources()))]
+    entries = SplitCache(cache)
+
+    def all_sent() -> bool:
+        assert all(entries.find(point, split) is not None for split in splits)
+        return len(list(EntryObjects(url).entries(KIND))) == SPLITS
+
+    until(all_sent, "all is sent, once the store is listed")
+    entries.close()
+    CALLS.clear()
+    assert epoch(node(tmp_path, "other", url)) == ALL and not CALLS
+
+
+def test_what_is_sent_is_what_was_kept_though_functions_write_into_what_they_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = str(tmp_path / "mounted")
+    plan = plan_of()
+    (point,) = [op for op in plan.all_ops() if isinstance(op, Autocache)]
+    split = whole_leases(list(plan.sources()))[0].split
+    writer, here = EntryWriter(), SplitCache(node(tmp_path, "one", url))
+    for number in range(16):
+        writer.add(number, 0, 1, {"x": np.full((64, 64), number, np.float32)})
+    here.keep(replace(point, remote=False), split, writer.finish(16), 16, 1.0)
+    begun, changed, put = threading.Event(), threading.Event(), EntryObjects.put
+
+    def late(self: EntryObjects, kind: str, key: str, parts: Parts, *, elements: int, seconds: float) -> None:
+        begun.set()
+        assert changed.wait(60)
+        put(self, kind, key, parts, elements=elements, seconds=seconds)
+
+    def changed_in_place() -> bool:
+        found = here.find(point, split)
+        assert found is not None
+        for one in found.elements(apart=False):
+            one.value["x"] -= 100
+        return begun.is_set()
+
+    monkeypatch.setattr(EntryObjects, "put", late)
+    until(changed_in_place, "it is being sent, once the store is listed")
+    changed.set()
+    here.close()
+    sent = EntryObjects(url).get(point.key, entry_key(point, split))
+    assert sent is not None
+    assert [one.value["x"][0, 0] for one in EntryReader(sent.data).elements()] == list(range(16))
+
+
+def test_writing_is_behind_and_bounded(s3: tuple[str, FlakyProxy], monkeypatch: pytest.MonkeyPatch) -> None:
+    url, proxy = s3
+    said: list[str] = []
+    tier = RemoteTier(EntryObjects(url), said.append)
+    assert tier.get(KIND, "nothing") is None
+    until(lambda: tier.lacks(KIND, "0"), "it is listed")
+    monkeypatch.setattr(remote_tier, "BEHIND_BYTES", 1000)
+    proxy.outage = "hang"
+    for number in range(5):
+        tier.put(KIND, str(number), [bytes(400)], elements=1, seconds=1.0)
+    assert len(set(said)) == 1 and len(said) == 3 and "faster than the remote store takes them" in said[0]
+    assert not tier.flush(0.2), "it ends though the server says nothing for as long as the test runs"
+    proxy.outage = None
+    proxy.stop_hanging.set()
+    assert tier.flush(30)
+    assert sorted(key for key, _ in EntryObjects(url).entries(KIND)) == ["0", "1"]
+    tier.put(KIND, "large", [bytes(5000)], elements=1, seconds=1.0)
+    assert tier.flush(30) and tier.get(KIND, "large") is not None, "one is always taken"
+    tier.close()
+
+
+def test_what_others_write_is_found_after_a_while(s3: tuple[str, FlakyProxy]) -> None:
+    url, _ = s3
+    now = [0.0]
+    tier = RemoteTier(EntryObjects(url), lambda text: None, clock=lambda: now[0])
+    until(lambda: tier.lacks(KIND, "a"), "it is listed")
+    EntryObjects(url).put(KIND, "a", [b"x"], elements=1, seconds=1.0)
+    assert tier.get(KIND, "a") is None, "nothing is asked for that was not listed"
+    now[0] += remote_tier.LISTED_AGAIN_S + 1
+    until(lambda: tier.get(KIND, "a") is not None, "it is listed again")
+    tier.close()
+
+
+def test_a_stores_speed_is_measured_once_and_kept(url: str, tmp_path: Path) -> None:
+    objects = EntryObjects(url)
+    with EntryStore(tmp_path / "folder", max_bytes=64 << 20) as store:
+        speed = remote_speed(store, objects)
+        assert speed.measurements >= 3 and speed.read_seconds(1 << 20, 8) > 0 and 0 <= speed.waiting <= 1
+        assert [list(objects.entries(kind)) for kind in objects.kinds()] in ([], [[]]), "nothing is left of it"
+        shutil.rmtree(tmp_path / "mounted", ignore_errors=True)
+        assert remote_speed(store, EntryObjects(url)) == speed
+        (note,) = [key for key in (f"{SPEED} {url}",) if store.noted(key)]
+        assert json.loads(store.noted(note) or "")["waiting"] == speed.waiting
+
+
+def test_the_command_looks_at_a_remote_store(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        status = main(["cache", "--path", str(tmp_path / "here"), "--remote", url, *arguments])
+        out, err = capsys.readouterr()
+        return status, out + err
+
+    objects = EntryObjects(url)
+    assert run("du") == (0, f"0.0 MB in {url}\n")
+    for number in range(3):
+        objects.put(KIND, str(number), [bytes(1_000_000)], elements=1, seconds=1.0)
+    objects.name(KIND, "ours: autocache behind decode")
+    storage.write_file(f"{url}/others/file", b"of somebody else")
+    status, text = run("ls")
+    assert status == 0 and "ours: autocache behind decode" in text and "3.0" in text and "others" not in text
+    assert run("du") == (0, f"3.0 MB in {url}\n")
+    assert run("verify") == (0, "3 entries are whole, 0 were damaged and are dropped\n")
+    path = next(file.path for _, file in objects.entries(KIND))
+    storage.write_file(path, b"spoiled")
+    assert run("verify") == (1, "2 entries are whole, 1 were damaged and are dropped\n")
+    assert run("rm")[0] == 2 and run("rm", "--all", "x")[0] == 2
+    assert run("rm", "ffff") == (0, f"0 entries removed from {url}\n")
+    assert "us for an entry" in run("bench")[1]
+    assert run("rm", "--all") == (0, f"2 entries removed from {url}\n")
+    assert [file.path for file in storage.list_folder(url)] == [f"{url}/others/file"], "what is not ours stays"
+
+
+@pytest.mark.parametrize("bad", ["http://host/x", "s3://", "relative/path", "gs:///x"])
+def test_a_place_that_cannot_be_is_refused(bad: str) -> None:
+    with pytest.raises(PlanError, match=r"Cache\(remote=...\) must be"):
+        Cache(remote=bad)
+
+
+def test_a_secret_in_a_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(PlanError, match="credentials are found") as caught:
+        Cache(remote="s3://key:hidden-one@bucket/prefix")
+    assert "hidden-one" not in str(caught.value)

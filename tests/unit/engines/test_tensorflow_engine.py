@@ -1,0 +1,442 @@
+"""The tensorflow engine: every position in one batch, the same numbers, tf.data pipelines, and its end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+import pecan_ray as pecan
+from pecan_ray import errors
+from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.inprocess import AllLeases, run_inprocess
+from pecan_ray.engines.leases_behind import LeasesBehind
+from pecan_ray.engines.positions import MOST_INTERVALS
+from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.tensorflow import TensorFlowEngine
+from pecan_ray.engines.tensorflow.chunks import cuts
+from pecan_ray.engines.tensorflow.own_seed import without_global_seed
+from pecan_ray.plan.behind import plan_behind
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.sampling.spans import Spans
+from tests.unit.engines.tensorflow_rig import ROWS, all_of, covered, numbers, refuses_37, run, values
+from tests.unit.engines.test_shuffle_seeds import CHANGES, check_pairs
+
+
+def by_thirds(i: Any) -> Any:
+    return tf.repeat(i, i % 3)
+
+
+PLANS: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
+    "map": lambda p: p.map(lambda i: i * 2, on="i", name="twice").batch(16),
+    "filter": lambda p: p.filter(lambda i: i % 3 == 0, on="i").batch(16),
+    "nothing left": lambda p: p.filter(lambda i: i < 0, on="i").batch(16),
+    "flat_map": lambda p: p.flat_map(by_thirds, on="i").batch(16),
+    "flat_map twice": lambda p: p.flat_map(by_thirds, on="i").flat_map(by_thirds, on="i").batch(4),
+    "shuffle": lambda p: p.shuffle(20).batch(16),
+    "padded": lambda p: p.map(lambda e: {"i": e["i"], "v": tf.range(e["i"] % 5)}, name="ragged").padded_batch(16),
+    "buckets": lambda p: p.map(lambda e: {"i": e["i"], "v": tf.range(e["i"] % 9)}, name="ragged").bucket_by_length(
+        [3, 6], sizes=[4, 5, 6], length="v"
+    ),
+    "unbatch": lambda p: p.batch(8).unbatch().batch(5),
+    "concat": lambda p: p.concat(numbers()).batch(16),
+    "mix": lambda p: p.mix(numbers(), weights=[1, 3]).batch(16),
+    "unbatched": lambda p: p.map(lambda i: i + 1, on="i", name="next"),
+}
+
+
+@pytest.mark.parametrize("order", ["strict", "relaxed"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_position_is_in_exactly_one_batch(plan: str, order: str) -> None:
+    pipe = PLANS[plan](numbers())
+    batches = run(pipe, order=order, threads=2)
+    assert covered(batches) == all_of(pipe)
+
+
+def by_python(rows: int = ROWS) -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows), split_rows=7))
+
+
+@pytest.mark.parametrize("plan", ["map", "filter", "nothing left", "unbatch", "shuffle", "unbatched"])
+def test_both_engines_yield_the_same_elements(plan: str) -> None:
+    ours = Counter(int(i) for batch in run(PLANS[plan](numbers())) if batch.rows for i in np.ravel(batch.columns["i"]))
+    theirs = Counter(
+        int(i) for batch in PLANS[plan](by_python()).iter_batches(debug=True) for i in np.ravel(batch["i"])
+    )
+    assert ours == theirs
+
+
+def as_items(rows: int = ROWS) -> pecan.PecanPipeline:
+    source = pecan.sources.Items([{"i": np.int64(i)} for i in range(rows)], split_rows=7)
+    return pecan.PecanPipeline(source, name="numbers", engine="tensorflow")
+
+
+@pytest.mark.parametrize("plan", ["map", "flat_map twice", "shuffle", "buckets"])
+def test_sources_of_columns_and_of_elements_yield_the_same_batches(plan: str) -> None:
+    by_columns, one_by_one = (run(PLANS[plan](pipe), order="strict") for pipe in (numbers(), as_items()))
+    assert covered(by_columns) == covered(one_by_one) == all_of(numbers())
+    assert list(map(int, values(by_columns))) == list(map(int, values(one_by_one)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "refused"),
+    [
+        ({"v": pa.array([1, 2, None, 4])}, "'v' is object"),
+        ({"v": pa.array(["a", "b", None, "d"])}, "'v' is NoneType"),
+        ({"v": pa.array([["a"], ["b", None]])}, "'v' is list"),
+        ({"v": pa.array([[1], [2, 3], [4], []])}, ""),
+        ({"v": pa.array([["a", "b"], ["c", "d"]])}, ""),
+        ({"v": pa.array(["a", "é", "", "d"])}, ""),
+        ({"v": pa.array([[1.0, 2.0]] * 4), "w": pa.array([1, 2, 3, 4], pa.int8())}, ""),
+    ],
+)
+def test_columns_come_through_whole_or_value_by_value(tmp_path: Path, columns: dict[str, Any], refused: str) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    source = pecan.sources.Parquet(str(tmp_path / "rows.parquet"))
+    pipe = pecan.PecanPipeline(source, engine="tensorflow").batch(1)
+    if refused:
+        with pytest.raises(errors.OutputTypeError, match=refused):
+            run(pipe)
+        return
+    batches = run(pipe, order="strict")
+    for name, column in columns.items():
+        got = [[v.decode() if isinstance(v, bytes) else v for v in np.ravel(row)] for row in values(batches, name)]
+        assert got == [np.ravel(given).tolist() for given in column.to_pylist()]
+
+
+def test_a_chunk_of_columns_is_no_larger_than_a_graph_should_hold() -> None:
+    table = {"v": np.zeros((3000, 1000), np.float32)}  # 4 kB a row
+    assert {stop - start for start, stop in cuts(table, 3000)} == {262, 3000 % 262}
+    assert [stop - start for start, stop in cuts({"v": np.zeros(3000)}, 3000)] == [1024, 1024, 952]
+
+
+def test_the_last_smaller_batch_is_marked_partial() -> None:
+    batches = run(numbers().batch(16), order="strict")
+    assert [(batch.rows, batch.partial) for batch in batches] == [(16, False)] * 6 + [(4, True)]
+    buckets = run(PLANS["buckets"](numbers()))
+    assert all(batch.partial == (batch.rows < batch_size(batch)) for batch in buckets)
+
+
+def batch_size(batch: Produced) -> int:
+    longest = int(batch.columns["i"].max() % 9) if batch.rows else 0
+    return next(size for bound, size in ((3, 4), (6, 5), (99, 6)) if longest < bound)
+
+
+def noisy(x: Any, rng: Any) -> Any:
+    return x + tf.random.stateless_uniform([4], rng)
+
+
+def test_random_numbers_depend_on_seed_epoch_and_element_alone() -> None:
+    pipe = numbers(x=np.zeros((ROWS, 4), np.float32)).map(noisy, on="x").batch(16)
+
+    def drawn(**options: Any) -> dict[int, tuple[float, ...]]:
+        batches = run(pipe, **options)
+        return {int(i): tuple(x) for i, x in zip(values(batches), values(batches, "x"), strict=True)}
+
+    one = drawn(order="strict", threads=1)
+    assert one == drawn(order="relaxed", threads=2)
+    assert len(set(one.values())) == ROWS
+    assert not set(one.values()) & set(drawn(seed=1).values())
+    sources = list(pipe.plan.sources())
+    later = run(pipe, AllLeases(sources, 1, 1))
+    assert not set(one.values()) & {tuple(x) for x in values(later, "x")}
+
+
+class Given:
+    """Leases that were cut before."""
+
+    def __init__(self, leases: list[Lease]) -> None:
+        self._left = list(leases)
+        self.lengths: dict[tuple[int, int, int], int] = {}
+
+    def take(self, branch: int = 0) -> Lease | None:
+        return self._left.pop(0) if self._left else None
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        self.lengths[lease.key] = elements
+
+
+@pytest.mark.parametrize("change", ["the whole set", "a small buffer", "taken"])
+def test_pairs_stay_pairs_in_however_many_splits_each_side_has(change: str) -> None:
+    check_pairs("tensorflow", CHANGES[change], 11)
+
+
+def test_a_fixed_order_is_that_of_all_epochs() -> None:
+    pipe = numbers().shuffle(20, reshuffle=False).batch(8)
+    orders = [values(run(pipe, AllLeases(list(pipe.plan.sources()), epoch, 1))) for epoch in range(2)]
+    assert orders[0] == orders[1] != sorted(orders[0])
+
+
+def test_what_shuffle_and_mix_draw_does_not_depend_on_the_process_and_its_global_seed() -> None:
+    """A worker seeds its global generators, each in its own way, and users seed those of the trainer."""
+    other = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000, 1040)), engine="tensorflow")
+    pipe = numbers().shuffle(20).mix(other.shuffle(9, seed=1), weights=[2, 1]).batch(8)
+    found = []
+    with without_global_seed():  # it is given back to other tests
+        for seed in (1, 2):
+            tf.random.set_seed(seed)
+            first = float(tf.random.uniform([]))
+            found.append(values(run(pipe)))
+            second = float(tf.random.uniform([]))
+            tf.random.set_seed(seed)
+            assert [first, second] == [float(tf.random.uniform([])) for _ in range(2)], (
+                "the user's numbers are left alone"
+            )
+    assert found[0] == found[1] and sorted(found[0]) == [*range(ROWS), *range(1000, 1040)]
+
+
+def test_parts_of_a_split_are_those_of_the_python_engine() -> None:
+    found = [
+        [sorted(values(run(part.batch(8)))) for part in pecan.split(pipe, [0.7, 0.3], seed=1)]
+        for pipe in (numbers(), numbers().map(lambda row: {"i": row["i"]}))
+    ]
+    by_python = pecan.split(pecan.PecanPipeline(next(numbers().plan.sources())), [0.7, 0.3], seed=1)
+    assert found == [[sorted(int(row["i"]) for row in run_inprocess(part.plan)) for part in by_python]] * 2
+
+
+def test_only_what_a_lease_asks_for_is_delivered() -> None:
+    pipe = numbers().flat_map(by_thirds, on="i").batch(3)
+    split = next(iter(next(pipe.plan.sources()).splits()))
+    whole = run(pipe, Given([Lease(0, split)]), order="strict")
+    first = whole[0].spans[0, 0, 0]
+    rest = Spans([(0, END)])
+    for span in first:
+        rest.remove(*span)
+    leases = Given([Lease(0, split, spans=tuple(rest))])
+    again = run(pipe, leases, order="strict")
+    assert values(again) == values(whole)[3:]
+    assert leases.lengths == {(0, 0, 0): 7}
+
+
+def test_strings_bytes_and_other_dtypes_come_through() -> None:
+    items = [{"s": "ä", "b": b"\x00x", "f": 1.5, "n": np.float32(2), "a": np.arange(3), "t": True}]
+    [batch] = run(pecan.PecanPipeline(pecan.sources.Items(items * 2), engine="tensorflow").batch(2))
+    dtypes = {name: column.dtype for name, column in batch.columns.items()}
+    assert dtypes == {"s": object, "b": object, "f": np.float64, "n": np.float32, "a": np.int64, "t": np.bool_}
+    assert batch.columns["s"][0] == "ä".encode() and batch.columns["b"][1] == b"\x00x"
+
+
+def test_a_plan_that_begins_behind_its_first_batches_yields_the_others() -> None:
+    pipe = numbers().skip(5).map(lambda i: i * 2, on="i", name="twice").take(60).batch(8)
+    left = plan_behind(pipe.plan, 3)
+    assert left is not None and left.elements == (29,)
+    sources = list(pipe.plan.sources())
+    with closing(TensorFlowEngine(left.plan, sources, EngineOptions(order="strict"), HeapSlots())) as engine:
+        rest = list(engine.batches(LeasesBehind(AllLeases(sources, 0, 1), sources, left.elements)))
+    assert values(rest) == [2 * i for i in range(29, 65)] == values(run(pipe, order="strict"))[24:]
+
+
+def test_plans_that_need_the_whole_sequence_end_with_their_last_batch() -> None:
+    other = pecan.PecanPipeline(pecan.sources.Arrays(j=np.arange(30)), engine="tensorflow")
+    for pipe, expected in (
+        (numbers().take(10).batch(4), list(range(10))),
+        (numbers().skip(95).batch(2), list(range(95, 100))),
+        (numbers().take(3).repeat(2).batch(4), [0, 1, 2, 0, 1, 2]),
+        (numbers().zip(other).batch(8), list(range(30))),
+    ):
+        batches = run(pipe, order="strict")
+        assert values(batches) == expected
+        assert [bool(batch.spans) for batch in batches] == [False] * (len(batches) - 1) + [True]
+        assert all(batch.rows for batch in batches)
+        assert set(covered(batches)) == set(all_of(pipe))
+
+
+def test_control_flow_over_tensors_becomes_part_of_the_graph() -> None:
+    def halve_if_even(i: Any) -> Any:
+        if i % 2 == 0:
+            return i // 2
+        return i
+
+    batches = run(numbers(10).map(halve_if_even, on="i").batch(10), order="strict")
+    assert values(batches) == [i // 2 if i % 2 == 0 else i for i in range(10)]
+
+
+def shards(num_shards: int, index: int) -> Any:
+    return tf.data.Dataset.range(100).shard(num_shards, index).batch(4)
+
+
+def test_an_existing_tf_data_pipeline_is_read_shard_by_shard() -> None:
+    pipe = pecan.PecanPipeline.from_tf_data(shards, num_shards=4)
+    batches = run(pipe)
+    assert sorted(i for batch in batches for i in batch.columns["0"]) == list(range(100))
+    assert set(covered(batches)) == {(0, 0, shard) for shard in range(4)}
+
+
+def test_operators_follow_an_existing_tf_data_pipeline() -> None:
+    pipe = pecan.PecanPipeline.from_tf_data(lambda: tf.data.Dataset.range(10).map(lambda x: (x, {"double": x * 2})))
+    batches = run(pipe.map(lambda v: v + 1, on="1/double", name="more").batch(4), order="strict")
+    assert values(batches, "0") == list(range(10))
+    assert values(batches, "1/double") == [2 * i + 1 for i in range(10)]
+
+
+def test_what_is_no_tf_data_pipeline_is_refused() -> None:
+    with pytest.raises(errors.PlanError, match="needs a function"):
+        pecan.PecanPipeline.from_tf_data(tf.data.Dataset.range(3))
+    with pytest.raises(errors.PlanError, match="takes 1 arguments"):
+        run(pecan.PecanPipeline.from_tf_data(lambda shard: None))
+    with pytest.raises(errors.PlanError, match="returned int"):
+        run(pecan.PecanPipeline.from_tf_data(lambda: 3))
+
+
+def test_an_error_in_an_existing_pipeline_names_the_shard() -> None:
+    def make() -> Any:
+        return tf.data.Dataset.range(10).map(lambda i: refuses_37(i + 30))
+
+    with pytest.raises(errors.OpError, match=r"make failed on element 7 of shard 0"):
+        run(pecan.PecanPipeline.from_tf_data(make))
+    batches = run(pecan.PecanPipeline.from_tf_data(make), on_error="skip")
+    assert sum(batch.rows for batch in batches) == 9
+    assert sum(len(batch.bad) for batch in batches) == 1
+
+
+def test_leaving_a_stretch_early_leaves_the_engine_usable() -> None:
+    pipe = numbers().batch(4)
+    sources = list(pipe.plan.sources())
+    engine = TensorFlowEngine(pipe.plan, sources, EngineOptions(), HeapSlots())
+    stretch = engine.batches(AllLeases(sources, 0, 1))
+    next(stretch)
+    stretch.close()
+    assert sum(batch.rows for batch in engine.batches(AllLeases(sources, 1, 1))) == ROWS
+
+
+def test_the_end_of_an_iterator_is_waited_for_elsewhere() -> None:
+    from pecan_ray.engines.tensorflow.iterating import Elements
+
+    ended: list[str] = []
+    gone = threading.Event()
+
+    class Numbers:
+        """An iterator that notes which thread gives it up."""
+
+        def __init__(self) -> None:
+            self._left = iter(range(3))
+
+        def __iter__(self) -> Numbers:
+            return self
+
+        def __next__(self) -> int:
+            return next(self._left)
+
+        def __del__(self) -> None:
+            ended.append(threading.current_thread().name)
+            gone.set()
+
+    class Data:
+        element_spec = None
+
+        def __iter__(self) -> Numbers:
+            return Numbers()
+
+    elements = Elements(Data())
+    assert next(elements) == 0 and list(elements) == [1, 2]
+    elements.close()
+    assert gone.wait(10) and ended == ["pecan-end-of-graph"]
+    assert list(elements) == [] and list(Elements(None)) == []
+
+
+def test_elements_are_those_of_the_dataset() -> None:
+    from pecan_ray.engines.tensorflow.iterating import Elements
+
+    def make(n: Any) -> Any:
+        columns = {"z": tf.fill([n + 1], n), "a": tf.strings.as_string(n), "nested": {"y": n * 2, "b": n * 3}}
+        return columns, (n, tf.cast(n, tf.float32))
+
+    data = tf.data.Dataset.range(5).map(make)
+    expected, found = list(iter(data)), list(Elements(data))
+    tf.nest.map_structure(np.testing.assert_array_equal, expected, found)
+    assert [list(columns) for columns, _ in found] == [["z", "a", "nested"]] * 5
+    assert isinstance(found[0][1], tuple) and len(found) == 5
+    ragged = tf.data.Dataset.range(3).map(lambda n: {"r": tf.RaggedTensor.from_row_lengths(tf.range(n), [n])})
+    assert [element["r"].to_list() for element in Elements(ragged)] == [[[]], [[0]], [[0, 1]]]
+    failing = Elements(tf.data.Dataset.range(2).map(lambda n: tf.gather(tf.range(1), n)))
+    assert int(next(failing)) == 0
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        next(failing)
+
+
+def test_a_process_ends_while_graphs_are_under_way_of_which_one_was_closed() -> None:
+    script = """
+import numpy as np
+import pecan_ray as pecan
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.tensorflow import TensorFlowEngine
+from pecan_ray.engines.tensorflow.chunks import cuts
+
+rows = pecan.sources.Items([{"x": np.full(4, n, np.float32)} for n in range(100_000)])
+plan = pecan.PecanPipeline(rows, engine="tensorflow").map(lambda x: x * 2, on="x").batch(4).plan
+engines = [TensorFlowEngine(plan, list(plan.sources()), EngineOptions(threads=2), HeapSlots()) for _ in range(2)]
+forgotten, closed = [engine.batches(AllLeases(list(plan.sources()), 0, 1)) for engine in engines]
+for batches in (forgotten, closed):
+    print([next(batches).rows for _ in range(20)] == [4] * 20)
+closed.close()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout == "True\nTrue\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ([[0.5, 1], [2**53 + 1, 0.5]], f"the integer {2**53 + 1} would be rounded"),
+        ([0.5, 2**53 + 1], "column 'v' has integers that float64, that of the first, would round"),
+        ([[2**63 + 1, 7], [2**63 + 3, 9]], ""),
+    ],
+)
+def test_integers_are_not_rounded(values: list[Any], problem: str) -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items([{"v": one} for one in values]), engine="tensorflow").batch(2)
+    if problem:
+        with pytest.raises(errors.OutputTypeError, match=problem):
+            list(pipe.iter_batches(debug=True))
+    else:
+        (batch,) = pipe.iter_batches(debug=True)
+        assert batch["v"].tolist() == values
+
+
+def test_what_a_filter_drops_waits_as_few_intervals() -> None:
+    rows = 4 * MOST_INTERVALS
+    source = pecan.sources.Arrays(i=np.arange(rows), split_rows=rows)
+    pipe = pecan.PecanPipeline(source, engine="tensorflow").filter(lambda i: i < 0, on="i").batch(8)
+    (report,) = run(pipe, threads=2)
+    assert (report.rows, report.partial) == (0, False)
+    assert report.spans == {(0, 0, 0): [(0, rows << OUTPUT_BITS)]}
+
+
+def test_a_graph_that_yields_nothing_for_long_is_told_with_what_it_was_given() -> None:
+    reached, may_go_on = threading.Event(), threading.Event()
+
+    def ponders(i: Any) -> Any:
+        if i == 17:
+            reached.set()
+            assert may_go_on.wait(60)
+        return i
+
+    pipe = numbers(20).map(lambda i: tf.ensure_shape(tf.py_function(ponders, [i], tf.int64), ()), on="i").batch(4)
+    sources = list(pipe.plan.sources())
+    engine = TensorFlowEngine(pipe.plan, sources, EngineOptions(), HeapSlots())
+    batches: list[Produced] = []
+    thread = threading.Thread(target=lambda: batches.extend(engine.batches(AllLeases(sources, 0, 1))))
+    thread.start()
+    try:
+        assert reached.wait(60)
+        # It is given more at first, and counts from the last time on.
+        told = next(told for look in range(100_000) if (told := engine.under_way(6.0 * look)) is not None)
+    finally:
+        may_go_on.set()
+    thread.join(60)
+    text = "the graph has yielded nothing for {seconds}, since it was given element "
+    assert told.text.startswith(text) and len(values(batches)) == 20
+    assert engine.under_way(1e9) is None
+    engine.close()

@@ -1,0 +1,275 @@
+"""Values of which the tensorflow engine can make no tensor, or not the one that is needed, are errors by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import pecan_ray as pecan
+from pecan_ray import errors
+from pecan_ray.plan.splits import Origin
+from tests.unit.engines.tensorflow_rig import all_of, covered, numbers, run, values
+
+
+def refusing(error: BaseException) -> Callable[[Any], Any]:
+    """A function of a tensor that raises while the graph runs, where 7 is in it."""
+
+    def run(value: Any) -> Any:
+        if 7 in value:
+            raise error
+        return value
+
+    return lambda i: tf.ensure_shape(tf.numpy_function(run, [i], tf.int64), i.shape)
+
+
+REFUSED: dict[str, tuple[Callable[[pecan.PecanPipeline, Any], pecan.PecanPipeline], int, str]] = {
+    "batch": (lambda p, fn: p.batch(4).map(fn, on="i", name="op"), 4, "op"),
+    "batches filtered": (lambda p, fn: p.batch(4).filter(lambda i: fn(i)[0] >= 0, on="i", name="op"), 4, "op"),
+    "behind unbatch": (lambda p, fn: p.batch(4).unbatch().map(of_one(fn), on="i", name="op").batch(2), 1, "op"),
+    "zip": (lambda p, fn: p.map(of_one(fn), on="i", name="op").zip(zeros()).batch(4), 1, "op"),
+    "behind take": (lambda p, fn: p.take(40).map(of_one(fn), on="i", name="op").batch(4), 1, "op"),
+    "length": (
+        lambda p, fn: p.bucket_by_length([3, 50], sizes=[4, 4, 4], length=lambda e: of_one(fn)(e["i"])),
+        1,
+        "bucket_by_length",
+    ),
+}
+
+
+def of_one(fn: Any) -> Any:
+    return lambda i: fn(i[tf.newaxis])[0]
+
+
+def zeros() -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(z=np.zeros(40)), engine="tensorflow")
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_fails_behind_a_batch_or_in_a_part_of_the_data_is_named_and_counted(case: str) -> None:
+    make, left_out, op = REFUSED[case]
+    with pytest.raises(errors.OpError) as caught:
+        run(make(numbers(40), refusing(ValueError("no sevens"))))
+    assert caught.value.fields["op"] == op and "no sevens" in str(caught.value)
+    batches = run(make(numbers(40), refusing(ValueError("no sevens"))), on_error="quarantine")
+    (bad,) = [bad for batch in batches for bad in batch.bad]
+    assert (bad.op, bad.elements_left_out) == (op, left_out) and bad.error.endswith("ValueError: no sevens")
+    assert sum(batch.rows for batch in batches) == 40 - left_out
+    if left_out == 1:
+        assert bad.origin == Origin(0, 0, 0, 1, 0) and bad.element["i"] == 7
+    with pytest.raises(errors.OpError, match=rf"{op} failed .*SystemExit"):
+        run(make(numbers(40), refusing(SystemExit(3))), on_error="skip")
+
+
+def test_a_length_that_cannot_be_traced_is_an_error_by_name() -> None:
+    def fails(element: Any) -> Any:
+        raise ValueError("no length")
+
+    for length, said in ((fails, "no length"), (lambda e: tf.stack([e["i"], e["i"]]), "must return one number")):
+        with pytest.raises(errors.ElementError, match=f"bucket_by_length.*{said}"):
+            run(numbers().bucket_by_length([3], sizes=2, length=length))
+
+
+def test_flat_map_of_whole_batches_is_refused_by_name() -> None:
+    with pytest.raises(errors.PlanError, match="spread: the tensorflow engine has no flat_map of whole batches"):
+        run(numbers().batch(4).flat_map(lambda batch: batch, name="spread"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fn", "message"),
+    [
+        ("map", lambda e: {"i": object()}, "what it returns cannot be used in a TensorFlow graph"),
+        ("map", lambda e: {"i": None}, "odd returned NoneType, but it must return a tensor in column 'i'"),
+        ("map", lambda e: {"i": np.ma.masked_array([1, 2], [False, True])}, "odd returned MaskedArray"),
+        ("filter", lambda e: None, "odd returned NoneType, but it must return whether to keep"),
+        ("filter", lambda e: "no", "it is a tensor of string"),
+        ("filter", lambda e: tf.constant([True, False]), "but it must return whether to keep the element, one bool"),
+        ("flat_map", lambda e: {"i": tf.constant(1)}, "odd: column 'i' is one value and has no rows"),
+        ("flat_map", lambda e: {"i": tf.ragged.constant([[1], [1, 2]])}, "cannot be used in a TensorFlow graph"),
+        ("flat_map", lambda e: {"i": tf.zeros(2), "j": tf.zeros(3)}, "odd returned columns of unequal lengths"),
+    ],
+)
+def test_what_cannot_be_in_a_graph_is_an_error_by_name(kind: str, fn: Any, message: str) -> None:
+    with pytest.raises(errors.OutputTypeError, match=message) as caught:
+        run(getattr(numbers(), kind)(fn, name="odd").batch(4))
+    assert caught.value.op == "odd"
+
+
+def test_a_length_that_is_text_is_an_error_by_name() -> None:
+    with pytest.raises(errors.OutputTypeError, match=r"length returned .*it is a tensor of string"):
+        run(numbers().bucket_by_length([4], sizes=2, length=lambda e: tf.constant("3")))
+
+
+def at_7(odd: Any, dtype: Any = tf.int64) -> Callable[[Any], Any]:
+    """A function of a number that returns it, and for 7 something else, when the graph runs."""
+    return lambda i: tf.ensure_shape(
+        tf.numpy_function(lambda v: odd if v == 7 else dtype.as_numpy_dtype(v), [i], dtype), ()
+    )
+
+
+def sometimes(element: dict[str, Any], times: Any) -> dict[str, Any]:
+    return {"i": element["i"], "j": tf.repeat(element["i"], tf.where(tf.reduce_any(element["i"] == 7), times, 1))}
+
+
+AT_7: dict[str, tuple[Callable[[pecan.PecanPipeline], pecan.PecanPipeline], str]] = {
+    "dict": (lambda p: p.map(at_7({"a": 1}), on="i", name="odd"), "Unsupported object type dict"),
+    "dtype": (lambda p: p.map(at_7("x"), on="i", name="odd"), "returned by pyfunc_.* is string, but expects int64"),
+    "uneven": (lambda p: p.map(at_7([[1], [1, 2]]), on="i", name="odd"), "Shape of tensor input"),
+    "sparse": (lambda p: p.map(at_7(tf.sparse.from_dense([1, 0])), on="i", name="odd"), "SparseTensor"),
+    "ragged": (lambda p: p.map(at_7(tf.ragged.constant([[1], [1, 2]])), on="i", name="odd"), "RaggedTensor"),
+    "NaN of a filter": (lambda p: p.filter(lambda i: nan_at_7(i) + 1, on="i", name="odd"), "NaN"),
+    "answers": (lambda p: p.filter(lambda i: tf.fill([tf.where(i == 7, 2, 1)], True), on="i", name="odd"), "one bool"),
+    "NaN as length": (lambda p: bucketed(p, lambda e: tf.where(e["i"] == 7, float("nan"), 1)), "NaN or infinity"),
+    "outputs": (lambda p: p.flat_map(lambda e: sometimes({"i": e["i"][tf.newaxis]}, 2), name="odd"), "unequal lengths"),
+    "no outputs": (lambda p: p.flat_map(listed_but_7, on="i", name="odd").map(of_rank_0, on="i"), "one value"),
+}
+
+
+def nan_at_7(i: Any) -> Any:
+    return tf.where(i == 7, float("nan"), 1.0)
+
+
+def listed_but_7(i: Any) -> Any:
+    return tf.numpy_function(lambda v: v if v == 7 else v[np.newaxis], [i], tf.int64)
+
+
+def bucketed(pipe: pecan.PecanPipeline, length: Any) -> pecan.PecanPipeline:
+    return pipe.bucket_by_length([3, 50], sizes=[4, 4, 4], length=length).unbatch()
+
+
+def of_rank_0(value: Any) -> Any:
+    return tf.ensure_shape(value, ())
+
+
+@pytest.mark.parametrize("case", AT_7)
+def test_a_value_that_is_none_for_one_element_is_an_error_with_its_place_or_left_out(case: str) -> None:
+    make, text = AT_7[case]
+    op = "bucket_by_length" if "length" in case else "odd"
+    with pytest.raises(errors.ElementError, match=text) as caught:
+        run(make(numbers(40)).batch(4))
+    assert (caught.value.op, caught.value.element) == (op, 0) and "element 0 of split 1" in str(caught.value)
+    batches = run(make(numbers(40)).batch(4), on_error="skip")
+    [bad] = [one for batch in batches for one in batch.bad]
+    assert (bad.op, bad.where) == (op, "element 0 of split 1")
+    assert sorted(values(batches)) == [i for i in range(40) if i != 7]
+
+
+def test_batches_of_unequal_columns_are_named_by_what_made_them_and_left_out() -> None:
+    pipe = numbers(40).batch(4).map(lambda e: sometimes(e, 2), name="odd").unbatch().batch(2)
+    with pytest.raises(
+        errors.OutputTypeError, match=r"odd returned columns of unequal lengths.*element 4 of split 0"
+    ) as caught:
+        run(pipe)
+    assert (caught.value.op, caught.value.element) == ("odd", 4)
+    batches = run(pipe, on_error="skip")
+    [bad] = [one for batch in batches for one in batch.bad]
+    assert (bad.op, bad.elements_left_out) == ("odd", 4)
+    assert sorted(values(batches)) == [i for i in range(40) if i not in range(4, 8)]
+
+
+@pytest.mark.parametrize(
+    ("column", "behind", "text"),
+    [
+        ([[1], [1, 2]], "batch", "odd returned a list in column 'i' of which no tensor can be made"),
+        ({"a": 1}, "batch", "column 'i', which odd made, is a dict where it leaves the graph"),
+        (tf.sparse.from_dense([1, 0]), "batch", "is a SparseTensor where it leaves the graph"),
+        (tf.sparse.from_dense([1, 0]), "padded_batch", "padded_batch: column 'i', which odd made, is a SparseTensor"),
+        (tf.ragged.constant([[1], [1, 2]]), "padded_batch", "is a RaggedTensor where it is padded"),
+    ],
+)
+def test_what_is_no_tensor_is_refused_where_it_would_leave_the_graph(column: Any, behind: str, text: str) -> None:
+    pipe = numbers().map(lambda e: {"i": column}, name="odd").map(lambda e: dict(e), name="next")
+    with pytest.raises(errors.OutputTypeError, match=text) as caught:
+        run(getattr(pipe, behind)(4))
+    assert caught.value.op in ("odd", "next")
+
+
+def test_what_is_no_tensor_may_pass_from_one_map_to_the_next() -> None:
+    sparse = numbers(8).map(lambda i: tf.sparse.from_dense([i, 0]), on="i").filter(lambda e: True)
+    [batch] = run(sparse.map(tf.sparse.to_dense, on="i").batch(8))
+    assert sorted(batch.columns["i"].tolist()) == [[i, 0] for i in range(8)]
+
+
+def test_a_tuple_is_one_tensor_with_a_row_for_each_of_its_parts() -> None:
+    [batch] = run(numbers(4).map(lambda e: {"i": (e["i"], 2 * e["i"])}).batch(4))
+    assert batch.columns["i"].tolist() == [[i, 2 * i] for i in range(4)]
+
+
+def test_padding_asks_for_the_rank_and_a_length() -> None:
+    with pytest.raises(errors.OutputTypeError, match="not known how many dimensions column 'i' has"):
+        run(numbers().map(lambda e: {"i": tf.numpy_function(lambda v: v, [e["i"]], tf.int64)}).padded_batch(4))
+    with pytest.raises(errors.OutputTypeError, match="column 'i' is one value, which has no length"):
+        run(numbers().bucket_by_length([3], sizes=2, length="i"))
+
+
+def test_a_function_of_length_is_called_once_and_its_large_numbers_stay_large() -> None:
+    calls: list[int] = []
+
+    def length(element: dict[str, Any]) -> Any:
+        def noted(i: Any) -> Any:
+            calls.append(int(i))
+            return np.int64(1 << 40) if i % 2 else np.int64(0)
+
+        return tf.numpy_function(noted, [element["i"]], tf.int64)
+
+    batches = run(numbers(40).bucket_by_length([3], sizes=[4, 5], length=length))
+    assert sorted(calls) == list(range(40))
+    assert all(len({i % 2 for i in batch.columns["i"]}) == 1 for batch in batches if batch.rows)
+
+
+@pytest.mark.parametrize("at", [0, 7])
+@pytest.mark.parametrize(
+    "value", [[[1], [1, 2]], {"a": 1}, None, tf.ragged.constant([[1], [1, 2]])], ids=lambda v: type(v).__name__
+)
+def test_values_of_a_source_of_which_no_tensor_can_be_made_are_bad_elements(value: Any, at: int) -> None:
+    items = [{"v": value if i == at else [[1, 2], [3, i]]} for i in range(20)]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), engine="tensorflow").batch(4)
+    with pytest.raises(errors.OutputTypeError, match=r"element \d of split \d: column 'v'"):
+        run(pipe)
+    batches = run(pipe, on_error="quarantine")
+    [bad] = [one for batch in batches for one in batch.bad]
+    assert bad.op == "source"
+    assert bad.element is None or bad.element["v"] is value or bad.element["v"] == value  # lists come as copies
+    assert sorted(v[1][1] for v in values(batches, "v")) == [i for i in range(20) if i != at]
+    assert covered(batches) == all_of(pipe)
+
+
+def test_what_fails_now_and_then_in_a_graph_is_told_as_a_bad_element() -> None:
+    calls: list[int] = []
+
+    def once(number: Any) -> Any:
+        calls.append(int(number))
+        if number == 7 and calls.count(7) == 1:
+            raise ValueError("not now")
+        return number
+
+    pipe = numbers().map(lambda i: tf.ensure_shape(tf.numpy_function(once, [i], tf.int64), ()), on="i", name="odd")
+    found = run(pipe.batch(4), on_error="skip")
+    (bad,) = [bad for one in found for bad in one.bad]
+    assert (
+        bad.op == "odd" and "failed on element 0 of split 1" in bad.error and "not when it was run alone" in bad.error
+    )
+    assert 7 not in values(found)
+
+
+@pytest.mark.parametrize("rows", [[[0.0] * 0] * 5, [[1.0], [], [2.0, 3.0], []]])
+def test_rows_without_content_go_through_a_graph(rows: list[list[float]]) -> None:
+    """TensorFlow's own unbatch ends the process there."""
+    source = pecan.sources.Items([{"x": np.array(row, np.float32)} for row in rows])
+    pipe = pecan.PecanPipeline(source, name="hollow", engine="tensorflow")
+    found = [batch["x"].tolist() for batch in pipe.iter_batches(debug=True)]
+    assert found == rows
+
+
+def test_columns_of_a_batch_that_come_apart_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    def apart(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"whole": batch["i"], "cut": batch["i"][:2]}
+
+    pipe = numbers(8).batch(4).map(apart, name="cut in a graph")
+    assert [len(produced.columns["cut"]) for produced in run(pipe)] == [2, 2]
+    assert [text[:70] for text in caplog.messages] == [
+        "cut in a graph: it returned column 'cut' with 2 rows, and 'whole' with the 4"[:70]
+    ]

@@ -1,0 +1,322 @@
+"""Elements that fail in another order than the user's: run in that one, with nothing lost and nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.inprocess import AllLeases, run_inprocess, run_produced
+from pecan_ray.engines.registry import build_engine
+from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.users_order import UsersOrder, orders_of
+from pecan_ray.errors import BatchShapeError, OpError, OrderError
+from pecan_ray.job import events
+from pecan_ray.job.instructions import Answer, KillWorker, Log, UseUsersOrder
+from pecan_ray.job.messages import AskAssignment, Assigned, WorkerProgress
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.options import Workers
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.stretches import Names, element_run, reordered
+from tests.unit.engines.engine_leases import ListedLeases, delivered, run_engine, whole_leases
+from tests.unit.job.job_rig import JobRig, of_kind, said
+
+ELEMENTS, GRAY = 64, 40
+BOTH: dict[Names, Names] = {("to_rgb", "darken"): ("darken", "to_rgb")}
+
+
+def to_rgb(image: Any) -> Any:
+    return np.stack([image] * 3, axis=-1) if image.ndim == 2 else image
+
+
+def darken(image: Any) -> Any:
+    image[...] //= 2  # in place, as functions may
+    height, width, _ = image.shape
+    assert height == width
+    return image
+
+
+def refuse_gray(image: Any) -> Any:
+    if image.ndim == 2:
+        raise ValueError("gray")
+    return image
+
+
+def items(gray: int | None = GRAY) -> list[dict[str, Any]]:
+    shapes = [(4, 4) if number == gray else (4, 4, 3) for number in range(ELEMENTS)]
+    return [{"image": np.full(shape, number, np.uint8), "n": number} for number, shape in enumerate(shapes)]
+
+
+def pipeline(gray: int | None = GRAY) -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Items(items(gray))).map(to_rgb, on="image").map(darken, on="image")
+
+
+def in_another_order(plan: Plan, orders: dict[Names, Names] = BOTH) -> tuple[Plan, UsersOrder]:
+    """A plan in another order, and the user's beside it."""
+    other = reordered(plan, orders)
+    return other, UsersOrder(other, orders_of(plan), lambda: plan)
+
+
+def found(produced: list[Any]) -> list[tuple[int, int]]:
+    """Numbers and pixels of all elements that came out."""
+    rows = [(int(n), int(image.max())) for one in produced for n, image in zip(*columns(one), strict=True)]
+    return sorted(rows)
+
+
+def columns(produced: Any) -> tuple[Any, Any]:
+    number, image = produced.columns.get("n", []), produced.columns.get("image", [])
+    return (number, image) if produced.rows != 1 or np.ndim(number) else ([number], [image])
+
+
+EXPECTED = [(number, number // 2) for number in range(ELEMENTS)]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", "quarantine"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_an_element_that_fails_is_run_in_the_users_order_and_so_are_the_others(fused: bool, on_error: str) -> None:
+    pipe = pipeline().batch(8) if fused else pipeline().shuffle(1).batch(8)
+    plan, users = in_another_order(pipe.plan)
+    produced = run_engine(plan, users_order=users, on_error=on_error, threads=2)
+    assert found(produced) == EXPECTED
+    assert not any(batch.bad for batch in produced)
+    assert users.taken
+    assert "element 0 of split 10 fails in AutoOrder's order darken -> to_rgb (darken failed on" in users.said
+    assert "but not in yours, to_rgb -> darken: the job goes back to your order" in users.said
+
+
+@pytest.mark.parametrize("reorder", ["safe", "strict", "pecan"])
+def test_a_job_of_every_mode_goes_back_to_the_users_order(tmp_path: Path, reorder: Any) -> None:
+    config = pecan.Config(order_folder=tmp_path, reorder=reorder)
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items()), config=config)
+    pipe = pipe.map(to_rgb, on="image").map(darken, on="image").batch(8)
+    key = pipe._order._key
+    OrderFolder(tmp_path).replace(key, KeptOrder((("darken", "to_rgb"),)))
+    with pipe.iter_batches(debug=True) as batches:
+        assert "AutoOrder runs darken -> to_rgb -> batch" in batches.report().events[0].text
+        rows = [(int(n), int(i.max())) for batch in batches for n, i in zip(batch["n"], batch["image"], strict=True)]
+    assert sorted(rows) == EXPECTED
+    kept = OrderFolder(tmp_path).load(key)
+    assert kept is not None and kept.orders == (("to_rgb", "darken"),)
+    assert "fails in AutoOrder's order darken -> to_rgb" in kept.why
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_batch_that_cannot_be_made_in_this_process_is_made_in_the_users_order(shuffled: bool) -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items(None))).map(turn_wide, on="image").map(wide, on="image")
+    pipe = (pipe.shuffle(16) if shuffled else pipe).batch(8)
+    plan, users = in_another_order(pipe.plan, {("turn_wide", "wide"): ("wide", "turn_wide")})
+    usual = list(run_inprocess(pipe.plan))
+    produced = [one for one in run_produced(plan, users_order=users) if one.rows]
+    assert len(produced) == len(usual) == ELEMENTS // 8
+    for one, other in zip(produced, usual, strict=True):
+        np.testing.assert_array_equal(one.columns["n"], other["n"])
+        np.testing.assert_array_equal(one.columns["image"], other["image"])
+    assert users.taken and users.said.startswith("AutoOrder's order of operators led to this: batch: column 'image'")
+    assert users.said.endswith("The job goes back to your order")
+
+
+def test_a_batch_that_cannot_be_made_in_the_users_order_either_is_the_users_error() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items())).map(wide, on="image").map(same, on="image").batch(8)
+    plan, users = in_another_order(pipe.plan, {("wide", "same"): ("same", "wide")})
+    with pytest.raises(BatchShapeError):
+        list(run_produced(plan, users_order=users))
+    assert not users.said
+
+
+def same(image: Any) -> Any:
+    return image
+
+
+def wide(image: Any) -> Any:
+    return np.concatenate([image, image], axis=1)
+
+
+def turn_wide(image: Any) -> Any:
+    """Turn one of the images, which is as high as it is wide unless it was made wide before."""
+    return np.swapaxes(image, 0, 1) if image.max() == GRAY else image
+
+
+def test_every_position_is_delivered_once() -> None:
+    plan, users = in_another_order(pipeline().batch(8).plan)
+    leases = ListedLeases(whole_leases(tuple(plan.sources())))
+    produced = run_engine(plan, leases, users_order=users, threads=3)
+    assert delivered(produced) == leases.wanted()
+
+
+def test_behind_other_operators_a_copy_is_kept_of_what_functions_write_into() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items())).map(lambda e: e).batch(1).unbatch()
+    pipe = pipe.map(darken_twice_written, on="image").map(refuse_gray_late, on="image").batch(8)
+    orders: dict[Names, Names] = {
+        ("darken_twice_written", "refuse_gray_late"): ("refuse_gray_late", "darken_twice_written")
+    }
+    plan, users = in_another_order(pipe.plan, orders)
+    assert found(run_engine(plan, users_order=users)) == EXPECTED
+    assert users.taken
+
+
+def darken_twice_written(image: Any) -> Any:
+    image[...] //= 2
+    return to_rgb(image)
+
+
+def refuse_gray_late(image: Any) -> Any:
+    image[...] += 0
+    return refuse_gray(image)
+
+
+def test_what_fails_in_both_orders_is_an_error_of_the_users_order() -> None:
+    broken = items()
+    broken[GRAY]["image"] = np.zeros((4, 5), np.uint8)
+    pipe = pecan.PecanPipeline(pecan.sources.Items(broken)).map(to_rgb, on="image").map(darken, on="image").batch(8)
+    plan, users = in_another_order(pipe.plan)
+    with pytest.raises(OpError, match="darken failed on element 0 of split 10: AssertionError"):
+        run_engine(plan, users_order=users)
+    assert not users.taken and not users.said
+    plan, users = in_another_order(pipe.plan)
+    produced = run_engine(plan, users_order=users, on_error="quarantine")
+    assert found(produced) == [row for row in EXPECTED if row[0] != GRAY]
+    (bad,) = [bad for batch in produced for bad in batch.bad]
+    assert bad.op == "darken" and bad.element["image"].shape == (4, 5)
+
+
+def test_shapes_that_do_not_fit_in_another_order_are_that_orders_fault() -> None:
+    pipe = pipeline().batch(8)
+    plain = pecan.PecanPipeline(pecan.sources.Items(items())).map(lambda image: image, on="image", name="to_rgb")
+    running = plain.map(lambda image: image, on="image", name="darken").batch(8).plan
+    users = UsersOrder(running, {(0,): ("darken", "to_rgb")}, lambda: pipe.plan)
+    with pytest.raises(OrderError, match="AutoOrder's order of operators led to this: batch: column 'image'"):
+        run_engine(running, users_order=users)
+
+
+def test_an_engine_can_be_told_to_run_the_users_order() -> None:
+    plan, users = in_another_order(pipeline().batch(8).plan)
+    users.taken = True
+    assert found(run_engine(plan, users_order=users)) == EXPECTED and not users.said
+
+
+def test_the_users_plan_is_not_loaded_before_it_is_needed() -> None:
+    pipe = pipeline(gray=None).batch(8)
+    plan = reordered(pipe.plan, BOTH)
+
+    def load() -> Plan:
+        raise AssertionError("nothing has failed")
+
+    assert found(run_engine(plan, users_order=UsersOrder(plan, orders_of(pipe.plan), load))) == EXPECTED
+
+
+def test_runs_have_the_same_place_in_every_order() -> None:
+    left, right = pipeline().shuffle(2), pipeline().map(lambda image: image, on="image", name="last")
+    plan = left.concat(right).map(refuse_gray, on="image").batch(2).plan
+    assert element_run(plan, "darken").place == (0, 0) and element_run(plan, "darken").behind_source
+    assert element_run(plan, "last").place == (1, 0)
+    assert element_run(plan, "refuse_gray").place == (0,) and not element_run(plan, "refuse_gray").behind_source
+    assert orders_of(plan)[1, 0] == ("to_rgb_2", "darken_2", "last")
+
+
+def test_a_run_in_this_process_goes_back_too_and_later_jobs_begin_in_the_users_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def images() -> pecan.PecanPipeline:
+        source, config = pecan.sources.Items(items()), pecan.Config(order_folder=tmp_path)
+        pipe = pecan.PecanPipeline(source, name="images", config=config)
+        return pipe.map(to_rgb, on="image").map(darken, on="image").batch(8)
+
+    key = images()._order._key
+    OrderFolder(tmp_path).replace(key, KeptOrder((("darken", "to_rgb"),)))
+    with images().iter_batches(debug=True) as batches:
+        assert [int(n) for batch in batches for n in batch["n"]] == list(range(ELEMENTS))
+        assert "AutoOrder runs darken -> to_rgb -> batch" in batches.report().events[0].text
+    assert "the job goes back to your order" in caplog.text
+    kept = OrderFolder(tmp_path).load(key)
+    assert kept is not None and kept.orders == (("to_rgb", "darken"),) and "element 0 of split 10" in kept.why
+
+
+# --- tensorflow ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_graph_says_that_the_order_failed(on_error: Any) -> None:
+    tf: Any = pytest.importorskip("tensorflow")
+
+    def checked(x: Any) -> Any:
+        tf.debugging.assert_less(x, tf.constant(100, tf.int64))
+        return x
+
+    def halved(x: Any) -> Any:
+        return x // 2
+
+    rows = [{"x": np.int64(150 if number == GRAY else number)} for number in range(ELEMENTS)]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(rows), engine="tensorflow")
+    pipe = pipe.map(halved, on="x").map(checked, on="x").batch(8)
+    plan, users = in_another_order(pipe.plan, {("halved", "checked"): ("checked", "halved")})
+    produced: list[Any] = []
+    with pytest.raises(OrderError, match=r"checked failed on .* the job goes back to your order"):
+        produced.extend(run_graph(plan, users, on_error))
+    spans = [span for key, found in delivered(produced).items() if key[2] == 10 for span in found]
+    assert not any(start <= 0 < stop for start, stop in spans), "the element does not count as done"
+
+
+def run_graph(plan: Plan, users: UsersOrder, on_error: Any) -> Any:
+    sources = tuple(plan.sources())
+    options = EngineOptions(order="strict", on_error=on_error, users_order=users)
+    engine = build_engine("tensorflow", plan, options, HeapSlots())
+    try:
+        yield from engine.batches(AllLeases(sources, 0, 1))
+    finally:
+        engine.close()
+
+
+# --- the job -------------------------------------------------------------------------------------------------
+
+
+def reordered_job(workers: int = 2) -> tuple[JobRig, list[str]]:
+    """A job whose workers run another order than the user's: version 1 of the plan."""
+    rig = JobRig(workers=Workers(workers), ordered=False)
+    names = rig.come()
+    for name in names:
+        rig.place(name)
+    rig.handle(events.OrderKnown(changed=True))
+    return rig, names
+
+
+def version_for(rig: JobRig, worker: str) -> int:
+    (answer,) = of_kind(Answer, rig.ask(worker, AskAssignment()))
+    assert isinstance(answer.reply, Assigned)
+    return answer.reply.plan_version
+
+
+def test_a_worker_that_fell_back_takes_the_whole_job_with_it() -> None:
+    rig, (first, second) = reordered_job()
+    rig.handle(events.SplitsListed(0, ()))
+    assert version_for(rig, first) == 1
+    done = rig.handle(events.WorkerTold(first, WorkerProgress(fell_back="an element failed")))
+    assert of_kind(UseUsersOrder, done) == [UseUsersOrder(first), UseUsersOrder(second)]
+    assert said(done) == "an element failed"
+    assert rig.handle(events.WorkerTold(first, WorkerProgress(fell_back="an element failed"))) == []
+    assert rig.handle(events.WorkerTold(second, WorkerProgress(fell_back="another one too"))) == []
+    assert version_for(rig, second) == 0, "within the epoch that has begun in the other order"
+    rig.handle(events.PlanChanged("a better order"))
+    facts = rig.job.facts(rig.now)
+    assert facts.reverted == "an element failed"
+    assert [one.text for one in facts.events if one.kind == "reorder"] == ["an element failed"]
+
+
+def test_an_idle_worker_tells_with_its_question() -> None:
+    rig, (first, _) = reordered_job()
+    rig.handle(events.SplitsListed(0, ()))
+    rig.ask(first, AskAssignment(WorkerProgress(fell_back="an element failed")))
+    assert rig.job.facts(rig.now).reverted == "an element failed"
+
+
+def test_a_worker_that_gives_up_for_the_order_is_replaced_and_counts_as_no_loss() -> None:
+    rig, (first, second) = reordered_job()
+    done = rig.handle(events.OrderFailed(first, "an element failed"))
+    assert of_kind(KillWorker, done) == [KillWorker(first)] and len(of_kind(StartWorker, done)) == 1
+    assert UseUsersOrder(second) in done and isinstance(of_kind(Log, done)[0], Log)
+    assert rig.job.facts(rig.now).workers_lost == 0 and rig.job.error is None
+    assert rig.handle(events.OrderFailed(first, "an element failed")) == []

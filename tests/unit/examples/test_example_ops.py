@@ -1,0 +1,446 @@
+"""The steps of the example pipelines, on real photographs, boxes and speech."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from examples import audio_ops, boxes_ops, image_ops
+from examples.aerial import FIXTURE, coco_items, derived_items
+from examples.photographs import derived_photographs, parent_photographs
+
+DATA = Path(__file__).resolve().parents[3] / "examples" / "data"
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = derived_photographs(14, cache=tmp_path_factory.mktemp("photographs"))
+    return sorted(folder.rglob("*.jpg"))
+
+
+@pytest.fixture(scope="module")
+def astronaut(photographs: list[Path]) -> Any:
+    (path,) = (path for path in photographs if path.parent.name == "astronaut")
+    return image_ops.decode_rgb(path.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def tf_ops() -> ModuleType:
+    pytest.importorskip("tensorflow")
+    from examples import image_ops_tf
+
+    return image_ops_tf
+
+
+def generator(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+# --- the derived set ----------------------------------------------------------------------------------------
+
+
+def test_derived_set_is_whole_repeatable_and_in_one_folder_per_parent(tmp_path: Path) -> None:
+    first = derived_photographs(15, seed=3, cache=tmp_path / "a")
+    second = derived_photographs(15, seed=3, cache=tmp_path / "b")
+    files = sorted(path.relative_to(first) for path in first.rglob("*.jpg"))
+    assert len(files) == 15
+    assert {path.parent.name for path in files} == {path.stem for path in parent_photographs()}
+    assert all((first / path).read_bytes() == (second / path).read_bytes() for path in files)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == [first.name], "an unfinished folder was left behind"
+
+
+def test_derived_crops_have_the_promised_sizes(photographs: list[Path]) -> None:
+    shapes = np.array([image_ops.decode_rgb(path.read_bytes()).shape[:2] for path in photographs])
+    assert shapes.min() >= 300 and shapes.max() <= 640
+    assert len({tuple(shape) for shape in shapes}) > 10, "sizes should vary"
+
+
+# --- ResNet50 and SimCLR ------------------------------------------------------------------------------------
+
+
+def test_decode_gives_red_green_blue(astronaut: Any) -> None:
+    # The suit is orange: red above green above blue.
+    red, green, blue = astronaut[200:].reshape(-1, 3).mean(axis=0)
+    assert red > green > blue
+
+
+@pytest.mark.parametrize("encoded", [b"", b"\xff\xd8\xff\xe0 not a photograph"])
+def test_decode_refuses_what_is_not_an_image(encoded: bytes) -> None:
+    with pytest.raises(ValueError, match=f"{len(encoded)} bytes"):
+        image_ops.decode_rgb(encoded)
+
+
+def test_distorted_box_keeps_its_bounds() -> None:
+    height, width = 375, 500
+    shares, ratios = [], []
+    for seed in range(500):
+        rng = generator(seed)
+        top, left, h, w = image_ops.distorted_box((height, width), rng, area=(0.08, 0.9), aspect=(0.75, 4 / 3))
+        assert 0 <= top <= top + h <= height and 0 <= left <= left + w <= width
+        shares.append(h * w / (height * width))
+        ratios.append(w / h)
+    assert 0.1 <= min(shares) < 0.2 and 0.7 < max(shares) <= 0.9, "areas should span what is allowed"
+    assert 0.74 < min(ratios) < 0.8 and 1.25 < max(ratios) < 1.34
+
+
+def test_distorted_box_falls_back_to_the_whole_image() -> None:
+    box = image_ops.distorted_box((300, 400, 3), generator(0), area=(0.01, 0.05), aspect=(0.75, 1.33), covered=0.1)
+    assert box == (0, 0, 300, 400)
+
+
+def test_rotation_moves_right_to_top_and_shear_moves_rows() -> None:
+    image = np.zeros((101, 101, 3), np.float32)
+    image[50, 90] = 255.0
+    turned = image_ops.rotate_by(image, 90.0)
+    assert divmod(int(turned[..., 0].argmax()), 101) == (10, 50)
+    sheared = image_ops.shear_by(image, 0.1)
+    assert divmod(int(sheared[..., 0].argmax()), 101) == (50, 85)
+
+
+@pytest.mark.parametrize("step", [image_ops.random_rotate, image_ops.random_shear])
+def test_angles_are_drawn_for_each_image(step: Any, astronaut: Any) -> None:
+    image = astronaut.astype(np.float32)
+    first, again, other = (step(image, generator(seed)) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).mean() > 1.0
+    assert first.shape == image.shape and first.dtype == np.float32
+
+
+def test_random_flip_is_a_mirror_half_of_the_time(astronaut: Any) -> None:
+    mirrored = 0
+    for seed in range(200):
+        out = image_ops.random_flip(astronaut, generator(seed))
+        if not np.array_equal(out, astronaut):
+            np.testing.assert_array_equal(out[:, ::-1], astronaut)
+            mirrored += 1
+    assert 70 < mirrored < 130
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_what_opencv_does_faster_is_what_numpy_does(astronaut: Any, dtype: Any) -> None:
+    image = astronaut.astype(dtype)
+    np.testing.assert_array_equal(image_ops.subtract_mean(image), image.astype(np.float32) - image_ops.MEANS)
+    for channels in (1, 3):
+        half = image_ops.to_half(image[..., :channels])
+        assert half.dtype == np.float16
+        np.testing.assert_array_equal(half, image[..., :channels].astype(np.float16))
+
+
+def test_cast_and_one_hot(astronaut: Any) -> None:
+    small = image_ops.resize(astronaut.astype(np.float32))
+    out = image_ops.cast_and_one_hot({"image": small, "label": 2, "path": "x.jpg"}, classes=4)
+    assert set(out) == {"image", "label"} and out["image"].dtype == np.float16
+    assert out["label"].tolist() == [0.0, 0.0, 1.0, 0.0]
+
+
+def test_hue_saturation_and_contrast_do_what_they_say(astronaut: Any) -> None:
+    image = image_ops.resize(astronaut.astype(np.float32) / 255)
+    np.testing.assert_allclose(image_ops.adjust_hue(image, 0.0), image, atol=1e-5)
+    # A third of a turn takes red to green.
+    np.testing.assert_allclose(image_ops.adjust_hue(image, 1 / 3), image[..., [2, 0, 1]], atol=1e-4)
+    gray = image_ops.adjust_saturation(image, 0.0)
+    np.testing.assert_allclose(gray, np.repeat(image.max(axis=-1, keepdims=True), 3, axis=-1), atol=1e-5)
+    flat = image_ops.adjust_contrast(image, 0.0)
+    np.testing.assert_allclose(flat, np.broadcast_to(image.mean(axis=(0, 1)), image.shape), atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_simclr_steps_take_views_with_and_without_colour(channels: int, astronaut: Any) -> None:
+    views = image_ops.duplicate_and_cast(astronaut)
+    assert views.shape == (2, *astronaut.shape) and views.dtype == np.float32 and views.max() <= 1.0
+    views = views[..., :channels]
+    for step in (
+        image_ops.crop_and_resize,
+        image_ops.random_flip_views,
+        image_ops.color_jitter,
+        image_ops.gaussian_blur,
+    ):
+        for seed in range(6):
+            out = step(views, generator(seed))
+            assert out.dtype == np.float32 and out.shape[0] == 2 and out.shape[-1] == channels
+        views = out
+    final = image_ops.reshape(image_ops.tile(image_ops.clip(views)))
+    assert final.shape == (224, 224, 6) and 0.0 <= final.min() < final.max() <= 1.0
+    assert not np.array_equal(final[..., :3], final[..., 3:]), "the views should differ"
+
+
+def test_grayscale_makes_the_views_smaller_two_times_out_of_ten(astronaut: Any) -> None:
+    views = image_ops.duplicate_and_cast(astronaut[:32, :32])
+    outs = [image_ops.to_grayscale(views, generator(seed)) for seed in range(300)]
+    gray = [out for out in outs if out.shape[-1] == 1]
+    assert 35 < len(gray) < 90
+    np.testing.assert_allclose(gray[0][0, :, :, 0], views[0] @ np.array([0.2989, 0.587, 0.114], np.float32), atol=1e-6)
+
+
+# --- tensorflow against NumPy -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "amount"), [("rotate_by", 4.0), ("shear_by", 0.08), ("shear_by", -0.08)])
+def test_tensorflow_warps_like_opencv(name: str, amount: float, tf_ops: ModuleType, astronaut: Any) -> None:
+    image = astronaut.astype(np.float32)
+    ours = getattr(image_ops, name)(image, amount)
+    theirs = getattr(tf_ops, name)(image, amount).numpy()
+    # Edges apart (OpenCV blends them with the fill), OpenCV's rounding of positions to 1/32 px remains.
+    inside = (slice(30, -30), slice(40, -40))
+    assert np.abs(ours[inside] - theirs[inside]).mean() < 0.5
+    assert np.abs(image[inside] - theirs[inside]).mean() > 5.0, "the warp should have moved something"
+
+
+def test_tensorflow_resizes_blurs_and_grays_like_opencv(tf_ops: ModuleType, astronaut: Any) -> None:
+    import cv2
+
+    image = astronaut.astype(np.float32)
+    np.testing.assert_allclose(image_ops.resize(image), tf_ops.resize(image).numpy(), atol=0.05)
+    blurred = cv2.GaussianBlur(image, (23, 23), 1.3, borderType=cv2.BORDER_CONSTANT)
+    np.testing.assert_allclose(blurred, tf_ops.blur_by(image, 1.3).numpy(), atol=0.05)
+    np.testing.assert_allclose(image_ops.luminance(image), tf_ops.luminance(image).numpy(), atol=0.01)
+
+
+def test_tensorflow_resnet_steps_as_one_graph(tf_ops: ModuleType, photographs: list[Path]) -> None:
+    import tensorflow as tf
+
+    def chain(encoded: Any, seed: Any) -> Any:
+        image = tf_ops.decode_and_random_crop(encoded, seed)
+        for step in (tf_ops.random_flip, tf_ops.random_rotate, tf_ops.random_shear):
+            image = step(image, seed)
+        return tf_ops.cast_and_one_hot({"image": tf_ops.subtract_mean(tf_ops.resize(image)), "label": 3}, classes=5)
+
+    encoded = tf.constant([path.read_bytes() for path in photographs])
+    seeds = tf.stack([tf.zeros(len(photographs), tf.int32), tf.range(len(photographs))], axis=1)
+    data = tf.data.Dataset.from_tensor_slices((encoded, seeds)).map(chain).batch(len(photographs))
+    (first,), (again,) = list(data), list(data)
+    assert first["image"].shape == (14, 224, 224, 3) and first["image"].dtype == tf.float16
+    assert first["label"].numpy().argmax(axis=1).tolist() == [3] * 14
+    np.testing.assert_array_equal(first["image"], again["image"])
+
+
+def test_tensorflow_simclr_steps_in_both_orders(tf_ops: ModuleType, photographs: list[Path]) -> None:
+    import tensorflow as tf
+
+    late = [tf_ops.random_flip_views, tf_ops.color_jitter, tf_ops.gaussian_blur, tf_ops.to_grayscale]
+    for steps in (late, [late[-1], *late[:-1]]):
+
+        def chain(encoded: Any, seed: Any, steps: Any = steps) -> Any:
+            views = tf_ops.duplicate_and_cast(tf_ops.decode({"image": encoded, "label": 0})["image"])
+            views = tf_ops.crop_and_resize(views, seed)
+            for step in steps:
+                views = step(views, seed)
+            return tf_ops.reshape(tf_ops.tile(tf_ops.clip(views)))
+
+        encoded = tf.constant([path.read_bytes() for path in photographs])
+        seeds = tf.stack([tf.zeros(14, tf.int32), tf.range(14)], axis=1)
+        (batch,) = tf.data.Dataset.from_tensor_slices((encoded, seeds)).map(chain).batch(14)
+        images = batch.numpy()
+        assert images.shape == (14, 224, 224, 6) and images.min() >= 0.0 and images.max() <= 1.0
+        assert all(image.std() > 0.01 for image in images)
+
+
+# --- RetinaNet ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, Any]:
+    (item,) = coco_items(FIXTURE)
+    return boxes_ops.decode(boxes_ops.read_file(item))
+
+
+def test_flip_moves_boxes_with_their_pixels(trees: dict[str, Any]) -> None:
+    flipped = next(
+        out
+        for out in (boxes_ops.random_flip_with_boxes(trees, generator(seed)) for seed in range(50))
+        if out is not trees
+    )
+    side = trees["image"].shape[0]
+    for before, after in zip(trees["boxes"], flipped["boxes"], strict=True):
+        top, left, bottom, right = np.rint(before * side).astype(int)
+        new_top, new_left, new_bottom, new_right = np.rint(after * side).astype(int)
+        np.testing.assert_array_equal(
+            trees["image"][top:bottom, left:right],
+            flipped["image"][new_top:new_bottom, new_left:new_right][:, ::-1],
+        )
+
+
+def test_resize_pads_below_and_right_and_boxes_follow(trees: dict[str, Any]) -> None:
+    wide = {
+        **trees,
+        "image": trees["image"][:200],
+        "boxes": np.array([[0.5, 0.25, 1.0, 0.75]], np.float32),
+        "classes": np.array([1], np.int32),
+    }
+    out = boxes_ops.resize_and_crop(wide)
+    assert out["image"].shape == (640, 640, 3) and out["image"].dtype == np.uint8
+    assert out["image"][320:].max() == 0 and out["image"][:320].mean() > 10
+    np.testing.assert_allclose(out["boxes"] * 640, [[160, 160, 320, 480]], atol=0.01)
+
+
+def test_targets_lead_back_to_the_boxes(trees: dict[str, Any]) -> None:
+    anchors = boxes_ops.make_anchors()
+    element = boxes_ops.resize_and_crop({**trees, "image": boxes_ops.normalize(trees["image"])})
+    out = boxes_ops.label_extract(element, anchors)
+    classes = np.concatenate([out[f"class_targets_{level}"].reshape(-1) for level in boxes_ops.LEVELS])
+    shifts = np.concatenate([out[f"box_targets_{level}"].reshape(-1, 4) for level in boxes_ops.LEVELS])
+    positive = classes > 0
+    assert out["num_positives"] == positive.sum() >= 61
+    sizes = anchors[positive, 2:] - anchors[positive, :2]
+    centres = (anchors[positive, 2:] + anchors[positive, :2]) / 2 + shifts[positive, :2] * sizes
+    half = np.exp(shifts[positive, 2:]) * sizes / 2
+    decoded = np.concatenate([centres - half, centres + half], axis=1)
+    distance = np.abs(decoded[:, np.newaxis] - out["boxes"][np.newaxis, :61]).max(axis=-1)
+    assert distance.min(axis=1).max() < 0.01, "an anchor's target is none of the boxes"
+    assert distance.min(axis=0).max() < 0.01, "a box has no anchor"
+    assert (out["boxes"][61:] == -1).all() and (out["classes"][61:] == -1).all()
+
+
+def test_an_image_without_boxes_has_only_background(trees: dict[str, Any]) -> None:
+    bare = {**trees, "boxes": np.zeros((0, 4), np.float32), "classes": np.zeros(0, np.int32)}
+    out = boxes_ops.label_extract(boxes_ops.resize_and_crop(bare), boxes_ops.make_anchors())
+    assert out["num_positives"] == 0 and out["class_targets_3"].max() == 0
+
+
+def test_normalize_may_come_after_the_flip(trees: dict[str, Any]) -> None:
+    normalized = {**trees, "image": boxes_ops.normalize(trees["image"])}
+    late = boxes_ops.random_flip_with_boxes(trees, generator(0))
+    early = boxes_ops.random_flip_with_boxes(normalized, generator(0))
+    np.testing.assert_array_equal(boxes_ops.normalize(late["image"]), early["image"])
+
+
+def test_cast_to_bfloat16_and_float16(trees: dict[str, Any]) -> None:
+    pytest.importorskip("ml_dtypes")
+    assert boxes_ops.cast(trees, "bfloat16")["image"].dtype.name == "bfloat16"
+    assert boxes_ops.cast(trees, "float16")["image"].dtype == np.float16
+
+
+def test_derived_crops_hold_their_boxes() -> None:
+    items = derived_items(6)
+    assert len({item["image"] for item in items}) == 6
+    for item in items:
+        boxes = item["boxes"]
+        assert 5 < len(boxes) == len(item["classes"]) and boxes.min() >= 0.0 and boxes.max() <= 1.0
+        assert (boxes[:, 2:] > boxes[:, :2]).all()
+
+
+# --- speech -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def speech() -> dict[str, Any]:
+    path = DATA / "speech" / "librivox_sense_and_sensibility_01_austen_64kb-0880.wav"
+    element = audio_ops.read_file({"path": str(path)})
+    element = {**element, "audio": audio_ops.decode(element["audio"])}
+    element = audio_ops.add_text(element, {path.name: "He was not an ill-disposed young man; é"})
+    return audio_ops.fourier_transform(audio_ops.vectorize(element))
+
+
+def test_text_becomes_numbers_between_begin_and_end(speech: dict[str, Any]) -> None:
+    assert len(audio_ops.VOCABULARY) == 34
+    text = "".join(audio_ops.VOCABULARY[number] for number in speech["target"])
+    assert text.rstrip("-") == "<he was not an ill-disposed young man# #>"
+    assert speech["target"].shape == (200,) and speech["target"].dtype == np.int32
+
+
+def test_long_text_keeps_its_end_sign() -> None:
+    out = audio_ops.vectorize({"audio": None, "text": "a" * 500})
+    assert out["target"][0] == 2 and out["target"][-1] == 3 and (out["target"][1:-1] == 4).all()
+
+
+def test_spectrogram_shows_a_tone_where_it_is() -> None:
+    tone = np.sin(2 * np.pi * 32 / 256 * np.arange(4000)).astype(np.float32)
+    out = audio_ops.fourier_transform({"audio": tone, "target": np.zeros(200, np.int32)})
+    assert out["source"].shape == ((4000 - 200) // 80 + 1, 129) == (out["frames"], 129)
+    assert (out["source"].argmax(axis=1) == 32).all()
+    np.testing.assert_allclose(out["source"].mean(axis=1), 0.0, atol=1e-5)
+    np.testing.assert_allclose(out["source"].std(axis=1), 1.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("samples", [0, 50])
+def test_silence_and_scraps_stay_finite(samples: int) -> None:
+    out = audio_ops.fourier_transform({"audio": np.zeros(samples, np.float32), "target": None})
+    assert out["source"].shape == (1, 129) and not out["source"].any()
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_speed_is_the_same_before_and_after_padding(factor: float, speech: dict[str, Any]) -> None:
+    early = audio_ops.pad(audio_ops.change_speed(speech, factor))
+    late = audio_ops.change_speed(audio_ops.pad(speech), factor)
+    assert early["frames"] == late["frames"] == round(speech["frames"] / factor)
+    np.testing.assert_array_equal(early["source"], late["source"])
+
+
+def test_spec_augment_is_the_same_before_and_after_padding(speech: dict[str, Any]) -> None:
+    early = audio_ops.pad(audio_ops.spec_augment(speech, generator(5)))
+    late = audio_ops.spec_augment(audio_ops.pad(speech), generator(5))
+    np.testing.assert_array_equal(early["source"], late["source"])
+    assert not np.array_equal(early["source"], audio_ops.pad(speech)["source"])
+
+
+def test_pitch_moves_a_peak_by_semitones() -> None:
+    source = np.zeros((3, 129), np.float32)
+    source[:, 50] = 1.0
+    raised = audio_ops.change_pitch(source, 2.0)
+    assert (raised.argmax(axis=1) == round(50 * 2 ** (2 / 12))).all()
+    lowered = audio_ops.change_pitch(np.ones((3, 129), np.float32), -2.0)
+    assert lowered[:, :114].min() > 0.99 and lowered[:, 115:].max() == 0.0
+
+
+def test_echo_follows_and_falls_to_a_thousandth() -> None:
+    source = np.zeros((200, 129), np.float32)
+    source[10] = 1.0
+    out = audio_ops.add_echo(source, decay_frames=50.0, share=0.5)[:, 7]
+    assert np.abs(out[:10]).max() < 1e-6 and out[10] > 0.5
+    assert out[60] / out[11] == pytest.approx(10 ** (-3 * 49 / 50), rel=0.01)
+
+
+def test_pad_pads_and_cuts(speech: dict[str, Any]) -> None:
+    padded = audio_ops.pad(speech)
+    frames = speech["frames"]
+    np.testing.assert_array_equal(padded["source"][:frames], speech["source"])
+    assert padded["source"].shape == (2754, 129) and not padded["source"][frames:].any()
+    cut = audio_ops.pad({"source": np.ones((3000, 129), np.float32), "frames": np.int32(3000)})
+    assert cut["source"].shape == (2754, 129) and cut["frames"] == 2754
+
+
+# --- on the way to a worker ---------------------------------------------------------------------------------
+
+
+def test_steps_run_where_the_examples_cannot_be_imported(
+    tmp_path: Path, trees: dict[str, Any], speech: dict[str, Any], astronaut: Any
+) -> None:
+    def steps() -> list[Any]:
+        label_extract = functools.partial(boxes_ops.label_extract, anchors=boxes_ops.make_anchors())
+        element = boxes_ops.resize_and_crop(trees)
+        views = image_ops.duplicate_and_cast(astronaut[:64, :64])
+        return [
+            image_ops.color_jitter(views, np.random.default_rng(0)),
+            label_extract(element)["box_targets_3"],
+            audio_ops.reverb(speech["source"], np.random.default_rng(0)),
+        ]
+
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import pickle, sys\n"
+        "sys.modules['examples'] = None  # Importing it raises ModuleNotFoundError.\n"
+        "steps = pickle.load(sys.stdin.buffer)\n"
+        "pickle.dump(steps(), sys.stdout.buffer)\n"
+    )
+    # This module is the test's own, which no process but pytest's can import.
+    this_module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(this_module)
+    try:
+        pickled = cloudpickle.dumps(steps)
+    finally:
+        cloudpickle.unregister_pickle_by_value(this_module)
+    done = subprocess.run(
+        [sys.executable, str(script)], input=pickled, cwd=tmp_path, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    for there, here in zip(pickle.loads(done.stdout), steps(), strict=True):
+        np.testing.assert_array_equal(there, here)

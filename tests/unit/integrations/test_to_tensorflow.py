@@ -1,0 +1,178 @@
+"""A pipeline as a data set of TensorFlow and of Keras."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pecan_ray.errors import ColumnError, PlanError
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.sources import Arrays, Items
+
+tf: Any = pytest.importorskip("tensorflow")
+keras: Any = pytest.importorskip("keras")
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def rows(count: int = 10) -> PecanPipeline:
+    x = np.arange(count * 3, dtype=np.float32).reshape(count, 3)
+    return PecanPipeline(Arrays(i=np.arange(count), x=x, y=x.sum(axis=1)), name="rows").batch(4)
+
+
+def ids(batches: Any) -> list[int]:
+    return [int(i) for batch in batches for i in batch["i"]]
+
+
+def test_each_iteration_of_a_tf_dataset_is_an_epoch_with_the_batches_types_and_shapes() -> None:
+    names = np.array(["a", "b"] * 5, object)
+    dataset = rows().zip(PecanPipeline(Arrays(name=names)).batch(4)).to_tf_dataset(debug=True)
+    assert dataset.element_spec == {
+        "i": tf.TensorSpec([None], tf.int64),
+        "x": tf.TensorSpec([None, 3], tf.float32),
+        "y": tf.TensorSpec([None], tf.float32),
+        "name": tf.TensorSpec([None], tf.string),
+    }
+    for _ in range(2):
+        batches = list(dataset.prefetch(1))
+        assert ids(batches) == list(range(10)) and batches[-1]["name"].numpy().tolist() == [b"a", b"b"]
+    assert ids(dataset.repeat(2)) == 2 * list(range(10))
+
+
+def test_lengths_that_vary_are_open_in_the_spec_and_those_that_do_not_are_known() -> None:
+    def sized(i: Any) -> dict[str, Any]:
+        return {"wave": np.zeros((2 + i["i"] % 7, 5), np.float32), "i": i["i"]}
+
+    pipe = PecanPipeline(Arrays(i=np.arange(30))).map(sized).padded_batch(10)  # each batch is as long as the others
+    dataset = pipe.to_tf_dataset(debug=True)
+    assert dataset.element_spec["wave"] == tf.TensorSpec([None, None, 5], tf.float32)
+    assert sum(len(batch["wave"]) for batch in dataset) == 30
+    elements = PecanPipeline(Arrays(x=np.ones((3, 2)))).to_tf_dataset(debug=True)
+    assert elements.element_spec == {"x": tf.TensorSpec([2], tf.float64)}
+
+
+def test_a_batch_that_is_not_as_the_first_ones_is_refused_by_its_column() -> None:
+    def sized(i: Any) -> dict[str, Any]:
+        return {"wave": np.zeros(2 if i["i"] < 90 else 3, np.float32)}
+
+    dataset = PecanPipeline(Arrays(i=np.arange(100))).map(sized).batch(10).to_tf_dataset(debug=True)
+    with pytest.raises(tf.errors.OpError, match=r"column 'wave' is \[10, 3\] in this batch, but the dataset says"):
+        list(dataset)
+
+
+def test_a_number_that_would_be_cut_is_refused_unless_that_dtype_was_asked_for() -> None:
+    def grows(row: dict[str, Any]) -> dict[str, Any]:
+        n = 2**24 + 1
+        return {"n": np.float32(row["i"]) if row["i"] < 90 else np.int64(n), "b": np.int32(n), "s": str(row["i"])}
+
+    pipe = PecanPipeline(Arrays(i=np.arange(100))).map(grows).batch(10)
+    with pytest.raises(
+        tf.errors.OpError, match="column 'n' is int64 in this batch, and would lose something as float32"
+    ):
+        list(pipe.to_tf_dataset(debug=True))
+    asked = {name: tf.TensorSpec([None], dtype) for name, dtype in (("n", tf.float32), ("b", tf.int16))}
+    assert [len(batch["b"]) for batch in pipe.to_tf_dataset(spec=asked, debug=True)] == [10] * 10
+    with pytest.raises(tf.errors.OpError, match=r"column 'n' is float32 .* as uint8, as spec=\.\.\. says"):
+        list(pipe.to_tf_dataset(spec={"n": tf.TensorSpec([None], tf.uint8)}, debug=True))
+
+
+@pytest.mark.parametrize("spec", [{}, [1], {"x": tf.float32}, {"x": {"y": tf.TensorSpec([])}}, "x"])
+def test_a_spec_that_is_none_is_refused_at_once(spec: Any) -> None:
+    with pytest.raises(PlanError, match=r"to_tf_dataset\(spec=...\).* needs a .*tf.TensorSpec"):
+        rows().to_tf_dataset(spec=spec, debug=True)
+
+
+def test_tensorflow_uses_the_memory_of_a_column() -> None:
+    from pecan_ray.integrations.tf_dataset import tf_dataset
+
+    memory = np.zeros(1 << 16, np.uint8)
+    start = -memory.ctypes.data % 64
+    column = memory[start : start + 4096].view(np.float32).reshape(16, 64)
+    (batch,) = tf_dataset([{"x": column}], {"x": tf.TensorSpec([None, 64], tf.float32)})
+    assert batch["x"]._numpy().ctypes.data == column.ctypes.data
+
+
+def test_values_that_are_no_tensors_are_refused_by_their_column() -> None:
+    pipe = PecanPipeline(Items([{"when": {"day": 1}}, {"when": {"day": 2}}])).batch(2)
+    with pytest.raises(PlanError, match="to_tf_dataset: column 'when' is a dict of columns: make columns of them"):
+        pipe.to_tf_dataset(debug=True)
+
+
+# --- Keras ---------------------------------------------------------------------------------------------------
+
+
+def line() -> Any:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_keras_fits_evaluates_and_predicts_with_each_element_once_in_an_epoch() -> None:
+    seen: list[int] = []
+
+    def noted(batch: dict[str, Any]) -> dict[str, Any]:
+        seen.extend(batch["i"].tolist())
+        return batch
+
+    data_set = rows().map(noted).to_keras("x", "y", debug=True)
+    assert len(data_set) == data_set.num_batches == 3
+    history = line().fit(data_set, epochs=3, validation_data=rows().to_keras("x", "y", debug=True), verbose=0)
+    assert len(history.history["loss"]) == len(history.history["val_loss"]) == 3
+    assert seen[:30] == 3 * list(range(10)), "those that Keras looks at before it begins are not lost"
+    data_set.close()
+    assert line().predict(rows().to_keras("x", debug=True), verbose=0).shape == (10, 1)
+
+
+def test_keras_gets_several_columns_as_a_dict_and_weights_behind_the_targets() -> None:
+    inputs, targets, weights = rows().to_keras(["x", "i"], "y", sample_weight="y", debug=True)[0]
+    assert inputs.keys() == {"x", "i"} and np.array_equal(targets, weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch"])
+def test_keras_on_another_backend(backend: str) -> None:
+    pytest.importorskip(backend)
+    code = """
+import numpy as np, keras, pecan_ray as pecan
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(x=np.ones((10, 3), np.float32), y=np.ones(10, np.float32))).batch(4)
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+losses = model.fit(pipe.to_keras("x", "y", debug=True), epochs=2, verbose=0).history["loss"]
+assert keras.backend.backend() == BACKEND and len(losses) == 2
+"""
+    env = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", f"BACKEND = {backend!r}\n{code}"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=270,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_keras_is_told_what_is_missing() -> None:
+    def odd(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield row
+
+    pipe = PecanPipeline(Arrays(x=np.arange(4))).flat_map(odd).batch(2)
+    with pytest.raises(PlanError, match=r"to_keras: the length of pipeline .* Pass steps="):
+        pipe.to_keras("x")
+    with pytest.raises(ColumnError, match=r"to_keras: the batch has no column 'z'; it has \['x'\]\."):
+        pipe.to_keras("z", steps=2, debug=True)[0]
+    with pytest.raises(PlanError, match="need the name of a column each, or several"):
+        pipe.to_keras([], steps=2)
+    with pytest.raises(PlanError, match="sample_weight='x' needs y="):
+        pipe.to_keras("x", sample_weight="x", steps=2)
+    short = pipe.to_keras("x", steps=2, epochs=1, debug=True)
+    assert len(list(short)) == 2
+    with pytest.raises(PlanError, match="all of its epochs were given, and Keras asks for more"):
+        list(short)

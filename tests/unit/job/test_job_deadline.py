@@ -1,0 +1,273 @@
+"""Deadlines as paces, what jobs have cost, and why AutoPlacement runs what it runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from pecan_ray.errors import PlanError
+from pecan_ray.job import events
+from pecan_ray.job.comparing import compare
+from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.pacing import FEWEST_LEFT, RESERVE, SHORTEST_S, Pacing
+from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.spending import spent, spent_by_epoch, spent_by_operator
+from pecan_ray.job.windows import StepTotals
+from pecan_ray.observe.placement import explain_placement
+from pecan_ray.observe.report import Report, placement_so_far
+from pecan_ray.options import AutoWorkers, IterOptions
+from pecan_ray.placement import COST, NO_WAIT, AutoPlacement, Objective, Prices
+from pecan_ray.plan.deadline import Deadline
+from pecan_ray.plan.prices import PriceTier
+from pecan_ray.plan.windows import Decision, Deployment, Window
+from tests.unit.job.job_rig import JobRig
+from tests.unit.placement.plants import Meter, Plant
+
+PRICES = Prices(3.6, 0.36)
+HOUR_LONG = [(0.0, Deployment(1, 0)), (1800.0, Deployment(1, 2))]
+"""Half an hour without remote workers, half an hour with two."""
+
+
+def steps(batches: int, seconds: float, pauses: int = 0) -> StepTotals:
+    return StepTotals(batches, seconds, pauses=pauses)
+
+
+# --- deadlines ---------------------------------------------------------------------------------------------
+
+
+def test_a_pace_is_what_is_left_of_the_time_for_each_batch_that_is_left() -> None:
+    pacing = Pacing(1000.0, epochs=2, epoch_batches=500)
+    assert pacing.longest_s(0.0, 0) == pytest.approx((1 - RESERVE) * 1.0)
+    pacing.report(0, steps(1, 1.0), 100.0)
+    pacing.report(0, steps(200, 300.0), 399.0)
+    assert pacing.longest_s(399.0, 0) == pytest.approx((1 - RESERVE) * 601 / 800, rel=0.01)
+    assert not pacing.take_said()
+
+
+def test_time_that_a_trainer_evaluates_in_is_not_there_for_steps() -> None:
+    pacing = Pacing(1000.0, epochs=1, epoch_batches=1000)
+    pacing.report(0, steps(1, 0.0), 0.0)
+    pacing.report(0, steps(400, 200.0, pauses=4), 400.0)
+    assert pacing.longest_s(400.0, 0) == pytest.approx((1 - RESERVE) * 600 * 0.5 / 596, rel=0.01)
+
+
+def test_the_slowest_of_several_trainers_counts() -> None:
+    pacing = Pacing(100.0, epochs=1, epoch_batches=100)
+    for rank, batches in enumerate((40, 20)):
+        pacing.report(rank, steps(batches, 0.0), 0.0)
+    assert pacing.longest_s(20.0, 0) == pytest.approx((1 - RESERVE) * 1.0)
+
+
+def test_a_length_that_is_not_known_is_said_and_learned_from_a_part_of_the_first_epoch() -> None:
+    pacing = Pacing(100.0, epochs=4, epoch_batches=None)
+    assert "is not known yet" in pacing.take_said()[0]
+    pacing.report(0, steps(9, 0.9), 1.0)
+    assert pacing.longest_s(1.0, 0.09) is None
+    pacing.report(0, steps(50, 5.0), 5.1)
+    assert pacing.longest_s(5.1, 0.5) == pytest.approx((1 - RESERVE) * 94.9 / 350, rel=0.01)
+    assert "about 100 batches" in pacing.take_said()[0]
+
+
+def test_a_deadline_that_is_over_is_said_once_and_nothing_is_fast_enough() -> None:
+    pacing = Pacing(10.0, epochs=1, epoch_batches=1000)
+    assert [pacing.longest_s(20.0, 0), pacing.longest_s(21.0, 0)] == [SHORTEST_S, SHORTEST_S]
+    assert len(pacing.take_said()) == 1
+
+
+def test_at_the_very_end_the_pace_stays() -> None:
+    pacing = Pacing(10.0, epochs=1, epoch_batches=100)
+    before = pacing.longest_s(1.0, 0)
+    pacing.report(0, steps(101 - FEWEST_LEFT, 1.0), 9.0)
+    assert pacing.longest_s(9.0, 0) == before
+
+
+def test_a_deadline_needs_a_job_that_ends_and_our_own_search() -> None:
+    with pytest.raises(PlanError, match="needs a job that ends"):
+        IterOptions(epochs=None, workers=AutoWorkers(objective=Deadline(10)))
+    with pytest.raises(PlanError, match="is only known to mode='auto'"):
+        AutoWorkers(mode="pecan", objective="no_wait")
+    fast: Any = "fast"
+    with pytest.raises(PlanError, match="objective must be one of 'cost', 'no_wait'"):
+        AutoWorkers(objective=fast)
+
+
+# --- money -------------------------------------------------------------------------------------------------
+
+
+def test_a_job_costs_what_ran_and_when() -> None:
+    cost = spent(HOUR_LONG, PRICES, 1, until=3600.0, waiting=0.25)
+    assert (cost.host, cost.remote) == pytest.approx((3.6, 0.36))
+    assert cost.wasted_share == pytest.approx(0.25)
+
+
+def test_the_costs_of_epochs_add_up_to_that_of_the_job() -> None:
+    ends = (1000.0, 2700.0, 3600.0)
+    parts = spent_by_epoch(HOUR_LONG, PRICES, 1, ends)
+    assert [part.remote for part in parts] == pytest.approx([0.0, 0.18, 0.18])
+    assert spent_by_epoch(HOUR_LONG, PRICES, 1, ()) == ()
+    assert sum(part.total for part in parts) == pytest.approx(spent(HOUR_LONG, PRICES, 1, until=3600.0).total)
+
+
+def test_operators_share_what_input_cost_by_their_time() -> None:
+    cost = spent(HOUR_LONG, PRICES, 1, until=3600.0, waiting=0.5)
+    shares = spent_by_operator(cost, [("decode", 3.0), ("crop", 1.0)])
+    assert shares == pytest.approx({"decode": 0.75 * 2.16, "crop": 0.25 * 2.16})
+    assert spent_by_operator(cost, []) == {}
+
+
+def test_a_jobs_controller_knows_what_epochs_and_operators_have_cost() -> None:
+    """Two trainers, one of which waits half of its time: operators and waiting are known where metrics are counted."""
+    rig = JobRig(LedgerShape(epochs=None, world_size=2), AutoWorkers(max_remote=0, prices=PRICES), ordered=False)
+    rig.begin()
+    rig.handle(events.OrderKnown(changed=False, op_seconds=(("decode", 3.0), ("crop", 1.0))), after=1800.0)
+    rig.handle(events.OrderKnown(changed=False, op_seconds=(("other", 1.0),)))
+    for rank, waited_s in enumerate((0.0, 900.0)):
+        rig.report(rank, progress=TrainerProgress(elapsed_s=1800.0, waited_s=waited_s))
+    assert rig.job.placement.op_seconds == rig.job.facts(rig.now).op_seconds == (("decode", 3.0), ("crop", 1.0))
+    cost, late = rig.job.cost(1800.0), rig.job.cost(1800.0, since=1350.0)
+    assert cost is not None and late is not None
+    assert (cost.host, cost.wasted_share) == pytest.approx((1.8, 0.25))
+    assert late.host == pytest.approx(0.45)
+    assert spent_by_operator(cost, rig.job.placement.op_seconds) == pytest.approx({"decode": 0.3375, "crop": 0.1125})
+
+
+# --- why -----------------------------------------------------------------------------------------------------
+
+
+def step(local: int, remote: int, batch_s: float, wait_s: float, at_s: float, phase: str = "measure") -> PlacementStep:
+    ran = Deployment(local, remote)
+    window = Window(batch_s, 0.0, 100, wait_s)
+    return PlacementStep(at_s, window, ran, Decision(Deployment(1, 2), phase, "it is cheap enough."))
+
+
+TIMELINE = (
+    step(1, 0, 0.3, 0.2, 5.0),
+    step(1, 1, 0.15, 0.05, 10.0),
+    step(9, 9, 1.0, 0.9, 12.0, "discarded"),
+    step(1, 2, 0.1, 0.0, 15.0),
+    step(1, 2, 0.1, 0.0, 20.0, "converged"),
+)
+
+
+def facts(objective: Objective = COST, prices: Prices | None = None) -> JobFacts:
+    policy = AutoPlacement(prices=PRICES, objective=objective)
+    return JobFacts(
+        "job",
+        seconds=20.0,
+        deployments=((0.0, Deployment(1, 2)),),
+        timeline=TIMELINE,
+        comparison=compare(TIMELINE, policy),
+        prices=prices,
+        epoch_ends=(10.0, 20.0),
+    )
+
+
+def test_a_reason_that_is_older_than_the_newest_window_says_from_when_it_is() -> None:
+    stayed = (*TIMELINE, step(1, 2, 0.01, 0.0, 25.0, "converged"), step(1, 2, 0.01, 0.0, 30.0, "converged"))
+    told = explain_placement(replace(facts(), timeline=stayed)).splitlines()
+    assert told[1] == "  it wants 1 local + 2 remote (converged, decided at 20 s): it is cheap enough."
+
+
+def test_what_the_trainer_waits_lately_is_told_of_the_windows_that_tell_it() -> None:
+    assert "; in the newest 4 of the others the trainer waited 38%" in placement_so_far(TIMELINE)
+    assert "; in the newest 1 of the others the trainer waited 67%" in placement_so_far(TIMELINE[:1])
+    thrown_away = placement_so_far((step(1, 0, 0.3, 0.3, 5.0, "discarded"),))
+    assert "1 of them thrown away, and it is still looking; none of them tells yet how long the" in thrown_away
+
+
+def test_it_is_said_which_deployments_were_compared_and_why_the_others_lost() -> None:
+    told = explain_placement(facts()).splitlines()
+    assert told[0] == "job job: AutoPlacement looks for the cheapest deployment."
+    assert told[1] == "  it wants 1 local + 2 remote (measure): it is cheap enough.".replace("measure", "converged")
+    assert [line.split("  ")[1] for line in told[3:]] == [
+        "1 local + 2 remote",
+        "1 local + 1 remote",
+        "1 local + 0 remote",
+    ]
+    assert told[3].endswith("runs")
+    assert told[4].endswith("lost: 37.5% dearer")
+    assert "2 windows, the last at 20 s" in told[3]
+
+
+def test_without_prices_nobody_speaks_of_dollars() -> None:
+    assert "$" not in explain_placement(facts())
+    assert "$" not in str(Report.of_job(facts(), TrainerProgress(elapsed_s=20.0), 1.0))
+    priced = facts(prices=PRICES)
+    assert "least, $0.12 per 1000 batches" in explain_placement(priced)
+    sampled = replace(priced, op_seconds=(("decode", 1.0),))
+    report = Report.of_job(sampled, TrainerProgress(elapsed_s=20.0, waited_s=5.0), 1.0)
+    assert "epochs cost $0.0120, $0.0120" in str(report)
+    assert "by operator: decode $" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("objective", "wanted", "lost"),
+    [
+        (NO_WAIT, "beside which the trainer waits for less than 2% of its time", "the trainer waits for 33.3% of its"),
+        (Objective(longest_s=0.12), "that ends in time, with at most 120 ms a batch", "a batch may take 120 ms if the"),
+    ],
+)
+def test_what_was_wanted_is_what_the_others_lost_by(objective: Objective, wanted: str, lost: str) -> None:
+    told = explain_placement(facts(objective))
+    assert wanted in told
+    assert f"lost: {lost}" in told
+
+
+def test_fixed_numbers_of_workers_were_compared_with_nothing() -> None:
+    fixed = JobFacts("job", deployments=((0.0, Deployment(2, 0)),))
+    assert "2 local + 0 remote run; AutoPlacement decides nothing" in explain_placement(fixed)
+    stopped = replace(facts(), comparison=compare(TIMELINE, AutoPlacement(prices=PRICES), stopped=True))
+    told = explain_placement(replace(stopped, deployments=((0.0, Deployment(1, 1)),))).splitlines()
+    assert told[0] == (
+        "job job: 1 local + 1 remote run, as scale() wants; before, AutoPlacement looked for the cheapest deployment."
+    )
+    assert [line.endswith("runs") for line in told[2:]] == [False, True, False]
+    assert "is not known: it is gone" in explain_placement(replace(fixed, lost="it is gone"))
+
+
+# --- a whole job -------------------------------------------------------------------------------------------
+
+
+def hurried(plant: Plant, deadline_s: float, windows: int, known: bool) -> tuple[float, float]:
+    """Run two epochs of so many windows in all; return when the job ended, and what it cost."""
+    policy = AutoPlacement(prices=plant.prices, max_local=plant.max_local, max_remote=plant.max_remote)
+    meter, totals = Meter(plant, noise=0.01), StepTotals()
+    pacing = Pacing(deadline_s, 2, 50 * windows if known else None)
+    at, cost = policy.start, 0.0
+    for done in range(windows):
+        window = meter.window(at)
+        cost += 100 * window.batch_time * plant.prices.per_hour(1, at.remote)
+        totals = replace(totals, batches=totals.batches + 100, seconds=totals.seconds + 100 * window.batch_time)
+        pacing.report(0, totals, totals.seconds)
+        longest_s = pacing.longest_s(totals.seconds, 2 * (done + 1) / windows)
+        if longest_s is not None:
+            policy.aim(Objective(longest_s=longest_s))
+        at = policy.decide(window, at).target
+    return totals.seconds, cost
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("pace", [0.12, 0.15, 0.2])
+def test_a_job_ends_before_its_deadline_and_not_at_any_price(pace: float, known: bool) -> None:
+    """Four workers are cheap, and each further one costs as much as three hosts: only a hurry pays for them."""
+    plant = Plant(max_local=0, max_remote=10, prices=Prices(1.0, 3.0, (PriceTier("spot", 0.1, 4),)))
+    ended, cost = hurried(plant, 100 * 120 * pace, 120, known)
+    assert ended <= 100 * 120 * pace
+    assert cost <= 1.2 * ideal(plant, pace, 120)
+
+
+def ideal(plant: Plant, pace: float, windows: int) -> float:
+    """Cost of a job that mixes two numbers of workers so that it just ends in time."""
+    times = {count: plant.batch_time(Deployment(0, count)) for count in range(1, plant.max_remote + 1)}
+    costs = {count: time * plant.prices.per_hour(1, count) for count, time in times.items()}
+    best = min(cost for count, cost in costs.items() if times[count] <= pace)
+    for slow, fast in combinations(times, 2):
+        if times[fast] < pace < times[slow]:
+            share = (times[slow] - pace) / (times[slow] - times[fast])
+            best = min(best, share * costs[fast] + (1 - share) * costs[slow])
+    return 100 * windows * best

@@ -1,0 +1,133 @@
+"""Workers whose end is announced: replaced first, then drained, in time, and lost to nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pecan_ray.job import events
+from pecan_ray.job.departures import HAND_OVER_S
+from pecan_ray.job.heartbeat import NOTICE_S
+from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
+from pecan_ray.job.losses import MOST_IN_A_ROW
+from pecan_ray.job.messages import WorkerProgress
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.options import Workers
+from tests.unit.job.job_rig import JobRig, elements, of_kind, said
+
+TOLD = WorkerProgress(told_to_end=True)
+
+
+def leave(*nodes: str, seconds: float | None = 120.0) -> events.NodesLeave:
+    """The announcement that nodes are taken away."""
+    return events.NodesLeave(tuple((node, seconds) for node in nodes))
+
+
+def started(done: list[Instruction]) -> list[str]:
+    """The workers that are to be started."""
+    return [start.worker for start in of_kind(StartWorker, done)]
+
+
+@pytest.fixture
+def rig() -> Iterator[JobRig]:
+    """A job with two remote workers, each on a node of its own; at the end nobody counts as lost."""
+    made = JobRig(workers=Workers(0, 2))
+    first, second = made.come()
+    made.place(first, "spot")
+    made.place(second, "firm")
+    made.list_splits(4)
+    yield made
+    assert made.job.facts(0.0).workers_lost == 0
+
+
+def test_a_worker_of_a_node_that_leaves_drains_when_another_one_runs_in_its_place(rig: JobRig) -> None:
+    leaver, stayer = rig.job.fleet.workers
+    done = rig.handle(leave("spot"))
+    assert len(started(done)) == 1 and not of_kind(DrainWorker, done), "it works until then"
+    assert "spot is taken away in 120 s" in said(done)
+    rig.assign(leaver)
+    (lease,) = rig.take(leaver)
+    (another,) = started(done)
+    assert of_kind(DrainWorker, rig.place(another, "new")) == [DrainWorker(leaver)]
+    rig.acknowledge(leaver, lease, 0)
+    assert of_kind(KillWorker, rig.report(settled=(leaver,))) == [KillWorker(leaver)]
+    rig.assign(stayer)
+    assert rig.take(stayer)[0].spans[0][0] == elements(1)[0], "what it did not deliver comes first"
+    assert rig.handle(leave("spot")) == [], "it is said again, and nothing follows"
+
+
+@pytest.mark.parametrize(("seconds", "left_s"), [(120.0, 120.0), (None, NOTICE_S)])
+def test_where_nothing_comes_in_its_place_it_drains_in_time(rig: JobRig, seconds: float | None, left_s: float) -> None:
+    leaver, stayer = rig.job.fleet.workers
+    rig.handle(leave("spot", seconds=seconds))
+    until = left_s - HAND_OVER_S
+    for _ in range(4):
+        done = rig.handle(events.WorkerTold(stayer, WorkerProgress()), after=until / 4 - 0.1)
+        rig.handle(events.WorkerTold(leaver, WorkerProgress()))
+        assert not of_kind(DrainWorker, done + rig.report() + rig.handle(events.TimePassed()))
+    assert of_kind(DrainWorker, rig.handle(events.TimePassed(), after=0.5)) == [DrainWorker(leaver)]
+
+
+def test_with_little_time_it_drains_at_once_and_its_end_is_no_loss(rig: JobRig) -> None:
+    leaver, _ = rig.job.fleet.workers
+    done = rig.handle(leave("spot", seconds=5.0))
+    assert of_kind(DrainWorker, done) == [DrainWorker(leaver)] and len(started(done)) == 1
+    assert not started(rig.handle(events.WorkerLost(leaver, "stream", "its node is gone"))), "it has been replaced"
+
+
+def test_one_that_finds_its_place_on_a_node_that_leaves_is_replaced_before_it_runs(rig: JobRig) -> None:
+    rig.handle(events.WorkerLost(next(iter(rig.job.fleet.workers)), "order"))
+    late = list(rig.job.fleet.workers)[-1]
+    assert rig.handle(leave("spot")) == [], "nothing of the job is there"
+    done = rig.handle(events.WorkerPlaced(late, "spot", 1))
+    assert of_kind(KillWorker, done) == [KillWorker(late)] and len(started(done)) == 1
+
+
+def test_a_process_that_is_asked_to_end_is_replaced_and_drains(rig: JobRig) -> None:
+    leaver, _ = rig.job.fleet.workers
+    done = rig.handle(events.WorkerTold(leaver, TOLD))
+    (another,) = started(done)
+    assert "SIGTERM" in said(done)
+    assert rig.handle(events.WorkerTold(leaver, TOLD)) == [], "it says so again"
+    assert of_kind(DrainWorker, rig.place(another, "spot")) == [DrainWorker(leaver)]
+    assert not started(rig.handle(events.WorkerLost(leaver, "process")))
+
+
+def test_workers_that_are_asked_to_end_one_after_the_other_end_the_job_before_a_batch_comes() -> None:
+    rig = JobRig(workers=Workers(1))
+    (worker,) = rig.begin(splits=4)
+    for _ in range(MOST_IN_A_ROW):
+        (another,) = started(rig.handle(events.WorkerTold(worker, TOLD), after=20.0))
+        rig.place(another)
+        worker = another
+    rig.handle(events.WorkerTold(worker, TOLD), after=20.0)
+    assert "asked to end (SIGTERM)" in str(rig.job.error)
+
+
+def test_what_a_process_had_that_was_asked_to_end_twice_is_run_apart() -> None:
+    """Memory runs out at some elements: what watches over it sends SIGTERM first."""
+    rig = JobRig(workers=Workers(1))
+    (worker,) = rig.begin(splits=1)
+    for _ in range(2):
+        rig.assign(worker)
+        rig.take(worker)
+        (another,) = started(rig.handle(events.WorkerTold(worker, TOLD)))
+        rig.place(another)
+        rig.report(settled=(worker,))
+        worker = another
+    assert rig.job.ledger.suspects
+
+
+def test_workers_of_a_trainers_own_node_work_as_long_as_it_is_there_and_are_not_replaced() -> None:
+    rig = JobRig(workers=Workers(2))
+    first, second = rig.begin(splits=4)
+    done = rig.handle(leave("node"))
+    assert "with it rank 0" in said(done) and "state_dict()" in said(done)
+    assert not started(done) and not of_kind(DrainWorker, done)
+    assert not started(rig.handle(events.WorkerLost(first, "process")))
+    rig.handle(events.WorkerLost(second, "stream"))
+    rig.handle(events.TimePassed())
+    rig.report()
+    done = rig.handle(events.TimePassed(), after=20.0)
+    assert not started(done) and "no worker is started on node node" in said(done)

@@ -1,0 +1,125 @@
+"""Which losses of workers end a job: those that follow one another without a batch, and not those of one machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from pecan_ray.errors import ClusterError
+from pecan_ray.job import events
+from pecan_ray.job.events import LossCause
+from pecan_ray.job.instructions import KillWorker
+from pecan_ray.job.losses import MOST_IN_A_ROW, TOGETHER_S, Loss, Losses
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.options import Workers
+from pecan_ray.plan.splits import OUTPUT_BITS
+from tests.unit.job.job_rig import JobRig, of_kind
+
+
+def crash(losses: Losses, at: float, node: str = "n", cause: LossCause = "process", requested: float = 0.0) -> str:
+    """Lose a worker; return why the job cannot go on."""
+    return losses.add(Loss(f"w{losses.count}", node, cause, "signal 11", requested, at))
+
+
+def test_six_crashes_in_a_row_end_a_job_and_the_message_names_the_last_one() -> None:
+    losses = Losses()
+    fatal = [crash(losses, at=100.0 * number) for number in range(MOST_IN_A_ROW + 1)]
+    assert fatal[:-1] == [""] * MOST_IN_A_ROW
+    assert "6 workers in a row" in fatal[-1] and "w5, since signal 11" in fatal[-1]
+
+
+def test_crashes_in_quick_succession_of_workers_that_replaced_each_other_are_a_row() -> None:
+    losses = Losses()
+    fatal = [crash(losses, at=number + 1.0, requested=float(number)) for number in range(MOST_IN_A_ROW + 1)]
+    assert fatal[-1]
+
+
+def test_a_batch_begins_the_count_anew() -> None:
+    losses = Losses()
+    for number in range(20):
+        assert not crash(losses, at=100.0 * number)
+        if number % MOST_IN_A_ROW == 4:
+            losses.delivered()
+    assert losses.count == 20
+
+
+@pytest.mark.parametrize("cause", ["process", "stream"])
+def test_workers_of_one_node_that_are_lost_together_count_once(cause: LossCause) -> None:
+    losses = Losses()
+    assert not any(crash(losses, at=1.0 + 0.5 * number, cause=cause) for number in range(8))
+    assert losses.count == 8
+    assert [bool(crash(losses, at=100.0 * number, cause=cause)) for number in range(1, 6)] == [False] * 4 + [True]
+
+
+def test_workers_of_one_node_that_are_lost_far_apart_count_each() -> None:
+    losses = Losses()
+    assert any(crash(losses, at=2 * TOGETHER_S * number) for number in range(8))
+
+
+def test_workers_of_different_nodes_count_each_even_at_one_moment() -> None:
+    losses = Losses()
+    assert any(crash(losses, at=0.0, node=f"n{number}") for number in range(6))
+
+
+def test_workers_that_never_had_a_node_count_each() -> None:
+    losses = Losses()
+    assert any(crash(losses, at=0.0, node="") for number in range(6))
+
+
+def test_a_lost_node_never_ends_a_job_however_often() -> None:
+    losses = Losses()
+    assert not any(crash(losses, at=100.0 * number, cause="node") for number in range(100))
+
+
+@pytest.mark.parametrize("cause", ["node", "process", "stream"])
+def test_a_job_bears_the_loss_of_a_node_with_eight_workers(cause: LossCause) -> None:
+    rig = JobRig(workers=Workers(local=1, remote=8))
+    workers = rig.come()
+    for worker in workers:
+        rig.place(worker, "far" if "remote" in worker else "node")
+    replaced = 0
+    for worker in workers:
+        if "remote" in worker:
+            done = rig.handle(events.WorkerLost(worker, cause), after=0.1)
+            assert of_kind(KillWorker, done) == [KillWorker(worker)]
+            replaced += len(of_kind(StartWorker, done))
+    assert rig.job.error is None and replaced == 8
+    assert rig.job.facts(rig.now).workers_lost == 8
+
+
+def test_a_job_whose_workers_crash_before_their_first_batch_ends_with_the_reason() -> None:
+    rig = JobRig()
+    (worker,) = rig.come()
+    for _ in range(MOST_IN_A_ROW):
+        rig.place(worker)
+        done = rig.handle(events.WorkerLost(worker, "process", "it was killed by signal 11"), after=2.0)
+        (start,) = of_kind(StartWorker, done)
+        worker = start.worker
+    rig.place(worker)
+    done = rig.handle(events.WorkerLost(worker, "process", "it was killed by signal 11"), after=2.0)
+    assert isinstance(rig.job.error, ClusterError) and "signal 11" in str(rig.job.error)
+    assert not of_kind(StartWorker, done)
+    assert rig.job.orders(0).error is rig.job.error
+
+
+def test_a_delivered_batch_lets_a_job_bear_more_crashes() -> None:
+    rig = JobRig()
+    (worker,) = rig.come()
+    rig.list_splits(100)
+    for _ in range(3 * MOST_IN_A_ROW):
+        rig.place(worker)
+        rig.assign(worker)
+        (lease,) = rig.take(worker)
+        rig.acknowledge(worker, lease, lease.spans[0][0] >> OUTPUT_BITS)
+        done = rig.handle(events.WorkerLost(worker, "process"), after=2.0)
+        rig.report(settled=(worker,))
+        worker = of_kind(StartWorker, done)[0].worker
+    assert rig.job.error is None
+
+
+def test_a_worker_is_lost_once_whoever_says_so() -> None:
+    rig = JobRig(workers=Workers(2))
+    first, _ = rig.begin()
+    assert of_kind(StartWorker, rig.report(broken=(first,)))
+    assert not of_kind(StartWorker, rig.handle(events.WorkerLost(first, "process")))
+    assert not of_kind(StartWorker, rig.report(broken=(first,)))
+    assert rig.job.facts(rig.now).workers_lost == 1

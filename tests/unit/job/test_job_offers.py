@@ -1,0 +1,319 @@
+"""Splits that are offered to workers: those that somebody has at hand go first, the others last, each once."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.job import split_queue
+from pecan_ray.job.events import ListingEnded, SplitsListed
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import AskLeases, NoMoreLeases, Offered
+from pecan_ray.job.questions import MISSING_SHARE, MOST_FORESEEN, MOST_OFFERED
+from pecan_ray.job.queues import Queues
+from pecan_ray.job.resume import resume_point
+from pecan_ray.job.split_queue import MOST_NAMES, MOST_SPLITS_FORESEEN, Listing, SplitQueue
+from pecan_ray.options import Workers
+from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.sampling import order
+from pecan_ray.sampling.randomness import SplitOrder
+from tests.unit.job.job_rig import JobRig
+
+SEED = 3
+
+
+def queue_of(splits: int, seed: int | None = SEED, passes: int = 1) -> SplitQueue:
+    listing = Listing()
+    listing.add([Split(index) for index in range(splits)])
+    listing.complete = True
+    return SplitQueue(listing, 0, None if seed is None else SplitOrder(seed), passes=passes)
+
+
+def drain(queue: SplitQueue, most: int | None = None, wanted: tuple[int, ...] = ()) -> list[int]:
+    taken: list[int] = []
+    looked_for = deque(wanted)
+    while (most is None or len(taken) < most) and (lease := queue.take(looked_for)) is not None:
+        taken.append(lease.split.index)
+    return taken
+
+
+def epoch_of(queue: SplitQueue, at_hand: Callable[[int], bool], lot: int = 1, look: int = 10) -> list[int]:
+    """Take all splits as a worker does that says which of those offered it has at hand."""
+    order: list[int] = []
+    wanted: tuple[int, ...] = ()
+    while taken := drain(queue, lot, wanted):
+        order += taken
+        wanted = tuple(split.index for split in queue.offer(look * lot) if at_hand(split.index))
+    return order
+
+
+def test_what_is_wanted_goes_first_and_what_was_passed_over_last() -> None:
+    order, queue = drain(queue_of(10)), queue_of(10)
+    assert [split.index for split in queue.offer(4)] == order[:4]
+    assert drain(queue, 1, (order[2],)) == [order[2]]
+    assert drain(queue) == [*order[4:], order[0], order[1], order[3]]
+
+
+def test_what_is_wanted_and_was_not_offered_has_no_priority() -> None:
+    order, queue = drain(queue_of(10)), queue_of(10)
+    queue.offer(2)
+    assert drain(queue, 1, (order[7], 99)) == [order[2]]
+
+
+def test_what_was_passed_over_is_offered_again_after_all_others_have_been() -> None:
+    order, queue = drain(queue_of(5)), queue_of(5)
+    looks = [[split.index for split in queue.offer(2)] for _ in range(4)]
+    assert looks == [order[:2], order[2:4], [order[4], order[0]], [order[1], order[2]]]
+    assert [split.index for split in queue.offer(99)] == [order[3], order[4], order[0], order[1], order[2]]
+    assert len(queue) == 5 and queue
+
+
+def test_what_came_back_goes_before_what_is_wanted() -> None:
+    queue = queue_of(5)
+    lease = queue.take()
+    assert lease is not None
+    queue.put_back(lease)
+    offered = queue.offer(3)
+    assert drain(queue, 2, (offered[1].index,)) == [lease.split.index, offered[1].index]
+
+
+def test_a_pass_ends_with_what_was_passed_over_and_the_next_one_begins_with_all() -> None:
+    queue = queue_of(4, passes=2)
+    queue.offer(4)
+    assert sorted(drain(queue, 4)) == sorted(drain(queue, 4)) == [0, 1, 2, 3]
+    assert queue.take() is None
+
+
+def test_splits_in_the_order_of_the_listing_are_not_offered() -> None:
+    queue = queue_of(5, seed=None)
+    assert queue.offer(3) == [] and drain(queue) == [0, 1, 2, 3, 4]
+
+
+def test_an_offer_names_a_bounded_number_of_files() -> None:
+    listing = Listing()
+    listing.add([Split(index, files=("f",) * 300) for index in range(50)])
+    listing.complete = True
+    queue = SplitQueue(listing, 0, SplitOrder(SEED))
+    assert len(queue.offer(50)) == -(-MOST_NAMES // 301)
+    assert len(queue) == 50
+
+
+STEPS = st.lists(st.one_of(st.integers(1, 9), st.sampled_from(["take", "want", "back", "offer"])), max_size=80)
+
+
+@given(STEPS, st.sampled_from([SplitOrder(SEED), None]), st.randoms(use_true_random=False))
+def test_each_split_waits_once_whatever_is_offered_and_a_state_knows_it(
+    steps: list[int | str], shuffling: SplitOrder | None, chance: random.Random
+) -> None:
+    """Pages, takings, returns and offers in any order: a split is either taken or waits, also in a run after this."""
+    listing = Listing()
+    queue = SplitQueue(listing, 0, shuffling)
+    out: list[Lease] = []
+    offered: list[int] = []
+    back: list[int] = []
+    for step in steps:
+        if isinstance(step, int):
+            listing.add([Split(len(listing) + number) for number in range(step)])
+        elif step == "offer":
+            offered = [split.index for split in queue.offer(chance.randint(1, 12))]
+            assert len(set(offered)) == len(offered)
+        elif step in ("take", "want"):
+            wanted = chance.sample(offered, len(offered) // 2) if step == "want" else []
+            if (lease := queue.take(deque(wanted))) is not None:
+                out.append(lease)
+                back = [index for index in back if index != lease.split.index]
+        elif out and step == "back":
+            queue.put_back(out[-1])
+            back.append(out.pop().split.index)
+        waiting = [lease.split.index for lease in queue]
+        assert sorted(waiting + [lease.split.index for lease in out]) == list(range(len(listing)))
+        assert len(queue) == len(waiting)
+    again = Listing()
+    other = SplitQueue(again, 0, shuffling)
+    other.go_on(0, queue.cursor(), tuple(queue.rests()))
+    again.add([Split(index) for index in range(len(listing))])
+    again.complete = listing.complete = True
+    assert sorted(drain(other)) == sorted(lease.split.index for lease in queue)
+
+
+# --- distribution -------------------------------------------------------------------------------------------
+
+DRAWS, SPLITS = 4000, 12
+
+
+def even(counts: Counter[object], kinds: int) -> bool:
+    """Tell whether things came about equally often: by chi-square, within six standard deviations."""
+    mean = sum(counts.values()) / kinds
+    chi_square = sum((counts[kind] - mean) ** 2 / mean for kind in counts) + mean * (kinds - len(counts))
+    return chi_square < kinds - 1 + 6 * math.sqrt(2 * (kinds - 1))
+
+
+def test_where_what_is_at_hand_hangs_on_no_split_every_split_comes_everywhere_equally_often() -> None:
+    chance = random.Random(0)
+    orders = [epoch_of(queue_of(SPLITS, seed), lambda _: chance.random() < 0.3, look=3) for seed in range(DRAWS)]
+    for place in range(SPLITS):
+        assert even(Counter(order[place] for order in orders), SPLITS)
+
+
+def test_what_is_at_hand_comes_early_in_an_order_that_is_as_likely_as_any_and_so_do_the_others() -> None:
+    here = (1, 4, 9)
+    orders = [epoch_of(queue_of(SPLITS, seed), here.__contains__) for seed in range(DRAWS)]
+    assert even(Counter(tuple(index for index in order if index in here) for order in orders), 6)
+    others = [[index for index in order if index not in here] for order in orders]
+    for place in range(SPLITS - len(here)):
+        assert even(Counter(order[place] for order in others), SPLITS - len(here))
+    early = sum(order.index(index) for order in orders for index in here) / DRAWS / len(here)
+    assert early < 3.0, "without offers they come at place 5.5 in the mean"
+
+
+def test_the_test_of_evenness_finds_what_is_uneven() -> None:
+    assert not even(Counter({"a": 1100, "b": 1000, "c": 900, "d": 1000}), 4)
+
+
+# --- jobs ---------------------------------------------------------------------------------------------------
+
+SHUFFLED = LedgerShape(orders=(SplitOrder(SEED),))
+
+
+def test_a_worker_that_looks_is_offered_what_comes_next_and_gets_what_it_has_at_hand() -> None:
+    rig = JobRig(SHUFFLED)
+    (worker,) = rig.begin(splits=100)
+    rig.assign(worker)
+    reply = rig.answer(worker, AskLeases(0, 0, 2 * MISSING_SHARE, look=20))
+    assert isinstance(reply, Offered) and len(reply.splits) == 20
+    assert len(reply.leases) == 2, "of what is not at hand it gets less at once"
+    at_hand = tuple(split.index for split in reply.splits[5:9])
+    reply = rig.answer(worker, AskLeases(0, 0, 3, look=20, at_hand=at_hand))
+    assert isinstance(reply, Offered)
+    assert [lease.split.index for lease in reply.leases] == list(at_hand[:3])
+    rest = [lease.split.index for lease in rig.leases(worker)]
+    assert len(rest) == len(set(rest)) == 95 and not {lease.split.index for lease in reply.leases} & set(rest)
+
+
+def test_what_another_worker_has_taken_meanwhile_is_given_to_nobody_again() -> None:
+    rig = JobRig(SHUFFLED)
+    (worker,) = rig.begin(splits=30)
+    rig.assign(worker)
+    reply = rig.answer(worker, AskLeases(0, 0, 1, look=10))
+    assert isinstance(reply, Offered)
+    taken = {lease.split.index for lease in rig.leases(worker)}
+    assert taken >= {split.index for split in reply.splits}
+    assert rig.answer(worker, AskLeases(0, 0, 9, look=10, at_hand=(reply.splits[0].index,))) == ()
+
+
+def test_so_many_splits_are_offered_at_most() -> None:
+    rig = JobRig(SHUFFLED)
+    (worker,) = rig.begin(splits=MOST_OFFERED + 100)
+    rig.assign(worker)
+    reply = rig.answer(worker, AskLeases(0, 0, 1, look=1 << 30))
+    assert isinstance(reply, Offered) and len(reply.splits) == MOST_OFFERED
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        LedgerShape(),
+        LedgerShape(in_order=True, orders=(SplitOrder(SEED),)),
+        LedgerShape(serial=True, orders=(SplitOrder(SEED),)),
+    ],
+    ids=["not shuffled", "strict", "whole"],
+)
+def test_where_the_order_tells_on_the_result_nothing_is_offered(shape: LedgerShape) -> None:
+    rig = JobRig(shape)
+    (worker,) = rig.begin(splits=30)
+    rig.assign(worker)
+    reply = rig.answer(worker, AskLeases(0, 0, 1, look=10))
+    assert isinstance(reply, Offered) and reply.splits == () and len(reply.leases) == 1
+
+
+def test_a_state_tells_of_what_was_passed_over_as_of_places_that_are_missing() -> None:
+    rig = JobRig(SHUFFLED)
+    (worker,) = rig.begin(splits=30)
+    rig.assign(worker)
+    reply = rig.answer(worker, AskLeases(0, 0, 1, look=10))
+    assert isinstance(reply, Offered)
+    point = resume_point(rig.job.ledger, rig.job.log, 0)
+    assert point is not None
+    (branch,) = point.branches
+    assert branch.cursor.taken == 11 and branch.cursor.missing == ((0, 11),)
+
+
+# --- what the next epoch begins with --------------------------------------------------------------------------
+
+
+def end_of_epoch(shape: LedgerShape, *, scheme: str = "s3://", workers: int = 1, look: int = 0) -> object:
+    """Let a worker take all splits, and return what it is told when it asks for more."""
+    rig = JobRig(shape, Workers(workers))
+    names = rig.come()
+    for name in names:
+        rig.place(name)
+    assert len(names) == workers
+    rig.handle(SplitsListed(0, tuple(Split(index, path=f"{scheme}bucket/{index}") for index in range(40))))
+    rig.handle(ListingEnded(0))
+    rig.assign(names[0])
+    taken: list[int] = []
+    while True:
+        reply = rig.answer(names[0], AskLeases(0, 0, 100, look=look))
+        leases = reply.leases if isinstance(reply, Offered) else reply
+        if not isinstance(leases, tuple) or not leases:
+            assert sorted(taken) == list(range(40))
+            return reply
+        taken += [lease.split.index for lease in leases]
+
+
+@pytest.mark.parametrize("seed", [SEED, None])
+@pytest.mark.parametrize("epochs", [2, None])
+def test_a_worker_that_is_alone_is_told_what_the_next_epoch_begins_with(seed: int | None, epochs: int | None) -> None:
+    reply = end_of_epoch(LedgerShape(orders=(None if seed is None else SplitOrder(seed),), epochs=epochs))
+    assert isinstance(reply, NoMoreLeases)
+    queue = queue_of(40, seed)
+    queue.begin(1, 0)
+    assert [split.index for split in reply.next_epoch] == drain(queue)[:MOST_FORESEEN]
+
+
+def test_nothing_is_told_of_files_of_the_machine_nor_in_the_last_epoch_nor_to_who_looks() -> None:
+    shape = LedgerShape(orders=(SplitOrder(SEED),), epochs=2)
+    assert end_of_epoch(shape, scheme="/") == ()
+    assert end_of_epoch(LedgerShape(orders=(SplitOrder(SEED),), epochs=1)) == ()
+    assert end_of_epoch(shape, look=10) == ()
+
+
+def test_nothing_is_told_where_another_worker_may_be_given_it() -> None:
+    assert end_of_epoch(LedgerShape(orders=(SplitOrder(SEED),), epochs=2), workers=2) == ()
+
+
+def test_an_order_of_very_many_splits_is_not_made_beforehand() -> None:
+    assert queue_of(MOST_SPLITS_FORESEEN).foreseen(1, 3) and not queue_of(MOST_SPLITS_FORESEEN + 1).foreseen(1, 3)
+
+
+def test_where_every_worker_sees_all_data_what_comes_next_is_made_once_for_an_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def shuffled(indices: Any, shuffling: SplitOrder, epoch: int, repetition: int, branch: int) -> Any:
+        made.append(epoch)
+        return order.shuffled(indices, shuffling, epoch, repetition, branch)
+
+    monkeypatch.setattr(split_queue, "shuffled", shuffled)
+    queues = Queues(LedgerShape(orders=(SplitOrder(SEED),), sharding="off", epochs=None))
+    for worker in "abc":
+        queues.join(worker)
+    queues.add(0, [Split(index) for index in range(40)])
+    assert queues.foreseen("a", 0, 3, 5) == [], "more may be listed"
+    queues.end_listing(0)
+    for epoch in range(3):
+        queues.begin_epoch(epoch)
+        made.clear()
+        told = [queues.foreseen(worker, 0, 3, 5) for worker in "abcab"]
+        assert made.count(epoch + 1) == 1 and len(told[0]) == 5 and told == [told[0]] * 5
+        queues.begin_epoch(epoch + 1)
+        first = [queues.take("b", 0) for _ in range(5)]
+        assert [lease.split for lease in first if isinstance(lease, Lease)] == told[0]

@@ -1,0 +1,318 @@
+"""A run that is cut off and goes on from its state, in simulation: nothing is lost, and nothing comes twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pecan_ray.job import events
+from pecan_ray.job.delivery_log import MOST_STEPS, Delivery, DeliveryLog
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import Acknowledgement, EndData, WorkerProgress
+from pecan_ray.job.resume import resume_point
+from pecan_ray.job.resume_point import Cursor, Rest
+from pecan_ray.job.split_queue import Listing, SplitQueue
+from pecan_ray.job.state import JobState
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.sampling.randomness import SplitOrder
+from pecan_ray.simulator.protocol import play_seeds
+from pecan_ray.simulator.protocol.going_on import play_in_pieces
+from tests.long_form import some_later
+from tests.unit.job.job_rig import JobRig, elements
+
+WIDTH = 1 << OUTPUT_BITS
+SEEDS, LOTS = 1200, 6
+FAILED_ONCE = (35, 2648, 11378, 52307, 105390, 300502)
+"""Seeds of histories in which something was wrong once."""
+
+
+@pytest.mark.parametrize("lot", some_later(range(LOTS), *range(1, LOTS)))
+def test_whatever_is_cut_off_goes_on_with_what_was_not_yielded(lot: int) -> None:
+    share = SEEDS // LOTS
+    summary = play_seeds(range(lot * share, (lot + 1) * share), in_pieces=True)
+    assert summary.failures == {}
+    assert summary.histories > share // 12
+
+
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_a_history_that_failed_once_keeps_every_promise(seed: int) -> None:
+    outcome = play_in_pieces(seed)
+    assert outcome is None or outcome.failure == ""
+
+
+def test_a_job_that_counts_what_is_queued_as_yielded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hasty(DeliveryLog):
+        def beyond(self, batches: int) -> Any:
+            return iter(())
+
+    monkeypatch.setattr("pecan_ray.job.state.DeliveryLog", Hasty)
+    assert JobState.__init__.__globals__["DeliveryLog"] is Hasty
+    outcomes = map(play_in_pieces, range(300))
+    assert any(outcome.failure for outcome in outcomes if outcome is not None)
+
+
+def test_ranks_that_ask_after_the_same_batches_are_told_the_same_words() -> None:
+    """Meanwhile elements were found to yield nothing: each rank may go on from the state that it has saved itself."""
+    rig = JobRig(LedgerShape(world_size=2))
+    (worker,) = rig.begin(splits=2)
+    rig.assign(worker)
+    (lease,) = rig.take(worker)
+    for rank in range(2):
+        spans = {lease.key: (elements(rank),)}
+        ack = Acknowledgement(worker, 0, spans, 1, 1, 10)
+        rig.report(rank, kept=1, deliveries=(Delivery(1, 0, spans),), acks=(ack,))
+    told = rig.job.resume_point(1)
+    assert told is not None
+    rig.answer(worker, EndData(0, {lease.key: (elements(2),)}))
+    assert rig.job.resume_point(1) == told
+    assert resume_point(rig.job.ledger, rig.job.log, 1) != replace(told, listings=()), "more is known by now"
+    assert rig.job.resume_point(2) is None
+    rig.job.log.used([2, 2])
+    assert rig.job.resume_point(1) == told, "a loader may have fetched the last one ahead"
+    rig.job.log.used([2 + MOST_STEPS] * 2)
+    assert rig.job.resume_point(1) is None, "nobody asks for it any more, so it is not kept"
+
+
+# --- the log --------------------------------------------------------------------------------------------------
+
+
+def deliveries(*ids: int, epoch: int = 0) -> list[Delivery]:
+    return [Delivery(one, epoch, {}) for one in ids]
+
+
+def ids(found: Iterable[Delivery]) -> list[int]:
+    return sorted(one.id for one in found)
+
+
+# Orders of operators.
+FIRST, SECOND, USERS = (("crop", "parse"),), (("parse", "flip", "crop"),), (("parse", "crop"),)
+
+
+def reordered(epochs: int = 3) -> tuple[JobRig, str]:
+    """A job of two elements in each epoch, whose operators were put in another order."""
+    rig = JobRig(LedgerShape(epochs=epochs), ordered=False, op_order=USERS)
+    (worker,) = rig.begin(splits=2)
+    rig.handle(events.OrderKnown(changed=True, order=FIRST))
+    return rig, worker
+
+
+def deliver(rig: JobRig, worker: str, kept: int) -> Lease:
+    """Let the worker take a split, and the trainer receive its only element as a batch."""
+    (lease,) = rig.take(worker)
+    spans = {lease.key: (elements(0),)}
+    ack = Acknowledgement(worker, lease.epoch, spans, 1, 1, 10)
+    rig.report(kept=kept, deliveries=(Delivery(kept, lease.epoch, spans),), acks=(ack,))
+    return lease
+
+
+def order_at(rig: JobRig, batches: int) -> Any:
+    point = rig.job.resume_point(batches)
+    assert point is not None
+    return point.epoch, point.op_order
+
+
+def test_a_state_tells_the_order_of_operators_of_the_epoch_in_which_it_stands() -> None:
+    rig, worker = reordered()
+    assert order_at(rig, 0) == (0, FIRST)
+    rig.assign(worker)
+    first = deliver(rig, worker, kept=1)
+    rig.handle(events.PlanChanged("the first epoch shows it", SECOND))
+    assert order_at(rig, 1) == (0, FIRST), "the new order is for epochs that have not begun"
+    second = deliver(rig, worker, kept=2)
+    rig.end(worker, lengths=((first.key, 1), (second.key, 1)))
+    assert rig.job.ledger.epoch == 1
+    assert order_at(rig, 2) == (1, SECOND), "of an epoch of which nothing was given out: it may have the newest one"
+    assert order_at(rig, 1) == (0, FIRST), "a loop that is still in the epoch before"
+    rig.assign(worker)
+    rig.handle(events.PlanChanged("and back", FIRST))
+    assert order_at(rig, 2) == (1, SECOND)
+
+
+def test_a_state_behind_an_order_that_has_failed_tells_the_users_order() -> None:
+    rig, worker = reordered()
+    rig.assign(worker)
+    deliver(rig, worker, kept=1)
+    rig.handle(events.WorkerTold(worker, WorkerProgress(fell_back="an element failed")))
+    rig.handle(events.PlanChanged("the first epoch shows it", SECOND))
+    assert order_at(rig, 1) == (0, USERS)
+
+
+def test_what_comes_after_a_batch_of_each_rank_is_beyond_it() -> None:
+    log = DeliveryLog(2)
+    log.received(0, 3, deliveries(1, 2, 3))
+    log.received(1, 2, deliveries(11, 12))
+    assert [log.knows(count) for count in (1, 2, 3)] == [True, True, False]
+    assert ids(log.beyond(0)) == [1, 2, 3, 11, 12]
+    assert ids(log.beyond(1)) == [2, 3, 12]
+    assert ids(log.beyond(2)) == [3]
+
+
+def test_a_batch_that_was_given_back_is_never_one_of_those_that_are_used() -> None:
+    log = DeliveryLog(1)
+    log.received(0, 3, deliveries(1, 2, 3))
+    log.received(0, 3, deliveries(4, epoch=1), returned=(2,))
+    assert ids(log.beyond(0)) == [1, 3, 4] and ids(log.beyond(2)) == [4]
+
+
+def test_what_all_ranks_have_used_is_forgotten_and_nothing_else() -> None:
+    log = DeliveryLog(2)
+    log.received(0, 40, deliveries(*range(1, 41)))
+    log.received(1, 40, deliveries(*range(101, 141)))
+    log.used([32, 31])
+    log.received(0, 41, deliveries(41))
+    assert ids(log.beyond(31)) == [*range(32, 42), *range(132, 141)]
+    assert len(log._deliveries[0]) == 41 - 31 + MOST_STEPS
+
+
+@pytest.mark.parametrize("used", [0, 5, 20])
+def test_the_last_batches_of_each_rank_are_the_same_whenever_they_are_asked_for(used: int) -> None:
+    log = DeliveryLog(2)
+    log.received(0, 30, deliveries(*range(1, 31)))
+    log.received(1, 25, deliveries(*range(101, 126)))
+    log.used([used, used])
+    log.received(0, 31, deliveries(31))
+    last = [tuple(one.id for one in step) for step in log.before(20)]
+    assert last == [(20 - back, 120 - back) for back in range(MOST_STEPS)]
+    assert [len(list(log.before(few))) for few in (0, 1, 3)] == [0, 1, 3] if not used else True
+
+
+@pytest.mark.parametrize(("ranks", "kept"), [(1, 0), (2, MOST_STEPS), (128, 4), (1000, 0)])
+def test_of_many_ranks_less_is_kept_of_each(ranks: int, kept: int) -> None:
+    log = DeliveryLog(ranks)
+    for rank in range(ranks):
+        log.received(rank, 20, deliveries(*range(20)))
+    assert len(list(log.before(20))) == kept
+
+
+def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used_but_for_the_last_ones() -> None:
+    log = DeliveryLog(1)
+    log.used([10])
+    log.received(0, 12, deliveries(9, 10, 11, 12))
+    assert ids(log.beyond(8)) == [9, 10, 11, 12] and not log.knows(6), "two ahead, and one of an interrupted wait"
+    log.used([1000])
+    log.received(0, 1001, deliveries(999, 1000, 1001))
+    assert log.knows(1001) and ids(log.beyond(1000)) == [1001] and ids(log.beyond(1001)) == []
+    assert ids(log.beyond(998)) == [999, 1000, 1001] and not log.knows(996)
+
+
+def of_workers(*workers: str, first: int = 1) -> list[Delivery]:
+    return [Delivery(first + number, 0, {}, worker) for number, worker in enumerate(workers)]
+
+
+def test_batches_of_rounds_are_used_in_the_order_of_turns_and_what_has_none_is_beyond_all() -> None:
+    log = DeliveryLog(2, rounds=True)
+    log.received(0, 4, of_workers("a", "a", "b", "b"))
+    log.received(1, 3, of_workers("b", "a", "a", first=11))
+    assert not log.knows(1) and ids(log.beyond(0)) == [1, 2, 3, 4, 11, 12, 13]
+    log.take_turns(["b", "a"])
+    assert [log.knows(count) for count in (2, 3)] == [True, False]
+    assert ids(log.beyond(1)) == [1, 2, 4, 12, 13] and ids(log.beyond(2)) == [2, 4, 13]
+    assert [tuple(one.id for one in step) for step in log.before(2)] == [(1, 12), (3, 11)]
+
+
+def test_what_was_given_back_of_a_round_takes_no_turn_of_its_worker() -> None:
+    log = DeliveryLog(2, rounds=True)
+    log.received(0, 3, of_workers("a", "a", "b"))
+    log.received(0, 1, (), returned=(1, 2))
+    log.received(0, 2, of_workers("a", first=7))
+    log.received(1, 1, of_workers("a", first=11))
+    log.take_turns(["a"])
+    assert ids(log.beyond(0)) == [3, 7, 11] and ids(log.beyond(1)) == [3]
+
+
+def test_of_rounds_that_all_have_used_the_last_ones_are_kept() -> None:
+    log = DeliveryLog(2, rounds=True)
+    for turn in range(40):
+        for rank in range(2):
+            log.received(rank, turn + 1, of_workers("a", first=turn))
+        log.used([turn, turn])
+        log.take_turns(["a"])
+    assert ids(log.beyond(38)) == [38, 38, 39, 39]
+    assert [len(known) for known in log._deliveries] == [1 + MOST_STEPS] * 2
+
+
+# --- a queue --------------------------------------------------------------------------------------------------
+
+
+def queue_of(listing: Listing, *, shuffled: bool) -> SplitQueue:
+    return SplitQueue(listing, 0, SplitOrder(3) if shuffled else None)
+
+
+def add(listing: Listing, count: int) -> None:
+    listing.add([Split(len(listing) + number) for number in range(count)])
+
+
+def taken(queue: SplitQueue, most: int) -> list[int]:
+    leases = [lease for _ in range(most) if (lease := queue.take()) is not None]
+    return [lease.split.index for lease in leases]
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("pages", [(100,), (1, 99), (3, 20, 77)])
+def test_a_queue_goes_on_in_the_same_order_however_the_listing_comes(shuffled: bool, pages: tuple[int, ...]) -> None:
+    first, listing = [], Listing()
+    queue = queue_of(listing, shuffled=shuffled)
+    for count in (10, 20, 70):
+        add(listing, count)
+        first += taken(queue, 5)
+    cursor = queue.cursor()
+    assert cursor.taken == 15
+    listing.complete = True
+    rest = taken(queue, 100)
+
+    again = Listing()
+    other = queue_of(again, shuffled=shuffled)
+    other.go_on(0, cursor, ())
+    found = []
+    for count in pages:
+        add(again, count)
+        found += taken(other, 2)
+    again.complete = True
+    assert found + taken(other, 100) == rest
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_begun_splits_come_first_when_they_are_listed(shuffled: bool) -> None:
+    listing = Listing()
+    add(listing, 50)
+    listing.complete = True
+    queue = queue_of(listing, shuffled=shuffled)
+    begun = taken(queue, 10)
+    places = queue.places(begun)
+    assert places == list(range(10))
+    rest = Rest(begun[7], 0, ((WIDTH, END),))
+    again = Listing()
+    other = queue_of(again, shuffled=shuffled)
+    other.go_on(0, Cursor(0, 10, ((2, 4), (5, 6)), queue.cursor().grown), [rest])
+    assert not other and other.take() is None
+    add(again, 50)
+    again.complete = True
+    leases = [other.take() for _ in range(4)]
+    assert sorted(lease.split.index for lease in leases if lease) == sorted([*begun[2:4], begun[5], begun[7]])
+    assert {lease.spans for lease in leases if lease and lease.split.index == begun[7]} == {((WIDTH, END),)}
+    assert taken(other, 100) == taken(queue, 100)
+
+
+def test_what_an_earlier_pass_began_is_waited_for_before_a_later_one_goes_on() -> None:
+    again = Listing()
+    queue = SplitQueue(again, 0, None, passes=2)
+    rests = [Rest(8, 0, ((WIDTH, END),)), Rest(0, 1, ((0, WIDTH),))]
+    queue.go_on(0, Cursor(1, 4, ((2, 3),), ()), rests)
+    add(again, 6)
+    assert not queue and queue.take() is None, "split 8 of pass 0 is not listed yet"
+    add(again, 4)
+    leases = [lease for _ in range(3) if (lease := queue.take()) is not None]
+    assert [(lease.repetition, lease.split.index) for lease in leases] == [(0, 8), (1, 0), (1, 2)]
+    assert taken(queue, 100) == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_listing_that_ends_without_what_was_begun_holds_nobody_up() -> None:
+    again = Listing()
+    queue = SplitQueue(again, 0, None, passes=2)
+    queue.go_on(0, Cursor(1, 2, (), ()), [Rest(8, 0, ((WIDTH, END),))])
+    add(again, 4)
+    again.complete = True
+    assert taken(queue, 100) == [2, 3]

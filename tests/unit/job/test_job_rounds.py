@@ -1,0 +1,260 @@
+"""Rounds: when they are complete, in which order they are used, what is given back of them, and who holds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from pecan_ray.job.delivery_log import DeliveryLog
+from pecan_ray.job.events import TimePassed
+from pecan_ray.job.instructions import Log
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.rounds import HeldUp, Rounds, spelled_turns
+from pecan_ray.job.trainer_events import Discard, HandOver
+from pecan_ray.options import Workers
+from pecan_ray.simulator.protocol.draw import draw
+from pecan_ray.simulator.protocol.going_on import play_in_pieces
+from pecan_ray.simulator.protocol.scenario import Fault, Scenario, SplitModel
+from pecan_ray.simulator.protocol.world import World, play
+from tests.long_form import some_later
+from tests.unit.job.job_rig import JobRig, of_kind
+from tests.unit.job.test_job_trainer import TrainerRig
+from tests.unit.job.test_job_trainer import of_kind as wanted
+
+
+def turns(rounds: Rounds, used: int = 0) -> list[str]:
+    rounds.take_turns(used)
+    return list(spelled_turns(rounds.first, rounds.turns, rounds.first))
+
+
+def test_a_round_has_its_turn_once_every_rank_has_its_batch() -> None:
+    rounds = Rounds(3)
+    rounds.received(0, "a", 2)
+    rounds.received(2, "a", 1)
+    assert turns(rounds) == [] and rounds.missing() == [1]
+    rounds.received(1, "a", 3)
+    assert turns(rounds) == ["a"] and rounds.missing() == [2], "the second one lacks the batch of rank 2"
+    rounds.received(2, "a", 1)
+    assert turns(rounds) == ["a", "a"] and rounds.in_epoch == 2
+
+
+def test_ranks_that_have_different_rounds_have_none_in_common() -> None:
+    rounds = Rounds(2)
+    rounds.received(0, "a", 5)
+    rounds.received(1, "b", 5)
+    assert turns(rounds) == [] and rounds.in_epoch == 0
+
+
+def test_workers_have_their_turns_one_after_the_other_and_nobody_waits_for_a_slow_one() -> None:
+    rounds = Rounds(2)
+    for worker, made in (("a", 4), ("b", 2)):
+        for rank in range(2):
+            rounds.received(rank, worker, made)
+    assert turns(rounds) == ["a", "b", "a", "b", "a", "a"]
+    for worker in ("a", "b"):
+        for rank in range(2):
+            rounds.received(rank, worker, 1)
+    assert turns(rounds)[6:] == ["b", "a"], "after a it is the turn of b"
+
+
+def test_what_all_have_used_is_told_no_more_and_numbers_stay() -> None:
+    rounds, known = Rounds(1), 0
+    all_of_them: list[str] = []
+    random = Random(3)
+    for _ in range(200):
+        rounds.received(0, random.choice("abc"), random.randint(1, 4))
+        rounds.take_turns(used_by_all=random.randint(0, known))
+        all_of_them += spelled_turns(rounds.first, rounds.turns, known)
+        assert rounds.first <= known and rounds.count == len(all_of_them)
+        known = rounds.count
+    assert len(rounds.turns) < 200
+
+
+def test_incomplete_rounds_of_a_worker_that_is_gone_are_revoked_until_all_ranks_have_given_them_back() -> None:
+    rounds = Rounds(3)
+    for rank, batches in enumerate((5, 3, 4)):
+        rounds.received(rank, "a", batches)
+    rounds.received(0, "b", 1)
+    rounds.gone("a")
+    assert turns(rounds) == ["a"] * 3 and list(rounds.revoked) == ["a"]
+    rounds.given_back(2, 1)
+    rounds.gone("b")
+    assert list(rounds.revoked) == ["a", "b"]
+    rounds.given_back(0, 2)
+    assert list(rounds.revoked) == ["a", "b"], "rank 0 has yet to give back its batch of b"
+    rounds.given_back(0, 1)
+    assert not rounds.revoked
+
+
+def test_a_worker_that_is_gone_with_whole_rounds_only_leaves_nothing_to_give_back() -> None:
+    rounds = Rounds(2)
+    rounds.received(0, "a", 1)
+    rounds.received(1, "a", 1)
+    rounds.gone("a")
+    rounds.gone("never heard of")
+    assert rounds.revoked == () and turns(rounds) == ["a"]
+
+
+def test_who_lacks_a_batch_holds_up_those_alone_that_have_used_all_rounds() -> None:
+    rounds, held = Rounds(3), HeldUp(3)
+    for rank in range(3):
+        rounds.received(rank, "a", 2)
+    rounds.received(0, "a", 1)
+    rounds.received(1, "a", 1)
+    rounds.take_turns(0)
+    held.look(1.0, rounds, [1])  # it has a round to use
+    held.look(2.0, rounds, [2])
+    held.look(5.0, rounds, [2])
+    rounds.received(2, "a", 1)
+    rounds.take_turns(2)
+    held.look(6.0, rounds, [2])
+    held.look(9.0, rounds, [])
+    assert held.seconds == [0.0, 0.0, 4.0]
+
+
+# --- the trainer's side ------------------------------------------------------------------------------------------
+
+
+def test_a_rank_uses_its_batches_in_the_order_of_turns() -> None:
+    rig = TrainerRig(world_size=2)
+    rig.order(coordinated=True)
+    rig.receive(2, worker="a")
+    rig.receive(2, worker="b")
+    assert rig.want() == [], "no round is known to be whole"
+    given = wanted(HandOver, rig.order(turns=(("b", 1), ("a", 2))))
+    assert [one.batch.id for one in given] == [2]
+    rig.order(first_turn=1, turns=(("a", 2), ("b", 1)))
+    assert [*rig.want(), *rig.want(), *rig.want()] == [0, 1, 3] and rig.want() == []
+
+
+def test_a_rank_gives_back_what_has_no_turn_of_a_worker_that_is_gone() -> None:
+    rig = TrainerRig(world_size=2)
+    rig.order(coordinated=True)
+    rig.receive(3, worker="a")
+    rig.receive(1, worker="b")
+    done = rig.order(turns=(("a", 1),), revoked=("a",))
+    assert [one.batch.id for one in wanted(Discard, done)] == [1, 2]
+    back = rig.reports[-1].given_back
+    assert back is not None and (back.batches, back.ids) == (2, (1, 2))
+    assert rig.want() == [0] and len(rig.state.queue) == 1
+    assert wanted(Discard, rig.order(revoked=())) == []
+
+
+# --- the job -----------------------------------------------------------------------------------------------------
+
+
+def test_ranks_that_others_wait_for_are_named_after_some_seconds_and_in_the_report() -> None:
+    rig = JobRig(LedgerShape(world_size=3, coordinated=True), Workers(1), say_after_s=5.0)
+    (worker,) = rig.begin()
+    rig.assign(worker)
+    (lease,) = rig.take(worker)
+    for rank in (0, 2):
+        rig.acknowledge(worker, lease, rank, rank=rank)
+    rig.report(0, held=True)
+    rig.now += 3.0
+    assert not of_kind(Log, rig.report(2, held=True))
+    rig.now += 4.0
+    rig.report(0, held=True)
+    rig.handle(TimePassed())
+    said = [one.text for one in of_kind(Log, rig.handle(TimePassed(), after=5.5))]
+    assert any(text.startswith("rank 1 must yet receive a batch of the round") for text in said), said
+    rig.acknowledge(worker, lease, 1, rank=1)
+    assert rig.job.facts(rig.now).held_up[1] == pytest.approx(12.5)
+    assert rig.job.ledger.allowed() == 1
+
+
+def test_ranks_that_have_used_fewer_rounds_are_waited_for_by_nobody_yet() -> None:
+    rig = JobRig(LedgerShape(world_size=2, coordinated=True), Workers(1))
+    (worker,) = rig.begin()
+    rig.assign(worker)
+    (lease,) = rig.take(worker)
+    rig.acknowledge(worker, lease, 0, rank=0)
+    rig.acknowledge(worker, lease, 1, rank=1)
+    rig.acknowledge(worker, lease, 2, rank=0)
+    rig.report(0, held=True, progress=TrainerProgress(yielded=0))
+    rig.report(1, progress=TrainerProgress(yielded=0))
+    rig.now += 9.0
+    rig.report(0, held=True, progress=TrainerProgress(yielded=1))
+    assert rig.job.facts(rig.now).held_up == (0.0, 0.0)
+
+
+# --- whole histories ---------------------------------------------------------------------------------------------
+
+SPLITS = tuple(SplitModel((1,) * size) for size in (9, 4, 7, 9, 1, 8, 6, 9))
+ROUNDS = Scenario(sources=(SPLITS,), ranks=3, buckets=3, batch_size=4, local=3, epochs=2, cpus=8)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"drop_remainder": True},
+        {"prefetch_bytes": 1, "steps_s": (0.01, 0.3, 0.02)},
+        {"visitation": "at_most_once"},
+        {"batch_size": 64},
+        {"sources": ((SplitModel((1, 1)),),)},
+    ],
+)
+@pytest.mark.parametrize("kill_at", [None, 0.7, 0.8, 0.9, 1.0, 1.2])
+def test_every_rank_has_the_same_rounds_and_everything_once(changed: dict[str, Any], kill_at: float | None) -> None:
+    faults = () if kill_at is None else (Fault(kill_at, "kill worker", 1), Fault(kill_at + 0.2, "break stream", 4))
+    for seed in range(5):
+        scenario = replace(ROUNDS, seed=seed, faults=faults, **changed)
+        assert play(scenario).failure == ""
+
+
+@pytest.mark.parametrize(("seeds", "least"), [(500, 1), pytest.param(1500, 4, marks=pytest.mark.slow)])
+def test_histories_have_rounds_of_which_some_are_revoked(
+    monkeypatch: pytest.MonkeyPatch, seeds: int, least: int
+) -> None:
+    revoked: list[str] = []
+    gone = Rounds.gone
+
+    def noted(self: Rounds, worker: str) -> None:
+        gone(self, worker)
+        revoked.extend(self.revoked)
+
+    monkeypatch.setattr(Rounds, "gone", noted)
+    scenarios = [scenario for seed in range(seeds) if (scenario := draw(seed)).coordinated]
+    failures = {scenario.seed: play(scenario).failure for scenario in scenarios}
+    assert not {seed: failure for seed, failure in failures.items() if failure}
+    assert len(scenarios) > seeds / 15 and len(revoked) >= least
+
+
+def coordinated_in_pieces(count: int) -> Iterator[str]:
+    """What failed of histories with rounds, each cut off and gone on with from its state."""
+    outcomes = (play_in_pieces(seed) for seed in range(count) if draw(seed).coordinated)
+    return (outcome.failure for outcome in outcomes if outcome is not None)
+
+
+@pytest.mark.parametrize("seeds", some_later([500, 2000], 2000))
+def test_what_is_cut_off_in_the_middle_of_rounds_goes_on_with_what_was_not_yielded(seeds: int) -> None:
+    failures = list(coordinated_in_pieces(seeds))
+    assert not list(filter(None, failures)) and len(failures) > seeds / 50
+
+
+def test_a_state_in_the_order_in_which_batches_came_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class InOrderOfArrival(DeliveryLog):
+        def __init__(self, world_size: int, *, rounds: bool = False) -> None:
+            super().__init__(world_size)
+
+    monkeypatch.setattr("pecan_ray.job.state.DeliveryLog", InOrderOfArrival)
+    assert any(coordinated_in_pieces(2000))
+
+
+class KeepsRevokedRounds(Rounds):
+    """Lets ranks keep batches of which others have none."""
+
+    def gone(self, worker: str) -> None:
+        self._received.pop(worker, None)
+
+
+def test_rounds_that_are_not_revoked_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.job.ledger_state.Rounds", KeepsRevokedRounds)
+    failing = (seed for seed in range(3000) if draw(seed).coordinated and World(draw(seed)).run().failure)
+    assert next(failing, None) is not None

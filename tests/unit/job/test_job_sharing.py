@@ -1,0 +1,244 @@
+"""Jobs that share nodes: each hears what the others bid, and obeys its own share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from pecan_ray.autoscaler.search import DeploymentLimits, Pilot, Probe, Search
+from pecan_ray.job.events import BidsHeard
+from pecan_ray.job.instructions import DrainWorker
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import WorkerProgress
+from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.sharing import STALE_S, PoolBid, Sharing
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.options import AutoWorkers, Sharding, Workers
+from pecan_ray.placement import AutoPlacement, Prices
+from pecan_ray.placement.evidence import KEPT, pooled
+from pecan_ray.placement.pool import Demand, allocate, bills, savings_of, slowness_of
+from pecan_ray.plan.windows import Decision, Deployment, Window
+from tests.unit.job.job_rig import JobRig, of_kind
+from tests.unit.placement.plants import Meter, Plant, drive
+
+NODES = ("n1", "n2")
+CPUS = {"n1": 4.0, "n2": 4.0, "n3": 8.0}
+
+
+def bid(job: str, *savings: float, nodes: tuple[str, ...] = NODES, holds: int = 0) -> PoolBid:
+    return PoolBid("remote", nodes, Demand(job, savings, holds))
+
+
+def heard(*bids: PoolBid, now: float = 0.0) -> Sharing:
+    sharing = Sharing()
+    sharing.hear(bids, {"remote": NODES}, CPUS, now)
+    return sharing
+
+
+def test_all_jobs_compute_the_same_deal() -> None:
+    bids = {name: bid(name, *(start - n for n in range(6))) for name, start in (("a", 20.0), ("b", 10.0), ("c", 6.0))}
+    found = {
+        name: heard(*(other for rival, other in bids.items() if rival != name)).shares([mine])["remote"]
+        for name, mine in bids.items()
+    }
+    assert found == {"a": 6, "b": 2, "c": 0}
+
+
+def test_nobody_is_bounded_while_all_fit() -> None:
+    assert heard(bid("b", 1.0, 1.0)).shares([bid("a", 1.0, 1.0)]) == {"remote": None}
+
+
+def test_a_job_alone_is_not_bounded() -> None:
+    assert Sharing().shares([bid("a", *[1.0] * 99)]) == {"remote": None}
+
+
+def test_other_nodes_are_no_concern() -> None:
+    assert heard(bid("b", *[9.0] * 99, nodes=("n3",))).shares([bid("a", *[1.0] * 99)]) == {"remote": None}
+
+
+def test_what_is_stale_or_gone_is_dropped() -> None:
+    sharing, mine = heard(bid("b", *[9.0] * 99)), [bid("a", *[1.0] * 99)]
+    assert sharing.shares(mine) == {"remote": 0}
+    sharing.hear((), {"remote": NODES}, CPUS, STALE_S)
+    assert sharing.shares(mine) == {"remote": 0}
+    sharing.hear((), {"remote": NODES}, CPUS, STALE_S + 1)
+    assert sharing.shares(mine) == {"remote": None}
+    ended = heard(bid("b", *[9.0] * 99))
+    ended.forget(["b"])
+    assert ended.shares(mine) == {"remote": None}
+
+
+# --- the job as a state machine -------------------------------------------------------------------------------
+
+
+def bids_heard(*savings: float) -> BidsHeard:
+    """Another job bids for the trainer's node, which has four CPUs."""
+    rival = PoolBid("local", ("node",), Demand("rival", savings))
+    return BidsHeard((rival,), (("local", ("node",)),), (("node", 4.0),))
+
+
+def test_a_job_of_fixed_workers_needs_those_that_it_has() -> None:
+    rig = JobRig(workers=Workers(3))
+    rig.begin()
+    rig.handle(bids_heard(*[9.0] * 9))
+    assert [(one.demand.holds, one.demand.wants) for one in rig.job.bids()] == [(3, 3)]
+    assert rig.job.fleet.wanted == Deployment(3, 0)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_job_lets_workers_go_that_are_worth_more_elsewhere_and_says_so(bounded: bool) -> None:
+    """It has four workers on a node of four CPUs, and a job comes to which they are worth more; the user's own bound
+    is not shared."""
+    rig = JobRig(workers=AutoWorkers(max_local=4 if bounded else None, max_remote=0))
+    (first,) = rig.come()
+    rig.place(first)
+    placing, four = rig.job.placement.placing, Deployment(4, 0)
+    assert placing is not None
+    for start in of_kind(StartWorker, rig.job.fleet.scale(four, 0.0)):
+        rig.place(start.worker)
+    placing.target = four
+    window = Window(0.2, 1.0, 100, 0.1)
+    placing.timeline.append(PlacementStep(1.0, window, four, Decision(four, "measure", "a look.")))
+    drained = of_kind(DrainWorker, rig.handle(bids_heard(*[1000.0] * 9)))
+    assert len(drained) == (0 if bounded else 2), "beside one it would be more than three times slower"
+    assert any("at most 2" in event.text for event in rig.job.told) is not bounded
+    rig.handle(BidsHeard((), (("local", ("node",)),), (("node", 4.0),), gone=("rival",)))
+    assert any("no longer bounded" in event.text for event in rig.job.told) is not bounded
+
+
+def shared_local(*savings: float) -> BidsHeard:
+    """Another job holds the one CPU of the trainer's node, and needs it; remote workers have a node of their own."""
+    rival = PoolBid("local", ("node",), Demand("earlier", savings, holds=1, least=1))
+    cpus = (("node", 1.0), ("other", 1.0))
+    return BidsHeard((rival,), (("local", ("node",)), ("remote", ("other",))), cpus)
+
+
+@pytest.mark.parametrize("sharding", ["dynamic", "off"])
+def test_the_only_worker_moves_to_the_other_side_once_trainers_have_something_from_it(sharding: Sharding) -> None:
+    """Shares that change every five seconds would else end whoever works on an element that takes longer; and one that
+    gives all data would never come to an epoch's end."""
+    rig = JobRig(LedgerShape(sharding=sharding), AutoWorkers())
+    (first,) = rig.come(remote=(4.0,))
+    rig.handle(shared_local(*[1000.0] * 9))
+    assert rig.job.staffing.sharing.obeyed["local"] == 0
+    assert rig.job.fleet.wanted == Deployment(1, 0), "it has not even come up"
+    rig.place(first)
+    rig.handle(shared_local(*[1000.0] * 9))
+    assert rig.job.fleet.wanted == Deployment(1, 0)
+    rig.job.fleet.workers[first].delivered = WorkerProgress(3, 1)
+    rig.handle(shared_local(*[1000.0] * 9))
+    assert rig.job.fleet.wanted == (Deployment(1, 0) if sharding == "off" else Deployment(0, 1))
+
+
+# --- a policy within a share ---------------------------------------------------------------------------------
+
+
+def test_a_policy_keeps_to_its_share_and_looks_again_when_it_may_have_more() -> None:
+    plant = Plant(max_local=0)
+    policy, meter = AutoPlacement(prices=plant.prices, max_local=0, max_remote=16), Meter(plant)
+    whole = drive(policy, meter, Deployment(0, 1), after=10).final
+    assert whole == Deployment(0, 10)
+    assert policy.restrict(remote=4) == DeploymentLimits(0, 4)
+    fewer = drive(policy, meter, whole, after=10)
+    assert (fewer.moves[1], fewer.final) == (Deployment(0, 4), Deployment(0, 4))
+    policy.restrict()
+    assert drive(policy, meter, fewer.final, after=10).final == whole
+
+
+def looks_twice(start: Deployment, limits: DeploymentLimits) -> Search:
+    """Measure what runs twice, and want as many remote workers as there may be."""
+    yield Probe(start, "measure", "once")
+    yield Probe(start, "measure", "twice")
+    while True:
+        yield Probe(Deployment(0, limits.max_remote), "more", "all that there may be")
+
+
+def test_a_search_that_goes_on_when_its_share_shrinks_keeps_to_the_new_one() -> None:
+    """Where it is lies within the share, so that nothing makes it begin anew before it wants more."""
+    pilot, here, window = Pilot(looks_twice, DeploymentLimits(0, 16)), Deployment(0, 2), Window(0.2, 1.0, 100, 0.1)
+    assert pilot.decide(window, here).target == here
+    pilot.restrict(DeploymentLimits(0, 4))
+    targets = [pilot.decide(window, here).target for _ in range(3)]
+    assert targets == [here, here, Deployment(0, 4)], "it begins anew, within the share, and wants more then"
+
+
+def test_one_worker_remains_whatever_the_share() -> None:
+    assert AutoPlacement(max_local=0, max_remote=4).restrict(remote=0) == DeploymentLimits(0, 1)
+    assert AutoPlacement(max_local=4, max_remote=4).restrict(0, 0) == DeploymentLimits(1, 0)
+    assert AutoPlacement(max_local=4, max_remote=4, min_remote=2).restrict(0, 0) == DeploymentLimits(1, 2, 0, 2)
+
+
+# --- many jobs, each with what it has measured ----------------------------------------------------------------
+
+
+@dataclass
+class SharingJob:
+    """A job on a plant, with its own policy and what it has heard."""
+
+    name: str
+    plant: Plant
+    at: Deployment = field(default_factory=lambda: Deployment(0, 1))
+    sharing: Sharing = field(default_factory=Sharing)
+    windows: dict[Deployment, list[Window]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.policy = AutoPlacement(prices=self.plant.prices, max_local=0, max_remote=self.plant.max_remote)
+        self.meter = Meter(self.plant, seed=len(self.name), noise=0.01)
+
+    def bid(self) -> PoolBid:
+        readings = [pooled(at, windows[-KEPT:]) for at, windows in self.windows.items()]
+        worth = self.policy.worth(readings, self.at, "remote")
+        demand = Demand(self.name, worth.savings, self.at.remote, least=1, slowness=worth.slowness)
+        return PoolBid("remote", NODES, demand)
+
+    def hear(self, bids: list[PoolBid], now: float, cpus: dict[str, float]) -> None:
+        others = [one for one in bids if one.demand.job != self.name]
+        self.sharing.hear(others, {"remote": NODES}, cpus, now)
+        limits = self.policy.restrict(remote=self.sharing.shares([self.bid()])["remote"])
+        self.at = limits.clamp(self.at.local, self.at.remote)
+
+    def run(self) -> None:
+        window = self.meter.window(self.at)
+        self.windows.setdefault(self.at, []).append(window)
+        self.at = self.policy.decide(window, self.at).target
+
+    def bill(self, remote: int) -> float:
+        at = Deployment(0, remote)
+        return self.plant.batch_time(at) / self.plant.t_model * self.plant.prices.per_hour(1, remote)
+
+    def true_demand(self) -> Demand:
+        counts = range(1, self.plant.max_remote + 1)
+        costs = [self.plant.batch_time(Deployment(0, count)) for count in counts]
+        per_hour = [self.plant.prices.per_hour(1, count) for count in range(self.plant.max_remote + 1)]
+        batch_s = np.array([np.inf, *costs])
+        savings = savings_of(bills(batch_s, self.plant.t_model, np.array(per_hour)).tolist())
+        return Demand(self.name, savings, least=1, slowness=slowness_of(batch_s, len(savings)))
+
+
+def fleet() -> list[SharingJob]:
+    """Eight jobs that want 4 to 32 workers each, beside hosts of $1 to $30 an hour."""
+    return [
+        SharingJob(
+            f"job{'x' * number}", Plant(t_work=0.4 * 2 ** (number % 4), prices=Prices(30.0 / (1 + 4 * number), 0.4))
+        )
+        for number in range(8)
+    ]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_many_jobs_come_near_the_best_deal_by_what_they_have_measured(share: float) -> None:
+    """No job knows its curve: it bids by what its own search has measured, and searches within its share."""
+    jobs = fleet()
+    pool = int(share * sum(job.true_demand().wants for job in jobs))
+    cpus = {"n1": pool - 1.0, "n2": 1.0}
+    for round_ in range(40):
+        bids = [job.bid() for job in jobs]
+        for job in jobs:
+            job.hear(bids, 5.0 * round_, cpus)
+            job.run()
+    assert sum(job.at.remote for job in jobs) <= pool
+    best = allocate([job.true_demand() for job in jobs], pool)
+    least = sum(job.bill(best[job.name]) for job in jobs)
+    assert sum(job.bill(job.at.remote) for job in jobs) <= 1.1 * least

@@ -1,0 +1,232 @@
+"""The trainers of a job: who may take part, who must run the same, and what happens when they are heard no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from pecan_ray.errors import ClusterError, RankTakenError, StaleJobError
+from pecan_ray.job import events
+from pecan_ray.job.instructions import BeginListing, EndJob, FindRoom, Instruction, KillWorker, Refuse, TellTrainers
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import AskAssignment, TrainerProgress, TrainerReport
+from pecan_ray.job.trainers import Trainers, spell
+from pecan_ray.options import Workers
+from tests.unit.job.job_rig import JobRig, of_kind
+
+
+def came(rank: int, incarnation: str = "", **described: str) -> events.TrainerCame:
+    """A trainer that runs something."""
+    return events.TrainerCame(rank, incarnation or f"t{rank}", f"n{rank % 2}", tuple(described.items()))
+
+
+def refusal(done: list[Instruction]) -> str:
+    """Return why a trainer was refused."""
+    (refused,) = of_kind(Refuse, done)
+    return str(refused.error)
+
+
+def test_a_job_begins_when_all_ranks_have_come_and_once() -> None:
+    rig = JobRig(LedgerShape(world_size=3))
+    assert rig.handle(came(0)) == [] and rig.handle(came(2)) == []
+    begun = [BeginListing(), FindRoom(("n0", "n1"))]
+    assert [one for one in rig.handle(came(1)) if not isinstance(one, TellTrainers)] == begun
+    assert rig.handle(came(1)) == [], "a repetition"
+
+
+def test_another_process_with_the_rank_of_one_that_is_there_is_refused() -> None:
+    rig = JobRig(LedgerShape(world_size=2))
+    rig.handle(came(0))
+    done = rig.handle(came(0, "other"))
+    assert "rank 0 is already served" in refusal(done)
+    assert of_kind(Refuse, done)[0].incarnation == "other"
+    assert rig.job.trainers.ranks[0].came.incarnation == "t0"
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "told"),
+    [
+        ({"map decode": "1"}, {"map decode": "2"}, "differs from rank 0 in map decode: 2 instead of 1"),
+        ({"batch": "1"}, {"batch": "1", "shuffle": "9"}, "in shuffle: 9 instead of none"),
+        ({"batch": "1", "shuffle": "9"}, {"batch": "1"}, "in shuffle: it has none instead of 9"),
+    ],
+)
+def test_a_rank_that_runs_something_else_is_told_in_which_part(
+    mine: dict[str, str], theirs: dict[str, str], told: str
+) -> None:
+    rig = JobRig(LedgerShape(world_size=2))
+    rig.handle(came(0, **mine))
+    text = refusal(rig.handle(came(1, **theirs)))
+    assert told in text and "rank 1" in text
+    assert not of_kind(Refuse, rig.handle(came(1, **mine))), "it may come again as the others are"
+
+
+def test_a_refused_trainer_counts_for_nothing() -> None:
+    rig = JobRig(LedgerShape(world_size=2))
+    rig.handle(came(0))
+    rig.handle(came(0, "other"))
+    rig.handle(events.TrainerLeft(0, "other"))
+    assert rig.job.trainers.present == [0] and rig.job.error is None
+
+
+def test_a_rank_that_leaves_before_the_end_ends_the_others() -> None:
+    rig = JobRig(LedgerShape(world_size=2))
+    rig.begin()
+    done = rig.handle(events.TrainerLeft(1, "t1"))
+    assert isinstance(rig.job.error, ClusterError) and "rank 1 has left" in str(rig.job.error)
+    assert not of_kind(EndJob, done)
+    assert of_kind(EndJob, rig.handle(events.TrainerLeft(0, "t0"))) == [EndJob()]
+
+
+def test_a_rank_may_leave_when_all_is_delivered() -> None:
+    rig = JobRig(LedgerShape(world_size=2))
+    rig.come()
+    rig.handle(events.ListingEnded(0))
+    assert rig.job.orders(0).finished
+    rig.handle(events.TrainerLeft(0, "t0"))
+    assert rig.job.error is None
+    assert of_kind(EndJob, rig.handle(events.TrainerLeft(1, "t1"))) == [EndJob()]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_rank_that_is_gone_with_batches_it_has_not_used_ends_the_others_though_all_is_delivered(killed: bool) -> None:
+    rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=30.0)
+    rig.come()
+    rig.handle(events.ListingEnded(0))
+    rig.report(1, progress=TrainerProgress(queued=3))
+    assert rig.job.orders(0).finished
+    if killed:
+        rig.handle(events.TrainerListens(0, "t0"), after=20.0)
+        done = rig.handle(events.TimePassed(), after=11.0)
+        assert "rank 1 on node node has not been heard" in str(rig.job.error)
+    else:
+        done = rig.handle(events.TrainerLeft(1, "t1", unused=3))
+        assert "rank 1 has left before the end" in str(rig.job.error)
+    assert isinstance(rig.job.error, ClusterError) and not of_kind(EndJob, done)
+    assert of_kind(TellTrainers, done) == [TellTrainers((0,))]
+
+
+def test_who_comes_when_the_job_has_ended_waits_until_its_actor_is_gone() -> None:
+    rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=30.0)
+    rig.begin()
+    assert of_kind(EndJob, rig.handle(events.TimePassed(), after=31.0))
+    for trainer in (came(0, "new"), came(1)):
+        (refused,) = of_kind(Refuse, rig.handle(trainer))
+        assert isinstance(refused.error, StaleJobError) and refused.incarnation == trainer.incarnation
+
+
+def test_the_last_one_that_leaves_ends_all_workers() -> None:
+    rig = JobRig(workers=Workers(2))
+    workers = rig.come()
+    rig.place(workers[0])
+    done = rig.handle(events.TrainerLeft(0, "t0"))
+    assert done == [*(KillWorker(worker) for worker in workers), EndJob()]
+    assert rig.handle(events.TimePassed(), after=1000.0) == []
+
+
+def test_a_rank_that_is_not_heard_ends_the_job_with_its_name_and_the_deadline() -> None:
+    rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=30.0)
+    rig.begin()
+    for _ in range(3):
+        rig.handle(events.TrainerListens(0, "t0"), after=10.0)
+    rig.handle(events.TimePassed())
+    assert rig.job.error is None
+    done = rig.handle(events.TimePassed(), after=1.0)
+    text = str(rig.job.error)
+    assert "rank 1 on node node" in text and "31 s" in text and "trainer_timeout_s" in text
+    assert of_kind(TellTrainers, done) == [TellTrainers((0,))]
+
+
+def test_listening_and_reporting_is_to_be_heard() -> None:
+    rig = JobRig(trainer_timeout_s=30.0)
+    rig.begin()
+    for number in range(10):
+        if number % 2:
+            rig.handle(events.TrainerListens(0, "t0"), after=20.0)
+        else:
+            rig.now += 20.0
+            rig.report()
+        rig.handle(events.TimePassed())
+    assert rig.job.error is None
+
+
+def test_a_job_whose_trainers_are_all_silent_ends_itself() -> None:
+    rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=30.0)
+    (worker,) = rig.begin()
+    done = rig.handle(events.TimePassed(), after=31.0)
+    assert of_kind(KillWorker, done) == [KillWorker(worker)] and of_kind(EndJob, done) == [EndJob(orphaned=True)]
+
+
+@pytest.mark.parametrize(("world_size", "stale_s"), [(1, 5.0), (100, 5.0), (1000, 50.0)])
+def test_a_new_process_ends_a_job_that_was_left_behind_and_no_other(world_size: int, stale_s: float) -> None:
+    """Many trainers report seldom: that all of them are quiet for a while means nothing."""
+    trainers = Trainers("job", world_size, 60.0, 0.0)
+    for rank in range(world_size):
+        assert trainers.come(came(rank), 0.0) is None
+    assert isinstance(trainers.come(came(0, "new"), stale_s), RankTakenError)
+    assert isinstance(trainers.come(came(0, "new"), stale_s + 0.1), StaleJobError)
+
+
+@pytest.mark.parametrize(("world_size", "timeout_s"), [(2, 5.0), (1000, 30.0)])
+def test_a_deadline_shorter_than_three_reports_is_these(world_size: int, timeout_s: float) -> None:
+    trainers = Trainers("job", world_size, 5.0, 0.0)
+    for rank in range(world_size):
+        trainers.come(came(rank), 0.0)
+    assert trainers.silent(timeout_s) == [] and not trainers.orphaned(timeout_s)
+    assert trainers.silent(timeout_s + 0.1) == list(range(world_size)) and trainers.orphaned(timeout_s + 0.1)
+
+
+def test_a_job_to_which_nobody_comes_ends_itself() -> None:
+    rig = JobRig(trainer_timeout_s=30.0)
+    assert rig.handle(events.TimePassed(), after=29.0) == []
+    assert of_kind(EndJob, rig.handle(events.TimePassed(), after=2.0)) == [EndJob(orphaned=True)]
+
+
+@pytest.mark.parametrize("incarnation", ["t0", "other"])
+def test_a_report_of_another_process_changes_nothing(incarnation: str) -> None:
+    rig = JobRig()
+    (worker,) = rig.begin()
+    rig.assign(worker)
+    (lease,) = rig.take(worker)
+    rig.acknowledge(worker, lease, 0)
+    number = 2 if incarnation == "other" else 1
+    rig.handle(events.TrainerReported(TrainerReport(0, incarnation, number, broken=(worker,))))
+    assert worker in rig.job.fleet.workers, "of another process, or number 1 that had come before"
+
+
+def test_a_report_that_comes_twice_counts_once() -> None:
+    rig = JobRig(LedgerShape(epochs=2))
+    (worker,) = rig.begin()
+    rig.assign(worker)
+    (lease,) = rig.take(worker)
+    rig.acknowledge(worker, lease, 0, count=3)
+    again = rig.log[-1][1]
+    rig.handle(again)
+    rig.handle(again)
+    assert (rig.job.rows, rig.job.ledger.counts) == (3, [1])
+
+
+def test_that_more_may_be_used_is_told_at_once_to_those_alone_that_wait_for_it() -> None:
+    rig = JobRig(LedgerShape(world_size=3))
+    (worker,) = rig.begin()
+    rig.assign(worker)
+    (lease,) = rig.take(worker)
+    for rank in range(2):
+        assert of_kind(TellTrainers, rig.acknowledge(worker, lease, rank, rank=rank)) == []
+    assert of_kind(TellTrainers, rig.report(0, held=True)) == []
+    assert of_kind(TellTrainers, rig.report(1, held=True, full=True)) == []
+    told = of_kind(TellTrainers, rig.acknowledge(worker, lease, 2, rank=2))
+    assert rig.job.orders(1).allowed == 1
+    assert told == [TellTrainers((1,)), TellTrainers((0,), allowance_only=True)], "rank 1 can take no more meanwhile"
+
+
+def test_who_is_ready_when_nothing_is_left_is_told_to_stop() -> None:
+    rig = JobRig()
+    (worker,) = rig.come()
+    rig.place(worker)
+    rig.handle(events.ListingEnded(0))
+    assert rig.answer(worker, AskAssignment()) == "stop"
+
+
+def test_of_many_ranks_the_first_are_named() -> None:
+    assert spell([]) == "" and spell([3]) == "rank 3" and spell([0, 2]) == "ranks 0, 2"
+    assert spell(list(range(200))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 192 more"

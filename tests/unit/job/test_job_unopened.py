@@ -1,0 +1,184 @@
+"""Splits that some workers cannot open: others read them, and what nobody can open is left out by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pecan_ray.engines.accounted_leases import AccountedLeases
+from pecan_ray.engines.contract import BadElement, Leases
+from pecan_ray.engines.leases_behind import LeasesBehind
+from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.reading import read_lease
+from pecan_ray.errors import PecanError
+from pecan_ray.job import events
+from pecan_ray.job.messages import AskLeases, EndAssignment, LeftOutElement, UnopenedSplit
+from pecan_ray.job.unopened import PLACE_S
+from pecan_ray.options import Workers
+from pecan_ray.plan.splits import Lease, Source, Split
+from pecan_ray.simulator.protocol import Scenario, SplitModel, World
+from pecan_ray.sources import TextLines
+from tests.unit.job.job_rig import JobRig, said
+
+SPLITS = tuple(SplitModel((1,) * 7) for _ in range(12))
+TWO_NODES = Scenario(sources=(SPLITS,), batch_size=4, local=1, remote=1, epochs=2, error_budget=0.0)
+
+
+def played(scenario: Scenario) -> World:
+    world = World(scenario)
+    outcome = world.run()
+    assert outcome.failure == ""
+    return world
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("unseen", [0.3, 1.0])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_what_a_remote_worker_cannot_open_a_local_one_reads(seed: int, unseen: float, shuffled: bool) -> None:
+    world = played(replace(TWO_NODES, seed=seed, unseen=unseen, shuffled=shuffled, ranks=1 + seed % 2))
+    state = world.job.state
+    assert state.error is None and state.bad.count == 0 and state.rows == 2 * 12 * 7
+    told = [event.text for event in state.told if "is taken out" in event.text]
+    assert len(told) == (unseen == 1.0)
+
+
+def test_a_worker_that_can_open_nothing_is_taken_out_and_not_replaced() -> None:
+    world = played(replace(TWO_NODES, unseen=1.0, epochs=3))
+    texts = [event.text for event in world.job.state.told]
+    (text,) = [text for text in texts if "is taken out" in text]
+    assert "remote-0 on node" in text and "it can open none of the splits that other workers read" in text
+    assert not any("remote-1" in text for text in texts)
+
+
+class TwoWorkers:
+    """A job of two workers, on two nodes, with some splits of 100 bytes."""
+
+    def __init__(self, splits: int) -> None:
+        self.rig = JobRig(workers=Workers(1, 1), on_error="skip")
+        self.local, self.remote = self.rig.come(("here", 4.0), remote=(4.0,))
+        self.rig.handle(events.SplitsListed(0, tuple(Split(n, f"/{n}.txt", 0, 100) for n in range(splits))))
+        self.rig.handle(events.ListingEnded(0))
+
+    def refuse(self, worker: str, *leases: Lease) -> str:
+        """Let a worker say that it cannot open splits, and return what was logged."""
+        told = []
+        for lease in leases:
+            error = LeftOutElement(lease.key, "read", lease.split.where(0), "no such file.", open_end=True)
+            told.append(UnopenedSplit(lease.key, lease.spans, error))
+        return said(self.rig.ask(worker, AskLeases(self.rig.job.ledger.epoch, 0, 1, unopened=tuple(told))))
+
+
+def test_what_no_worker_can_open_is_left_out_with_its_node_and_its_size() -> None:
+    two = TwoWorkers(3)
+    rig = two.rig
+    rig.place(two.local, "here")
+    rig.place(two.remote, "there")
+    rig.assign(two.local)
+    rig.assign(two.remote)
+    (first,) = rig.take(two.local)
+    (other,) = rig.take(two.remote)
+    assert two.refuse(two.remote, other) == ""
+    rig.ask(two.local, AskLeases(0, 0, 1, lengths=((first.key, 50),)))
+    again = rig.job.ledger.workers[two.local].holdings[other.key].lease
+    text = two.refuse(two.local, again)
+    assert f"left out element 0 of {other.split.path}" in text
+    assert f"({two.remote} on node there could not open it) About 50 elements are left out" in text
+    assert rig.job.bad.count == 50
+
+
+def test_a_split_waits_for_a_worker_that_is_about_to_come() -> None:
+    two = TwoWorkers(1)
+    rig = two.rig
+    rig.place(two.remote, "there")
+    rig.assign(two.remote)
+    assert two.refuse(two.remote, *rig.take(two.remote)) == ""
+    assert rig.job.bad.count == 0 and rig.ask(two.remote, EndAssignment(0)) and not rig.job.over
+    rig.place(two.local, "here")
+    rig.assign(two.local)
+    (lease,) = rig.take(two.local)
+    assert lease.split.path == "/0.txt" and rig.job.bad.count == 0
+
+
+def test_a_split_is_left_out_when_the_last_worker_that_could_try_is_gone() -> None:
+    two = TwoWorkers(1)
+    rig = two.rig
+    rig.place(two.remote, "there")
+    rig.assign(two.remote)
+    two.refuse(two.remote, *rig.take(two.remote))
+    rig.handle(events.WorkerUnplaced(two.local, "there is no CPU"))
+    assert rig.job.bad.count == 0
+    rig.handle(events.TimePassed(), after=1.0)
+    done = rig.handle(events.TimePassed(), after=10.0)
+    assert "1 split(s) that no worker that runs can open wait" in said(done) and rig.job.bad.count == 0
+    done = rig.handle(events.TimePassed(), after=PLACE_S)
+    assert "left out element 0 of /0.txt" in said(done) and rig.job.bad.count == 1
+
+
+class Given:
+    """Leases of a worker among others: what it cannot open is given to these."""
+
+    def __init__(self, others: bool) -> None:
+        self.others = others
+        self.elsewhere_told: list[BadElement] = []
+        self.lengths: list[int] = []
+
+    def take(self, branch: int = 0) -> Lease | None:
+        return None
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        self.lengths.append(elements)
+
+    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
+        self.elsewhere_told.append(bad)
+        return self.others
+
+
+def accounted(leases: Leases, source: Source) -> Leases:
+    return AccountedLeases(leases)
+
+
+def behind_none(leases: Leases, source: Source) -> Leases:
+    return LeasesBehind(leases, [source], [0])
+
+
+def as_given(leases: Leases, source: Source) -> Leases:
+    return leases
+
+
+@pytest.mark.parametrize("wrapped", [as_given, accounted, behind_none])
+@pytest.mark.parametrize("others", [True, False])
+@pytest.mark.parametrize("content", [None, "good\n", b"\xff\n"])
+def test_a_reader_leaves_to_others_what_it_cannot_open(
+    tmp_path: Path, content: str | bytes | None, others: bool, wrapped: Callable[[Leases, Source], Leases]
+) -> None:
+    path = tmp_path / "a.txt"
+    lease = Lease(0, Split(0, str(path), 0, 5))
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    leases, undelivered = Given(others), UndeliveredPositions()
+    source = TextLines(str(path))
+    found = [value["text"] for _, value, _ in read_lease(source, lease, wrapped(leases, source), undelivered, "skip")]
+    assert found == (["good"] if content == "good\n" else [])
+    assert len(leases.elsewhere_told) == (content is None)
+    assert leases.lengths == ([] if content is None and others else [len(found)])
+
+
+def test_nothing_is_missing_of_a_lease_that_is_left_to_others() -> None:
+    lease = Lease(0, Split(0, elements=3))
+
+    class One(Given):
+        def take(self, branch: int = 0) -> Lease | None:
+            return None if self.elsewhere_told else lease
+
+    for others in (True, False):
+        leases = AccountedLeases(One(others))
+        assert leases.take() == lease
+        assert leases.elsewhere(lease, BadElement("a source", "split 0", "no such file")) == others
+        if others:
+            assert leases.unmentioned() == {}
+        else:
+            with pytest.raises(PecanError, match="neither delivered nor left out"):
+                leases.unmentioned()

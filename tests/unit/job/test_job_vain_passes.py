@@ -1,0 +1,160 @@
+"""Passes without end of which no trainer gets anything end the job, and nothing else looks like them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pecan_ray import PecanPipeline
+from pecan_ray.errors import PlanError
+from pecan_ray.job import events
+from pecan_ray.job.ledger import Ledger
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import EndData
+from pecan_ray.job.resume_point import BranchPoint, Cursor, ResumePoint
+from pecan_ray.job.vain_passes import VainPasses
+from pecan_ray.options import Workers
+from pecan_ray.plan.empty_pass import MOST_EMPTY_PASSES, EmptyPasses, endless_passes
+from pecan_ray.plan.splits import END, Lease, Split
+from pecan_ray.sources import Arrays
+from tests.unit.job.job_rig import JobRig, elements
+
+SPLITS = 3
+ENDLESS = LedgerShape(repetitions=None, batch_size=2)
+
+
+def none(element: Any) -> bool:
+    return False
+
+
+def at_random(element: Any, rng: Any) -> bool:
+    return bool(rng.random() < 0.1)
+
+
+def empty_passes(keep: Any = none) -> EmptyPasses:
+    found = endless_passes(PecanPipeline(Arrays(i=np.arange(9))).filter(keep, name="keep").repeat().batch(2).plan)
+    assert found is not None
+    return found
+
+
+def rig_of(
+    shape: LedgerShape = ENDLESS, workers: int = 1, keep: Any = none, **options: Any
+) -> tuple[JobRig, list[str]]:
+    rig = JobRig(shape, Workers(workers), empty_passes=empty_passes(keep))
+    names = rig.begin(SPLITS)
+    for name in names:
+        rig.assign(name)
+    return rig, names
+
+
+def drop(rig: JobRig, worker: str, lease: Lease) -> None:
+    """Let a worker say that nothing of a split is kept."""
+    rig.ask(worker, EndData(lease.epoch, {lease.key: [(0, END)]}, 0, ()))
+
+
+def drop_passes(rig: JobRig, worker: str, passes: int) -> None:
+    """Let a worker go through so many passes, beginning at the first split of one, and into the next one."""
+    for _ in range(passes * SPLITS):
+        drop(rig, worker, rig.take(worker)[0])
+    if rig.job.error is None and (lease := rig.take(worker)):
+        drop(rig, worker, lease[0])
+
+
+def test_a_pass_of_which_nothing_comes_ends_the_job_and_names_the_operator() -> None:
+    rig, (worker,) = rig_of()
+    for _ in range(SPLITS):
+        (lease,) = rig.take(worker)
+        assert rig.job.error is None
+        drop(rig, worker, lease)
+    assert rig.job.error is None, "it may be the last one of a listing: the next pass has not begun"
+    rig.take(worker)
+    with pytest.raises(PlanError, match=r"repeat has no end, and a whole pass .*: keep \(filter\) lets no element"):
+        raise rig.job.error or AssertionError
+
+
+def test_a_slow_worker_makes_no_pass_look_empty() -> None:
+    rig, (slow, fast) = rig_of(workers=2)
+    (first,) = rig.take(slow)
+    for _ in range(5 * SPLITS):
+        (lease,) = rig.take(fast)
+        drop(rig, fast, lease)
+    assert rig.job.error is None
+    drop(rig, slow, first)
+    assert rig.job.error is not None
+
+
+def test_what_a_worker_holds_back_for_a_batch_is_no_empty_pass() -> None:
+    rig, (worker,) = rig_of()
+    held = []
+    for _ in range(2 * SPLITS):
+        (lease,) = rig.take(worker)
+        rig.ask(worker, EndData(lease.epoch, {lease.key: [(elements(1)[0], END)]}, 0, ()))
+        held.append(lease)
+    assert rig.job.error is None, "the first element of each split is in a batch to come"
+    for lease in held:
+        rig.acknowledge(worker, lease, 0)
+    drop_passes(rig, worker, 3)
+    assert rig.job.error is None
+
+
+def test_once_there_was_an_element_many_passes_in_vain_end_the_job() -> None:
+    rig, (worker,) = rig_of()
+    (lease,) = rig.take(worker)
+    rig.acknowledge(worker, lease, 0, 2)
+    drop(rig, worker, lease)
+    for _ in range(SPLITS - 1):
+        drop(rig, worker, rig.take(worker)[0])
+    drop_passes(rig, worker, MOST_EMPTY_PASSES - 1)
+    assert rig.job.error is None
+    drop_passes(rig, worker, 1)
+    assert isinstance(rig.job.error, PlanError) and "100 passes one after the other" in rig.job.error.message
+
+
+def test_a_filter_that_draws_may_keep_nothing_for_some_passes() -> None:
+    rig, (worker,) = rig_of(keep=at_random)
+    drop_passes(rig, worker, 5)
+    assert rig.job.error is None
+    rig, (worker,) = rig_of(keep=at_random)
+    drop_passes(rig, worker, MOST_EMPTY_PASSES)
+    assert rig.job.error is not None
+
+
+def test_what_is_left_out_with_a_lost_worker_is_no_empty_pass() -> None:
+    rig, (lost, other) = rig_of(replace(ENDLESS, visitation="at_most_once"), workers=2)
+    (lease,) = rig.take(lost)
+    rig.handle(events.WorkerLost(lost, "process"))
+    rig.report(settled=(lost,))
+    for _ in range(4 * SPLITS):
+        drop(rig, other, rig.take(other)[0])
+    assert lease.key not in rig.job.ledger.workers[other].holdings
+    assert rig.job.error is None
+
+
+def test_a_run_that_goes_on_from_a_state_in_the_middle_does_not_count_from_the_beginning() -> None:
+    ledger = Ledger(ENDLESS, ResumePoint(0, (BranchPoint(Cursor(500, 1)),), passes=0))
+    ledger.join("worker")
+    ledger.add_splits(0, [Split(index) for index in range(SPLITS)])
+    ledger.end_listing(0)
+    watch = VainPasses(ledger, empty_passes(), goes_on=True)
+    for _ in range(5 * SPLITS):
+        lease = ledger.take("worker")
+        assert isinstance(lease, Lease) and lease.repetition >= 500
+        ledger.consumed("worker", 0, {lease.key: lease.spans})
+        assert watch.too_many() is None
+
+
+def test_a_plan_that_one_worker_runs_in_order_counts_too() -> None:
+    rig, (worker,) = rig_of(replace(ENDLESS, serial=True))
+    drop_passes(rig, worker, 1)
+    assert rig.job.error is not None
+
+
+def test_where_every_worker_sees_all_data_each_of_them_must_have_had_a_pass() -> None:
+    rig, (one, other) = rig_of(replace(ENDLESS, sharding="off"), workers=2)
+    drop_passes(rig, one, 2)
+    assert rig.job.error is None
+    drop_passes(rig, other, 1)
+    assert rig.job.error is not None

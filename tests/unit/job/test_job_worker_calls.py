@@ -1,0 +1,209 @@
+"""What workers ask: a repetition is answered as before and changes nothing, and a fenced worker is told to stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from pecan_ray.job import events
+from pecan_ray.job.instructions import Answer
+from pecan_ray.job.ledger_shape import Assignment, LedgerShape
+from pecan_ray.job.messages import (
+    AskAssignment,
+    AskLeases,
+    Assigned,
+    EndAssignment,
+    EndData,
+    LeftOutElement,
+    WorkerProgress,
+    WorkerQuestion,
+)
+from pecan_ray.job.questions import CALLS_PER_SECOND, LEAST_LOT_S
+from pecan_ray.job.worker_calls import WorkerCalls
+from pecan_ray.options import Workers
+from tests.unit.job.job_rig import JobRig, elements, of_kind
+
+
+def asked(number: int, channel: str = "main", worker: str = "w") -> events.WorkerAsked:
+    """A question."""
+    return events.WorkerAsked(worker, channel, number, AskAssignment())
+
+
+def test_a_new_question_is_new_and_its_repetition_gets_the_same_answer() -> None:
+    calls = WorkerCalls()
+    assert calls.arrived(asked(1)) == asked(1)
+    answer = calls.answer(asked(1), "stop")
+    assert answer == Answer("w", "main", 1, "stop")
+    assert calls.arrived(asked(1)) == answer
+
+
+def test_the_repetition_of_a_question_that_waits_is_not_answered_twice() -> None:
+    calls = WorkerCalls()
+    calls.arrived(asked(1))
+    calls.wait(asked(1))
+    assert calls.arrived(asked(1)) is None
+    assert list(calls.waiting()) == [asked(1)] and len(calls) == 1
+    calls.answer(asked(1), "stop")
+    assert len(calls) == 0
+
+
+def test_a_question_that_comes_after_a_later_one_is_over() -> None:
+    calls = WorkerCalls()
+    calls.arrived(asked(2))
+    calls.answer(asked(2), "stop")
+    assert calls.arrived(asked(1)) is None
+
+
+def test_a_later_question_takes_the_place_of_one_that_waits() -> None:
+    calls = WorkerCalls()
+    calls.arrived(asked(1))
+    calls.wait(asked(1))
+    assert calls.arrived(asked(2)) == asked(2)
+    assert len(calls) == 0
+
+
+def test_channels_and_workers_have_numbers_of_their_own() -> None:
+    calls = WorkerCalls()
+    for question in (asked(1), asked(1, "data"), asked(1, worker="x")):
+        assert calls.arrived(question) == question
+        calls.wait(question)
+    calls.forget("w")
+    assert [question.worker for question in calls.waiting()] == ["x"]
+
+
+def question_of(kind: str) -> WorkerQuestion:
+    """A question that tells something."""
+    left_out = (LeftOutElement("x", "decode", "a", "torn"),)
+    questions: dict[str, WorkerQuestion] = {
+        "assignment": AskAssignment(),
+        "leases": AskLeases(0, 0, 1),
+        "end": EndAssignment(0, {(0, 0, 0): [elements(0, 2)]}, 0, (((0, 0, 0), 2),)),
+        "data": EndData(0, {(0, 0, 0): [elements(0)]}, rows=1, left_out=left_out),
+    }
+    return questions[kind]
+
+
+@pytest.mark.parametrize("kind", ["assignment", "leases", "end", "data"])
+def test_a_question_that_comes_twice_is_answered_as_before_and_changes_nothing(kind: str) -> None:
+    rig = JobRig(LedgerShape(world_size=2, epochs=3), Workers(2))
+    worker, _ = rig.begin(splits=5)
+    if kind != "assignment":
+        rig.assign(worker)
+        rig.take(worker)
+    before = of_kind(Answer, rig.ask(worker, question_of(kind), channel=kind))
+    facts, waiting = rig.job.facts(0.0), [lease.split.index for lease in rig.job.ledger.queues]
+    for _ in range(3):
+        assert rig.ask(worker, question_of(kind), channel=kind, again=True) == before
+    assert rig.job.facts(0.0) == facts
+    assert [lease.split.index for lease in rig.job.ledger.queues] == waiting
+
+
+@pytest.mark.parametrize("kind", ["assignment", "leases", "end", "data"])
+def test_a_worker_that_is_fenced_off_changes_nothing_and_is_told_to_stop(kind: str) -> None:
+    """Declared lost while it lives: what it says late, or again, does not count."""
+    rig = JobRig(LedgerShape(world_size=2))
+    (worker,) = rig.begin(splits=5)
+    rig.assign(worker)
+    (lease,) = rig.take(worker)
+    rig.handle(events.WorkerLost(worker, "stream"))
+    facts = rig.job.facts(0.0)
+    for _ in range(2):
+        (answer,) = of_kind(Answer, rig.ask(worker, question_of(kind)))
+    assert answer.reply == {"assignment": "stop", "leases": (), "end": "return", "data": "noted"}[kind]
+    assert rig.job.facts(0.0) == facts
+    assert rig.job.ledger.workers[worker].holdings[lease.key].missing.covers(*elements(0, 2))
+
+
+def test_a_question_that_waits_is_answered_when_there_is_an_answer() -> None:
+    rig = JobRig()
+    (worker,) = rig.come()
+    rig.place(worker)
+    rig.assign(worker)
+    assert of_kind(Answer, rig.ask(worker, AskLeases(0, 0, 4))) == []
+    assert of_kind(Answer, rig.handle(events.SplitsListed(0, ()))) == [], "an empty page is no answer"
+    done = rig.handle(events.ListingEnded(0))
+    assert [one.reply for one in of_kind(Answer, done)] == [()]
+
+
+def test_a_worker_with_nothing_to_do_waits_until_others_return_something() -> None:
+    rig = JobRig(LedgerShape(batch_size=4), Workers(2))
+    first, second = rig.begin()
+    rig.assign(first)
+    (lease,) = rig.take(first)
+    assert of_kind(Answer, rig.ask(second, AskAssignment())) == []
+    done = rig.handle(events.WorkerLost(first, "process"))
+    assert of_kind(Answer, done) == [], "the trainer has yet to tell what it received"
+    done = rig.report(settled=(first,))
+    (answer,) = of_kind(Answer, done)
+    assert answer.worker == second and isinstance(answer.reply, Assigned)
+    assert rig.take(second) == (lease,)
+
+
+def test_what_comes_of_another_epoch_is_put_off() -> None:
+    rig = JobRig(LedgerShape(epochs=3))
+    (worker,) = rig.begin()
+    rig.assign(worker)
+    assert rig.answer(worker, AskLeases(1, 0)) == () and rig.answer(worker, EndAssignment(2)) == "return"
+    assert len(rig.take(worker)) == 1, "the assignment goes on"
+
+
+def test_nobody_begins_before_the_order_of_operators_is_known() -> None:
+    rig = JobRig(ordered=False)
+    (worker,) = rig.begin()
+    assert of_kind(Answer, rig.ask(worker, AskAssignment())) == []
+    (answer,) = of_kind(Answer, rig.handle(events.OrderKnown(changed=True)))
+    assert answer.reply == Assigned(Assignment(0), plan_version=1, lot_s=LEAST_LOT_S)
+    rig.handle(events.OrderKnown(changed=True))
+    assert rig.assign(worker) == Assignment(0)
+
+
+def test_a_new_plan_is_for_epochs_that_have_not_begun() -> None:
+    rig = JobRig(LedgerShape(epochs=2), Workers(2))
+    first, second = rig.begin(splits=2)
+    rig.assign(first)
+    rig.handle(events.PlanChanged("resize goes first"))
+    reply = rig.answer(second, AskAssignment())
+    assert isinstance(reply, Assigned) and reply.plan_version == 0
+    for worker in (first, second):
+        leases = list(rig.leases(worker))
+        for lease in leases:
+            rig.acknowledge(worker, lease, 0)
+        rig.end(worker, lengths=tuple((lease.key, 1) for lease in leases))
+    reply = rig.answer(first, AskAssignment())
+    assert isinstance(reply, Assigned) and (reply.assignment.epoch, reply.plan_version) == (1, 1)
+    assert "resize goes first" in [event.text for event in rig.job.told]
+
+
+def test_with_many_workers_each_asks_for_more_at_a_time() -> None:
+    rig = JobRig(workers=Workers(0, 200))
+    workers = rig.come(remote=(200.0,))
+    for worker in workers:
+        rig.place(worker, "far")
+    rig.list_splits(10)
+    reply = rig.answer(workers[0], AskAssignment())
+    assert isinstance(reply, Assigned) and reply.lot_s == 200 / CALLS_PER_SECOND
+
+
+def test_what_a_worker_tells_of_itself_is_in_the_report() -> None:
+    rig = JobRig()
+    (worker,) = rig.begin()
+    rig.answer(worker, AskAssignment(WorkerProgress(elements=7, threads=3)))
+    rig.handle(events.WorkerTold(worker, WorkerProgress(elements=9, batches=2, threads=4)))
+    facts = rig.job.facts(0.0).workers[worker]
+    assert (facts.placement, facts.elements, facts.batches, facts.threads) == ("local", 9, 2, 4)
+
+
+def test_tails_for_many_ranks_are_handed_to_several_workers_at_a_time() -> None:
+    rig = JobRig(LedgerShape(world_size=8, batch_size=4), Workers(4))
+    first, *others = rig.begin()
+    rig.assign(first)
+    (lease,) = rig.take(first)
+    for worker in others:
+        assert of_kind(Answer, rig.ask(worker, AskAssignment())) == []
+    done = rig.ask(first, EndAssignment(0, {lease.key: [elements(0, 30)]}, 0, ((lease.key, 30),)))
+    answers = of_kind(Answer, done)
+    assert [answer.worker for answer in answers if answer.worker != first] == others
+    ranks = [answer.reply.assignment.rank for answer in answers if isinstance(answer.reply, Assigned)]
+    assert ranks == [0, 1, 2]
+    for worker, size in zip(others, (3, 4, 4), strict=True):
+        (taken,) = rig.take(worker)
+        assert [(stop - start) >> 32 for start, stop in taken.spans] == [size]

@@ -1,0 +1,177 @@
+"""Transforms of torchvision that are known: what they draw is drawn by them, and pixels are theirs."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray import images
+from pecan_ray.autoorder.explain import explain
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.push_down import AS_KNOWN, EXACTLY, push_down
+from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.known.recognise import steps_of
+from pecan_ray.reorder import Mode
+from tests.unit.known.known_functions import at_once, found, generators, import_torchvision, photograph, usual
+
+import_torchvision()
+torch = pytest.importorskip("torch")
+v2 = pytest.importorskip("torchvision.transforms.v2")
+image_class = pytest.importorskip("PIL.Image")
+tv_tensors = pytest.importorskip("torchvision.tv_tensors")
+
+BILINEAR = v2.InterpolationMode.BILINEAR
+TO_FLOATS = (v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+RUNS: dict[str, list[Any]] = {
+    "training": [v2.ToImage(), v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), *TO_FLOATS],
+    "evaluation": [v2.ToImage(), v2.Resize(256), v2.CenterCrop(224), *TO_FLOATS],
+    "on images of Pillow": [image_class.fromarray, v2.RandomResizedCrop(99), v2.RandomHorizontalFlip(), v2.ToImage()],
+    "crop": [v2.ToImage(), v2.RandomCrop(96), v2.RandomVerticalFlip()],
+    "middle": [v2.ToImage(), v2.CenterCrop(201), v2.RandomHorizontalFlip(1.0), v2.Resize(80), v2.ToPureTensor()],
+    "something else between": [v2.ToImage(), v2.RandomCrop(90), v2.ColorJitter(0.4), *TO_FLOATS],
+    "turned": [
+        v2.ToImage(),
+        v2.RandomResizedCrop((150, 170)),
+        v2.RandomHorizontalFlip(),
+        v2.RandomVerticalFlip(),
+        v2.RandomRotation(20, interpolation=BILINEAR),
+        *TO_FLOATS,
+    ],
+    "affine": [
+        v2.ToImage(),
+        v2.Resize((200, 220)),
+        v2.RandomAffine(9, translate=(0.1, 0.2), scale=(0.8, 1.2), shear=(-9, 9, -4, 4), interpolation=BILINEAR),
+    ],
+    "no geometry": [v2.ToImage(), *TO_FLOATS],
+}
+"""Transforms in a row."""
+WAYS = [
+    (name, reduces)
+    for name, fns in RUNS.items()
+    for known in [found([v2.Compose(fns)])]
+    for reduces in (False, True)
+    if known is not None and (known.unequal if reduces else known.equal)
+]
+
+
+def test_what_is_done_at_once() -> None:
+    equal, unequal = ({name for name, reduces in WAYS if reduces == wanted} for wanted in (False, True))
+    assert equal == RUNS.keys() - {"affine", "evaluation", "no geometry"}
+    assert unequal == {"training", "evaluation", "on images of Pillow", "middle", "turned", "affine"}
+
+
+@pytest.mark.parametrize(("name", "reduces"), WAYS)
+@pytest.mark.parametrize("composed", [True, False])
+def test_the_same_numbers_are_drawn_and_the_same_comes_out(name: str, reduces: bool, composed: bool) -> None:
+    fns = [v2.Compose(RUNS[name])] if composed else list(itertools.takewhile(steps_of, RUNS[name]))
+    run = at_once(fns, reduces=reduces)
+    for seed in range(2):
+        encoded = photograph(400, 500, seed)
+        torch.manual_seed(seed)
+        expected, drawn = usual(fns, encoded, seed), torch.get_rng_state()
+        torch.manual_seed(seed)
+        made = run(encoded, generators(seed))
+        assert torch.equal(torch.get_rng_state(), drawn)
+        assert type(made) is type(expected)
+        mine, theirs = np.asarray(made), np.asarray(expected)
+        assert mine.shape == theirs.shape and mine.dtype == theirs.dtype
+        assert not isinstance(made, torch.Tensor) or made.is_contiguous()
+        apart = np.abs(mine.astype(float) - theirs)
+        assert apart.mean() <= (0.3 * theirs.std() if reduces else 0), (seed, apart.mean(), theirs.std())
+
+
+def test_a_layout_is_chosen_only_where_pixels_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    fns, encoded = [v2.Compose(RUNS["training"])], photograph()
+    torch.manual_seed(5)
+    expected = usual(fns, encoded, 0)
+    torch.manual_seed(5)
+    assert torch.equal(at_once(fns, reduces=False)(encoded, generators(0)), expected)
+
+
+def test_transforms_in_a_sequential_are_known() -> None:
+    fns = [v2.ToImage(), torch.nn.Sequential(v2.RandomCrop(32), *TO_FLOATS)]
+    known = found(fns)
+    assert known is not None and known.equal == ("torchvision RandomCrop",)
+
+
+Louder = type("Louder", (v2.RandomResizedCrop,), {})
+"""One that may do something else."""
+
+
+def hooked() -> Any:
+    """A transform that does more than its class."""
+    crop = v2.RandomCrop(32)
+    crop.register_forward_hook(lambda module, given, made: made * 2)
+    return crop
+
+
+def changed() -> Any:
+    """A transform with a method of its own."""
+    crop = v2.RandomCrop(32)
+    crop.make_params = lambda flat_inputs: {"top": 0, "left": 0, "height": 1, "width": 1}
+    return crop
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        Louder(32),
+        hooked(),
+        changed(),
+        v2.RandomCrop(32, padding=4),
+        v2.RandomCrop(32, pad_if_needed=True),
+        v2.RandomResizedCrop(32, interpolation=v2.InterpolationMode.NEAREST),
+        v2.RandomResizedCrop(32, antialias=False),
+        v2.Resize(32, max_size=64),
+        v2.RandomRotation(5),
+        v2.RandomRotation(5, interpolation=BILINEAR, expand=True),
+        v2.RandomRotation(5, interpolation=BILINEAR, fill=255),
+        v2.RandomAffine(5, interpolation=BILINEAR, center=[1, 2]),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.ColorJitter(0.5),
+        v2.RandomApply([v2.CenterCrop(32)]),
+    ],
+)
+def test_what_is_another_is_not_known(fn: Any) -> None:
+    assert found([v2.ToImage(), fn]) is None
+
+
+def test_arrays_that_transforms_pass_on_are_passed_on() -> None:
+    """torchvision does nothing to arrays of NumPy: without `ToImage` a crop is none."""
+    assert found([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()]) is None
+
+
+def test_errors_are_those_of_the_transforms() -> None:
+    small = photograph(40, 50)
+    for fns in ([v2.ToImage(), v2.RandomCrop(64)], [v2.ToImage(), v2.CenterCrop(16), v2.Normalize([0.5], [0.0])]):
+        with pytest.raises(Exception) as theirs:  # noqa: PT011  # it is compared with ours
+            usual(fns, small, 0)
+        with pytest.raises(type(theirs.value), match=r"larger than|float tensor|zero"):
+            at_once([v2.Compose([*fns, *TO_FLOATS])], reduces=False)(small, generators(0))
+
+
+@pytest.mark.parametrize("mode", ["strict", "safe"])
+def test_autoorder_adopts_it_and_says_so(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.autoorder.trial.TAKEN_OVER_S", 60.0)
+    items = [{"image": photograph(900, 1200, seed), "label": seed} for seed in range(12)]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="album").map(images.Decode(), on="image")
+    pipe = pipe.map(v2.Compose(RUNS["training"]), on="image", name="augment").batch(4)
+    for _ in range(3):  # other load may hide what it gains
+        found = order_plan(OrderRequest(pipe.plan, "python", mode, seed=0, seconds=120.0, elements=12))
+        if found.decoders:
+            break
+    name = f"Decode+augment{AS_KNOWN}"
+    assert found.decoders in ([(f"{name}{EXACTLY}",)] if mode == "strict" else [(name,), (f"{name}{EXACTLY}",)])
+    text = explain("album", found)
+    assert "AutoOrder knows torchvision RandomResizedCrop (rule" in text
+    assert ("'image': equal on" in text) == found.decoders[0].endswith(EXACTLY)
+    plan, _ = push_down(found.plan, "python", found.decoders)
+    assert [op.name for op in plan.ops] == ["augment", "batch"]
+    (first, *_) = run_inprocess(plan)
+    assert first["image"].shape == (4, 3, 224, 224) and first["image"].dtype == np.float32

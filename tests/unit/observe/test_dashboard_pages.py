@@ -1,0 +1,144 @@
+"""Pages of the dashboard: values in, HTML out, that everybody can read and nobody's text can change."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from pecan_ray.observe.dashboard.amounts import amount, dollars, duration, share, size
+from pecan_ray.observe.dashboard.frame import job_address, message_page, token_page
+from pecan_ray.observe.dashboard.job_list import list_page
+from pecan_ray.observe.dashboard.job_page import job_page
+from pecan_ray.observe.dashboard.markup import element, render
+from pecan_ray.observe.dashboard.plan_tables import plan_tables
+from pecan_ray.observe.dashboard.plots import MOST_POINTS, Curve, Plot, figure, nice_ceiling, thinned_points
+from pecan_ray.observe.dashboard.record import JobRecord, SeenDecision, SeenEvent, SeenWorker
+from tests.unit.observe.dashboard_rig import Reader, line, record
+
+SCRIPT = '<script>alert("1")</script>\x00\x1b[31m &amp; "quoted" \'too\''
+FAST_S = 1.0
+
+
+def pages() -> dict[str, str]:
+    """One of each kind."""
+    past = replace(line("old", live=False), key="old-17", ended="2026-01-02 03:04")
+    return {
+        "list": list_page("/pecan", [line(), line("second")], [past], ["silent-job"]),
+        "empty list": list_page("/pecan", [], []),
+        "job": job_page("/pecan", record()),
+        "past job": job_page("/pecan", record(live=False)),
+        "many workers": job_page("/pecan", record(workers=500)),
+        "bare job": job_page(
+            "/pecan", JobRecord(replace(line(), rate=None, waited=None, dollars=None, bad_elements=0))
+        ),
+        "token": token_page("/pecan", wrong=True),
+        "message": message_page("No such job", "/pecan", "no job runs"),
+    }
+
+
+@pytest.mark.parametrize("which", pages())
+def test_a_page_is_whole_and_can_be_read_without_a_mouse_or_a_screen(which: str) -> None:
+    assert Reader(pages()[which]).complaints() == []
+
+
+def test_nobodys_text_becomes_markup() -> None:
+    job = record(SCRIPT)
+    named = replace(
+        job,
+        line=replace(job.line, pipeline=SCRIPT, error=SCRIPT, wanted=SCRIPT),
+        workers=(SeenWorker(SCRIPT, SCRIPT, SCRIPT, SCRIPT, 1, 1, 1),),
+        decisions=(SeenDecision(1.0, SCRIPT, SCRIPT, SCRIPT),),
+        events=(SeenEvent(1.0, "bad", SCRIPT), SeenEvent(1.0, SCRIPT, SCRIPT)),
+        bad=SCRIPT,
+        explained=job.explained.replace("decode", "<script>decode"),
+        report=SCRIPT,
+        lost=SCRIPT,
+    )
+    for page in (job_page("/pecan", named), list_page("/pecan", [named.line], [named.line], [SCRIPT])):
+        found = Reader(page)
+        assert found.complaints() == []
+        assert [one for one in found.all("script") if one.get("src") != "/pecan/live.js"] == []
+        assert "\x00" not in page and "\x1b" not in page
+        assert '<script>alert("1")</script>\\x00' in "".join(found.text)
+
+
+def test_a_jobs_name_is_one_parameter_of_its_address() -> None:
+    assert job_address("", "a/b&c=d #?é<") == "/job?name=a%2Fb%26c%3Dd%20%23%3F%C3%A9%3C"
+
+
+def test_fifty_jobs_and_five_hundred_workers_take_less_than_a_second() -> None:
+    jobs = [line(f"job-{number}", workers=10) for number in range(50)]
+    crowd = record(workers=500, windows=600)
+    fastest = min(seconds_for(lambda: list_page("/pecan", jobs, jobs)) for _ in range(3))
+    page_s = min(seconds_for(lambda: job_page("/pecan", crowd)) for _ in range(3))
+    assert fastest + page_s < FAST_S, (fastest, page_s)
+
+
+def seconds_for(make: object) -> float:
+    """CPU seconds of this thread, so that other programs do not count."""
+    assert callable(make)
+    began = time.thread_time()
+    make()
+    return time.thread_time() - began
+
+
+def test_each_plot_shows_its_data_in_lines_in_words_and_in_a_table() -> None:
+    page = job_page("/pecan", record())
+    plots = re.findall(r'data-plot="(\w+)"', page)
+    assert plots == ["rate", "waiting", "running", "queue", "cost"]
+    found = Reader(page)
+    assert len(found.all("figure")) == len(found.all("figcaption")) == len(plots)
+    for points in (one["points"].split() for one in found.all("polyline")):
+        assert len(points) > 5
+        x, y = zip(*(map(float, point.split(",")) for point in points), strict=True)
+        assert list(x) == sorted(x) and min(x) >= 0 and max(x) <= 1000
+        assert min(y) >= 0 and max(y) <= 300 and max(y) - min(y) > 3
+    assert "Vertical lines: 5 decisions to run other workers" in page and page.count('class="mark"') == 5
+    assert "reason 5" in page and "1 local + 5 remote" in page
+
+
+def test_lines_have_a_bounded_number_of_points_and_keep_their_extremes() -> None:
+    points = [(float(i), 1.0) for i in range(10_000)]
+    points[4_321], points[7_654] = (4321.0, 99.0), (7654.0, -5.0)
+    kept = thinned_points(points)
+    assert len(kept) <= MOST_POINTS + 2
+    assert {points[0], points[4_321], points[7_654], points[-1]} <= set(kept)
+    assert kept == sorted(kept)
+
+
+def test_a_plot_without_data_says_so() -> None:
+    assert "Nothing was measured yet." in figure(Plot("rate", "Rate", (Curve("rate", ()),), amount))
+
+
+def test_a_plot_of_one_moment_shows_a_dot() -> None:
+    assert "<circle" in figure(Plot("rate", "Rate", (Curve("rate", ((3.0, 7.0),)),), amount, until=10.0))
+
+
+def test_the_plan_is_shown_before_and_after_with_bytes_and_times() -> None:
+    text = "".join(Reader(render(plan_tables(record().explained))).text)
+    assert "AutoOrder has changed the order." in text and "1.90 times as fast (measured)" in text
+    assert "moved: it makes 9 times less" in text and "a note" in text
+    assert "900 B100 B90.5" in text, "crop as it is written"
+    assert "90 B10 B9.5" in text, "crop as it runs"
+
+
+@pytest.mark.parametrize("told", ["", "no json", "[1]", "{}"])
+def test_a_plan_that_is_not_known_is_no_error(told: str) -> None:
+    assert Reader(render(plan_tables(told))).wrong == []
+
+
+def test_numbers_are_spelled_as_people_read_them() -> None:
+    assert [amount(x) for x in (None, 0.0, 0.01234, 1.5, 61.54, 1234.5)] == ["-", "0", "0.0123", "1.5", "61.5", "1,234"]
+    assert [share(x) for x in (None, 0.0312)] == ["-", "3.1%"]
+    assert [dollars(x) for x in (None, 1.25, 123.456)] == ["-", "$1.2500", "$123.46"]
+    assert [duration(x) for x in (1.25, 61, 7260)] == ["1.2 s", "1 min 01 s", "2 h 01 min"]
+    assert [size(x) for x in (999, 1000, 2.5e6)] == ["999 B", "1 kB", "2.5 MB"]
+    assert [nice_ceiling(x) for x in (0, 0.03, 1, 3, 61)] == [1, 0.05, 1, 5, 100]
+
+
+def test_attributes_are_escaped_and_can_be_left_out() -> None:
+    made = element("a", "x", href='"><b>', class_=None, hidden=True, disabled=False, aria_label="l")
+    assert made == '<a href="&quot;&gt;&lt;b&gt;" hidden aria-label="l">x</a>'

@@ -1,0 +1,172 @@
+"""What a user wants: an order of deployments, and a search that ends where it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.errors import PlanError
+from pecan_ray.placement import AutoPlacement
+from pecan_ray.placement.objective import COST, NO_WAIT, Foreseen, Objective, rank
+from pecan_ray.plan.deadline import Deadline
+from pecan_ray.plan.prices import Prices, PriceTier
+from pecan_ray.plan.windows import Deployment
+from tests.long_form import some_later
+from tests.unit.placement.plants import Meter, Plant, crowded_plant, drive, random_plant
+
+PRICES = Prices(1.0, 1.0)
+
+
+def foreseen(local: int, remote: int, batch_s: float, own_s: float | None = 0.1) -> Foreseen:
+    return Foreseen(Deployment(local, remote), batch_s, own_s, PRICES.per_hour(1, remote))
+
+
+# Each remote worker is as dear as the host: the fewest are the cheapest, the most the fastest.
+FEW, SOME, MANY = foreseen(1, 0, 0.16), foreseen(1, 1, 0.11), foreseen(1, 2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("objective", "best"), [(COST, FEW), (NO_WAIT, MANY), (Objective(longest_s=0.12), SOME), (Objective(1.0, 1.0), FEW)]
+)
+def test_the_cheapest_of_those_that_do_what_is_wanted_is_first(objective: Objective, best: Foreseen) -> None:
+    assert rank(objective, [MANY, SOME, FEW], 1.0)[0].foreseen == best
+
+
+def test_each_loser_says_why() -> None:
+    assert [(one.foreseen, one.miss) for one in rank(NO_WAIT, [FEW, SOME, MANY], 1.0)] == [
+        (MANY, ""),
+        (SOME, "waits"),
+        (FEW, "waits"),
+    ]
+    late = rank(Objective(longest_s=0.12), [FEW, SOME, MANY], 1.0)
+    assert [one.miss for one in late] == ["", "", "late"]
+    assert late[1].dearer == pytest.approx(0.3 / 0.22 - 1)
+    assert late[2].wait_share == pytest.approx(1 - 0.1 / 0.16)
+
+
+def test_where_nothing_does_what_is_wanted_the_fastest_is_first() -> None:
+    assert [one.foreseen for one in rank(Objective(longest_s=0.01), [FEW, MANY, SOME], 1.0)] == [MANY, SOME, FEW]
+
+
+def test_a_trainer_whose_wait_is_unknown_is_not_said_to_wait() -> None:
+    assert rank(NO_WAIT, [foreseen(1, 0, 0.3, None)], 1.0)[0].miss == ""
+
+
+def test_nothing_is_ranked_where_nothing_is_known() -> None:
+    assert rank(COST, [], 1.0) == []
+
+
+TIMES = st.floats(1e-4, 1e3)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), TIMES, st.floats(0.01, 1.0)), min_size=1),
+    st.floats(0.0, 1.0),
+    TIMES,
+)
+def test_nothing_that_does_what_is_wanted_is_behind_something_that_does_not(
+    many: list[tuple[int, int, float, float]], most_wait: float, longest_s: float
+) -> None:
+    options = [foreseen(local, remote, batch_s, share * batch_s) for local, remote, batch_s, share in many]
+    ranked = rank(Objective(most_wait, longest_s), options, 1.0)
+    missed = [bool(one.miss) for one in ranked]
+    assert missed == sorted(missed)
+    paid = [one.dearer for one in ranked if not one.miss]
+    assert paid == sorted(paid)
+
+
+def test_a_deadline_is_told_in_seconds_as_a_span_or_as_a_moment() -> None:
+    now = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    assert Deadline(90).seconds_from(now) == 90.0
+    assert Deadline(timedelta(minutes=2)).seconds_from(now) == 120.0
+    assert Deadline(datetime(2026, 1, 1, 14, tzinfo=timezone(timedelta(hours=1)))).seconds_from(now) == 3600.0
+    here = now.astimezone()
+    assert Deadline((here + timedelta(seconds=5)).replace(tzinfo=None)).seconds_from(here) == pytest.approx(5.0)
+    with pytest.raises(PlanError, match="was over 60 s ago"):
+        Deadline(now - timedelta(minutes=1)).seconds_from(now)
+
+
+@pytest.mark.parametrize("end", [0, -1.0, float("inf"), float("nan"), True, "soon", timedelta(0)])
+def test_what_is_no_deadline_is_refused(end: object) -> None:
+    with pytest.raises(PlanError, match="positive number of seconds"):
+        Deadline(end)  # type: ignore[arg-type]  # what a user may write
+
+
+@pytest.mark.parametrize("wrong", [{"most_wait": 1.5}, {"longest_s": 0.0}, {"longest_s": float("nan")}])
+def test_what_is_no_objective_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(PlanError, match="Objective"):
+        Objective(**wrong)
+
+
+def foreseen_of(plant: Plant) -> list[Foreseen]:
+    """Every deployment that a plant allows."""
+    places = [Deployment(n, m) for n in range(plant.max_local + 1) for m in range(plant.max_remote + 1) if n + m]
+    return [Foreseen(at, plant.batch_time(at), plant.step(at), plant.prices.per_hour(1, at.remote)) for at in places]
+
+
+def searched(plant: Plant, objective: Objective, seed: int) -> Deployment:
+    policy = AutoPlacement(
+        prices=plant.prices, max_local=plant.max_local, max_remote=plant.max_remote, objective=objective
+    )
+    return drive(policy, Meter(plant, seed=seed, noise=0.01), Deployment(0, 1), after=10).final
+
+
+@pytest.mark.parametrize("make", some_later([random_plant, crowded_plant], crowded_plant))
+@pytest.mark.parametrize("wanted", ["no_wait", "pace"])
+def test_a_search_ends_near_the_cheapest_of_those_that_do_what_is_wanted(
+    make: Callable[[int], Plant], wanted: str
+) -> None:
+    """Against exhaustive search; the pace that is wanted is 1.3 times the fastest.
+
+    All but one do what is wanted: on one crowded host some remote workers do more harm than good, and many do good.  A
+    few pay for one worker too many, where the one less was measured at the very limit.
+    """
+    near = done = 0
+    for seed in range(40):
+        plant = make(seed)
+        places = foreseen_of(plant)
+        fastest = min(place.batch_s for place in places)
+        objective = NO_WAIT if wanted == "no_wait" else Objective(longest_s=1.3 * fastest)
+        ranked = rank(objective, places, plant.prices.per_hour(1, 0))
+        ended = searched(plant, objective, seed)
+        found = next(one for one in ranked if one.foreseen.deployment == ended)
+        done += bool(found.miss) == bool(ranked[0].miss)
+        near += found.dearer <= 0.05
+    assert done >= 39
+    assert near >= 34
+
+
+def test_a_pace_that_is_wanted_later_is_looked_for_at_once() -> None:
+    """Four workers are cheap and the others dear, so that the job is slow until it is in a hurry."""
+    plant = Plant(max_local=0, prices=Prices(1.0, 20.0, (PriceTier("spot", 0.1, 4),)))
+    policy, meter = AutoPlacement(prices=plant.prices, max_local=0, max_remote=16), Meter(plant)
+    before = drive(policy, meter, Deployment(0, 1), after=10)
+    policy.aim(Objective(longest_s=0.11))
+    after = drive(policy, meter, before.final, after=20)
+    assert plant.batch_time(before.final) > 0.11 >= plant.batch_time(after.final)
+    assert "may end in time" in after.decisions[0].reason
+
+
+def test_what_cannot_be_reached_is_said() -> None:
+    plant = Plant(max_local=2, max_remote=0)
+    policy = AutoPlacement(max_local=2, max_remote=0, objective=NO_WAIT)
+    run = drive(policy, Meter(plant), Deployment(1, 0), after=5)
+    assert run.final == Deployment(2, 0)
+    assert "the trainer waits beside all of them" in run.decisions[-1].reason
+
+
+def test_without_prices_no_dollars_are_told() -> None:
+    plant = Plant(max_local=4, max_remote=4)
+    for priced in (True, False):
+        policy = AutoPlacement(max_local=4, max_remote=4, priced=priced)
+        run = drive(policy, Meter(plant), Deployment(1, 0), after=5)
+        assert any("$" in decision.reason for decision in run.decisions) is priced
+
+
+def test_the_papers_searches_know_cost_alone() -> None:
+    with pytest.raises(PlanError, match="mode 'pecan' knows no other objective than cost"):
+        AutoPlacement("pecan", objective=NO_WAIT)

@@ -1,0 +1,368 @@
+"""Fingerprints: equal for plans that compute the same, in any process, and different for all others."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import operator
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pecan_ray.errors import PlanError
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.fingerprint import described, spelled_out
+from pecan_ray.sources import Arrays, Items
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def numbers(rows: int = 4) -> PecanPipeline:
+    return PecanPipeline(Arrays(i=np.arange(rows)))
+
+
+def test_states_of_shuffles_whose_order_has_changed_are_refused_and_no_others() -> None:
+    """A shuffle with a seed of its own, and one that is fixed, has another order than in versions before."""
+    before = ("operator shuffle", "597c2e578947")
+    assert described(numbers().shuffle(9).plan)[1] == before
+    assert described(numbers().shuffle(9, seed=1).plan)[1] != ("operator shuffle", "84a4a2eaea91")
+    assert described(numbers().shuffle(9, reshuffle=False).plan)[1] != before
+
+
+def of(fn: Callable[..., Any]) -> str:
+    """Fingerprint of a pipeline with one function."""
+    return numbers().map(fn, name="f").fingerprint()
+
+
+def defined(text: str, **used: Any) -> Any:
+    """Run a text that defines `f`, as if it stood in a module of its own with some globals."""
+    namespace = {"__name__": "somewhere", **used}
+    exec(textwrap.dedent(text), namespace)
+    return namespace["f"]
+
+
+def adding(amount: Any) -> Any:
+    return lambda i: i + amount
+
+
+# --- functions -----------------------------------------------------------------------------------------------
+
+DIFFERENT = {
+    "constant": ("f = lambda i: i + 1", "f = lambda i: i + 2"),
+    "type of a constant": ("f = lambda i: i + 1", "f = lambda i: i + 1.0"),
+    "operation": ("f = lambda i: i + 1", "f = lambda i: i - 1"),
+    "default": ("def f(i, by=1): return i + by", "def f(i, by=2): return i + by"),
+    "keyword default": ("def f(i, *, by=1): return i + by", "def f(i, *, by=2): return i + by"),
+    "global": ("by = 1\nf = lambda i: i + by", "by = 2\nf = lambda i: i + by"),
+    "global in a nested function": ("by = 1\nf = lambda i: (lambda: by)()", "by = 2\nf = lambda i: (lambda: by)()"),
+    "function that is called": (
+        "def g(i): return i\ndef f(i): return g(i)",
+        "def g(i): return -i\ndef f(i): return g(i)",
+    ),
+    "name of an attribute": ("f = lambda i: i.min()", "f = lambda i: i.max()"),
+    "nested lambda": ("f = lambda i: (lambda j: j + 1)(i)", "f = lambda i: (lambda j: j + 2)(i)"),
+    "elements of a set": ("f = lambda i: i in {1, 2}", "f = lambda i: i in {1, 3}"),
+    "what an exception handler covers": (
+        "def f(i):\n try:\n  i = g(i)\n  i = h(i)\n except E: pass\n return i",
+        "def f(i):\n try:\n  i = g(i)\n except E: pass\n i = h(i)\n return i",
+    ),
+    "method of a global's class": (
+        "class A:\n def g(self, i): return i\na = A()\nf = lambda i: a.g(i)",
+        "class A:\n def g(self, i): return -i\na = A()\nf = lambda i: a.g(i)",
+    ),
+    "inherited method": (
+        "class B:\n def __call__(self, i): return i\nclass A(B): pass\nf = A()",
+        "class B:\n def __call__(self, i): return -i\nclass A(B): pass\nf = A()",
+    ),
+    "attribute of a class": (
+        "class A:\n by = 1\n def __call__(self, i): return i * self.by\nf = A()",
+        "class A:\n by = 2\n def __call__(self, i): return i * self.by\nf = A()",
+    ),
+    "property of a class": (
+        "class A:\n @property\n def by(self): return 1\n def __call__(self, i): return i * self.by\nf = A()",
+        "class A:\n @property\n def by(self): return 2\n def __call__(self, i): return i * self.by\nf = A()",
+    ),
+    "static method": (
+        "class A:\n @staticmethod\n def f(i): return i\nf = A.f",
+        "class A:\n @staticmethod\n def f(i): return -i\nf = A.f",
+    ),
+    "wrapped function": (
+        "import functools\n@functools.lru_cache\ndef f(i): return i",
+        "import functools\n@functools.lru_cache\ndef f(i): return -i",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_another_behaviour_is_another_fingerprint(what: str) -> None:
+    one, other = DIFFERENT[what]
+    assert of(defined(one)) != of(defined(other))
+    assert of(defined(one)) == of(defined(one)), "defined twice, it is the same"
+    assert of(defined(one)) == of(defined("\n\n" + one)), "where it stands does not matter"
+
+
+class Scale:
+    """A function with state."""
+
+    def __init__(self, by: Any) -> None:
+        self.by = by
+
+    def __call__(self, i: Any) -> Any:
+        return i * self.by
+
+    def double(self, i: Any) -> Any:
+        """Return twice the scaled value."""
+        return 2 * self(i)
+
+
+class Slim:
+    """A function whose state lies in slots."""
+
+    __slots__ = ("by",)
+
+    def __init__(self, by: Any) -> None:
+        self.by = by
+
+    def __call__(self, i: Any) -> Any:
+        return i * self.by
+
+
+VALUES: list[tuple[Any, Any]] = [
+    (1, 2),
+    (1, True),
+    ("a", b"a"),
+    ((1, 2), [1, 2]),
+    ({1, 2}, {1, 3}),
+    ({"a": 1}, {"a": 2}),
+    (0.1, 0.2),
+    (np.float32(1), np.float32(2)),
+    (np.float32(1), np.float64(1)),
+    (np.dtype("float32"), np.dtype("float64")),
+    (np.dtype(ml_dtypes.bfloat16), np.dtype("V2")),
+    (np.float32, np.float64),
+    (np.arange(3), np.arange(4)),
+    (np.arange(4), np.arange(4).reshape(2, 2)),
+    (np.arange(3, dtype=np.int32), np.arange(3, dtype=np.uint32)),
+    (np.array(["a", None], object), np.array(["b", None], object)),
+    (np.array([(1, 2)], "i4,i4"), np.array([(1, 2)], [("x", "i4"), ("y", "i4")])),
+    (np.ma.masked_equal([1, 2], 1), np.ma.masked_equal([1, 2], 2)),
+    (np.random.Generator(np.random.PCG64(1)), np.random.Generator(np.random.PCG64(2))),
+    (Path("a"), Path("b")),
+    (re.compile("a"), re.compile("b")),
+    (slice(1), slice(2)),
+    (range(1), range(2)),
+    (str.upper, str.lower),
+    ({1: 2}.get, {1: 3}.get),
+    (operator.itemgetter("a"), operator.itemgetter("b")),
+    (functools.partial(pow, 2), functools.partial(pow, 3)),
+    (functools.partial(pow, exp=2), functools.partial(pow, exp=3)),
+    (functools.partial(pow, 2), functools.partial(divmod, 2)),
+    (Scale(1), Scale(2)),
+    (Scale(1).double, Scale(2).double),
+    (Scale(1).double, Scale(1).__call__),
+    (Slim(1), Slim(2)),
+    (adding(1), adding(2)),
+    (adding(adding(1)), adding(adding(2))),
+    (np.add, np.subtract),
+    (np.linalg.norm, np.linalg.det),
+    (textwrap.dedent, textwrap.fill),
+    (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), VALUES)
+def test_a_value_that_a_function_holds_counts(one: Any, other: Any) -> None:
+    texts = {of(adding(one)), of(adding(other)), of(defined("f = lambda i: by", by=one))}
+    assert len(texts) == 3
+    assert of(adding(one)) == of(adding(one))
+
+
+def test_partials_count_with_their_function_and_arguments() -> None:
+    def scaled(i: Any, by: int, plus: int = 0) -> Any:
+        return i * by + plus
+
+    partials = [
+        functools.partial(scaled, by=2),
+        functools.partial(scaled, by=3),
+        functools.partial(scaled, by=2, plus=1),
+    ]
+    assert len({of(partial) for partial in partials}) == 3
+    assert of(functools.partial(scaled, by=2)) == of(functools.partial(scaled, by=2))
+
+
+def test_recursion_ends() -> None:
+    recursive = "def f(i): return i if i < {0} else f(i - 1)"
+    assert of(defined(recursive.format(1))) != of(defined(recursive.format(2)))
+    mutual = "def g(i): return f(i) + {0}\ndef f(i): return g(i)"
+    assert of(defined(mutual.format(1))) != of(defined(mutual.format(2)))
+    assert of(defined(mutual.format(1))) == of(defined(mutual.format(1)))
+    endless: list[Any] = [1]
+    endless.append(endless)
+    other: list[Any] = [2]
+    other.append(other)
+    assert of(adding(endless)) != of(adding(other))
+    me = Scale(1)
+    me.by = me
+    assert of(me) == of(me)
+
+
+def test_what_cannot_be_pickled_counts_by_its_kind() -> None:
+    assert of(adding(threading.Lock())) == of(adding(threading.Lock())) != of(adding(threading.Event()))
+    with open(__file__) as file:
+        assert of(adding(file)) == of(adding(file))
+
+
+def test_a_function_that_is_used_in_many_places_is_walked_through_once() -> None:
+    text = "def f0(i): return i\n"
+    for level in range(1, 40):
+        text += f"def f{level}(i): return f{level - 1}(i) + f{level - 1}(f{level - 1}(i))\n"
+    assert len(of(defined(f"{text}f = f39"))) == 32
+
+
+def test_functions_of_a_users_module_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_module(factor: int) -> str:
+        module = types.ModuleType("my_ops")
+        exec(f"def scale(i): return i * {factor}\ndef unused(i): return {factor * 0}", module.__dict__)
+        monkeypatch.setitem(sys.modules, "my_ops", module)
+        return of(defined("def f(i): return my_ops.scale(i)", my_ops=module))
+
+    assert with_module(1) != with_module(2)
+    assert with_module(1) == with_module(1)
+
+
+def test_functions_of_packages_count_by_name_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    fn = defined("def f(i): return dedent(i)", dedent=textwrap.dedent)
+    assert spelled_out(np.ravel) != spelled_out(np.mean)
+    before = of(defined("def f(i): return np.ravel(i)", np=np)), of(fn)
+    monkeypatch.setattr(np, "__version__", "0.1")
+    assert of(defined("def f(i): return np.ravel(i)", np=np)) != before[0]
+    assert of(fn) == before[1]
+
+
+# --- plans ---------------------------------------------------------------------------------------------------
+
+
+def plus(i: Any) -> Any:
+    return i + 1
+
+
+def minus(i: Any) -> Any:
+    return i - 1
+
+
+def test_equal_plans_have_equal_fingerprints() -> None:
+    def build() -> PecanPipeline:
+        return numbers().map(plus, on="i").filter(bool, on="i").shuffle(3).batch(2).concat(numbers().batch(2))
+
+    assert build().fingerprint() == build().fingerprint()
+    assert re.fullmatch("[0-9a-f]{32}", build().fingerprint())
+
+
+def test_order_parameters_and_data_count() -> None:
+    base = numbers().map(plus, on="i").map(minus, on="i").batch(2)
+    others = [
+        numbers().map(minus, on="i").map(plus, on="i").batch(2),
+        numbers().map(plus, on="i").map(minus, on="i").batch(3),
+        numbers().map(plus, on="i").map(minus, on="i").batch(2, drop_remainder=True),
+        numbers().map(plus, on="i").map(minus).batch(2),
+        numbers().map(plus, on="i").map(minus, on="i", name="other").batch(2),
+        numbers().map(plus, on="i").filter(minus, on="i").batch(2),
+        numbers(5).map(plus, on="i").map(minus, on="i").batch(2),
+        PecanPipeline(Items([{"i": n} for n in range(4)])).map(plus, on="i").map(minus, on="i").batch(2),
+        base.repeat(2),
+        base.concat(numbers()),
+        base.concat(numbers(5)),
+        base.mix(numbers(), weights=[1, 2]),
+        base.mix(numbers(), weights=[2, 1]),
+        base.mix(numbers(), weights=[2, 1], stop="first"),
+    ]
+    assert len({pipe.fingerprint() for pipe in [base, *others]}) == len(others) + 1
+
+
+def test_a_fingerprint_up_to_an_operator_ignores_what_follows() -> None:
+    pipe = numbers().map(plus, on="i").map(minus, on="i").batch(2)
+    assert pipe.fingerprint(upto="plus") == numbers().map(plus, on="i").fingerprint()
+    assert pipe.fingerprint(upto="batch") == pipe.fingerprint()
+    joined = numbers().map(plus, on="i").zip(numbers().map(minus, on="i")).batch(2)
+    assert joined.fingerprint(upto="minus") == numbers().map(minus, on="i").fingerprint()
+    with pytest.raises(PlanError, match=r"no operator is named 'x'; there are \['plus', 'minus', 'batch'\]"):
+        pipe.fingerprint(upto="x")
+
+
+PROGRAM = """
+import functools, re
+import numpy as np
+from pecan_ray import PecanPipeline, sources
+
+KNOWN = {"a", "b", "c", "d"}
+TABLE = np.array(["x", None, "y"], object)
+
+class Scale:
+    names = frozenset({"one", "two", "three"})
+    def __init__(self, by): self.by = by
+    def __call__(self, i): return i * self.by if i in self.names else again(i)
+
+def again(i): return Scale(3)(i) if i in KNOWN else TABLE
+
+pipe = PecanPipeline(sources.Items([{"i": "a"}, {"i": "b"}]))
+pipe = pipe.map(Scale(2), on="i").map(lambda i: i in {"u", "v", "w"}, on="i").filter(again, on="i")
+pipe = pipe.map(functools.partial(re.sub, re.compile("a|b"), "c"), on="i").map({"k": {1.5, 2.5}}.get, on="i")
+print(pipe.fingerprint())
+"""
+
+
+def test_other_processes_find_the_same_fingerprint(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    running = [
+        subprocess.Popen(
+            [sys.executable, str(tmp_path / "program.py")],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in ("1", "2")
+    ]
+    one, other = (process.communicate()[0] for process in running)
+    assert one == other and len(one.strip()) == 32
+
+
+def test_pickling_an_instance_does_not_change_what_its_class_is() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Add:
+        more: int
+
+        def __call__(self, i: int) -> int:
+            return i + self.more
+
+    source = Arrays(i=np.arange(3))
+    before = PecanPipeline(source).map(Add(1), on="i", name="add").fingerprint()
+    copy.copy(Add(1))  # Python notes the names of slots in the class
+    assert "__slotnames__" in vars(Add)
+    assert PecanPipeline(source).map(Add(1), on="i", name="add").fingerprint() == before
+
+
+def test_a_tensor_counts_by_its_numbers() -> None:
+    torch = pytest.importorskip("torch")
+
+    def spelled(*args: Any, **keywords: Any) -> str:
+        return spelled_out(torch.tensor(*args, **keywords))
+
+    assert spelled([1.0, 2.0]) == spelled([1.0, 2.0])
+    others: tuple[Any, ...] = ([1.0, 3.0], [[1.0, 2.0]], 1.0, [], [1, 2])
+    assert len({spelled([1.0, 2.0]), *map(spelled, others), spelled([1.0, 2.0], dtype=torch.bfloat16)}) == 7
+    assert spelled_out(torch.arange(4)[::2]) == spelled([0, 2]), "a view counts by what is seen of it"
+    assert spelled_out(torch.tensor([1 + 2j]).conj()) == spelled([1 - 2j])
+    sparse = torch.eye(2).to_sparse()
+    assert isinstance(spelled_out(sparse), str) and spelled_out(torch.nn.Linear(2, 2)) != spelled_out(sparse)

@@ -1,0 +1,108 @@
+"""Weights of `mix` that change in a run: which hold where, what is refused, and what both engines draw by them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.shape import plan_shape
+from tests.unit.engines.engine_leases import run_engine, whole_leases
+from tests.unit.engines.test_python_operators import numbers
+
+ANY: Any = pecan.WeightSchedule
+"""Of which a type checker says nothing."""
+BY_EPOCH = pecan.WeightSchedule([(0, [9, 1]), (2, [1, 9])])
+BY_ELEMENTS = pecan.WeightSchedule([(0, [9, 1]), (100, [1, 9])], by="elements")
+
+
+def two(weights: Any, stop: Any = "all") -> pecan.PecanPipeline:
+    return numbers(300).mix(numbers(300).map(lambda i: i + 1000, on="i"), weights=weights, stop=stop)
+
+
+def drawn(pipe: pecan.PecanPipeline, epoch: int = 0) -> list[int]:
+    produced = run_engine(pipe, whole_leases(tuple(pipe.plan.sources()), epoch=epoch), order="strict")
+    return [int(batch.columns["i"]) for batch in produced if batch.rows]
+
+
+def share_of_first(elements: list[int]) -> float:
+    return sum(i < 1000 for i in elements) / len(elements)
+
+
+def test_each_place_has_the_weights_of_the_step_before_it() -> None:
+    assert [BY_EPOCH.at(epoch) for epoch in (0, 1, 2, 3)] == [(9, 1), (9, 1), (1, 9), (1, 9)]
+    assert BY_EPOCH.lengths() == [(2, (9, 1)), (None, (1, 9))]
+    assert pecan.WeightSchedule([(0, [1, 2])]).lengths() == [(None, (1, 2))]
+
+
+def test_an_epoch_is_drawn_by_its_weights_and_each_element_comes_once() -> None:
+    epochs = [drawn(two(BY_EPOCH), epoch) for epoch in range(3)]
+    assert all(Counter(elements) == Counter([*range(300), *range(1000, 1300)]) for elements in epochs)
+    assert [round(share_of_first(elements[:200])) for elements in epochs] == [1, 1, 0]
+    assert epochs[0] == drawn(two([9, 1])) and epochs[2] == drawn(two([1, 9]), 2)
+
+
+def test_weights_change_behind_so_many_elements_and_the_draws_before_are_the_same() -> None:
+    elements, as_before = drawn(two(BY_ELEMENTS)), drawn(two([9, 1]))
+    assert elements[:100] == as_before[:100] != elements[100:200]
+    assert share_of_first(elements[:100]) > 0.75 and share_of_first(elements[100:300]) < 0.25
+    assert Counter(elements) == Counter(as_before)
+
+
+def test_weights_by_elements_need_one_worker_and_those_by_epochs_do_not() -> None:
+    assert not plan_shape(two(BY_EPOCH).plan).serial and plan_shape(two(BY_ELEMENTS).plan).serial
+
+
+def test_debug_mode_has_the_weights_of_each_epoch() -> None:
+    elements = [int(element["i"]) for element in two(BY_EPOCH).iter_batches(epochs=4, debug=True)]
+    begins = [elements[first : first + 200] for first in range(0, 2400, 600)]
+    assert [share_of_first(begin) > 0.5 for begin in begins] == [True, True, False, False]
+
+
+def test_a_schedule_is_part_of_what_a_plan_is() -> None:
+    prints = [two(weights).fingerprint() for weights in ([9, 1], BY_EPOCH, BY_ELEMENTS)]
+    assert len(set(prints)) == 3
+    assert two(BY_EPOCH).fingerprint() == two(pecan.WeightSchedule(((0, (9.0, 1.0)), (2, (1, 9))))).fingerprint()
+
+
+def test_tensorflow_draws_by_the_same_steps() -> None:
+    pytest.importorskip("tensorflow")
+    from tests.unit.engines.tensorflow_rig import numbers as tensors
+    from tests.unit.engines.tensorflow_rig import run
+
+    def share(weights: Any, **options: Any) -> list[int]:
+        pipe = tensors().mix(tensors().map(lambda i: i + 1000, on="i"), weights=weights)
+        return [int(batch.columns["i"]) for batch in run(pipe, order="strict", **options) if batch.rows]
+
+    schedule = pecan.WeightSchedule([(0, [9, 1]), (30, [1, 9])], by="elements")
+    elements = share(schedule)
+    assert Counter(elements) == Counter(share([9, 1]))
+    assert share_of_first(elements[:30]) > 0.75 and share_of_first(elements[30:60]) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ANY([]), r"must be a list of pairs \(from where on, weights\), but got \[\]"),
+        (lambda: ANY(3), "must be a list of pairs .*, but got 3"),
+        (lambda: ANY([(1, [1, 2])]), r"steps must begin from 0 on and rise, but got \[1\]"),
+        (lambda: ANY([(0, [1]), (0, [2])]), r"begin from 0 on and rise, but got \[0, 0\]"),
+        (lambda: ANY([(0, [1, 2]), (5, [1])]), r"each step needs as many weights, but got \[2, 1\]"),
+        (lambda: ANY([(0, [1, 0])]), r"from 0 on: needs one positive number .* but got \[1, 0\]"),
+        (lambda: ANY([(-1, [1])]), "a step needs a whole number >= 0, but got -1"),
+        (lambda: ANY([(0, [1])], by="step"), "must be one of 'epoch', 'elements', but got 'step'"),
+        (lambda: two(ANY([(0, [1, 2, 3])])), r"mix\(weights=...\) .* \(2\), but got \[1.*, 3"),
+    ],
+)
+def test_nonsense_is_refused_when_it_is_written(make: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("weights", [[1e308, 1e308], [10**400, 1]])
+def test_weights_whose_sum_is_no_number_are_refused(weights: list[float]) -> None:
+    with pytest.raises(PlanError, match="one positive number per pipeline"):
+        pecan.WeightSchedule([(0, weights)])

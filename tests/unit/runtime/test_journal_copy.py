@@ -1,0 +1,203 @@
+"""The copy of a journal in a bucket, on real servers: behind, but whole; nobody waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pecan_ray import storage
+from pecan_ray.errors import JournalError
+from pecan_ray.job import events
+from pecan_ray.job.journal import ReplayedJob, entries, pages, replay
+from pecan_ray.runtime import journal_copy, journaled_job
+from pecan_ray.runtime.journal_copy import read_copy
+from pecan_ray.runtime.journal_file import JournalPlace, bucket_folder, job_of
+from pecan_ray.runtime.journaled_job import JournaledJob
+from pecan_ray.storage import s3
+from tests.flaky_http import FlakyProxy
+from tests.object_stores import reaching_gcs, reaching_s3, s3_bucket
+from tests.ray.waiting import until
+from tests.unit.runtime.test_journal_file import GAP_S, PAGE, PLAN, SPEC, leave
+
+NAME = "a job/ü"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes seconds to others takes moments."""
+    monkeypatch.setattr(journal_copy, "EVERY_S", 0.01)
+    monkeypatch.setattr(journal_copy, "AGAIN_S", 0.05)
+    monkeypatch.setattr(journal_copy, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(s3, "READ_S", 0.2)
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str) -> Iterator[tuple[str, FlakyProxy]]:
+    with reaching_s3(s3_endpoint) as proxy, s3_bucket(s3_endpoint) as url:
+        yield url, proxy
+        proxy.outage = None
+        proxy.faults.clear()
+
+
+@pytest.fixture(params=["s3", "gcs"])
+def root(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A folder of a bucket."""
+    if request.param == "s3":
+        yield f"{request.getfixturevalue('bucket')[0]}/journals/"
+        return
+    with reaching_gcs(request.getfixturevalue("gcs_endpoint")):
+        yield "gs://data/journals"
+        for file in list(storage.list_folder("gs://data")):
+            storage.delete_file(file.path)
+
+
+def begun(folder: Path, root: str, actor: str = "a1") -> JournaledJob:
+    job = JournaledJob(SPEC, JournalPlace(folder, actor, actor, bucket_folder(root, NAME)), PLAN, GAP_S)
+    job.handle(events.TrainerCame(0, "i0", "host"))
+    return job
+
+
+def again(folder: Path, root: str, actor: str = "a1") -> JournaledJob:
+    return JournaledJob(SPEC, JournalPlace(folder, actor, actor, bucket_folder(root, NAME)), None, GAP_S)
+
+
+def replayed(root: str) -> ReplayedJob:
+    """The job as its copy tells of it."""
+    kept = read_copy(bucket_folder(root, NAME))
+    assert kept is not None and job_of(kept.job, kept.where)[1] == PLAN
+    found = (entry for entry, _ in entries(kept.journal))
+    return replay(found, SPEC, [page for page, _ in pages(kept.listings)])
+
+
+def names(root: str) -> list[str]:
+    return [file.path.removeprefix(bucket_folder(root, NAME)) for file in storage.list_folder(root.rstrip("/"))]
+
+
+def is_copied(root: str, folder: Path) -> bool:
+    """Tell whether all is there that was written on this machine."""
+    kept = read_copy(bucket_folder(root, NAME))
+    files = [(folder / f"a1.{kind}").read_bytes() for kind in ("journal", "listings")]
+    return kept is not None and [kept.journal, kept.listings] == files
+
+
+def test_a_copy_tells_what_the_job_knows_and_goes_with_it(tmp_path: Path, root: str) -> None:
+    job = JournaledJob(SPEC, JournalPlace(tmp_path, "a1", "a1", bucket_folder(root, NAME)), PLAN, GAP_S)
+    assert not replayed(root).state.trainers.ranks, "it is there before the job begins"
+    job.handle(events.TrainerCame(0, "i0", "host"))
+    job.handle(PAGE)
+    job.add_plan(b"another order")
+    until(lambda: replayed(root).plans == [b"another order"], "the copy does not come up")
+    found = replayed(root)
+    assert found.state.trainers.ranks[0].came.incarnation == "i0" and len(found.state.ledger.queues.listings[0]) == 2
+    job.end()
+    job.join()
+    assert names(root) == [] and read_copy(bucket_folder(root, NAME)) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_compacted_journal_takes_the_place_of_the_long_one(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journaled_job, "COMPACT_BYTES", 20_000)
+    job, shorter, before = begun(tmp_path, root), 0, 0
+    job.handle(PAGE)
+    while shorter < 3:
+        job.handle(events.TimePassed())
+        size = (tmp_path / "a1.journal").stat().st_size
+        shorter, before = shorter + (size < before), size
+    until(lambda: is_copied(root, tmp_path), "the copy does not come up")
+    assert len(replayed(root).state.ledger.queues.listings[0]) == 2 and replayed(root).state.trainers.ranks
+    until(lambda: len({name.split("-")[2] for name in names(root) if "/journal-" in name}) == 1, "old ones stay")
+    assert len(names(root)) < 40
+    job.end()
+    job.join()
+    assert names(root) == []
+
+
+def test_a_process_that_goes_on_copies_what_there_is_and_then_removes_what_was_there(tmp_path: Path, root: str) -> None:
+    job = begun(tmp_path, root)
+    job.handle(PAGE)
+    until(lambda: is_copied(root, tmp_path), "the copy does not come up")
+    [folder] = {name.split("/")[1] for name in names(root)}
+    leave(job)
+    assert job._copy is not None
+    job._copy.end(keep=True)  # the thread of a process that was killed writes nothing any more
+    job.join()
+    other = again(tmp_path, root)
+    other.handle(events.TimePassed())
+    until(lambda: folder not in {name.split("/")[1] for name in names(root)}, "what was there stays")
+    until(lambda: is_copied(root, tmp_path), "the copy does not come up")
+    other.end()
+    other.join()
+    assert names(root) == []
+
+
+def test_what_a_run_before_has_left_stays_and_is_said_and_the_newest_is_read(
+    tmp_path: Path, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = begun(tmp_path, root)
+    first.handle(PAGE)
+    first.end(deserted=True)
+    assert len(replayed(root).state.ledger.queues.listings[0]) == 2, "it is complete, though nothing waited for it"
+    assert not list(tmp_path.iterdir()), "on this machine nobody goes on from it"
+    second = begun(tmp_path, root, "a2")
+    assert not replayed(root).state.ledger.queues.listings[0]
+    kept = f"{bucket_folder(root, NAME)}/000001-a1/"
+    assert caplog.text.count(f"is kept as {kept}; remove it") == 1
+    told = list(second.state.told)
+    assert [event.kind for event in told] == ["journal"] and kept in told[0].text
+    until(lambda: list(replayed(root).state.told) == told, "who goes on from it does not know")
+    second.end()
+    second.join()
+    assert {name.split("/")[1] for name in names(root)} == {"000001-a1"}
+    assert len(replayed(root).state.ledger.queues.listings[0]) == 2
+
+
+def test_a_store_that_says_nothing_stops_nobody_and_gets_all_of_it_later(
+    tmp_path: Path,
+    bucket: tuple[str, FlakyProxy],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root, proxy = bucket
+    job = begun(tmp_path, root)
+    for outage in ("hang", 503):
+        proxy.outage = outage
+        for _ in range(500):
+            job.handle(events.TimePassed())
+        met = proxy.refused
+        until(lambda: proxy.refused > met, "no request met the outage")  # noqa: B023 - it is called before it changes
+    until(lambda: "cannot be copied" in caplog.text, "nothing was said")
+    proxy.outage = None
+    proxy.stop_hanging.set()
+    until(lambda: is_copied(root, tmp_path), "the copy does not come up")
+    assert f"the journal cannot be copied to {root}" in caplog.text
+    proxy.outage = 503
+    monkeypatch.setattr(journal_copy, "END_S", 0.5)
+    job.end()
+    job.join()
+    until(lambda: "removed: remove it: " in caplog.text, "it is not said that the copy stays")
+
+
+@pytest.mark.parametrize("why", ["refused", "absent"])
+def test_a_bucket_that_cannot_be_written_is_refused_at_the_start(
+    tmp_path: Path, bucket: tuple[str, FlakyProxy], why: str
+) -> None:
+    root, proxy = bucket
+    proxy.outage = 403 if why == "refused" else None
+    root = root.replace("data", "absent") if why == "absent" else root
+    with pytest.raises(JournalError, match=r"Config\(journal='s3://.*'\): no journal can be kept: .*s3://"):
+        begun(tmp_path, root)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path, bucket: tuple[str, FlakyProxy]) -> None:
+    root, proxy = bucket
+    job = begun(tmp_path, root)
+    proxy.outage = 403
+    with pytest.raises(JournalError, match=rf"the journal below {root}.* cannot be read: .*refused"):
+        read_copy(bucket_folder(root, NAME))
+    job.end()
+    job.join()

@@ -1,0 +1,296 @@
+"""Where a journal lies, and a job that writes one: for its process alone, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pecan_ray.errors import JournalError
+from pecan_ray.job import events
+from pecan_ray.job.journal import entries, packed, replay
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.options import Workers
+from pecan_ray.plan.splits import Split
+from pecan_ray.runtime import journaled_job
+from pecan_ray.runtime.journal_file import STALE_S, JournalFile, JournalPlace, file_name, remove_stale
+from pecan_ray.runtime.journaled_job import JournaledJob
+
+ROOT = Path(__file__).resolve().parents[3]
+SPEC = JobSpec("kept", LedgerShape(world_size=1), Workers(1, 0))
+PLAN = b"the job and its plan"
+PAGE = events.SplitsListed(0, (Split(0, "a"), Split(1, "b")))
+GAP_S = 3.0
+
+
+def place(folder: Path, actor: str = "kept") -> JournalPlace:
+    """Beside Ray, where the actor has that id."""
+    return JournalPlace(folder / "journals", "kept", actor)
+
+
+def begun(folder: Path) -> JournaledJob:
+    """A job with a trainer."""
+    job = JournaledJob(SPEC, place(folder), PLAN, GAP_S)
+    job.handle(events.TrainerCame(0, "i0", "host"))
+    return job
+
+
+def again(folder: Path) -> JournaledJob:
+    return JournaledJob(SPEC, place(folder), None, GAP_S)
+
+
+def test_another_process_goes_on_where_the_one_before_it_was(tmp_path: Path) -> None:
+    job = begun(tmp_path)
+    job.add_plan(b"another order")
+    at = job.now()
+    assert place(tmp_path).job() == PLAN
+    other = again(tmp_path)
+    assert other.restarted and other.plans == [b"another order"]
+    assert other.state.trainers.ranks[0].came.incarnation == "i0"
+    assert other.now() == pytest.approx(at, abs=60.0), "its time goes on where the last event was"
+    other.end()
+    assert not list((tmp_path / "journals").iterdir())
+
+
+def leave(job: JournaledJob) -> None:
+    """What the system does with a killed process's files."""
+    for file in (job._file, job._listings):
+        assert file is not None
+        file.close()
+
+
+def test_what_a_run_before_has_left_is_kept_whole_each_time_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        job = JournaledJob(replace(SPEC, error_budget=number / 10), place(tmp_path, f"a{number}"), PLAN, GAP_S)
+        job.handle(events.TrainerCame(0, f"i{number}", "host"))
+        assert place(tmp_path, f"a{number + 1}").job() is None, "only the same actor takes a job over"
+        leave(job)
+    assert len(list((tmp_path / "journals").iterdir())) == 9
+    for number in (0, 1):
+        name = f"kept%before-{number + 1}"
+        aside = JournalPlace(tmp_path / "journals", name, f"a{number}")
+        assert aside.job() == PLAN
+        before = replay(
+            (one for one, _ in entries(aside.journal.read_bytes())), replace(SPEC, error_budget=number / 10)
+        )
+        assert before.state.trainers.ranks[0].came.incarnation == f"i{number}"
+        assert caplog.text.count(f"is kept as {tmp_path / 'journals' / name}.*; remove it") == 1
+    assert [event.kind for event in job.state.told] == ["journal"], "the report tells it as well"
+    lost = JournaledJob(replace(SPEC, error_budget=0.2), place(tmp_path, "a2"), None, GAP_S)
+    assert list(lost.state.told) == list(job.state.told), "and that of a controller in its place"
+
+
+def test_a_job_that_runs_is_not_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.runtime.journal_file.GONE_S", 0.2)
+    living = begun(tmp_path)
+    with pytest.raises(JournalError, match=r"a job of the name kept runs and writes .*kept\.journal.*give this one"):
+        JournaledJob(SPEC, place(tmp_path, "another"), PLAN, GAP_S)
+    living.handle(events.TimePassed())
+    assert again(tmp_path).state.trainers.ranks and place(tmp_path).job() == PLAN
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+@example("a/b", "a_b")
+@example("a/b", "a%2Fb")
+@example("a" * 200, "a" * 201)
+@example("a", "a%before-1")
+@example("é", "e\u0301")
+def test_jobs_of_different_names_have_different_files(one: str, other: str) -> None:
+    names = [file_name(name) for name in (one, other)]
+    assert (names[0] == names[1]) == (one == other)
+    assert all("/" not in name and len(f"{name}%before-1000.listings.new") <= 255 for name in names)
+    assert "%before-" not in names[0], "what was put aside is no job's"
+
+
+def test_nobody_else_can_read_them(tmp_path: Path) -> None:
+    begun(tmp_path)
+    folder = tmp_path / "journals"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+    (tmp_path / "elsewhere").touch()
+    link = tmp_path / "link.journal"
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(JournalError, match=r"link\.journal cannot be opened"):
+        JournalFile(link)
+
+
+def test_an_entry_that_was_written_in_part_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    begun(tmp_path)
+    file = place(tmp_path).journal
+    whole = file.read_bytes()
+    file.write_bytes(whole + b"deadbeef00000")
+    assert again(tmp_path).state.trainers.ranks
+    assert file.read_bytes() == whole and "ends in the middle of an entry" in caplog.text
+
+
+def test_a_page_of_a_listing_that_nothing_was_done_about_is_cut_off(tmp_path: Path) -> None:
+    job, file = begun(tmp_path), place(tmp_path).listings
+    job.handle(PAGE)
+    known, whole = job.state.ledger.queues.listings[0], file.read_bytes()
+    for rest in (packed(PAGE), packed(PAGE)[:50]):
+        file.write_bytes(whole + rest)
+        other = again(tmp_path).state.ledger.queues.listings[0]
+        assert file.read_bytes() == whole and [other[i] for i in range(len(other))] == [known[0], known[1]]
+
+
+@pytest.mark.parametrize("damage", ["journal", "job", "listings"])
+def test_what_is_damaged_is_refused(tmp_path: Path, damage: str) -> None:
+    begun(tmp_path).handle(PAGE)
+    file = tmp_path / "journals" / f"kept.{damage}"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+    read = place(tmp_path).job if damage == "job" else lambda: again(tmp_path)
+    with pytest.raises(JournalError, match="damaged"):
+        read()
+
+
+def test_a_long_journal_is_compacted_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journaled_job, "COMPACT_BYTES", 20_000)
+    job, largest, file = begun(tmp_path), 0, place(tmp_path).journal
+    job.add_plan(b"another order")
+    job.handle(PAGE)
+    for number in range(3000):
+        job.handle(events.JobFailed(ValueError(f"{number}")) if number == 7 else events.TimePassed())
+        largest = max(largest, file.stat().st_size)
+    assert largest < 80_000
+    other = again(tmp_path)
+    assert str(other.state.error) == "7" and other.plans == [b"another order"]
+    assert len(other.state.ledger.queues.listings[0]) == 2
+    other.handle(events.TimePassed())
+    assert again(tmp_path).state.trainers.ranks
+
+
+FULL = """
+import logging, resource, signal, sys
+from pathlib import Path
+from pecan_ray.job import events
+from tests.unit.runtime.test_journal_file import begun, place
+
+logging.basicConfig(level=logging.WARNING, format="%(message)s")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+for nbytes in (0, 100, 3000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, resource.RLIM_INFINITY))
+    disk = Path(sys.argv[1]) / str(nbytes)
+    disk.mkdir()
+    job = begun(disk)
+    for _ in range(100):
+        job.handle(events.TimePassed())
+    print(len(job.state.trainers.ranks), place(disk).job(), list((disk / "journals").iterdir()))
+"""
+
+
+def test_a_job_goes_on_without_its_journal_where_the_disk_is_full(tmp_path: Path) -> None:
+    """A journal that lacks an event would be worse than none: it goes."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    arguments = [sys.executable, "-c", FULL, str(tmp_path)]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1 None []\n" * 3
+    assert done.stderr.count("goes on without its journal, which cannot be written") == 3, done.stderr
+
+
+COMPACTING = """
+import logging, os, sys
+from pathlib import Path
+from pecan_ray.job import events
+from pecan_ray.runtime import journaled_job
+from tests.unit.runtime.test_journal_file import again, begun, leave, place
+
+logging.basicConfig(level=logging.WARNING, format="%(message)s")
+disk = Path(sys.argv[1])
+journaled_job.COMPACT_BYTES = 40_000
+job, file = begun(disk), place(disk).journal
+
+def goes_on(until):
+    while not until():
+        job.handle(events.TimePassed())
+
+def free():
+    return os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+
+goes_on(lambda: file.stat().st_size > 39_000)
+with open(disk / "others", "wb") as others:
+    others.write(bytes(free() - 4096))  # a page for entries, and none for what would be shorter
+goes_on(lambda: file.stat().st_size > 40_960)
+names = {path.name for path in file.parent.iterdir()}
+leave(job)
+job = again(disk)
+print(len(job.state.trainers.ranks), place(disk).job(), sorted(names))
+os.unlink(disk / "others")
+goes_on(lambda: file.stat().st_size < 39_000)
+leave(job)
+print(len(again(disk).state.trainers.ranks), job._file is not None)
+"""
+
+
+def test_a_disk_that_fills_while_a_journal_is_compacted_costs_nothing_as_long_as_there_is_room_for_entries(
+    tmp_path: Path,
+) -> None:
+    """On a disk of its own, of 100 kB."""
+    mounted = 'mount -t tmpfs -o size=102400 tmpfs "$1" && exec "$0" -c "$2" "$1"'
+    command = ["unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)), "sh", "-c", mounted]
+    if subprocess.run([*command, "true", str(tmp_path), ""], capture_output=True).returncode:
+        pytest.skip("this user may not mount")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    arguments = [*command, sys.executable, str(tmp_path), COMPACTING]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"1 {PLAN!r} ['kept.job', 'kept.journal', 'kept.listings']\n1 True\n"
+    assert done.stderr.count("grows on, since") == 1, done.stderr
+    assert "goes on without its journal" not in done.stderr
+
+
+def test_a_journal_that_cannot_be_opened_again_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journaled_job, "COMPACT_BYTES", 1000)
+    job, file = begun(tmp_path), place(tmp_path).journal
+
+    def none_left(path: Path) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pecan_ray.runtime.journal_file._held", none_left)
+        for _ in range(50):
+            job.handle(events.TimePassed())
+    assert not file.with_name(f"{file.name}.new").exists() and again(tmp_path).state.trainers.ranks
+    before = file.stat().st_ino
+    for _ in range(50):
+        job.handle(events.TimePassed())
+    assert file.stat().st_ino != before and again(tmp_path).state.trainers.ranks
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "journals").write_text("a file")
+    with caplog.at_level(logging.WARNING):
+        assert begun(tmp_path).state.trainers.ranks
+    assert "goes on without its journal" in caplog.text
+    with pytest.raises(JournalError, match="no journal can be kept"):
+        JournaledJob(SPEC, place(tmp_path, "another"), PLAN, GAP_S)
+
+
+def test_what_killed_trainers_have_left_goes_after_a_while(tmp_path: Path) -> None:
+    living, folder = begun(tmp_path), tmp_path / "journals"
+    for name in ("old", "new"):
+        for kind in ("journal", "job", "listings"):
+            (folder / f"{name}.{kind}").touch()
+    old = time.time() - STALE_S - 60
+    for file in (*folder.glob("old.*"), *folder.glob("kept.*")):
+        os.utime(file, (old, old))
+    remove_stale(folder)
+    assert {file.name for file in folder.iterdir()} == {
+        f"{name}.{kind}" for name in ("kept", "new") for kind in ("journal", "job", "listings")
+    }
+    living.end()

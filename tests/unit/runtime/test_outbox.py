@@ -1,0 +1,343 @@
+"""What the outbox gives to whom: a fair share to each that waits, and to nobody what is another's."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.engines.contract import Produced
+from pecan_ray.transport import outbox as transport_outbox
+from pecan_ray.transport.batch_bytes import bytes_of
+from pecan_ray.transport.flight_lanes import LOT_BYTES
+from pecan_ray.transport.outbox import MOST_BATCHES, MOST_WAITING, Outbox
+from tests.long_form import examples
+from tests.ray.waiting import until
+from tests.unit.runtime.outbox_batches import batch, number_of, outbox_of
+
+
+@contextlib.contextmanager
+def taking(outbox: Outbox, rank: int, **how: Any) -> Iterator[list[list[int]]]:
+    """Take one message for a rank in a thread of its own, which waits when the block begins and ends with it."""
+    got: list[list[int]] = []
+    waiting = len(outbox._takers)
+    thread = threading.Thread(target=lambda: got.append([number_of(one) for one in outbox.take(rank, **how)]))
+    thread.start()
+    until(lambda: got or len(outbox._takers) > waiting, "nobody takes")
+    yield got
+    thread.join(10)
+    assert not thread.is_alive(), "it still waits"
+
+
+def test_small_batches_are_taken_together_up_to_a_size_and_a_number() -> None:
+    outbox = outbox_of([batch(n, nbytes) for n, nbytes in enumerate([100, 100, LOT_BYTES, 10, LOT_BYTES + 1, 5])])
+    taken = [[number_of(one) for one in outbox.take(0, MOST_BATCHES, LOT_BYTES)] for _ in range(5)]
+    assert taken == [[0, 1], [2], [3], [4], [5]]
+    many = outbox_of([batch(n) for n in range(MOST_BATCHES + 1)])
+    assert len(many.take(0, MOST_BATCHES, LOT_BYTES)) == MOST_BATCHES
+
+
+def test_who_is_not_to_take_yet_gets_as_many_as_were_asked_for() -> None:
+    outbox = Outbox()
+    got: list[list[int]] = []
+
+    def take() -> None:
+        later = time.monotonic() + 600
+        got.append([number_of(one) for one in outbox.take(0, MOST_BATCHES, not_before=later)])
+        got.append([number_of(one) for one in outbox.take(0, MOST_BATCHES, not_before=later)])
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    for number in range(MOST_BATCHES + 2):
+        outbox.put(batch(number), None)
+    until(lambda: got, "a full message waits")
+    assert got == [list(range(MOST_BATCHES))] and taking.is_alive()
+    outbox.close()
+    taking.join(10)
+    assert got[1] == [MOST_BATCHES, MOST_BATCHES + 1], "at the end nothing is left behind"
+
+
+def test_who_waits_for_more_delays_nobody_else() -> None:
+    outbox = Outbox()
+    gathering = threading.Thread(target=lambda: outbox.take(1, 2, not_before=time.monotonic() + 600))
+    gathering.start()
+    got: list[list[Produced]] = []
+    hungry = threading.Thread(target=lambda: got.append(outbox.take(0, MOST_BATCHES)))
+    hungry.start()
+    outbox.put(batch(0), 0)
+    hungry.join(10)
+    assert [number_of(one) for one in got[0]] == [0] and gathering.is_alive()
+    outbox.close()
+    gathering.join(10)
+    assert not gathering.is_alive()
+
+
+def test_the_time_is_soon_over() -> None:
+    outbox = Outbox()
+    outbox.put(batch(0), None)
+    assert [number_of(one) for one in outbox.take(0, MOST_BATCHES, not_before=time.monotonic() + 0.01)] == [0]
+
+
+def test_the_bytes_of_strings_count() -> None:
+    texts = [batch(number) for number in range(4)]
+    for one in texts:
+        one.columns["text"] = np.array([b"x" * LOT_BYTES], object)
+    outbox = outbox_of(texts)
+    assert [len(outbox.take(0, MOST_BATCHES, LOT_BYTES)) for _ in range(4)] == [1] * 4
+
+
+# --- shares ------------------------------------------------------------------------------------------------
+
+
+def test_of_those_who_wait_the_one_with_the_fewest_is_next() -> None:
+    outbox = Outbox()
+    outbox.put(batch(0), None)
+    assert len(outbox.take(0)) == 1
+    with taking(outbox, 0) as rich, taking(outbox, 1) as poor:
+        outbox.put(batch(1), None)
+        until(lambda: poor, "nobody has got it")
+        assert poor == [[1]] and not rich
+        outbox.put(batch(2), None)
+    assert rich == [[2]]
+
+
+def test_each_epoch_is_counted_apart() -> None:
+    outbox = Outbox()
+    for number, rank in enumerate([0, 0, 1]):
+        outbox.put(batch(number, epoch=0), rank)
+        outbox.take(rank)
+    outbox.put(batch(3, epoch=1), 1)
+    outbox.take(1)
+    with taking(outbox, 1) as more_of_the_new, taking(outbox, 0) as fewer_of_the_new:
+        outbox.put(batch(4, epoch=1), None)
+        until(lambda: fewer_of_the_new, "nobody has got it")
+        assert not more_of_the_new
+        outbox.close()
+    assert more_of_the_new == [[]]
+
+
+@pytest.mark.parametrize("first", [0, 1, 6])
+def test_each_worker_begins_with_another_rank_so_that_all_of_them_get_equally_many(first: int) -> None:
+    outbox = Outbox(ranks=4, first=first)
+    for number in range(4):
+        outbox.put(batch(number), None)
+    assert [len(outbox.take(rank, most=1)) for rank in (3, 1, 2, 0)] == [1, 1, 1, 1]
+    with contextlib.ExitStack() as waiting:
+        got = {rank: waiting.enter_context(taking(outbox, rank, most=1)) for rank in (2, 0, 3, 1)}
+        outbox.put(batch(4), None)
+        until(lambda: any(got.values()), "nobody gets the batch for which all wait")
+        outbox.close()
+    assert [rank for rank, messages in got.items() if messages == [[4]]] == [first % 4]
+
+
+def test_of_equals_the_one_that_has_waited_longest_is_next() -> None:
+    outbox = Outbox()
+    with taking(outbox, 2) as first, taking(outbox, 1) as second:
+        outbox.put(batch(0), None)
+        until(lambda: first, "nobody has got it")
+        assert not second
+        outbox.put(batch(1), None)
+    assert second == [[1]]
+
+
+def test_what_is_ready_is_shared_by_those_who_wait_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(transport_outbox, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    outbox = Outbox()
+    with taking(outbox, 0, not_before=600.0) as left, taking(outbox, 1, not_before=600.0) as right:
+        for number in range(10):
+            outbox.put(batch(number), None)
+        assert not left and not right
+        now[0] = 600.0
+        outbox.wake()
+    assert left == [[0, 2, 4, 6, 8]] and right == [[1, 3, 5, 7, 9]]
+
+
+def test_a_rank_that_takes_nothing_keeps_nothing_from_others() -> None:
+    outbox = Outbox()
+    for number in range(3 * MOST_WAITING):
+        outbox.put(batch(number), number % 3)  # all are put at once, though nobody takes
+    for rank in (2, 0):
+        got = [number_of(one) for _ in range(MOST_WAITING // MOST_BATCHES) for one in outbox.take(rank)]
+        assert got == [*range(rank, 3 * MOST_WAITING, 3)]
+    assert len(outbox) == MOST_WAITING
+
+
+def test_batches_of_one_address_are_bounded_in_number_and_a_taken_one_makes_room() -> None:
+    outbox = Outbox()
+    for number in range(MOST_WAITING):
+        outbox.put(batch(number), None)
+    putting = threading.Thread(target=outbox.put, args=(batch(MOST_WAITING), None))
+    putting.start()
+    putting.join(0.1)
+    assert putting.is_alive() and len(outbox) == MOST_WAITING
+    outbox.put(batch(MOST_WAITING + 1), 1)
+    outbox.take(0, 1)
+    putting.join(10)
+    assert not putting.is_alive()
+
+
+def test_batches_of_one_address_are_bounded_in_bytes_but_for_one_that_is_larger_alone() -> None:
+    outbox = Outbox(most_bytes=1000)
+    outbox.put(batch(0, 4000), None)  # the first one always goes in
+    putting = threading.Thread(target=lambda: [outbox.put(batch(number, 400), None) for number in (1, 2, 3)])
+    putting.start()
+    outbox.put(batch(10, 900), 1)  # another address has its own bound
+    putting.join(0.1)
+    assert putting.is_alive() and len(outbox) == 2
+    assert [number_of(one) for one in outbox.take(0, 1)] == [0]
+    until(lambda: len(outbox) == 3, "it does not go on")
+    putting.join(0.1)
+    assert putting.is_alive()
+    outbox.take(0, 1)
+    putting.join(10)
+    assert not putting.is_alive()
+
+
+@pytest.mark.parametrize(
+    "column", [np.array(["x" * 600] * 2, object), {"a": np.zeros(1000, np.uint8)}, ([b"x" * 500] * 2, np.arange(8))]
+)
+def test_strings_and_nested_columns_count_for_the_bound_in_bytes(column: Any) -> None:
+    outbox, text = Outbox(most_bytes=1000), batch(1)
+    text.columns["more"] = column
+    outbox.put(batch(0), None)
+    putting = threading.Thread(target=outbox.put, args=(text, None))
+    putting.start()
+    putting.join(0.1)
+    assert putting.is_alive()
+    outbox.take(0, 1)
+    putting.join(10)
+    assert not putting.is_alive()
+
+
+def test_addressed_batches_and_others_come_in_the_order_in_which_they_were_put() -> None:
+    outbox = Outbox()
+    for number, rank in enumerate([None, 0, 1, None, 0, 1]):
+        outbox.put(batch(number), rank)
+    assert [number_of(one) for one in outbox.take(0)] == [0, 1, 3, 4]
+    assert [number_of(one) for one in outbox.take(1)] == [2, 5]
+
+
+def test_what_was_put_back_comes_first_and_to_its_rank_alone() -> None:
+    outbox = Outbox()
+    for number in range(4):
+        outbox.put(batch(number), None)
+    failed = outbox.take(0, 2)
+    outbox.put_back(0, failed)
+    assert [number_of(one) for one in outbox.take(1, 1)] == [2]
+    assert [number_of(one) for one in outbox.take(0)] == [0, 1, 3]
+
+
+def test_who_wants_no_more_leaves_its_share_to_another() -> None:
+    outbox = Outbox()
+    there = [True]
+    with taking(outbox, 0, wanted=lambda: there[0]) as gone, taking(outbox, 1) as other:
+        there[0] = False  # nobody tells it: it learns of it when it is woken
+        outbox.put(batch(0), None)
+    assert gone == [[]] and other == [[0]]
+
+
+class CountedTaker:
+    """Counts how often it looks whether it still wants batches: once at first, and whenever it is woken."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def __call__(self) -> bool:
+        self.looks += 1
+        return True
+
+
+def test_nobody_is_woken_for_what_another_gets() -> None:
+    outbox = Outbox()
+    idle, busy = CountedTaker(), CountedTaker()
+    with taking(outbox, 0, wanted=idle):
+        for number in range(50):
+            with taking(outbox, 1, wanted=busy) as got:
+                outbox.put(batch(number), 1)
+            assert got == [[number]]
+        assert idle.looks == 1 and busy.looks <= 100
+        outbox.close()
+
+
+# --- the end -----------------------------------------------------------------------------------------------
+
+
+def told(outbox: Outbox, rank: int) -> threading.Event:
+    event = threading.Event()
+    outbox.at_end(rank, event.set)
+    return event
+
+
+def test_a_rank_is_told_of_its_end_when_nothing_is_left_that_it_may_have() -> None:
+    outbox = Outbox()
+    ends = [told(outbox, rank) for rank in range(3)]
+    outbox.put(batch(0), None)
+    outbox.put(batch(1), 1)
+    outbox.close()
+    assert not any(end.is_set() for end in ends)
+    outbox.take(2)
+    assert [end.is_set() for end in ends] == [True, False, True]
+    outbox.take(1)
+    assert ends[1].is_set() and told(outbox, 1).is_set(), "also who asks late is told"
+    outbox.put_back(1, [batch(1)])
+    assert not told(outbox, 1).is_set()
+
+
+def test_who_waits_with_a_credit_when_another_takes_the_last_gets_nothing() -> None:
+    outbox = Outbox()
+    with taking(outbox, 0) as left, taking(outbox, 1) as right:
+        outbox.put(batch(0), None)
+        outbox.close()
+    assert sorted(left + right) == [[], [0]]
+
+
+@examples(60)
+@given(
+    ranks=st.integers(1, 4),
+    streams=st.integers(1, 2),
+    batches=st.lists(st.tuples(st.sampled_from([None, None, None, 0, 1, 2, 3]), st.integers(1, 600_000)), max_size=60),
+    chance=st.randoms(use_true_random=False),
+)
+def test_whoever_takes_and_stops_every_batch_comes_once_and_to_whom_it_is_for(
+    ranks: int, streams: int, batches: list[tuple[int | None, int]], chance: Any
+) -> None:
+    outbox = Outbox()
+    got: list[tuple[int, int]] = []
+    most = [chance.randint(1, 5) for _ in range(ranks * streams)]
+
+    def run(rank: int, most: int) -> None:
+        while lot := outbox.take(rank, most, LOT_BYTES, not_before=time.monotonic() + 0.001 * (most % 3)):
+            assert len(lot) <= most
+            assert len(lot) == 1 or sum(one.columns["x"].nbytes for one in lot) <= LOT_BYTES
+            got.extend((rank, number_of(one)) for one in lot)
+
+    threads = [threading.Thread(target=run, args=(n % ranks, count), daemon=True) for n, count in enumerate(most)]
+    for thread in threads:
+        thread.start()
+    for number, (address, nbytes) in enumerate(batches):
+        outbox.put(batch(number, nbytes), address if address is None else address % ranks)
+    outbox.close()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert Counter(number for _, number in got) == Counter(range(len(batches)))
+    for rank, number in got:
+        address = batches[number][0]
+        assert address is None or address % ranks == rank
+
+
+def test_lists_of_numbers_and_values_of_ones_own_count() -> None:
+    numbers = {"ids": [list(range(1000)) for _ in range(4)]}
+    assert bytes_of(numbers) > 4 * 1000 * 8
+    assert bytes_of({"b": [bytearray(1000)]}) > 1000
+    assert bytes_of({"o": [object()]}) > 8

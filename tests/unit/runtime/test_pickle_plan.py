@@ -1,0 +1,189 @@
+"""Sending a plan to workers: what cannot be pickled is named before anything starts."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pecan_ray.errors import PlanError, UnpicklablePlanError
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.runtime.pickling import pickle_plan
+from pecan_ray.sources import Arrays, Items
+from tests.unit.engines.engine_leases import column, run_engine
+
+
+def numbers() -> PecanPipeline:
+    return PecanPipeline(Arrays(i=np.arange(4)))
+
+
+def test_a_plan_with_closures_and_lambdas_arrives_as_it_was() -> None:
+    by = 3
+
+    def scaled(i: Any) -> Any:
+        return i * by
+
+    pipe = numbers().map(scaled, on="i").filter(lambda i: i != 3, on="i").batch(4)
+    arrived = pickle.loads(pickle_plan(pipe.plan))
+    assert column(run_engine(arrived, order="strict"), "i") == [0, 6, 9]
+
+
+SPAWNING = """
+import dataclasses
+import multiprocessing
+
+import numpy as np
+
+import pecan_ray as pecan
+from pecan_ray.runtime.pickling import pickle_plan
+
+OFFSET = 3
+
+
+class Shapes:
+    class Square:
+        @staticmethod
+        def of(i):
+            return i * i + OFFSET
+
+
+@dataclasses.dataclass
+class Scaled:
+    by: int = 2
+
+    def __call__(self, i):
+        return Shapes.Square.of(i) * self.by
+
+
+def inside(n):
+    return lambda i: i + n + OFFSET
+
+
+def pipe():
+    source = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4)))
+    return source.map(Shapes.Square.of, on="i").map(Scaled(), on="i").map(inside(1), on="i").batch(4)
+
+
+def show():
+    print(pipe().fingerprint(), pickle_plan(pipe().plan).hex(), flush=True)
+
+
+if __name__ == "__main__":
+    show()
+    child = multiprocessing.get_context("spawn").Process(target=show)
+    child.start()
+    child.join()
+"""
+
+
+def test_functions_of_the_main_script_of_a_spawned_process_go_by_value(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SPAWNING)
+    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    shown = [line.split() for line in done.stdout.splitlines()]
+    assert len(shown) == 2, done.stderr
+    assert len({fingerprint for fingerprint, _ in shown}) == 1
+    for _, plan in shown:
+        arrived = pickle.loads(bytes.fromhex(plan))
+        assert column(run_engine(arrived, order="strict"), "i") == [2 * ((i * i + 3) ** 2 + 3) + 4 for i in range(4)]
+
+
+def holding(value: Any) -> Callable[[Any], Any]:
+    def function(i: Any) -> Any:
+        return i if value else None
+
+    return function
+
+
+def by_default(value: Any) -> Callable[[Any], Any]:
+    def function(i: Any, held: Any = value) -> Any:
+        return i if held else None
+
+    return function
+
+
+def by_keyword(value: Any) -> Callable[..., Any]:
+    def function(i: Any, *, guard: Any = value) -> Any:
+        return i if guard else None
+
+    return function
+
+
+def bound(guard: Any, i: Any) -> Any:
+    return i if guard else None
+
+
+class Slotted:
+    """A function that keeps its value in a slot."""
+
+    __slots__ = ("guard",)
+
+    def __init__(self, value: Any) -> None:
+        self.guard = value
+
+    def __call__(self, i: Any) -> Any:
+        return i
+
+
+class Counting:
+    """A function with an attribute that cannot be sent."""
+
+    def __init__(self, value: Any) -> None:
+        self.by = 2
+        self.guard = value
+
+    def __call__(self, i: Any) -> Any:
+        return i * self.by
+
+    def method(self, i: Any) -> Any:
+        """Return the number itself."""
+        return i
+
+
+@pytest.fixture(params=["lock", "open file", "generator"])
+def unsendable(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A value that belongs to this process alone."""
+    with open(__file__, "rb") as file:
+        yield {"lock": threading.Lock(), "open file": file, "generator": (i for i in range(3))}[request.param]
+
+
+@pytest.mark.parametrize(
+    ("made", "variable"),
+    [
+        (holding, "value"),
+        (by_default, "held"),
+        (by_keyword, "guard"),
+        (lambda value: functools.partial(by_keyword(None), guard=value), "guard"),
+        (lambda value: functools.partial(bound, value), "argument 1 of partial"),
+        (Slotted, "guard"),
+        (Counting, "guard"),
+        (lambda value: Counting(value).method, "guard"),
+    ],
+)
+def test_the_variable_that_cannot_be_sent_is_named(unsendable: Any, made: Callable[[Any], Any], variable: str) -> None:
+    pipe = numbers().map(lambda i: i, on="i", name="fine").map(made(unsendable), on="i", name="guilty")
+    with pytest.raises(UnpicklablePlanError, match=f"guilty: .* since its variable '{variable}' cannot be") as caught:
+        pickle_plan(pipe.batch(2).plan)
+    assert (caught.value.op, caught.value.variable) == ("guilty", variable)
+    assert "Create it inside the function, or in a module that workers import." in str(caught.value)
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_a_source_that_cannot_be_sent_is_named() -> None:
+    pipe = PecanPipeline(Items([threading.Lock()])).batch(2)
+    with pytest.raises(UnpicklablePlanError, match="the source Items cannot be sent to workers: TypeError: cannot"):
+        pickle_plan(pipe.plan)
+
+
+def test_what_else_cannot_be_sent_is_an_error_of_the_plan() -> None:
+    guard = threading.Lock()
+    pipe = numbers().bucket_by_length([2], sizes=2, length=lambda element: 1 if guard else 2)
+    with pytest.raises(PlanError, match="the pipeline cannot be sent to workers: TypeError: cannot pickle"):
+        pickle_plan(pipe.plan)

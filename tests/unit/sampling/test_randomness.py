@@ -1,0 +1,233 @@
+"""Random functions: the same element is augmented the same way, whoever computes it, when, and beside what."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pecan_ray
+from pecan_ray.engines.contract import Produced
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.operators import Shuffle
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease
+from pecan_ray.sampling.randomness import ThreadGenerator, generator, random_key, shuffle_key
+from pecan_ray.sources import Arrays
+from tests.long_form import examples
+from tests.unit.engines.engine_leases import run_engine, whole_leases
+
+ROWS = 40
+
+
+def noisy(element: Element, rng: np.random.Generator) -> Element:
+    return {**element, "noise": element.get("noise", 0.0) + rng.random()}
+
+
+def three(element: Element, rng: np.random.Generator) -> Iterator[Element]:
+    for part in range(3):
+        yield {**element, "part": part, "drawn": rng.random()}
+
+
+def is_odd_part(element: Element) -> bool:
+    return bool(element.get("part", 1) % 2 == 1)
+
+
+def numbers(split_rows: int = 10, **options: Any) -> PecanPipeline:
+    return PecanPipeline(Arrays(i=np.arange(ROWS), split_rows=split_rows), **options)
+
+
+def noise_of(produced: list[Produced]) -> dict[tuple[int, int], float]:
+    """Return the noise of each element, by its number and its part."""
+    found: dict[tuple[int, int], float] = {}
+    for batch in produced:
+        if batch.rows:
+            parts = batch.columns.get("part", np.zeros(batch.rows, int))
+            for i, part, noise in zip(batch.columns["i"], parts, batch.columns["noise"], strict=True):
+                assert (int(i), int(part)) not in found
+                found[int(i), int(part)] = float(noise)
+    return found
+
+
+def run(pipe: PecanPipeline, epoch: int = 0, **options: Any) -> dict[tuple[int, int], float]:
+    return noise_of(run_engine(pipe, whole_leases(tuple(pipe.plan.sources()), epoch=epoch), **options))
+
+
+PLANS = {
+    "map": numbers().map(noisy),
+    "flat_map": numbers().flat_map(three).map(noisy),
+    "flat_map of flat_map": numbers().flat_map(three).flat_map(lambda e: [e], name="again").map(noisy),
+    "map behind shuffle": numbers().flat_map(three).shuffle(9).map(noisy),
+    "map behind unbatch": numbers().flat_map(three).batch(5).unbatch().map(noisy),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@examples(15)
+@given(threads=st.integers(1, 4), order=st.sampled_from(["relaxed", "strict"]), batch=st.integers(1, 9))
+def test_threads_order_and_batches_do_not_matter(plan: str, threads: int, order: str, batch: int) -> None:
+    wanted = run(PLANS[plan].batch(16))
+    assert run(PLANS[plan].batch(batch), threads=threads, order=order) == wanted
+    assert len(set(wanted.values())) == len(wanted), "each element has noise of its own"
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@examples(15)
+@given(cuts=st.sets(st.integers(1, 9 * 3), max_size=4), turn=st.integers(0, 3))
+def test_leases_that_were_cut_and_reordered_give_the_same(plan: str, cuts: set[int], turn: int) -> None:
+    pipe = PLANS[plan].batch(4)
+    third = (1 << OUTPUT_BITS) // 3
+    bounds = [0, *((cut // 3 << OUTPUT_BITS) + cut % 3 * third for cut in sorted(cuts)), END]
+    if plan == "map":
+        bounds = sorted({bound >> OUTPUT_BITS << OUTPUT_BITS for bound in bounds})
+    spans = list(itertools.pairwise(bounds))
+    merged: dict[tuple[int, int], float] = {}
+    for part in spans[turn:] + spans[:turn]:
+        leases = [replace(lease, spans=(part,)) for lease in reversed(whole_leases(tuple(pipe.plan.sources())))]
+        found = noise_of(run_engine(pipe, leases, threads=2))
+        assert merged.keys().isdisjoint(found)
+        merged |= found
+    assert merged == run(pipe)
+
+
+@pytest.mark.parametrize("plan", ["map", "flat_map"])
+def test_another_epoch_seed_or_name_gives_other_numbers(plan: str) -> None:
+    pipe = PLANS[plan].batch(4)
+    renamed = (numbers() if plan == "map" else numbers().flat_map(three)).map(noisy, name="other").batch(4)
+    found = [run(pipe), run(pipe, epoch=1), run(pipe, seed=1), run(renamed)]
+    values = [value for one in found for value in one.values()]
+    assert len(set(values)) == len(values)
+    assert found[0] == run(pipe)
+
+
+def test_where_a_filter_stands_does_not_change_the_numbers() -> None:
+    before = numbers().flat_map(three).filter(is_odd_part).map(noisy).batch(4)
+    behind = numbers().flat_map(three).map(noisy).filter(is_odd_part).batch(4)
+    assert run(before) == run(behind)
+
+
+def test_each_use_in_a_plan_has_numbers_of_its_own() -> None:
+    once = run(numbers().map(noisy, name="a").batch(4))
+    twice = run(numbers().map(noisy, name="a").map(noisy, name="b").batch(4))
+    assert all(0 < twice[key] - once[key] < 1 and twice[key] != 2 * once[key] for key in once)
+
+
+def test_a_random_flat_map_draws_for_each_of_its_outputs() -> None:
+    (batch,) = run_engine(numbers().flat_map(three).batch(3 * ROWS), order="strict")
+    assert len(set(batch.columns["drawn"].tolist())) == 3 * ROWS
+
+
+def test_passes_of_repeat_draw_anew() -> None:
+    shared = numbers().repeat(3).map(noisy).batch(4)
+    leases = whole_leases(tuple(shared.plan.sources()), repetitions=3)
+    serial = numbers().take(ROWS).repeat(3).map(noisy).batch(4)
+    assert {lease.repetition for lease in leases} == {0, 1, 2}
+    for produced in (run_engine(shared, leases), run_engine(serial)):
+        noise = [value for batch in produced if batch.rows for value in batch.columns["noise"].tolist()]
+        assert len(noise) == len(set(noise)) == 3 * ROWS
+
+
+def test_both_sides_of_a_join_draw_on_their_own() -> None:
+    other = numbers().map(lambda i: i + 1000, on="i", name="shift").map(noisy, name="left")
+    noise = run(numbers().map(noisy, name="right").concat(other).map(noisy).batch(8))
+    assert len(noise) == 2 * ROWS == len(set(noise.values()))
+
+
+# --- keys ----------------------------------------------------------------------------------------------------
+
+
+def key(**changes: Any) -> tuple[int, int]:
+    base = {"seed": 1, "epoch": 2, "repetition": 3, "branch": 4, "split": 5, "element": 6, "output": 7, "op": "op"}
+    arguments: dict[str, Any] = {**base, **changes}
+    return random_key(**arguments)
+
+
+def test_keys_are_made_in_one_module_alone() -> None:
+    """Other modules ask for the key of a certain use, so that equal uses have equal keys in all engines."""
+    folder = Path(pecan_ray.__file__).parent
+    users = {path for path in folder.rglob("*.py") if re.search(r"\brandom_key\b", path.read_text())}
+    assert users == {folder / "sampling" / "randomness.py"}
+
+
+def test_a_users_seed_replaces_the_jobs_and_the_operators_name() -> None:
+    one, other = Shuffle(name="shuffle", buffer=5, seed=1), Shuffle(name="shuffle_2", buffer=9, seed=1)
+    assert shuffle_key(one, 7, 2, 3) == shuffle_key(other, 8, 2, 3)
+    assert len({shuffle_key(one, 7, epoch, repetition) for epoch in range(2) for repetition in range(2)}) == 4
+    assert shuffle_key(one, 7, 0) != shuffle_key(replace(one, seed=2), 7, 0)
+
+
+def test_without_a_users_seed_each_shuffle_and_each_job_draws_on_its_own() -> None:
+    one, other = Shuffle(name="shuffle", buffer=5), Shuffle(name="shuffle_2", buffer=5)
+    assert len({shuffle_key(one, 7, 0), shuffle_key(other, 7, 0), shuffle_key(one, 8, 0)}) == 3
+
+
+def test_a_key_follows_each_of_its_arguments() -> None:
+    numbers = ("seed", "epoch", "repetition", "branch", "split", "element", "output")
+    assert len({key(), key(op="other"), *(key(**{name: 99}) for name in numbers)}) == 9
+
+
+def test_a_key_is_the_same_for_ever() -> None:
+    assert random_key(0, 0, 0, 0, 0, 0, 0, "flip") == (1721140000461100453, 13723895699389617224)
+    assert generator((1, 2)).integers(1 << 62) == 1426463251206822594
+
+
+@given(st.integers(), st.integers(0, 1 << 62))
+def test_any_seed_is_a_key(seed: int, element: int) -> None:
+    low, high = random_key(seed, 0, 0, 0, 0, element, 0, "op")
+    assert 0 <= low < 1 << 64 and 0 <= high < 1 << 64
+    assert 0 <= generator((low, high)).random() < 1
+
+
+def test_numbers_of_neighbours_are_not_alike() -> None:
+    draws = np.array([generator(random_key(0, 0, 0, 0, 0, n, 0, "op")).random(4) for n in range(2000)])
+    assert abs(draws.mean() - 0.5) < 0.01
+    assert abs(np.corrcoef(draws[:-1, 0], draws[1:, 0])[0, 1]) < 0.06
+
+
+def test_a_lease_of_a_later_epoch_says_so_in_its_batches() -> None:
+    pipe = numbers().batch(4)
+    leases = [Lease(7, split) for split in next(pipe.plan.sources()).splits()]
+    assert {batch.epoch for batch in run_engine(pipe, leases)} == {7}
+
+
+def test_a_generator_is_philox_with_the_key() -> None:
+    words = random_key(0, 0, 0, 0, 0, 5, 0, "op")
+    expected = np.random.Generator(np.random.Philox(key=np.array(words, np.uint64)))
+    assert np.array_equal(generator(words).integers(0, 1 << 62, 100), expected.integers(0, 1 << 62, 100))
+
+
+def test_a_threads_generator_is_set_anew_and_equals_a_new_one() -> None:
+    mine = ThreadGenerator()
+    rng = mine.at((1, 2))
+    first = id(rng)
+    rng.random(3), rng.integers(9, dtype=np.uint32), rng.standard_normal()  # leaves some bits unused
+    del rng
+    rng = mine.at((3, 4))
+    assert id(rng) == first
+    assert np.array_equal(rng.random(50), generator((3, 4)).random(50))
+
+
+@pytest.mark.parametrize("keep", [lambda rng: rng, lambda rng: rng.bit_generator])
+def test_a_generator_that_somebody_has_kept_is_left_to_him(keep: Any) -> None:
+    mine = ThreadGenerator()
+    kept = keep(mine.at((1, 2)))
+    mine.at((3, 4)).random(5)
+    bits = kept if isinstance(kept, np.random.Philox) else kept.bit_generator
+    assert np.random.Generator(bits).random() == generator((1, 2)).random()
+
+
+def test_each_thread_has_a_generator_of_its_own() -> None:
+    mine = ThreadGenerator()
+    here = mine.at((1, 2))
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(mine.at, (1, 2)).result()
+    assert here is not there
+    assert here.random() == there.random()

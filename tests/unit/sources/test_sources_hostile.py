@@ -1,0 +1,483 @@
+"""Files that would lose elements without a word, or be read without end."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import struct
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from pecan_ray import storage
+from pecan_ray.errors import ColumnError, CorruptSourceError, ErrorBudgetError, PlanError, SourceError
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.splits import Source
+from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
+from pecan_ray.sources.tfrecord import masked_crc
+from pecan_ray.storage.backend import compile_glob
+from tests.unit.engines.engine_leases import run_engine
+from tests.unit.sources.test_sources_files import tar_of
+from tests.unit.sources.test_sources_tfrecord import framed
+
+
+def read(source: Source) -> list[dict[str, Any]]:
+    """Return all elements of a source."""
+    return [element for split in source.splits() for element in source.read(split)]
+
+
+def keys(path: Path) -> list[str]:
+    """Return the keys of an archive's samples."""
+    return [sample["__key__"] for sample in read(WebDataset(path))]
+
+
+# --- archives --------------------------------------------------------------------------------------------------
+
+
+def test_a_zeroed_header_is_no_end(tmp_path: Path) -> None:
+    data = bytearray(tar_of({f"{n}.a": b"x" * 600 * (n % 2) for n in range(9)}))
+    for name in (b"3.a", b"4.a"):
+        broken = bytearray(data)
+        at = broken.index(name)
+        broken[at : at + 512] = bytes(512)
+        (tmp_path / "a.tar").write_bytes(broken)
+        with pytest.raises(CorruptSourceError, match=f"at byte {at}: a lone block of zeros"):
+            keys(tmp_path / "a.tar")
+
+
+def test_archives_behind_one_another_are_one(tmp_path: Path) -> None:
+    one, other = tar_of({"0.a": b"x", "1.a": b"y"}), tar_of({"2.a": b"z"})
+    (tmp_path / "a.tar").write_bytes(one + other)
+    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(one) + gzip.compress(other))
+    assert keys(tmp_path / "a.tar") == keys(tmp_path / "b.tar.gz") == ["0", "1", "2"]
+    (tmp_path / "a.tar").write_bytes(one + b"junk" * 128)
+    with pytest.raises(CorruptSourceError, match=f"at byte {len(one)}: what should be a header"):
+        keys(tmp_path / "a.tar")
+
+
+def header(name: str, kind: bytes = tarfile.REGTYPE, size: bytes | int = 0) -> bytes:
+    """Return a header with a right checksum."""
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    block = bytearray(info.tobuf())
+    block[124:136] = size if isinstance(size, bytes) else b"%011o\0" % size
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+@pytest.mark.parametrize("size", [b"\xff" * 11 + b"\0", b"-0000000512\0"])
+def test_negative_sizes_in_archives_are_refused(tmp_path: Path, size: bytes) -> None:
+    data = tar_of({"0.a": b"x"})[: 3 * 512] + header("1.a", size=size) + bytes(1024)
+    for name, packed in (("a.tar", data), ("a.tar.gz", gzip.compress(data))):
+        (tmp_path / name).write_bytes(packed)
+        with pytest.raises(CorruptSourceError, match=r"size of '1.a' is negative"):
+            keys(tmp_path / name)
+
+
+def test_sizes_of_256_bits_are_read(tmp_path: Path) -> None:
+    size = b"\x80" + bytes(10) + b"\x05"
+    (tmp_path / "a.tar").write_bytes(header("1.a", size=size) + b"hello".ljust(512, b"\0") + bytes(1024))
+    assert read(WebDataset(tmp_path / "a.tar")) == [{"__key__": "1", "a": b"hello"}]
+
+
+@pytest.mark.parametrize(
+    "records", [b"0 path=x\n", b"x", b"99 path=x\n", b"9 path=xx\n", b"12 size=-10\n", b"7 path\n"]
+)
+def test_records_of_extended_headers_are_checked(tmp_path: Path, records: bytes) -> None:
+    data = header("pax", tarfile.XHDTYPE, len(records)) + records.ljust(512, b"\0") + tar_of({"0.a": b"x"})[512:]
+    (tmp_path / "a.tar").write_bytes(data)
+    with pytest.raises(CorruptSourceError, match="extended header"):
+        keys(tmp_path / "a.tar")
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, b"Z"])
+def test_columns_that_are_no_files_are_told(tmp_path: Path, kind: bytes) -> None:
+    (tmp_path / "a.tar").write_bytes(header("0.a", kind) + bytes(1024))
+    with pytest.raises(CorruptSourceError, match=r"has a column 'a' that is .*, not a file"):
+        keys(tmp_path / "a.tar")
+
+
+# --- compressed files ------------------------------------------------------------------------------------------
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".GZ": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".lzma": lambda data: lzma.compress(data, lzma.FORMAT_ALONE),
+    ".zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
+}
+
+
+@pytest.mark.parametrize("ending", list(PACKED))
+def test_compressed_files(tmp_path: Path, ending: str) -> None:
+    pack = PACKED[ending]
+    lines = "".join(f"line {n}\n" for n in range(5000)).encode()
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(pack(lines[:20_000]) + pack(lines[20_000:]))
+    assert [one["text"] for one in read(TextLines(path))] == [f"line {n}" for n in range(5000)]
+    whole = pack(lines)
+    for broken in (b"", whole[:-3], whole[: len(whole) // 2], whole + b"junk", b"junk", bytes(68)):
+        path.write_bytes(broken)
+        with pytest.raises(CorruptSourceError, match="broken or cut off after") as caught:
+            read(TextLines(path))
+        assert caught.value.path == str(path)
+
+
+def test_zeros_behind_the_data_of_an_xz_file_come_in_fours(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.xz"
+    for padding in (4, 8 << 16):
+        path.write_bytes(lzma.compress(b"a\n") + bytes(padding) + lzma.compress(b"b\n"))
+        assert [one["text"] for one in read(TextLines(path))] == ["a", "b"]
+    path.write_bytes(lzma.compress(b"a\n") + b"\0")
+    with pytest.raises(CorruptSourceError, match="1 bytes of zero follow its data, which is no multiple of four"):
+        read(TextLines(path))
+
+
+@pytest.mark.parametrize("ending", sorted(set(PACKED) - {".lzma"}))  # which begins as anything might
+def test_compressed_files_that_are_not_called_so(tmp_path: Path, ending: str) -> None:
+    packed = PACKED[ending](b'{"a": 1}\n')
+    for source, name in ((TextLines, "a.txt"), (JsonLines, "a"), (Csv, "a.csv"), (WebDataset, "a"), (TFRecords, "a")):
+        (tmp_path / name).write_bytes(packed)
+        with pytest.raises(CorruptSourceError, match=rf"begins as .* files do.*end in {ending.lower()}"):
+            read(source(tmp_path / name))
+
+
+def zeros(size: int, byte: bytes = b"\0") -> Iterator[bytes]:
+    """Yield so many equal bytes."""
+    for _ in range(size >> 20):
+        yield byte * (1 << 20)
+
+
+def bomb(path: Path, size: int, byte: bytes = b"\0", begin: bytes = b"") -> None:
+    """Write a gzip file of so many equal bytes behind a beginning."""
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(begin)
+        for piece in zeros(size, byte):
+            file.write(piece)
+
+
+def test_bombs_are_cut_off(tmp_path: Path) -> None:
+    size, bound = 8 << 20, 1 << 18
+    record = struct.pack("<Q", size)
+    cases: list[tuple[Source, bytes, bytes]] = [
+        (TextLines(tmp_path, max_record_bytes=bound), b"x", b""),
+        (JsonLines(tmp_path, max_record_bytes=bound), b"x", b""),
+        (JsonLines(tmp_path, max_record_bytes=bound), b"\n", b""),
+        (Csv(tmp_path, max_record_bytes=bound), b"x", b"a,b\n1,2\n"),
+        (Csv(tmp_path, newlines_in_values=True, max_record_bytes=bound), b"\n", b'a,b\n1,"'),
+        (TFRecords(tmp_path, max_record_bytes=bound), b"x", record + struct.pack("<I", masked_crc(record))),
+        (WebDataset(tmp_path, max_record_bytes=bound), b"x", header("0.a", size=size)),
+        (WebDataset(tmp_path, max_record_bytes=bound), b"\0", tar_of({"0.a": b"x"})),
+    ]
+    for source, byte, begin in cases:
+        bomb(tmp_path / "a.gz", size, byte, begin)
+        with pytest.raises(CorruptSourceError) as caught:
+            read(source)
+        assert caught.value.path == f"{tmp_path}/a.gz" and caught.value.offset <= size, source
+
+
+def test_lines_up_to_the_bound_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * 100 + b"\n" + b"y" * 100)
+    assert len(read(TextLines(tmp_path, max_record_bytes=100))) == 2
+    with pytest.raises(CorruptSourceError, match=r"line at byte 0 of .* more than max_record_bytes=99"):
+        read(TextLines(tmp_path, max_record_bytes=99))
+
+
+def test_records_beyond_the_bound_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(framed(b"x" * 100) + framed(b"x" * 101))
+    with pytest.raises(CorruptSourceError, match="has 101 bytes, more than max_record_bytes=100") as caught:
+        read(TFRecords(tmp_path, max_record_bytes=100))
+    assert (caught.value.element, caught.value.offset) == (1, 116)
+
+
+# --- lines and tables ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_deep_json_is_refused(tmp_path: Path, opening: bytes) -> None:
+    (tmp_path / "a").write_bytes(b'{"x": 1}\n{"x": ' + opening * 100_000 + b"\n")
+    with pytest.raises(CorruptSourceError, match="Element 1, line 2") as caught:
+        read(JsonLines(tmp_path))
+    assert caught.value.offset == 9
+
+
+@pytest.mark.parametrize("head", [b"a,\xff", b'a,"b', b"a," + b"x" * 200_000, b"a,b\rc,d"])
+def test_headers_that_are_none(tmp_path: Path, head: bytes) -> None:
+    (tmp_path / "a.csv").write_bytes(head + b"\n1,2\n")
+    with pytest.raises(CorruptSourceError, match="cannot be read as a header"):
+        read(Csv(tmp_path))
+
+
+def test_a_header_of_many_columns_is_looked_through_once(tmp_path: Path) -> None:
+    names = ",".join(map(str, range(100_000)))
+    (tmp_path / "a.csv").write_text(f"{names},7\n")
+    with pytest.raises(ColumnError, match="names 7 twice"):
+        next(Csv(tmp_path).splits())
+
+
+@pytest.mark.parametrize("rows", [b'"x\ny",2\n', b'1,"x\ny"\n', b'1,2\n3,"x\ny"\n'])
+def test_a_value_over_several_lines_says_which_option_reads_it(tmp_path: Path, rows: bytes) -> None:
+    (tmp_path / "a.csv").write_bytes(b"a,b\n" + rows)
+    with pytest.raises(CorruptSourceError, match=r"say newlines_in_values=True if values hold line ends"):
+        read(Csv(str(tmp_path / "a.csv")))
+    assert len(read(Csv(str(tmp_path / "a.csv"), newlines_in_values=True))) == rows.count(b"\n") - 1
+
+
+def test_a_carriage_return_does_not_hide_a_joined_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'a,b\n1,x\r2,y\n3,"z\nz"\n')
+    with pytest.raises(CorruptSourceError, match="carriage return"):
+        read(Csv(tmp_path, types={"a": "string", "b": "string"}))
+
+
+def test_line_ends_in_values_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'a,b\r\n1,"x\r\ny"\r\n2,z\r\n')
+    got = [row["b"] for row in read(Csv(tmp_path, newlines_in_values=True))]
+    assert got == ["x\r\ny", "z"]
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_quote_that_stays_open_is_told_with_its_element(tmp_path: Path, rows: int) -> None:
+    (tmp_path / "a.csv").write_bytes(b"a,b\n\n" + b'1,"x\ny"\n\n2,z\n' * rows + b'3,"x\n4,z\n')
+    for bound in (10, 1 << 20):
+        with pytest.raises(CorruptSourceError, match="quote") as caught:
+            list(read(Csv(tmp_path, newlines_in_values=True, max_record_bytes=bound, types={"a": "string"})))
+        assert caught.value.element == 2 * rows
+
+
+@pytest.mark.parametrize(
+    ("types", "cell", "told"),
+    [
+        ({}, "1e999", r"1e999 in column 'f' is more than a double holds; say types=\{'f': 'string'\}"),
+        ({"f": "float64"}, "-1e400", "-1e400 in column 'f' is more than a double"),
+        ({"f": "float32"}, '"1e39"', r"1e39 in column 'f' is more than a float holds; say types=\{'f': 'float64'\}"),
+        ({}, "1" * 500, r"1{40}\.\.\. \(500 digits\) in column 'f'"),
+    ],
+)
+def test_a_number_that_its_type_does_not_hold_is_told_with_its_line(
+    tmp_path: Path, types: dict[str, str], cell: str, told: str
+) -> None:
+    (tmp_path / "a.csv").write_text(f"i,f,s\n1,0.5,1e999\n2,inf,x\n3,,x\n4,{cell},x\n5,1.5,x\n")
+    source = Csv(str(tmp_path / "a.csv"), types=types)
+    (split,) = source.splits()
+    got: list[dict[str, Any]] = []
+    with pytest.raises(CorruptSourceError, match=rf"line 5 of .*a\.csv.*{told}") as caught:
+        got.extend(source.read(split))
+    assert caught.value.element == 3 and [row["i"] for row in got] == [1, 2, 3]
+    assert got[1]["f"] == float("inf") and got[2]["f"] != got[2]["f"], "what says so is infinity, or no number"
+
+
+def test_numbers_as_large_as_their_type_holds_and_infinity_in_letters_are_read(tmp_path: Path) -> None:
+    cells = ["1.7976931348623157e308", "-1.7976931348623157e308", "inf", "-inf", "+INF", "Infinity", "nan", "1e-999"]
+    (tmp_path / "a.csv").write_text("f\n" + "\n".join(cells) + "\n")
+    got = [float(row["f"]) for row in read(Csv(str(tmp_path / "a.csv")))]
+    assert np.array_equal(got, [float(cell) for cell in cells], equal_nan=True)
+    (tmp_path / "a.csv").write_text("f\n" + "1e999\n")
+    assert read(Csv(str(tmp_path / "a.csv"), types={"f": "string"})) == [{"f": "1e999"}], "text stays text"
+
+
+@pytest.mark.parametrize("delimiter", ['"', "\n", "\0", "é", "", ",,"])
+def test_delimiters_that_cannot_be(tmp_path: Path, delimiter: str) -> None:
+    with pytest.raises(PlanError, match="delimiter must be one ASCII character"):
+        Csv(tmp_path, delimiter=delimiter)
+
+
+def test_checksums_of_parquet_pages_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"x": list(range(10_000))})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    data[5000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptSourceError, match=r"element 0 of .*CRC"):
+        read(Parquet(path))
+
+
+def test_equally_named_parquet_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array([n]) for n in range(3)], ["x", "y", "x"]), path)
+    with pytest.raises(ColumnError, match="has 'x' twice"):
+        read(Parquet(path))
+    assert read(Parquet(path, "y")) == [{"y": 1}]
+
+
+def test_parquet_text_that_is_no_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": pa.array([b"ok", b"\xff"]).view(pa.string())}), path)
+    with pytest.raises(CorruptSourceError, match=r"element 0 of .*utf-8"):
+        read(Parquet(path))
+
+
+# --- folders ---------------------------------------------------------------------------------------------------
+
+
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    for pattern in (tmp_path, tmp_path / "*", tmp_path / "pipe.jpg"):
+        with pytest.raises(SourceError, match=r"pipe.jpg is a named pipe"):
+            read(TextLines(pattern))
+    with pytest.raises(SourceError, match="named pipe"):
+        list(ImageFolder(tmp_path.parent).splits())
+    with pytest.raises(SourceError, match="/dev/zero is a device"):
+        read(TextLines("/dev/zero"))
+
+
+def test_a_file_that_becomes_a_pipe_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a\n")
+    for source in (TextLines(path), TextLines(f"{tmp_path}/*")):
+        splits = list(source.splits())
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(SourceError, match=r"a.txt is a named pipe"):
+            list(source.read(splits[0]))
+        with pytest.raises(SourceError, match=r"a.txt is a named pipe"):
+            storage.read_range(str(path), 0, 1)
+        path.unlink()
+        path.write_text("a\n")
+
+
+def test_no_columns_at_all_are_refused(tmp_path: Path) -> None:
+    for source in (Csv, Parquet):
+        with pytest.raises(PlanError, match="names no column"):
+            source(tmp_path, columns=[])
+    path = tmp_path / "a.csv"
+    path.write_text("ab,c\n1,2\n")
+    assert read(Csv(path, columns="ab")) == [{"ab": 1}]
+
+
+def test_links_that_double_with_every_step_end(tmp_path: Path) -> None:
+    for step in range(12):
+        (tmp_path / f"{step:02}").mkdir()
+        for name in ("x", "y"):
+            (tmp_path / f"{step:02}" / name).symlink_to(tmp_path / f"{(step + 1) % 12:02}")
+    for pattern in (tmp_path, f"{tmp_path}/**/*.txt"):
+        with pytest.raises(SourceError, match=r"Links lead to the folder .* more than 1000 ways"):
+            list(storage.list_files(str(pattern)))
+
+
+def test_deep_folders_are_read(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("a", dir_fd=folder)
+        inner = os.open("a", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(os.open("x.txt", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+    os.close(folder)
+    found = [list(storage.list_files(str(pattern))) for pattern in (tmp_path, f"{tmp_path}/**/x.txt")]
+    subprocess.run(["rm", "-r", tmp_path / "a"], check=True)  # pytest cannot
+    assert [len(files) for files in found] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("a*" * 30 + "b", "a" * 250),
+        ("/".join(["**", "a"] * 20) + "/b", "/".join("a" * 200)),
+        ("?*" * 100 + "b", "a" * 250),
+        ("/".join(["**", "*a*"] * 20) + "/b", "/".join(["aaa"] * 200)),
+        ("**/" * 300 + "x", "/".join("a" * 200)),
+    ],
+)
+def test_globs_do_not_try_all_ways(pattern: str, path: str) -> None:
+    assert not compile_glob(pattern).match(path)
+
+
+def test_globs_that_are_none(tmp_path: Path) -> None:
+    for pattern in ("[z-a]", "*" * 5000):
+        with pytest.raises(PlanError):
+            list(storage.list_files(f"{tmp_path}/{pattern}"))
+
+
+def test_an_existing_name_wins_over_its_meaning_as_a_pattern(tmp_path: Path) -> None:
+    for name in ("a[1].txt", "a1.txt", "d[1]/x.txt", "b*.txt", "bb.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert [row["text"] for row in read(TextLines(tmp_path / "a[1].txt"))] == ["a[1].txt"]
+    assert [row["text"] for row in read(TextLines(tmp_path / "d[1]"))] == ["d[1]/x.txt"]
+    assert [row["text"] for row in read(TextLines(tmp_path / "b*.txt"))] == ["b*.txt"]
+    (tmp_path / "a[1].txt").unlink()
+    assert [row["text"] for row in read(TextLines(tmp_path / "a[1].txt"))] == ["a1.txt"]
+
+
+@pytest.mark.parametrize("paths", [None, 7, [None], "a\0b", [], ""])
+def test_paths_that_are_none(paths: Any) -> None:
+    with pytest.raises(PlanError):
+        TextLines(paths)
+
+
+# --- how much is lost ------------------------------------------------------------------------------------------
+
+
+def left_out(source: Source) -> tuple[int, int, str]:
+    """Return how many elements came, how many were told as left out, and what was told last."""
+    produced = run_engine(PecanPipeline(source).batch(64), on_error="skip")
+    bad = [one for batch in produced for one in batch.bad]
+    return sum(batch.rows for batch in produced), sum(one.elements_left_out for one in bad), bad[-1].error
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_what_lies_behind_a_break_is_counted_by_bytes(tmp_path: Path, ending: str) -> None:
+    lines = [json.dumps({"n": n, "pad": "x" * 30}) for n in range(1000)]
+    lines[400] = "{" + lines[400]
+    data = "\n".join(lines).encode()
+    (tmp_path / f"a.jsonl{ending}").write_bytes(gzip.compress(data) if ending else data)
+    came, lost, error = left_out(JsonLines(tmp_path))
+    assert came == 400 and abs(lost - 600) < 20
+    assert f"About {lost} elements are left out, estimated by the 400 before, 40% of its bytes." in error
+
+
+def test_what_lies_behind_a_break_in_an_archive_is_counted(tmp_path: Path) -> None:
+    data = bytearray(tar_of({f"{n:03}.a": b"x" * 600 for n in range(100)}))
+    at = data.index(b"060.a")
+    data[at : at + 512] = bytes(512)
+    for name, packed in (("a.tar", bytes(data)), ("b.tar.gz", gzip.compress(data))):
+        (tmp_path / name).write_bytes(packed)
+        came, lost, _ = left_out(WebDataset(tmp_path / name))
+        assert came in (59, 60) and abs(came + lost - 100) <= 8
+
+
+@pytest.mark.parametrize(
+    ("ending", "least", "most", "by"),
+    [("", 295, 305, "bytes, by those of other splits"), (".gz", 200, 200, "the mean length of other splits")],
+)
+def test_a_split_that_breaks_at_once_counts_as_the_others(
+    tmp_path: Path, ending: str, least: int, most: int, by: str
+) -> None:
+    for name in "abc":
+        data = b"".join(framed(b"%d" % n) for n in range(200 if name < "c" else 300))
+        data = data if name < "c" else b"\0" + data[1:]
+        (tmp_path / f"{name}{ending}").write_bytes(gzip.compress(data) if ending else data)
+    came, lost, error = left_out(TFRecords(tmp_path))
+    assert came == 400 and least <= lost <= most and by in error
+
+
+def test_where_nothing_is_known_one_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\0" + framed(b"x")[1:])
+    came, lost, error = left_out(TFRecords(tmp_path))
+    assert (came, lost) == (0, 1)
+    assert error.endswith(" At least 1 left out: nothing tells how many elements the rest of the split holds.")
+
+
+def test_a_broken_file_among_many_uses_up_the_error_budget(tmp_path: Path) -> None:
+    for file in range(11):
+        data = b"".join(framed(b"%d" % n) for n in range(5000))
+        (tmp_path / f"{file:02}").write_bytes(data if file < 10 else b"\0" + data[1:])
+    pipe = PecanPipeline(TFRecords(tmp_path), name="torn").batch(100)
+    with pytest.raises(
+        ErrorBudgetError, match=r"About 5\d{3} elements are left out, estimated by its \d+ bytes"
+    ) as over:
+        list(pipe.iter_batches(on_error="skip", debug=True))
+    assert 4900 <= over.value.fields["bad"] <= 5100

@@ -1,0 +1,293 @@
+"""Batches lent to many readers: one copy, read-only, free when the last one lets go, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from pecan_ray.engines.layout import ColumnPlace, Layout
+from pecan_ray.transport.message_pipe import MessageReader
+from pecan_ray.transport.messages import BatchReader, Message
+from pecan_ray.transport.ring import RingSlots
+from pecan_ray.transport.share_channel import ShareChannel
+from pecan_ray.transport.shared_slots import MOST_TOLD_BYTES, Loan, SlotBorrower, SlotLender
+from tests.ray.waiting import until
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def ring() -> Iterator[RingSlots]:
+    """A worker's slots."""
+    slots = RingSlots(1 << 20)
+    yield slots
+    slots.close()
+
+
+@pytest.fixture
+def lender() -> Iterator[SlotLender]:
+    found = SlotLender(1 << 20)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def channel() -> Iterator[ShareChannel]:
+    found = ShareChannel()
+    yield found
+    found.close()
+
+
+def borrower_of(channel: ShareChannel) -> SlotBorrower:
+    return SlotBorrower(os.getpid(), channel.address.releases)
+
+
+def written(ring: RingSlots, value: int, size: int = 5000) -> Message:
+    """A batch in a worker's slot."""
+    slot = ring.acquire(size)
+    np.frombuffer(slot.buffer, np.uint8)[:size] = value
+    return Message({"x": ColumnPlace(0, np.dtype(np.uint8), (size,))}, {}, size, 3, slot.address())
+
+
+def used_slot(ring: RingSlots) -> int:
+    """Fill a free slot with zeros and keep it; return its number.
+
+    A ring hands out the slot that became free last.  A caller that gave its slot back would be given the same one
+    again, and would never meet another slot that became free meanwhile.
+    """
+    slot = ring.acquire(5000)
+    np.frombuffer(slot.buffer, np.uint8)[:] = 0
+    ring.taken(slot.number)
+    return slot.number
+
+
+def loan_of(message: Message, reader: BatchReader, lender: SlotLender) -> Loan:
+    """What a group makes of a message that has come to it."""
+    columns = reader.open(message)
+    assert columns is not None
+    reader.taken(message)
+    return lender.lend(message, columns, "w")
+
+
+def test_a_batch_in_a_workers_slot_is_lent_where_it_lies(ring: RingSlots, lender: SlotLender) -> None:
+    reader, channels = BatchReader(), [ShareChannel(), ShareChannel()]
+    loan = loan_of(written(ring, 7), reader, lender)
+    both = [borrower_of(one).open(loan.batch)["x"] for one in channels]
+    assert [int(x.sum()) for x in both] == [7 * 5000] * 2
+    reader.open(written(ring, 0))  # of another slot
+    loan.columns["x"][0] = 9
+    assert [int(x[0]) for x in both] == [9, 9], "all see one memory"
+    assert loan.batch.address is not None and loan.nbytes == loan.batch.address.size
+    for one in channels:
+        one.close()
+
+
+def test_who_writes_into_a_lent_batch_gets_an_error(ring: RingSlots, lender: SlotLender, channel: ShareChannel) -> None:
+    x = borrower_of(channel).open(loan_of(written(ring, 7), BatchReader(), lender).batch)["x"]
+    with pytest.raises(ValueError, match="read-only"):
+        x[0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        x.flags.writeable = True
+
+
+def test_a_slot_is_free_when_the_group_and_all_readers_have_let_go(
+    ring: RingSlots, lender: SlotLender, channel: ShareChannel
+) -> None:
+    reader = BatchReader()
+    message = written(ring, 7)
+    loan = loan_of(message, reader, lender)
+    x = borrower_of(channel).open(loan.batch)["x"]
+    number, part = loan.batch.number, x[10:20]
+    del x
+    gc.collect()
+    assert channel.released() == [], "a view of a view holds it"
+    del part
+    until(lambda: channel.released() == [number], "the reader has not said that it let go")
+    assert message.address is not None
+    own = message.address.slot
+
+    assert used_slot(ring) != own, "the group holds it"
+    del loan
+    until(lambda: used_slot(ring) == own, "the slot is not free")
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["by value", "in a layout"])
+@pytest.mark.parametrize("size", [10, MOST_TOLD_BYTES + 1])
+def test_a_few_other_columns_are_told_with_a_slot_of_a_worker_and_many_bytes_are_copied(
+    ring: RingSlots, lender: SlotLender, channel: ShareChannel, size: int, known: bool
+) -> None:
+    message, text = written(ring, 7), np.array([b"a" * size, None], object)
+    places = {"text": None, **message.columns}
+    outside = {"text": text}
+    columns = outside if known else {**outside, **message.columns}
+    message = replace(message, columns=columns, layout=Layout(places, 5000) if known else None)
+    loan = loan_of(message, BatchReader(), lender)
+    assert loan.batch.address is not None and message.address is not None
+    lies_there = loan.batch.address.token == message.address.token
+    assert lies_there == (size == 10)
+    found = borrower_of(channel).open(loan.batch)
+    assert list(found) == ["text", "x"] and found["x"].sum() == 7 * 5000
+    np.testing.assert_array_equal(found["text"], text)
+
+
+def test_other_columns_are_copied_into_a_slot_of_the_lenders(lender: SlotLender, channel: ShareChannel) -> None:
+    columns: dict[str, Any] = {
+        "text": np.array([b"a", "bc", None], object),
+        "x": np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2],
+        "one": 5,
+        "none": np.empty((0, 3), np.int64),
+        "when": np.array(["2024-01-01"], "M8[D]"),
+    }
+    loan = lender.lend(Message(columns, {}, 3, 1), columns, "w")
+    found = borrower_of(channel).open(loan.batch)
+    assert list(found) == list(columns)
+    for name, column in columns.items():
+        np.testing.assert_array_equal(found[name], column)
+    with pytest.raises(ValueError, match="read-only"):
+        found["x"][0] = 1
+
+
+def test_a_copied_batch_goes_with_its_loan_and_many_small_ones_do_not_block(lender: SlotLender) -> None:
+    loans = [lender.lend(Message({}, {}, 1, 0), {"i": np.array([i])}, "w") for i in range(3000)]
+    slots = {loan.batch.address.slot for loan in loans if loan.batch.address}
+    assert len(slots) == 3000
+    del loans
+    again = lender.lend(Message({}, {}, 1, 0), {"i": np.array([1])}, "w")
+    assert again.batch.address is not None and again.batch.address.slot in slots
+
+
+def test_a_batch_that_was_moved_to_disk_is_mapped_like_others_and_its_slot_is_free(
+    ring: RingSlots, channel: ShareChannel, tmp_path: Path
+) -> None:
+    lender, reader = SlotLender(1 << 20, 1 << 20, tmp_path), BatchReader()
+    text = np.array([b"few", None], object)
+    copied = {"x": np.arange(12.0), "text": np.array(["many" * 9000, None], object)}
+    message = written(ring, 7)
+    message = replace(message, columns={"text": text, **message.columns})
+    loans = [loan_of(message, reader, lender), lender.lend(Message(copied, {}, 12, 1), copied, "w")]
+    moved = [lender.to_disk(loan) for loan in loans]
+    assert list(tmp_path.iterdir()) == [], "no name is left behind"
+    assert len({loan.batch.number for loan in (*loans, *moved)}) == 4
+    del loans
+    own = message.address.slot if message.address is not None else -1
+    until(lambda: used_slot(ring) == own, "the slot is not free")
+    first, second = (borrower_of(channel).open(loan.batch) for loan in moved)
+    assert int(first["x"].sum()) == int(moved[0].columns["x"].sum()) == 7 * 5000
+    np.testing.assert_array_equal(first["text"], text)
+    for name, column in copied.items():
+        np.testing.assert_array_equal(second[name], column)
+        np.testing.assert_array_equal(moved[1].columns[name], column)
+    address = moved[0].batch.address
+    assert address is not None and str(tmp_path) in os.readlink(f"/proc/self/fd/{address.file.fd}")
+    lender.close()
+
+
+def test_a_disk_without_room_is_an_error_and_kills_nobody(ring: RingSlots, tmp_path: Path) -> None:
+    """A map of a file that the disk has no room for kills who writes into it."""
+    lender = SlotLender(1 << 20, 1 << 20, tmp_path)
+    loan = loan_of(written(ring, 7), BatchReader(), lender)
+    kept = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, kept[1]))
+        with pytest.raises(OSError, match="File too large"):
+            lender.to_disk(loan)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, kept)
+        signal.signal(signal.SIGXFSZ, handler)  # which Python ignores from its start on: other tests count on it
+    assert int(lender.to_disk(loan).columns["x"].sum()) == 7 * 5000
+    lender.close()
+
+
+WORKER = """
+import os, sys, numpy as np, cloudpickle
+from pecan_ray.transport.messages import Message
+from pecan_ray.transport.ring import RingSlots
+from pecan_ray.engines.layout import ColumnPlace
+slots = RingSlots(1 << 20)
+slot = slots.acquire(5000)
+np.frombuffer(slot.buffer, np.uint8)[:] = 3
+message = Message({"x": ColumnPlace(0, np.dtype(np.uint8), (5000,))}, {}, 1, 0, slot.address())
+sys.stdout.buffer.write(cloudpickle.dumps(message)); sys.stdout.flush(); os.close(1); sys.stdin.read()
+"""
+
+
+def test_what_a_worker_has_written_outlives_it_and_is_forgotten_then(lender: SlotLender, channel: ShareChannel) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", WORKER], stdin=-1, stdout=-1, env=environment) as worker:
+        assert worker.stdout is not None
+        message = cloudpickle.loads(worker.stdout.read())
+        loan = loan_of(message, BatchReader(), lender)
+        assert lender.forget_ended() == ()
+        worker.send_signal(signal.SIGKILL)
+    borrower = borrower_of(channel)
+    assert int(borrower.open(loan.batch)["x"].sum()) == 3 * 5000, "a reader that comes later can still map it"
+    tokens = lender.forget_ended()
+    assert loan.batch.address is not None and tokens == (loan.batch.address.token,)
+    borrower.forget(tokens)
+    assert int(borrower.open(loan.batch)["x"].sum()) == 3 * 5000, "as long as it is lent"
+    late = loan_of_dead(message, lender)
+    assert late.batch.address is not None and late.batch.address.token != message.address.token, "it was copied"
+
+
+def loan_of_dead(message: Message, lender: SlotLender) -> Loan:
+    return lender.lend(message, {"x": np.full(5000, 3, np.uint8)}, "w")
+
+
+READER = """
+import os, sys, pickle
+from pecan_ray.transport.message_pipe import MessageReader
+from pecan_ray.transport.shared_slots import SlotBorrower
+address = pickle.loads(bytes.fromhex(sys.argv[1]))
+reader = MessageReader(address.pipe)
+borrower = SlotBorrower(address.pipe.pid, address.releases)
+reader.grant(2)
+held = [borrower.open(pickle.loads(data)) for _, data in zip(range(2), reader)]
+print(int(held[0]["x"].sum()), int(held[1]["x"].sum()), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_reader_that_is_killed_is_noticed(ring: RingSlots, lender: SlotLender, channel: ShareChannel) -> None:
+    reader, environment = BatchReader(), {**os.environ, "PYTHONPATH": str(ROOT)}
+    loans = [loan_of(written(ring, value), reader, lender) for value in (1, 2)]
+    told = pickle.dumps(channel.address).hex()
+    with subprocess.Popen([sys.executable, "-c", READER, told], stdin=-1, stdout=-1, env=environment) as process:
+        until(lambda: channel.opened or channel.credits() == 2, "it grants nothing")
+        assert channel.opened and channel.credits() == 0
+        for loan in loans:
+            assert channel.put(pickle.dumps(loan.batch))
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"5000 10000\n"
+        assert channel.credits() == 0 and channel.released() == []
+        process.send_signal(signal.SIGKILL)
+    assert channel.credits() is None and channel.released() is None
+    assert channel.put(b"nobody reads this"), "and nothing blocks"
+
+
+def test_a_message_larger_than_the_pipe_is_written_when_there_is_room(channel: ShareChannel) -> None:
+    reader = MessageReader(channel.address.pipe)
+    large = os.urandom(200_000)
+    assert not channel.put(large)
+    found: list[bytes] = []
+    thread = Thread(target=lambda: found.extend(reader))
+    thread.start()
+    until(channel.flush, "the reader reads nothing")
+    channel.end()
+    thread.join()
+    assert found == [large] and reader.ended
+    reader.close()
