@@ -39,7 +39,7 @@ def is_quick(path: Path) -> bool:
 
 @cache
 def needs(path: Path) -> frozenset[str]:
-    """Return what a file of tests needs that takes long, itself or by what it imports of tests, benchmarks and examples."""
+    """Return what a file of tests needs that takes long, itself or by the files of `OURS` that it imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
