@@ -26,10 +26,8 @@ from pecan_ray.reorder.policy import Pair
 
 FIRST_LOOK = 16
 """Elements that show whether an order is worth being measured."""
-MOST_ELEMENTS = 64
-"""Elements on which an order is verified before it is adopted,"""
 VERIFYING_SHARE = 0.5
-"""as far as that takes no more than this share of the time that is left."""
+"""An order is verified on all elements of the sample, as far as that takes no more than this share of the time left."""
 AFRESH = 4
 """Elements that an order is given before the user's has run on them: what one of them leaves in a variable for another
 one is not there yet."""
@@ -91,11 +89,11 @@ class Trial:
         return refused
 
     def verify(self, order: OpOrder) -> tuple[str, Pair | None, int]:
-        """Run an order, and its exchanges one by one, on more elements.
+        """Run an order, and its exchanges one by one, on the other elements of the sample.
 
         Return why it is refused, or "", the exchange that is to blame, if one is, and how many elements it has run.
         """
-        held = min(len(self._sampled.held), MOST_ELEMENTS)
+        held = len(self._sampled.held)
         until = self._sampled.clock() + VERIFYING_SHARE * self._sampled.left_s()
         refused, ran = self._refused_on(order, range(FIRST_LOOK, held), until)
         pair = None

@@ -19,6 +19,7 @@ from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import Sampled, sample_stretch
 from pecan_ray.autoorder.thumbnail import thumbnail
+from pecan_ray.autoorder.trial import Trial
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import stretches
 from tests.unit.autoorder.sampled_orders import half, images, tone
@@ -175,6 +176,31 @@ def test_what_changes_few_elements_shows_too_little() -> None:
         return {**element, "image": gamma(element["image"]) if element["number"] == 0 else element["image"]}
 
     assert "only 1 of" in judged(images().map(seldom).map(half, on="image"))
+
+
+MANY = 96
+LAST = 95
+"""An element that the sample has far behind."""
+
+
+def test_an_order_is_verified_on_every_element_of_the_sample() -> None:
+    def marked(element: Element) -> Element:
+        image = gamma(element["image"])
+        if element["number"] == LAST:
+            image[8:14, 8:40] = 0
+        return {**element, "image": image}
+
+    noise = np.random.default_rng(0).integers(0, 255, (MANY, 64, 64, 3), np.uint8)
+    smooth_ones = [cv2.GaussianBlur(one, (15, 15), 5).astype(np.float32) for one in noise]
+    spread = [np.rint(255 * (one - one.min()) / np.ptp(one)).astype(np.uint8) for one in smooth_ones]
+    items = [{"image": image, "number": n} for n, image in enumerate(spread)]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items)).map(marked).map(half, on="image")
+    (stretch,) = stretches(pipe.plan)
+    found = sample_stretch(stretch, "python", 0, SampleLimits(MANY))
+    trial = Trial(found, None, "python", "safe")
+    assert trial.exchanges.may(("marked", "half")), trial.exchanges.refusals()
+    refused, _, ran = trial.verify(("half", "marked"))
+    assert refused, f"{ran} elements were looked at"
 
 
 def test_operators_are_known_by_what_they_do_with_values_at_other_places() -> None:
