@@ -12,6 +12,8 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.engines.inprocess import run_inprocess
+from tests.long_form import some_later
+from tests.ray.test_journal import kill
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -95,6 +97,21 @@ def test_a_new_iterator_is_a_new_pass_and_the_rest_of_the_one_before_is_not_made
     loader.load_state_dict(state)
     assert ids(loader) == list(range(30, rows)), "a state goes on in the middle of the pass that was left"
     loader.close()
+
+
+@pytest.mark.parametrize("remote", some_later([0, 1], 1))
+@pytest.mark.parametrize("engine", some_later(["python", "tensorflow"], "tensorflow"))
+def test_passes_that_are_left_stay_over_where_the_controller_is_killed_in_one(engine: Any, remote: int) -> None:
+    source = pecan.sources.Arrays(i=np.arange(ROWS))
+    pipe, job = pecan.PecanPipeline(source, name="looks", engine=engine).shuffle(20).batch(8), f"looks-{engine}"
+    loader = pipe.to_torch(workers=pecan.Workers(local=1 - remote, remote=remote), job=job)
+    for look in range(3):
+        for number, _ in enumerate(loader):
+            if number == 1 and look == 1:
+                kill(job)
+            if number == 3:
+                break
+    assert [sorted(ids(loader)) for _ in range(2)] == [ALL, ALL]
 
 
 def test_ranks_leave_an_epoch_together_or_one_later_than_the_other() -> None:

@@ -19,15 +19,24 @@ ONE_BY_ONE: dict[str, Any] = {"prefetch_bytes": 1}
 
 
 def living_worker(placement: str, but: list[str]) -> str:
-    """Wait for a worker besides some; return its name."""
+    """Wait for a worker that answers, besides some; return its name.  Ray lists killed ones for a moment longer."""
     found: list[str] = []
 
     def look() -> bool:
         found[:] = [name for name in living_actors() if f":{placement}-" in name and name not in but]
-        return bool(found)
+        return bool(found) and answers(found[0])
 
     until(look, f"no {placement} worker")
     return found[0]
+
+
+def answers(name: str) -> bool:
+    """Tell whether a worker's process runs."""
+    try:
+        process_of(name)
+    except (ValueError, ray.exceptions.RayActorError):
+        return False
+    return True
 
 
 def process_of(name: str) -> int:
