@@ -31,7 +31,7 @@ FIRST_PROGRAM = re.compile(r"```python run\n(.*?)```", re.DOTALL)
 
 def runnable() -> list[Path]:
     """Return the files of tests of which this environment has all that they import at their tops."""
-    return [path for path in sorted(FOLDER.glob("test_*.py")) if not missing(path)]
+    return [path for path in sorted(FOLDER.rglob("test_*.py")) if not missing(path)]
 
 
 @functools.cache
