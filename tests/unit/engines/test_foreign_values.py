@@ -60,6 +60,7 @@ def making(make: Callable[[int], Any]) -> pecan.PecanPipeline:
 def test_images_and_tensors_are_batched_as_arrays(
     make: Callable[[int], Any], dtype: Any, shape: tuple[int, ...], between: bool
 ) -> None:
+    make(0)  # skips where the library is not there
     pipe = making(make).batch(ROWS)
     pipe = pipe.map(lambda batch: batch) if between else pipe
     (batch,) = run_engine(pipe, order="strict")
@@ -103,6 +104,8 @@ def test_texts_of_tensorflow_stay_objects() -> None:
 
 
 def test_a_tensor_among_arrays_must_agree_with_them() -> None:
+    pytest.importorskip("torch")
+
     def make(row: int) -> Any:
         return tensor(row) if row == 2 else np.zeros((2, 3), np.float32)
 
