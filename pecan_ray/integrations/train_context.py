@@ -31,12 +31,12 @@ def train_place() -> TrainPlace | None:
         return None
     try:
         context = train.get_context()
-        rank, world_size = context.get_world_rank(), context.get_world_size()
+        rank, world_size, run = context.get_world_rank(), context.get_world_size(), context.get_experiment_name()
     except (RuntimeError, DeprecationWarning):  # it is no training worker; Ray raises the latter in trials of Ray Tune
         return None
-    if rank is None or world_size is None:  # as the first version of Ray Train says it
+    if rank is None or world_size is None or run is None:  # as older versions of Ray Train say that it is none
         return None
-    return TrainPlace(rank, world_size, str(context.get_experiment_name()))
+    return TrainPlace(rank, world_size, str(run))
 
 
 def found_place() -> TrainPlace | Launch | None:
