@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -20,11 +20,11 @@ class FlakyProxy:
 
     A fault is an HTTP status to answer with, "reset" to drop the connection at once, "short" to forward only half of
     the body, "part" to send half of it as if that was the whole object, "damaged" to change a byte of it, "whole" to
-    send the whole object where a range is asked for, or "hang" to say nothing until `stop_hanging` is set.
+    send the whole object where a range is asked for, "hang" to say nothing until `stop_hanging` is set, or None.
     """
 
     upstream: str
-    faults: deque[int | str] = field(default_factory=deque)
+    faults: deque[int | str | None] = field(default_factory=deque)
     requests: list[str] = field(default_factory=list)
     """Method and target of every request, in their order,"""
     times: list[float] = field(default_factory=list)
@@ -100,16 +100,25 @@ def _handler(proxy: FlakyProxy) -> type[BaseHTTPRequestHandler]:
 
 
 @contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler], host: str = "127.0.0.1") -> Iterator[str]:
+    """Run a web server that answers as a handler does; give its address."""
+    with ThreadingHTTPServer((host, 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield f"{host}:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
 def flaky_proxy(upstream: str, host: str = "127.0.0.1") -> Iterator[FlakyProxy]:
     """Run a proxy in front of a server on this machine, at one of its addresses."""
     proxy = FlakyProxy(upstream)
-    with ThreadingHTTPServer((host, 0), _handler(proxy)) as server:
-        proxy.url = f"http://{host}:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
+    with serving(_handler(proxy), host) as address:
+        proxy.url = f"http://{address}"
         try:
             yield proxy
         finally:
             proxy.stop_hanging.set()
-            server.shutdown()
-            thread.join()

@@ -8,7 +8,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -17,6 +19,23 @@ from tests.flaky_http import FlakyProxy, flaky_proxy
 
 PAGE = 10
 SECRET = "not-to-be-told"
+
+
+class Bucket(NamedTuple):
+    """An empty bucket named ``data``."""
+
+    url: str
+    proxy: FlakyProxy
+    """What the code under test reaches it by."""
+
+    def put(self, objects: dict[str, bytes]) -> None:
+        """Write objects by key, without the proxy and without the code under test."""
+        if self.url.startswith("s3:"):
+            put_objects(self.proxy.upstream, objects)
+            return
+        for key, body in objects.items():
+            place = f"upload/storage/v1/b/data/o?uploadType=media&name={quote(key, safe='')}"
+            urlopen(Request(f"http://{self.proxy.upstream}/{place}", body, method="POST")).close()
 
 
 @contextmanager
@@ -55,17 +74,22 @@ def reaching_s3(endpoint: str) -> Iterator[FlakyProxy]:
         storage.reset_clients()
 
 
-@contextmanager
-def s3_bucket(endpoint: str, name: str = "data") -> Iterator[str]:
-    """Make a bucket, written to without the proxy; give its URL, and remove it."""
-    boto3 = importlib.import_module("boto3")
-    bucket = boto3.resource(
+@cache
+def s3_writer(endpoint: str) -> Any:
+    """Return what writes to an S3 without the proxy."""
+    return importlib.import_module("boto3").resource(
         "s3",
         endpoint_url=f"http://{endpoint}",
         region_name="us-east-1",
         aws_access_key_id="test",
         aws_secret_access_key=SECRET,
-    ).Bucket(name)
+    )
+
+
+@contextmanager
+def s3_bucket(endpoint: str, name: str = "data") -> Iterator[str]:
+    """Make a bucket, written to without the proxy; give its URL, and remove it."""
+    bucket = s3_writer(endpoint).Bucket(name)
     bucket.create()
     yield f"s3://{name}"
     while list(bucket.objects.all()):  # a page of the listing holds only some of them
@@ -75,15 +99,8 @@ def s3_bucket(endpoint: str, name: str = "data") -> Iterator[str]:
 
 def put_objects(endpoint: str, objects: dict[str, bytes], bucket: str = "data") -> None:
     """Write objects into a bucket without the proxy, by key."""
-    client = importlib.import_module("boto3").client(
-        "s3",
-        endpoint_url=f"http://{endpoint}",
-        region_name="us-east-1",
-        aws_access_key_id="test",
-        aws_secret_access_key=SECRET,
-    )
     for key, body in objects.items():
-        client.put_object(Bucket=bucket, Key=key, Body=body)
+        s3_writer(endpoint).Bucket(bucket).put_object(Key=key, Body=body)
 
 
 @contextmanager
@@ -109,3 +126,15 @@ def reaching_gcs(endpoint: str) -> Iterator[FlakyProxy]:
         storage.reset_clients()
         yield proxy
         storage.reset_clients()
+
+
+@contextmanager
+def empty_bucket(kind: str, endpoint: str) -> Iterator[Bucket]:
+    """Let this process reach a bucket of S3 ("s3") or of Google Cloud Storage ("gcs"), and empty it at the end."""
+    if kind == "s3":
+        with reaching_s3(endpoint) as proxy, s3_bucket(endpoint) as url:
+            yield Bucket(url, proxy)
+    else:
+        with reaching_gcs(endpoint) as proxy:
+            yield Bucket("gs://data", proxy)
+            urlopen(f"http://{endpoint}/wipe?keep-buckets=1").close()

@@ -12,8 +12,8 @@ import pytest
 import ray
 
 from pecan_ray.autoorder import job_order
-from tests.flaky_http import FlakyProxy
-from tests.object_stores import reaching_gcs, reaching_s3, s3_bucket, serving_gcs, serving_s3
+from pecan_ray.storage import retry
+from tests.object_stores import Bucket, empty_bucket, serving_gcs, serving_s3
 from tests.tiers import FRAMEWORKS
 
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # a mesh, for those who import JAX
@@ -69,12 +69,8 @@ def gcs_endpoint() -> Iterator[str]:
 
 
 @pytest.fixture(params=["s3", "gcs"])
-def bucket(request: pytest.FixtureRequest) -> Iterator[tuple[str, FlakyProxy]]:
-    """A bucket of either, by its URL, and the proxy that is between."""
-    endpoint = request.getfixturevalue(f"{request.param}_endpoint")
-    if request.param == "s3":
-        with reaching_s3(endpoint) as proxy, s3_bucket(endpoint) as url:
-            yield url, proxy
-    else:
-        with reaching_gcs(endpoint) as proxy:
-            yield "gs://data", proxy
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """An empty bucket of either; what fails is asked for again at once."""
+    monkeypatch.setattr(retry.Backoff, "pause_s", lambda self, failures, chance: 0.01)
+    with empty_bucket(request.param, request.getfixturevalue(f"{request.param}_endpoint")) as found:
+        yield found

@@ -15,19 +15,20 @@ from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Split
 from pecan_ray.runtime.worker_questions import LEAST_LOOK
 from pecan_ray.sampling.randomness import SplitOrder
-from pecan_ray.storage import BlockCache, block_cache, company, digest, single_flight
+from pecan_ray.storage import BlockCache, company, single_flight
 from pecan_ray.storage.company import PRESENT_S, RENEW_S, Company, dataset_of
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.single_flight import alone
+from tests.unit.storage.conftest import SMALL
 
-BLOCK, OBJECTS, JOBS, EPOCHS = 1024, 200, 4, 3
+BLOCK = SMALL
+OBJECTS, JOBS, EPOCHS = 200, 4, 3
 ROOM = OBJECTS * BLOCK // 5
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_cache, "BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr(digest, "BLOCK_BYTES", BLOCK)
+@pytest.fixture(autouse=True)
+def look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a job see at each read who else reads."""
     monkeypatch.setattr(company, "LOOK_S", -1.0)
 
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,31 +16,19 @@ from pecan_ray.errors import CorruptSourceError, SourceNotFoundError
 from pecan_ray.options import MIB
 from pecan_ray.storage import ObjectDigest
 from pecan_ray.storage.digest import BLOCK_HASH_BYTES, block_hash
-from tests.flaky_http import FlakyProxy
-from tests.object_stores import reaching_s3, s3_bucket, serving_s3
+from tests.object_stores import Bucket
 
 OBJECTS = {"a": b"", "b/one": os.urandom(10), "b/two": os.urandom(2 * MIB), "c ü": os.urandom(MIB + 1)}
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with serving_s3() as address:
-        yield address
+on_s3 = pytest.mark.parametrize("bucket", ["s3"], indirect=True)
 
 
 @pytest.fixture
-def proxy(endpoint: str) -> Iterator[FlakyProxy]:
-    with reaching_s3(endpoint) as running:
-        yield running
-
-
-@pytest.fixture
-def data(endpoint: str, proxy: FlakyProxy) -> Iterator[str]:
+def data(bucket: Bucket) -> str:
     """A prefix with some objects."""
-    with s3_bucket(endpoint) as url:
-        for name, body in OBJECTS.items():
-            storage.write_file(f"{url}/set/{name}", body)
-        yield f"{url}/set"
+    bucket.put({f"set/{name}": body for name, body in OBJECTS.items()})
+    return f"{bucket.url}/set"
 
 
 def made_of(data: str, where: str) -> dict[str, ObjectDigest]:
@@ -49,6 +36,7 @@ def made_of(data: str, where: str) -> dict[str, ObjectDigest]:
     return dict(storage.read_digest(where))
 
 
+@on_s3
 @pytest.mark.parametrize("in_bucket", [True, False])
 def test_a_digest_tells_the_bytes_of_every_object(data: str, tmp_path: Path, in_bucket: bool) -> None:
     found = made_of(data, f"{data}-digest" if in_bucket else str(tmp_path / "digest"))
@@ -63,6 +51,7 @@ def test_a_digest_tells_the_bytes_of_every_object(data: str, tmp_path: Path, in_
         assert all(len(block) == BLOCK_HASH_BYTES for block in blocks)
 
 
+@on_s3
 def test_the_command_makes_one_and_finds_what_has_changed(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +80,7 @@ def test_the_command_says_what_it_must_be_given(arguments: list[str], capsys: py
     assert "give data and --output FILE, or --check FILE" in capsys.readouterr().err
 
 
+@on_s3
 def test_what_is_not_there_is_said(data: str, tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError):
         storage.make_digest(f"{data}/nothing-*")

@@ -16,22 +16,15 @@ from pecan_ray import storage
 from pecan_ray.cli import main
 from pecan_ray.errors import CorruptSourceError, SourceReplacedError
 from pecan_ray.options import MIB, Cache
-from pecan_ray.storage import BlockCache, ObjectDigest, block_cache, digest
+from pecan_ray.storage import BlockCache, ObjectDigest, digest
 from pecan_ray.storage.ranges import FileRange
-from tests.flaky_http import FlakyProxy
+from tests.object_stores import Bucket
+from tests.unit.storage.conftest import SMALL, WAYS
 
 PATH = "s3://data/folder/object"
-SMALL = 64
-"""Bytes of a block in tests that need many of them."""
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_cache, "BLOCK_BYTES", SMALL)
-    monkeypatch.setattr(digest, "BLOCK_BYTES", SMALL)
-
-
-class Bucket:
+class StoredObject:
     """An object, and what was asked of it."""
 
     def __init__(self, data: bytes, version: str = "v1") -> None:
@@ -61,7 +54,7 @@ def digest_of(data: bytes, version: str = "v1", path: str = PATH) -> dict[str, O
 def test_any_ranges_are_what_the_object_holds_and_no_byte_comes_twice(tmp_path: Path, size: int, known: bool) -> None:
     draw = random.Random(size)
     data = draw.randbytes(size)
-    bucket, digests = Bucket(data), [digest_of(data)] if known else []
+    bucket, digests = StoredObject(data), [digest_of(data)] if known else []
     cache = BlockCache(tmp_path, 100 * MIB, digests)
     for _ in range(100):
         start = draw.randrange(size + 10)
@@ -83,7 +76,7 @@ def test_any_ranges_are_what_the_object_holds_and_no_byte_comes_twice(tmp_path: 
 @pytest.mark.usefixtures("small_blocks")
 def test_what_is_missing_between_blocks_that_are_here_comes_in_one_request(tmp_path: Path) -> None:
     data = random.Random(1).randbytes(20 * SMALL)
-    bucket, cache = Bucket(data), BlockCache(tmp_path, 100 * MIB)
+    bucket, cache = StoredObject(data), BlockCache(tmp_path, 100 * MIB)
     for number in (0, 7, 8, 15):
         cache.read(bucket.ask, PATH, number * SMALL, (number + 1) * SMALL, "v1")
     bucket.asked.clear()
@@ -96,7 +89,7 @@ def test_another_version_and_another_object_are_other_bytes(tmp_path: Path) -> N
     cache = BlockCache(tmp_path, 100 * MIB)
     for path, version in ((PATH, "v1"), (PATH, "v2"), (f"{PATH}2", "v1")):
         data = random.Random(f"{path} {version}").randbytes(200)
-        bucket = Bucket(data, version)
+        bucket = StoredObject(data, version)
         for _ in range(2):
             assert cache.read(bucket.ask, path, 0, 200, version).data == data
         assert bucket.fetched == 200
@@ -105,7 +98,7 @@ def test_another_version_and_another_object_are_other_bytes(tmp_path: Path) -> N
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("version", ["", 'W/"weak"'])
 def test_bytes_that_nothing_names_are_not_kept(tmp_path: Path, version: str) -> None:
-    bucket, cache = Bucket(b"1" * 100, version), BlockCache(tmp_path, 100 * MIB)
+    bucket, cache = StoredObject(b"1" * 100, version), BlockCache(tmp_path, 100 * MIB)
     for _ in range(2):
         assert cache.read(bucket.ask, PATH, 0, 100, version).data == b"1" * 100
     assert bucket.fetched == 200
@@ -116,7 +109,7 @@ def test_equal_blocks_of_objects_with_a_digest_are_kept_once(tmp_path: Path) -> 
     data = random.Random(3).randbytes(300)
     copy = "gs://other/copy"
     cache = BlockCache(tmp_path, 100 * MIB, [digest_of(data), digest_of(data, "17", copy)])
-    first, second = Bucket(data), Bucket(data, "17")
+    first, second = StoredObject(data), StoredObject(data, "17")
     assert cache.read(first.ask, PATH, 0, None, "v1").data == data
     assert cache.read(second.ask, copy, 0, None, "17").data == data
     assert first.fetched == 300 and second.asked == []
@@ -132,7 +125,7 @@ def spoilt(data: bytes) -> bytes:
 @pytest.mark.usefixtures("small_blocks")
 def test_bytes_that_a_digest_does_not_tell_of_are_asked_for_once_more(tmp_path: Path) -> None:
     data = random.Random(4).randbytes(500)
-    bucket, cache = Bucket(data), BlockCache(tmp_path, 100 * MIB, [digest_of(data)])
+    bucket, cache = StoredObject(data), BlockCache(tmp_path, 100 * MIB, [digest_of(data)])
     spoils = [spoilt]
     bucket.spoil = lambda data: spoils.pop()(data) if spoils else data
     assert cache.read(bucket.ask, PATH, 0, None, "v1").data == data
@@ -146,7 +139,7 @@ def test_if_they_come_again_that_is_an_error_that_names_the_object(
     tmp_path: Path, kept: bool, spoil: Callable[[bytes], bytes]
 ) -> None:
     data = random.Random(4).randbytes(500)
-    bucket, cache = Bucket(data), BlockCache(tmp_path if kept else None, 100 * MIB, [digest_of(data)])
+    bucket, cache = StoredObject(data), BlockCache(tmp_path if kept else None, 100 * MIB, [digest_of(data)])
     bucket.spoil = spoil
     with pytest.raises(CorruptSourceError, match=f"{PATH} does not have the bytes from .*`pecan cache digest`") as told:
         cache.read(bucket.ask, PATH, 0, None, "v1")
@@ -159,7 +152,7 @@ def test_if_they_come_again_that_is_an_error_that_names_the_object(
 @pytest.mark.usefixtures("small_blocks")
 def test_an_object_of_another_version_than_its_digest_is_refused(tmp_path: Path) -> None:
     data = bytes(200)
-    bucket, cache = Bucket(data, "v2"), BlockCache(tmp_path, 100 * MIB, [digest_of(data, "v1")])
+    bucket, cache = StoredObject(data, "v2"), BlockCache(tmp_path, 100 * MIB, [digest_of(data, "v1")])
     with pytest.raises(SourceReplacedError, match=rf"{PATH} is not the version .*\(v2, and not v1\): make"):
         cache.read(bucket.ask, PATH, 0, None, "v2")
     with pytest.raises(SourceReplacedError):
@@ -169,7 +162,7 @@ def test_an_object_of_another_version_than_its_digest_is_refused(tmp_path: Path)
 @pytest.mark.usefixtures("small_blocks")
 def test_a_damaged_block_is_dropped_and_comes_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = random.Random(5).randbytes(10 * SMALL)
-    bucket, cache = Bucket(data), BlockCache(tmp_path, 100 * MIB)
+    bucket, cache = StoredObject(data), BlockCache(tmp_path, 100 * MIB)
     assert cache.read(bucket.ask, PATH, 0, None, "v1").data == data
     cache.close()
     (segment,) = (tmp_path / "segments").iterdir()
@@ -193,7 +186,7 @@ def test_a_folder_that_cannot_be_is_said_once_and_reading_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("no folder")
-    bucket = Bucket(b"2" * 300)
+    bucket = StoredObject(b"2" * 300)
     with caplog.at_level(logging.WARNING, "pecan_ray.storage"):
         cache = BlockCache(tmp_path / "file" / "cache", 100 * MIB)
         for _ in range(3):
@@ -212,7 +205,7 @@ def test_a_full_disk_is_said_once_and_reading_goes_on(
     def full(fd: int, parts: object, at: int) -> int:
         raise OSError(28, "No space left on device")
 
-    bucket, cache = Bucket(b"3" * 300), BlockCache(tmp_path, 100 * MIB)
+    bucket, cache = StoredObject(b"3" * 300), BlockCache(tmp_path, 100 * MIB)
     monkeypatch.setattr(os, "pwritev", full)
     with caplog.at_level(logging.WARNING, "pecan_ray.storage"):
         for _ in range(3):
@@ -224,7 +217,7 @@ def test_it_never_takes_more_than_it_may(tmp_path: Path) -> None:
     most, block = 64 * MIB, os.urandom(MIB)
     cache = BlockCache(tmp_path, most)
     for number in range(100):
-        bucket = Bucket(number.to_bytes(4, "big") + block[4:])
+        bucket = StoredObject(number.to_bytes(4, "big") + block[4:])
         assert cache.read(bucket.ask, f"{PATH}{number}", 0, None, "v1").data == bucket.data
         assert sum(one.stat().st_size for one in (tmp_path / "segments").iterdir()) <= most
     here = sum(cache.size(f"{PATH}{number}", "v1") is not None for number in range(100))
@@ -242,58 +235,37 @@ def _nothing_kept() -> Iterator[None]:
     storage.keep_on_node(None)
 
 
-def all_ways(path: str, size: int, version: str) -> dict[str, bytes]:
-    found = {}
-    with storage.open_stream(path, version=version) as stream:
-        found["stream"] = stream.read()
-    with storage.open_random(path, version=version) as file:
-        found["random"] = file.read()
-    storage.fetch_ahead([storage.Head(path, version, size)])
-    with storage.open_stream(path, version=version) as stream:
-        found["ahead"] = stream.read()
-    found["range"] = storage.read_range(path, 0, version=version)
-    found["all"] = storage.read_all(path, size, version=version)
-    found["many"] = b"".join(storage.read_many([path], [version]))
-    return found
-
-
 @pytest.mark.parametrize("with_digest", [False, True])
-def test_whatever_reads_a_bucket_reads_it_once(
-    bucket: tuple[str, FlakyProxy], tmp_path: Path, with_digest: bool
-) -> None:
-    url, proxy = bucket
-    body, path = os.urandom(3 * MIB + 12_345), f"{url}/kept/object"
-    storage.write_file(path, body)
-    listed = storage.file_info(path)
+def test_whatever_reads_a_bucket_reads_it_once(bucket: Bucket, tmp_path: Path, with_digest: bool) -> None:
+    body = os.urandom(3 * MIB + 12_345)
+    bucket.put({"kept/object": body})
+    (listed,) = storage.list_files(f"{bucket.url}/kept/*")
     digests: tuple[str, ...] = ()
     if with_digest:
-        digests = (f"{url}/digests/kept",)
-        storage.write_digest(digests[0], storage.make_digest(f"{url}/kept"))
+        digests = (f"{bucket.url}/digests/kept",)
+        storage.write_digest(digests[0], storage.make_digest(f"{bucket.url}/kept"))
     cache = Cache(tmp_path, source_bytes=64 * MIB, digests=digests)
     storage.keep_source_bytes(cache)
     before = storage.remote_bytes()
-    assert set(all_ways(path, listed.size, listed.version).values()) == {body}
+    assert {read(listed) for read in WAYS.values()} == {body}
     assert storage.remote_bytes() - before <= len(body) + MIB, "bytes came twice"
     storage.reset_clients()
     storage.keep_source_bytes(cache)  # as another process does
-    requests = len(proxy.requests)
-    assert set(all_ways(path, listed.size, listed.version).values()) == {body}
-    data = [one for one in proxy.requests[requests:] if "kept/object" in one or "kept%2Fobject" in one]
+    requests = len(bucket.proxy.requests)
+    assert {read(listed) for read in WAYS.values()} == {body}
+    data = [one for one in bucket.proxy.requests[requests:] if "kept/object" in one or "kept%2Fobject" in one]
     assert data == [], "a bucket was asked for what is here"
-    assert storage.bytes_from_node() >= 6 * len(body) - 2 * MIB  # the beginnings of files stay in memory, too
-    for name in (path, *digests):
-        storage.delete_file(name)
+    assert storage.bytes_from_node() >= len(WAYS) * len(body) - 2 * MIB  # beginnings of files stay in memory, too
 
 
-def test_what_the_bucket_has_meanwhile_is_told_apart(bucket: tuple[str, FlakyProxy], tmp_path: Path) -> None:
-    url, _ = bucket
-    path = f"{url}/kept/changes"
-    storage.write_file(path, b"1" * 1000)
+def test_what_the_bucket_has_meanwhile_is_told_apart(bucket: Bucket, tmp_path: Path) -> None:
+    path = f"{bucket.url}/changes"
+    bucket.put({"changes": b"1" * 1000})
     first = storage.file_info(path)
     storage.write_digest(str(tmp_path / "digest"), storage.make_digest(path))
     storage.keep_source_bytes(Cache(tmp_path / "plain", source_bytes=64 * MIB))
     assert storage.read_range(path, 0, version=first.version) == b"1" * 1000
-    storage.write_file(path, b"2" * 1000)
+    bucket.put({"changes": b"2" * 1000})
     second = storage.file_info(path)
     assert storage.read_range(path, 0, version=second.version) == b"2" * 1000
     # A job that has listed the first version goes on with it, as far as it is here.
@@ -301,7 +273,6 @@ def test_what_the_bucket_has_meanwhile_is_told_apart(bucket: tuple[str, FlakyPro
     storage.keep_source_bytes(Cache(tmp_path / "digested", source_bytes=64 * MIB, digests=[tmp_path / "digest"]))
     with pytest.raises(SourceReplacedError, match="its digest was made"):
         storage.read_range(path, 0, version=second.version)
-    storage.delete_file(path)
 
 
 def _child(path: str, version: str, told: Any) -> None:
@@ -309,10 +280,9 @@ def _child(path: str, version: str, told: Any) -> None:
 
 
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)
-def test_a_forked_child_leaves_its_parents_index_alone(bucket: tuple[str, FlakyProxy], tmp_path: Path) -> None:
-    url, _ = bucket
-    path = f"{url}/kept/forked"
-    storage.write_file(path, b"forked")
+def test_a_forked_child_leaves_its_parents_index_alone(bucket: Bucket, tmp_path: Path) -> None:
+    path = f"{bucket.url}/forked"
+    bucket.put({"forked": b"forked"})
     version = storage.file_info(path).version
     storage.keep_source_bytes(Cache(tmp_path, source_bytes=64 * MIB))
     storage.read_range(path, 0, version=version)
@@ -323,7 +293,6 @@ def test_a_forked_child_leaves_its_parents_index_alone(bucket: tuple[str, FlakyP
     assert told.get(timeout=60) == (b"forked", 0)
     child.join()
     assert storage.read_range(path, 0, version=version) == b"forked" and storage.bytes_from_node() > 0
-    storage.delete_file(path)
 
 
 def test_the_command_tells_of_blocks_verifies_and_removes_them(
@@ -332,7 +301,7 @@ def test_the_command_tells_of_blocks_verifies_and_removes_them(
     cache = Cache(tmp_path, source_bytes=64 * MIB)
     blocks = BlockCache(cache.source_folder, cache.source_bytes)
     data = os.urandom(2 * MIB + 5)
-    blocks.read(Bucket(data).ask, PATH, 0, None, "v1")
+    blocks.read(StoredObject(data).ask, PATH, 0, None, "v1")
     blocks.close()
     told = ["cache", "--path", str(tmp_path)]
     assert main([*told, "ls"]) == 0

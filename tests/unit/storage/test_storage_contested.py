@@ -12,19 +12,13 @@ import pytest
 
 from pecan_ray.cache.fetch_turns import Fetcher
 from pecan_ray.cache.readers import READS_S, Readers
-from pecan_ray.storage import BlockCache, block_cache, digest, spread
+from pecan_ray.storage import BlockCache, block_cache, spread
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.spread import SentBlock, SpreadBlocks
 from tests.ray.waiting import until
 from tests.unit.cache.memory_nodes import BLOCK, MemoryNode, Objects
 
 PATH = "s3://data/set/contested"
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_cache, "BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr(digest, "BLOCK_BYTES", BLOCK)
 
 
 class Contest:

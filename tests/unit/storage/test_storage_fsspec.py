@@ -1,98 +1,224 @@
-"""Storages that fsspec knows: its own in memory, and a real web server."""
+"""Storages that fsspec knows: its own in memory, and web servers that fail for a while or tell a wrong size."""
 
 from __future__ import annotations
 
 import functools
 import http.server
 import importlib
-import threading
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
+import pecan_ray as pecan
 from pecan_ray import storage
-from pecan_ray.errors import MissingExtraError, SourceNotFoundError, SourceReplacedError
+from pecan_ray.errors import (
+    MissingExtraError,
+    SourceError,
+    SourceNotFoundError,
+    SourcePermissionError,
+    SourceReplacedError,
+    StorageOutageError,
+)
 from pecan_ray.sources import TextLines
+from pecan_ray.storage.retry import Backoff, set_patience
+from tests.flaky_http import FlakyProxy, flaky_proxy, serving
 from tests.source_contract import check_contract
 
+pytest.importorskip("aiohttp")
 fsspec = pytest.importorskip("fsspec")
+
+TEXTS = [f"line {number}" for number in range(20)]
+BODY = "".join(f"{text}\n" for text in TEXTS).encode()
+
+
+def texts(source: TextLines) -> list[str]:
+    return [element["text"] for split in source.splits() for element in source.read(split)]
+
+
+# --- memory ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def memory() -> Iterator[None]:
+def memory() -> Iterator[Any]:
     """Files in fsspec's memory."""
     files = fsspec.filesystem("memory")
-    for name in ("a/1.txt", "a/2.txt", "a/_hidden", "a/b/3.txt", "c.txt"):
+    for name in ("a/1.txt", "a/2.txt", "b/3.txt"):
         files.pipe_file(f"/data/{name}", f"one of {name}\ntwo\n".encode())
     storage.reset_clients()
-    yield
+    yield files
     files.rm("/data", recursive=True)
 
 
 @pytest.mark.usefixtures("memory")
+def test_a_source_reads_what_is_in_memory_and_replaced_files_are_refused() -> None:
+    lines = ["one of a/1.txt", "two", "one of a/2.txt", "two"]
+    check_contract(TextLines("memory://data/a/*.txt"), [{"text": line} for line in lines], splits=2)
+    with pytest.raises(SourceReplacedError, match=r"1\.txt was replaced since it was listed"):
+        storage.read_range("memory://data/a/1.txt", 0, 4, version="another")
+
+
+def test_a_folder_that_cannot_be_listed_is_not_left_out(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fsspec's own walk goes on without it."""
+    plain, failures = type(memory).ls, [OSError("first"), ConnectionResetError("then")]
+
+    def ls(self: Any, path: str, *more: Any, **named: Any) -> Any:
+        if path.rstrip("/").endswith("/b") and len(failures) == 2:
+            raise failures.pop()
+        return plain(self, path, *more, **named)
+
+    monkeypatch.setattr(type(memory), "find", fsspec.AbstractFileSystem.find)  # as most file systems have it
+    monkeypatch.setattr(type(memory), "ls", ls)
+    storage.reset_clients()
+    found = [file.path for file in storage.list_files("memory://data")]
+    assert found == [f"memory://data/{name}" for name in ("a/1.txt", "a/2.txt", "b/3.txt")] and len(failures) == 1
+
+
+# --- schemes that nothing here reads ---------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # fsspec's, which was not made whole
+def test_a_scheme_that_nothing_knows_or_that_needs_more_is_named() -> None:
+    with pytest.raises(SourceNotFoundError, match=r"There is no storage for ours://"):
+        storage.file_info("ours://bucket/x")
+    with pytest.raises(SourceError, match=r"ftp:// cannot be opened: .*'host'.* FSSPEC_FTP_HOST"):
+        list(storage.list_files("ftp://host/file"))
+
+
 @pytest.mark.parametrize(
-    ("pattern", "found"),
+    ("scheme", "package", "said"),
     [
-        ("memory://data/a", ["a/1.txt", "a/2.txt", "a/b/3.txt"]),
-        ("memory://data/a/*.txt", ["a/1.txt", "a/2.txt"]),
-        ("memory://data/**/*.txt", ["a/1.txt", "a/2.txt", "a/b/3.txt", "c.txt"]),
-        ("memory://data/c.txt", ["c.txt"]),
+        ("s3", "boto3", r"pip install 'pecan_ray\[s3\]'"),
+        ("gs", "gcsfs", r"pip install 'pecan_ray\[gcs\]'"),
+        ("az", "adlfs", r"az:// paths needs .*adlfs.*pecan_ray\[fsspec\]"),
+        ("abfs", "adlfs", r"abfs:// paths needs .*adlfs.*pecan_ray\[fsspec\]"),
+        ("hf", "huggingface_hub", r"hf:// paths needs .*huggingface_hub.*pecan_ray\[fsspec\]"),
+        ("ours", "no_such_package", r"Reading ours:// paths needs fsspec and its package .*no_such"),
     ],
 )
-def test_files_folders_and_globs_are_found(pattern: str, found: list[str]) -> None:
-    assert [file.path for file in storage.list_files(pattern)] == [f"memory://data/{name}" for name in found]
+def test_a_missing_package_is_named(scheme: str, package: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = fsspec.available_protocols()
+    monkeypatch.setattr(fsspec, "available_protocols", lambda: [*known, "ours"])
+    registry = importlib.import_module("fsspec.registry")
+    registered = {"class": "no_such_package.FileSystem", "err": "pip install no_such_package"}
+    monkeypatch.setitem(registry.known_implementations, "ours", registered)
+    monkeypatch.setattr(registry, "_registry", {})
+    monkeypatch.setitem(sys.modules, package, None)
+    storage.reset_clients()
+    with pytest.raises(MissingExtraError, match=said):
+        list(storage.list_files(f"{scheme}://bucket/x"))
+    storage.reset_clients()
 
 
-@pytest.mark.usefixtures("memory")
-def test_ranges_are_read_and_replaced_files_refused() -> None:
-    (file,) = storage.list_files("memory://data/c.txt")
-    assert storage.read_range(file.path, 4, 8, version=file.version) == b"of c"
-    assert storage.read_range(file.path, 10) == storage.read_all(file.path)[10:]
-    assert storage.read_range(file.path, 1000, 1001) == b""
-    assert storage.subfolders("memory://data") == ["a"]
-    with pytest.raises(SourceReplacedError, match=r"c\.txt was replaced since it was listed"):
-        storage.read_range(file.path, 0, 4, version="another")
-    with pytest.raises(SourceNotFoundError, match="there is no file"):
-        list(storage.list_files("memory://data/none.txt"))
+# --- web servers -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("memory")
-def test_a_source_reads_it() -> None:
-    lines = [b"one of a/1.txt", b"two", b"one of a/2.txt", b"two"]
-    check_contract(TextLines("memory://data/a/*.txt"), [{"text": line.decode()} for line in lines], splits=2)
+def test_a_web_server_that_knows_no_ranges_is_read(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_bytes(BODY)
+    with serving(functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))) as address:
+        storage.reset_clients()
+        path = f"http://{address}/lines.txt"
+        assert storage.read_range(path, 7, 14) == b"line 1\n" and texts(TextLines(path)) == TEXTS
+        with pytest.raises(SourceNotFoundError, match="there is no file"):
+            list(storage.list_files(f"http://{address}/none.txt"))
+
+
+class Lines(http.server.BaseHTTPRequestHandler):
+    """Gives one text under every path, by ranges; a test says how it answers HEAD."""
+
+    protocol_version = "HTTP/1.1"
+    head_status: ClassVar[int] = 200
+    head_length: ClassVar[int] = len(BODY)
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        first, _, last = (wanted or "bytes=0-").removeprefix("bytes=").partition("-")
+        data = BODY[int(first) : int(last) + 1 if last else None]
+        self.answer(206 if wanted else 200, len(data))
+        self.wfile.write(data)
+
+    def do_HEAD(self) -> None:
+        self.answer(self.head_status, self.head_length)
+
+    def answer(self, status: int, length: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+    def log_message(self, *said: Any) -> None:
+        """Say nothing."""
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """A web server of a folder, which knows no ranges."""
-    (tmp_path / "lines.txt").write_text("".join(f"line {number}\n" for number in range(1000)))
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{running.server_port}"
-        running.shutdown()
-        thread.join()
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyProxy]:
+    """A web server behind a proxy."""
+    monkeypatch.setattr(Backoff, "pause_s", lambda self, failures, chance: 0.001)
+    with serving(Lines) as address, flaky_proxy(address) as proxy:
+        storage.reset_clients()
+        yield proxy
+    set_patience(Backoff.patience_s)
 
 
-def test_a_web_server_is_read_also_one_that_knows_no_ranges(server: str) -> None:
-    pytest.importorskip("aiohttp")
-    storage.reset_clients()
-    assert storage.read_range(f"{server}/lines.txt", 7, 14) == b"line 1\n"
-    source = TextLines(f"{server}/lines.txt")
-    assert sum(1 for split in source.splits() for _ in source.read(split)) == 1000
-    with pytest.raises(SourceNotFoundError, match="there is no file"):
-        list(storage.list_files(f"{server}/none.txt"))
+def files(web: FlakyProxy, count: int = 1) -> TextLines:
+    return TextLines([f"{web.url}/{number}.txt" for number in range(count)])
 
 
-def test_a_scheme_that_nothing_knows_and_a_missing_package_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SourceNotFoundError, match=r"There is no storage for ours://"):
-        storage.file_info("ours://bucket/x")
-    known = fsspec.available_protocols()
-    monkeypatch.setattr(fsspec, "available_protocols", lambda: [*known, "ours"])
-    registered = {"class": "no_such_package.FileSystem", "err": "pip install no_such_package"}
-    monkeypatch.setitem(importlib.import_module("fsspec.registry").known_implementations, "ours", registered)
-    storage.reset_clients()
-    with pytest.raises(MissingExtraError, match=r"Reading ours:// paths needs fsspec and its package .*no_such"):
-        storage.file_info("ours://x")
+@pytest.mark.parametrize("status", [503, 500, 429, "reset"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_outage_costs_nothing_wherever_it_begins(web: FlakyProxy, status: int | str, on_error: Any) -> None:
+    config = pecan.Config(reorder="off", error_budget=1.0)
+    for begins in (0, 3, 5):  # while files are listed, and while they are read
+        web.faults.extend([None] * begins + [status] * 4)
+        batches = pecan.PecanPipeline(files(web, 3), config=config).batch(10)
+        found = [text for batch in batches.iter_batches(debug=True, on_error=on_error) for text in batch["text"]]
+        assert sorted(found) == sorted(TEXTS * 3) and not web.faults, begins
+
+
+@pytest.mark.parametrize("status", [503, "reset"])
+def test_an_outage_beyond_the_patience_is_told_as_such(web: FlakyProxy, status: int | str) -> None:
+    web.outage = status
+    set_patience(0.0)
+    with pytest.raises(StorageOutageError, match=r"0\.txt could not be read: the storage failed"):
+        list(files(web).splits())
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(404, SourceNotFoundError), (410, SourceNotFoundError), (403, SourcePermissionError), (400, SourceError)],
+)
+def test_what_does_not_pass_is_told_at_once(web: FlakyProxy, status: int, error: type[Exception]) -> None:
+    web.outage = status
+    with pytest.raises(error, match=r"0\.txt"):
+        list(files(web).splits())
+    assert web.refused < 8
+    web.outage = None
+    source = files(web)
+    (split,) = source.splits()
+    web.outage = status
+    with pytest.raises(error, match=r"0\.txt"):
+        list(source.read(split))
+
+
+@pytest.mark.parametrize("status", [405, 403, 404, 501, 503])
+def test_a_server_that_refuses_head_is_read(web: FlakyProxy, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lines, "head_status", status)
+    monkeypatch.setattr(Lines, "head_length", 0)
+    assert texts(files(web)) == TEXTS
+
+
+@pytest.mark.parametrize("length", [0, 10, len(BODY) - 1])
+def test_a_size_that_is_too_small_loses_nothing_in_silence(
+    web: FlakyProxy, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lines, "head_length", length)
+    with pytest.raises(SourceError, match=rf"0\.txt: the server says that it has {length} bytes, and sends more"):
+        texts(files(web))
+
+
+def test_a_size_that_is_too_large_is_no_end_of_the_file(web: FlakyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lines, "head_length", len(BODY) + 5)
+    set_patience(0.0)
+    with pytest.raises(StorageOutageError, match="bytes came of"):
+        texts(files(web))

@@ -26,8 +26,7 @@ from pecan_ray.storage.hedging import (
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.retry import Backoff, retry
 from pecan_ray.storage.throttle import Throttle
-from tests.flaky_http import FlakyProxy
-from tests.object_stores import reaching_s3, s3_bucket, serving_s3
+from tests.object_stores import Bucket
 
 PATH, NBYTES = "s3://data/object", 1000
 
@@ -67,6 +66,13 @@ def test_no_more_is_asked_for_again_than_its_share(reads: list[tuple[int, bool]]
         budget = budget.earned(size)
         assert asked <= first.requests + SHARE * len(reads) and 0 <= budget.requests <= MOST_SAVED
         assert nbytes <= first.nbytes + SHARE * sum(size for size, _ in reads) + 1
+
+
+def test_more_bytes_than_were_expected_are_taken_off_what_may_be_asked_for_again() -> None:
+    budget = HedgeBudget().spent(1000.0).corrected(1000.0, 1 << 30)
+    assert budget.nbytes < 0
+    assert not decide_hedge(LateRead(9.0, 1000.0), 1.0, budget, late_together=0).again
+    assert budget.corrected(1000.0, 10) == budget, "fewer earn nothing"
 
 
 # --- the race ------------------------------------------------------------------------------------------------
@@ -170,41 +176,22 @@ def test_a_store_that_fails_is_not_asked_twice(store: Store) -> None:
 # --- a real store --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with serving_s3() as address:
-        yield address
-
-
-@pytest.fixture
-def proxy(endpoint: str) -> Iterator[FlakyProxy]:
-    with reaching_s3(endpoint) as reaching:
-        yield reaching
-
-
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
 @pytest.mark.parametrize("hedged", [True, False])
 def test_an_s3_that_does_not_answer_is_asked_by_a_second_request(
-    endpoint: str, proxy: FlakyProxy, hedged: bool, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, hedged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with s3_bucket(endpoint) as url:
-        path, body = f"{url}/object", bytes(range(256)) * 40
-        storage.write_file(path, body)
-        version = storage.file_info(path).version
-        for _ in range(FEWEST):
-            assert storage.read_range(path, 0, version=version) == body
-        monkeypatch.setattr("pecan_ray.storage.access._hedging.on", hedged)
-        before = len(proxy.requests)
-        proxy.faults.append("hang")
-        if not hedged:
-            threading.Timer(2 * LEAST_S, proxy.stop_hanging.set).start()
+    path, body, proxy = f"{bucket.url}/object", bytes(range(256)) * 40, bucket.proxy
+    bucket.put({"object": body})
+    version = storage.file_info(path).version
+    for _ in range(FEWEST):
         assert storage.read_range(path, 0, version=version) == body
-        assert storage.reads_hedged() == (HedgeCount(1, 1) if hedged else HedgeCount())
-        assert proxy.requests[before:] == [f"GET {path.removeprefix('s3:/')}"] * 2, "the second is a retry, or a hedge"
-        assert storage.remote_bytes() > 0
-
-
-def test_more_bytes_than_were_expected_are_taken_off_what_may_be_asked_for_again() -> None:
-    budget = HedgeBudget().spent(1000.0).corrected(1000.0, 1 << 30)
-    assert budget.nbytes < 0
-    assert not decide_hedge(LateRead(9.0, 1000.0), 1.0, budget, late_together=0).again
-    assert budget.corrected(1000.0, 10) == budget, "fewer earn nothing"
+    monkeypatch.setattr("pecan_ray.storage.access._hedging.on", hedged)
+    before = len(proxy.requests)
+    proxy.faults.append("hang")
+    if not hedged:
+        threading.Timer(2 * LEAST_S, proxy.stop_hanging.set).start()
+    assert storage.read_range(path, 0, version=version) == body
+    assert storage.reads_hedged() == (HedgeCount(1, 1) if hedged else HedgeCount())
+    assert proxy.requests[before:] == [f"GET {path.removeprefix('s3:/')}"] * 2, "the second is a retry, or a hedge"
+    assert storage.remote_bytes() > 0

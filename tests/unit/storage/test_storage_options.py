@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray import storage
-from pecan_ray.errors import MissingExtraError, PlanError, SourceError, SourceNotFoundError, SourcePermissionError
+from pecan_ray.errors import PlanError, SourceError, SourcePermissionError
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.sources import Csv, Env, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
 from tests.object_stores import reaching_s3, s3_bucket
@@ -131,16 +129,3 @@ def test_s3_is_opened_with_them(s3_endpoint: str, monkeypatch: pytest.MonkeyPatc
         assert line_of(source) == "a line"
         with pytest.raises(PlanError, match=r"s3:// takes key, secret, .* and no bucket_name"):
             list(TextLines(f"{url}/y.txt", storage_options={"bucket_name": "x"}).splits())
-
-
-@pytest.mark.parametrize(("scheme", "package"), [("az", "adlfs"), ("abfs", "adlfs"), ("hf", "huggingface_hub")])
-def test_schemes_of_other_packages_are_known_and_the_package_is_named(
-    scheme: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert scheme in fsspec.available_protocols()
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr(importlib.import_module("fsspec.registry"), "_registry", {})
-    with pytest.raises(MissingExtraError, match=rf"{scheme}:// paths needs .*{package}.*pecan_ray\[fsspec\]"):
-        list(TextLines(f"{scheme}://container/x.txt").splits())
-    with pytest.raises(SourceNotFoundError):
-        list(TextLines("no-such-scheme://x").splits())

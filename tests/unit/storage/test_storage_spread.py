@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pecan_ray.cache.fetch_turns import Fetcher
-from pecan_ray.storage import BlockCache, block_cache, digest
+from pecan_ray.storage import BlockCache, digest
 from pecan_ray.storage.spread import ASKED_S, AWAY_S, BEHIND_BYTES, TRIED_S, SentBlock, SpreadBlocks
 from tests.ray.waiting import until
 from tests.unit.cache.memory_nodes import BLOCK, MemoryNode, Objects
@@ -190,12 +190,6 @@ def test_what_waits_to_be_sent_is_bounded(nodes: Nodes) -> None:
 
 
 # --- a cache among others -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_cache, "BLOCK_BYTES", BLOCK)
-    monkeypatch.setattr(digest, "BLOCK_BYTES", BLOCK)
 
 
 def sent(nodes: Nodes) -> None:

@@ -6,7 +6,6 @@ import heapq
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,7 +17,9 @@ from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.retry import UnwantedError, unless_given_up
 from pecan_ray.storage.throttle import LEAST_PIECE, MOST_PIECE, PIECE_S, Throttle
 from pecan_ray.storage.token_bucket import BURST_S, TokenBucket
-from tests.flaky_http import FlakyProxy
+from tests.object_stores import Bucket
+from tests.ray.waiting import until
+from tests.unit.storage.conftest import WAYS
 
 MB = 1e6
 WINDOW_S = 10.0
@@ -232,53 +233,26 @@ def quota() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("quota")
-def test_all_ways_of_reading_a_bucket_keep_to_the_quota(bucket: tuple[str, FlakyProxy]) -> None:
-    url, _ = bucket
-    body = os.urandom(300_000)
-    path, rate = f"{url}/throttled/object", 2e6
-    storage.write_file(path, body)
-    version = storage.file_info(path).version
-
-    def by_stream() -> bytes:
-        with storage.open_stream(path, version=version) as stream:
-            return stream.read()
-
-    def at_random() -> bytes:
-        with storage.open_random(path, size=len(body), version=version) as file:
-            return file.read()
-
-    def ahead() -> bytes:
-        storage.fetch_ahead([storage.Head(path, version, len(body))])
-        return by_stream()
-
-    ways = {
-        "range": lambda: storage.read_range(path, 0),
-        "piece": lambda: storage.read_piece(path, 0, len(body)).data,
-        "all": lambda: storage.read_all(path, len(body), version=version),
-        "many": lambda: b"".join(storage.read_many([path], [version])),
-        "stream": by_stream,
-        "random": at_random,
-        "ahead": ahead,
-    }
-    for name, read in ways.items():
-        storage.reset_clients()
-        storage.limit_remote_io(None)
-        storage.limit_remote_io(rate)
-        before, began = storage.remote_bytes(), time.monotonic()
-        assert read() == body, name
-        took = time.monotonic() - began
-        assert storage.remote_bytes() - before == len(body), name
-        # The last piece need not have come before it was asked for; nothing bounds it from above on a busy machine.
-        assert took >= len(body) / rate - BURST_S - 0.001, f"{name}: {len(body) / took / 1e6:.2f} MB/s"
-    storage.delete_file(path)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_reading_a_bucket_keeps_to_the_quota(bucket: Bucket, way: str) -> None:
+    """By the bytes of each request, each of which has to wait until they have flowed."""
+    body, rate = os.urandom(300_000), 2e6
+    bucket.put({"object": body})
+    (listed,) = storage.list_files(f"{bucket.url}/object")
+    storage.reset_clients()
+    storage.limit_remote_io(rate)
+    before, asked = storage.remote_bytes(), len(bucket.proxy.requests)
+    assert WAYS[way](listed) == body
+    assert storage.remote_bytes() - before == len(body)
+    requests = [one for one in bucket.proxy.requests[asked:] if one.startswith("GET") and "object" in one]
+    assert len(requests) >= len(body) // int(rate * PIECE_S)
 
 
 @pytest.mark.usefixtures("quota")
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)  # the other emulator tells no version with what it sends
-def test_an_object_that_is_replaced_between_two_pieces_is_refused(bucket: tuple[str, FlakyProxy]) -> None:
-    url, proxy = bucket
-    path = f"{url}/throttled/replaced"
-    storage.write_file(path, bytes(100_000))
+def test_an_object_that_is_replaced_between_two_pieces_is_refused(bucket: Bucket) -> None:
+    path, proxy = f"{bucket.url}/replaced", bucket.proxy
+    bucket.put({"replaced": bytes(100_000)})
     storage.limit_remote_io(200_000.0)
     found: list[BaseException] = []
 
@@ -291,26 +265,23 @@ def test_an_object_that_is_replaced_between_two_pieces_is_refused(bucket: tuple[
     before = len(proxy.requests)
     reader = threading.Thread(target=read)
     reader.start()
-    while len(proxy.requests) == before:
-        time.sleep(0.001)
-    storage.write_file(path, b"1" * 100_000)
+    until(lambda: len(proxy.requests) > before, "nothing is read")
+    bucket.put({"replaced": b"1" * 100_000})
     reader.join()
     assert found and path in str(found[0])
-    storage.delete_file(path)
 
 
 @pytest.mark.usefixtures("quota")
-def test_a_reader_that_is_given_up_waits_no_longer(bucket: tuple[str, FlakyProxy]) -> None:
-    url, _ = bucket
-    path = f"{url}/throttled/unwanted"
-    storage.write_file(path, bytes(100_000))
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_a_reader_that_is_given_up_waits_no_longer(bucket: Bucket) -> None:
+    bucket.put({"unwanted": bytes(100_000)})
     storage.limit_remote_io(1.0)
     given_up, ended = threading.Event(), threading.Event()
 
     def read() -> None:
         with unless_given_up(given_up):
             try:
-                access.read_range(path, 0)
+                access.read_range(f"{bucket.url}/unwanted", 0)
             except UnwantedError:
                 ended.set()
 
@@ -319,5 +290,3 @@ def test_a_reader_that_is_given_up_waits_no_longer(bucket: tuple[str, FlakyProxy
     given_up.set()
     reader.join(30.0)
     assert ended.is_set()
-    storage.limit_remote_io(None)
-    storage.delete_file(path)

@@ -1,0 +1,259 @@
+"""What reading and writing promise of S3 and of Google Cloud Storage, each behind a proxy that makes requests fail."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from pecan_ray import storage
+from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError, StorageOutageError
+from pecan_ray.options import EngineName, OnError
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.splits import Source
+from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
+from pecan_ray.sources.files import fetch_files_ahead
+from pecan_ray.storage import access, gcs, ranges, retry, s3
+from tests.object_stores import SECRET, Bucket
+from tests.ray.waiting import until
+from tests.source_contract import check_elements
+from tests.storage_outages import LINES, ON_ERROR, OUTAGES, check_outage, check_patience, outage_objects, running
+from tests.unit.sources.test_sources_files import tar_of
+from tests.unit.sources.test_sources_tfrecord import ELEMENTS, RECORDS, framed
+
+DIGITS = b"0123456789" * 10
+
+
+def table(rows: int = 7, **options: Any) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"n": range(rows)}), file, **options)
+    return file.getvalue()
+
+
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry._patience, "seconds", 0.3)
+
+
+# --- what is there ---------------------------------------------------------------------------------------------
+
+
+def test_every_file_source_reads_from_a_bucket(bucket: Bucket) -> None:
+    url = bucket.url
+    bucket.put(
+        {
+            "tf/a": b"".join(map(framed, RECORDS[:6])),
+            "text/a b#1.txt": b"one\ntwo\nthree\n",
+            "json/a": b'{"n": 1}\n{"n": 2}\n',
+            "csv/a": b"n\n1\n2\n3\n",
+            "pq/a": table(row_group_size=3),
+            "wds/a.tar": tar_of({"0.txt": b"x", "1.txt": b"y" * 600}),
+            "img/cat/1.jpg": b"cat",
+            "img/dog/1.jpg": b"dog",
+        }
+    )
+    lines = [{"text": text} for text in ("one", "two", "three")]
+    numbers = [{"n": np.int64(n)} for n in range(7)]
+    samples = [{"__key__": "0", "txt": b"x"}, {"__key__": "1", "txt": b"y" * 600}]
+    images = [
+        {"image": name.encode(), "label": label, "path": f"{url}/img/{name}/1.jpg"}
+        for label, name in enumerate(("cat", "dog"))
+    ]
+    expected: list[tuple[Source, list[Any], int]] = [
+        (TFRecords(f"{url}/tf", split_bytes=100), ELEMENTS[:6], 1),
+        (TextLines(f"{url}/text/*", split_bytes=5), lines, 3),
+        (JsonLines(f"{url}/json/a", split_bytes=4), [{"n": 1}, {"n": 2}], 5),
+        (Csv(f"{url}/csv", split_bytes=2), numbers[1:4], 4),
+        (Parquet(f"{url}/pq", split_bytes=1), numbers, 3),
+        (WebDataset(f"{url}/wds/*.tar"), samples, 1),
+        (ImageFolder(f"{url}/img"), images, 1),
+    ]
+    for source, elements, splits in expected:
+        check_elements(source, elements, splits=splits)
+
+
+def test_a_bucket_that_is_not_there_is_told(bucket: Bucket) -> None:
+    absent = bucket.url.replace("data", "absent")
+    with pytest.raises(SourceNotFoundError, match="absent"):
+        list(storage.list_files(f"{absent}/*.txt"))
+    with pytest.raises(SourceNotFoundError, match="absent"):
+        storage.write_file(f"{absent}/key", b"x")
+
+
+def test_small_objects_are_fetched_ahead_once_each(bucket: Bucket) -> None:
+    bucket.put({f"text/{n:02}": f"line {n}\n".encode() for n in range(40)})
+    source = TextLines(f"{bucket.url}/text/*")
+    splits = list(source.splits())
+    bucket.proxy.requests.clear()
+    fetch_files_ahead(source, splits)
+    assert [one["text"] for split in splits for one in source.read(split)] == [f"line {n}" for n in range(40)]
+    fetched = sorted(unquote(urlsplit(request.split()[1]).path) for request in bucket.proxy.requests)
+    assert [path[-7:] for path in fetched] == [f"text/{n:02}" for n in range(40)]
+    bucket.put({"pq": table()})
+    parquet = Parquet(f"{bucket.url}/pq")
+    fetch_files_ahead(parquet, list(parquet.splits()))
+    asked = len(bucket.proxy.requests)
+    assert len(list(parquet.read(next(parquet.splits())))) == 7
+    assert asked < len(bucket.proxy.requests), "it begins at its end"
+
+
+# --- stores that fail for a while ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [500, 502, 503, 429, "reset", "short"])
+def test_passing_faults_are_retried(bucket: Bucket, fault: int | str) -> None:
+    proxy, path = bucket.proxy, f"{bucket.url}/key"
+    bucket.put({"key": DIGITS})
+    proxy.faults.extend([fault, fault])
+    assert storage.read_range(path, 5, 25) == DIGITS[5:25]
+    assert len([one for one in proxy.requests if "key" in one]) == 3, "libraries do not try again by themselves"
+    proxy.faults.append(fault)
+    assert [file.size for file in storage.list_files(f"{bucket.url}/k*")] == [100]
+    if fault == "short":
+        return
+    proxy.faults.extend([fault, fault])
+    storage.write_file(f"{bucket.url}/other", DIGITS)
+    assert storage.read_all(f"{bucket.url}/other") == DIGITS
+    proxy.faults.append(fault)
+    storage.delete_file(path)
+    assert [file.path for file in storage.list_folder(bucket.url)] == [f"{bucket.url}/other"]
+    assert len([one for one in proxy.requests if one.startswith("DELETE")]) == 2
+
+
+def test_a_store_that_never_answers_is_asked_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (s3, gcs):
+        monkeypatch.setattr(module, "READ_S", 2.0)  # on a busy machine an honest answer may take a second
+    storage.reset_clients()
+    bucket.put({"key": b"content"})
+    bucket.proxy.faults.append("hang")
+    assert storage.read_range(f"{bucket.url}/key", 1, 5) == b"onte"
+    assert len([one for one in bucket.proxy.requests if "key" in one]) == 2
+
+
+@pytest.mark.parametrize("status", [403, 400])
+def test_lasting_faults_are_told_at_once_with_what_is_missing_and_no_secret(bucket: Bucket, status: int) -> None:
+    proxy, path = bucket.proxy, f"{bucket.url}/key"
+    bucket.put({"key": b"x"})
+    storage.read_all(path)  # a client has looked around
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: storage.read_all(path), r"refused to read .*/key.*(s3:GetObject|objectViewer)"),
+        (lambda: list(storage.list_files(f"{bucket.url}/*")), r"s3:ListBucket|objectViewer"),
+        (lambda: storage.write_file(path, b"x"), r"refused to write .*/key.*(s3:PutO|storage\.objectUser)"),
+        (lambda: storage.delete_file(path), r"refused to remove .*/key.*(s3:DeleteO|storage\.objectUser)"),
+    ]
+    for call, right in calls:
+        proxy.requests.clear()
+        proxy.faults.append(status)
+        with pytest.raises(SourcePermissionError if status == 403 else SourceError) as caught:
+            call()
+        assert SECRET not in str(caught.value) and len(proxy.requests) == 1
+        caught.match(right if status == 403 else "400")
+
+
+@pytest.mark.parametrize(("engine", "seconds", "on_error"), OUTAGES)
+def test_outages_cost_no_element(bucket: Bucket, seconds: float, on_error: OnError, engine: EngineName) -> None:
+    bucket.put(outage_objects())
+    check_outage(bucket.proxy, f"{bucket.url}/many/*", on_error, engine, seconds)
+
+
+@pytest.mark.parametrize("on_error", ON_ERROR)
+def test_a_longer_outage_is_no_bad_element(bucket: Bucket, on_error: OnError, monkeypatch: pytest.MonkeyPatch) -> None:
+    short_patience(monkeypatch)
+    bucket.put(outage_objects())
+    check_patience(bucket.proxy, f"{bucket.url}/many/*", on_error)
+
+
+def test_an_outage_in_the_middle_of_a_parquet_file_is_no_bad_file(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short_patience(monkeypatch)
+    bucket.put({"pq": table(row_group_size=3)})
+    source = Parquet(f"{bucket.url}/pq")
+    (split,) = source.splits()
+    bucket.proxy.outage = 503
+    with pytest.raises(StorageOutageError, match=f"{bucket.url}/pq could not be read"):
+        list(source.read(split))
+
+
+def test_writing_waits_no_longer_than_its_threads_patience(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, proxy = f"{bucket.url}/key", bucket.proxy
+    proxy.outage = 503
+    with retry.unless_given_up(Event(), patience_s=0.2), pytest.raises(StorageOutageError, match="written"):
+        storage.write_file(path, b"x")
+    proxy.outage = None
+    proxy.faults.extend([503] * 5)
+    storage.write_file(path, b"y")
+    assert storage.read_all(path) == b"y" and not proxy.faults, "another patience than that thread's"
+    proxy.outage = 503
+    short_patience(monkeypatch)
+    with pytest.raises(StorageOutageError, match=r"could not be written: the storage failed \d+ times"):
+        storage.write_file(path, b"z")
+    with pytest.raises(StorageOutageError, match="could not be removed"):
+        storage.delete_file(path)
+
+
+def test_a_reader_that_is_closed_tries_nothing_again(bucket: Bucket, tmp_path: Path) -> None:
+    (tmp_path / "here").write_bytes(b"here")
+    bucket.proxy.outage = 503
+    with contextlib.closing(storage.read_many([str(tmp_path / "here"), f"{bucket.url}/key"])) as reader:
+        assert next(reader) == b"here"
+        until(retry.retries.longest, "the second file is not read at the same time")
+    until(lambda: retry.retries.longest() is None, "what nobody reads any more is tried again")
+
+
+def test_a_pipeline_that_is_closed_tries_nothing_again(bucket: Bucket) -> None:
+    bucket.put(outage_objects())
+    with running(PecanPipeline(TextLines(f"{bucket.url}/many/*")).plan, "python", "raise") as produced:
+        next(produced)
+        bucket.proxy.outage = 503
+        for _ in range(LINES):
+            next(produced)
+        until(retry.retries.longest, "nothing is fetched ahead")
+    until(lambda: retry.retries.longest() is None, "what a closed pipeline would have read is tried again")
+
+
+# --- stores that answer something else -------------------------------------------------------------------------
+
+
+def test_a_store_that_ignores_ranges_is_cut_or_refused(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = f"{bucket.url}/key"
+    bucket.put({"key": DIGITS})
+    bucket.proxy.outage = "whole"
+    assert storage.read_range(path, 5, 25) == DIGITS[5:25]
+    assert storage.read_range(path, 95) == b"56789"
+    with storage.open_stream(path, 42) as stream:
+        assert stream.read() == DIGITS[42:]
+    monkeypatch.setattr(ranges, "WHOLE_BYTES", 99)
+    with pytest.raises(SourceError, match=f"{path}: the store ignores ranges"):
+        storage.read_range(path, 5, 25)
+
+
+def test_a_store_that_finds_no_range_in_what_it_has_is_no_empty_file(bucket: Bucket) -> None:
+    bucket.put({"t/a.txt": b"a\nb\n", "i/c/x.png": b"image"})
+    for source in (TextLines(f"{bucket.url}/t/"), ImageFolder(f"{bucket.url}/i/")):
+        (split,) = source.splits()
+        for fault in (416, 204):
+            bucket.proxy.faults.append(fault)
+            with pytest.raises(SourceError, match=r"://data/./.*: the (store|answer)"):
+                list(source.read(split))
+        bucket.proxy.faults.clear()
+        assert list(source.read(split))
+
+
+def test_a_part_that_is_sent_as_the_whole_is_no_short_file(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "HEAD_BYTES", 10)  # a checksum is sent with the whole
+    monkeypatch.setattr(access, "TAIL_BYTES", 5)
+    bucket.put({"key": b"one\ntwo\nthree\nfour\n"})
+    source = TextLines(f"{bucket.url}/key")
+    (split,) = source.splits()
+    bucket.proxy.faults.append("part")
+    with pytest.raises(SourceError, match=f"{bucket.url}/key: the (store's answer ends at byte 5|answer)"):
+        list(source.read(split))
