@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -50,9 +50,9 @@ class Worker:
 
 
 @contextlib.contextmanager
-def working(batches: Iterator[dict[str, Any]], **options: Any) -> Iterator[Worker]:
+def working(batches: Iterable[dict[str, Any]], **options: Any) -> Iterator[Worker]:
     """A worker, whose server ends with the block."""
-    worker = Worker(batches, **options)
+    worker = Worker(iter(batches), **options)
     yield worker
     worker.endpoint.close()
 
@@ -60,14 +60,14 @@ def working(batches: Iterator[dict[str, Any]], **options: Any) -> Iterator[Worke
 class Client:
     """Reads one worker and keeps what comes; grants a credit for each message that came, unless it began with none."""
 
-    def __init__(self, address: FlightAddress, ahead: int = 4) -> None:
+    def __init__(self, address: FlightAddress, ahead: int = 4, rank: int = 0) -> None:
         self.messages: list[Message] = []
         self.lots: list[int] = []
         """Batches of each message."""
         self.notes: list[str] = []
         self._ahead = ahead
         self._lock = threading.Lock()
-        self.reader = FlightReader(address, 0, deliver=self._deliver, tell=self.notes.append)
+        self.reader = FlightReader(address, rank, deliver=self._deliver, tell=self.notes.append)
         if ahead:
             self.reader.grant(ahead)
 
@@ -157,3 +157,19 @@ def numbered(count: int, shape: tuple[int, ...] = (64, 64)) -> Iterator[dict[str
     """Batches that hold their own number everywhere."""
     for number in range(count):
         yield {"x": np.full(shape, number, np.int32), "y": np.full(3, number, np.float64)}
+
+
+def received(batches: Iterable[dict[str, Any]], **options: Any) -> Client:
+    """Let a client read all that a worker makes."""
+    with working(batches, **options) as worker:
+        client = Client(worker.endpoint.welcome(0))
+        assert client.reader.run() is None and client.reader.ended
+    return client
+
+
+def check_numbered(client: Client, count: int) -> None:
+    """Check that so many batches of `numbered` came, in order, whole, and in memory that is the client's own."""
+    assert client.numbers() == list(range(count))
+    for number, message in enumerate(client.messages):
+        for name, column in message.columns.items():
+            assert (column == number).all() and column.flags.aligned and column.flags.writeable, (number, name)

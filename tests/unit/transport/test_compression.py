@@ -48,10 +48,6 @@ def test_a_link_that_carries_all_that_is_wanted_needs_no_codec() -> None:
     assert reason == "the link carries 10 MB/s, and 9 MB/s are wanted"
 
 
-def test_without_codecs_nothing_is_compressed() -> None:
-    assert choose_compression(1e6, {}, {})[0] == "none"
-
-
 speeds = st.floats(1e5, 1e11)
 
 

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
-from pecan_ray.transport import flight_client
-from pecan_ray.transport.flight_server import FlightEndpoint
-from pecan_ray.transport.outbox import Outbox
 from tests.ray.waiting import until
 from tests.unit.transport.flight_rig import Client, Wire, numbered, shut, working
 
 
 def test_without_credits_nothing_is_sent_and_the_worker_stops_when_its_memory_is_full() -> None:
-    with working(numbered(400, (256, 256)), limit=4 << 20) as worker:
-        client = Client(worker.endpoint.welcome(0), ahead=0)
+    clients: list[Client] = []
+    ahead: list[int] = []
+
+    def counted() -> Iterator[dict[str, Any]]:
+        for number, batch in enumerate(numbered(400, (256, 256))):
+            ahead.append(number - sum(len(client.messages) for client in clients))
+            yield batch
+
+    with working(counted(), limit=4 << 20) as worker:
+        clients.append(client := Client(worker.endpoint.welcome(0), ahead=0))
         with client.reading():
             until(lambda: worker.produced >= 12, "the worker did not fill its memory")
-            worker._thread.join(0.3)
-            assert worker.produced <= 18, "the worker went on without bound"
             assert client.messages == []
             client.reader.grant(3)
             until(lambda: len(client.lots) == 3, "credits brought nothing")
             client.reader.grant(1000)
     assert client.numbers() == list(range(400))
+    assert max(ahead) <= 18, "the worker went on without bound"
+
+
+def test_the_end_needs_no_credit() -> None:
+    with working([], streams=2) as worker:
+        client = Client(worker.endpoint.welcome(0), ahead=0)
+        with client.reading() as trouble:
+            pass
+    assert trouble == [None] and client.reader.ended
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -41,21 +56,9 @@ def test_credits_are_of_a_rank_and_shared_by_its_streams(streams: int) -> None:
     client.reader.grant(1)
 
 
-def test_the_end_needs_no_credit() -> None:
-    outbox = Outbox()
-    endpoint = FlightEndpoint("127.0.0.1", outbox, streams=2)
-    client = Client(endpoint.welcome(0), ahead=0)
-    with client.reading() as trouble:
-        until(lambda: len(client.reader._answers) == 2, "the streams are not open")
-        outbox.close()
-    endpoint.close()
-    assert trouble == [None] and client.reader.ended
-
-
 def test_what_a_client_without_credits_leaves_goes_to_another() -> None:
     with working(numbered(60, (300, 300))) as worker:
-        poor, rich = Client(worker.endpoint.welcome(0), ahead=0), Client(worker.endpoint.welcome(1))
-        rich.reader._rank = 1
+        poor, rich = Client(worker.endpoint.welcome(0), ahead=0), Client(worker.endpoint.welcome(1), rank=1)
         with poor.reading():
             poor.reader.grant(2)
             until(lambda: len(poor.lots) == 2, "two credits bring two messages")
@@ -66,8 +69,8 @@ def test_what_a_client_without_credits_leaves_goes_to_another() -> None:
     assert len(poor.messages) == 2 and sorted(poor.numbers() + rich.numbers()) == list(range(60))
 
 
-def test_lots_that_a_broken_stream_has_lost_come_again_without_another_credit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flight_client, "PAUSE_S", 0.001)
+@pytest.mark.usefixtures("quick_retries")
+def test_lots_that_a_broken_stream_has_lost_come_again_without_another_credit() -> None:
     with working(numbered(30, (300, 300))) as worker:
         wire = Wire(worker.endpoint.welcome(0), [1_000_000, 900_000])  # within the third lot, and again
         client = Client(wire.address, ahead=0)
@@ -82,8 +85,8 @@ def test_lots_that_a_broken_stream_has_lost_come_again_without_another_credit(mo
     assert client.reader.ended and client.numbers() == list(range(30))
 
 
-def test_credits_that_a_broken_stream_has_lost_are_granted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flight_client, "PAUSE_S", 0.001)
+@pytest.mark.usefixtures("quick_retries")
+def test_credits_that_a_broken_stream_has_lost_are_granted_again() -> None:
     with working(numbered(30, (300, 300))) as worker:
         wire = Wire(worker.endpoint.welcome(0), [])
         client = Client(wire.address, ahead=0)

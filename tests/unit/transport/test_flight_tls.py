@@ -11,7 +11,7 @@ import pytest
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.transport.certificates import Certificates, cluster_certificates
-from tests.unit.transport.flight_rig import Client, numbered, working
+from tests.unit.transport.flight_rig import Client, check_numbered, numbered, working
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 
@@ -57,9 +57,7 @@ def test_batches_travel_encrypted_between_those_that_have_certificates(
         assert plain.reader.run() is not None and plain.messages == []
         client = Client(address)
         assert client.reader.run() is None
-    assert client.numbers() == list(range(20))
-    for number, message in enumerate(client.messages):
-        assert (message.columns["x"] == number).all() and message.columns["x"].flags.aligned
+    check_numbered(client, 20)
 
 
 @pytest.mark.parametrize("fault", ["another authority", "another host", "no certificate"])

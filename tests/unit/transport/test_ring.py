@@ -17,35 +17,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.batch_writer import OpenBatch
 from pecan_ray.engines.reading import Run
 from pecan_ray.errors import ClusterError
 from pecan_ray.plan.splits import Lease, Split
-from pecan_ray.transport.choice import choose_transport
 from pecan_ray.transport.messages import BatchReader, encode_ring
 from pecan_ray.transport.ring import MOST_IN_FLIGHT, RingReader, RingSlot, RingSlots
-
-
-def produce(slots: RingSlots, columns: dict[str, Any]) -> Produced:
-    """Write columns into a slot, as an engine does."""
-    slot = slots.acquire(sum(-(-c.nbytes // 64) * 64 for c in columns.values() if isinstance(c, np.ndarray)))
-    placed, offset = dict(columns), 0
-    for name, column in columns.items():
-        if isinstance(column, np.ndarray) and not column.dtype.hasobject:
-            view = np.frombuffer(slot.buffer, np.uint8)[offset : offset + column.nbytes]
-            placed[name] = view.view(column.dtype).reshape(column.shape)
-            placed[name][...] = column
-            offset += -(-column.nbytes // 64) * 64
-    return Produced(placed, {(0, 0, 0): [(0, 1 << 32)]}, 1, 0, slot=slot)
+from tests.ray.waiting import until
+from tests.unit.transport.flight_rig import produce
 
 
 def writer(pipe: Connection, count: int, limit: int) -> None:
     slots = RingSlots(limit)
     for number in range(count):
-        pipe.send(encode_ring(produce(slots, {"x": np.full((64, 64), number), "name": b"n"})))
+        pipe.send(encode_ring(produce(slots, number, {"x": np.full((64, 64), number), "name": b"n"})))
     pipe.recv()
 
 
@@ -57,32 +44,22 @@ def start_writer(count: int, limit: int = 1 << 20) -> tuple[Any, Connection]:
     return process, mine
 
 
-def test_batches_of_another_process_arrive_and_slots_are_reused() -> None:
-    process, pipe = start_writer(500)
-    reader, slots = BatchReader(), set()
-    for number in range(500):
+@pytest.mark.parametrize("keeps", [False, True], ids=["slots are reused", "a reader that keeps all does not stop it"])
+def test_batches_of_another_process_arrive(keeps: bool) -> None:
+    process, pipe = start_writer(300, limit=100_000)
+    reader, slots, kept = BatchReader(), set(), list[Any]()
+    for number in range(300):
         message = pipe.recv()
         batch = reader.open(message)
         assert batch is not None and (batch["x"] == number).all() and batch["name"] == b"n"
+        kept += [batch["x"]] * keeps
         reader.taken(message)
         slots.add(message.address.slot)
-    assert len(slots) < 100
+    assert all((x == number).all() for number, x in enumerate(kept))
+    assert len(slots) < 100 or keeps
     pipe.send("end")
     process.join(30)
     assert process.exitcode == 0
-
-
-def test_a_reader_that_keeps_everything_never_stops_the_writer() -> None:
-    process, pipe = start_writer(200, limit=100_000)
-    reader, kept = BatchReader(), []
-    for _ in range(200):
-        message = pipe.recv()
-        kept.append(reader.open(message))
-        reader.taken(message)
-    assert all((batch["x"] == number).all() for number, batch in enumerate(kept) if batch is not None)
-    assert len(kept) == 200 and None not in kept
-    pipe.send("end")
-    process.join(30)
 
 
 def test_mapped_batches_survive_a_killed_writer_and_unmapped_ones_are_refused() -> None:
@@ -103,55 +80,42 @@ def test_mapped_batches_survive_a_killed_writer_and_unmapped_ones_are_refused() 
 @pytest.mark.parametrize("keep", [lambda a: a[1:], lambda a: a.reshape(-1), lambda a: a.T])
 def test_a_slot_is_free_only_when_its_last_view_is_gone(keep: Any) -> None:
     slots, reader = RingSlots(1 << 20), BatchReader()
-    message = encode_ring(produce(slots, {"x": np.arange(1000).reshape(10, 100)}))
+    message = encode_ring(produce(slots, 0, {"x": np.arange(1000).reshape(10, 100)}))
     batch = reader.open(message)
     assert batch is not None
     view = keep(batch["x"])
     reader.taken(message)
     del batch
     gc.collect()
-    blocked = produce(slots, {"x": np.zeros((10, 100), np.int64)})
+    blocked = produce(slots, 0, {"x": np.zeros((10, 100), np.int64)})
     assert blocked.slot is not None and encode_ring(blocked).address != message.address
     assert view.sum() == keep(np.arange(1000).reshape(10, 100)).sum()
 
 
-def test_bytes_in_flight_are_bounded_and_closing_wakes_the_writer() -> None:
-    slots = RingSlots(100_000)
-    for _ in range(2):
-        slots.acquire(80_000)
-    failed = threading.Event()
+@pytest.mark.parametrize(
+    ("count", "nbytes", "limit"), [(2, 80_000, 100_000), (MOST_IN_FLIGHT, 10, 1 << 30)], ids=["by bytes", "by number"]
+)
+def test_what_is_in_flight_is_bounded_and_a_released_slot_is_given_again(count: int, nbytes: int, limit: int) -> None:
+    slots = RingSlots(limit)
+    held = [slots.acquire(nbytes) for _ in range(count)]
+    got: list[RingSlot] = []
+    begun, failed = threading.Event(), threading.Event()
 
-    def third() -> None:
+    def take_two() -> None:
+        begun.set()
+        got.append(slots.acquire(nbytes // 2))
         with pytest.raises(ClusterError):
-            slots.acquire(80_000)
+            slots.acquire(nbytes)
         failed.set()
 
-    thread = threading.Thread(target=third)
-    thread.start()
-    assert not failed.wait(0.2)
+    waiting = threading.Thread(target=take_two)
+    waiting.start()
+    begun.wait()
+    held[0].release()
+    until(lambda: got, "a slot that was released is not given")
     slots.close()
-    assert failed.wait(10)
-    thread.join()
-
-
-def test_a_released_slot_is_given_again_with_its_pages() -> None:
-    slots = RingSlots(1 << 20)
-    first = slots.acquire(5000)
-    first.release()
-    assert slots.acquire(4000) is first
-
-
-@pytest.mark.parametrize(
-    "value",
-    [np.arange(6, dtype=np.int16).reshape(2, 3), np.array(7.0), np.zeros((0, 4)), np.ones((3, 1, 2), np.float16)],
-)
-def test_arrays_keep_shape_and_type(value: np.ndarray[Any, Any]) -> None:
-    slots, reader = RingSlots(1 << 20), BatchReader()
-    batch = reader.open(encode_ring(produce(slots, {"v": value, "text": np.array(["a", b"b"], object)})))
-    assert batch is not None
-    assert batch["v"].dtype == value.dtype and batch["v"].shape == value.shape and (batch["v"] == value).all()
-    assert list(batch["text"]) == ["a", b"b"]
-    assert batch["v"].flags.writeable
+    waiting.join(10)
+    assert failed.is_set() and got == held[:1]
 
 
 def test_another_process_under_the_same_id_is_not_believed() -> None:
@@ -159,26 +123,6 @@ def test_another_process_under_the_same_id_is_not_believed() -> None:
     address = slots.acquire(10).address()
     forged = replace(address, file=replace(address.file, token="pecan-other"))
     assert RingReader().open(forged) is None
-
-
-def test_the_transport_follows_the_nodes() -> None:
-    assert choose_transport("a", "a", sees_process=True)[0] == "ring"
-    assert choose_transport("a", "b", sees_process=True)[0] == "flight"
-    assert choose_transport("a", "a", sees_process=False)[0] == "object_store"
-
-
-def test_small_slots_in_flight_are_bounded_in_number() -> None:
-    slots = RingSlots(1 << 30)
-    held = [slots.acquire(10) for _ in range(MOST_IN_FLIGHT)]
-    got: list[RingSlot] = []
-    waiting = threading.Thread(target=lambda: got.append(slots.acquire(10)))
-    waiting.start()
-    waiting.join(0.1)
-    assert waiting.is_alive()
-    held[0].release()
-    waiting.join(10)
-    assert not waiting.is_alive() and got[0] is held[0]
-    slots.close()
 
 
 def test_a_batch_that_an_engine_has_laid_out_arrives_whole_and_its_layout_is_sent_as_bytes() -> None:
@@ -280,9 +224,8 @@ def limited(limit: int, nbytes: int, count: int) -> str:
     return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize(("limit", "nbytes"), [(256, 100 << 20), (1024, 1 << 30)])
-def test_however_much_a_trainer_holds_the_files_are_few(limit: int, nbytes: int) -> None:
-    said = limited(limit, nbytes, 1000)  # of each one page is written
+def test_however_much_a_trainer_holds_the_files_are_few() -> None:
+    said = limited(256, 100 << 20, 1000)  # of each one page is written
     assert said.startswith("held 1000 with ")
     assert int(said.split()[-1]) < 150
 
@@ -370,7 +313,7 @@ print(int(kept[0]["x"].sum()))
 
 def test_a_trainer_that_ends_with_batches_in_its_hands_does_so_in_silence() -> None:
     slots = RingSlots(1 << 20)
-    message = pickle.dumps(encode_ring(produce(slots, {"x": np.ones(100)})))
+    message = pickle.dumps(encode_ring(produce(slots, 0, {"x": np.ones(100)})))
     done = subprocess.run([sys.executable, "-c", TRAINER], input=message, capture_output=True, check=True)
     assert done.stdout.split() == [b"100"]
     assert done.stderr == b""
