@@ -39,9 +39,13 @@ def rows(count: int = 16) -> PecanPipeline:
     return PecanPipeline(Arrays(x=x, y=np.arange(count, dtype=np.int32)), name="rows")
 
 
+def on_mesh(pipe: PecanPipeline, sharding: Any, **options: Any) -> Any:
+    return pipe.iter_batches(format="jax", sharding=sharding, debug=True, **options)
+
+
 def test_each_device_holds_its_part_of_the_rows(mesh: Any) -> None:
     pipe = rows().batch(8)
-    batches = list(pipe.iter_batches(format="jax", sharding=over(mesh, ("data", "model")), debug=True))
+    batches = list(on_mesh(pipe, over(mesh, ("data", "model"))))
     assert [batch["x"].shape for batch in batches] == [(8, 6), (8, 6)]
     x = batches[1]["x"]
     assert {shard.data.shape for shard in x.addressable_shards} == {(2, 6)}
@@ -52,7 +56,7 @@ def test_each_device_holds_its_part_of_the_rows(mesh: Any) -> None:
 
 
 def test_other_dimensions_are_divided_and_columns_of_fewer_take_the_first_parts(mesh: Any) -> None:
-    (batch,) = rows(4).batch(4).iter_batches(format="jax", sharding=over(mesh, "data", "model"), debug=True)
+    (batch,) = on_mesh(rows(4).batch(4), over(mesh, "data", "model"))
     assert {shard.data.shape for shard in batch["x"].addressable_shards} == {(2, 3)}
     assert {shard.data.shape for shard in batch["y"].addressable_shards} == {(2,)}
 
@@ -60,19 +64,23 @@ def test_other_dimensions_are_divided_and_columns_of_fewer_take_the_first_parts(
 def test_a_column_has_a_sharding_of_its_own_and_the_others_stay(mesh: Any) -> None:
     elements = [{"x": np.ones(2, np.float32), "name": str(i), "n": i} for i in range(4)]
     pipe = PecanPipeline(Items(elements)).batch(4)
-    (batch,) = pipe.iter_batches(format="jax", sharding={"x": over(mesh, "data")}, debug=True)
+    (batch,) = on_mesh(pipe, {"x": over(mesh, "data")})
     assert isinstance(batch["x"], jax.Array) and isinstance(batch["n"], np.ndarray)
-    (batch,) = pipe.iter_batches(format="jax", sharding=over(mesh, "data"), debug=True)
+    (batch,) = on_mesh(pipe, over(mesh, "data"))
     assert isinstance(batch["n"], jax.Array) and batch["name"].tolist() == ["0", "1", "2", "3"]
 
 
-def test_a_staged_batch_is_taken_for_its_own_columns_only(mesh: Any) -> None:
+def test_a_staged_batch_is_taken_once_and_in_its_own_turn(mesh: Any) -> None:
     places = jax_arrays.OnMesh(over(mesh, "data"))
-    mine, other = {"x": np.ones(2)}, {"x": np.ones(4)}
+    mine, other, short = {"x": np.ones(2)}, {"x": np.ones(4)}, {"x": np.ones(3)}
     places.stage(mine, mine)
     assert places.take(mine)["x"].shape == (2,) and places.take(mine) is None, "once"
     places.stage(mine, mine)
     assert places.take(other) is None and places.take(mine) is None, "another one came: it was given back"
+    places.stage(short, short)
+    with pytest.raises(PlanError, match="column 'x' has 3 rows"):
+        places.take(short)
+    assert places.take(short) is None, "once"
 
 
 def test_a_mesh_that_does_not_divide_the_batch_is_refused_before_anything_runs(mesh: Any) -> None:
@@ -81,14 +89,20 @@ def test_a_mesh_that_does_not_divide_the_batch_is_refused_before_anything_runs(m
         rows().batch(6).iter_batches(format="jax", sharding=over(mesh, ("data", "model")))
 
 
-def test_a_last_batch_or_a_dimension_that_cannot_be_divided_is_refused_by_its_column(mesh: Any) -> None:
-    batches = rows(5).batch(4).iter_batches(format="jax", sharding=over(mesh, "data"), debug=True)
+def test_a_last_batch_that_cannot_be_divided_is_refused_by_its_column(mesh: Any) -> None:
+    batches = on_mesh(rows(5).batch(4), over(mesh, "data"))
     assert next(batches)["x"].shape == (4, 6)
     with pytest.raises(PlanError, match=r"column 'x' has 1 rows, which the 2 parts .* with drop_remainder=True"):
         next(batches)
-    pipe = rows(4).map(lambda x: x[:5], on="x").batch(4)
+
+
+def test_a_column_that_does_not_fit_its_sharding_is_refused(mesh: Any) -> None:
     with pytest.raises(PlanError, match=r"column 'x' has 5 in dimension 1, .* Pad it to a multiple of 2"):
-        next(pipe.iter_batches(format="jax", sharding=over(mesh, "data", "model"), debug=True))
+        list(on_mesh(rows(4).map(lambda x: x[:5], on="x").batch(4), over(mesh, "data", "model")))
+    with pytest.raises(PlanError, match="column 'y' is a single number"):
+        list(on_mesh(rows(), {"y": over(mesh, "data")}))
+    with pytest.raises(PlanError, match=r"no column 'z'; a batch has \['x', 'y'\]"):
+        list(on_mesh(rows().batch(8), {"z": over(mesh, "data")}))
 
 
 @pytest.mark.parametrize(
@@ -105,49 +119,31 @@ def test_what_is_no_sharding_is_refused(mesh: Any, options: dict[str, Any], word
         rows().batch(4).iter_batches(**{"format": "jax", "sharding": over(mesh, "data"), "debug": True, **options})
 
 
-def test_elements_without_rows_are_refused(mesh: Any) -> None:
-    with pytest.raises(PlanError, match="column 'y' is a single number"):
-        list(rows().iter_batches(format="jax", sharding={"y": over(mesh, "data")}, debug=True))
-
-
-@pytest.mark.parametrize("on_mesh", [False, True])
-def test_numbers_that_jax_would_cut_are_refused(mesh: Any, on_mesh: bool) -> None:
-    options = {"sharding": over(mesh, "data")} if on_mesh else {}
-    numbers = np.array([1, 2, 3, 2**40])
-    small, large = (PecanPipeline(Arrays(n=column)).batch(4) for column in (numbers[:3].repeat(2)[:4], numbers))
-    (batch,) = small.iter_batches(format="jax", debug=True, **options)
-    assert batch["n"].tolist() == [1, 1, 2, 2]
-    with pytest.raises(PlanError, match=r"column 'n' has numbers beyond int32.*jax_enable_x64"):
-        list(large.iter_batches(format="jax", debug=True, **options))
-
-
-@pytest.mark.parametrize("on_mesh", [False, True])
+@pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize(
-    ("large", "narrow"), [([1e300, 1.0], "float32"), ([1e300 + 1j, 1], "complex64"), ([2**33, 1], "uint32")]
+    ("wide", "narrow"),
+    [
+        (np.array([1, 2, 3, 2**40]), "int32"),
+        (np.array([1e300, 1.0] * 2), "float32"),
+        (np.array([1e300 + 1j, 1] * 2), "complex64"),
+        (np.array([2**33, 1] * 2, np.uint64), "uint32"),
+    ],
 )
-def test_numbers_beyond_the_range_of_32_bits_do_not_become_infinite(
-    mesh: Any, large: list[Any], narrow: str, on_mesh: bool
+def test_numbers_that_jax_would_cut_are_refused_and_others_not(
+    mesh: Any, wide: Any, narrow: str, sharded: bool
 ) -> None:
-    options = {"sharding": over(mesh, "data")} if on_mesh else {}
-    wide = np.array(large * 2, {"float32": "float64", "complex64": "complex128", "uint32": "uint64"}[narrow])
-    batches = PecanPipeline(Arrays(n=wide)).batch(4).iter_batches(format="jax", debug=True, **options)
+    options = {"sharding": over(mesh, "data")} if sharded else {}
+    small = np.ones_like(wide)
+    (batch,) = PecanPipeline(Arrays(n=small)).batch(4).iter_batches(format="jax", debug=True, **options)
+    assert batch["n"].tolist() == small.tolist()
     with pytest.raises(PlanError, match=rf"column 'n' has numbers beyond {narrow}.*jax_enable_x64"):
-        next(batches)
+        list(PecanPipeline(Arrays(n=wide)).batch(4).iter_batches(format="jax", debug=True, **options))
 
 
 def test_infinite_and_rounded_floats_pass() -> None:
     wide = np.array([np.inf, -np.inf, np.nan, 1 / 3])
     (batch,) = PecanPipeline(Arrays(n=wide)).batch(4).iter_batches(format="jax", debug=True)
     np.testing.assert_array_equal(np.asarray(batch["n"]), wide.astype(np.float32))
-
-
-def test_a_staged_batch_that_cannot_be_placed_fails_in_its_own_turn(mesh: Any) -> None:
-    places = jax_arrays.OnMesh(over(mesh, "data"))
-    short = {"x": np.ones(3)}
-    places.stage(short, short)
-    with pytest.raises(PlanError, match="column 'x' has 3 rows"):
-        places.take(short)
-    assert places.take(short) is None, "once"
 
 
 class Store:
@@ -248,11 +244,6 @@ def test_lengths_of_their_own_are_refused_before_several_processes_begin(
     ):
         jax_arrays._must_have_one_length(pad(rows()).plan)
     jax_arrays._must_have_one_length(rows().padded_batch(4, shapes={"x": (6,)}).plan)
-
-
-def test_a_sharding_of_a_column_that_is_not_there_is_refused(mesh: Any) -> None:
-    with pytest.raises(PlanError, match=r"no column 'z'; a batch has \['x', 'y'\]"):
-        list(rows().batch(8).iter_batches(format="jax", sharding={"z": over(mesh, "data")}, debug=True))
 
 
 def test_a_world_size_needs_a_rank() -> None:

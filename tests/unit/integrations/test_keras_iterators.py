@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pecan_ray.integrations.keras_iterators import KerasIterators
-from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.sources import Arrays
 
 Batch = tuple[int, int]
 """Pass and place in it."""
@@ -95,29 +91,6 @@ def test_what_an_iterator_fetches_in_vain_at_the_end_of_an_epoch_comes_again() -
     run.iterators.begin_epoch()
     run.iterators.made()
     assert [run.iterators.next() for _ in range(3)] == [(1, 0), (1, 1), (1, 2)]
-
-
-def test_keras_sees_what_it_sees_of_a_tf_dataset() -> None:
-    keras: Any = pytest.importorskip("keras")
-    tf: Any = pytest.importorskip("tensorflow")
-    rows = np.arange(40, dtype=np.float32)
-    pipe = PecanPipeline(Arrays(x=rows[:, None], y=rows), name="seen").batch(4)
-
-    def losses(make: Callable[[], Any]) -> list[Sequence[float]]:
-        model = keras.Sequential(
-            [keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros", trainable=False)]
-        )
-        model.compile("sgd", "mse")
-        data, train = make(), make()
-        looks = [float(model.evaluate(data, steps=3, verbose=0)) for _ in range(2)]
-        fit = model.fit(train, validation_data=data, validation_steps=2, epochs=2, verbose=0).history
-        steps = model.fit(train, steps_per_epoch=2, epochs=2, verbose=0).history
-        return [looks, fit["loss"], fit["val_loss"], steps["loss"]]
-
-    ours = losses(lambda: pipe.to_keras("x", "y", debug=True))
-    wanted = losses(lambda: tf.data.Dataset.from_tensor_slices((rows[:, None], rows)).batch(4))
-    assert [pytest.approx(one) for one in ours] == wanted
-    assert ours[0][0] == ours[0][1] and ours[2][0] == ours[2][1] and ours[3][0] < ours[3][1]
 
 
 def test_a_reader_that_shares_goes_on_in_the_middle_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,10 +24,6 @@ def rows(count: int = 10) -> PecanPipeline:
     return PecanPipeline(Arrays(i=np.arange(count)), name="rows").batch(3)
 
 
-def with_unknown_length() -> PecanPipeline:
-    return PecanPipeline(Arrays(i=np.arange(12)), name="some").filter(lambda i: i < 10, on="i").batch(3)
-
-
 class Noting(pl.LightningModule):  # type: ignore[misc]  # Lightning is imported where it is installed
     """Notes what it is trained and validated with."""
 
@@ -62,17 +58,11 @@ def fitted(data: Any, folder: Path, **options: Any) -> Noting:
     return model
 
 
-@pytest.mark.parametrize("pipe", [rows(), with_unknown_length()], ids=["length known", "length unknown"])
-def test_each_epoch_of_the_trainer_has_every_element_once(tmp_path: Path, pipe: PecanPipeline) -> None:
-    model = fitted(PecanDataModule(pipe, options=DEBUG), tmp_path)
-    assert model.epochs() == {epoch: list(range(10)) for epoch in range(3)}
-    assert len(model.trained) == 3 * 4
-
-
-@pytest.mark.parametrize("pipe", [rows(), with_unknown_length()], ids=["length known", "length unknown"])
-def test_each_validation_begins_with_the_first_batch(tmp_path: Path, pipe: PecanPipeline) -> None:
-    data = PecanDataModule(rows(), val=pipe, options=DEBUG, eval_options=DEBUG)
+def test_epochs_and_validations_of_an_unknown_length_are_whole(tmp_path: Path) -> None:
+    pipe = PecanPipeline(Arrays(i=np.arange(12)), name="some").filter(lambda i: i < 10, on="i").batch(3)
+    data = PecanDataModule(pipe, val=pipe, options=DEBUG, eval_options=DEBUG)
     model = fitted(data, tmp_path, limit_val_batches=2, num_sanity_val_steps=1)
+    assert model.epochs() == {epoch: list(range(10)) for epoch in range(3)} and len(model.trained) == 3 * 4
     assert model.validated == [[0, 1, 2]] + [[0, 1, 2], [3, 4, 5]] * 3
 
 
@@ -85,11 +75,6 @@ def test_several_pipelines_are_validated_each_to_its_end(tmp_path: Path) -> None
     quiet = {"enable_progress_bar": False, "logger": False, "accelerator": "cpu", "default_root_dir": tmp_path}
     pl.Trainer(**quiet, enable_checkpointing=False).validate(model, datamodule=data, verbose=False)
     assert model.validated == [[0, 0, 1, 2], [0, 3], [1, 0, 1]]
-
-
-def test_an_epoch_that_the_trainer_cuts_off_is_over_as_with_a_data_loader(tmp_path: Path) -> None:
-    model = fitted(PecanDataModule(rows(), options=DEBUG, epochs=9), tmp_path, limit_train_batches=3, max_epochs=4)
-    assert [ids for _, ids in model.trained] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]] * 4
 
 
 def test_what_is_left_out_lets_the_length_be_unknown(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 from collections import namedtuple
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import pecan_ray as pecan
-from pecan_ray.errors import MissingExtraError, PecanError, PlanError
+from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.integrations.map_style import LOT, HeldDataset
 from pecan_ray.pipeline import PecanPipeline
 from tests.source_contract import check_contract
@@ -45,6 +43,34 @@ class Lots(Squares):
         return [{"root": float(index), "square": index * index} for index in indices]
 
 
+class Short(Lots):
+    """Gives fewer samples than it is asked for."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return super().__getitems__(indices)[:-1]
+
+
+class Named(Squares):
+    """Gives dicts."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {"root": index}
+
+
+class Nothing(Squares):
+    """Has forgotten its `return`."""
+
+    def __getitem__(self, index: int) -> Any:
+        return None
+
+
+class Stream(data.IterableDataset):  # type: ignore[misc]  # torch is imported by the test
+    """What can only be iterated over."""
+
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+
 def column(pipe: PecanPipeline, name: str) -> list[int]:
     return [int(value) for batch in pipe.batch(7).iter_batches(debug=True) for value in batch[name]]
 
@@ -57,33 +83,29 @@ def test_samples_become_elements_with_the_columns_that_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "columns"),
-    [((1, 2), {"0", "1"}), (Pair(1, 2), {"left", "right"}), (3, {"0"}), ({"a": 1, "b": 2}, {"a", "b"})],
+    ("dataset", "columns"),
+    [
+        ([(1, 2)] * 3, {"0": 1, "1": 2}),
+        ([Pair(1, 2)] * 3, {"left": 1, "right": 2}),
+        ([3], {"0": 3}),
+        ([{"a": 1, "b": 2}], {"a": 1, "b": 2}),
+        (data.Subset(data.TensorDataset(torch.arange(20), torch.ones(20)), [3, 5]), {"0": 3, "1": 1}),
+    ],
 )
-def test_columns_without_names(sample: Any, columns: set[str]) -> None:
-    element = PecanPipeline.from_torch_dataset([sample] * 3).peek()
-    assert isinstance(element, dict) and element.keys() == columns
+def test_columns_without_names(dataset: Any, columns: dict[str, int]) -> None:
+    assert PecanPipeline.from_torch_dataset(dataset).peek() == columns
 
 
 def test_several_are_asked_for_at_once_where_the_data_set_can() -> None:
     pipe = PecanPipeline.from_torch_dataset(Lots(100))
-    assert column(pipe, "square") == [i * i for i in range(100)]
     samples = [{"root": float(i), "square": i * i} for i in range(100)]
     check_contract(next(iter(pipe.plan.sources())), samples, splits=17)
 
 
-def test_data_sets_of_torch() -> None:
-    tensors = data.TensorDataset(torch.arange(20), torch.ones(20, 2))
-    assert column(PecanPipeline.from_torch_dataset(tensors), "0") == list(range(20))
-    part = data.Subset(tensors, [3, 5, 7])
-    assert column(PecanPipeline.from_torch_dataset(part), "0") == [3, 5, 7]
-
-
-def test_other_data_has_another_fingerprint_and_the_same_data_the_same() -> None:
-    prints = [PecanPipeline.from_torch_dataset(made).fingerprint() for made in (Squares(5), Squares(5), Squares(6))]
+@pytest.mark.parametrize("kind", [Squares, Lots])
+def test_other_data_has_another_fingerprint_and_the_same_data_the_same(kind: type[Squares]) -> None:
+    prints = [PecanPipeline.from_torch_dataset(kind(count)).fingerprint() for count in (5, 5, 6)]
     assert prints[0] == prints[1] != prints[2]
-    lots = [PecanPipeline.from_torch_dataset(Lots(count)).fingerprint() for count in (5, 5, 6)]
-    assert lots[0] == lots[1] != lots[2]
 
 
 def test_an_error_names_the_data_set_and_the_element() -> None:
@@ -107,29 +129,22 @@ def test_a_process_of_a_worker_has_random_numbers_of_its_own_and_that_of_the_use
     assert torch.initial_seed() != 1
 
 
-class Stream(data.IterableDataset):  # type: ignore[misc]  # torch is imported by the test
-    """What can only be iterated over."""
-
-    def __iter__(self) -> Any:
-        return iter(range(3))
-
-
 @pytest.mark.parametrize(
-    ("dataset", "words"),
+    ("dataset", "columns", "said"),
     [
-        (Stream(), "needs a map-style data set, with __getitem__ and __len__, but Stream has no"),
-        ((i for i in range(3)), "generator has no __getitem__ and no __len__"),
-        ("folder", "str is a text"),
+        (Stream(), None, "needs a map-style data set, with __getitem__ and __len__, but Stream has no"),
+        ((i for i in range(3)), None, "generator has no __getitem__ and no __len__"),
+        ("folder", None, "str is a text"),
+        (Squares(), ["root"], "a sample of Squares has 2 values; name as many columns"),
+        (Short(20), None, r"Short.__getitems__ was asked for \d+ samples, from index 0 on, and gave \d+: it must"),
+        (Named(), ["root", "square"], r"samples of Named are dicts, whose keys are the columns: \['root'\]"),
+        (Nothing(), None, "a sample of Nothing is None"),
+        (Squares(), ["root", "root"], "two columns have the same name"),
     ],
 )
-def test_what_is_no_map_style_data_set_is_refused(dataset: Any, words: str) -> None:
-    with pytest.raises(PlanError, match=words):
-        PecanPipeline.from_torch_dataset(dataset)
-
-
-def test_too_few_names_are_refused() -> None:
-    with pytest.raises(PlanError, match="a sample of Squares has 2 values; name as many columns"):
-        PecanPipeline.from_torch_dataset(Squares(), columns=["root"]).peek()
+def test_what_is_no_data_set_or_would_lose_something_is_refused(dataset: Any, columns: Any, said: str) -> None:
+    with pytest.raises(PecanError, match=said):
+        list(PecanPipeline.from_torch_dataset(dataset, columns=columns).batch(7).iter_batches(debug=True))
 
 
 def test_what_is_no_dataset_of_ray_is_refused() -> None:
@@ -137,58 +152,14 @@ def test_what_is_no_dataset_of_ray_is_refused() -> None:
         PecanPipeline.from_ray_dataset([1, 2])
 
 
-# --- Hugging Face --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(importlib.util.find_spec("datasets") is not None, reason="datasets is installed")
-def test_what_to_install_for_data_sets_of_hugging_face() -> None:
-    with pytest.raises(MissingExtraError, match="from_hf_dataset needs datasets: pip install datasets"):
-        PecanPipeline.from_hf_dataset(Squares())
-
-
 def test_data_sets_of_hugging_face() -> None:
     datasets = pytest.importorskip("datasets")
     made = datasets.Dataset.from_dict({"i": list(range(100)), "text": [str(i) for i in range(100)]})
-    pipe = pecan.PecanPipeline.from_hf_dataset(made)
+    pipe = PecanPipeline.from_hf_dataset(made)
     assert column(pipe, "i") == list(range(100))
-    assert pipe.fingerprint() == pecan.PecanPipeline.from_hf_dataset(made).fingerprint()
-    assert pipe.fingerprint() != pecan.PecanPipeline.from_hf_dataset(made.select(range(50))).fingerprint()
+    assert pipe.fingerprint() == PecanPipeline.from_hf_dataset(made).fingerprint()
+    assert pipe.fingerprint() != PecanPipeline.from_hf_dataset(made.select(range(50))).fingerprint()
     with pytest.raises(PlanError, match=r"one of its splits: \['train'\], but got DatasetDict"):
-        pecan.PecanPipeline.from_hf_dataset(datasets.DatasetDict(train=made))
+        PecanPipeline.from_hf_dataset(datasets.DatasetDict(train=made))
     with pytest.raises(PlanError, match=r"got IterableDataset\. One that is streamed"):
-        pecan.PecanPipeline.from_hf_dataset(made.to_iterable_dataset())
-
-
-class Short(Lots):
-    """Gives fewer samples than it is asked for."""
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        return super().__getitems__(indices)[:-1]
-
-
-class Named(Squares):
-    """Gives dicts."""
-
-    def __getitem__(self, index: int) -> Any:
-        return {"root": index}
-
-
-class Nothing(Squares):
-    """Has forgotten its `return`."""
-
-    def __getitem__(self, index: int) -> Any:
-        return None
-
-
-@pytest.mark.parametrize(
-    ("dataset", "columns", "said"),
-    [
-        (Short(20), None, r"Short.__getitems__ was asked for \d+ samples, from index 0 on, and gave \d+: it must"),
-        (Named(), ["root", "square"], r"samples of Named are dicts, whose keys are the columns: \['root'\]"),
-        (Nothing(), None, "a sample of Nothing is None"),
-        (Squares(), ["root", "root"], "two columns have the same name"),
-    ],
-)
-def test_no_sample_or_column_is_lost_in_silence(dataset: Any, columns: Any, said: str) -> None:
-    with pytest.raises(PecanError, match=said):
-        list(PecanPipeline.from_torch_dataset(dataset, columns=columns).batch(7).iter_batches(debug=True))
+        PecanPipeline.from_hf_dataset(made.to_iterable_dataset())

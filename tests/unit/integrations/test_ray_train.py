@@ -63,6 +63,7 @@ def test_tensors_come_on_the_device_that_is_named() -> None:
         ({"rank": 1}, "'rank'.*that is found by itself"),
         ({"batch_size": 1}, "make batches by the pipeline's .batch"),
         ({"epoch": 1}, "has no argument 'epoch'"),
+        ({"epochs": 0}, r"epochs=...\) needs a whole number >= 1, but got 0"),
     ],
 )
 def test_what_a_shard_cannot_take_is_refused(options: dict[str, Any], words: str) -> None:
@@ -70,14 +71,17 @@ def test_what_a_shard_cannot_take_is_refused(options: dict[str, Any], words: str
         shards(**options)
 
 
-def test_what_is_said_to_a_shard_in_vain_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 3}, r"iter_batches of a shard\(batch_size=...\): make batches"),
+        ({"order": "strict"}, "has no argument 'order': pass it to PecanDataConfig"),
+    ],
+)
+def test_what_is_said_to_a_shard_in_vain_is_refused(options: dict[str, Any], words: str) -> None:
     (shard,) = shards(debug=True)
-    with pytest.raises(PlanError, match=r"iter_batches of a shard\(batch_size=...\): make batches"):
-        shard.iter_batches(batch_size=3)
-    with pytest.raises(PlanError, match="has no argument 'order': pass it to PecanDataConfig"):
-        shard.iter_batches(order="strict")
-    with pytest.raises(PlanError, match=r"epochs=...\) needs a whole number >= 1, but got 0"):
-        ray_train.PecanDataConfig(epochs=0)
+    with pytest.raises(PlanError, match=words):
+        shard.iter_batches(**options)
 
 
 def test_outside_of_ray_train_there_is_one_rank() -> None:

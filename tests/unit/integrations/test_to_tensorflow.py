@@ -31,7 +31,7 @@ def ids(batches: Any) -> list[int]:
     return [int(i) for batch in batches for i in batch["i"]]
 
 
-def test_each_iteration_of_a_tf_dataset_is_an_epoch_with_the_batches_types_and_shapes() -> None:
+def test_a_tf_dataset_has_the_types_and_shapes_of_the_batches() -> None:
     names = np.array(["a", "b"] * 5, object)
     dataset = rows().zip(PecanPipeline(Arrays(name=names)).batch(4)).to_tf_dataset(debug=True)
     assert dataset.element_spec == {
@@ -40,10 +40,8 @@ def test_each_iteration_of_a_tf_dataset_is_an_epoch_with_the_batches_types_and_s
         "y": tf.TensorSpec([None], tf.float32),
         "name": tf.TensorSpec([None], tf.string),
     }
-    for _ in range(2):
-        batches = list(dataset.prefetch(1))
-        assert ids(batches) == list(range(10)) and batches[-1]["name"].numpy().tolist() == [b"a", b"b"]
-    assert ids(dataset.repeat(2)) == 2 * list(range(10))
+    batches = list(dataset.prefetch(1).repeat(2))
+    assert ids(batches) == 2 * list(range(10)) and batches[-1]["name"].numpy().tolist() == [b"a", b"b"]
 
 
 def test_lengths_that_vary_are_open_in_the_spec_and_those_that_do_not_are_known() -> None:
@@ -108,54 +106,26 @@ def test_values_that_are_no_tensors_are_refused_by_their_column() -> None:
 # --- Keras ---------------------------------------------------------------------------------------------------
 
 
-def line() -> Any:
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    return model
-
-
-def test_keras_fits_evaluates_and_predicts_with_each_element_once_in_an_epoch() -> None:
-    seen: list[int] = []
-
-    def noted(batch: dict[str, Any]) -> dict[str, Any]:
-        seen.extend(batch["i"].tolist())
-        return batch
-
-    data_set = rows().map(noted).to_keras("x", "y", debug=True)
-    assert len(data_set) == data_set.num_batches == 3
-    history = line().fit(data_set, epochs=3, validation_data=rows().to_keras("x", "y", debug=True), verbose=0)
-    assert len(history.history["loss"]) == len(history.history["val_loss"]) == 3
-    assert seen[:30] == 3 * list(range(10)), "those that Keras looks at before it begins are not lost"
-    data_set.close()
-    assert line().predict(rows().to_keras("x", debug=True), verbose=0).shape == (10, 1)
-
-
 def test_keras_gets_several_columns_as_a_dict_and_weights_behind_the_targets() -> None:
-    inputs, targets, weights = rows().to_keras(["x", "i"], "y", sample_weight="y", debug=True)[0]
+    data_set = rows().to_keras(["x", "i"], "y", sample_weight="y", debug=True)
+    assert len(data_set) == data_set.num_batches == 3
+    inputs, targets, weights = data_set[0]
     assert inputs.keys() == {"x", "i"} and np.array_equal(targets, weights)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["torch"])
-def test_keras_on_another_backend(backend: str) -> None:
-    pytest.importorskip(backend)
+def test_keras_on_another_backend() -> None:
+    pytest.importorskip("torch")
     code = """
 import numpy as np, keras, pecan_ray as pecan
 pipe = pecan.PecanPipeline(pecan.sources.Arrays(x=np.ones((10, 3), np.float32), y=np.ones(10, np.float32))).batch(4)
 model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 losses = model.fit(pipe.to_keras("x", "y", debug=True), epochs=2, verbose=0).history["loss"]
-assert keras.backend.backend() == BACKEND and len(losses) == 2
+assert keras.backend.backend() == "torch" and len(losses) == 2
 """
-    env = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", f"BACKEND = {backend!r}\n{code}"],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=270,
-        check=False,
-    )
+    env = {**os.environ, "KERAS_BACKEND": "torch", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
