@@ -64,8 +64,8 @@ fuzz: $(VENV)/ready
 
 MUTATE ?=
 
-# Small changes to the code, drawn at random, and the share of them that the tests without a cluster notice: about half a
-# minute each on two cores.  `make mutate MUTATE="--count 30 --seed 7"`.
+# Small changes to the code, drawn at random, and the share of them that the tests without a cluster notice.  All tests
+# run once first; `make mutate MUTATE="--folders pecan_ray/job --tests tests/unit/job --count 30 --seed 7"` runs some.
 mutate: $(VENV)/ready
 	$(BIN)/python -m tests.mutation $(MUTATE)
 

@@ -1,144 +1,90 @@
 """Changes the code in small ways and counts the changes that the tests notice: ``python -m tests.mutation --help``.
 
-Each mutation is tried in a copy of the checkout, by the tests that run its line.  They end with the first that fails.
+Each change is tried in a fork, by the tests that run its line: quick files first, up to the first test that fails.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
-import shutil
-import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Literal, TypeAlias
 
+from tests.mutation.forks import Chosen, change, forked
+from tests.mutation.seen import watched
 from tests.mutation.sites import Mutation, drawn, mutations
-from tests.mutation.tests_of_lines import TestsOfLines
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (
-    "pecan_ray/plan",
-    "pecan_ray/job",
-    "pecan_ray/sampling",
-    "pecan_ray/sources",
-    "pecan_ray/engines/python",
-    "placement",
-    "reorder",
-    "cache",
-)
+DECISIONS = ("pecan_ray/plan", "pecan_ray/job", "pecan_ray/sampling", "placement", "reorder", "cache")
+FOLDERS = (*DECISIONS, "pecan_ray/sources", "pecan_ray/engines/python")
 """What is changed: where a fault costs data, time or money, and tests need no cluster to see it."""
-MOST_S = 600
-"""Tests of a mutation take no longer; one that hangs is noticed, as a person notices it."""
-
-Verdict: TypeAlias = Literal["noticed", "missed", "not run"]
+LIBRARIES = ("boto3", "moto.server", "pyarrow.dataset", "pyarrow.parquet", "ray", "tensorflow", "torch")
+"""What many tests need, so that no fork has to import it."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A mutation and what the tests say of it."""
-
-    file: str
-    mutation: Mutation
-    verdict: Verdict
-    tests: int
-    """Tests that run the line."""
-
-
-def copied(target: Path) -> Path:
-    """Copy what git knows of the checkout, links as links."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
-        place = target / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, place, follow_symlinks=False)
-    return target
-
-
-def pytest_in(tree: Path, *arguments: str, most_s: float | None = None) -> int:
-    """Run pytest in a copy; return its exit status, 1 if it takes too long."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *arguments]
-    try:
-        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=most_s, check=False)
-    except subprocess.TimeoutExpired:
-        return 1
-    return done.returncode
-
-
-def seen(tree: Path, tests: str, processes: int) -> TestsOfLines:
-    """Run all tests once, and return which of them run which line."""
-    sources = [f"--cov={tree / folder}" for folder in FOLDERS]
-    spread = ["--numprocesses", str(processes), "--dist", "loadfile"]
-    pytest_in(tree, tests, *spread, "--cov-context=test", "--cov-report=", *sources)
-    return TestsOfLines(tree / ".coverage")
-
-
-def tried(tree: Path, file: str, mutation: Mutation, tests: Sequence[str]) -> Verdict:
-    """Return whether one of the tests fails when the code is changed."""
-    if not tests:
-        return "not run"
-    path, chosen = tree / file, tree / "tests-of-mutation.txt"
-    text = path.read_text()
-    path.write_text(mutation.applied(text))
-    chosen.write_text("\n".join(tests))
-    try:
-        return "missed" if pytest_in(tree, "-x", f"@{chosen}", most_s=MOST_S) == 0 else "noticed"
-    finally:
-        path.write_text(text)
-
-
-def trials(tests: str, count: int, seed: int, processes: int, folder: Path) -> Iterator[Trial]:
-    """Yield trials of mutations drawn at random."""
-    tree = copied(folder / "seen")
-    by_file = {
-        str(path.relative_to(tree)): mutations(path.read_text())
-        for name in FOLDERS
-        for path in sorted((tree / name).rglob("*.py"))
-    }
-    lines = seen(tree, tests, processes)
-    copies: SimpleQueue[Path] = SimpleQueue()
-    for number in range(processes):
-        copies.put(copied(folder / str(number)))
-
-    def run(file: str, mutation: Mutation) -> Trial:
-        chosen = lines.of(os.path.realpath(tree / file), mutation.line)
-        place = copies.get()
-        try:
-            return Trial(file, mutation, tried(place, file, mutation, chosen), len(chosen))
-        finally:
-            copies.put(place)
-
-    with ThreadPoolExecutor(processes) as pool:
-        yield from pool.map(lambda one: run(*one), drawn(by_file, count, seed))
-
-
-def main() -> int:
-    """Print each mutation that no test notices, and the share that is noticed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("--tests", default="tests/unit", help="file or folder")
-    parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutation", help="for copies; it is emptied")
-    given = parser.parse_args()
-    shutil.rmtree(given.folder, ignore_errors=True)
-    verdicts: Counter[str] = Counter()
-    for trial in trials(given.tests, given.count, given.seed, given.processes, given.folder):
-        verdicts[trial.verdict] += 1
-        if trial.verdict != "noticed":
-            place = f"{trial.file}:{trial.mutation.line}"
-            sys.stdout.write(f"{trial.verdict} by {trial.tests} tests: {place}: {trial.mutation}\n")
-            sys.stdout.flush()
-    total = sum(verdicts.values())
-    sys.stdout.write(f"noticed: {verdicts['noticed']} of {total} = {verdicts['noticed'] / max(total, 1):.1%}\n")
+def tried(path: Path, mutation: Mutation, tests: Sequence[str], files: Sequence[str], folder: Path) -> int:
+    """Change the code of this process and run tests; return 0 if none fails."""
+    change(path, mutation.applied(path.read_text()))
+    for now in (files[:3], files[3:15], files[15:]):  # files take time to be imported, and few notice most changes
+        if now and Chosen(tests).run(folder, now, "-x"):
+            return 1
     return 0
 
 
+def verdicts(given: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield "noticed", "missed" or "not run" for mutations drawn at random, and what they are."""
+    code = [ROOT / name for name in given.folders]
+    by_file = {str(path): mutations(path.read_text()) for one in code for path in sorted(one.rglob("*.py"))}
+    for name in LIBRARIES:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    files = sorted(map(str, Path(given.tests).rglob("test_*.py")))
+    seen = watched(files, code, folder, given.processes, given.most_s)
+    running: dict[int, str] = {}
+
+    def ended() -> tuple[str, str]:
+        child, status = os.wait()
+        return "noticed" if status else "missed", running.pop(child)
+
+    for file, mutation in drawn(by_file, given.count, given.seed):
+        tests = seen.tests(file, mutation.line)
+        text = f"by {len(tests)} tests: {Path(file).relative_to(ROOT)}:{mutation.line}: {mutation}"
+        if not tests:
+            yield "not run", text
+            continue
+        if len(running) == given.processes:
+            yield ended()
+        running[forked(partial(tried, Path(file), mutation, tests, seen.files(tests), folder))] = text
+    while running:
+        yield ended()
+
+
+def main() -> None:
+    """Print each mutation that no test notices, and the share that is noticed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("--folders", nargs="+", default=FOLDERS, help="what is changed")
+    parser.add_argument("--tests", default="tests/unit", help="a folder of tests")
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--most-s", type=float, default=2.0, help="tests that take longer are not asked")
+    given = parser.parse_args()
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        for verdict, text in verdicts(given, Path(folder)):
+            counts[verdict] += 1
+            if verdict != "noticed":
+                sys.stdout.write(f"{verdict} {text}\n")
+                sys.stdout.flush()
+    total = counts.total()
+    sys.stdout.write(f"noticed: {counts['noticed']} of {total} = {counts['noticed'] / max(total, 1):.1%}\n")
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

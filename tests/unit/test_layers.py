@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import os
 import shutil
 import subprocess
@@ -12,22 +10,11 @@ from pathlib import Path
 
 import pytest
 
-import pecan_ray as pecan
+from tests import tiers
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("pecan_ray", "placement", "reorder", "autoscaler", "cache")
-FRAMEWORKS = (
-    "tensorflow",
-    "torch",
-    "jax",
-    "keras",
-    "pytorch_lightning",
-    "transformers",
-    "IPython",
-    "boto3",
-    "gcsfs",
-    "cv2",
-)
+FRAMEWORKS = (*tiers.FRAMEWORKS, "IPython", "boto3", "gcsfs")
 
 
 def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -104,65 +91,3 @@ def test_importing_pecan_ray_imports_no_framework() -> None:
     done = run_python(f"import sys, pecan_ray; print([f for f in {FRAMEWORKS!r} if f in sys.modules])", ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
-
-
-def test_decision_folders_are_subpackages() -> None:
-    names = [f"pecan_ray.{name}" for name in ("placement", "reorder", "autoscaler", "cache")]
-    done = run_python(f"import importlib as i; print(*(i.import_module(name).__name__ for name in {names}))", ROOT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == names
-
-
-def test_every_public_name_exists() -> None:
-    assert [name for name in pecan.__all__ if not hasattr(pecan, name)] == []
-    assert {"PecanPipeline", "Workers", "Config", "errors", "sources"} <= set(pecan.__all__)
-
-
-def test_every_source_exists() -> None:
-    named = {"TFRecords", "Parquet", "ImageFolder", "WebDataset", "JsonLines", "Csv", "TextLines"}
-    assert named | {"Items", "Arrays", "RayDataset"} <= set(pecan.sources.__all__)
-    assert [name for name in pecan.sources.__all__ if not isinstance(getattr(pecan.sources, name), type)] == []
-
-
-@pytest.mark.parametrize(
-    ("method", "parameters"),
-    [
-        ("__init__", "source name engine seed config"),
-        ("map", "fn on name keep_position random"),
-        ("filter", "fn on name"),
-        ("flat_map", "fn on name"),
-        ("batch", "size drop_remainder"),
-        ("padded_batch", "size padding shapes drop_remainder"),
-        ("bucket_by_length", "boundaries sizes length padding drop_remainder"),
-        ("unbatch", ""),
-        ("shuffle", "buffer seed"),
-        ("repeat", "count"),
-        ("take", "count"),
-        ("skip", "count"),
-        ("zip", "others"),
-        ("concat", "others"),
-        ("mix", "others weights"),
-        ("peek", "count"),
-        ("fingerprint", "upto"),
-        ("from_tf_data", "make_dataset"),
-        (
-            "iter_batches",
-            "epochs workers format rank world_size order visitation sharding on_error prefetch_bytes debug",
-        ),
-    ],
-)
-def test_a_pipeline_has_the_methods_that_scripts_use(method: str, parameters: str) -> None:
-    known = inspect.signature(getattr(pecan.PecanPipeline, method)).parameters
-    assert [name for name in parameters.split() if name not in known] == []
-
-
-def test_the_iterator_has_the_methods_that_scripts_use() -> None:
-    assert {"report", "scale", "close", "__enter__", "__exit__", "__next__"} <= set(dir(pecan.Batches))
-    assert {"local", "remote"} <= set(inspect.signature(pecan.Batches.scale).parameters)
-    assert [field.name for field in dataclasses.fields(pecan.Workers)] == ["local", "remote"]
-
-
-def test_every_error_of_ours_is_a_pecan_error() -> None:
-    ours = [kind for kind in vars(pecan.errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
-    assert ours
-    assert [kind.__name__ for kind in ours if not issubclass(kind, pecan.errors.PecanError)] == []

@@ -17,6 +17,7 @@ def test_every_name_that_is_offered_is_there_and_told(package: ModuleType) -> No
     for name in package.__all__:
         assert getattr(package, name) is not None
     assert set(package.__all__) <= set(dir(package))
+    assert {"PecanPipeline", "Workers", "Config", "errors", "sources"} <= set(pecan_ray.__all__)
     with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
         _ = package.nothing
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from coverage import CoverageData
 
+from tests.mutation.seen import Seen
 from tests.mutation.sites import drawn, mutations
-from tests.mutation.tests_of_lines import TestsOfLines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,21 +60,59 @@ def test_a_seed_draws_the_same_mutations_again() -> None:
     assert len(drawn(by_file, 100, 7)) == len(set(drawn(by_file, 100, 7))) == 6
 
 
-def test_a_line_is_run_by_the_tests_that_were_seen_on_it(tmp_path: Path) -> None:
-    data = CoverageData(str(tmp_path / "data"))
-    for test, lines in {
-        "tests/a.py::one|run": [1, 2],
-        "tests/a.py::one|setup": [3],
-        "tests/b.py::two|run": [2],
+def test_a_line_is_run_by_the_tests_that_were_seen_on_it_and_may_be_asked(tmp_path: Path) -> None:
+    one, two = "tests/a.py::one", "tests/b.py::two[|]"
+    for number, by_context in enumerate(({f"{one}|run": [1, 2], f"{one}|setup": [3], "": [9]}, {f"{two}|run": [2]})):
+        data = CoverageData(str(tmp_path / str(number)))
+        for context, lines in by_context.items():
+            data.set_context(context)
+            data.add_lines({"/of/code.py": lines})
+        data.write()
+    seen = Seen(tmp_path.iterdir(), {one: 2.0, two: 1.0})
+    assert [seen.tests("/of/code.py", line) for line in (1, 2, 3, 5)] == [[one], [one, two], [one], []]
+    assert seen.tests("/of/code.py", 9) == [one, two], "of what an import runs: all"
+    assert seen.tests("/of/other.py", 1) == []
+    assert seen.files([one, two]) == ["tests/b.py", "tests/a.py"], "the quick one first"
+    assert Seen(tmp_path.iterdir(), {one: 2.0}).tests("/of/code.py", 2) == [one]
+
+
+TESTS_OF_RULES = """
+import pytest, rules
+
+def test_the_larger_one_is_taken():
+    assert rules.most(3, 2) == 3
+
+def test_a_file_is_read(tmp_path):
+    assert rules.most(2, 3) in (2, 3) and tmp_path.exists()
+"""
+COMMAND = """
+import sys
+from tests.mutation import __main__ as command
+
+command.LIBRARIES = ()
+sys.argv[1:] = ["--folders", "code", "--tests", "tests", "--most-s", "60"]
+command.ROOT = command.Path.cwd()
+command.main()
+"""
+
+
+def test_what_tests_notice_is_counted_and_the_rest_is_told(tmp_path: Path) -> None:
+    for name, text in {
+        "pytest.ini": "[pytest]\npythonpath = code",
+        "code/rules.py": "MOST = 3\ndef most(a, b):\n    return a if a >= b else b\ndef more(a):\n    return +a\n",
+        "tests/test_rules.py": TESTS_OF_RULES,
     }.items():
-        data.set_context(test)
-        data.add_lines({"/of/code.py": lines})
-    data.set_context("")
-    data.add_lines({"/of/code.py": [9]})
-    data.write()
-    tests = TestsOfLines(tmp_path / "data")
-    assert tests.of("/of/code.py", 1) == ["tests/a.py::one"]
-    assert tests.of("/of/code.py", 2) == ["tests/a.py::one", "tests/b.py::two"]
-    assert tests.of("/of/code.py", 3) == ["tests/a.py::one"]
-    assert tests.of("/of/code.py", 9) == ["tests/a.py::one", "tests/b.py::two"], "of what an import runs: all"
-    assert tests.of("/of/code.py", 5) == [] and tests.of("/of/other.py", 1) == []
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    *told, share = done.stdout.splitlines()
+    assert share == "noticed: 2 of 6 = 33.3%", done.stdout + done.stderr
+    assert sorted(told) == [
+        "missed by 2 tests: code/rules.py:1: '3' -> '4'",
+        "missed by 2 tests: code/rules.py:3: 'a >= b' -> '(a > b)'",
+        "missed by 2 tests: code/rules.py:3: 'a if a >= b else b' -> '(a)'",
+        "not run by 0 tests: code/rules.py:5: 'return +a' -> 'return None'",
+    ]

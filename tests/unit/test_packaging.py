@@ -9,7 +9,6 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,13 +18,15 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
+TRAIN = """
+import cache, placement
+import pecan_ray.cache, pecan_ray.placement
+
+assert cache.mine and placement.mine
+assert not hasattr(pecan_ray.cache, "mine") and not hasattr(pecan_ray.placement, "mine")
+"""
 FOLDERS = ("autoscaler", "cache", "placement", "reorder")
 CURE = "run `git config core.symlinks true` and check the folder out again"
-
-
-def setuptools_table() -> dict[str, Any]:
-    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    return table
 
 
 def package_folders() -> Iterator[tuple[str, Path]]:
@@ -75,38 +76,30 @@ def build_wheel(tree: Path) -> list[str]:
         return archive.namelist()
 
 
+def run_python(*arguments: str, finding: Path) -> str:
+    """Run a program that finds `pecan_ray` in a folder; return what it prints."""
+    command, environment = [sys.executable, *arguments], {**os.environ, "PYTHONPATH": str(finding)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_decision_folder_is_reached_by_a_link(name: str) -> None:
+def test_a_decision_folder_is_flat_and_reached_by_a_link_that_git_keeps(name: str) -> None:
     link = ROOT / "pecan_ray" / name
-    assert link.is_symlink(), f"pecan_ray/{name} is no symbolic link: {CURE}"
-    assert os.readlink(link) == f"../{name}"
-    assert link.resolve() == ROOT / name
-
-
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
-@pytest.mark.parametrize("name", FOLDERS)
-def test_git_keeps_the_link_as_a_link(name: str) -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "-s", "--", f"pecan_ray/{name}"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    assert listed.startswith("120000 "), f"git holds pecan_ray/{name} as {listed!r}, not as a link: {CURE}"
-
-
-def test_the_mapping_is_that_of_the_links() -> None:
-    assert setuptools_table()["package-dir"] == {f"pecan_ray.{name}": name for name in FOLDERS}
-
-
-def test_every_package_is_listed() -> None:
-    assert sorted(setuptools_table()["packages"]) == sorted(package for package, _ in package_folders())
-
-
-def test_every_package_has_an_init() -> None:
-    assert [package for package in packages_of_code() if not package_file(package).is_file()] == []
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_a_decision_folder_is_flat(name: str) -> None:
+    assert link.is_symlink() and os.readlink(link) == f"../{name}", f"pecan_ray/{name} is no link: {CURE}"
     assert [entry.name for entry in (ROOT / name).iterdir() if entry.is_dir() and entry.name != "__pycache__"] == []
+    if (ROOT / ".git").exists():
+        command = ["git", "ls-files", "-s", "--", f"pecan_ray/{name}"]
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert listed.startswith("120000 "), f"git holds pecan_ray/{name} as {listed!r}, not as a link: {CURE}"
+
+
+def test_every_package_is_listed_and_mapped_and_has_an_init() -> None:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert table["package-dir"] == {f"pecan_ray.{name}": name for name in FOLDERS}
+    assert sorted(table["packages"]) == sorted(package for package, _ in package_folders())
+    assert [package for package in packages_of_code() if not package_file(package).is_file()] == []
 
 
 @pytest.mark.parametrize("links", ["links", "text files"])
@@ -125,39 +118,16 @@ def test_a_wheel_holds_every_module_once(tmp_path: Path, links: str) -> None:
 
 def test_a_checkout_leaves_the_names_of_a_user_alone(tmp_path: Path) -> None:
     """A user's own `cache.py` and `placement` beside the program neither shadow ours nor are shadowed."""
-    (tmp_path / "cache.py").write_text("mine = True\n")
-    (tmp_path / "placement").mkdir()
-    (tmp_path / "placement" / "__init__.py").write_text("mine = True\n")
-    (tmp_path / "train.py").write_text(
-        "import cache, placement\n"
-        "import pecan_ray.cache, pecan_ray.placement\n"
-        "assert cache.mine and placement.mine\n"
-        "assert not hasattr(pecan_ray.cache, 'mine') and not hasattr(pecan_ray.placement, 'mine')\n"
-    )
-    tree = copy_of_the_tree(tmp_path / "tree")
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "pecan_ray").symlink_to(tree / "pecan_ray")
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "train.py")],
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    for folder in ("placement", "site"):
+        (tmp_path / folder).mkdir()
+    for mine in ("cache.py", "placement/__init__.py"):
+        (tmp_path / mine).write_text("mine = True\n")
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "site" / "pecan_ray").symlink_to(copy_of_the_tree(tmp_path / "tree") / "pecan_ray")
+    run_python(str(tmp_path / "train.py"), finding=tmp_path / "site")
 
 
 def test_importing_everything_leaves_no_bare_name() -> None:
     names = [package for package in packages_of_code() if "tensorflow" not in package]
-    code = (
-        "import importlib, sys\n"
-        f"for name in {names!r}: importlib.import_module(name)\n"
-        f"print([name for name in {FOLDERS!r} if name in sys.modules])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    code = f"import sys, {', '.join(names)}; print([name for name in {FOLDERS!r} if name in sys.modules])"
+    assert run_python("-c", code, finding=ROOT).strip() == "[]"

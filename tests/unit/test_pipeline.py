@@ -19,7 +19,6 @@ from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays, Items
 
 OPS, NAME = "ops", "name"
-WRONG_SOURCE: Any = [1, 2]
 
 
 def numbers(rows: int = 10, name: str = "i", **options: Any) -> PecanPipeline:
@@ -69,17 +68,8 @@ def test_operators_are_named_by_their_functions_and_names_are_unique() -> None:
     pipe = numbers().map(add_one).map(add_one).map(lambda e: e).map(lambda e: e).map(scale).map(str.upper, on="i")
     pipe = pipe.map(add_one, name="mine").filter(bool).batch(2).unbatch().batch(3)
     assert names(pipe) == [
-        "add_one",
-        "add_one_2",
-        "map",
-        "map_2",
-        "partial",
-        "upper",
-        "mine",
-        "bool",
-        "batch",
-        "unbatch",
-        "batch_2",
+        *("add_one", "add_one_2", "map", "map_2", "partial", "upper", "mine"),
+        *("bool", "batch", "unbatch", "batch_2"),
     ]
     with pytest.raises(PlanError, match="the name 'mine' is taken by another operator of the pipeline pipeline"):
         pipe.map(add_one, name="mine")
@@ -107,10 +97,7 @@ def test_a_pipeline_is_true_and_can_be_pickled() -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
-    (
-        lambda p: PecanPipeline(WRONG_SOURCE),
-        r"needs a source of pecan_ray\.sources, but got list\. Wrap Python objects",
-    ),
+    (lambda p: type(p)([1, 2]), r"needs a source of pecan_ray\.sources, but got list\. Wrap Python objects"),
     (lambda p: numbers(engine="torch"), "engine must be 'python' or 'tensorflow', but got 'torch'"),
     (lambda p: numbers(seed=-1), "seed needs a whole number >= 0, but got -1"),
     (lambda p: p.map("f"), "map needs a function, but got str"),
@@ -133,25 +120,17 @@ WRONG: list[tuple[Any, str]] = [
     (lambda p: p.zip(), "zip needs at least one other pipeline"),
     (lambda p: p.concat([1, 2]), "concat needs pipelines, but got list"),
     (lambda p: p.concat(numbers(engine="tensorflow")), r"pipelines of different engines \(python, tensorflow\)"),
-    (
-        lambda p: p.mix(p, weights=[1]),
-        r"mix\(weights=\.\.\.\) needs one positive number per pipeline \(2\), but got \[1\]",
-    ),
+    (lambda p: p.mix(p, weights=[1]), r"mix\(weights=\.\.\.\) needs one positive number .* \(2\), but got \[1\]"),
     (lambda p: p.mix(p, weights=[1, 0]), r"one positive number per pipeline \(2\), but got \[1, 0\]"),
     (lambda p: p.mix(p, weights=[1, float("nan")]), r"mix\(weights=\.\.\.\) .* each is a number, but got \[1, nan\]"),
     (lambda p: p.mix(p, weights=[1, 1], stop="last"), "mix: stop must be 'first' or 'all', but got 'last'"),
     (lambda p: p.peek(0), "peek needs a whole number >= 1, but got 0"),
-    (lambda p: p.iter_batches(order="sorted"), "order must be one of 'relaxed', 'strict' or None, but got 'sorted'"),
     (lambda p: p.iter_batches(epochs=0), "epochs must be at least 1"),
-    (lambda p: p.iter_batches(epochs=1.5), r"epochs must be a whole number or None, but got 1\.5"),
     (lambda p: p.iter_batches(workers=0), r"workers must be Workers\(\.\.\.\) or AutoWorkers\(\.\.\.\), but got 0"),
     (lambda p: p.iter_batches(debug="no"), "debug must be True or False, but got 'no'"),
     (lambda p: p.with_config(cpus_per_worker="1"), "cpus_per_worker must be a number, but got '1'"),
     (lambda p: type(p)(Items([]), name=5), r"PecanPipeline\(name=\.\.\.\) must be a text or None, but got 5"),
-    (
-        lambda p: type(p)(Items([]), config={"reorder": "off"}),
-        r"must be Config\(\.\.\.\) or None, but got {",
-    ),
+    (lambda p: type(p)(Items([]), config={"reorder": "off"}), r"must be Config\(\.\.\.\) or None, but got {"),
     (lambda p: p.map(len, on=5), r"map\(on=\.\.\.\) must be a text or None, but got 5"),
     (lambda p: p.map(len, name=5), "name must be a text or None, but got 5"),
     (lambda p: p.map(len, processes="no"), r"map\(processes=\.\.\.\) must be True or False, but got 'no'"),
@@ -245,20 +224,6 @@ def test_debug_raises_our_own_errors_as_they_are() -> None:
         list(pipe.iter_batches(debug=True))
 
 
-def test_debug_leaves_out_bad_elements_when_asked_to() -> None:
-    def odd(i: Any) -> Any:
-        assert i % 2
-        return i
-
-    pipe = numbers(8).map(odd, on="i").batch(3)
-    assert [batch["i"].tolist() for batch in pipe.iter_batches(debug=True, on_error="skip")] == [[1, 3, 5], [7]]
-
-
-def test_debug_drops_the_remainder_that_the_plan_drops() -> None:
-    pipe = numbers(8).batch(3, drop_remainder=True)
-    assert [batch["i"].tolist() for batch in pipe.iter_batches(debug=True)] == [[0, 1, 2], [3, 4, 5]]
-
-
 def test_a_seed_gives_the_same_augmentation_and_each_epoch_another() -> None:
     def noise(i: Any, rng: np.random.Generator) -> Any:
         return i + rng.random()
@@ -277,18 +242,15 @@ def test_the_report_of_a_debug_run_counts_batches_and_elements() -> None:
         pass
     report = batches.report()
     assert (report.batches, report.elements) == (6, 14)
-    assert str(report).startswith(
-        "pecan job pipeline (debug, in this process): 6 batches, 14 elements of 2 finished epochs in"
-    )
+    said = "pecan job pipeline (debug, in this process): 6 batches, 14 elements of 2 finished epochs in"
+    assert str(report).startswith(said)
     elements = numbers(7).take(4).iter_batches(debug=True)
     assert len(list(elements)) == 4 and elements.report().elements == 4
 
 
 def test_there_are_no_workers_to_scale_in_debug() -> None:
-    with (
-        numbers().batch(2).iter_batches(debug=True) as batches,
-        pytest.raises(PlanError, match="scale: there are no workers in debug mode"),
-    ):
+    scaled = pytest.raises(PlanError, match="scale: there are no workers in debug mode")
+    with numbers().batch(2).iter_batches(debug=True) as batches, scaled:
         batches.scale(local=2, remote=0)
 
 

@@ -7,10 +7,9 @@ import os
 import pickle
 import resource
 import stat
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,20 @@ def numbered(number: int, element: Any) -> BadElement:
     return replace(bad(element), origin=Origin(0, 0, 0, 0, number))
 
 
+def written(folder: Path, *elements: BadElement) -> Path:
+    """Write a quarantine file."""
+    file = QuarantineFile(folder / "bad.jsonl", "job")
+    file.add(list(elements))
+    file.close()
+    return folder / "bad.jsonl"
+
+
+PROGRAM = """
+import pecan_ray as pecan
+pipe = pecan.PecanPipeline(pecan.sources.Items([1])).map(lambda item: item, on="item").batch(1)
+"""
+
+
 # --- refused at the start ---------------------------------------------------------------------------------------
 
 
@@ -53,14 +66,8 @@ def a_fifo(folder: Path) -> Path:
     return folder / "pipe"
 
 
-def a_link(folder: Path) -> Path:
-    (folder / "target").touch()
-    (folder / "link").symlink_to("target")
-    return folder / "link"
-
-
-def a_dangling_link(folder: Path) -> Path:
-    (folder / "link").symlink_to("nowhere")
+def a_link(folder: Path, target: str = "") -> Path:
+    (folder / "link").symlink_to(target or another_file(folder))
     return folder / "link"
 
 
@@ -79,13 +86,13 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "no folder but a file": (lambda folder: another_file(folder) / "bad.jsonl", "its folder is none"),
     "fifo": (a_fifo, "it is no regular file"),
     "device": (lambda folder: Path("/dev/full"), "it is no regular file"),
-    "terminal": (lambda folder: Path("/dev/tty"), "it is no regular file"),
     "link": (a_link, "it is a symbolic link, which is not followed"),
-    "dangling link": (a_dangling_link, "it is a symbolic link, which is not followed"),
+    "dangling link": (lambda folder: a_link(folder, "nowhere"), "it is a symbolic link, which is not followed"),
     "folder": (lambda folder: folder, "it is a folder: name a file in it"),
     "something else": (another_file, "it holds something else. Move it away"),
     "pickles": (earlier_pickles, "it holds pickles of an earlier version. Move it away"),
     "long name": (lambda folder: folder / ("x" * 300), "the name is too long"),
+    "zero byte": (lambda folder: folder / "a\0b", "embedded null byte"),
     "no files": (lambda folder: Path("/proc/bad.jsonl"), "cannot be kept"),
     "read-only": (lambda folder: Path("/sys/bad.jsonl"), "cannot be kept"),
 }
@@ -118,24 +125,22 @@ def test_a_name_with_a_slash_is_refused_unless_a_file_is_named(tmp_path: Path, m
     assert len(list(quarantined(tmp_path / "bad.jsonl"))) == 1
 
 
-FULL = """
-import resource, signal, sys
-from pathlib import Path
-from pecan_ray.errors import PlanError
-from pecan_ray.quarantine import QuarantineFile
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-try:
-    QuarantineFile(Path(sys.argv[1]), "job")
-except PlanError as error:
-    print(error)
-"""
+@contextmanager
+def files_of_most(size: int) -> Iterator[None]:
+    """Let no file of this process grow further; Python ignores the signal."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_file_that_may_not_grow_is_refused_and_not_left_behind(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
-    done = subprocess.run([sys.executable, "-c", FULL, path, "5"], capture_output=True, text=True, check=True)
-    assert f"bad elements cannot be kept in {path}" in done.stdout and not path.exists()
+    with files_of_most(5), pytest.raises(PlanError, match=f"bad elements cannot be kept in {path}"):
+        QuarantineFile(path, "job")
+    assert not path.exists()
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------
@@ -174,10 +179,8 @@ def test_trainers_of_one_job_share_a_file_and_the_last_one_deletes_it(tmp_path: 
 
 def test_an_element_that_comes_to_two_trainers_is_kept_once(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
-    earlier = QuarantineFile(path, "shared")
-    earlier.add([bad({"item": 1})])
-    earlier.close()
-    first, second = QuarantineFile(path, "shared"), QuarantineFile(path, "shared")
+    written(tmp_path, bad({"item": 1}))
+    first, second = QuarantineFile(path, "job"), QuarantineFile(path, "job")
     another = replace(bad({"item": 2}), origin=Origin(1, 0, 0, 0, 1))
     first.add([bad({"item": 1})])
     second.add([bad({"item": 1}), another])
@@ -213,12 +216,8 @@ def test_a_disk_that_becomes_full_is_told_and_counted_and_the_job_goes_on(
 ) -> None:
     path = tmp_path / "bad.jsonl"
     batches = rooted(path, tuple(float(-i) for i in range(100))).iter_batches(on_error="quarantine", debug=True)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))  # Python ignores the signal
-    try:
+    with files_of_most(5000):
         assert len(list(batches)) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     report = batches.report()
     kept = list(quarantined(path))
     assert report.bad_elements == 99 and 0 < len(kept) < 99
@@ -227,10 +226,7 @@ def test_a_disk_that_becomes_full_is_told_and_counted_and_the_job_goes_on(
 
 
 def test_a_torn_line_is_told_behind_those_that_are_whole(tmp_path: Path) -> None:
-    path = tmp_path / "bad.jsonl"
-    file = QuarantineFile(path, "job")
-    file.add([numbered(number, {"item": number}) for number in range(3)])
-    file.close()
+    path = written(tmp_path, *(numbered(number, {"item": number}) for number in range(3)))
     path.write_bytes(path.read_bytes()[:-20])
     read = quarantined(path)
     assert [next(read).element, next(read).element] == [{"item": 0}, {"item": 1}]
@@ -256,10 +252,7 @@ def _run() -> str:
 
 
 def test_pickles_are_read_only_where_the_file_is_trusted(tmp_path: Path, capsys: Any) -> None:
-    path = tmp_path / "bad.jsonl"
-    file = QuarantineFile(path, "job")
-    file.add([bad({"item": Evil()}), numbered(2, {"item": 2.0})])
-    file.close()
+    path = written(tmp_path, bad({"item": Evil()}), numbered(2, {"item": 2.0}))
     Evil.ran = 0
     first, second = quarantined(path)
     assert isinstance(first.element, Pickled) and second.element == {"item": 2.0} and Evil.ran == 0
@@ -267,10 +260,7 @@ def test_pickles_are_read_only_where_the_file_is_trusted(tmp_path: Path, capsys:
         replay(rooted(path).plan, first)
     assert next(quarantined(path, trust=True)).element == {"item": "ran"} and Evil.ran == 1
     program = tmp_path / "program.py"
-    program.write_text(
-        "import pecan_ray as pecan\n"
-        "pipe = pecan.PecanPipeline(pecan.sources.Items([1])).map(lambda item: item, on='item').batch(1)\n"
-    )
+    program.write_text(PROGRAM)
     assert main(["replay", str(path), str(program)]) == 1
     assert "0 still fail, 1 do not fail any more, 0 were not kept, 1 are pickles" in capsys.readouterr().out
     assert Evil.ran == 1
@@ -279,11 +269,7 @@ def test_pickles_are_read_only_where_the_file_is_trusted(tmp_path: Path, capsys:
 
 
 def test_what_cannot_even_be_pickled_is_told_without_its_element(tmp_path: Path) -> None:
-    path = tmp_path / "bad.jsonl"
-    file = QuarantineFile(path, "job")
-    file.add([bad({"item": threading.Lock()}, elements_left_out=3)])
-    file.close()
-    (one,) = quarantined(path)
+    (one,) = quarantined(written(tmp_path, bad({"item": threading.Lock()}, elements_left_out=3)))
     assert one.element is None and "not kept: TypeError" in one.error and one.elements_left_out == 3
     assert one.origin == Origin(0, 0, 0, 0, 1)
 
@@ -306,11 +292,7 @@ VALUES: list[Any] = [
     "value", VALUES, ids=lambda value: f"{type(value).__name__}-{value}"[:30].encode("ascii", "replace").decode()
 )
 def test_plain_values_come_back_as_they_were(value: Any, tmp_path: Path) -> None:
-    path = tmp_path / "bad.jsonl"
-    file = QuarantineFile(path, "job")
-    file.add([bad({"value": value})])
-    file.close()
-    (one,) = quarantined(path)
+    (one,) = quarantined(written(tmp_path, bad({"value": value})))
     check_same(one.element["value"], value)
 
 
@@ -383,11 +365,8 @@ def test_what_was_made_to_do_harm_is_refused(written: Any) -> None:
 
 
 def test_a_line_that_was_cut_hides_no_other_one(tmp_path: Path) -> None:
-    path = tmp_path / "bad.jsonl"
     for number in range(2):
-        kept = QuarantineFile(path, "job")
-        kept.add([numbered(number, number)])
-        kept.close()
+        path = written(tmp_path, numbered(number, number))
         with path.open("ab") as file:
             file.write(b'{"op":"root","whe')
     reading = quarantined(path)
@@ -396,30 +375,34 @@ def test_a_line_that_was_cut_hides_no_other_one(tmp_path: Path) -> None:
         next(reading)
 
 
-def test_a_later_format_is_refused_when_it_is_read(tmp_path: Path) -> None:
-    (tmp_path / "bad.jsonl").write_bytes(b'{"pecan-quarantine": 99, "job": "later"}\n')
-    with pytest.raises(PlanError, match="in the format 99"):
-        list(quarantined(tmp_path / "bad.jsonl"))
+OTHERS = {
+    "a later format": (b'{"pecan-quarantine": 99, "job": "later"}\n', "in the format 99"),
+    "junk": (b"junk", "other"),
+    "nothing": (b"", "other"),
+    "a pickle of something else": (pickle.dumps("text"), "other"),
+    "a pickle that was cut": (pickle.dumps(BadElement("", "", ""))[:-5], "other"),
+}
 
 
-def test_a_path_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"cannot be kept in .*: embedded null byte"):
-        QuarantineFile(tmp_path / "a\0b", "job")
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_file_that_is_no_quarantine_is_refused(tmp_path: Path, what: str) -> None:
+    content, told = OTHERS[what]
+    (tmp_path / "other").write_bytes(content)
+    with pytest.raises(PlanError, match=told):
+        list(quarantined(tmp_path / "other", trust=True))
+    with pytest.raises(PlanError, match="cannot read the quarantine file"):
+        list(quarantined(tmp_path / "absent"))
 
 
 def test_an_element_that_nobody_has_is_told_with_what_can_be_done(tmp_path: Path, capsys: Any) -> None:
-    path, program = tmp_path / "bad.jsonl", tmp_path / "program.py"
+    program = tmp_path / "program.py"
     deadly = BadElement(OP, "element 7 of a.tar", WHY, None, Origin(0, 0, 0, 2, 7))
-    kept = QuarantineFile(path, "job")
-    kept.add([deadly, bad(None), BadElement("read", "element 3 of b.tar", "torn", first=Origin(0, 0, 0, 1, 3))])
-    kept.close()
+    torn = BadElement("read", "element 3 of b.tar", "torn", first=Origin(0, 0, 0, 1, 3))
+    path = written(tmp_path, deadly, bad(None), torn)
     assert next(quarantined(path)) == deadly
     with pytest.raises(PlanError, match=r"element 7 of a\.tar was not kept, since it ended the process of each worker"):
         replay(rooted(path).plan, deadly)
-    program.write_text(
-        "import pecan_ray as pecan\n"
-        "pipe = pecan.PecanPipeline(pecan.sources.Items([1])).map(lambda item: item, on='item').batch(1)\n"
-    )
+    program.write_text(PROGRAM)
     assert main(["replay", str(path), str(program)]) == 0
     told = capsys.readouterr().out
     assert "debug=True under `python -X faulthandler`" in told

@@ -121,8 +121,5 @@ def test_a_part_is_that_of_its_numbers_for_ever() -> None:
 def test_what_cannot_be_split_is_refused(pipe: pecan.PecanPipeline, shares: Any, said: str) -> None:
     with pytest.raises(PlanError, match=said):
         pecan.split(pipe, shares, seed=1)
-
-
-def test_seeds_that_are_none_are_refused() -> None:
     with pytest.raises(PlanError, match="seed"):
         pecan.split(numbers(), [1.0], seed=-1)

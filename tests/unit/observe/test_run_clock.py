@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.run_time import RunTime
-from pecan_ray.observe.report import Report
+from pecan_ray.observe.report import Report, WorkerReport
 from pecan_ray.observe.run_clock import RunClock
 
 
@@ -62,6 +64,17 @@ def test_a_report_tells_each_part_and_events_on_the_same_clock() -> None:
     ]
     assert lines[6].startswith("  bottleneck: the start took 8.0 s of 10.0 s, most of it Ray's start (6.0 s)")
     assert lines[-1] == "      7.0 s  a worker runs", "the controller began 6.5 s after iter_batches() was called"
+
+
+def test_what_a_report_says_of_workers_is_read_by_name_and_stays_an_object_in_json() -> None:
+    worker = WorkerReport("local", elements=40, batches=10, threads=0)
+    assert worker["batches"] == worker.batches == 10
+    report = Report(job="one", seconds=2.0, batches=10, elements=40, workers={"local-0": worker})
+    told = json.loads(report.to_json())["workers"]["local-0"]
+    assert (told["placement"], told["elements"], told["stages"]["operators"]) == ("local", 40, [])
+    assert "local-0 (local): 40 elements in 10 batches\n" in f"{report}\n"
+    report = replace(report, workers={"local-0": replace(worker, hedged=3, hedges_won=2)})
+    assert "in 10 batches, 3 late reads asked for twice (2 won)\n" in f"{report}\n"
 
 
 def slow(i: int) -> int:

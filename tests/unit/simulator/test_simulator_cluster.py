@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +16,7 @@ from pecan_ray.simulator import (
     LIVE,
     RELEASED,
     ClientRule,
+    Driver,
     FixedDeployment,
     Outcome,
     PoolRule,
@@ -48,8 +52,12 @@ def run(
     workload: Workload, mode: str = "auto", seed: int = 0, batches: int = 2000, pool: PoolRule | None = None
 ) -> Outcome:
     """Run one job for so many batches."""
-    spec = SimulatedJob(workload, placement(workload, mode), seed=seed, most_batches=batches, after_convergence=None)
-    return simulate(spec, pool)
+    return simulate(unending(workload, placement(workload, mode), batches, seed=seed), pool)
+
+
+def unending(workload: Workload, driver: Driver, batches: int, **more: Any) -> SimulatedJob:
+    """Return a job of so many batches that does not end when its policy has converged."""
+    return SimulatedJob(workload, driver, most_batches=batches, after_convergence=None, **more)
 
 
 class Restless:
@@ -103,7 +111,7 @@ def test_windows_say_what_the_live_client_would() -> None:
 def test_windows_in_which_workers_drain_or_are_awaited_are_thrown_away() -> None:
     driver = Restless([Deployment(0, 3), Deployment(0, 5), Deployment(0, 2)])
     slow = small(nodes__start_s=20.0, split_batches=40.0)
-    timeline = simulate(SimulatedJob(slow, driver, most_batches=1500, after_convergence=None)).timeline
+    timeline = simulate(unending(slow, driver, 1500)).timeline
     assert any(turn.window.touched for turn in timeline)
     assert any(not turn.window.touched for turn in timeline)
 
@@ -112,9 +120,7 @@ def test_a_trainer_that_lives_on_its_stock_is_shown_the_pace_that_lasts() -> Non
     """Ten workers fill the queue; one then supplies half a batch a step, while the trainer does not wait yet."""
     targets = [Deployment(0, 10), Deployment(0, 2)]
     deep = small(client_buffer=60)
-    spec = SimulatedJob(
-        deep, Restless(targets), most_batches=200, after_convergence=None, client=ClientRule(window_s=None)
-    )
+    spec = unending(deep, Restless(targets), 200, client=ClientRule(window_s=None))
     turns = [turn for turn in simulate(spec).timeline if turn.deployment == Deployment(0, 2)]
     lived_on = [turn.window for turn in turns if turn.window.queue_size > 10 and not turn.window.touched]
     assert lived_on
@@ -124,36 +130,29 @@ def test_a_trainer_that_lives_on_its_stock_is_shown_the_pace_that_lasts() -> Non
 def test_the_papers_client_measures_nothing_until_150_batches_after_a_change() -> None:
     driver = Restless([Deployment(0, 4), Deployment(0, 5)])
     quick = small(nodes__start_s=0.5)
-    outcome = simulate(SimulatedJob(quick, driver, client=RELEASED, most_batches=1000, after_convergence=None))
+    outcome = simulate(unending(quick, driver, 1000, client=RELEASED))
     assert not any(turn.window.touched for turn in outcome.timeline)
-    gaps = [
-        after.batches - before.batches for before, after in zip(outcome.timeline, outcome.timeline[1:], strict=False)
-    ]
+    gaps = [after.batches - before.batches for before, after in itertools.pairwise(outcome.timeline)]
     assert min(gaps) >= 150 + 20
 
 
 def test_a_node_is_paid_for_from_its_grant_and_takes_its_time() -> None:
     slow = small(nodes__start_s=60.0)
-    spec = SimulatedJob(slow, Restless([Deployment(2, 0), Deployment(2, 3)]), most_batches=300, after_convergence=None)
-    outcome = simulate(spec)
-    first = outcome.timeline[0]
-    assert first.decision.target == Deployment(2, 3)
-    assert outcome.timeline[1].deployment == Deployment(2, 0)
+    outcome = simulate(unending(slow, Restless([Deployment(2, 0), Deployment(2, 3)]), 300))
+    first, second = outcome.timeline[:2]
+    assert first.decision.target == Deployment(2, 3) and second.deployment == Deployment(2, 0)
     assert outcome.end.remote_seconds > 0
 
 
-def test_where_no_node_ever_comes_the_policy_settles_for_what_there_is() -> None:
-    outcome = run(small(max_local=2), "auto", batches=5000, pool=PoolRule(workers=0))
+@pytest.mark.parametrize(
+    "pool", [PoolRule(workers=0), PoolRule(workers=100, lost_share=1.0)], ids=["no nodes", "lost requests"]
+)
+def test_where_no_node_ever_comes_the_policy_settles_for_what_there_is(pool: PoolRule) -> None:
+    outcome = run(small(max_local=2), "auto", batches=5000, pool=pool)
     assert "settle_for_less" in {turn.decision.phase for turn in outcome.timeline}
     assert outcome.converged is not None
     assert outcome.running == Deployment(2, 0)
     assert outcome.end.remote_seconds == 0
-
-
-def test_lost_requests_are_as_nodes_that_never_come() -> None:
-    outcome = run(small(max_local=2), "auto", batches=5000, pool=PoolRule(workers=100, lost_share=1.0))
-    assert outcome.running.remote == 0
-    assert outcome.converged is not None
 
 
 def test_a_job_without_any_worker_waits_and_the_simulation_ends() -> None:
@@ -164,9 +163,7 @@ def test_a_job_without_any_worker_waits_and_the_simulation_ends() -> None:
 
 def test_dead_workers_are_replaced_and_no_batch_is_made_twice_or_lost_unnoticed() -> None:
     mortal = small(nodes__life_s=20.0, noise__batch_cv=0.2)
-    outcome = simulate(
-        SimulatedJob(mortal, FixedDeployment(Deployment(0, 6)), most_batches=4000, after_convergence=None)
-    )
+    outcome = simulate(unending(mortal, FixedDeployment(Deployment(0, 6)), 4000))
     assert outcome.killed > 5
     assert outcome.end.batches >= 4000
     flows = outcome.flows
@@ -176,8 +173,7 @@ def test_dead_workers_are_replaced_and_no_batch_is_made_twice_or_lost_unnoticed(
 
 
 def test_workers_of_one_node_die_together() -> None:
-    workload = small()
-    spec = SimulatedJob(workload, FixedDeployment(Deployment(0, 6)), most_batches=3000, after_convergence=None)
+    spec = unending(small(), FixedDeployment(Deployment(0, 6)), 3000)
     outcome = Simulation([spec], PoolRule(workers=12, slots=3, life_s=30.0), 3).run().jobs[0]
     assert outcome.killed > 0
     assert outcome.killed % 3 == 0
@@ -186,29 +182,15 @@ def test_workers_of_one_node_die_together() -> None:
 def test_drained_workers_finish_and_fast_ones_drop_what_they_hold() -> None:
     targets = [Deployment(0, 9), Deployment(0, 5)]
     workload = small(split_batches=8.0, noise__batch_cv=0.2)
-    lost = {}
-    for removal in ("drain", "fast"):
-        spec = SimulatedJob(workload, Restless(targets, removal), most_batches=2000, after_convergence=None)
-        outcome = simulate(spec)
-        lost[removal] = outcome.flows.lost
-        assert outcome.flows.produced == outcome.flows.consumed + outcome.flows.queued + outcome.flows.lost
-    assert lost["drain"] == 0
-    assert lost["fast"] > 0
+    jobs = [unending(workload, Restless(targets, removal), 2000) for removal in ("drain", "fast")]
+    drained, fast = (simulate(job).flows.lost for job in jobs)
+    assert drained == 0 and fast > 0
 
 
 def test_jobs_share_a_pool_and_the_second_is_served_when_the_first_ends() -> None:
     workload = changed(small(), max_local=0)
-    specs = [
-        SimulatedJob(
-            workload,
-            FixedDeployment(Deployment(0, 4)),
-            seed=n,
-            arrives_s=10.0 * n,
-            most_batches=600,
-            after_convergence=None,
-        )
-        for n in range(2)
-    ]
+    four = FixedDeployment(Deployment(0, 4))
+    specs = [unending(workload, four, 600, seed=n, arrives_s=10.0 * n) for n in range(2)]
     both = Simulation(specs, PoolRule(workers=4)).run()
     assert both.most_workers == 4
     first, second = both.jobs
@@ -218,8 +200,8 @@ def test_jobs_share_a_pool_and_the_second_is_served_when_the_first_ends() -> Non
 
 def test_a_job_with_an_open_wish_is_not_computed_beyond_the_moment_it_is_served() -> None:
     workload = small(nodes__start_s=3.0)
-    one = SimulatedJob(workload, FixedDeployment(Deployment(0, 5)), most_batches=400, after_convergence=None)
-    two = SimulatedJob(workload, FixedDeployment(Deployment(1, 3)), seed=1, most_batches=4000, after_convergence=None)
+    one = unending(workload, FixedDeployment(Deployment(0, 5)), 400)
+    two = unending(workload, FixedDeployment(Deployment(1, 3)), 4000, seed=1)
     first, second = Simulation([one, two], PoolRule(workers=5)).run().jobs
     grown = next(turn for turn in second.timeline if turn.deployment.remote == 3)
     assert first.end.seconds + 3.0 <= grown.seconds <= first.end.seconds + 3.0 + 10.0
@@ -258,8 +240,7 @@ def test_whatever_a_policy_asks_for_batches_are_conserved(
     targets: list[Deployment], removal: str, life_s: float, clients: int, seed: int
 ) -> None:
     workload = small(noise__batch_cv=0.3, nodes__life_s=life_s, clients=clients, max_local=8, split_batches=4.0)
-    spec = SimulatedJob(workload, Restless(targets, removal), seed=seed, most_batches=600, after_convergence=None)
-    flows = simulate(spec).flows
+    flows = simulate(unending(workload, Restless(targets, removal), 600, seed=seed)).flows
     assert flows.produced == flows.consumed + flows.queued + flows.lost
     assert flows.consumed >= 600 * clients
 
@@ -268,7 +249,7 @@ def test_whatever_a_policy_asks_for_batches_are_conserved(
 def test_many_jobs_use_no_more_nodes_than_there_are(client: ClientRule) -> None:
     workload = small(noise__batch_cv=0.2, noise__drift_sd=0.01)
     specs = [
-        SimulatedJob(workload, placement(workload, mode), seed=n, client=client, arrives_s=float(n), most_batches=1500)
+        SimulatedJob(workload, placement(workload, mode), seed=n, client=client, arrives_s=n, most_batches=1500)
         for n, mode in enumerate(["auto", "pecan-code", "cachew", "pecan"] * 5)
     ]
     found = Simulation(specs, PoolRule(workers=30, slots=2, life_s=200.0), 1).run()
@@ -276,14 +257,10 @@ def test_many_jobs_use_no_more_nodes_than_there_are(client: ClientRule) -> None:
     assert found.events > 3 * 20 * 1000
     for outcome in found.jobs:
         assert outcome.flows.produced == outcome.flows.consumed + outcome.flows.queued + outcome.flows.lost
+        for moments in ([turn.seconds for turn in outcome.timeline], [turn.batches for turn in outcome.timeline]):
+            assert moments == sorted(moments)
 
 
 def test_no_job_is_no_simulation() -> None:
     with pytest.raises(PlanError, match="at least one job"):
         Simulation([], PoolRule(1))
-
-
-def test_the_clock_of_a_job_only_moves_forward() -> None:
-    outcome = run(small(noise__batch_cv=0.4, nodes__life_s=30.0), "pecan", batches=4000)
-    for moments in ([turn.seconds for turn in outcome.timeline], [float(turn.batches) for turn in outcome.timeline]):
-        assert moments == sorted(moments)

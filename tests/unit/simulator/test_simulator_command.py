@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,24 +10,18 @@ import pytest
 from pecan_ray.cli import main
 from pecan_ray.observe.report import Report, WorkerReport
 from pecan_ray.placement import Cost
-from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.plan.windows import Deployment
 
 
-def finished() -> str:
-    """The report of a run: two remote workers, the trainer waited half of the time."""
+@pytest.fixture
+def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves the report of a run in the folder: two remote workers, the trainer waited half of the time."""
     worker = WorkerReport("remote", elements=400, batches=100, threads=2)
-    return Report(
-        job="resnet",
-        seconds=20.0,
-        batches=200,
-        elements=800,
-        waited_s=10.0,
-        epochs=1,
-        workers={"remote-0": worker, "remote-1": worker},
-        deployments=((0.0, Deployment(0, 2)),),
-        cost=Cost(host=0.03, remote=0.01, wasted=0.02),
-    ).to_json()
+    report = Report("resnet", 20.0, 200, 800, waited_s=10.0, epochs=1, workers={"remote-0": worker, "remote-1": worker})
+    report = replace(report, deployments=((0.0, Deployment(0, 2)),), cost=Cost(host=0.03, remote=0.01, wasted=0.02))
+    (tmp_path / "report.json").write_text(report.to_json())
+    (tmp_path / "none.json").write_bytes(b"\xff\xfe\x00")
+    monkeypatch.chdir(tmp_path)
 
 
 def test_simulate_tells_the_path_of_a_policy_and_where_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,27 +32,6 @@ def test_simulate_tells_the_path_of_a_policy_and_where_it_ends(capsys: pytest.Ca
     assert "per epoch" in said
 
 
-def test_what_a_report_says_of_workers_is_read_by_name_and_stays_an_object_in_json() -> None:
-    text = finished()
-    assert json.loads(text)["workers"]["remote-1"] == {
-        "placement": "remote",
-        "elements": 400,
-        "batches": 100,
-        "threads": 2,
-        "remote_bytes": 0,
-        "node_bytes": 0,
-        "stages": {**asdict(StageSeconds()), "operators": [], "in_processes": []},
-        "hedged": 0,
-        "hedges_won": 0,
-    }
-    worker = WorkerReport("local", elements=40, batches=10, threads=0)
-    assert worker["batches"] == worker.batches == 10
-    report = Report(job="one", seconds=2.0, batches=10, elements=40, workers={"local-0": worker})
-    assert "local-0 (local): 40 elements in 10 batches\n" in f"{report}\n"
-    report = replace(report, workers={"local-0": replace(worker, hedged=3, hedges_won=2)})
-    assert "in 10 batches, 3 late reads asked for twice (2 won)\n" in f"{report}\n"
-
-
 def test_simulate_draws_the_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     assert main(["simulate", "--workload", "asr", "--seeds", "1", "--plot", str(tmp_path / "path.png")]) == 0
@@ -67,64 +39,39 @@ def test_simulate_draws_the_path(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "<svg" in (tmp_path / "path.svg").read_text()
 
 
-def test_simulate_says_what_other_workers_would_have_done_for_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "report.json"
-    file.write_text(finished())
-    assert main(["simulate", "--from", str(file)]) == 0
+@pytest.mark.usefixtures("finished")
+def test_simulate_says_what_other_workers_would_have_done_for_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--from", "report.json"]) == 0
     assert "0 local + 4 remote: +100%" in capsys.readouterr().out
-    assert main(["simulate", "--from", str(file), "--remote", "3"]) == 0
+    assert main(["simulate", "--from", "report.json", "--remote", "3"]) == 0
     assert "what if    0 local + 3 remote: +50%" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("finished")
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("command", "told"),
     [
-        (["--workload", "resnet"], "no workload 'resnet': choose one of"),
-        (["--workload", "absent.json"], "no parameter file absent.json"),
-        (["--from", "absent.json"], "no report absent.json"),
-        (["--seeds", "0"], "--seeds must be at least 1"),
-        (["--threshold", "nan"], "threshold must be a share"),
-        (["--threshold", "-1"], "threshold must be a share"),
+        ("simulate --workload resnet", "no workload 'resnet': choose one of"),
+        ("simulate --workload absent.json", "no parameter file absent.json"),
+        ("simulate --from absent.json", "no report absent.json"),
+        ("simulate --from none.json", "this is no report of a run"),
+        ("simulate --from report.json --local 2", "no local worker"),
+        ("simulate --from report.json --remote -1", ""),
+        ("simulate --from report.json --remote 0", "one worker"),
+        ("simulate --seeds 0", "--seeds must be at least 1"),
+        ("simulate --threshold nan", "threshold must be a share"),
+        ("simulate --threshold -1", "threshold must be a share"),
+        ("tune --trials 0", ""),
+        ("tune --workloads 0", ""),
     ],
 )
-def test_simulate_refuses_nonsense_in_a_sentence(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["simulate", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert told in captured.err
-    assert captured.out == ""
-
-
-@pytest.mark.parametrize("content", [b"", b"[1]", b"{}", b"\xff\xfe\x00", b'{"profile": {"job": "x"}}'])
-def test_a_file_that_is_no_report_is_refused(
-    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "report.json"
-    file.write_bytes(content)
-    assert main(["simulate", "--from", str(file)]) == 2
-    assert "this is no report of a run" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("asked", [["--local", "2"], ["--remote", "-1"], ["--remote", "0"]])
-def test_deployments_that_a_run_cannot_tell_are_refused(
-    asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "report.json"
-    file.write_text(finished())
-    assert main(["simulate", "--from", str(file), *asked]) == 2
-    assert capsys.readouterr().err.startswith("pecan: ")
+def test_nonsense_is_refused_in_a_sentence(command: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split()) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("pecan: ") and told in said.err and said.out == ""
 
 
 def test_tune_prints_a_table_of_settings(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
     assert main(["tune", "--mode", "cachew", "--trials", "2", "--workloads", "1"]) == 0
     assert "| default | 0.03 | 100 |" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("arguments", [["--trials", "0"], ["--workloads", "0"]])
-def test_tune_refuses_nonsense_in_a_sentence(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", *arguments]) == 2
-    assert capsys.readouterr().err.startswith("pecan: ")

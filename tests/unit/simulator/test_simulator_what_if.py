@@ -45,6 +45,10 @@ def report_of(**changes: Any) -> dict[str, Any]:
     return fields | changes
 
 
+def profile_of(**changes: Any) -> RunProfile:
+    return from_json(json.dumps(report_of(**changes)))
+
+
 def window(local: int, remote: int, batch_s: float, wait_s: float) -> dict[str, Any]:
     return {
         "deployment": {"local": local, "remote": remote},
@@ -66,10 +70,7 @@ def test_a_forecast_says_speed_and_dollars_in_one_sentence() -> None:
     assert "16 batches/s, $0.243 per epoch (-$0.0903); uncertain: so many workers were never measured" in said
     sure = str(what_if(PROFILE, Deployment(10, 20)))
     assert sure.endswith("20 batches/s, $0.417 per epoch (+$0.0833)")
-
-
-def test_without_prices_no_dollars_are_told() -> None:
-    assert "$" not in str(what_if(replace(PROFILE, prices=None), Deployment(1, 4)))
+    assert "$" not in str(what_if(replace(PROFILE, prices=None), Deployment(1, 4))), "without prices no dollars"
 
 
 IDLE = replace(PROFILE, measured=(MeasuredPace(Deployment(4, 0), 0.05, 0.05),), remote_rate=0.0, local_rate=5.0)
@@ -122,8 +123,7 @@ def test_a_profile_survives_writing_and_reading() -> None:
 
 def test_prices_and_their_tiers_are_those_of_the_report() -> None:
     prices = {"accelerator_host": 5.0, "remote_worker": 1.0, "tiers": [{"label": "spot", "price": 0.2, "limit": 4}]}
-    fields = report_of(deployments=[[0.0, {"local": 0, "remote": 2}]], prices=prices, hosts=2, trainers=2)
-    profile = from_json(json.dumps(fields))
+    profile = profile_of(deployments=[[0.0, {"local": 0, "remote": 2}]], prices=prices, hosts=2, trainers=2)
     # Batches of 0.1 s, half of it waiting: four workers are twice as fast, and on cheap nodes.
     assert what_if(profile, Deployment(0, 4)).epoch_cost == pytest.approx(200 * 0.05 / 3600 * (10.0 + 0.8))
 
@@ -131,59 +131,42 @@ def test_prices_and_their_tiers_are_those_of_the_report() -> None:
 @pytest.mark.parametrize("steps", [True, False])
 def test_what_the_trainer_waited_for_at_the_start_is_no_waiting(steps: bool) -> None:
     """Ten seconds until the first batch, then one of 0.05 s after the other, none of which was waited for."""
-    fields = report_of(seconds=20.0, waited_s=10.0, first_batch_s=10.0, batches=201)
-    if steps:
-        fields["steps"] = {"batches": 198, "seconds": 9.9, "squares": 0.5, "waited": 0.0}
-    profile = from_json(json.dumps(fields))
+    told = {"steps": {"batches": 198, "seconds": 9.9, "squares": 0.5, "waited": 0.0}} if steps else {}
+    profile = profile_of(seconds=20.0, waited_s=10.0, first_batch_s=10.0, batches=201, **told)
     assert (profile.wait_share, profile.start_s) == (0.0, 10.0)
     assert profile.step_s == pytest.approx(0.05)
     assert what_if(profile, Deployment(2, 0)).speed == pytest.approx(0.0)
 
 
+def test_the_report_of_a_run_without_windows_is_enough() -> None:
+    profile = profile_of()
+    assert (profile.deployment, profile.remote_rate, profile.wait_share) == (Deployment(1, 0), 0.0, 0.5)
+    assert (profile.step_s, profile.local_rate) == pytest.approx((0.05, 10.0))
+
+
 def test_windows_of_fixed_workers_are_learned_from() -> None:
-    windows = [window(1, 0, 0.2, 0.1), window(2, 0, 0.11, 0.01)]
-    profile = from_json(json.dumps(report_of(windows=windows)))
+    profile = profile_of(windows=[window(1, 0, 0.2, 0.1), window(2, 0, 0.11, 0.01)])
     assert {pace.deployment.local for pace in profile.measured} == {1, 2}
     assert what_if(profile, Deployment(2, 0)).batch_s == pytest.approx(0.11)
 
 
-def test_the_report_of_a_run_without_windows_is_enough() -> None:
-    profile = from_json(json.dumps(report_of()))
-    assert profile.deployment == Deployment(1, 0)
-    assert profile.step_s == pytest.approx(0.05)
-    assert profile.local_rate == pytest.approx(10.0)
-    assert profile.remote_rate == 0.0
-    assert profile.wait_share == 0.5
-
-
 def test_local_and_remote_rates_are_told_apart_by_the_windows_of_a_search() -> None:
-    timeline = [window(1, 0, 0.25, 0.2), window(1, 2, 0.1, 0.05), window(2, 2, 1 / 14, 0.02)]
-    profile = from_json(json.dumps(report_of(timeline=timeline)))
-    assert profile.local_rate == pytest.approx(4.0, rel=0.01)
-    assert profile.remote_rate == pytest.approx(3.0, rel=0.01)
+    profile = profile_of(timeline=[window(1, 0, 0.25, 0.2), window(1, 2, 0.1, 0.05), window(2, 2, 1 / 14, 0.02)])
+    assert (profile.local_rate, profile.remote_rate) == pytest.approx((4.0, 3.0), rel=0.01)
 
 
 def test_the_prices_of_a_run_follow_from_its_costs() -> None:
-    fields = report_of(
-        deployments=[[0.0, {"local": 0, "remote": 2}]],
-        seconds=3600.0,
-        cost={"host": 5.0, "remote": 0.8, "wasted": 1.0},
-    )
-    prices = from_json(json.dumps(fields)).prices
-    assert prices is not None
-    assert (prices.accelerator_host, prices.remote_worker) == pytest.approx((5.0, 0.4))
+    cost = {"host": 5.0, "remote": 0.8, "wasted": 1.0}
+    prices = profile_of(deployments=[[0.0, {"local": 0, "remote": 2}]], seconds=3600.0, cost=cost).prices
+    assert prices is not None and (prices.accelerator_host, prices.remote_worker) == pytest.approx((5.0, 0.4))
+
+
+NO_REPORTS = (json.dumps(report_of(batches=0)), json.dumps(report_of(workers={}, deployments=[])))
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "[1]",
-        "{}",
-        '{"profile": {}}',
-        json.dumps(report_of(batches=0)),
-        json.dumps(report_of(workers={}, deployments=[])),
-    ],
+    ["", "[1]", "{}", '{"profile": {}}', '{"profile": {"job": "x"}}', *NO_REPORTS],
 )
 def test_what_is_no_report_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(PlanError, match="report"):

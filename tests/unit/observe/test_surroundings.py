@@ -20,7 +20,7 @@ from pecan_ray.runtime import cluster
 from pecan_ray.runtime.client import BatchClient
 from tests.long_form import some_later
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import os
 import sys

@@ -1,0 +1,67 @@
+"""pytest in forks of this process, which has imported libraries and nothing of ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType
+
+import pytest
+from hypothesis import Phase, settings
+
+MOST_S = 100
+"""A test that takes longer hangs, which is noticed."""
+
+
+def forked(work: Callable[[], int]) -> int:
+    """Do something in a fork, without a word; return its process id, by which its status can be awaited."""
+    if child := os.fork():
+        return child
+    status = 1
+    try:
+        for stream in range(3):
+            os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+        status = work()
+    finally:
+        os._exit(status)
+
+
+def change(path: Path, text: str) -> None:
+    """Give a module that is yet to be imported another text."""
+    usual = SourceFileLoader.get_code
+
+    def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+        changed = os.path.realpath(loader.path) == str(path)
+        return compile(text, loader.path, "exec") if changed else usual(loader, name)
+
+    setattr(SourceFileLoader, "get_code", get_code)  # noqa: B010 - mypy takes no assignment to a method
+
+
+class Chosen:
+    """Runs these tests alone, or all, and looks for no smaller example where a property fails."""
+
+    def __init__(self, tests: Collection[str] | None = None) -> None:
+        self._tests = tests
+        self.seconds: dict[str, float] = {}
+        self.failed: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        settings.register_profile("mutation", settings(), phases=(Phase.explicit, Phase.generate), derandomize=True)
+        settings.load_profile("mutation")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if self._tests is None or item.nodeid in self._tests]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        self.failed |= {report.nodeid} if report.failed else set()
+
+    def run(self, folder: Path, files: Sequence[str], *arguments: str) -> int:
+        """Run the tests of some files here and now; return pytest's status."""
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder / "hypothesis")
+        usual = ["-m", "not slow", "-p", "no:cacheprovider", f"--basetemp={folder / str(os.getpid())}"]
+        limits = [f"--timeout={MOST_S}", "--timeout-method=thread"]
+        return int(pytest.main([*usual, *limits, *arguments, *files], plugins=[self]))

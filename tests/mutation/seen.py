@@ -1,0 +1,61 @@
+"""Which tests run a line, and how long they take."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from coverage import CoverageData
+
+from tests.mutation.forks import Chosen, forked
+
+
+class Seen:
+    """What was seen when all tests were run once."""
+
+    def __init__(self, coverage: Iterable[Path], seconds: Mapping[str, float]) -> None:
+        """`seconds`: of the tests that may be asked."""
+        self._data, self._seconds = CoverageData(no_disk=True), seconds
+        for path in coverage:
+            one = CoverageData(str(path))
+            one.read()
+            self._data.update(one)
+
+    def tests(self, file: str, line: int) -> list[str]:
+        """Return the tests that run a line; of one that an import runs, those that run any line of the file."""
+        by_line = self._data.contexts_by_lineno(file)
+        contexts = set(filter(None, by_line.get(line, ())))
+        if line in by_line and not contexts:
+            contexts = {context for some in by_line.values() for context in some}
+        return sorted({context.rpartition("|")[0] for context in contexts} & self._seconds.keys())
+
+    def files(self, tests: Iterable[str]) -> list[str]:
+        """Return the files of tests, those first that take the least."""
+        taken: dict[str, float] = {}
+        for test in tests:
+            file = test.partition("::")[0]
+            taken[file] = taken.get(file, 0.0) + self._seconds[test]
+        return sorted(taken, key=lambda file: (taken[file], file))
+
+
+def watched(files: Sequence[str], code: Iterable[Path], folder: Path, processes: int, most_s: float) -> Seen:
+    """Run all tests of some files; what fails in a fork, or takes longer than `most_s`, is not asked later on."""
+    coverage = ["--cov-context=test", "--cov-report=", *(f"--cov={path}" for path in code)]
+
+    def watch(share: int) -> int:
+        os.environ["COVERAGE_FILE"] = str(folder / f"coverage-{share}")
+        chosen = Chosen()
+        chosen.run(folder, files[share::processes], *coverage)
+        asked = {test: s for test, s in chosen.seconds.items() if s <= most_s and test not in chosen.failed}
+        (folder / f"seconds-{share}").write_text(json.dumps(asked))
+        return 0
+
+    for child in [forked(partial(watch, share)) for share in range(processes)]:
+        os.waitpid(child, 0)
+    seconds: dict[str, float] = {}
+    for path in folder.glob("seconds-*"):
+        seconds |= json.loads(path.read_text())
+    return Seen(folder.glob("coverage-*"), seconds)
