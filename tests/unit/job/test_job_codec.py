@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import random
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import ClusterError, JournalError, OpError, PecanError
-from pecan_ray.job import codec, events, trainer_events
+from pecan_ray.job import codec, events
 from pecan_ray.job.codec import FORMAT_VERSION, MESSAGES, JobMessage, decode, encode
-from pecan_ray.job.events import Event, JobFailed, SplitsListed, TimePassed, TrainerCame
+from pecan_ray.job.events import Event, JobFailed, SplitsListed, TrainerCame
 from pecan_ray.job.instructions import Instruction
-from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.state import JobState
+from pecan_ray.job.messages import EndData
 from pecan_ray.job.trainer_events import TrainerEvent, TrainerInstruction
-from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Split
-from pecan_ray.sampling.randomness import SplitOrder
+from pecan_ray.sampling.spans import Span, Spans
 from tests.long_form import examples
-from tests.unit.job.job_play import play
 
 TEXT = st.text(max_size=8) | st.sampled_from(["", "a\nb", "naïve", "\udc80", '"', "{}"])
 NUMBERS = st.floats() | st.integers(-(1 << 40), 1 << 40).map(float)
@@ -96,70 +93,61 @@ def test_every_event_and_instruction_comes_back_as_it_was(kind: type[Any]) -> No
     comes_back()
 
 
-def test_what_was_a_list_or_spans_comes_back_as_tuples_and_numbers_of_numpy_as_numbers() -> None:
-    import numpy as np
-
-    from pecan_ray.job.messages import EndData
-    from pecan_ray.sampling.spans import Span, Spans
-
+def test_lists_and_spans_come_back_as_tuples_numbers_of_numpy_as_numbers_and_payloads_as_they_were() -> None:
     spans: dict[tuple[int, int, int], Iterable[Span]] = {(0, 0, 1): Spans([(0, 4)]), (0, 0, 2): [(1, 2)]}
     told = events.WorkerAsked("w", "main", 1, EndData(0, spans, rows=int(np.int64(3))))
     back = decode(encode(told))
     assert isinstance(back, events.WorkerAsked) and isinstance(back.question, EndData)
     assert back.question.spans == {(0, 0, 1): ((0, 4),), (0, 0, 2): ((1, 2),)} and back.question.rows == 3
-
-
-def test_a_payload_of_any_kind_comes_back() -> None:
     split = Split(0, payload={"groups": [1, 2], "path": Path("a")}, files=("x",))
     assert decode(encode(SplitsListed(0, (split,)))) == SplitsListed(0, (split,))
 
 
-def test_a_payload_that_cannot_be_pickled_is_refused_and_named() -> None:
-    with pytest.raises(JournalError, match="cannot be written"):
-        encode(SplitsListed(0, (Split(0, payload=lambda: None),)))
+class LocalError(Exception):
+    """Cannot be pickled."""
+
+    def __reduce__(self) -> str:
+        raise TypeError("no pickle")
 
 
-def test_an_error_keeps_its_type_message_and_fields() -> None:
+def test_an_error_keeps_its_type_message_and_fields_and_in_words_what_cannot_be_made_again() -> None:
     written = encode(JobFailed(OpError("decode failed", op="decode", element=3)))
     assert written["fields"]["error"]["type"] == "OpError" and written["fields"]["error"]["message"] == "decode failed"
     back = decode(written)
     assert isinstance(back, JobFailed) and isinstance(back.error, OpError) and back.error.element == 3
-
-
-def test_an_error_that_cannot_be_pickled_keeps_its_type_and_message_in_words() -> None:
-    class LocalError(Exception):
-        pass
-
     back = decode(encode(JobFailed(LocalError("no way"))))
     assert isinstance(back, JobFailed) and isinstance(back.error, PecanError)
     assert str(back.error) == "LocalError: no way"
-
-
-def test_an_error_whose_class_is_not_here_keeps_its_type_and_message_in_words() -> None:
     written = encode(JobFailed(ValueError("no way")))
-    written["fields"]["error"]["pickle"] = "AAAA"
+    written["fields"]["error"]["pickle"] = "AAAA"  # of a class that is not here
     back = decode(written)
     assert isinstance(back, JobFailed) and str(back.error) == "ValueError: no way"
 
 
-@pytest.mark.parametrize("version", [None, 0, FORMAT_VERSION + 1, "1"])
-def test_another_version_is_refused(version: object) -> None:
-    with pytest.raises(JournalError, match=f"format {version!r} cannot be read: this is format {FORMAT_VERSION}"):
-        decode({**encode(TimePassed()), "version": version})
-
-
-@pytest.mark.parametrize("name", [None, "TrainerWent", "object", 7, ["TimePassed"]])
-def test_an_unknown_type_is_refused(name: object) -> None:
-    with pytest.raises(JournalError, match="no event and no instruction"):
-        decode({**encode(TimePassed()), "type": name})
+DAMAGED: tuple[Any, ...] = (
+    None,
+    [],
+    {"rank": 1},
+    {"rank": "one", "incarnation": "t", "node": "n"},
+    {"rnak": 1},
+    {"rank": {}},
+)
 
 
 @pytest.mark.parametrize(
-    "fields", [None, [], {"rank": 1}, {"rank": "one", "incarnation": "t", "node": "n"}, {"rnak": 1}, {"rank": {}}]
+    ("changes", "match"),
+    [
+        *(
+            ({"version": version}, f"format {version!r} cannot be read: this is format {FORMAT_VERSION}")
+            for version in (None, 0, FORMAT_VERSION + 1, "1")
+        ),
+        *(({"type": name}, "no event and no instruction") for name in (None, "TrainerWent", "object", 7, ["x"])),
+        *(({"fields": fields}, "TrainerCame in a journal is damaged") for fields in DAMAGED),
+    ],
 )
-def test_what_is_damaged_is_refused(fields: object) -> None:
-    with pytest.raises(JournalError, match="TrainerCame in a journal is damaged"):
-        decode({**encode(TrainerCame(0, "t", "n")), "fields": fields})
+def test_another_version_an_unknown_type_and_damage_are_refused(changes: dict[str, object], match: str) -> None:
+    with pytest.raises(JournalError, match=match):
+        decode({**encode(TrainerCame(0, "t", "n")), **changes})
 
 
 def test_a_field_that_is_left_out_has_its_default() -> None:
@@ -168,48 +156,18 @@ def test_a_field_that_is_left_out_has_its_default() -> None:
     assert decode(written) == TrainerCame(0, "t", "n")
 
 
-def test_what_is_neither_event_nor_instruction_is_refused() -> None:
-    with pytest.raises(JournalError, match="Split is no event"):
-        encode(Split(0))  # type: ignore[arg-type]  # this is the test
-
-
-def test_a_type_that_cannot_be_written_is_refused_when_it_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclasses.dataclass(frozen=True)
     class Odd:
         value: complex
 
     Odd.__annotations__["value"] = complex
     monkeypatch.setitem(codec.MESSAGES, "Odd", Odd)
-    with pytest.raises(JournalError, match="complex"):
-        encode(Odd(1j))  # type: ignore[arg-type]  # this is the test
-
-
-SHAPES = [
-    LedgerShape(epochs=2, batch_size=3),
-    LedgerShape(epochs=2, batch_size=3, world_size=3, orders=(SplitOrder(1),)),
-    LedgerShape(epochs=2, batch_size=2, world_size=2, serial=True),
-]
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("shape", SHAPES, ids=["one rank", "three ranks", "whole plan"])
-def test_a_job_that_is_replayed_from_its_log_is_the_same(shape: LedgerShape, seed: int) -> None:
-    rig = play(shape, Workers(3), [5, 0, 7, 2], random.Random(seed))
-    assert rig.job.ledger.finished and len(rig.log) > 30
-    journal = [(at, json.dumps(encode(event))) for at, event in rig.log]
-    again = JobState(rig.spec, 0.0)
-    told = []
-    for at, line in journal:
-        event = decode(json.loads(line))
-        told.append(again.handle(event, at))  # type: ignore[arg-type]  # the log has events alone
-    assert again.facts(rig.now) == rig.job.facts(rig.now)
-    assert [again.orders(rank) for rank in range(shape.world_size)] == [
-        rig.job.orders(rank) for rank in range(shape.world_size)
+    cases: list[tuple[Any, str]] = [
+        (SplitsListed(0, (Split(0, payload=lambda: None),)), "cannot be written"),
+        (Split(0), "Split is no event"),
+        (Odd(1j), "complex"),
     ]
-    assert [list(map(encode, done)) for done in told] == [list(map(encode, done)) for done in rig.done]
-
-
-def test_trainer_events_replay_as_well() -> None:
-    batch = trainer_events.ReceivedBatch(1, "w", 0, {(0, 0, 0): ((0, 4),)}, 2, 10)
-    came = trainer_events.BatchesCame("w", (batch,))
-    assert decode(encode(came)) == came
+    for message, match in cases:
+        with pytest.raises(JournalError, match=match):
+            encode(message)

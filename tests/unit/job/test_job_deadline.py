@@ -40,27 +40,39 @@ def steps(batches: int, seconds: float, pauses: int = 0) -> StepTotals:
 # --- deadlines ---------------------------------------------------------------------------------------------
 
 
-def test_a_pace_is_what_is_left_of_the_time_for_each_batch_that_is_left() -> None:
+@pytest.mark.parametrize(
+    ("reports", "now", "longest_s"),
+    [
+        ([], 0.0, 1000 / 1000),
+        ([(0, steps(1, 1.0), 100.0), (0, steps(200, 300.0), 399.0)], 399.0, 601 / 800),
+        ([(0, steps(1, 0.0), 0.0), (0, steps(400, 200.0, pauses=4), 400.0)], 400.0, 600 * 0.5 / 596),
+        ([(0, steps(400, 0.0), 0.0), (1, steps(200, 0.0), 0.0)], 200.0, 800 / 800),
+    ],
+    ids=[
+        "before it begins",
+        "by the time that is left",
+        "a trainer evaluates half of its time",
+        "by the slowest trainer",
+    ],
+)
+def test_a_pace_is_what_is_left_of_the_time_for_each_batch_that_is_left(
+    reports: list[tuple[int, StepTotals, float]], now: float, longest_s: float
+) -> None:
     pacing = Pacing(1000.0, epochs=2, epoch_batches=500)
-    assert pacing.longest_s(0.0, 0) == pytest.approx((1 - RESERVE) * 1.0)
-    pacing.report(0, steps(1, 1.0), 100.0)
-    pacing.report(0, steps(200, 300.0), 399.0)
-    assert pacing.longest_s(399.0, 0) == pytest.approx((1 - RESERVE) * 601 / 800, rel=0.01)
+    for rank, totals, at in reports:
+        pacing.report(rank, totals, at)
+    assert pacing.longest_s(now, 0) == pytest.approx((1 - RESERVE) * longest_s, rel=0.01)
     assert not pacing.take_said()
 
 
-def test_time_that_a_trainer_evaluates_in_is_not_there_for_steps() -> None:
-    pacing = Pacing(1000.0, epochs=1, epoch_batches=1000)
-    pacing.report(0, steps(1, 0.0), 0.0)
-    pacing.report(0, steps(400, 200.0, pauses=4), 400.0)
-    assert pacing.longest_s(400.0, 0) == pytest.approx((1 - RESERVE) * 600 * 0.5 / 596, rel=0.01)
-
-
-def test_the_slowest_of_several_trainers_counts() -> None:
-    pacing = Pacing(100.0, epochs=1, epoch_batches=100)
-    for rank, batches in enumerate((40, 20)):
-        pacing.report(rank, steps(batches, 0.0), 0.0)
-    assert pacing.longest_s(20.0, 0) == pytest.approx((1 - RESERVE) * 1.0)
+def test_a_deadline_that_is_over_is_said_once_and_at_the_very_end_the_pace_stays() -> None:
+    pacing = Pacing(10.0, epochs=1, epoch_batches=1000)
+    assert [pacing.longest_s(20.0, 0), pacing.longest_s(21.0, 0)] == [SHORTEST_S, SHORTEST_S]
+    assert len(pacing.take_said()) == 1, "nothing is fast enough"
+    pacing = Pacing(10.0, epochs=1, epoch_batches=100)
+    before = pacing.longest_s(1.0, 0)
+    pacing.report(0, steps(101 - FEWEST_LEFT, 1.0), 9.0)
+    assert pacing.longest_s(9.0, 0) == before
 
 
 def test_a_length_that_is_not_known_is_said_and_learned_from_a_part_of_the_first_epoch() -> None:
@@ -71,19 +83,6 @@ def test_a_length_that_is_not_known_is_said_and_learned_from_a_part_of_the_first
     pacing.report(0, steps(50, 5.0), 5.1)
     assert pacing.longest_s(5.1, 0.5) == pytest.approx((1 - RESERVE) * 94.9 / 350, rel=0.01)
     assert "about 100 batches" in pacing.take_said()[0]
-
-
-def test_a_deadline_that_is_over_is_said_once_and_nothing_is_fast_enough() -> None:
-    pacing = Pacing(10.0, epochs=1, epoch_batches=1000)
-    assert [pacing.longest_s(20.0, 0), pacing.longest_s(21.0, 0)] == [SHORTEST_S, SHORTEST_S]
-    assert len(pacing.take_said()) == 1
-
-
-def test_at_the_very_end_the_pace_stays() -> None:
-    pacing = Pacing(10.0, epochs=1, epoch_batches=100)
-    before = pacing.longest_s(1.0, 0)
-    pacing.report(0, steps(101 - FEWEST_LEFT, 1.0), 9.0)
-    assert pacing.longest_s(9.0, 0) == before
 
 
 def test_a_deadline_needs_a_job_that_ends_and_our_own_search() -> None:
@@ -99,22 +98,13 @@ def test_a_deadline_needs_a_job_that_ends_and_our_own_search() -> None:
 # --- money -------------------------------------------------------------------------------------------------
 
 
-def test_a_job_costs_what_ran_and_when() -> None:
-    cost = spent(HOUR_LONG, PRICES, 1, until=3600.0, waiting=0.25)
-    assert (cost.host, cost.remote) == pytest.approx((3.6, 0.36))
-    assert cost.wasted_share == pytest.approx(0.25)
-
-
-def test_the_costs_of_epochs_add_up_to_that_of_the_job() -> None:
-    ends = (1000.0, 2700.0, 3600.0)
-    parts = spent_by_epoch(HOUR_LONG, PRICES, 1, ends)
-    assert [part.remote for part in parts] == pytest.approx([0.0, 0.18, 0.18])
-    assert spent_by_epoch(HOUR_LONG, PRICES, 1, ()) == ()
-    assert sum(part.total for part in parts) == pytest.approx(spent(HOUR_LONG, PRICES, 1, until=3600.0).total)
-
-
-def test_operators_share_what_input_cost_by_their_time() -> None:
+def test_a_job_costs_what_ran_and_when_and_epochs_and_operators_have_their_parts_of_that() -> None:
     cost = spent(HOUR_LONG, PRICES, 1, until=3600.0, waiting=0.5)
+    assert (cost.host, cost.remote, cost.wasted_share) == pytest.approx((3.6, 0.36, 0.5))
+    parts = spent_by_epoch(HOUR_LONG, PRICES, 1, (1000.0, 2700.0, 3600.0))
+    assert [part.remote for part in parts] == pytest.approx([0.0, 0.18, 0.18])
+    assert sum(part.total for part in parts) == pytest.approx(cost.total)
+    assert spent_by_epoch(HOUR_LONG, PRICES, 1, ()) == ()
     shares = spent_by_operator(cost, [("decode", 3.0), ("crop", 1.0)])
     assert shares == pytest.approx({"decode": 0.75 * 2.16, "crop": 0.25 * 2.16})
     assert spent_by_operator(cost, []) == {}
@@ -167,20 +157,13 @@ def facts(objective: Objective = COST, prices: Prices | None = None) -> JobFacts
     )
 
 
-def test_a_reason_that_is_older_than_the_newest_window_says_from_when_it_is() -> None:
+def test_it_is_said_which_deployments_were_compared_and_why_the_others_lost() -> None:
     stayed = (*TIMELINE, step(1, 2, 0.01, 0.0, 25.0, "converged"), step(1, 2, 0.01, 0.0, 30.0, "converged"))
-    told = explain_placement(replace(facts(), timeline=stayed)).splitlines()
-    assert told[1] == "  it wants 1 local + 2 remote (converged, decided at 20 s): it is cheap enough."
-
-
-def test_what_the_trainer_waits_lately_is_told_of_the_windows_that_tell_it() -> None:
+    older = explain_placement(replace(facts(), timeline=stayed)).splitlines()[1]
+    assert older == "  it wants 1 local + 2 remote (converged, decided at 20 s): it is cheap enough."
     assert "; in the newest 4 of the others the trainer waited 38%" in placement_so_far(TIMELINE)
-    assert "; in the newest 1 of the others the trainer waited 67%" in placement_so_far(TIMELINE[:1])
     thrown_away = placement_so_far((step(1, 0, 0.3, 0.3, 5.0, "discarded"),))
     assert "1 of them thrown away, and it is still looking; none of them tells yet how long the" in thrown_away
-
-
-def test_it_is_said_which_deployments_were_compared_and_why_the_others_lost() -> None:
     told = explain_placement(facts()).splitlines()
     assert told[0] == "job job: AutoPlacement looks for the cheapest deployment."
     assert told[1] == "  it wants 1 local + 2 remote (measure): it is cheap enough.".replace("measure", "converged")

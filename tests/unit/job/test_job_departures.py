@@ -76,14 +76,6 @@ def test_with_little_time_it_drains_at_once_and_its_end_is_no_loss(rig: JobRig) 
     assert not started(rig.handle(events.WorkerLost(leaver, "stream", "its node is gone"))), "it has been replaced"
 
 
-def test_one_that_finds_its_place_on_a_node_that_leaves_is_replaced_before_it_runs(rig: JobRig) -> None:
-    rig.handle(events.WorkerLost(next(iter(rig.job.fleet.workers)), "order"))
-    late = list(rig.job.fleet.workers)[-1]
-    assert rig.handle(leave("spot")) == [], "nothing of the job is there"
-    done = rig.handle(events.WorkerPlaced(late, "spot", 1))
-    assert of_kind(KillWorker, done) == [KillWorker(late)] and len(started(done)) == 1
-
-
 def test_a_process_that_is_asked_to_end_is_replaced_and_drains(rig: JobRig) -> None:
     leaver, _ = rig.job.fleet.workers
     done = rig.handle(events.WorkerTold(leaver, TOLD))

@@ -37,16 +37,11 @@ def run(fleet: Fleet, done: list[Instruction]) -> None:
 
 
 def test_local_workers_are_spread_by_the_power_of_the_trainers_nodes() -> None:
-    fleet = fleet_of({"big": 12.0, "small": 4.0})
+    fleet = fleet_of({"big": 12.0, "small": 4.0, "none": 0.0})
     starts = started(fleet.scale(Deployment(4, 2), 0.0))
     assert Counter(start.host for start in starts) == {"big": 3, "small": 1, "": 2}
     assert {start.sharing for start in starts if start.host == "big"} == {3}
     assert [start.worker for start in starts if not start.host] == ["pecan:job:remote-0", "pecan:job:remote-1"]
-
-
-def test_a_node_without_cpus_gets_local_workers_last() -> None:
-    fleet = fleet_of({"none": 0.0, "some": 2.0})
-    assert [start.host for start in started(fleet.scale(Deployment(1, 0), 0.0))] == ["some"]
 
 
 def test_a_local_worker_has_no_cpus_of_its_own_where_a_node_has_too_few() -> None:
@@ -59,41 +54,30 @@ def test_a_local_worker_has_no_cpus_of_its_own_where_a_node_has_too_few() -> Non
     assert "node small has 2 CPU(s) for Ray, and a worker takes 4 (Config(cpus_per_worker=...))" in said(rig.done[-1])
 
 
-def test_scaling_to_what_is_there_requests_nothing() -> None:
+def test_scaling_requests_what_is_missing_under_names_that_are_never_used_again() -> None:
     fleet = fleet_of({"n": 4.0})
     run(fleet, fleet.scale(Deployment(2, 3), 0.0))
     assert fleet.scale(Deployment(2, 3), 1.0) == []
     assert len(started(fleet.scale(Deployment(2, 5), 1.0))) == 2
+    names = set(fleet.workers)
+    fleet.gone("pecan:job:remote-4")
+    (again,) = started(fleet.scale(Deployment(2, 5), 1.0))
+    assert again.worker not in names
 
 
-def test_what_is_too_many_goes_only_when_nobody_is_awaited() -> None:
+def test_what_is_too_many_goes_when_nobody_is_awaited_and_those_that_do_not_run_yet_go_first_and_at_once() -> None:
     fleet = fleet_of({"n": 4.0})
     run(fleet, fleet.scale(Deployment(2, 0), 0.0))
     awaited = fleet.scale(Deployment(1, 1), 1.0)
     assert fleet.too_many() == []
     run(fleet, awaited)
     assert [worker.placement for worker in fleet.too_many()] == ["local"]
-
-
-def test_those_that_do_not_run_yet_go_first_and_at_once() -> None:
-    fleet = fleet_of({"n": 4.0})
-    run(fleet, fleet.scale(Deployment(2, 0), 0.0))
-    waiting = started(fleet.scale(Deployment(4, 0), 0.0))
-    fleet.scale(Deployment(1, 0), 1.0)
+    waiting = started(fleet.scale(Deployment(4, 1), 2.0))
+    fleet.scale(Deployment(1, 1), 3.0)
     assert [worker.name for worker in fleet.too_many()] == [start.worker for start in waiting]
     done = [fleet.drain(worker) for worker in fleet.too_many()]
     assert done == [KillWorker(start.worker) for start in waiting]
     assert isinstance(fleet.drain(fleet.too_many()[0]), DrainWorker)
-
-
-def test_names_are_never_used_again() -> None:
-    fleet = fleet_of({"n": 4.0})
-    names = set()
-    for _ in range(5):
-        (start,) = started(fleet.scale(Deployment(0, 1), 0.0))
-        names.add(start.worker)
-        fleet.gone(start.worker)
-    assert len(names) == 5
 
 
 def test_what_a_worker_did_outlives_it() -> None:
@@ -123,18 +107,6 @@ def test_a_worker_that_is_scaled_in_finishes_what_it_has_begun_to_send() -> None
     assert rig.job.facts(0.0).workers_lost == 0
     assert [one.spans[0] for one in rig.take(first)] == [(elements(1)[0], 1 << 62)], "what it did not deliver"
     assert lease.key == (0, 0, 0)
-
-
-def test_a_draining_worker_that_dies_is_not_replaced_and_counts_for_no_loss() -> None:
-    rig = JobRig(workers=Workers(2))
-    _, second = rig.begin(splits=3)
-    rig.assign(second)
-    rig.take(second)
-    rig.handle(events.ScaleAsked(1, 0))
-    done = rig.handle(events.WorkerLost(second, "process"))
-    assert not started(done) and rig.job.facts(0.0).workers_lost == 0
-    rig.report(settled=(second,))
-    assert len(list(rig.job.ledger.queues)) == 3
 
 
 def test_a_lost_worker_is_fenced_and_replaced_on_the_same_side() -> None:
@@ -219,25 +191,18 @@ def test_cpus_that_are_perhaps_held_for_a_worker_are_others_after_a_while() -> N
     assert not start.reserve
 
 
-def test_of_several_workers_without_a_place_one_is_squeezed_in() -> None:
+@pytest.mark.parametrize(("running", "squeezed"), [(False, [False]), (True, [])])
+def test_one_worker_is_squeezed_in_where_none_has_a_place(running: bool, squeezed: list[bool]) -> None:
     rig = JobRig(workers=Workers(3))
-    workers = rig.come()
-    starts = [start for worker in workers for start in started(rig.handle(events.WorkerUnplaced(worker, "no CPU")))]
-    assert [start.reserve for start in starts] == [False]
-
-
-def test_a_job_with_a_worker_waits_for_places_of_the_others() -> None:
-    rig = JobRig(workers=Workers(2))
-    first, second = rig.come()
-    rig.handle(events.WorkerPlaced(first, "node", 1))
-    assert not started(rig.handle(events.WorkerUnplaced(second, "no CPU")))
-
-
-def test_a_worker_that_found_its_place_meanwhile_is_not_said_to_have_none() -> None:
-    rig = JobRig()
-    (worker,) = rig.come()
-    rig.place(worker)
-    assert rig.handle(events.WorkerUnplaced(worker, "late")) == []
+    first, *others = rig.come()
+    if running:
+        rig.place(first)
+        assert rig.handle(events.WorkerUnplaced(first, "late")) == [], "it has found one meanwhile"
+        others = others[:1]
+    else:
+        others = [first, *others]
+    starts = [start for worker in others for start in started(rig.handle(events.WorkerUnplaced(worker, "no CPU")))]
+    assert [start.reserve for start in starts] == squeezed
 
 
 @pytest.mark.parametrize(("room", "sides"), [((8.0,), ["remote"]), ((), [])])

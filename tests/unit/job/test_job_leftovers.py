@@ -25,13 +25,6 @@ def filled(leftovers: Leftovers, counts: list[int]) -> Leftovers:
     return leftovers
 
 
-def test_one_trainer_gets_all_in_one_group() -> None:
-    leftovers = filled(Leftovers(1, 4, only_full=False), [3, 0, 7])
-    assert leftovers.distribute() == 0
-    (group,) = leftovers.groups
-    assert group.rank == 0 and len(elements_of(group)) == 10
-
-
 def test_what_workers_return_is_dealt_a_batch_each_as_soon_as_there_is_one() -> None:
     leftovers = Leftovers(1, 4, only_full=False)
     for index, count in enumerate((3, 2, 9)):
@@ -50,28 +43,25 @@ def test_what_workers_return_is_dealt_a_batch_each_as_soon_as_there_is_one() -> 
     assert not leftovers
 
 
-def test_a_tail_for_many_ranks_is_many_groups_that_as_many_workers_can_take_at_a_time() -> None:
-    leftovers = filled(Leftovers(64, 32, only_full=False), [5000])
-    assert leftovers.distribute() == 0
-    assert [group.rank for group in leftovers.groups] == list(range(64))
-    sizes = [len(elements_of(group)) for group in leftovers.groups]
-    assert max(sizes) - min(sizes) <= 1 and max(sizes) <= 32 and min(sizes) > 1
-
-
-def test_fewer_elements_than_ranks_are_left_out_and_counted() -> None:
-    leftovers = filled(Leftovers(4, 8, only_full=False), [3])
-    assert leftovers.distribute() == 3
-    assert not leftovers
-
-
-def test_only_full_batches_leave_out_what_does_not_fill_one_for_each_rank() -> None:
-    leftovers = filled(Leftovers(2, 4, only_full=True), [19])
-    assert leftovers.distribute() == 0
-    assert [len(elements_of(group)) for group in leftovers.groups] == [4, 4]
-    leftovers.groups.clear()
-    assert leftovers.distribute() == 0
-    leftovers.groups.clear()
-    assert leftovers.distribute() == 3
+@pytest.mark.parametrize(
+    ("ranks", "batch", "only_full", "counts", "sizes", "left_out"),
+    [
+        (1, 4, False, [3, 0, 7], [10], 0),
+        (64, 32, False, [64 * 26 * 3], [26] * 64, 0),
+        (4, 8, False, [3], [], 3),
+        (2, 4, True, [19], [4, 4], 0),
+        (3, 2, False, [], [], 0),
+    ],
+    ids=["one rank has one group", "a batch for each rank", "too few to share", "full ones alone", "nothing is left"],
+)
+def test_a_tail_is_groups_of_one_size_one_for_each_rank(
+    ranks: int, batch: int, only_full: bool, counts: list[int], sizes: list[int], left_out: int
+) -> None:
+    leftovers = filled(Leftovers(ranks, batch, only_full=only_full), counts)
+    assert leftovers.distribute() == left_out
+    assert [len(elements_of(group)) for group in leftovers.groups] == sizes
+    assert [group.rank for group in leftovers.groups] == list(range(len(sizes)))
+    assert bool(leftovers) == bool(sizes)
 
 
 def test_what_comes_back_whole_from_a_round_is_left_out_unless_a_worker_was_lost() -> None:
@@ -86,30 +76,18 @@ def test_what_comes_back_whole_from_a_round_is_left_out_unless_a_worker_was_lost
         assert bool(leftovers.groups) == lost
 
 
-def test_a_rest_without_a_known_end_stays_in_one_piece() -> None:
-    """Two elements and a torn end are three units, and not as many as there are numbers up to the end."""
-    start = 5 << OUTPUT_BITS
-    lease = Lease(0, Split(0), spans=((0, 2 << OUTPUT_BITS), (start, END)))
-    assert [unit.spans for unit in by_element(lease)] == [
-        ((0, 1 << OUTPUT_BITS),),
-        ((1 << OUTPUT_BITS, 2 << OUTPUT_BITS),),
-        ((start, END),),
-    ]
-
-
-def test_outputs_of_one_element_that_are_apart_are_units_of_their_own() -> None:
-    quarter = 1 << (OUTPUT_BITS - 2)
-    lease = Lease(0, Split(0), spans=((0, quarter), (2 * quarter, (1 << OUTPUT_BITS) + quarter)))
-    assert [unit.spans[0] for unit in by_element(lease)] == [
+def test_a_lease_has_a_unit_for_each_element_each_part_of_one_and_an_end_that_nobody_knows() -> None:
+    element, quarter = 1 << OUTPUT_BITS, 1 << (OUTPUT_BITS - 2)
+    spans = ((0, quarter), (2 * quarter, element + quarter), (5 * element, END))
+    units = by_element(Lease(0, Split(0), spans=spans))
+    assert [unit.spans[0] for unit in units] == [
         (0, quarter),
-        (2 * quarter, 1 << OUTPUT_BITS),
-        (1 << OUTPUT_BITS, (1 << OUTPUT_BITS) + quarter),
+        (2 * quarter, element),
+        (element, element + quarter),
+        (5 * element, END),
     ]
-
-
-def test_pieces_of_a_split_that_meet_again_are_one_lease() -> None:
-    lease = Lease(3, Split(7), spans=((0, 4 << OUTPUT_BITS),), branch=1, repetition=2)
-    assert merged(by_element(lease)) == (lease,)
+    lease = Lease(3, Split(7), spans=((0, 4 * element),), branch=1, repetition=2)
+    assert merged(by_element(lease)) == (lease,), "what meets again is one"
 
 
 @given(st.lists(st.integers(0, 40), max_size=6), st.integers(2, 9), st.integers(1, 8), st.booleans())
@@ -129,9 +107,3 @@ def test_groups_share_everything_out_once(counts: list[int], ranks: int, batch: 
     assert all(count == 1 for count in Counter(given_out).values())
     assert len(given_out) + left_out == sum(counts)
     assert left_out < (ranks * batch if only_full else ranks)
-
-
-@pytest.mark.parametrize("world", [1, 3])
-def test_nothing_is_distributed_where_nothing_is_left(world: int) -> None:
-    leftovers = Leftovers(world, 2, only_full=False)
-    assert leftovers.distribute() == 0 and not leftovers

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from pecan_ray.errors import ClusterError
@@ -20,17 +23,22 @@ def crash(losses: Losses, at: float, node: str = "n", cause: LossCause = "proces
     return losses.add(Loss(f"w{losses.count}", node, cause, "signal 11", requested, at))
 
 
-def test_six_crashes_in_a_row_end_a_job_and_the_message_names_the_last_one() -> None:
+@pytest.mark.parametrize(
+    "lost",
+    [
+        lambda n: {"at": 100.0 * n},
+        lambda n: {"at": n + 1.0, "requested": float(n)},
+        lambda n: {"at": 2 * TOGETHER_S * n},
+        lambda n: {"at": 0.0, "node": f"n{n}"},
+        lambda n: {"at": 0.0, "node": ""},
+    ],
+    ids=["seldom", "each replaces the one before", "far apart on one node", "of many nodes", "before they had a node"],
+)
+def test_six_crashes_in_a_row_end_a_job_and_the_message_names_the_last_one(lost: Callable[[int], Any]) -> None:
     losses = Losses()
-    fatal = [crash(losses, at=100.0 * number) for number in range(MOST_IN_A_ROW + 1)]
+    fatal = [crash(losses, **lost(number)) for number in range(MOST_IN_A_ROW + 1)]
     assert fatal[:-1] == [""] * MOST_IN_A_ROW
     assert "6 workers in a row" in fatal[-1] and "w5, since signal 11" in fatal[-1]
-
-
-def test_crashes_in_quick_succession_of_workers_that_replaced_each_other_are_a_row() -> None:
-    losses = Losses()
-    fatal = [crash(losses, at=number + 1.0, requested=float(number)) for number in range(MOST_IN_A_ROW + 1)]
-    assert fatal[-1]
 
 
 def test_a_batch_begins_the_count_anew() -> None:
@@ -48,26 +56,6 @@ def test_workers_of_one_node_that_are_lost_together_count_once(cause: LossCause)
     assert not any(crash(losses, at=1.0 + 0.5 * number, cause=cause) for number in range(8))
     assert losses.count == 8
     assert [bool(crash(losses, at=100.0 * number, cause=cause)) for number in range(1, 6)] == [False] * 4 + [True]
-
-
-def test_workers_of_one_node_that_are_lost_far_apart_count_each() -> None:
-    losses = Losses()
-    assert any(crash(losses, at=2 * TOGETHER_S * number) for number in range(8))
-
-
-def test_workers_of_different_nodes_count_each_even_at_one_moment() -> None:
-    losses = Losses()
-    assert any(crash(losses, at=0.0, node=f"n{number}") for number in range(6))
-
-
-def test_workers_that_never_had_a_node_count_each() -> None:
-    losses = Losses()
-    assert any(crash(losses, at=0.0, node="") for number in range(6))
-
-
-def test_a_lost_node_never_ends_a_job_however_often() -> None:
-    losses = Losses()
-    assert not any(crash(losses, at=100.0 * number, cause="node") for number in range(100))
 
 
 @pytest.mark.parametrize("cause", ["node", "process", "stream"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.errors import ClusterError
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.order_book import OrderBook
@@ -30,29 +29,6 @@ def renew(
 ) -> tuple[bool, bool]:
     """Look at everything anew, for all ranks."""
     return book.renew(ledger, list(range(ledger.shape.world_size)), error, WANTED, waits)
-
-
-def test_a_trainer_meets_each_worker_once() -> None:
-    book, ledger = OrderBook(), ledger_of()
-    book.add_worker("w0")
-    renew(book, ledger)
-    first = book.orders(0, 0)
-    book.add_worker("w1")
-    assert renew(book, ledger) == (True, True)
-    second = book.orders(0, first.met)
-    assert (first.newcomers, second.newcomers, second.running) == (("w0",), ("w1",), 2)
-    assert book.orders(2, 0).newcomers == ("w0", "w1")
-    assert book.orders(2, second.met).newcomers == ()
-
-
-def test_a_worker_that_has_gone_is_not_met() -> None:
-    book, ledger = OrderBook(), ledger_of()
-    for number in range(3):
-        book.add_worker(f"w{number}")
-    book.remove_worker("w1")
-    renew(book, ledger)
-    orders = book.orders(0, 0)
-    assert (orders.newcomers, orders.running, orders.met) == (("w0", "w2"), 2, 3)
 
 
 def test_nothing_is_renewed_without_a_change_and_each_change_has_a_larger_number() -> None:
@@ -81,16 +57,6 @@ def test_that_more_may_be_used_is_told_apart_from_all_other_changes() -> None:
     assert renew(book, ledger, waits=("the listing",)) == (True, True)
 
 
-def test_a_single_trainer_has_no_allowance_that_changes() -> None:
-    book, ledger = OrderBook(), ledger_of(trainers=1, workers=1)
-    ledger.next_assignment("w0")
-    lease = ledger.take("w0")
-    assert isinstance(lease, Lease)
-    renew(book, ledger)
-    ledger.acked(0, "w0", 0, {lease.key: [elements(0)]})
-    assert renew(book, ledger) == (False, False)
-
-
 def test_only_ranks_that_owe_an_answer_are_asked_to_settle() -> None:
     book, ledger = OrderBook(), ledger_of(workers=2)
     ledger.next_assignment("w0")
@@ -106,28 +72,6 @@ def test_trainers_that_are_due_the_same_get_the_very_same_orders() -> None:
     book.add_worker("w0")
     renew(book, ledger)
     assert book.orders(0, 1) is book.orders(2, 1)
-
-
-def test_richer_ranks_are_told_what_to_keep() -> None:
-    book, ledger = OrderBook(), Ledger(LedgerShape(world_size=2))
-    ledger.add_splits(0, [Split(0)])
-    ledger.end_listing(0)
-    ledger.join("w0")
-    ledger.next_assignment("w0")
-    lease = ledger.take("w0")
-    assert isinstance(lease, Lease)
-    ledger.ended("w0", 0, lease.key, 3)
-    for rank, number in ((0, 0), (1, 1), (0, 2)):
-        ledger.acked(rank, "w0", 0, {lease.key: [elements(number)]})
-    ledger.assignment_ended("w0", {})
-    renew(book, ledger)
-    assert [book.orders(rank, 0).keep for rank in range(2)] == [1, None]
-
-
-def test_an_error_reaches_every_trainer() -> None:
-    book, error = OrderBook(), ClusterError("gone")
-    assert renew(book, ledger_of(), error=error)[0]
-    assert all(book.orders(rank, 0).error is error for rank in range(3))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["comes", "goes", "asks"]), st.integers(0, 3)), max_size=60))

@@ -96,32 +96,6 @@ def test_a_report_is_repeated_as_it_was_until_it_is_answered() -> None:
     assert second.number == 2 and second.acks[0].batches == 1 and second.settled == ("v",)
 
 
-def test_an_answer_to_an_older_report_is_none_to_this_one() -> None:
-    outgoing = Outgoing(0, 1, "t", 0.0)
-    outgoing.acknowledge(batch(0))
-    sent(outgoing, 1.0)
-    outgoing.acknowledge(batch(1))
-    second = sent(outgoing, 2.0, answered=False)
-    outgoing.answered(1, 2.5)
-    assert outgoing.unacknowledged
-    outgoing.answered(second.number, 2.5)
-    assert not outgoing.unacknowledged
-
-
-def test_batches_that_are_given_back_are_merged() -> None:
-    outgoing = Outgoing(0, 2, "t", 0.0)
-    outgoing.give_back(4, [batch(0), batch(1)])
-    other = ReceivedBatch(9, "x", 4, {(0, 0, 0): [elements(8)], (0, 0, 5): [elements(0)]}, 2, 20)
-    outgoing.give_back(4, [other])
-    given = sent(outgoing, 0.0).given_back
-    assert given is not None and (given.epoch, given.batches, given.rows) == (4, 3, 6)
-    assert given.spans == {
-        (0, 0, 0): [elements(0, 2), elements(2, 2), elements(8)],
-        (0, 0, 5): [elements(0)],
-    }
-    assert sent(outgoing, 9.0).given_back is None
-
-
 def test_what_others_wait_for_is_told_at_once() -> None:
     settles, breaks, gives = (Outgoing(0, 2, "t", 0.0) for _ in range(3))
     settles.settle("v")

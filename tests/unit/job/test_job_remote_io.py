@@ -47,14 +47,6 @@ def test_a_quota_changes_while_the_job_runs_and_may_be_lifted_and_set() -> None:
     assert [one.kind for one in rig.job.told].count("remote io") == 4
 
 
-def test_without_a_quota_nobody_is_held_back() -> None:
-    rig = JobRig(workers=Workers(2))
-    rig.begin(splits=2)
-    told = [one for done in rig.done for one in of_kind(LimitRemoteIo, done)]
-    assert all(one.bytes_per_s is None for one in told)
-    assert all(one.remote_io is None for done in rig.done for one in of_kind(StartWorker, done))
-
-
 def test_a_controller_that_was_lost_tells_all_of_them_again() -> None:
     rig = JobRig(workers=Workers(2), remote_io=100.0)
     first, second = rig.come()

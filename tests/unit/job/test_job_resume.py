@@ -11,7 +11,7 @@ import pytest
 from pecan_ray.job import events
 from pecan_ray.job.delivery_log import MOST_STEPS, Delivery, DeliveryLog
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import Acknowledgement, EndData, WorkerProgress
+from pecan_ray.job.messages import Acknowledgement, EndData
 from pecan_ray.job.resume import resume_point
 from pecan_ray.job.resume_point import Cursor, Rest
 from pecan_ray.job.split_queue import Listing, SplitQueue
@@ -131,40 +131,15 @@ def test_a_state_tells_the_order_of_operators_of_the_epoch_in_which_it_stands() 
     assert order_at(rig, 2) == (1, SECOND)
 
 
-def test_a_state_behind_an_order_that_has_failed_tells_the_users_order() -> None:
-    rig, worker = reordered()
-    rig.assign(worker)
-    deliver(rig, worker, kept=1)
-    rig.handle(events.WorkerTold(worker, WorkerProgress(fell_back="an element failed")))
-    rig.handle(events.PlanChanged("the first epoch shows it", SECOND))
-    assert order_at(rig, 1) == (0, USERS)
-
-
-def test_what_comes_after_a_batch_of_each_rank_is_beyond_it() -> None:
+def test_what_comes_after_a_batch_of_each_rank_and_was_not_given_back_is_beyond_it() -> None:
     log = DeliveryLog(2)
-    log.received(0, 3, deliveries(1, 2, 3))
+    log.received(0, 4, deliveries(1, 2, 3, 9))
+    log.received(0, 3, (), returned=(9,))
     log.received(1, 2, deliveries(11, 12))
     assert [log.knows(count) for count in (1, 2, 3)] == [True, True, False]
     assert ids(log.beyond(0)) == [1, 2, 3, 11, 12]
     assert ids(log.beyond(1)) == [2, 3, 12]
     assert ids(log.beyond(2)) == [3]
-
-
-def test_a_batch_that_was_given_back_is_never_one_of_those_that_are_used() -> None:
-    log = DeliveryLog(1)
-    log.received(0, 3, deliveries(1, 2, 3))
-    log.received(0, 3, deliveries(4, epoch=1), returned=(2,))
-    assert ids(log.beyond(0)) == [1, 3, 4] and ids(log.beyond(2)) == [4]
-
-
-def test_what_all_ranks_have_used_is_forgotten_and_nothing_else() -> None:
-    log = DeliveryLog(2)
-    log.received(0, 40, deliveries(*range(1, 41)))
-    log.received(1, 40, deliveries(*range(101, 141)))
-    log.used([32, 31])
-    log.received(0, 41, deliveries(41))
-    assert ids(log.beyond(31)) == [*range(32, 42), *range(132, 141)]
-    assert len(log._deliveries[0]) == 41 - 31 + MOST_STEPS
 
 
 @pytest.mark.parametrize("used", [0, 5, 20])
@@ -211,27 +186,6 @@ def test_batches_of_rounds_are_used_in_the_order_of_turns_and_what_has_none_is_b
     assert [log.knows(count) for count in (2, 3)] == [True, False]
     assert ids(log.beyond(1)) == [1, 2, 4, 12, 13] and ids(log.beyond(2)) == [2, 4, 13]
     assert [tuple(one.id for one in step) for step in log.before(2)] == [(1, 12), (3, 11)]
-
-
-def test_what_was_given_back_of_a_round_takes_no_turn_of_its_worker() -> None:
-    log = DeliveryLog(2, rounds=True)
-    log.received(0, 3, of_workers("a", "a", "b"))
-    log.received(0, 1, (), returned=(1, 2))
-    log.received(0, 2, of_workers("a", first=7))
-    log.received(1, 1, of_workers("a", first=11))
-    log.take_turns(["a"])
-    assert ids(log.beyond(0)) == [3, 7, 11] and ids(log.beyond(1)) == [3]
-
-
-def test_of_rounds_that_all_have_used_the_last_ones_are_kept() -> None:
-    log = DeliveryLog(2, rounds=True)
-    for turn in range(40):
-        for rank in range(2):
-            log.received(rank, turn + 1, of_workers("a", first=turn))
-        log.used([turn, turn])
-        log.take_turns(["a"])
-    assert ids(log.beyond(38)) == [38, 38, 39, 39]
-    assert [len(known) for known in log._deliveries] == [1 + MOST_STEPS] * 2
 
 
 # --- a queue --------------------------------------------------------------------------------------------------
@@ -307,12 +261,3 @@ def test_what_an_earlier_pass_began_is_waited_for_before_a_later_one_goes_on() -
     leases = [lease for _ in range(3) if (lease := queue.take()) is not None]
     assert [(lease.repetition, lease.split.index) for lease in leases] == [(0, 8), (1, 0), (1, 2)]
     assert taken(queue, 100) == [4, 5, 6, 7, 8, 9]
-
-
-def test_a_listing_that_ends_without_what_was_begun_holds_nobody_up() -> None:
-    again = Listing()
-    queue = SplitQueue(again, 0, None, passes=2)
-    queue.go_on(0, Cursor(1, 2, (), ()), [Rest(8, 0, ((WIDTH, END),))])
-    add(again, 4)
-    again.complete = True
-    assert taken(queue, 100) == [2, 3]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
@@ -13,9 +12,8 @@ from pecan_ray.job.delivery_log import DeliveryLog
 from pecan_ray.job.events import TimePassed
 from pecan_ray.job.instructions import Log
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.rounds import HeldUp, Rounds, spelled_turns
-from pecan_ray.job.trainer_events import Discard, HandOver
+from pecan_ray.job.trainer_events import HandOver
 from pecan_ray.options import Workers
 from pecan_ray.simulator.protocol.draw import draw
 from pecan_ray.simulator.protocol.going_on import play_in_pieces
@@ -43,13 +41,6 @@ def test_a_round_has_its_turn_once_every_rank_has_its_batch() -> None:
     assert turns(rounds) == ["a", "a"] and rounds.in_epoch == 2
 
 
-def test_ranks_that_have_different_rounds_have_none_in_common() -> None:
-    rounds = Rounds(2)
-    rounds.received(0, "a", 5)
-    rounds.received(1, "b", 5)
-    assert turns(rounds) == [] and rounds.in_epoch == 0
-
-
 def test_workers_have_their_turns_one_after_the_other_and_nobody_waits_for_a_slow_one() -> None:
     rounds = Rounds(2)
     for worker, made in (("a", 4), ("b", 2)):
@@ -60,19 +51,6 @@ def test_workers_have_their_turns_one_after_the_other_and_nobody_waits_for_a_slo
         for rank in range(2):
             rounds.received(rank, worker, 1)
     assert turns(rounds)[6:] == ["b", "a"], "after a it is the turn of b"
-
-
-def test_what_all_have_used_is_told_no_more_and_numbers_stay() -> None:
-    rounds, known = Rounds(1), 0
-    all_of_them: list[str] = []
-    random = Random(3)
-    for _ in range(200):
-        rounds.received(0, random.choice("abc"), random.randint(1, 4))
-        rounds.take_turns(used_by_all=random.randint(0, known))
-        all_of_them += spelled_turns(rounds.first, rounds.turns, known)
-        assert rounds.first <= known and rounds.count == len(all_of_them)
-        known = rounds.count
-    assert len(rounds.turns) < 200
 
 
 def test_incomplete_rounds_of_a_worker_that_is_gone_are_revoked_until_all_ranks_have_given_them_back() -> None:
@@ -89,15 +67,6 @@ def test_incomplete_rounds_of_a_worker_that_is_gone_are_revoked_until_all_ranks_
     assert list(rounds.revoked) == ["a", "b"], "rank 0 has yet to give back its batch of b"
     rounds.given_back(0, 1)
     assert not rounds.revoked
-
-
-def test_a_worker_that_is_gone_with_whole_rounds_only_leaves_nothing_to_give_back() -> None:
-    rounds = Rounds(2)
-    rounds.received(0, "a", 1)
-    rounds.received(1, "a", 1)
-    rounds.gone("a")
-    rounds.gone("never heard of")
-    assert rounds.revoked == () and turns(rounds) == ["a"]
 
 
 def test_who_lacks_a_batch_holds_up_those_alone_that_have_used_all_rounds() -> None:
@@ -132,19 +101,6 @@ def test_a_rank_uses_its_batches_in_the_order_of_turns() -> None:
     assert [*rig.want(), *rig.want(), *rig.want()] == [0, 1, 3] and rig.want() == []
 
 
-def test_a_rank_gives_back_what_has_no_turn_of_a_worker_that_is_gone() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.order(coordinated=True)
-    rig.receive(3, worker="a")
-    rig.receive(1, worker="b")
-    done = rig.order(turns=(("a", 1),), revoked=("a",))
-    assert [one.batch.id for one in wanted(Discard, done)] == [1, 2]
-    back = rig.reports[-1].given_back
-    assert back is not None and (back.batches, back.ids) == (2, (1, 2))
-    assert rig.want() == [0] and len(rig.state.queue) == 1
-    assert wanted(Discard, rig.order(revoked=())) == []
-
-
 # --- the job -----------------------------------------------------------------------------------------------------
 
 
@@ -168,21 +124,6 @@ def test_ranks_that_others_wait_for_are_named_after_some_seconds_and_in_the_repo
     assert rig.job.ledger.allowed() == 1
 
 
-def test_ranks_that_have_used_fewer_rounds_are_waited_for_by_nobody_yet() -> None:
-    rig = JobRig(LedgerShape(world_size=2, coordinated=True), Workers(1))
-    (worker,) = rig.begin()
-    rig.assign(worker)
-    (lease,) = rig.take(worker)
-    rig.acknowledge(worker, lease, 0, rank=0)
-    rig.acknowledge(worker, lease, 1, rank=1)
-    rig.acknowledge(worker, lease, 2, rank=0)
-    rig.report(0, held=True, progress=TrainerProgress(yielded=0))
-    rig.report(1, progress=TrainerProgress(yielded=0))
-    rig.now += 9.0
-    rig.report(0, held=True, progress=TrainerProgress(yielded=1))
-    assert rig.job.facts(rig.now).held_up == (0.0, 0.0)
-
-
 # --- whole histories ---------------------------------------------------------------------------------------------
 
 SPLITS = tuple(SplitModel((1,) * size) for size in (9, 4, 7, 9, 1, 8, 6, 9))
@@ -203,7 +144,7 @@ ROUNDS = Scenario(sources=(SPLITS,), ranks=3, buckets=3, batch_size=4, local=3, 
 @pytest.mark.parametrize("kill_at", [None, 0.7, 0.8, 0.9, 1.0, 1.2])
 def test_every_rank_has_the_same_rounds_and_everything_once(changed: dict[str, Any], kill_at: float | None) -> None:
     faults = () if kill_at is None else (Fault(kill_at, "kill worker", 1), Fault(kill_at + 0.2, "break stream", 4))
-    for seed in range(5):
+    for seed in range(2):
         scenario = replace(ROUNDS, seed=seed, faults=faults, **changed)
         assert play(scenario).failure == ""
 

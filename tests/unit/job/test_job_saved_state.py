@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import tracemalloc
 import zlib
@@ -90,29 +89,8 @@ def test_what_64_ranks_had_last_out_of_a_shuffle_buffer_leaves_a_state_of_less_t
     assert len(json.dumps(written)) < 40 << 10
 
 
-def test_the_end_of_a_split_of_unknown_length_comes_back() -> None:
-    state = a_state(Rest(3, 0, ((5 * WIDTH, END),)), Rest(4, 0, ((7, END),)))
-    assert through_json(state) == state
-
-
-def test_a_shuffle_buffer_costs_less_than_a_byte_for_each_of_its_elements() -> None:
-    random, buffered = Random(0), 10_000
-    held = random.sample(range(2 * buffered), buffered)
-    rests = [
-        Rest(split, 0, elements([one % 1000 for one in sorted(held) if one // 1000 == split])) for split in range(20)
-    ]
-    assert len(json.dumps(a_state(*rests).to_json())) < len(json.dumps(a_state().to_json())) + buffered
-
-
-def test_a_thousand_workers_at_a_million_files_leave_a_state_of_less_than_64_kib() -> None:
-    places = tuple((start, start + 5) for start in range(0, 1_000_000, 1000))
-    rests = [Rest(index, 0, elements(list(range(9)))) for index in range(0, 1_000_000, 1000)]
-    state = a_state(*rests, cursor=Cursor(0, 1_000_000, places, tuple((n, n * 1250) for n in range(60))))
-    assert len(json.dumps(state.to_json())) < 64 << 10
-
-
 @pytest.mark.parametrize("seed", some_later([None, 3], None))
-@pytest.mark.parametrize("files", some_later([100_000, 1_000_000], 1_000_000))
+@pytest.mark.parametrize("files", some_later([20_000, 1_000_000], 1_000_000))
 def test_a_job_of_32_workers_that_have_32_of_many_files_open_each_has_a_state_of_less_than_64_kib(
     seed: int | None, files: int
 ) -> None:
@@ -170,24 +148,14 @@ def answers(job: JobState, worker: str, number: int, question: AskAssignment | A
         (lambda state: {"model": 1}, "no state of pecan_ray"),
         (lambda state: [state], "no state of pecan_ray"),
         (lambda state: None, "no state of pecan_ray"),
+        (lambda state: {"pecan_ray_state": 1, 1: 2}, r"cannot be read|damaged"),
+        (lambda state: {"pecan_ray_state": 1, "x": object()}, r"cannot be read|damaged"),
+        (lambda state: {"pecan_ray_state": 1, "sources": 7}, r"cannot be read|damaged"),
     ],
 )
 def test_what_is_no_whole_state_is_refused(damage: Any, said: str) -> None:
     with pytest.raises(StateError, match=said):
         SavedState.from_json(damage(a_state().to_json()))
-
-
-@given(st.data())
-def test_a_state_with_any_byte_changed_is_refused_or_the_same(data: st.DataObject) -> None:
-    text = json.dumps(a_state(Rest(1, 0, ((0, WIDTH),))).to_json())
-    place = data.draw(st.integers(0, len(text) - 1))
-    other = text[:place] + data.draw(st.sampled_from('0a"}[,-')) + text[place + 1 :]
-    try:
-        changed = json.loads(other)
-    except ValueError:
-        return
-    with contextlib.suppress(StateError):
-        assert SavedState.from_json(changed) == a_state(Rest(1, 0, ((0, WIDTH),)))
 
 
 # --- damage with a right checksum -----------------------------------------------------------------------------
@@ -262,12 +230,12 @@ def test_a_damaged_state_with_a_right_checksum_is_refused_or_is_another_whole_on
     assert job.error is None or isinstance(job.error, StateError)
 
 
-@pytest.mark.parametrize("number", [b"\0", b"\x80\0", b"\xff\xff\x01", b"\x80"])
+@pytest.mark.parametrize("number", [b"\0", b"\xff\xff\x01", b"\x80"])
 def test_numbers_without_end_are_refused_before_they_take_memory(number: bytes) -> None:
-    bomb = base64.b85encode(zlib.compress(number * ((1 << 26) // len(number)), 9)).decode()
+    bomb = base64.b85encode(zlib.compress(number * ((1 << 24) // len(number)), 9)).decode()
     state = a_rich_state()
-    for fields in ({**state["sources"][0], "rests": bomb}, {**state["sources"][0], "missing": bomb}):
-        damaged_one = mended({**state, "sources": [fields] * 50})
+    for column in ("rests", "missing"):
+        damaged_one = mended({**state, "sources": [{**state["sources"][0], column: bomb}] * 50})
         tracemalloc.start()
         with pytest.raises(StateError, match=r"cut off, or far too many|4,194,304 numbers|number is too long"):
             SavedState.from_json(damaged_one)
@@ -276,24 +244,16 @@ def test_numbers_without_end_are_refused_before_they_take_memory(number: bytes) 
         assert peak < 128 << 20
 
 
-def test_the_numbers_of_all_sources_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_numbers, "MOST_NUMBERS", 3000)
+def test_the_numbers_of_all_sources_are_bounded_together_and_too_many_are_not_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     state, some = a_rich_state(), StateNumbers().packed([0] * 1000)
+    monkeypatch.setattr(state_numbers, "MOST_NUMBERS", 3000)
     with pytest.raises(StateError, match="more than 3,000 numbers"):
         SavedState.from_json(mended({**state, "sources": [{**state["sources"][0], "grown": some}] * 4}))
-
-
-def test_a_state_that_could_not_be_read_again_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_numbers, "MOST_NUMBERS", 300)
-    state = a_state(*(Rest(index, 0, elements([3, 7])) for index in range(100)))
-    with pytest.raises(StateError, match=r"cannot be saved: it has more than 300 numbers\. Use smaller"):
-        state.to_json()
-
-
-@pytest.mark.parametrize("state", [{1: 2}, {"x": object()}, {"x": b""}, {"sources": 7}])
-def test_what_json_does_not_have_is_no_state(state: dict[Any, Any]) -> None:
-    with pytest.raises(StateError, match=r"cannot be read|damaged"):
-        SavedState.from_json({"pecan_ray_state": 1, **state})
+    too_large = a_state(*(Rest(index, 0, elements([3, 7])) for index in range(1000)))
+    with pytest.raises(StateError, match=r"cannot be saved: it has more than 3,000 numbers\. Use smaller"):
+        too_large.to_json()
 
 
 def test_a_state_of_another_pipeline_is_refused_by_what_differs() -> None:
@@ -364,25 +324,22 @@ def folder(count: int, *changed: int) -> list[Split]:
     ]
 
 
-@given(st.sets(st.integers(0, 64 * 1563 - 1), min_size=1, max_size=3))
+@given(st.sets(st.integers(0, 64 * 157 - 1), min_size=1, max_size=3))
 @examples(10)
-def test_of_a_hundred_thousand_images_the_few_that_were_replaced_are_named(changed: set[int]) -> None:
-    (said,) = check(folder(100_000), folder(100_000, *changed), page=500)
+def test_of_ten_thousand_images_the_few_that_were_replaced_are_named(changed: set[int]) -> None:
+    (said,) = check(folder(10_000), folder(10_000, *changed), page=50)
     names = said.partition(": ")[2].split(", ")
     assert {f"image-{n}" for n in changed} <= set(names)
     assert len(names) <= len(changed) + 1, "another one by chance, once in thousands of times"
 
 
-def test_of_many_changes_some_are_named() -> None:
+def test_of_many_changes_some_are_named_and_the_marks_of_many_files_are_small() -> None:
     (said,) = check(splits(200), [replace(split, version="2") for split in splits(200)], page=200)
     assert said.endswith(": part-0, part-1, part-2, part-3, part-4, and 195 more")
-
-
-def test_marks_of_a_million_files_are_small_and_of_four_hardly_there() -> None:
-    million, four = ListingCheck([KnownListing()]), ListingCheck([KnownListing()])
-    million.add(0, folder(50_000))
-    four.add(0, splits(4))
-    assert len(million.known()[0].marks) < 1800 and len(four.known()[0].marks) < 200
+    for listed, most in ((folder(50_000), 1800), (splits(4), 200)):
+        listing = ListingCheck([KnownListing()])
+        listing.add(0, listed)
+        assert len(listing.known()[0].marks) < most
 
 
 def test_more_and_fewer_splits_are_told() -> None:

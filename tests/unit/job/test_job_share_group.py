@@ -86,22 +86,25 @@ def all_of(*epochs: int) -> list[tuple[int, int]]:
     return [(epoch, number) for epoch in epochs for number in range(EACH)]
 
 
-def test_one_reader_gets_its_epochs_and_no_entry_more_is_made() -> None:
-    play = GroupPlay()
-    play.join("a", 2)
-    assert play.read("a") == all_of(0, 1)
-    assert play.skipped == {"a": 0} and play.made == 2 * EACH and play.runs == [BeginRun(2, anew=0)]
-
-
-def test_readers_in_step_share_all_that_is_made() -> None:
+def test_readers_in_step_share_all_that_is_made_and_no_entry_more_is_made() -> None:
     play = GroupPlay()
     for name in "abc":
-        play.join(name)
-    for _ in range(EACH + 1):
+        play.join(name, 2)
+    for _ in range(2 * EACH + 1):
         for name in "abc":
             play.wish(name)
-    assert all([entry[1:] for entry in play.got[name]] == all_of(0) for name in "abc")
-    assert play.made == EACH and play.skipped == dict.fromkeys("abc", 0)
+    assert all([entry[1:] for entry in play.got[name]] == all_of(0, 1) for name in "abc")
+    assert play.made == 2 * EACH and play.skipped == dict.fromkeys("abc", 0) and play.runs == [BeginRun(2, anew=0)]
+
+
+def test_a_late_reader_goes_on_from_the_run_and_gets_as_much_as_its_epochs_have() -> None:
+    play = GroupPlay()
+    play.join("first")
+    play.read("first", 4)
+    play.join("late")
+    assert play.read("first") == all_of(0)
+    assert play.read("late") == [(0, 2), (0, 3), (0, 4), (1, 0)], "it was too slow for (0, 1), where it began"
+    assert play.skipped["late"] == 1 and play.runs == [BeginRun(1, anew=0), BeginRun(2)]
 
 
 def test_a_slow_reader_skips_and_the_fast_one_is_not_held_back() -> None:
@@ -140,16 +143,6 @@ def test_with_max_lag_the_front_waits_and_every_epoch_is_whole() -> None:
     assert play.skipped == {"slow": 0, "fast": 0}
 
 
-def test_a_late_reader_gets_as_much_as_its_epochs_have() -> None:
-    play = GroupPlay()
-    play.join("first")
-    play.read("first", 4)
-    play.join("late")
-    assert play.read("first") == all_of(0)
-    assert play.read("late") == [(0, 2), (0, 3), (0, 4), (1, 0)], "it was too slow for (0, 1), where it began"
-    assert play.skipped["late"] == 1 and play.runs == [BeginRun(1, anew=0), BeginRun(2)]
-
-
 def test_a_late_reader_with_max_lag_waits_for_the_next_epoch() -> None:
     play = GroupPlay(capacity=2, max_lag=2)
     play.join("first", 2)
@@ -162,14 +155,6 @@ def test_a_late_reader_with_max_lag_waits_for_the_next_epoch() -> None:
         play.wish("late")
     assert [entry[1:] for entry in play.got["late"]] == all_of(1)
     assert play.made == 2 * EACH, "it shares the second epoch of the first reader"
-
-
-def test_with_max_lag_an_epoch_whose_beginning_is_kept_is_joined_at_once() -> None:
-    play = GroupPlay(capacity=EACH, max_lag=EACH)
-    play.join("first")
-    play.read("first", 3)
-    play.join("late")
-    assert play.read("late") == all_of(0) and play.made == EACH
 
 
 def test_where_nobody_reads_the_rest_of_an_epoch_a_run_begins_anew() -> None:
@@ -202,37 +187,6 @@ def test_a_group_begins_with_the_epoch_of_its_first_reader() -> None:
     group.join("reader", 2)
     assert group.wish("reader") == [BeginRun(2, anew=4)]
     assert group.produced("batch", 1, 4) == [Hand("reader", "batch", 0)] and group.place == Place(4, 1)
-
-
-def test_who_comes_when_a_run_is_over_goes_on_from_it() -> None:
-    play = GroupPlay(capacity=2)
-    play.join("first")
-    play.read("first")
-    play.join("second", 2)
-    assert play.read("second") == [(0, 3), (0, 4), *all_of(1), (2, 0), (2, 1), (2, 2)]
-
-
-def test_what_a_reader_has_skipped_comes_with_each_entry_also_with_its_last_one() -> None:
-    play = GroupPlay(capacity=2)
-    play.join("fast")
-    play.join("slow")
-    play.read("fast")
-    done = play.group.wish("slow", 5)
-    assert [(type(one), one.skipped) for one in done if isinstance(one, (Hand, Finish))] == [
-        *[(Hand, EACH - 2)] * 2,
-        (Finish, EACH - 2),
-    ]
-
-
-def test_an_endless_reader_and_a_finite_one() -> None:
-    play = GroupPlay()
-    play.join("endless", None)
-    play.join("finite", 1)
-    for _ in range(2 * EACH):
-        play.wish("endless")
-        play.wish("finite")
-    assert [entry[1:] for entry in play.got["finite"]] == all_of(0) and play.skipped == {"finite": 0}
-    assert len(play.got["endless"]) == 2 * EACH and play.runs == [BeginRun(None, anew=0)]
 
 
 @pytest.mark.parametrize("epochs", [1, None])

@@ -20,6 +20,7 @@ from pecan_ray.placement import AutoPlacement, Prices
 from pecan_ray.placement.evidence import KEPT, pooled
 from pecan_ray.placement.pool import Demand, allocate, bills, savings_of, slowness_of
 from pecan_ray.plan.windows import Decision, Deployment, Window
+from tests.long_form import some_later
 from tests.unit.job.job_rig import JobRig, of_kind
 from tests.unit.placement.plants import Meter, Plant, drive
 
@@ -46,15 +47,9 @@ def test_all_jobs_compute_the_same_deal() -> None:
     assert found == {"a": 6, "b": 2, "c": 0}
 
 
-def test_nobody_is_bounded_while_all_fit() -> None:
+def test_a_job_is_bounded_only_where_another_one_wants_more_than_there_is_on_the_same_nodes() -> None:
     assert heard(bid("b", 1.0, 1.0)).shares([bid("a", 1.0, 1.0)]) == {"remote": None}
-
-
-def test_a_job_alone_is_not_bounded() -> None:
     assert Sharing().shares([bid("a", *[1.0] * 99)]) == {"remote": None}
-
-
-def test_other_nodes_are_no_concern() -> None:
     assert heard(bid("b", *[9.0] * 99, nodes=("n3",))).shares([bid("a", *[1.0] * 99)]) == {"remote": None}
 
 
@@ -227,7 +222,7 @@ def fleet() -> list[SharingJob]:
     ]
 
 
-@pytest.mark.parametrize("share", [0.3, 0.6])
+@pytest.mark.parametrize("share", some_later([0.3, 0.6], 0.6))
 def test_many_jobs_come_near_the_best_deal_by_what_they_have_measured(share: float) -> None:
     """No job knows its curve: it bids by what its own search has measured, and searches within its share."""
     jobs = fleet()

@@ -50,10 +50,6 @@ def test_the_only_trainer_is_waited_for_as_long_as_its_process_exists() -> None:
     assert not ended(rig)
 
 
-def test_a_trainer_that_speaks_is_not_looked_for() -> None:
-    assert pass_time(begun_job(2), 300.0, None, speaks=(0, 1)) == 0
-
-
 def test_the_job_ends_soon_after_the_process_that_it_waits_for() -> None:
     rig = begun_job()
     pass_time(rig, 600.0, "exists")

@@ -19,7 +19,7 @@ from pecan_ray.sampling.spans import Spans
 from tests.long_form import some_later
 
 WIDTH = 1 << OUTPUT_BITS
-FILES = 1_000_000
+FILES = 400_000
 PARTS = (("source TextLines", "ab"), ("operator parse", "cd"))
 CURSOR = Cursor(1, 60, ((2, 5), (9, 30)), ((0, 4), (3, 70)))
 FEW = (Rest(4, 0, ((5 * WIDTH, END),)), Rest(2, 1, ((7, 9), (3 * WIDTH, 4 * WIDTH))))

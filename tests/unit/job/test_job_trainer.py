@@ -18,6 +18,7 @@ from pecan_ray.job.trainer_events import (
     BatchWanted,
     Discard,
     EndOfData,
+    EndOfEpoch,
     Grant,
     HandOver,
     Noted,
@@ -106,13 +107,26 @@ def test_batches_are_used_in_the_order_in_which_they_came() -> None:
     assert (rig.state.yielded, rig.state.rows, len(rig.state.queue), rig.state.queue.nbytes) == (4, 4, 0, 0)
 
 
-def test_with_several_ranks_no_more_are_used_than_every_rank_has() -> None:
+def test_with_several_ranks_no_more_are_used_than_every_rank_has_by_the_newest_orders() -> None:
     rig = TrainerRig(world_size=2)
     rig.receive(3)
     assert rig.want() == []
-    assert [given.batch.id for given in of_kind(HandOver, rig.order(allowed=2))] == [0]
+    assert [given.batch.id for given in of_kind(HandOver, rig.order(allowed=1))] == [0]
+    old = rig.orders
+    rig.order(allowed=2)
+    rig.handle(OrdersCame(replace(old, allowed=9)))
+    rig.handle(ReportAnswered(1, replace(old, allowed=9)))
     assert rig.want() == [1] and rig.want() == []
-    assert of_kind(HandOver, rig.order(allowed=3)) != []
+
+
+def test_an_allowance_is_for_batches_of_its_epoch_and_what_is_left_of_those_before_needs_none() -> None:
+    rig = TrainerRig(world_size=2)
+    rig.receive(2, epoch=0)
+    rig.receive(2, epoch=1)
+    rig.order(allowed=1)
+    assert rig.want() == [0] and rig.want() == []
+    assert [given.batch.id for given in of_kind(HandOver, rig.order(epoch=1, allowed=1))] == [1]
+    assert rig.want() == [2] and rig.want() == []
 
 
 def test_batches_that_wait_for_other_ranks_take_no_memory_from_their_worker() -> None:
@@ -125,83 +139,6 @@ def test_batches_that_wait_for_other_ranks_take_no_memory_from_their_worker() ->
     assert [one.batch.id for one in of_kind(Adopt, rig.handle(TrainerTime()))] == []
 
 
-def test_a_batch_of_the_next_epoch_does_not_use_the_allowance_of_this_one() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.receive(1, epoch=0)
-    rig.receive(2, epoch=1)
-    rig.order(allowed=5)
-    assert rig.want() == [0] and rig.want() == []
-    assert of_kind(HandOver, rig.order(epoch=1, allowed=1)) != []
-    assert rig.want() == []
-
-
-def test_what_is_left_of_an_epoch_gone_by_may_be_used() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.receive(2, epoch=0)
-    rig.order(epoch=1, allowed=0)
-    assert [rig.want(), rig.want()] == [[0], [1]]
-
-
-def test_orders_that_come_late_change_nothing() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.receive(3)
-    rig.order(allowed=1)
-    old = rig.orders
-    rig.order(allowed=2)
-    rig.handle(OrdersCame(replace(old, allowed=9)))
-    rig.handle(ReportAnswered(1, replace(old, allowed=9)))
-    assert rig.want() == [0] and rig.want() == [1] and rig.want() == []
-
-
-def test_the_end_comes_when_all_is_used() -> None:
-    rig = TrainerRig()
-    rig.receive(1)
-    rig.order(finished=True)
-    assert rig.want() == [0]
-    assert of_kind(EndOfData, rig.handle(BatchWanted())) == [EndOfData()]
-    assert of_kind(EndOfData, rig.handle(BatchWanted())) == [EndOfData()], "however often it is asked"
-
-
-@pytest.mark.parametrize("failed", ["the job", "a thread"])
-def test_an_error_reaches_the_training_loop_before_anything_else(failed: str) -> None:
-    rig, error = TrainerRig(), ClusterError("gone")
-    rig.receive(1)
-    if failed == "the job":
-        rig.order(error=error)
-    else:
-        rig.handle(TrainerFailed(error))
-    assert of_kind(RaiseError, rig.handle(BatchWanted())) == [RaiseError(error)]
-    assert rig.state.over
-
-
-def test_an_error_reaches_a_training_loop_that_waits_already() -> None:
-    rig, error = TrainerRig(), ClusterError("gone")
-    rig.handle(BatchWanted())
-    assert of_kind(RaiseError, rig.handle(TrainerFailed(error))) == [RaiseError(error)]
-
-
-def test_what_fails_after_the_end_is_no_error() -> None:
-    rig = TrainerRig()
-    rig.order(finished=True)
-    rig.handle(TrainerFailed(ClusterError("a stream was cut")))
-    assert of_kind(EndOfData, rig.handle(BatchWanted())) == [EndOfData()]
-
-
-def test_who_has_used_all_ends_well_though_others_have_not() -> None:
-    rig, error = TrainerRig(world_size=2), ClusterError("rank 1 has left")
-    rig.receive(1)
-    rig.order(finished=True, allowed=9)
-    assert rig.want() == [0]
-    rig.order(error=error)
-    assert of_kind(EndOfData, rig.handle(BatchWanted())) == [EndOfData()]
-
-
-def test_an_error_that_comes_with_the_end_is_raised() -> None:
-    rig, error = TrainerRig(), ClusterError("the last element was a bad one")
-    rig.order(finished=True, error=error)
-    assert of_kind(RaiseError, rig.handle(BatchWanted())) == [RaiseError(error)]
-
-
 def test_closing_gives_back_all_memory_that_of_batches_that_come_later_too() -> None:
     rig = TrainerRig()
     rig.receive(2)
@@ -210,36 +147,80 @@ def test_closing_gives_back_all_memory_that_of_batches_that_come_later_too() -> 
     assert rig.handle(BatchWanted()) == [] and rig.state.queue.nbytes == 0
 
 
+# --- ends ------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_comes_when_all_is_used_and_what_fails_afterwards_is_no_error() -> None:
+    rig = TrainerRig(world_size=2)
+    rig.receive(1)
+    rig.order(finished=True, allowed=9)
+    assert rig.want() == [0]
+    rig.order(error=ClusterError("rank 1 has left"))
+    rig.handle(TrainerFailed(ClusterError("a stream was cut")))
+    for _ in range(2):
+        assert of_kind(EndOfData, rig.handle(BatchWanted())) == [EndOfData()], "however often it is asked"
+
+
+@pytest.mark.parametrize("ordered", [{}, {"finished": True}])
+@pytest.mark.parametrize("failed", ["the job", "a thread"])
+def test_an_error_reaches_the_training_loop_before_anything_else(failed: str, ordered: dict[str, bool]) -> None:
+    rig, error = TrainerRig(), ClusterError("gone")
+    rig.receive(1)
+    if failed == "the job":
+        rig.order(error=error, **ordered)
+    else:
+        rig.handle(TrainerFailed(error))
+    assert of_kind(RaiseError, rig.handle(BatchWanted())) == [RaiseError(error)] and rig.state.over
+
+
+def test_an_error_reaches_a_training_loop_that_waits_already() -> None:
+    rig, error = TrainerRig(), ClusterError("gone")
+    rig.handle(BatchWanted())
+    assert of_kind(RaiseError, rig.handle(TrainerFailed(error))) == [RaiseError(error)]
+
+
+def test_an_epoch_ends_where_a_batch_of_the_next_one_waits_which_is_not_used_by_that() -> None:
+    rig = TrainerRig()
+    rig.receive(1, epoch=0)
+    rig.receive(1, epoch=1)
+    assert [one.batch.id for one in of_kind(HandOver, rig.handle(BatchWanted(within=0)))] == [0]
+    ended = rig.handle(BatchWanted(within=0))
+    assert of_kind(EndOfEpoch, ended) and not of_kind(HandOver, ended) and rig.state.yielded == 1
+    assert [one.batch.id for one in of_kind(HandOver, rig.handle(BatchWanted(within=1)))] == [1]
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+def test_an_epoch_ends_once_when_the_job_goes_on_to_the_next_one_and_its_batches_are_used(batches: int) -> None:
+    rig = TrainerRig()
+    rig.receive(batches, epoch=0)
+    for _ in range(batches):
+        assert of_kind(HandOver, rig.handle(BatchWanted(within=0)))
+    assert not of_kind(EndOfEpoch, rig.handle(BatchWanted(within=0))), "batches of it may still come"
+    assert of_kind(EndOfEpoch, rig.order(epoch=1))
+    assert not of_kind(EndOfEpoch, rig.order(epoch=2)), "it is told once"
+    rig.receive(1, epoch=0)
+    assert of_kind(HandOver, rig.handle(BatchWanted(within=0)))
+    assert of_kind(EndOfEpoch, rig.handle(BatchWanted(within=0)))
+
+
 # --- workers ---------------------------------------------------------------------------------------------------
 
 
 def test_a_stream_is_opened_to_each_newcomer_once_with_a_credit() -> None:
     rig = TrainerRig()
-    assert rig.order(newcomers=("a", "b"), met=2)[:4] == [
-        OpenStream("a"),
-        Grant("a", 1),
-        OpenStream("b"),
-        Grant("b", 1),
-    ]
+    opened = [OpenStream("a"), Grant("a", 1), OpenStream("b"), Grant("b", 1)]
+    assert rig.order(newcomers=("a", "b"), met=2)[:4] == opened
     assert of_kind(OpenStream, rig.order(newcomers=("b", "c"), met=3)) == [OpenStream("c")]
 
 
-def test_a_prefetch_of_one_byte_still_brings_every_batch() -> None:
-    rig = TrainerRig(prefetch_bytes=1)
-    rig.order(newcomers=("w",), met=1)
-    for number in range(20):
-        assert of_kind(Grant, rig.receive(worker="w")) == []
-        done = rig.handle(BatchWanted())
-        assert [given.batch.id for given in of_kind(HandOver, done)] == [number]
-        assert of_kind(Grant, done) == [Grant("w", 1)]
-
-
-def test_while_leftovers_are_regrouped_they_are_taken_without_room() -> None:
+def test_a_full_queue_grants_a_credit_for_each_batch_used_and_for_leftovers_at_once() -> None:
     rig = TrainerRig(world_size=2, prefetch_bytes=1)
-    rig.order(newcomers=("w",), met=1)
-    rig.receive(worker="w")
+    rig.order(newcomers=("w",), met=1, allowed=1)
+    assert of_kind(Grant, rig.receive()) == []
+    assert of_kind(Grant, rig.handle(BatchWanted())) == [Grant("w", 1)]
+    assert of_kind(Grant, rig.receive()) == []
     assert of_kind(Grant, rig.order(regrouping=True)) == [Grant("w", 1)]
-    assert of_kind(Grant, rig.receive(worker="w")) == [Grant("w", 1)]
+    assert of_kind(Grant, rig.receive()) == [Grant("w", 1)]
 
 
 def test_a_trainer_settles_about_a_lost_worker_when_its_stream_has_ended_and_once() -> None:
@@ -253,15 +234,9 @@ def test_a_trainer_settles_about_a_lost_worker_when_its_stream_has_ended_and_onc
     assert [report.settled for report in settled] == [("a",)]
     told = [ack.batches for report in rig.reports[: rig.reports.index(settled[0]) + 1] for ack in report.acks]
     assert told == [1], "with all that it received, or after it"
-    rig.order(settle=("a",))
-    assert sum(bool(report.settled) for report in rig.reports) == 1
-
-
-def test_a_trainer_settles_at_once_about_a_worker_that_it_has_never_met_and_never_meets_it() -> None:
-    rig = TrainerRig()
-    rig.order(settle=("a",))
-    assert rig.reports[-1].settled == ("a",)
-    assert of_kind(OpenStream, rig.order(settle=(), newcomers=("a",))) == []
+    rig.order(settle=("a", "never met"))
+    assert [report.settled for report in rig.reports if report.settled] == [("a",), ("never met",)]
+    assert of_kind(OpenStream, rig.order(settle=(), newcomers=("never met",))) == []
 
 
 def test_a_broken_stream_is_told_at_once() -> None:
@@ -275,21 +250,20 @@ def test_a_broken_stream_is_told_at_once() -> None:
 # --- giving back -----------------------------------------------------------------------------------------------
 
 
-def acknowledged(rig: TrainerRig) -> None:
-    """Let the job know of all batches that have come."""
-    rig.report()
-
-
-def test_the_newest_batches_are_given_back_and_no_more_than_were_asked_for() -> None:
+def test_the_newest_batches_are_given_back_once_and_no_more_than_were_asked_for() -> None:
     rig = TrainerRig(world_size=2)
     rig.receive(5)
-    acknowledged(rig)
+    rig.report()
     done = rig.order(keep=3, allowed=3)
     assert sorted(one.batch.id for one in of_kind(Discard, done)) == [3, 4]
     given = rig.reports[-1].given_back
     assert given is not None and (given.epoch, given.batches, given.rows) == (0, 2, 2)
     assert given.spans == {(0, 0, 0): [elements(3), elements(4)]}
+    rig.order(keep=3, allowed=3)
+    rig.report()
+    assert sum(report.given_back is not None for report in rig.reports) == 1
     assert [rig.want(), rig.want(), rig.want(), rig.want()] == [[0], [1], [2], []]
+    assert of_kind(Discard, rig.order(keep=0)) == [], "the training loop has them"
 
 
 def test_batches_are_not_given_back_before_the_job_knows_of_them() -> None:
@@ -301,36 +275,14 @@ def test_batches_are_not_given_back_before_the_job_knows_of_them() -> None:
     assert [one.batch.id for one in of_kind(Discard, done)] == [1, 2]
 
 
-def test_what_was_given_back_is_not_given_back_again_by_the_same_orders() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.receive(3)
-    acknowledged(rig)
-    rig.order(keep=1, allowed=1)
-    for _ in range(3):
-        rig.order(keep=1, allowed=1)
-        rig.report()
-    assert sum(report.given_back is not None for report in rig.reports) == 1
-
-
 def test_batches_of_other_epochs_do_not_count_for_what_is_kept() -> None:
     rig = TrainerRig(world_size=2)
     rig.receive(4, epoch=0)
-    acknowledged(rig)
     rig.receive(3, epoch=1)
-    acknowledged(rig)
+    rig.report()
     done = rig.order(epoch=1, keep=2, allowed=2)
     assert [one.batch.id for one in of_kind(Discard, done)] == [6]
     assert [rig.want() for _ in range(7)] == [[0], [1], [2], [3], [4], [5], []]
-
-
-def test_what_the_training_loop_has_is_never_given_back() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.receive(3)
-    rig.order(allowed=3)
-    assert [rig.want(), rig.want()] == [[0], [1]]
-    acknowledged(rig)
-    done = rig.order(keep=0, allowed=3)
-    assert [one.batch.id for one in of_kind(Discard, done)] == [2]
 
 
 # --- what it tells ---------------------------------------------------------------------------------------------
@@ -346,22 +298,13 @@ def test_a_report_tells_how_the_trainer_is_doing() -> None:
     rig.now += 0.5
     rig.handle(BatchesCame("w", (), (LeftOutElement("x", "decode", "a", "torn"),)))
     rig.receive()
-    report = rig.report()
-    progress = report.progress
+    progress = rig.report().progress
     assert (progress.yielded, progress.rows, progress.queued) == (WARM_UP + 4, WARM_UP + 4, 0)
     assert progress.waited_s == pytest.approx(0.5) and progress.steps.batches == 4
     assert progress.steps.waited == pytest.approx(0.5) and progress.elapsed_s == rig.now
     assert any("ring" in one.notes for one in rig.reports) and any(one.left_out for one in rig.reports)
-
-
-def test_a_trainer_says_that_it_is_held_up_by_others() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.receive(1)
-    rig.handle(BatchWanted())
-    assert rig.reports[-1].held
-    rig.order(allowed=1)
-    rig.receive(1)
-    assert not rig.report().held
+    rig.handle(BatchWanted(), after=1.0)
+    assert rig.state.progress(rig.now + 3.0).waited_s == pytest.approx(3.5), "a wait that is not over counts so far"
 
 
 def waited(rig: TrainerRig, seconds: int) -> list[str]:
@@ -371,6 +314,10 @@ def waited(rig: TrainerRig, seconds: int) -> list[str]:
 
 def test_a_training_loop_that_waits_for_long_says_so_once_and_for_what() -> None:
     rig = TrainerRig()
+    for _ in range(20):
+        rig.handle(BatchWanted())
+        assert waited(rig, 1) == [], "many short waits are no long one"
+        rig.receive(1)
     rig.order(running=1, wanted=(2, 1))
     rig.handle(BatchWanted())
     assert waited(rig, 30) == ["the trainer has waited 5 s for a batch: 1 of 3 workers run"]
@@ -383,16 +330,12 @@ def test_a_rank_that_others_hold_up_says_so() -> None:
     rig = TrainerRig(world_size=2)
     rig.receive(1)
     rig.handle(BatchWanted())
+    assert rig.reports[-1].held
     (text,) = waited(rig, 6)
     assert "rank 0 has waited 5 s for the other ranks: it may use 0 batches of epoch 0" in text
-
-
-def test_many_short_waits_are_no_long_one() -> None:
-    rig = TrainerRig()
-    for _ in range(20):
-        rig.handle(BatchWanted())
-        assert waited(rig, 1) == []
-        rig.receive(1)
+    rig.order(allowed=1)
+    rig.receive(1)
+    assert not rig.report().held
 
 
 def test_the_next_look_is_due_when_something_must_be_said_or_sent() -> None:
@@ -404,12 +347,6 @@ def test_the_next_look_is_due_when_something_must_be_said_or_sent() -> None:
     rig.handle(BatchWanted())
     rig.handle(TrainerTime(), after=0.3)
     assert rig.state.due(rig.now) == pytest.approx(5.0), "a batch was waited for since 0 s; a report is under way"
-
-
-def test_a_wait_that_is_not_over_counts_so_far() -> None:
-    rig = TrainerRig()
-    rig.handle(BatchWanted(), after=1.0)
-    assert rig.state.progress(rig.now + 3.0).waited_s == pytest.approx(3.0)
 
 
 def test_bad_elements_that_orders_bring_are_kept_once_and_told_of_at_once() -> None:
@@ -424,19 +361,13 @@ def test_bad_elements_that_orders_bring_are_kept_once_and_told_of_at_once() -> N
     assert rig.reports[-1].quarantined == 3
 
 
-def test_a_trainer_keeps_what_another_one_has_left() -> None:
-    rig = TrainerRig()
-    element = LeftOutElement(7, "map", "element 7", "no")
-    assert of_kind(Quarantine, rig.order(quarantine=(element,), quarantined=5)) == [Quarantine((element,))]
-    assert rig.reports[-1].quarantined == 6
-
-
-def test_a_loop_that_ends_has_what_came_with_the_end() -> None:
+def test_a_loop_keeps_what_another_trainer_has_left_and_what_comes_with_the_end() -> None:
     rig = TrainerRig()
     rig.want()
     element = LeftOutElement(7, "map", "element 7", "no")
-    done = rig.order(quarantine=(element,), finished=True)
-    assert [type(one) for one in done if isinstance(one, (Quarantine, EndOfData))] == [Quarantine, EndOfData]
+    done = rig.order(quarantine=(element,), quarantined=5, finished=True)
+    assert [one for one in done if isinstance(one, (Quarantine, EndOfData))] == [Quarantine((element,)), EndOfData()]
+    assert rig.reports[-1].quarantined == 6
 
 
 def test_a_controller_that_does_not_answer_is_named_once_though_the_loop_waits_for_nothing() -> None:

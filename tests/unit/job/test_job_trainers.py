@@ -8,8 +8,8 @@ from pecan_ray.errors import ClusterError, RankTakenError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.instructions import BeginListing, EndJob, FindRoom, Instruction, KillWorker, Refuse, TellTrainers
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import AskAssignment, TrainerProgress, TrainerReport
-from pecan_ray.job.trainers import Trainers, spell
+from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.trainers import Trainers
 from pecan_ray.options import Workers
 from tests.unit.job.job_rig import JobRig, of_kind
 
@@ -60,14 +60,6 @@ def test_a_rank_that_runs_something_else_is_told_in_which_part(
     assert not of_kind(Refuse, rig.handle(came(1, **mine))), "it may come again as the others are"
 
 
-def test_a_refused_trainer_counts_for_nothing() -> None:
-    rig = JobRig(LedgerShape(world_size=2))
-    rig.handle(came(0))
-    rig.handle(came(0, "other"))
-    rig.handle(events.TrainerLeft(0, "other"))
-    assert rig.job.trainers.present == [0] and rig.job.error is None
-
-
 def test_a_rank_that_leaves_before_the_end_ends_the_others() -> None:
     rig = JobRig(LedgerShape(world_size=2))
     rig.begin()
@@ -75,16 +67,6 @@ def test_a_rank_that_leaves_before_the_end_ends_the_others() -> None:
     assert isinstance(rig.job.error, ClusterError) and "rank 1 has left" in str(rig.job.error)
     assert not of_kind(EndJob, done)
     assert of_kind(EndJob, rig.handle(events.TrainerLeft(0, "t0"))) == [EndJob()]
-
-
-def test_a_rank_may_leave_when_all_is_delivered() -> None:
-    rig = JobRig(LedgerShape(world_size=2))
-    rig.come()
-    rig.handle(events.ListingEnded(0))
-    assert rig.job.orders(0).finished
-    rig.handle(events.TrainerLeft(0, "t0"))
-    assert rig.job.error is None
-    assert of_kind(EndJob, rig.handle(events.TrainerLeft(1, "t1"))) == [EndJob()]
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -121,19 +103,6 @@ def test_the_last_one_that_leaves_ends_all_workers() -> None:
     done = rig.handle(events.TrainerLeft(0, "t0"))
     assert done == [*(KillWorker(worker) for worker in workers), EndJob()]
     assert rig.handle(events.TimePassed(), after=1000.0) == []
-
-
-def test_a_rank_that_is_not_heard_ends_the_job_with_its_name_and_the_deadline() -> None:
-    rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=30.0)
-    rig.begin()
-    for _ in range(3):
-        rig.handle(events.TrainerListens(0, "t0"), after=10.0)
-    rig.handle(events.TimePassed())
-    assert rig.job.error is None
-    done = rig.handle(events.TimePassed(), after=1.0)
-    text = str(rig.job.error)
-    assert "rank 1 on node node" in text and "31 s" in text and "trainer_timeout_s" in text
-    assert of_kind(TellTrainers, done) == [TellTrainers((0,))]
 
 
 def test_listening_and_reporting_is_to_be_heard() -> None:
@@ -181,18 +150,6 @@ def test_a_job_to_which_nobody_comes_ends_itself() -> None:
     assert of_kind(EndJob, rig.handle(events.TimePassed(), after=2.0)) == [EndJob(orphaned=True)]
 
 
-@pytest.mark.parametrize("incarnation", ["t0", "other"])
-def test_a_report_of_another_process_changes_nothing(incarnation: str) -> None:
-    rig = JobRig()
-    (worker,) = rig.begin()
-    rig.assign(worker)
-    (lease,) = rig.take(worker)
-    rig.acknowledge(worker, lease, 0)
-    number = 2 if incarnation == "other" else 1
-    rig.handle(events.TrainerReported(TrainerReport(0, incarnation, number, broken=(worker,))))
-    assert worker in rig.job.fleet.workers, "of another process, or number 1 that had come before"
-
-
 def test_a_report_that_comes_twice_counts_once() -> None:
     rig = JobRig(LedgerShape(epochs=2))
     (worker,) = rig.begin()
@@ -217,16 +174,3 @@ def test_that_more_may_be_used_is_told_at_once_to_those_alone_that_wait_for_it()
     told = of_kind(TellTrainers, rig.acknowledge(worker, lease, 2, rank=2))
     assert rig.job.orders(1).allowed == 1
     assert told == [TellTrainers((1,)), TellTrainers((0,), allowance_only=True)], "rank 1 can take no more meanwhile"
-
-
-def test_who_is_ready_when_nothing_is_left_is_told_to_stop() -> None:
-    rig = JobRig()
-    (worker,) = rig.come()
-    rig.place(worker)
-    rig.handle(events.ListingEnded(0))
-    assert rig.answer(worker, AskAssignment()) == "stop"
-
-
-def test_of_many_ranks_the_first_are_named() -> None:
-    assert spell([]) == "" and spell([3]) == "rank 3" and spell([0, 2]) == "ranks 0, 2"
-    assert spell(list(range(200))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 192 more"

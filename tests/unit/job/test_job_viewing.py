@@ -21,17 +21,9 @@ def test_a_long_timeline_is_thinned_and_keeps_its_changes() -> None:
     assert len(kept) <= MOST_SEEN + MOST_CHANGES + 1
     assert {0.0, 7_777.0, 9_999.0} <= {one.seconds for one in kept}
     assert [one.seconds for one in kept] == sorted(one.seconds for one in kept)
-
-
-def test_a_timeline_that_always_changes_is_bounded_too() -> None:
-    steps = tuple(step(i, Deployment(1, i % 2)) for i in range(10_000))
-    assert len(thinned(steps)) <= MOST_SEEN + MOST_CHANGES + 1
-
-
-def test_a_short_timeline_stays_whole() -> None:
-    steps = tuple(step(i, Deployment(1, 0)) for i in range(3))
-    assert thinned(steps) == steps
-    assert thinned(()) == ()
+    restless = tuple(step(i, Deployment(1, i % 2)) for i in range(10_000))
+    assert len(thinned(restless)) <= MOST_SEEN + MOST_CHANGES + 1
+    assert thinned(steps[:3]) == steps[:3] and thinned(()) == ()
 
 
 def test_the_newest_window_that_can_be_used_tells_the_rate() -> None:
@@ -46,18 +38,13 @@ def test_a_job_that_has_just_begun_has_a_page() -> None:
     rig.begin()
     live = live_job(rig.job, 12.0, "photographs")
     assert (live.job, live.pipeline, live.seconds, live.rate) == ("job", "photographs", 12.0, None)
+    progress = TrainerProgress(yielded=10, rows=100, waited_s=2.0, elapsed_s=8.0, queued=3)
+    rig.job.trainers.ranks[0].progress = progress
     view = job_view(rig.job, 12.0, live, "")
     assert [(one.placement, one.state) for one in view.placed] == [("local", "runs")]
     assert [one.rank for one in view.trainers] == [0]
     shown = record_of(view, {})
     assert [one.state for one in shown.workers] == ["runs"]
-    assert shown.line.local == 1 and not shown.cost
-
-
-def test_waiting_of_a_trainer_is_a_share_of_its_time() -> None:
-    rig = JobRig()
-    rig.begin()
-    trainer = rig.job.trainers.ranks[0]
-    trainer.progress = TrainerProgress(yielded=10, rows=100, waited_s=2.0, elapsed_s=8.0, queued=3)
-    (told,) = record_of(job_view(rig.job, 12.0, live_job(rig.job, 12.0, ""), ""), {}).trainers
+    (told,) = shown.trainers
     assert (told.waited, told.queued, told.elements) == (0.25, 3, 100)
+    assert shown.line.local == 1 and not shown.cost

@@ -14,7 +14,6 @@ from pecan_ray.job.messages import (
     EndAssignment,
     EndData,
     LeftOutElement,
-    WorkerProgress,
     WorkerQuestion,
 )
 from pecan_ray.job.questions import CALLS_PER_SECOND, LEAST_LOT_S
@@ -28,37 +27,19 @@ def asked(number: int, channel: str = "main", worker: str = "w") -> events.Worke
     return events.WorkerAsked(worker, channel, number, AskAssignment())
 
 
-def test_a_new_question_is_new_and_its_repetition_gets_the_same_answer() -> None:
+def test_a_repetition_is_answered_as_before_and_what_a_later_question_has_overtaken_is_over() -> None:
     calls = WorkerCalls()
     assert calls.arrived(asked(1)) == asked(1)
-    answer = calls.answer(asked(1), "stop")
-    assert answer == Answer("w", "main", 1, "stop")
-    assert calls.arrived(asked(1)) == answer
-
-
-def test_the_repetition_of_a_question_that_waits_is_not_answered_twice() -> None:
-    calls = WorkerCalls()
-    calls.arrived(asked(1))
     calls.wait(asked(1))
-    assert calls.arrived(asked(1)) is None
+    assert calls.arrived(asked(1)) is None, "it waits"
     assert list(calls.waiting()) == [asked(1)] and len(calls) == 1
-    calls.answer(asked(1), "stop")
-    assert len(calls) == 0
-
-
-def test_a_question_that_comes_after_a_later_one_is_over() -> None:
-    calls = WorkerCalls()
-    calls.arrived(asked(2))
-    calls.answer(asked(2), "stop")
-    assert calls.arrived(asked(1)) is None
-
-
-def test_a_later_question_takes_the_place_of_one_that_waits() -> None:
-    calls = WorkerCalls()
-    calls.arrived(asked(1))
-    calls.wait(asked(1))
+    answer = calls.answer(asked(1), "stop")
+    assert answer == Answer("w", "main", 1, "stop") and len(calls) == 0
+    assert calls.arrived(asked(1)) == answer
     assert calls.arrived(asked(2)) == asked(2)
-    assert len(calls) == 0
+    calls.wait(asked(2))
+    assert calls.arrived(asked(3)) == asked(3) and len(calls) == 0
+    assert calls.arrived(asked(2)) is None
 
 
 def test_channels_and_workers_have_numbers_of_their_own() -> None:
@@ -124,20 +105,6 @@ def test_a_question_that_waits_is_answered_when_there_is_an_answer() -> None:
     assert [one.reply for one in of_kind(Answer, done)] == [()]
 
 
-def test_a_worker_with_nothing_to_do_waits_until_others_return_something() -> None:
-    rig = JobRig(LedgerShape(batch_size=4), Workers(2))
-    first, second = rig.begin()
-    rig.assign(first)
-    (lease,) = rig.take(first)
-    assert of_kind(Answer, rig.ask(second, AskAssignment())) == []
-    done = rig.handle(events.WorkerLost(first, "process"))
-    assert of_kind(Answer, done) == [], "the trainer has yet to tell what it received"
-    done = rig.report(settled=(first,))
-    (answer,) = of_kind(Answer, done)
-    assert answer.worker == second and isinstance(answer.reply, Assigned)
-    assert rig.take(second) == (lease,)
-
-
 def test_what_comes_of_another_epoch_is_put_off() -> None:
     rig = JobRig(LedgerShape(epochs=3))
     (worker,) = rig.begin()
@@ -181,15 +148,6 @@ def test_with_many_workers_each_asks_for_more_at_a_time() -> None:
     rig.list_splits(10)
     reply = rig.answer(workers[0], AskAssignment())
     assert isinstance(reply, Assigned) and reply.lot_s == 200 / CALLS_PER_SECOND
-
-
-def test_what_a_worker_tells_of_itself_is_in_the_report() -> None:
-    rig = JobRig()
-    (worker,) = rig.begin()
-    rig.answer(worker, AskAssignment(WorkerProgress(elements=7, threads=3)))
-    rig.handle(events.WorkerTold(worker, WorkerProgress(elements=9, batches=2, threads=4)))
-    facts = rig.job.facts(0.0).workers[worker]
-    assert (facts.placement, facts.elements, facts.batches, facts.threads) == ("local", 9, 2, 4)
 
 
 def test_tails_for_many_ranks_are_handed_to_several_workers_at_a_time() -> None:

@@ -189,29 +189,12 @@ def test_a_value_that_a_function_holds_counts(one: Any, other: Any) -> None:
     assert of(adding(one)) == of(adding(one))
 
 
-def test_partials_count_with_their_function_and_arguments() -> None:
-    def scaled(i: Any, by: int, plus: int = 0) -> Any:
-        return i * by + plus
-
-    partials = [
-        functools.partial(scaled, by=2),
-        functools.partial(scaled, by=3),
-        functools.partial(scaled, by=2, plus=1),
-    ]
-    assert len({of(partial) for partial in partials}) == 3
-    assert of(functools.partial(scaled, by=2)) == of(functools.partial(scaled, by=2))
-
-
 def test_recursion_ends() -> None:
-    recursive = "def f(i): return i if i < {0} else f(i - 1)"
-    assert of(defined(recursive.format(1))) != of(defined(recursive.format(2)))
-    mutual = "def g(i): return f(i) + {0}\ndef f(i): return g(i)"
-    assert of(defined(mutual.format(1))) != of(defined(mutual.format(2)))
-    assert of(defined(mutual.format(1))) == of(defined(mutual.format(1)))
-    endless: list[Any] = [1]
-    endless.append(endless)
-    other: list[Any] = [2]
-    other.append(other)
+    for text in ("def f(i): return i if i < {0} else f(i - 1)", "def g(i): return f(i) + {0}\ndef f(i): return g(i)"):
+        assert of(defined(text.format(1))) == of(defined(text.format(1))) != of(defined(text.format(2)))
+    endless, other = list[Any]([1]), list[Any]([2])
+    for one in (endless, other):
+        one.append(one)
     assert of(adding(endless)) != of(adding(other))
     me = Scale(1)
     me.by = me

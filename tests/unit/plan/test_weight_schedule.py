@@ -56,12 +56,6 @@ def test_weights_by_elements_need_one_worker_and_those_by_epochs_do_not() -> Non
     assert not plan_shape(two(BY_EPOCH).plan).serial and plan_shape(two(BY_ELEMENTS).plan).serial
 
 
-def test_debug_mode_has_the_weights_of_each_epoch() -> None:
-    elements = [int(element["i"]) for element in two(BY_EPOCH).iter_batches(epochs=4, debug=True)]
-    begins = [elements[first : first + 200] for first in range(0, 2400, 600)]
-    assert [share_of_first(begin) > 0.5 for begin in begins] == [True, True, False, False]
-
-
 def test_a_schedule_is_part_of_what_a_plan_is() -> None:
     prints = [two(weights).fingerprint() for weights in ([9, 1], BY_EPOCH, BY_ELEMENTS)]
     assert len(set(prints)) == 3
