@@ -17,6 +17,7 @@ from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
 from tests.ray.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(900)  # three nodes start, and programs on them, on a machine that may be busy
 NO_AGENT = "No available agent"
 """Says a cluster whose nodes have been up for a moment only."""
 
@@ -56,12 +57,10 @@ def submit(dashboard: str, environment: dict[str, str], *program: str) -> subpro
     done: list[subprocess.CompletedProcess[str]] = []
 
     def taken() -> bool:
-        done.append(
-            subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False, env=environment)
-        )
+        done.append(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment))
         return NO_AGENT not in done[-1].stderr
 
-    until(taken, "no node takes jobs", 240)
+    until(taken, "no node takes jobs")
     return done[-1]
 
 

@@ -93,6 +93,7 @@ def autoscaling_cluster(folder: Path, most_nodes: int, cpus: int) -> Iterator[st
     environment.pop("RAY_ADDRESS", None)
     command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
     command += ["--num-cpus=4", f"--autoscaling-config={config}", "--include-dashboard=false"]
+    command += ["--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0"]
     command += ["--object-store-memory=200000000", f"--ray-client-server-port={free_port()}"]
     command += [f"--temp-dir={temporary}"]
     with (folder / "head.log").open("w") as log:

@@ -15,13 +15,9 @@ from pathlib import Path
 import psutil
 
 from tests.ray.conftest import ROOT, living_actors
-from tests.ray.waiting import until
+from tests.ray.waiting import ENDS_S, until
 
 PROGRAM = Path(__file__).with_name("endings_program.py")
-ENDS_S = 300.0
-"""A program must end, and"""
-GONE_S = 120.0
-"""nothing of it be left, within these times, however loaded the machine is."""
 ENDINGS: dict[str, set[int]] = {
     "dropped": {0},
     "dropped-in-a-cycle": {0},
@@ -102,7 +98,7 @@ def _run_ending(kind: str, seed: int, ray_is: dict[str, str], folder: Path) -> E
         program.send_signal(signal.SIGABRT)  # faulthandler tells where it hangs
         stdout, stderr = program.communicate()
         code = None
-    until(lambda: not session_of(program.pid), f"{kind} {seed}: a process is left", GONE_S)
+    until(lambda: not session_of(program.pid), f"{kind} {seed}: a process is left")
     return Ended(kind, seed, code, stdout, stderr)
 
 
@@ -112,10 +108,9 @@ def run_endings(kinds: list[tuple[str, int]], address: str | None, folder: Path,
     with ThreadPoolExecutor(at_a_time) as pool:
         ended = list(pool.map(lambda one: run_ending(one[0], one[1], address, folder), kinds))
     if address is not None:
-        until(lambda: not living_actors(), "an actor is still alive", GONE_S)
-    until(lambda: not actor_processes(), "a process of an actor still runs", GONE_S)
-    until(lambda: not memory_files(), "a memory file is still open", GONE_S)
-    assert not shared_memory()
+        until(lambda: not living_actors(), "an actor is still alive")
+    until(lambda: not actor_processes(), "a process of an actor still runs")
+    until(lambda: not memory_files(), "a memory file is still open")
     assert not list(folder.rglob("*pecan*")) and temporary_files() <= before
     return [wrong for one in ended if (wrong := one.wrong())]
 
@@ -143,11 +138,6 @@ def actor_processes() -> list[str]:
         if re.match(r"ray::(pecan|AutoPlacementController|PreprocessingWorker|WorkerKeeper)", title):
             found.append(f"{process.pid}: {title}")
     return found
-
-
-def shared_memory() -> set[str]:
-    """Names of shared memory of ours."""
-    return {name for name in os.listdir("/dev/shm") if "pecan" in name}
 
 
 def temporary_files() -> set[Path]:

@@ -12,6 +12,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 import pecan_ray as pecan
+from tests.ray.conftest import FREE_PORTS
 
 KEPT_BYTES = 50_000_000
 ROOM = 1_500_000_000
@@ -32,7 +33,7 @@ def main() -> None:
     facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     whole, left = (int(facts[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
     most = {"RAY_memory_usage_threshold": f"{(whole - left + ROOM) / whole:.4f}"}
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "env_vars": most})
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "env_vars": most, **FREE_PORTS})
     ray.init(address=cluster.address, namespace="pecan", log_to_driver=False)
     config = pecan.Config(reorder="off", progress=False)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(160)), name="leaky", config=config)

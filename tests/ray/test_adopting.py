@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import ray
 
@@ -22,6 +21,7 @@ from pecan_ray.runtime.journal_file import JournalPlace, kept_job
 from pecan_ray.runtime.worker_actor import hiring
 from tests.ray import workers
 from tests.ray.conftest import ROOT, living_actors
+from tests.ray.endings import actor_processes
 from tests.ray.test_journal import controller, kill, process_of
 from tests.ray.waiting import until
 
@@ -126,5 +126,5 @@ next(iter(pipe.iter_batches(job="placeless", workers=pecan.Workers(remote=1))))
     finally:
         trainer.kill()
         trainer.wait()
-    until(lambda: not living_actors(), "an actor is still alive", 30)
-    assert not [process for process in psutil.process_iter(["cmdline"]) if "placeless" in str(process.info["cmdline"])]
+    until(lambda: not living_actors(), "an actor is still alive")
+    until(lambda: not actor_processes(), "a process of an actor still runs")

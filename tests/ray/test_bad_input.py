@@ -25,6 +25,7 @@ from pecan_ray import errors
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.quarantine import quarantined
 from tests.long_form import some_later
+from tests.ray.waiting import ENDS_S
 from tests.unit.sources.test_sources_tfrecord import framed
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
@@ -55,7 +56,7 @@ def test_the_file_of_two_bad_elements_is_complete_and_replayed_without_running_c
     )
     assert '"pickle"' not in path.read_text()
     command = [sys.executable, "-m", "pecan_ray.cli", "replay", str(path), str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ENDS_S, check=False)
     assert (done.stdout + done.stderr).count("ValueError: refused") >= 2, done.stdout + done.stderr
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from pecan_ray.runtime import cluster
 from pecan_ray.runtime.service import SERVICE
 from tests.flaky_http import FlakyProxy
 from tests.object_stores import put_objects
-from tests.ray import waiting
 from tests.ray.conftest import Bucket
+from tests.ray.waiting import ENDS_S, until
 
 FILES, LINES, LINE = 20, 100, 128
 FILE_BYTES = LINES * LINE
@@ -49,11 +49,6 @@ def service_ends(no_actor_left: None) -> Iterator[None]:
     """Ends the service that a test has started: it stays until it is told to go."""
     yield
     main(["stop", "--force"])
-
-
-def until(condition: Callable[[], object], failure: str) -> None:
-    """Wait for a condition, also where other programs leave this one little time."""
-    waiting.until(condition, failure, 180.0)
 
 
 class Running:
@@ -87,7 +82,7 @@ class Running:
     def ends(self) -> None:
         """Let it go on, and check that every element has come once an epoch."""
         self._go_on.set()
-        self._thread.join(300)
+        self._thread.join(ENDS_S)
         assert not self._thread.is_alive(), "the job does not end"
         assert sorted(self.found) == sorted(list(range(FILES * LINES)) * self._epochs)
 

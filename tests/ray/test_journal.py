@@ -211,14 +211,14 @@ def test_a_run_whose_whole_program_was_killed_goes_on_from_its_journal(
             return False
 
     try:
-        until(told, "seven batches of each rank were not told of", 90)
+        until(told, "seven batches of each rank were not told of")
     finally:
         for program in programs:
             program.kill()
             program.wait()
     used = [int(i) for rank in range(world) for i in (tmp_path / f"{rank}").read_text().split()[: 7 * 50]]
     assert len(used) == 7 * 50 * world
-    until(lambda: not living_actors(), "the job does not end", 90)
+    until(lambda: not living_actors(), "the job does not end")
     state = pecan.journal_state(folder, "left")
     with numbers("left", config=pecan.Config(journal=folder)).iter_batches(job="left", state=state) as batches:
         rest = [i for batch in batches for i in batch["i"].tolist()]

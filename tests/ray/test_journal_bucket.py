@@ -50,13 +50,13 @@ def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(cluster: Any, tmp_
             return False
 
     try:
-        until(told, "seven batches were not told of", 90)
+        until(told, "seven batches were not told of")
     finally:
         program.kill()
         program.wait()
     used = [int(i) for i in output.read_text().split()]
     assert len(used) == 7 * 50
-    until(lambda: not living_actors(), "the job does not end", 90)
+    until(lambda: not living_actors(), "the job does not end")
     state = pecan.journal_state(root, "left")
     config = pecan.Config(journal=root)
     with numbers("left", config=config).iter_batches(job="left", state=state) as batches:
@@ -93,7 +93,7 @@ def test_no_secret_is_in_what_a_job_writes(
         first = next(batches)
         said += [str(batches.state_dict()), str(batches.report()), repr(batches)]
         assert main(["status"]) == 0
-        until(lambda: 'job="planted"' in scraped(), "there are no metrics", 60)
+        until(lambda: 'job="planted"' in scraped(), "there are no metrics")
         said.append(scraped())
         until(lambda: journals() and "job" in {path.rsplit("/", 1)[1] for path in journals()}, "there is no journal")
         kept = list(copied())

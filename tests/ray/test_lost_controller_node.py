@@ -12,9 +12,6 @@ import pecan_ray as pecan
 from tests.ray.conftest import Clusters, living_actors
 from tests.ray.waiting import until
 
-WITHIN_S = 150
-"""Not measured: until Ray has told everybody that a node is gone, on a loaded machine, and what is said has passed."""
-
 
 def endless(rank: int, **config: Any) -> Any:
     """One of two trainers of a job that does not end by itself."""
@@ -66,12 +63,12 @@ def lose(clusters: Clusters, node: Any) -> None:
 
 
 def until_nothing_is_left() -> None:
-    until(lambda: not living_actors(), lambda: f"there are still {living_actors()}", WITHIN_S)
+    until(lambda: not living_actors(), lambda: f"there are still {living_actors()}")
 
 
 @pytest.mark.slow  # a cluster of its own, a node of which is lost
 def test_nothing_stays_of_a_job_that_is_lost_with_all_its_trainers(clusters: Clusters, other_node: Any) -> None:
     both = trainers_on(other_node, 0, 1)
-    until(lambda: min(ray.get([trainer.used.remote() for trainer in both])) > 10, "the job does not run", WITHIN_S)
+    until(lambda: min(ray.get([trainer.used.remote() for trainer in both])) > 10, "the job does not run")
     lose(clusters, other_node)
     until_nothing_is_left()

@@ -21,7 +21,7 @@ from pecan_ray.runtime import long_wait
 from tests.long_form import some_later
 from tests.ray.conftest import ROOT, living_actors
 from tests.ray.endings import actor_processes
-from tests.ray.waiting import until
+from tests.ray.waiting import ENDS_S, until
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 
@@ -29,8 +29,6 @@ TIMEOUT_S = 6
 """Of trainers that are not heard, where a test waits for it."""
 LONG_S = 120
 """Where none does: nobody is lost who is only slow."""
-SAID_WITHIN_S = 90
-"""Not measured: how long a loaded machine may take for what takes a few seconds."""
 
 TRAINER = """
 import sys, time
@@ -83,7 +81,7 @@ class Trainers:
 
     def until_said(self, trainer: subprocess.Popen[str], text: str) -> None:
         """Wait until a trainer says something."""
-        until(lambda: text in self.said(trainer), f"{text!r} was not said", SAID_WITHIN_S)
+        until(lambda: text in self.said(trainer), f"{text!r} was not said")
 
     def end(self) -> None:
         """Kill those that run."""
@@ -105,16 +103,16 @@ def trainers(one_node: Any, tmp_path: Path, request: pytest.FixtureRequest) -> I
 @pytest.mark.parametrize("killed", some_later([0, 1], 1))
 def test_a_killed_trainer_is_named_to_the_other_one(trainers: Trainers, killed: int) -> None:
     first = trainers.start(0)
-    until(lambda: bool(living_actors()), "no controller", SAID_WITHIN_S)  # rank 0 has started it
+    until(lambda: bool(living_actors()), "no controller")  # rank 0 has started it
     both = [first, trainers.start(1)]
     for trainer in both:
         trainers.until_said(trainer, "running")
     both[killed].kill()
     other = both[1 - killed]
-    assert other.wait(SAID_WITHIN_S) == 1, trainers.said(other)
+    assert other.wait(ENDS_S) == 1, trainers.said(other)
     told = re.search(rf"ClusterError: .*rank {killed} on node \w+ has not been heard for (\d+) s", trainers.said(other))
     assert told is not None and int(told[1]) >= TIMEOUT_S, trainers.said(other)
-    until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
+    until(lambda: not living_actors() and not actor_processes(), "actors are left")
 
 
 @pytest.mark.slow
@@ -128,7 +126,7 @@ def test_killed_trainers_leave_nothing_and_new_ones_begin_at_once(trainers: Trai
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(64))).batch(8)
     with pipe.iter_batches(job=trainers.job, workers=pecan.Workers(local=1)) as alone:
         assert sum(len(batch["i"]) for batch in alone) == 64, "another number of ranks, and another pipeline"
-    until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
+    until(lambda: not living_actors() and not actor_processes(), "actors are left")
 
 
 def test_a_trainer_that_stands_still_is_waited_for_beyond_the_deadline(trainers: Trainers) -> None:
@@ -142,7 +140,7 @@ def test_a_trainer_that_stands_still_is_waited_for_beyond_the_deadline(trainers:
     finally:
         both[0].send_signal(signal.SIGCONT)
     for trainer in both:
-        assert trainer.wait(SAID_WITHIN_S) == 0, trainers.said(trainer)
+        assert trainer.wait(ENDS_S) == 0, trainers.said(trainer)
         assert trainers.said(trainer).splitlines()[-1] == "all 125"
 
 
@@ -172,7 +170,7 @@ def test_a_rank_that_is_started_again_alone_does_not_join_the_old_job(trainers: 
         trainers.until_said(trainer, "running")
     both[0].kill()
     again = trainers.start(0)
-    assert both[1].wait(SAID_WITHIN_S) == 1
+    assert both[1].wait(ENDS_S) == 1
     last = trainers.start(1)
     trainers.until_said(again, "running")
     trainers.until_said(last, "running")
@@ -196,15 +194,15 @@ def test_a_job_that_was_frozen_as_a_whole_goes_on(trainers: Trainers) -> None:
         for pid in frozen[1:]:
             os.kill(pid, signal.SIGCONT)
     for trainer in both:
-        assert trainer.wait(SAID_WITHIN_S) == 0, trainers.said(trainer)
+        assert trainer.wait(ENDS_S) == 0, trainers.said(trainer)
         assert trainers.said(trainer).splitlines()[-1] == "all 125"
 
 
 @pytest.mark.slow
 def test_a_rank_that_leaves_early_is_named_to_the_other_one(trainers: Trainers) -> None:
     early, other = trainers.start(0, steps=-5, timeout_s=LONG_S), trainers.start(1, timeout_s=LONG_S)
-    assert early.wait(SAID_WITHIN_S) == 1 and "the program's own" in trainers.said(early)
-    assert other.wait(SAID_WITHIN_S) == 1
+    assert early.wait(ENDS_S) == 1 and "the program's own" in trainers.said(early)
+    assert other.wait(ENDS_S) == 1
     assert "rank 0 has left before the end" in trainers.said(other)
 
 
@@ -217,7 +215,7 @@ def test_a_rank_that_is_gone_is_named_though_all_data_lies_in_queues(trainers: T
         trainers.until_said(trainer, "running")
     if killed:
         gone.kill()
-    assert other.wait(SAID_WITHIN_S) == 1, trainers.said(other)
+    assert other.wait(ENDS_S) == 1, trainers.said(other)
     told = "has not been heard" if killed else "has left before the end"
     assert re.search(f"ClusterError: .*rank 0 .*{told}", trainers.said(other)), trainers.said(other)
 
@@ -227,4 +225,4 @@ def test_a_rank_that_never_comes_is_named(trainers: Trainers) -> None:
     alone = trainers.start(1)
     trainers.until_said(alone, "rank 0 of 2 did not come within")
     alone.kill()
-    until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
+    until(lambda: not living_actors() and not actor_processes(), "actors are left")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import ray
 
+from tests.ray.waiting import ENDS_S
+
 jupyter_client: Any = pytest.importorskip("jupyter_client")
 pytest.importorskip("ipykernel")
 
@@ -34,18 +36,18 @@ seen
 def kernel(one_node: Any) -> Iterator[Any]:
     context: Any = ray.get_runtime_context()
     manager, client = jupyter_client.manager.start_new_kernel(
-        env={**os.environ, "RAY_ADDRESS": context.gcs_address}, startup_timeout=60
+        env={**os.environ, "RAY_ADDRESS": context.gcs_address}, startup_timeout=ENDS_S
     )
     yield client
     client.stop_channels()
     manager.shutdown_kernel(now=True)
 
 
-def outputs(client: Any, code: str, timeout_s: float = 60) -> list[tuple[str, Any]]:
+def outputs(client: Any, code: str) -> list[tuple[str, Any]]:
     """Run a cell; return what it has shown, by kind."""
     found: list[tuple[str, Any]] = []
     reply = client.execute_interactive(
-        code, timeout=timeout_s, output_hook=lambda message: found.append((message["msg_type"], message["content"]))
+        code, timeout=ENDS_S, output_hook=lambda message: found.append((message["msg_type"], message["content"]))
     )
     assert reply["content"]["status"] == "ok", reply["content"]
     return found
@@ -71,7 +73,7 @@ def test_the_notebook_of_the_examples_runs(kernel: Any) -> None:
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     results = {}
     for cell in cells:
-        shown = outputs(kernel, cell, timeout_s=250)
+        shown = outputs(kernel, cell)
         results[cell.splitlines()[-1]] = [content["data"] for kind, content in shown if kind == "execute_result"]
     assert results["seen"][0]["text/plain"] == "1024" and results["rest"][0]["text/plain"] == "256"
     assert "<table>" in results["pipe.explain()"][0]["text/html"]

@@ -66,7 +66,7 @@ def test_metrics_appear_at_the_prometheus_endpoint() -> None:
                 next(it)
             return all_there()
 
-        until(go_on, f"no metrics {sorted(wanted)} and {paid}", timeout_s=90)
+        until(go_on, f"no metrics {sorted(wanted)} and {paid}")
     found = metrics_of("seen-metrics")
     assert 'pipeline="seen"' in scraped()
     slow, quick = found[paid, "slow"], found[paid, "quick"]
@@ -90,7 +90,7 @@ def test_a_job_of_any_name_runs_and_is_escaped_in_the_metrics() -> None:
             next(it)
             return r"na\\xefve" in scraped()  # a backslash of a tag is written twice
 
-        until(told, "the job is not in the metrics", timeout_s=90)
+        until(told, "the job is not in the metrics")
         assert it.report().job == STRANGE
 
 

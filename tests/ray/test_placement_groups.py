@@ -50,7 +50,7 @@ def read(name: str, **options: Any) -> tuple[list[int], set[str]]:
 def group() -> Iterator[Any]:
     """A placement group of one bundle that is smaller than a worker."""
     made = placement_group([{"CPU": 0.5}], strategy="PACK", name="a-trial")
-    ray.get(made.ready(), timeout=60)
+    ray.get(made.ready())
     yield made
     remove_placement_group(made)
 
@@ -69,7 +69,7 @@ def test_a_trainer_in_a_group_has_workers_on_all_nodes_and_what_is_shared_outliv
         read("shared-in-a-group", share=True, max_lag=50, workers=pecan.Workers(local=1))
         return read("in-a-group", workers=pecan.Workers(local=1, remote=1))
 
-    seen, placements = ray.get(captured(train, group).remote(), timeout=60)
+    seen, placements = ray.get(captured(train, group).remote())
     assert seen == list(range(ROWS))
     assert placements == {"local", "remote"}
     table: Any = ray._private.state.actors

@@ -109,7 +109,7 @@ def test_all_of_a_node_asked_to_end_as_ray_stop_does_ends_at_once(
         (raylet,) = (one for one in raylets if one.pid == worker.ppid())
         for process in (worker, raylet):
             process.send_signal(signal.SIGTERM)
-        worker.wait(NOTICE_S / 2)
+        worker.wait(0.8 * NOTICE_S)
 
 
 def test_a_worker_that_gets_sigterm_is_replaced_before_it_goes(three_nodes: Any, tmp_path: Path) -> None:

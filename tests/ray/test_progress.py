@@ -44,7 +44,7 @@ def test_a_log_has_whole_lines_with_what_is_left_and_what_was_paid(
             said += capfd.readouterr().err
             return ", $" in said
 
-        until(paid, "no dollars are told", timeout_s=60)
+        until(paid, "no dollars are told")
     line = r"^pecan bar: \d+ of 10000 batches, \d+\.\d/s, .* workers .*, \$\d+\.\d{4}, [\d:]+ left$"
     assert re.search(line, said, re.MULTILINE), said
     assert "\r" not in said

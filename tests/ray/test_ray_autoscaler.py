@@ -55,10 +55,10 @@ def test_nodes_come_with_remote_workers_and_go_with_them(autoscaled: None) -> No
             seen.update(elements(next(batches)))
             return remote_nodes()
 
-        until(lambda: step() == NODES, f"not {NODES} nodes", timeout_s=90)
+        until(lambda: step() == NODES, f"not {NODES} nodes")
         until(lambda: step() and len(batches.report().workers) == NODES + 1, "not every node got a worker")
         batches.scale(local=1, remote=0)
-        until(lambda: step() == 0, "nodes are still up", timeout_s=90)
+        until(lambda: step() == 0, "nodes are still up")
         for batch in batches:
             seen.update(elements(batch))
     assert seen == Counter(range(rows))

@@ -15,6 +15,7 @@ import ray
 
 import pecan_ray as pecan
 from tests.ray.conftest import ROOT
+from tests.ray.waiting import ENDS_S
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 
@@ -97,7 +98,7 @@ def run(text: str, folder: Path, address: str | None) -> list[str]:
         # A running cluster is found by a file in Ray's folder.
         environment.update({"RAY_ADDRESS": address} if address else {"RAY_TMPDIR": own})
         done = subprocess.run(
-            [sys.executable, str(path)], env=environment, cwd=folder, capture_output=True, text=True, timeout=200
+            [sys.executable, str(path)], env=environment, cwd=folder, capture_output=True, text=True, timeout=ENDS_S
         )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()

@@ -64,7 +64,7 @@ def test_trainers_that_share_a_job_run_one_plan() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join()
     assert found[0] == found[1] and len(found[0]) == 1
 
 

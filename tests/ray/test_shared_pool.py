@@ -69,13 +69,13 @@ def told(*jobs: TrainingJob) -> str:
 def test_workers_go_where_they_save_most_and_come_back() -> None:
     """Two cheap jobs have taken all places before one comes whose host is forty times as dear; then it ends."""
     with training("cheap-a", 1.0) as first, training("cheap-b", 1.0) as second:
-        until(lambda: first.running.remote + second.running.remote >= PLACES - 1, "places were left", 120)
+        until(lambda: first.running.remote + second.running.remote >= PLACES - 1, "places were left")
         with training("dear", 40.0) as dear:
 
             def shared() -> bool:
                 cheap = first.running.remote, second.running.remote
                 return dear.running.remote >= 4 and min(cheap) >= 1 and max(cheap) < dear.running.remote
 
-            until(shared, lambda: f"the dear job has too few, or all:\n{told(dear, first, second)}", 120)
+            until(shared, lambda: f"the dear job has too few, or all:\n{told(dear, first, second)}")
             assert any(event.kind == "sharing" for job in (first, second) for event in job.batches.report().events)
-        until(lambda: first.running.remote + second.running.remote >= PLACES - 2, "nothing came back", 120)
+        until(lambda: first.running.remote + second.running.remote >= PLACES - 2, "nothing came back")

@@ -20,15 +20,13 @@ from pecan_ray.runtime.cache_node import PREFIX, Spreading
 from pecan_ray.runtime.cluster import NAMESPACE, named_actors
 from tests.flaky_http import FlakyProxy
 from tests.object_stores import SECRET, reaching_s3, s3_bucket, serving_s3
-from tests.ray.conftest import Clusters
+from tests.ray.conftest import FREE_PORTS, Clusters
 from tests.ray.waiting import until
 
 boto3 = importlib.import_module("boto3")
 
 FILES, CONTESTED, LINES, LINE, EPOCHS = 60, 30, 40, 512, 4
 ROOM = 64 << 20
-WITHIN_S = 180.0
-"""A cluster may be slow beside other programs."""
 
 
 @pytest.fixture
@@ -51,7 +49,7 @@ def three_disks(clusters: Clusters, tmp_path: Path) -> Iterator[Any]:
             {"num_cpus": 1, "object_store_memory": 200 << 20, "env_vars": {"XDG_CACHE_HOME": str(tmp_path / str(n))}}
             for n in range(3)
         ]
-        cluster: Any = Cluster(initialize_head=True, head_node_args=nodes[0])
+        cluster: Any = Cluster(initialize_head=True, head_node_args=nodes[0] | FREE_PORTS)
         stack.callback(cluster.shutdown)
         for node in nodes[1:]:
             cluster.add_node(**node)
@@ -87,7 +85,7 @@ def test_what_three_nodes_read_at_the_same_time_in_the_same_order_is_fetched_onc
     files = [(info.path, info.version) for info in storage.list_files("s3://data/contested/*")]
     remote: Any = ray.remote(num_cpus=1)(Reader)
     readers = [remote.remote(pecan.Cache(source_bytes=ROOM, spread=True)) for _ in range(3)]
-    until(lambda: ray.get([one.nodes.remote() for one in readers]) == [3, 3, 3], "no actors", WITHIN_S)
+    until(lambda: ray.get([one.nodes.remote() for one in readers]) == [3, 3, 3], "no actors")
     proxy.latency_s = 0.05
     before = len(proxy.requests)
     assert ray.get([one.read.remote(files) for one in readers]) == [CONTESTED * LINES * LINE] * 3
@@ -115,7 +113,7 @@ def test_each_block_lies_on_one_node_and_a_node_that_is_lost_costs_no_element(
         for number, batch in enumerate(batches, 1):
             found.update(int(text) for text in batch["text"])
             if number == 5:
-                until(lambda: sum(name.startswith(PREFIX) for name in named_actors()) == 3, "no actors", WITHIN_S)
+                until(lambda: sum(name.startswith(PREFIX) for name in named_actors()) == 3, "no actors")
             if number == 3 * FILES * LINES // 20:  # in the second epoch
                 lost = sorted(three_disks.worker_nodes, key=lambda node: str(node.node_id))[0]
                 three_disks.remove_node(lost, allow_graceful=False)

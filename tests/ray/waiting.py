@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+ENDS_S = 240.0
+"""What a test waits for is there long before, however loaded the machine is; or it does not come."""
 
-def until(condition: Callable[[], object], failure: str | Callable[[], str], timeout_s: float = 60.0) -> None:
+
+def until(condition: Callable[[], object], failure: str | Callable[[], str], timeout_s: float = ENDS_S) -> None:
     """Poll until the condition holds; raises AssertionError at the deadline, and says what `failure` is then."""
     deadline, pause_s = time.monotonic() + timeout_s, 0.001
     while not condition():
