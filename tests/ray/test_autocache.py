@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
-from skimage import data
 
 import pecan_ray as pecan
-from pecan_ray import images
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines.entry_objects import EntryObjects
-from pecan_ray.observe import epoch_watch
 from pecan_ray.options import Cache
 from tests.ray.workers import kill, living_worker
 
@@ -116,67 +109,3 @@ def test_a_worker_that_is_killed_while_it_fills_loses_and_repeats_nothing(files:
     assert sorted(found) == expected
     with EntryStore(files.parent / "cache", max_bytes=64 << 20) as store:
         assert store.verify() == (SPLITS, ())
-
-
-@pytest.mark.slow
-def test_two_jobs_fill_together_and_a_state_goes_on_from_what_is_kept(files: Path) -> None:
-    expected = plain(files, 1)
-
-    def run(name: str) -> list[tuple[int, float]]:
-        return seen(pipe_of(files, name).iter_batches(workers=pecan.Workers(local=1)))
-
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(run, ("one", "other"))) == [expected] * 2
-    with pipe_of(files).iter_batches(workers=pecan.Workers(local=1)) as batches:
-        first = [pair for batch in islice(batches, 20) for pair in zip(batch["i"], batch["r"], strict=True)]
-        state = json.loads(json.dumps(batches.state_dict()))
-    calls(files)
-    rest = seen(pipe_of(files).iter_batches(workers=pecan.Workers(local=2), state=state))
-    assert sorted([*((int(i), float(r)) for i, r in first), *rest]) == expected
-    assert not calls(files)
-
-
-@pytest.mark.slow
-def test_an_epoch_from_the_cache_corrects_what_the_next_job_is_promised(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(epoch_watch, "LEAST_WAITING", 0.0)  # how much this trainer waits is another matter
-    with pipe_of(files).iter_batches(epochs=3, workers=pecan.Workers(local=1)) as batches:
-        seen(batches)
-        (told,) = [event.text for event in batches.report().events if "an epoch took" in event.text]
-    assert "later jobs go by what it took" in told
-    with pipe_of(files).iter_batches(workers=pecan.Workers(local=1)) as batches:
-        seen(batches)
-        assert any("an epoch (as measured;" in event.text for event in batches.report().events)
-
-
-@pytest.mark.slow
-def test_a_state_goes_on_with_reduced_copies(tmp_path: Path) -> None:
-    folder = tmp_path / "photographs" / "all"
-    folder.mkdir(parents=True)
-    for number in range(24):
-        photograph: Any = (data.coffee, data.astronaut, data.chelsea)[number % 3]
-        picture = cv2.resize(photograph(), (1200, 900 + 8 * number))
-        assert cv2.imwrite(str(folder / f"{number:02}.jpg"), picture)
-
-    def pipe() -> pecan.PecanPipeline:
-        config = pecan.Config(cache=Cache(tmp_path / "cache", 1 << 30), order_folder="", sample_seconds=60.0)
-        source = pecan.sources.ImageFolder(tmp_path / "photographs", split_files=4)
-        made = pecan.PecanPipeline(source, name="copies", config=config).map(images.Decode(), on="image").autocache()
-        crop, resize = images.RandomCrop(area=(0.5, 1.0)), images.Resize(64, 64)
-        return made.map(crop, on="image").map(resize, on="image").batch(4)
-
-    with pipe().iter_batches(epochs=3, workers=pecan.Workers(local=1)) as batches:
-        taken = list(islice(batches, 8))
-        state = json.loads(json.dumps(batches.state_dict()))
-        said = [event.text for event in batches.report().events]
-    assert any("autocache: reduced copies: " in text for text in said), said
-    assert "Decode as reduced " in json.dumps(state)
-    with pipe().iter_batches(epochs=3, workers=pecan.Workers(local=1), state=state) as batches:
-        taken += list(batches)
-        said = [event.text for event in batches.report().events]
-    assert any("(rule reduced copies)" in text for text in said), said
-    assert Counter(Counter(path for batch in taken for path in batch["path"]).values()) == {3: 24}
-    with EntryStore(tmp_path / "cache", max_bytes=1 << 30) as store:
-        sizes = store.sizes()
-    assert sum(one.elements for one in sizes) == 24 and sum(one.nbytes for one in sizes) < 24 * 900 * 1200

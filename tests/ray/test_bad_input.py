@@ -24,16 +24,10 @@ import pecan_ray as pecan
 from pecan_ray import errors
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.quarantine import quarantined
-from tests.long_form import some_later
 from tests.ray.waiting import ENDS_S
 from tests.unit.sources.test_sources_tfrecord import framed
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
-
-
-def test_missing_data() -> None:
-    with pytest.raises(errors.SourceNotFoundError, match="/nowhere"):
-        list(pecan.PecanPipeline(pecan.sources.ImageFolder("/nowhere")).batch(2).iter_batches())
 
 
 def test_the_file_of_two_bad_elements_is_complete_and_replayed_without_running_code(tmp_path: Path) -> None:
@@ -85,35 +79,6 @@ def test_two_trainers_keep_every_bad_element_once(tmp_path: Path) -> None:
     assert set(one) | set(other) <= {i for i in range(2000) if i % 50 != 7}
 
 
-@pytest.mark.slow
-def test_a_rank_that_is_served_already_is_refused_and_the_job_goes_on() -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(64)), name="twice").batch(8)
-    options: dict[str, Any] = {"world_size": 2, "job": "twice", "workers": pecan.Workers(local=1)}
-    with pipe.iter_batches(rank=0, **options) as first:
-        with pytest.raises(errors.PecanError, match="rank 0 is already served"):
-            pipe.iter_batches(rank=0, **options)
-        with pipe.iter_batches(rank=1, **options) as second, ThreadPoolExecutor(2) as pool:
-            found = list(pool.map(lambda batches: [int(i) for batch in batches for i in batch["i"]], (first, second)))
-    assert sorted(found[0] + found[1]) == list(range(64))
-
-
-@pytest.mark.slow
-def test_a_second_job_of_one_trainer_begins_when_the_first_has_ended_and_not_before(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(64)), name="alone").batch(8)
-    options: dict[str, Any] = {"job": "alone", "workers": pecan.Workers(local=1)}
-    first = pipe.iter_batches(**options)
-    with pytest.raises(errors.RankTakenError, match=r"another run of the same name.*pass iter_batches\(job="):
-        pipe.iter_batches(**options)
-    said = [text for text in caplog.messages if "cannot begin yet: job alone: another run of the same name" in text]
-    assert len(said) == 1, caplog.messages
-    assert len(next(iter(first))["i"]) == 8, "the first goes on"
-    del first  # which leaves the job in a thread of its own
-    with pipe.iter_batches(**options) as second:
-        assert sorted(int(i) for batch in second for i in batch["i"]) == list(range(64))
-
-
 def test_a_torn_file_costs_two_trainers_what_lies_behind_the_break_and_nothing_else(tmp_path: Path) -> None:
     for file in range(4):
         records = (framed(b"%03d" % (50 * file + number) * 100) for number in range(50))
@@ -145,8 +110,7 @@ def test_a_torn_file_costs_two_trainers_what_lies_behind_the_break_and_nothing_e
     assert len(received) >= len(readable) - 1, "the trainers get equally many"
 
 
-@pytest.mark.parametrize("batched", some_later([True, False], False))
-def test_a_mistake_shows_before_the_data_has_been_gone_through(batched: bool) -> None:
+def test_a_mistake_shows_before_the_data_has_been_gone_through() -> None:
     rows = 300_000
 
     def wrong(element: Any) -> Any:
@@ -154,7 +118,7 @@ def test_a_mistake_shows_before_the_data_has_been_gone_through(batched: bool) ->
 
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows)), name="mistake").map(wrong)
     with pytest.raises(errors.ErrorBudgetError, match="wrong") as caught:
-        list((pipe.batch(8) if batched else pipe).iter_batches(on_error="skip"))
+        list(pipe.batch(8).iter_batches(on_error="skip"))
     assert int(caught.value.fields["bad"]) < rows / 10
 
 

@@ -26,8 +26,6 @@ from tests.ray.conftest import Bucket
 from tests.ray.waiting import ENDS_S, until
 
 FILES, LINES, LINE = 20, 100, 128
-FILE_BYTES = LINES * LINE
-SET_BYTES = FILES * FILE_BYTES
 PIPE = 100e6
 ROOM = 64 << 20
 
@@ -166,21 +164,3 @@ def test_a_service_that_dies_costs_no_job_its_quota_and_comes_back_with_all_of_t
         for job in jobs:
             job.ends()
         assert not any(job.batches.report().workers_lost for job in jobs)
-
-
-@pytest.mark.slow
-def test_a_cache_and_a_worker_that_are_lost_in_the_middle_cost_no_element(proxy: FlakyProxy, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        jobs = [Running(stack, folder, asked(90e6, SET_BYTES), tmp_path) for folder in ("small", "large")]
-        until(lambda: quota("small") > 0 and quota("large") > 0, "there are no quotas")
-        for segment in (tmp_path / "source" / "segments").iterdir():
-            segment.unlink()
-        index = tmp_path / "source" / "index.sqlite"
-        index.write_bytes(b"not a database any more" * 1000)
-        name = next(name for name in cluster.named_actors() if name.endswith(":local-0") and "small" in name)
-        worker: Any = ray.get_actor(name, namespace=cluster.NAMESPACE)
-        _, pid = ray.get(worker.placed.remote())
-        os.kill(pid, signal.SIGKILL)
-        for job in jobs:
-            job.ends()
-        assert sum(job.batches.report().workers_lost for job in jobs) == 1

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import ray
 
 import pecan_ray as pecan
-from examples import coordinated_reads
 from pecan_ray.errors import PecanError
 from pecan_ray.job import registering
-from tests.long_form import some_later
 from tests.ray.waiting import until
 from tests.ray.workers import kill, living_worker, lose
 
@@ -106,17 +101,6 @@ def test_all_ranks_get_batches_of_one_bucket_and_one_worker_in_each_step_of_a_fi
     assert len(makers) == 2, f"only one worker made rounds: {makers}"
 
 
-@pytest.mark.slow
-def test_the_example_steps_on_one_bucket_at_a_time() -> None:
-    ranks = begun(coordinated_reads.pipeline(), 2, "sentences")
-    with ThreadPoolExecutor(2) as pool:
-        shapes = list(pool.map(lambda batches: [batch["ids"].shape for batch in batches], ranks))
-    full = [row for row in zip(*shapes, strict=True) if {shape[0] for shape in row} == {coordinated_reads.BATCH}]
-    for row in full:
-        assert len({int(np.searchsorted([8, 16, 24, 32, 48], shape[1], "right")) for shape in row}) == 1
-    assert sum(shape[0] for shape in shapes[0]) - sum(shape[0] for shape in shapes[1]) in range(20) and len(full) > 10
-
-
 def test_a_worker_that_is_killed_while_rounds_are_used_loses_and_repeats_nothing() -> None:
     ranks = begun(pipeline(2003), 2, "killed", prefetch_bytes=1)
 
@@ -132,55 +116,24 @@ def test_a_worker_that_is_killed_while_rounds_are_used_loses_and_repeats_nothing
     assert ranks[0].report().workers_lost == 2 and ranks[0].report().left_out_elements < 2 * 3
 
 
-def kill_controller(job: str) -> None:
-    """Kill the process of a job's controller, and wait for the next one."""
-
-    def process() -> int:
-        with contextlib.suppress(ray.exceptions.ActorUnavailableError):
-            controller: Any = ray.get_actor(f"pecan:{job}:controller", namespace="pecan")
-            return int(ray.get(controller.process_id.remote()))
-        return 0
-
-    os.kill(before := process(), signal.SIGKILL)
-    until(lambda: process() not in (0, before), "the controller does not come again")
-
-
-@pytest.mark.slow
-def test_a_controller_that_is_killed_while_rounds_are_used_knows_their_turns_again() -> None:
-    ranks = begun(pipeline(), 2, "restarted", prefetch_bytes=1)
-    steps = read_all(ranks, lambda step: kill_controller("restarted") if step in (15, 50) else None)
-    report = ranks[0].report()
-    check(steps, 1003, left_out=report.left_out_elements)
-    assert [event.kind for event in report.events].count("restart") == 2 and not report.workers_lost
-
-
-ONE_CUT = ((3, 11),)
-"""So many ranks, and steps that they take."""
-THREE_CUTS = ((3, 11), (2, 20), (1, 15))
-
-
 def first(batches: pecan.Batches, most: int | None) -> list[int]:
     return [i for batch in islice(batches, most) for i in batch["i"].tolist()]
 
 
-@pytest.mark.parametrize("cuts", some_later([ONE_CUT, THREE_CUTS], THREE_CUTS), ids=len)
-def test_a_run_that_is_cut_off_between_rounds_goes_on_with_other_ranks(cuts: tuple[tuple[int, int], ...]) -> None:
-    used: Counter[int] = Counter()
-    state: Any = None
-    left_out = 0
-    for size, most in (*cuts, (4, None)):
-        ranks = begun(pipeline(), size, f"cut-{len(cuts)}-{size}", prefetch_bytes=1, state=state)
-        with ThreadPoolExecutor(size) as pool:
-            used.update(i for part in pool.map(first, ranks, [most] * size) for i in part)
-            if most is not None:
-                if size == 3:
-                    kill(living_worker("local", but=[]))
-                states = [json.loads(json.dumps(one)) for one in pool.map(pecan.Batches.state_dict, ranks)]
-                assert states[1:] == states[:-1], "the states of all ranks are the same"
-                state = states[0]
-            left_out += ranks[0].report().left_out_elements
-            list(pool.map(pecan.Batches.close, ranks))
-    assert state["batches"] == sum(most for _, most in cuts)
+def test_a_run_that_is_cut_off_between_rounds_goes_on_with_other_ranks() -> None:
+    ranks = begun(pipeline(), 3, "cut", prefetch_bytes=1)
+    with ThreadPoolExecutor(4) as pool:
+        used = Counter(i for part in pool.map(first, ranks, [11] * 3) for i in part)
+        kill(living_worker("local", but=[]))
+        states = [json.loads(json.dumps(one)) for one in pool.map(pecan.Batches.state_dict, ranks)]
+        assert states[1:] == states[:-1], "the states of all ranks are the same"
+        assert states[0]["batches"] == 11
+        left_out = ranks[0].report().left_out_elements
+        list(pool.map(pecan.Batches.close, ranks))
+        ranks = begun(pipeline(), 4, "cut-off", prefetch_bytes=1, state=states[0])
+        used.update(i for part in pool.map(first, ranks, [None] * 4) for i in part)
+        left_out += ranks[0].report().left_out_elements
+        list(pool.map(pecan.Batches.close, ranks))
     assert max(used.values()) == 1 and len(used) == 1003 - left_out and left_out < 4
 
 

@@ -12,7 +12,6 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.engines.inprocess import run_inprocess
-from tests.long_form import some_later
 from tests.ray.test_journal import kill
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
@@ -70,17 +69,6 @@ def test_passes_by_hand_go_on_with_the_next_epoch_also_behind_a_state() -> None:
         assert batches.report().epochs == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("asked", [False, True], ids=["behind the last batch", "behind the end"])
-def test_a_job_that_is_done_goes_on_for_another_epoch(asked: bool) -> None:
-    pipe, workers = numbers("more"), pecan.Workers(local=1)
-    with pipe.iter_batches(workers=workers) as batches:
-        assert sorted(ids(next(batches) for _ in range(len(pipe)))) == ALL
-        assert not asked or list(batches) == []
-        state = batches.state_dict()
-    assert sorted(ids(pipe.iter_batches(epochs=2, state=state, workers=workers))) == ALL
-
-
 def test_a_new_iterator_is_a_new_pass_and_the_rest_of_the_one_before_is_not_made() -> None:
     pytest.importorskip("torch")
     rows = 1200
@@ -99,16 +87,12 @@ def test_a_new_iterator_is_a_new_pass_and_the_rest_of_the_one_before_is_not_made
     loader.close()
 
 
-@pytest.mark.parametrize("remote", some_later([0, 1], 1))
-@pytest.mark.parametrize("engine", some_later(["python", "tensorflow"], "tensorflow"))
-def test_passes_that_are_left_stay_over_where_the_controller_is_killed_in_one(engine: Any, remote: int) -> None:
-    source = pecan.sources.Arrays(i=np.arange(ROWS))
-    pipe, job = pecan.PecanPipeline(source, name="looks", engine=engine).shuffle(20).batch(8), f"looks-{engine}"
-    loader = pipe.to_torch(workers=pecan.Workers(local=1 - remote, remote=remote), job=job)
+def test_passes_that_are_left_stay_over_where_the_controller_is_killed_in_one() -> None:
+    loader = numbers("killed").to_torch(workers=pecan.Workers(local=1), job="killed")
     for look in range(3):
         for number, _ in enumerate(loader):
             if number == 1 and look == 1:
-                kill(job)
+                kill("killed")
             if number == 3:
                 break
     assert [sorted(ids(loader)) for _ in range(2)] == [ALL, ALL]
@@ -131,3 +115,14 @@ def test_ranks_leave_an_epoch_together_or_one_later_than_the_other() -> None:
     assert [len(look) for look in first[:2]] == [8, 16] and [len(look) for look in second[:2]] == [8, 24]
     assert not any(set(mine) & set(other) for mine, other in zip(first, second, strict=True))
     assert len(first[2]) + len(second[2]) >= ROWS - 1
+
+
+def test_an_endless_run_over_epochs_in_which_nothing_is_kept_ends() -> None:
+    pipe = (
+        pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="none")
+        .filter(lambda i: i < 0, on="i")
+        .batch(8)
+    )
+    with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1)) as batches:
+        assert list(batches) == []
+        assert batches.report().epochs == 1, "a second epoch would have been as empty"

@@ -14,7 +14,6 @@ from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime import session
-from tests.long_form import some_later
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 
@@ -39,21 +38,16 @@ def elements(job: str, workers: pecan.Workers) -> list[int]:
     return sorted(found)
 
 
-SHARES = {"sharing": 9}
-OTHER = {"worker": "pecan:first-wrong:local-7"}
-
-
 def test_a_right_guess_is_the_worker() -> None:
     assert elements("first-right", pecan.Workers(local=1)) == list(range(64))
     assert processes("first-right") == 1
 
 
-@pytest.mark.parametrize("wrong", some_later([SHARES, OTHER], SHARES))
-def test_a_wrong_guess_is_ended(wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_guess_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     def guess(spec: JobSpec, node: str, cpus: float) -> StartWorker | None:
         first = first_worker(spec, node, cpus)
         assert first is not None
-        return replace(first, **wrong)
+        return replace(first, worker="pecan:first-wrong:local-7")
 
     monkeypatch.setattr(session, "first_worker", guess)
     assert elements("first-wrong", pecan.Workers(local=1)) == list(range(64))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,27 +11,9 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.job.bottleneck import Bottleneck
 from pecan_ray.observe.report import Report
-from pecan_ray.plan.splits import Split
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
-
-
-class SlowItems(pecan.sources.Items):
-    """A source that takes 5 ms for an element."""
-
-    def read(self, split: Split, start: int = 0) -> Iterator[Any]:
-        for element in super().read(split, start):
-            time.sleep(0.005)
-            yield element
-
-
-def burn(i: int) -> int:
-    """Compute for about 2 ms."""
-    until = time.thread_time() + 0.002
-    while time.thread_time() < until:
-        i = int(i)
-    return i
 
 
 def rest(i: int) -> int:
@@ -67,36 +48,11 @@ def arrays(rows: int) -> Any:
     return pecan.sources.Arrays(i=np.arange(rows))
 
 
-@pytest.mark.slow
-def test_the_cpu_of_an_operator_is_named() -> None:
-    report = reported(arrays(600), burn)
-    found, seconds = behind_the_start(report), report.time
-    assert (found.kind, found.operator) == ("operator", "burn"), (found, report.workers)
-    busy = ("the CPU, by operator burn", "Python's lock, held by operator burn")  # with two threads it is the lock
-    assert found.text.startswith(busy) and 0 < found.gain < 1, found
-    assert report.epochs == 2 and report.batches == 120
-    assert 0 < seconds.first_batch_s < seconds.total_s and seconds.controller_s > 0
-    assert seconds.waited_s > seconds.trained_s
-
-
 def test_an_operator_that_waits_is_told_from_one_that_computes() -> None:
     report = reported(arrays(300), rest)
     found = behind_the_start(report)
     assert found.operator == "rest" and "which waits" in found.text, (found, report.workers)
     assert "Config(threads_per_worker=...)" in found.text
-
-
-@pytest.mark.slow
-def test_a_slow_source_is_named_as_storage() -> None:
-    report = reported(SlowItems([{"i": i} for i in range(300)]), slight)
-    assert behind_the_start(report).kind == "storage", (report.bottleneck, report.workers)
-
-
-@pytest.mark.slow
-def test_a_loop_that_sets_the_pace_is_told_that_input_keeps_up() -> None:
-    report = reported(arrays(600), slight, step_s=0.03)
-    assert behind_the_start(report).kind == "trainer", report
-    assert report.time.trained_s >= 120 * 0.03
 
 
 def test_the_epoch_that_the_loop_is_in_is_not_finished_though_the_workers_are_ahead() -> None:

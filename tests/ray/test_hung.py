@@ -86,23 +86,6 @@ def test_it_is_raised_by_operator_file_and_element_also_from_a_pool_of_processes
     until(lambda: not any(map(psutil.pid_exists, hangs.processes())), "a process that hangs has outlived its worker")
 
 
-@pytest.mark.slow
-def test_a_graph_that_hangs_at_one_line_is_found_in_pieces(hangs: Hangs) -> None:
-    """It does not say at which one."""
-    import tensorflow as tf
-
-    def decode(line: Any) -> Any:
-        return tf.numpy_function(lambda text: hangs(text.decode()), [line], tf.string)
-
-    source = pecan.sources.TextLines(str(hangs.folder / "lines.txt"))
-    config = pecan.Config(reorder="off", hung_after_s=10.0, error_budget=1.0)
-    pipe = pecan.PecanPipeline(source, name="hanging", engine="tensorflow", config=config).map(decode, on="text")
-    with pipe.batch(4).iter_batches(workers=pecan.Workers(1), on_error="skip") as batches:
-        seen = Counter(line.decode() for batch in batches for line in batch["text"])
-    assert seen == Counter(f"line {number}" for number in range(LINES) if number != AT)
-    assert batches.report().bad_elements == 1
-
-
 class Silent:
     """An actor whose methods do not come back."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +16,11 @@ import ray
 import pecan_ray as pecan
 from pecan_ray import storage
 from pecan_ray.cli import main
-from pecan_ray.errors import JournalError, SourceNotFoundError, StateError
+from pecan_ray.errors import SourceNotFoundError
 from tests.object_stores import SECRET
-from tests.ray.conftest import ROOT, Bucket, living_actors
+from tests.ray.conftest import Bucket
 from tests.ray.prometheus import scraped
-from tests.ray.test_journal import KEPT, TRAINER, kill, numbers, process_of
+from tests.ray.test_journal import KEPT, kill, numbers, process_of, used_and_killed
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
@@ -36,28 +34,7 @@ def cluster(bucket: Bucket) -> Any:
 
 def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(cluster: Any, tmp_path: Path) -> None:
     root = "s3://data/journals"
-    environment = {**os.environ, "RAY_ADDRESS": cluster.address, "PYTHONPATH": str(ROOT)}
-    output = tmp_path / "0"
-    program = subprocess.Popen(
-        [sys.executable, "-c", TRAINER, root, "0", "1", "7"], env=environment, stdout=output.open("w"), cwd=ROOT
-    )
-
-    def told() -> bool:
-        assert not program.poll()
-        try:
-            return bool(pecan.journal_state(root, "left")["batches"] == 7)
-        except (JournalError, StateError):  # not yet
-            return False
-
-    try:
-        until(told, "seven batches were not told of")
-    finally:
-        program.kill()
-        program.wait()
-    used = [int(i) for i in output.read_text().split()]
-    assert len(used) == 7 * 50
-    until(lambda: not living_actors(), "the job does not end")
-    state = pecan.journal_state(root, "left")
+    used, state = used_and_killed(root, cluster.address, [7], tmp_path)
     config = pecan.Config(journal=root)
     with numbers("left", config=config).iter_batches(job="left", state=state) as batches:
         rest = []

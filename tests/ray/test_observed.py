@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-from typing import Any
 
 import numpy as np
-import psutil
 import pytest
-import ray
 
 import pecan_ray as pecan
 from pecan_ray.cli import main
 from pecan_ray.placement import Prices
-from tests.ray.conftest import living_actors
 from tests.ray.prometheus import scraped
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import Waits, half
@@ -92,41 +87,3 @@ def test_a_job_of_any_name_runs_and_is_escaped_in_the_metrics() -> None:
 
         until(told, "the job is not in the metrics")
         assert it.report().job == STRANGE
-
-
-def mib(pid: int) -> float:
-    """Memory of a process that is its own, in MiB."""
-    return float(psutil.Process(pid).memory_full_info().uss) / (1 << 20)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [pecan.Workers(local=1), pecan.Workers(local=0, remote=1)])
-def test_memory_stays_flat_over_epochs(workers: pecan.Workers) -> None:
-    # What is on its way is bounded, far below an epoch: it is as much as it happens to be when memory is looked at.
-    config = pecan.Config(ring_bytes=4 << 20)
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(500)), name="flat", config=config)
-    pipe = pipe.map(lambda i: np.full((64, 64, 3), i, np.float32), on="i", name="grow").batch(16)
-    per_epoch = 500 * 64 * 64 * 12 / (1 << 20)
-    measured: list[dict[str, float]] = []
-    with pipe.iter_batches(epochs=40, workers=workers, job="flat", prefetch_bytes=4 << 20) as it:
-        controller = ray.get_actor("pecan:flat:controller", namespace="pecan")
-        pids: dict[str, int] = {}
-        for batch in it:
-            assert it.provenance is not None
-            if it.provenance.epoch == len(measured) and len(batch["i"]) < 16:
-                if not pids:
-                    pids = {"trainer": os.getpid(), **pids_of(controller)}
-                measured.append({who: mib(pid) for who, pid in pids.items()})
-    assert len(measured) == 40
-    for who in measured[0]:
-        # Slots and allocators grow for a while, up to what was once needed at a time.
-        grown = measured[-1][who] - measured[19][who]
-        assert grown < per_epoch, f"{who} grew by {grown:.1f} MiB in 20 epochs of {per_epoch:.0f} MiB each"
-
-
-def pids_of(controller: Any) -> dict[str, int]:
-    found = {"controller": int(ray.get(controller.process_id.remote()))}
-    for name in living_actors():
-        if ":local-" in name or ":remote-" in name:
-            found["worker"] = int(ray.get(ray.get_actor(name, namespace="pecan").placed.remote())[1])
-    return found

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,56 +96,4 @@ def test_trials_share_a_pipeline_as_the_page_says(tmp_path: Path) -> None:
     rows = sorted(one.metrics["rows"] for one in names["results"])
     assert not names["results"].errors
     assert len(rows) == 4 and rows[-1] == ROWS and set(rows) <= {200, 300, ROWS}
-    until(lambda: not [name for name in living_actors() if "service" not in name], "an actor is left")
-
-
-class Steps(tune.Trainable):  # type: ignore[misc]  # Ray Tune is imported where it is installed
-    """Keeps its iterator from step to step, and goes on from states."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        self.pipe = pipeline("steps").shuffle(50)
-        self.seen: list[int] = []
-        self.batches: Any = None
-
-    def begin(self, state: Any) -> None:
-        self.cleanup()
-        self.batches = self.pipe.iter_batches(epochs=1, workers=pecan.Workers(local=1), state=state)
-
-    def step(self) -> dict[str, Any]:
-        if self.batches is None:
-            self.begin(None)
-        taken = list(itertools.islice(self.batches, 8))
-        self.seen += [int(i) for batch in taken for i in batch["i"]]
-        exact = Counter(self.seen) == Counter(range(ROWS))
-        return {"score": self.config["x"] * len(self.seen), "done": len(taken) < 8, "exact": exact}
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        Path(checkpoint_dir, "state.json").write_text(json.dumps([self.seen, self.batches.state_dict()]))
-
-    def load_checkpoint(self, checkpoint: str) -> None:
-        self.seen, state = json.loads(Path(checkpoint, "state.json").read_text())
-        self.begin(state)
-
-    def cleanup(self) -> None:
-        if self.batches is not None:
-            self.batches.close()
-
-
-@pytest.mark.slow
-def test_a_class_that_is_exploited_by_pbt_reads_each_element_once(tmp_path: Path) -> None:
-    scheduler = tune.schedulers.PopulationBasedTraining(
-        time_attr="training_iteration",
-        metric="score",
-        mode="max",
-        perturbation_interval=2,
-        hyperparam_mutations={"x": [1, 2, 3, 4]},
-    )
-    results = tune.Tuner(
-        tune.with_resources(Steps, {"cpu": 0.5}),
-        param_space={"x": tune.grid_search([1, 4])},
-        tune_config=tune.TuneConfig(scheduler=scheduler),
-        run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
-    ).fit()
-    assert not results.errors
-    assert [one.metrics["exact"] for one in results] == [True, True]
     until(lambda: not [name for name in living_actors() if "service" not in name], "an actor is left")

@@ -48,13 +48,3 @@ def test_a_log_has_whole_lines_with_what_is_left_and_what_was_paid(
     line = r"^pecan bar: \d+ of 10000 batches, \d+\.\d/s, .* workers .*, \$\d+\.\d{4}, [\d:]+ left$"
     assert re.search(line, said, re.MULTILINE), said
     assert "\r" not in said
-
-
-@pytest.mark.slow
-def test_a_job_that_shall_be_quiet_says_nothing(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(progress, "LOG_S", 0.0)
-    with numbers(progress=False).iter_batches(workers=pecan.Workers(local=1)) as batches:
-        assert len(list(batches)) == 10
-    assert "pecan bar" not in capfd.readouterr().err

@@ -12,10 +12,9 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from pecan_ray.plan.windows import Deployment
 from tests.ray.autoscaling_cluster import autoscaling_cluster
 from tests.ray.waiting import until
-from tests.ray.waiting_transforms import SMALL, elements, settled, waiting
+from tests.ray.waiting_transforms import SMALL, elements, waiting
 
 NODES = 3
 LABELS = {"pecan-role": "remote"}
@@ -61,36 +60,4 @@ def test_nodes_come_with_remote_workers_and_go_with_them(autoscaled: None) -> No
         until(lambda: step() == 0, "nodes are still up")
         for batch in batches:
             seen.update(elements(batch))
-    assert seen == Counter(range(rows))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_autoplacement_brings_nodes_up_while_the_trainer_waits_and_lets_them_go(autoscaled: None) -> None:
-    """Three phases: a fast trainer that needs four workers, a slow one that needs one, the rest of the data."""
-    rows = 16_000
-    seen: Counter[int] = Counter()
-    nodes: list[int] = []
-    workers = pecan.AutoWorkers(max_local=1, max_remote=NODES, window_batches=40, window_s=3.0)
-    assert remote_nodes() == 0
-    with one_worker_a_node(0.02, rows).iter_batches(workers=workers, **SMALL) as batches:
-        step, fast_ends = 0.023, 0
-        for number, batch in enumerate(batches):
-            seen.update(elements(batch))
-            time.sleep(step)
-            if number % 20:
-                continue
-            nodes.append(remote_nodes())
-            timeline = batches.report().timeline
-            if not fast_ends and settled(timeline):
-                fast_ends, step = len(timeline), 0.1
-            elif fast_ends and nodes[-1] == 0 and settled(timeline):
-                break
-        report = batches.report()
-        batches.scale(local=2, remote=0)
-        for batch in batches:
-            seen.update(elements(batch))
-    assert max(nodes) == NODES and nodes[-1] == 0, str(report)
-    assert report.timeline[fast_ends - 1].decision.target == Deployment(1, NODES)
-    assert report.timeline[-1].decision.target == Deployment(1, 0)
     assert seen == Counter(range(rows))

@@ -10,8 +10,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray import storage
-from pecan_ray.cli import main
-from pecan_ray.errors import CorruptSourceError, PlanError
+from pecan_ray.errors import CorruptSourceError
 from pecan_ray.options import Config
 from pecan_ray.storage.throttle import LEAST_PIECE
 from pecan_ray.storage.token_bucket import BURST_S
@@ -58,41 +57,6 @@ def test_workers_together_keep_to_the_quota_and_miss_nothing(proxy: FlakyProxy) 
     assert max(came) - min(came) >= (FILES * FILE_BYTES - early) / quota > 2.5
 
 
-@pytest.mark.slow
-def test_a_quota_changes_while_the_job_runs(proxy: FlakyProxy) -> None:
-    with pipe(remote_io=1.0).iter_batches(workers=pecan.Workers(1)) as batches:
-        batches.set_remote_io(None)  # else the first batch would take some hours
-        found = list(batches)
-        report = batches.report()
-    assert numbers(found) == list(range(FILES * LINES))
-    assert any("no longer bounded" in event.text for event in report.events)
-    assert sum(one.remote_bytes for one in report.workers.values()) == FILES * FILE_BYTES
-
-
-def read_through(cache: pecan.Cache, epochs: int = 1, workers: int = 2) -> tuple[int, int]:
-    """Run a job; return what its workers have read of the bucket, and of their node instead."""
-    with pipe(cache=cache).iter_batches(epochs=epochs, workers=pecan.Workers(workers)) as batches:
-        assert numbers(list(batches)) == sorted(list(range(FILES * LINES)) * epochs)
-        report = batches.report()
-    assert report.bad_elements == 0 and report.workers_lost == 0
-    workers_ = report.workers.values()
-    return sum(one.remote_bytes for one in workers_), sum(one.node_bytes for one in workers_)
-
-
-@pytest.mark.slow
-def test_epochs_jobs_and_workers_of_a_node_read_a_bucket_once(proxy: FlakyProxy, tmp_path: Path) -> None:
-    storage.write_digest(str(tmp_path / "digest"), storage.make_digest("s3://data/lines"))
-    for digests in ((), (tmp_path / "digest",)):
-        folder = tmp_path / f"cache-{len(digests)}"
-        cache = pecan.Cache(folder, source_bytes=64 << 20, digests=digests)
-        before = len(proxy.requests)
-        remote, _ = read_through(cache, epochs=2)
-        assert remote == FILES * FILE_BYTES
-        gets = [one for one in proxy.requests[before:] if one.startswith("GET /data/lines/")]
-        assert len(gets) == FILES, "the second epoch asked for what was there"
-        assert read_through(cache, workers=1) == (0, FILES * FILE_BYTES)
-
-
 def test_jobs_at_the_same_time_read_each_object_once_for_all_together(proxy: FlakyProxy, tmp_path: Path) -> None:
     mixed = pipe(cache=pecan.Cache(tmp_path, source_bytes=64 << 20)).shuffle(1)
     before = len(proxy.requests)
@@ -120,12 +84,3 @@ def test_a_digest_that_does_not_match_ends_the_job_and_names_the_object(proxy: F
         pipe(cache=cache).iter_batches(workers=pecan.Workers(1)) as batches,
     ):
         list(batches)
-
-
-@pytest.mark.slow
-def test_a_reader_of_a_shared_group_cannot_change_its_quota(proxy: FlakyProxy) -> None:
-    with pipe(share_linger_s=0.0).iter_batches(share="quota", max_lag=4) as batches:
-        with pytest.raises(PlanError, match="first reader: give it there"):
-            batches.set_remote_io(1e6)
-        assert numbers(list(batches)) == list(range(FILES * LINES))
-    assert main(["stop", "--force"]) == 0  # the service stays until it is told to go

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -120,15 +119,6 @@ def test_a_loop_over_epochs_reads_each_epoch_of_a_group_once(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_workers_that_are_scaled_before_the_first_batch_is_made_are_what_the_run_has(tmp_path: Path) -> None:
-    with pipe_of(tmp_path).iter_batches(share="scaled", workers=WORKERS) as batches:
-        batches.scale(local=2, remote=0)
-        assert elements(batches) == wholly()
-        report = batches.report()
-    assert len(report.workers) == 2, report.workers
-
-
-@pytest.mark.slow
 def test_what_a_slow_reader_lacks_waits_on_disk_and_a_disk_that_fails_ends_nothing(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     small: dict[str, Any] = {"share_window_bytes": 60_000, "share_disk_bytes": 1 << 30, "share_disk_path": str(disk)}
@@ -205,11 +195,10 @@ def trainer(*, here: bool) -> Any:
     return actor.options(label_selector={"ray.io/node-id": node if here else f"!in({node})"}).remote()
 
 
-@pytest.mark.parametrize("here", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["here", "elsewhere"])
 @pytest.mark.usefixtures("by_value")
-def test_a_reader_that_is_killed_holds_nobody_back(tmp_path: Path, here: bool) -> None:
+def test_a_reader_that_is_killed_holds_nobody_back(tmp_path: Path) -> None:
     pipe = pipe_of(tmp_path, trainer_timeout_s=10.0)
-    other = trainer(here=here)
+    other = trainer(here=True)
     with pipe.iter_batches(share="killed", max_lag=2, epochs=2, workers=WORKERS) as batches:
         seen = list(islice(batches, 2))
         os.kill(ray.get(other.begin.remote(pipe, "killed", 2)), signal.SIGKILL)
@@ -245,33 +234,6 @@ def test_an_error_of_a_function_reaches_all_readers(tmp_path: Path) -> None:
         for batches in (one, two):
             with pytest.raises(OpError, match="element 100 is broken"):
                 list(batches)
-
-
-@pytest.mark.slow
-def test_without_a_fingerprint_a_job_runs_alone_and_says_so_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    lock = Unspellable()
-    pipe = pipe_of(tmp_path, "alone").map(lambda batch: {**batch, "lock": np.full(len(batch["i"]), lock.value)})
-    with caplog.at_level(logging.WARNING, "pecan_ray"):
-        for _ in range(2):
-            with pipe.iter_batches(share=True, workers=WORKERS) as batches:
-                assert elements(batches) == wholly() and batches.report().shared is None
-    assert [record.message for record in caplog.records if "is not shared" in record.message] == [
-        "alone is not shared, and runs a job of its own: nothing stands for a Unspellable that the pipeline uses: no"
-    ]
-    assert not groups()
-
-
-class Unspellable:
-    """Something that only cloudpickle's reducer of its own can send."""
-
-    value = 1
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        if sys._getframe(1).f_code.co_name == "_state":
-            raise TypeError("no")
-        return Unspellable, ()
 
 
 @pytest.mark.slow

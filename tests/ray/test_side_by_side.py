@@ -12,7 +12,6 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.options import AutoWorkers
-from tests.long_form import some_later
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import waiting
 
@@ -33,11 +32,8 @@ def ids(batches: Any) -> Counter[int]:
 ONCE = Counter(dict.fromkeys(range(ROWS), 1))
 
 
-ONE, TWO = pecan.Workers(local=1), pecan.Workers(local=2)
-
-
-@pytest.mark.parametrize("workers", some_later([AutoWorkers(), ONE, TWO], ONE, TWO), ids=str)
-def test_a_validation_pipeline_runs_inside_the_training_loop(workers: Any) -> None:
+def test_a_validation_pipeline_runs_inside_the_training_loop() -> None:
+    workers = AutoWorkers()
     with pipeline("training").iter_batches(epochs=None, workers=workers) as training:
         for step, _ in zip(range(20), training, strict=False):
             if step == 14:

@@ -14,11 +14,9 @@ import ray
 from ray.cluster_utils import Cluster
 
 import pecan_ray as pecan
-from pecan_ray import storage
 from pecan_ray.cache.store import EntryStore
-from pecan_ray.runtime.cache_node import PREFIX, Spreading
+from pecan_ray.runtime.cache_node import PREFIX
 from pecan_ray.runtime.cluster import NAMESPACE, named_actors
-from tests.flaky_http import FlakyProxy
 from tests.object_stores import SECRET, reaching_s3, s3_bucket, serving_s3
 from tests.ray.conftest import FREE_PORTS, Clusters
 from tests.ray.waiting import until
@@ -59,39 +57,6 @@ def three_disks(clusters: Clusters, tmp_path: Path) -> Iterator[Any]:
         cluster.wait_for_nodes()
         cluster.proxy = proxy
         yield cluster
-
-
-class Reader:
-    """A process on a node that reads as a worker does."""
-
-    def __init__(self, cache: pecan.Cache) -> None:
-        self._spreading = Spreading(cache)
-        storage.keep_source_bytes(cache, others=self._spreading.start())
-
-    def nodes(self) -> int:
-        """Return how many nodes keep blocks, as far as it knows."""
-        return len(self._spreading._nodes)
-
-    def read(self, files: list[tuple[str, str]]) -> int:
-        """Read some objects of certain versions; return how many bytes they have."""
-        return sum(len(storage.read_range(path, 0, version=version)) for path, version in files)
-
-
-@pytest.mark.slow
-def test_what_three_nodes_read_at_the_same_time_in_the_same_order_is_fetched_once(
-    three_disks: Any, no_actor_left: None
-) -> None:
-    proxy: FlakyProxy = three_disks.proxy
-    files = [(info.path, info.version) for info in storage.list_files("s3://data/contested/*")]
-    remote: Any = ray.remote(num_cpus=1)(Reader)
-    readers = [remote.remote(pecan.Cache(source_bytes=ROOM, spread=True)) for _ in range(3)]
-    until(lambda: ray.get([one.nodes.remote() for one in readers]) == [3, 3, 3], "no actors")
-    proxy.latency_s = 0.05
-    before = len(proxy.requests)
-    assert ray.get([one.read.remote(files) for one in readers]) == [CONTESTED * LINES * LINE] * 3
-    assert len(proxy.requests) - before < 1.5 * CONTESTED, "an answer may come late beside other programs"
-    for one in readers:
-        ray.kill(one)
 
 
 def blocks_on(folder: Path) -> set[str]:

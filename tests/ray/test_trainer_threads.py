@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -78,34 +76,3 @@ def test_forked_children_leave_the_job_alone_however_they_leave_it() -> None:
     for batch in batches:
         seen.extend(batch["x"].tolist())
     assert sorted(seen) == list(range(400))
-
-
-PROGRAM = """
-import os, sys
-import numpy as np
-import pecan_ray as pecan
-
-source = pecan.sources.Arrays({"x": np.arange(400)}, split_rows=20)
-batches = pecan.PecanPipeline(source).batch(10).iter_batches(epochs=1)
-seen = next(batches)["x"].tolist()
-codes = []
-for _ in range(3):
-    child = os.fork()
-    if child == 0:
-        sys.exit(0)  # with all that is registered for the end of an interpreter
-    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-assert codes == [0, 0, 0], codes
-for batch in batches:
-    seen += batch["x"].tolist()
-assert sorted(seen) == list(range(400)), seen
-print("all of them")
-"""
-
-
-@pytest.mark.slow
-def test_a_forked_child_that_exits_returns_its_code_and_leaves_ray_alone() -> None:
-    env = {**os.environ, "RAY_ADDRESS": "local", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert "all of them" in done.stdout, done.stderr
