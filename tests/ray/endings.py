@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -22,14 +20,10 @@ ENDINGS: dict[str, set[int]] = {
     "dropped": {0},
     "dropped-in-a-cycle": {0},
     "kept": {0},
-    "read-and-kept": {0},
-    "batches-held": {0},
     "generator-left": {0},
-    "shutdown-before-close": {0},
-    "shutdown-before-end": {0},
+    "shutdown": {0},
     "shutdown-midway": {0},
     "exit-in-loop": {3},
-    "exit-in-with": {3},
     "error-in-loop": {1},
     "process-exit": {7},
     "sigint": {-signal.SIGINT, 1},
@@ -46,73 +40,39 @@ CRASHES = (
 )
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a program has ended."""
+def must_end_well(kind: str, seed: int, address: str | None, folder: Path) -> None:
+    """Run a program on the cluster at an address, or with a Ray of its own: it must return its code and leave nothing.
 
-    kind: str
-    seed: int
-    code: int | None
-    """None: it did not end."""
-    stdout: str
-    stderr: str
-
-    def wrong(self) -> str:
-        """Say what was wrong with it; empty if nothing."""
-        found = [crash for crash in CRASHES if crash in self.stderr]
-        if self.code is None:
-            found.append("it did not end")
-        elif self.code not in ENDINGS[self.kind]:
-            found.append(f"it returned {self.code}")
-        if len(re.findall("^Traceback", self.stderr, re.MULTILINE)) > TRACEBACKS.get(self.kind, 0):
-            found.append("a traceback")
-        if self.kind == "shutdown-midway" and not self.stdout.startswith("told: Ray was shut down"):
-            found.append(f"the loop was not told: {self.stdout[:200]}")
-        return f"{self.kind} {self.seed}: {', '.join(found)}\n{self.stderr[-3000:]}" if found else ""
-
-
-def run_ending(kind: str, seed: int, address: str | None, folder: Path) -> Ended:
-    """Run a program to its end: on the cluster at an address, or with a Ray of its own (None)."""
-    with tempfile.TemporaryDirectory(prefix="ray-") as own:
-        return _run_ending(kind, seed, {"RAY_ADDRESS": address} if address else {"RAY_TMPDIR": own}, folder)
-
-
-def _run_ending(kind: str, seed: int, ray_is: dict[str, str], folder: Path) -> Ended:
-    environment = {**{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}, **ray_is}
-    environment["PYTHONPATH"] = str(ROOT)
-    remote = ["remote"] if "RAY_ADDRESS" in ray_is else []
-    arguments = [sys.executable, "-X", "faulthandler", str(PROGRAM), kind, str(seed), *remote]
-    program = subprocess.Popen(
-        arguments,
-        env=environment,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        stdout, stderr = program.communicate(timeout=ENDS_S)
-        code: int | None = program.returncode
-    except subprocess.TimeoutExpired:
-        program.send_signal(signal.SIGABRT)  # faulthandler tells where it hangs
-        stdout, stderr = program.communicate()
-        code = None
-    until(lambda: not session_of(program.pid), f"{kind} {seed}: a process is left")
-    return Ended(kind, seed, code, stdout, stderr)
-
-
-def run_endings(kinds: list[tuple[str, int]], address: str | None, folder: Path, at_a_time: int = 2) -> list[str]:
-    """Run programs, some at a time; return what was wrong."""
+    It may hang, and then says where.
+    """
     before = temporary_files()
-    with ThreadPoolExecutor(at_a_time) as pool:
-        ended = list(pool.map(lambda one: run_ending(one[0], one[1], address, folder), kinds))
-    if address is not None:
-        until(lambda: not living_actors(), "an actor is still alive")
+    with tempfile.TemporaryDirectory(prefix="ray-") as own:
+        ray_is = {"RAY_ADDRESS": address} if address else {"RAY_ADDRESS": "local", "RAY_TMPDIR": own}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **ray_is}
+        arguments = [sys.executable, "-X", "faulthandler", str(PROGRAM), kind, str(seed)]
+        program = subprocess.Popen(
+            [*arguments, "remote"] if address else arguments,
+            env=environment,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            stdout, stderr = program.communicate(timeout=ENDS_S)
+        except subprocess.TimeoutExpired:
+            program.send_signal(signal.SIGABRT)  # faulthandler tells where it hangs
+            stdout, stderr = program.communicate()
+        until(lambda: not session_of(program.pid), f"{kind} {seed}: a process is left")
+    until(lambda: address is None or not living_actors(), "an actor is still alive")
     until(lambda: not actor_processes(), "a process of an actor still runs")
     until(lambda: not memory_files(), "a memory file is still open")
     assert not list(folder.rglob("*pecan*")) and temporary_files() <= before
-    return [wrong for one in ended if (wrong := one.wrong())]
+    assert program.returncode in ENDINGS[kind], stderr
+    assert not [crash for crash in CRASHES if crash in stderr], stderr
+    assert len(re.findall("^Traceback", stderr, re.MULTILINE)) <= TRACEBACKS.get(kind, 0), stderr
+    assert kind != "shutdown-midway" or stdout.startswith("told: Ray was shut down"), stdout + stderr
 
 
 def session_of(pid: int) -> list[str]:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,12 @@ held: list[Any] = []
 """What is alive when the interpreter ends."""
 
 
-def grow(i: Any) -> Any:
-    return np.full((64, 64), i)
-
-
 def begin() -> Batches:
     source = pecan.sources.Arrays(i=np.arange(100_000))
     workers = pecan.Workers(local=chance.choice((1, 2)), remote=chance.choice((0, 1)) if sys.argv[3:] else 0)
-    pipe = pecan.PecanPipeline(source, name="ending").map(grow, on="i").batch(chance.choice((4, 16)))
-    return pipe.iter_batches(epochs=None, workers=workers, prefetch_bytes=chance.choice((1 << 16, 1 << 24)))
+    pipe = pecan.PecanPipeline(source, name="ending").map(lambda i: np.full((64, 64), i), on="i")
+    batches = pipe.batch(chance.choice((4, 16)))
+    return batches.iter_batches(epochs=None, workers=workers, prefetch_bytes=chance.choice((1 << 16, 1 << 24)))
 
 
 def some(batches: Batches) -> Iterator[Any]:
@@ -60,18 +58,7 @@ def dropped_in_a_cycle() -> None:
 
 def kept() -> None:
     held.append(begin())
-    time.sleep(chance.choice((0.0, 0.3, 3.0)))
-
-
-def read_and_kept() -> None:
-    batches = begin()
-    held.append(batches)
-    held.extend(some(batches))
-
-
-def batches_held() -> None:
-    with begin() as batches:
-        held.extend(some(batches))
+    held.extend(some(held[0]))
 
 
 def generator_left() -> None:
@@ -83,17 +70,11 @@ def generator_left() -> None:
     next(held[0], None)
 
 
-def shutdown_before_close() -> None:
+def shutdown() -> None:
     with begin() as batches:
         held.extend(some(batches))
         ray.shutdown()
     assert not ray.is_initialized()
-
-
-def shutdown_before_end() -> None:
-    held.append(begin())
-    held.extend(some(held[0]))
-    ray.shutdown()
 
 
 def shutdown_midway() -> None:
@@ -112,59 +93,51 @@ def shutdown_midway() -> None:
 
 
 def exit_in_loop() -> None:
-    for _ in some(batches := begin()):
-        if chance.random() < 0.1:
-            break
-    held.append(batches)
-    sys.exit(3)
-
-
-def exit_in_with() -> None:
     with begin() as batches:
         held.extend(some(batches))
         sys.exit(3)
 
 
 def error_in_loop() -> None:
-    batches = begin()
-    held.extend(some(batches))
+    kept()
     raise RuntimeError("the program's own")
 
 
 def process_exit() -> None:
-    batches = begin()
-    held.extend(some(batches))
+    kept()
     os._exit(7)
 
 
-def killed_by(number: signal.Signals) -> Callable[[], None]:
-    def end() -> None:
-        batches = begin()
-        next(batches)
-        threading.Timer(chance.random(), os.kill, (os.getpid(), number)).start()
-        for batch in batches:
-            held[:] = [batch]
+def killed_by(number: signal.Signals) -> None:
+    batches = begin()
+    next(batches)
+    threading.Timer(chance.random(), os.kill, (os.getpid(), number)).start()
+    for batch in batches:
+        held[:] = [batch]
 
-    return end
+
+def endless() -> None:
+    for number, _ in enumerate(begin()):
+        time.sleep(0.01)
+        if number == 10:
+            sys.stdout.write("running\n")
+            sys.stdout.flush()
 
 
 ENDINGS: dict[str, Callable[[], None]] = {
     "dropped": dropped,
     "dropped-in-a-cycle": dropped_in_a_cycle,
     "kept": kept,
-    "read-and-kept": read_and_kept,
-    "batches-held": batches_held,
     "generator-left": generator_left,
-    "shutdown-before-close": shutdown_before_close,
-    "shutdown-before-end": shutdown_before_end,
+    "shutdown": shutdown,
     "shutdown-midway": shutdown_midway,
     "exit-in-loop": exit_in_loop,
-    "exit-in-with": exit_in_with,
     "error-in-loop": error_in_loop,
     "process-exit": process_exit,
-    "sigint": killed_by(signal.SIGINT),
-    "sigterm": killed_by(signal.SIGTERM),
-    "sigkill": killed_by(signal.SIGKILL),
+    "sigint": partial(killed_by, signal.SIGINT),
+    "sigterm": partial(killed_by, signal.SIGTERM),
+    "sigkill": partial(killed_by, signal.SIGKILL),
+    "endless": endless,
 }
 
 if __name__ == "__main__":

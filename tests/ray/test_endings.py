@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,104 +14,33 @@ from ray.cluster_utils import Cluster
 from ray.job_submission import JobSubmissionClient
 
 from tests.long_form import some_later
-from tests.ray.conftest import FREE_PORTS, ROOT, living_actors
-from tests.ray.endings import (
-    ENDINGS,
-    actor_processes,
-    memory_files,
-    run_endings,
-    temporary_files,
-)
+from tests.ray.conftest import FREE_PORTS, ROOT
+from tests.ray.endings import ENDINGS, PROGRAM, actor_processes, memory_files, must_end_well
 from tests.ray.waiting import ENDS_S, until
 
-PROGRAM = """
-import signal
-import time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
-import numpy as np
-import pecan_ray as pecan
 
-pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100_000)), name="ending")
-pipe = pipe.map(lambda i: np.full((64, 64), i), on="i", name="grow").batch(16)
-with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1, remote=1)) as batches:
-    for number, batch in enumerate(batches):
-        time.sleep(0.01)
-        if number == 10:
-            print("running", flush=True)
-"""
-
-
-def begin(address: str, folder: Path) -> subprocess.Popen[str]:
-    """Start a trainer in a process of its own; return when it has received batches."""
-    environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
-    trainer = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        env=environment,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert trainer.stdout is not None
-    line = trainer.stdout.readline()
-    assert line == "running\n", line + (trainer.stderr.read() if trainer.stderr and trainer.poll() is not None else "")
-    return trainer
-
-
-@pytest.mark.parametrize(
-    "ending", some_later([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGINT, signal.SIGTERM)
-)
-def test_a_trainer_that_is_stopped_leaves_nothing(three_nodes: Any, tmp_path: Path, ending: signal.Signals) -> None:
-    before = temporary_files()
-    trainer = begin(three_nodes.address, tmp_path)
-    assert living_actors()
-    until(memory_files, "no local worker has come")
-    trainer.send_signal(ending)
-    try:
-        trainer.communicate(timeout=ENDS_S)
-    finally:
-        trainer.kill()
-    assert trainer.returncode != 0
-    until(lambda: not living_actors(), "an actor is still alive")
-    until(lambda: not memory_files(), "a memory file is still open")
-    assert not list(tmp_path.rglob("*pecan*")) and temporary_files() <= before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("times", [1, pytest.param(30, marks=pytest.mark.timeout(7200))])
-def test_programs_that_end_in_many_ways_return_their_own_code_and_leave_nothing(
-    three_nodes: Any, tmp_path: Path, times: int
+@pytest.mark.parametrize("kind", some_later(ENDINGS, *(kind for kind in ENDINGS if kind != "sigkill")))
+def test_a_program_that_ends_returns_its_own_code_and_leaves_nothing(
+    three_nodes: Any, tmp_path: Path, kind: str
 ) -> None:
-    kinds = [(kind, seed) for seed in range(times) for kind in ENDINGS]
-    wrong = [one for few in lots(kinds) for one in run_endings(few, three_nodes.address, tmp_path)]
-    assert not wrong, "\n".join(wrong)
+    must_end_well(kind, 0, three_nodes.address, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_programs_with_a_ray_of_their_own_end_as_well(tmp_path: Path) -> None:
-    kinds = [(kind, seed) for seed in range(4) for kind in ENDINGS]
-    wrong = [one for few in lots(kinds) for one in run_endings(few, None, tmp_path, at_a_time=1)]
-    assert not wrong, "\n".join(wrong)
-
-
-def lots(kinds: list[tuple[str, int]]) -> list[list[tuple[str, int]]]:
-    """Cut a list into pieces, after each of which leftovers are looked for."""
-    return [kinds[start : start + len(ENDINGS)] for start in range(0, len(kinds), len(ENDINGS))]
+@pytest.mark.parametrize("kind", ENDINGS)
+def test_a_program_with_a_ray_of_its_own_does_so_as_well(tmp_path: Path, kind: str) -> None:
+    must_end_well(kind, 1, None, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_stopped_ray_job_leaves_nothing(tmp_path: Path) -> None:
+def test_a_stopped_ray_job_leaves_nothing() -> None:
     """`ray job stop` sends SIGTERM to the program, and SIGKILL three seconds later."""
     head = {"num_cpus": 2, **FREE_PORTS, "include_dashboard": True}
     cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     try:
-        address = cluster.head_node.address_info["webui_url"]
-        client = JobSubmissionClient(f"http://{address}")
+        client = JobSubmissionClient(f"http://{cluster.head_node.address_info['webui_url']}")
         environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
-        (tmp_path / "program.py").write_text(PROGRAM)
-        job = client.submit_job(entrypoint=f"{sys.executable} {tmp_path / 'program.py'}", runtime_env=environment)
+        job = client.submit_job(entrypoint=f"{sys.executable} {PROGRAM} endless 0", runtime_env=environment)
         until(lambda: "running" in client.get_job_logs(job), "the job does not run")
         until(lambda: actor_processes() and memory_files(), "no local worker has come")
         assert client.stop_job(job)
@@ -123,11 +51,17 @@ def test_a_stopped_ray_job_leaves_nothing(tmp_path: Path) -> None:
         cluster.shutdown()
 
 
-def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path: Path) -> None:
-    environment = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=ENDS_S
+def run(arguments: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of Python to its end."""
+    env = {**{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}, **environment}
+    env["PYTHONPATH"] = str(ROOT)
+    return subprocess.run(
+        [sys.executable, *arguments], env=env, cwd=folder, capture_output=True, text=True, timeout=ENDS_S
     )
+
+
+def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path: Path) -> None:
+    done = run([str(PROGRAM), "dropped", "0"], tmp_path, RAY_ADDRESS="127.0.0.1:1")
     assert done.returncode == 1
     assert "ClusterError: Ray cannot be reached at RAY_ADDRESS=127.0.0.1:1" in done.stderr
     assert "iter_batches(debug=True)" in done.stderr
@@ -160,15 +94,6 @@ def test_two_threads_start_one_ray_that_outlives_them_where_rays_file_names_a_cl
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         Path(folder, "ray").mkdir()
         Path(folder, "ray", "ray_current_cluster").write_text("127.0.0.1:1")
-        environment = {**os.environ, "RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)}
-        environment.pop("RAY_ADDRESS", None)
-        done = subprocess.run(
-            [sys.executable, "-c", TWO_THREADS],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=ENDS_S,
-        )
+        done = run(["-c", TWO_THREADS], tmp_path, RAY_TMPDIR=folder)
     assert "all of them" in done.stdout, done.stderr
     assert done.stderr.count("names a cluster at 127.0.0.1:1 that does not answer") == 1, done.stderr

@@ -1,0 +1,96 @@
+"""Where a program may have few files open: many files are read, many batches held, and what is too much is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ray.conftest import ROOT
+from tests.ray.waiting import ENDS_S
+
+pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
+FEW = 256
+
+MANY_FILES = """
+import sys
+import pecan_ray as pecan
+
+pipe = pecan.PecanPipeline(pecan.sources.TextLines(sys.argv[1]), name="many").batch(100)
+with pipe.iter_batches(workers=pecan.Workers(local=1)) as batches:
+    print("lines:", len({line for batch in batches for line in batch["text"]}))
+"""
+
+HELD_BATCHES = """
+import numpy as np
+import pecan_ray as pecan
+
+ROWS, SIDE = 8000, 1000
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="held")
+pipe = pipe.map(lambda i: np.full(SIDE, i), on="i").batch(8)
+with pipe.iter_batches(workers=pecan.Workers(local=1)) as batches:
+    held = list(batches)
+assert len(held) == ROWS // 8 and all(batch["i"].base is not None for batch in held), "they are views"
+assert all((batch["i"] == batch["i"][:, :1]).all() for batch in held)
+print("lines:", len({int(row[0]) for batch in held for row in batch["i"]}))
+"""
+
+TOO_FEW = """
+import os, resource
+import numpy as np
+import pecan_ray as pecan
+from pecan_ray.errors import ClusterError
+
+config = pecan.Config(cpus_per_worker=0.1, reorder="off")
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100_000)), name="files", config=config).batch(4)
+batches = pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1))
+next(batches)
+used, most = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (used + 3, most))
+try:
+    batches.scale(local=6, remote=0)
+    for _ in batches:
+        pass
+except ClusterError as error:
+    print("told:", error, flush=True)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+"""
+
+
+def said(program: str, folder: Path, address: str, *arguments: str, limit: int | None = FEW) -> str:
+    """Run a program that may have so many files open, on a Ray; return what it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": address}
+    command = f'{f"ulimit -n {limit} && " if limit else ""}exec "{sys.executable}" -c "$0" "$@"'
+    done = subprocess.run(
+        ["bash", "-c", command, program, *arguments],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=ENDS_S,
+    )
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_ten_thousand_files_are_read_also_by_a_ray_that_may_open_few(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(10_000):
+        (tmp_path / "data" / f"{number:05}.txt").write_text(f"line {number}\n")
+    assert "lines: 10000" in said(MANY_FILES, tmp_path, "local", str(tmp_path / "data"))
+
+
+def test_a_thousand_batches_are_held(one_node: Any, tmp_path: Path) -> None:
+    assert "lines: 8000" in said(HELD_BATCHES, tmp_path, one_node.address)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_opened_is_told_to_the_loop(one_node: Any, tmp_path: Path) -> None:
+    told = said(TOO_FEW, tmp_path, one_node.address, limit=None)
+    assert "told: what reads from" in told and "Too many open files" in told
+    assert "raise the limit (`ulimit -n`)" in told
