@@ -1,4 +1,4 @@
-"""What must not hang, lose, repeat or leave anything: each situation by name, and random ones."""
+"""What must not hang, lose, repeat or leave anything: situations by name, and random ones."""
 
 from __future__ import annotations
 
@@ -9,33 +9,27 @@ import pytest
 
 from benchmarks.faults.case import WORKER_TIMEOUT_S, FaultCase, Held, LiveFault, random_case
 from benchmarks.faults.machine import Machine
-from benchmarks.faults.run import FaultOutcome, FaultRun
+from benchmarks.faults.run import FaultRun
 from pecan_ray.options import Workers
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
-DEADLINE_S = 120.0
-SEED = 1
-FEW, MANY = range(2), range(2, 40)
-
-
-def run(case: FaultCase, nodes: Any, folder: Path) -> FaultOutcome:
-    """Run a case, in which nothing may be wrong."""
-    outcome = FaultRun(case, Machine(nodes), folder).go(DEADLINE_S)
-    assert not outcome.problems, f"{case}: {outcome.problems}"
-    return outcome
-
-
-@pytest.mark.slow
-def test_batches_that_wait_for_a_rank_leave_it_memory_for_its_own(three_nodes: Any, tmp_path: Path) -> None:
-    """A worker's memory has room for two batches here, and each of four ranks needs one before any can be used."""
-    case = FaultCase(rows=160, steps_s=(0.0,) * 4, batch=40, width=20_000, prefetch_bytes=64 << 20, epochs=2)
-    run(case, three_nodes, tmp_path)
-
-
-@pytest.mark.slow
-def test_a_lost_node_with_most_of_the_workers_ends_no_job(three_nodes: Any, tmp_path: Path) -> None:
-    case = FaultCase(
+SEED, FEW, MANY = 1, range(2), range(2, 40)
+FROZEN = "a worker that is frozen is fenced and killed"
+NAMED = {
+    FROZEN: FaultCase(
+        rows=1200,
+        steps_s=(0.0, 0.0),
+        element_s=0.005,
+        workers=Workers(1, 1),
+        faults=(LiveFault("freeze", 0.3),),
+        held=Held(800, losses=1),
+    ),
+    # A worker's memory has room for two batches here, and each of four ranks needs one before any can be used.
+    "batches that wait for a rank leave it memory for its own": FaultCase(
+        rows=160, steps_s=(0.0,) * 4, batch=40, width=20_000, prefetch_bytes=64 << 20, epochs=2
+    ),
+    "a lost node with most of the workers ends no job": FaultCase(
         number=1,
         rows=1200,
         epochs=2,
@@ -44,46 +38,25 @@ def test_a_lost_node_with_most_of_the_workers_ends_no_job(three_nodes: Any, tmp_
         workers=Workers(1, 4),
         faults=(LiveFault("node", 0.1),),
         held=Held(800, losses=4),
-    )
-    outcome = run(case, three_nodes, tmp_path)
-    assert outcome.done and outcome.lost >= 4
-
-
-def test_a_worker_that_is_frozen_is_fenced_and_killed(three_nodes: Any, tmp_path: Path) -> None:
-    case = FaultCase(
-        rows=1200,
-        steps_s=(0.0, 0.0),
-        element_s=0.005,
-        workers=Workers(1, 1),
-        faults=(LiveFault("freeze", 0.3),),
-        held=Held(800, losses=1),
-    )
-    outcome = run(case, three_nodes, tmp_path)
-    assert outcome.done and outcome.lost >= 1
-
-
-@pytest.mark.slow
-def test_a_frozen_worker_that_goes_on_after_it_was_replaced_delivers_nothing_twice(
-    three_nodes: Any, tmp_path: Path
-) -> None:
-    case = FaultCase(
+    ),
+    "a frozen worker that goes on after it was replaced delivers nothing twice": FaultCase(
         rows=600,
         epochs=2,
         element_s=0.005,
         workers=Workers(1, 1),
         faults=(LiveFault("pause", 0.1, seconds=WORKER_TIMEOUT_S + 3.0),),
         held=Held(400, losses=1),
-    )
-    outcome = run(case, three_nodes, tmp_path)
-    assert outcome.done and outcome.lost >= 1
+    ),
+}
+RANDOM = {f"random {number}": random_case(SEED, number) for number in (*FEW, *MANY)}
+SHORT = {FROZEN, *(f"random {number}" for number in FEW)}
+ALL = NAMED | RANDOM
+CASES = [pytest.param(ALL[name], marks=() if name in SHORT else pytest.mark.slow, id=name) for name in ALL]
 
 
-@pytest.mark.parametrize("number", FEW)
-def test_random_jobs_with_faults(three_nodes: Any, tmp_path: Path, number: int) -> None:
-    run(random_case(SEED, number), three_nodes, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", MANY)
-def test_more_random_jobs_with_faults(three_nodes: Any, tmp_path: Path, number: int) -> None:
-    run(random_case(SEED, number), three_nodes, tmp_path)
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_hangs_is_lost_comes_twice_or_is_left(three_nodes: Any, tmp_path: Path, case: FaultCase) -> None:
+    outcome = FaultRun(case, Machine(three_nodes), tmp_path).go(120.0)
+    assert not outcome.problems, f"{case}: {outcome.problems}"
+    if case.held is not None:
+        assert outcome.done and outcome.lost >= case.held.losses

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
+from pecan_ray.errors import PecanError, PlanError
 from tests.ray.conftest import ROOT
 from tests.ray.waiting import ENDS_S
 
@@ -33,13 +36,13 @@ def try_it(begin):
     except BaseException as error:
         print(type(error).__name__, error, flush=True)
 
-def fork(begin):
+def fork(begin, end=os._exit):
     child = os.fork()
     if not child:
         try_it(begin)
         sys.stdout.flush()
-        os._exit(5)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        end(5)
+    print("code", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 FORKED = """
@@ -50,8 +53,9 @@ def drop():
     mine.clear()  # not ours: the parent still holds them
     gc.collect()
     return batches
-print("code", fork(drop))
-print("code", fork(lambda: pipeline().iter_batches()))
+fork(drop)
+fork(lambda: pipeline().iter_batches())
+fork(lambda: batches.close() or [0], sys.exit)  # with all that is registered for the end of an interpreter
 context = multiprocessing.get_context("fork")
 process = context.Process(target=try_it, args=(lambda: batches,))
 process.start()
@@ -104,14 +108,45 @@ def run(text: str, folder: Path, address: str | None) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_forked_process_is_refused_and_harms_nothing(one_node: Any, tmp_path: Path) -> None:
+def test_a_forked_process_is_refused_and_harms_nothing_however_it_ends(one_node: Any, tmp_path: Path) -> None:
     said = run(FORKED, tmp_path, one_node.address)
+    assert said[1::2] == ["code 5", "code 5", "code 5", "code 0"] and said[8:] == ["parent goes on"], said
     assert said[0].startswith("ClusterError process") and "was forked from process" in said[0]
-    assert said[1] == "code 5"
-    assert said[2].startswith("ClusterError process")
-    assert said[3] == "code 5"
-    assert said[4].startswith("ClusterError process")
-    assert said[5:] == ["code 0", "parent goes on"]
+    assert said[2].startswith("ClusterError process") and said[6].startswith("ClusterError process")
+
+
+def pipeline(elements: int = 400) -> pecan.PecanPipeline:
+    """Return a pipeline over numbers."""
+    return pecan.PecanPipeline(pecan.sources.Arrays({"x": np.arange(elements)}, split_rows=20), name="shared").batch(10)
+
+
+def test_several_threads_share_the_batches_and_an_error_reaches_each_of_them() -> None:
+    def fail_late(x: int) -> int:
+        if x == 390:
+            raise ValueError("too large")
+        return x
+
+    taken: list[list[int]] = [[] for _ in range(4)]
+    errors: list[Exception] = []
+    batches = pipeline().unbatch().map(fail_late, on="x").batch(10).iter_batches(order="strict")
+    with pytest.raises(PlanError, match="num_workers=0"):
+        pickle.dumps(batches)
+
+    def take(mine: list[int]) -> None:
+        try:
+            for batch in batches:
+                mine.extend(batch["x"].tolist())
+        except PecanError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=take, args=(mine,)) for mine in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    came = sorted(x for mine in taken for x in mine)
+    assert came == list(range(len(came))) and len(came) <= 390, "what lies before the error, as far as it has come"
+    assert len(errors) == 4 and all("too large" in str(error) for error in errors)
 
 
 AT_EXIT = """
@@ -156,10 +191,7 @@ def test_more_trainers_than_a_worker_has_streams_get_equally_many_batches() -> N
 
 
 ALONE = """
-import logging
-logging.basicConfig(level=logging.WARNING)
-for_all = {"world_size": 2, "rank": 1, "job": "apart", "workers": pecan.Workers(local=1)}
-import threading, pecan_ray.runtime.client as client
+import logging, threading
 said = threading.Event()
 class Listen(logging.Handler):
     def emit(self, record):
@@ -167,8 +199,8 @@ class Listen(logging.Handler):
         if "did not come" in record.getMessage():
             said.set()
 logging.getLogger("pecan_ray").addHandler(Listen())
-batches = pipeline().iter_batches(**for_all)
-threading.Thread(target=lambda: (said.wait(), print("told", flush=True), os._exit(0)), daemon=True).start()
+batches = pipeline().iter_batches(world_size=2, rank=1, job="apart", workers=pecan.Workers(local=1))
+threading.Thread(target=lambda: (said.wait(), os._exit(0)), daemon=True).start()
 next(batches)
 """
 
@@ -178,4 +210,3 @@ def test_ranks_without_a_cluster_are_told_at_once(tmp_path: Path) -> None:
     said = run(ALONE, tmp_path, None)
     assert said[0].startswith("pecan_ray WARNING rank 1 of 2 has started a Ray of its own"), said
     assert said[1].startswith("pecan_ray.client WARNING") and "rank 0 of 2 did not come within" in said[1], said
-    assert said[2] == "told"

@@ -17,6 +17,7 @@ from pecan_ray.storage.token_bucket import BURST_S
 from tests.flaky_http import FlakyProxy
 from tests.object_stores import put_objects
 from tests.ray.conftest import Bucket
+from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
 FILES, LINES, LINE = 40, 100, 128
@@ -46,10 +47,10 @@ def numbers(batches: list[dict[str, np.ndarray]]) -> list[int]:
 def test_workers_together_keep_to_the_quota_and_miss_nothing(proxy: FlakyProxy) -> None:
     quota, workers = 150_000.0, 2
     with pipe(remote_io=quota).iter_batches(workers=pecan.Workers(workers)) as batches:
-        found = list(batches)
-        report = batches.report()
+        found = [next(batches)]
+        until(lambda: len(batches.report().workers) == workers, "the other worker does not come")
+        found += batches
     assert numbers(found) == list(range(FILES * LINES))
-    assert len(report.workers) == workers
     came = [at for one, at in zip(proxy.requests, proxy.times, strict=True) if one.startswith("GET /data/lines/")]
     assert len(came) == FILES, "each file is smaller than the least piece"
     # A worker may have flowed to it, or be given back, a piece that others do not know of.

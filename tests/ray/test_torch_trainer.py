@@ -20,9 +20,42 @@ pytest.importorskip("torch")
 train: Any = pytest.importorskip("ray.train")
 torch_train: Any = pytest.importorskip("ray.train.torch")
 
-pytestmark = pytest.mark.usefixtures("one_node")
+pytestmark = [
+    pytest.mark.usefixtures("one_node"),
+    pytest.mark.slow,  # Ray Train starts processes that import torch, and a process group between them
+]
 
 ROWS, EPOCHS = 403, 2
+
+
+def pipeline() -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="torch").shuffle(50).batch(8)
+
+
+def trained(loop: Any, ranks: Any, folder: Path, name: str = "run", failures: int = 0, **config: Any) -> None:
+    """Let Ray Train run a loop on so many ranks; fails where it fails, or leaves an actor of ours."""
+    from pecan_ray.integrations import PecanDataConfig
+
+    trainer = torch_train.TorchTrainer(
+        loop,
+        train_loop_config={"folder": str(folder), **config},
+        datasets={"train": pipeline()},
+        dataset_config=PecanDataConfig(epochs=EPOCHS, options={"train": {"workers": pecan.Workers(local=1)}}),
+        scaling_config=train.ScalingConfig(num_workers=ranks, resources_per_worker={"CPU": 1}),
+        run_config=train.RunConfig(
+            name=name,
+            storage_path=str(folder / "train"),
+            failure_config=train.FailureConfig(max_failures=failures),
+        ),
+    )
+    assert trainer.fit().error is None
+    until(lambda: not cluster.named_actors(), "an actor of ours is left")
+
+
+def must_be_whole(came: Counter[int]) -> None:
+    """Check that each element came once an epoch; of an odd number one may be left out."""
+    assert came.keys() == set(range(ROWS)) and set(came.values()) <= {EPOCHS, EPOCHS - 1}
+    assert came.total() >= EPOCHS * (ROWS - 1)
 
 
 def loop(config: dict[str, Any]) -> None:
@@ -31,11 +64,9 @@ def loop(config: dict[str, Any]) -> None:
 
     here = train.get_context()
     rank, world_size = here.get_world_rank(), here.get_world_size()
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="torch").batch(8)
     steps, seen = torch.zeros(1), []
-    with pipe.iter_batches(
-        workers=config["workers"], format="torch", epochs=EPOCHS
-    ) as batches:  # Ray Train knows ranks
+    # Ray Train knows ranks.
+    with pipeline().iter_batches(workers=pecan.AutoWorkers(), format="torch", epochs=EPOCHS) as batches:
         for batch in batches:
             one = torch.ones(1)
             torch.distributed.all_reduce(one)
@@ -44,23 +75,11 @@ def loop(config: dict[str, Any]) -> None:
     (Path(config["folder"]) / str(rank)).write_text(f"{int(steps)} {' '.join(map(str, seen))}")
 
 
-@pytest.mark.slow  # Ray Train starts processes that import torch, and a process group between them
-@pytest.mark.parametrize("workers", [pecan.Workers(local=1), pecan.AutoWorkers()], ids=str)
-def test_two_torch_trainers_on_two_cpus_share_a_job(tmp_path: Path, workers: Any) -> None:
-    trainer = torch_train.TorchTrainer(
-        loop,
-        train_loop_config={"folder": str(tmp_path), "workers": workers},
-        scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
-        run_config=train.RunConfig(name="two", storage_path=str(tmp_path / "train")),
-    )
-    result = trainer.fit()
-    assert result.error is None
+def test_two_torch_trainers_on_two_cpus_share_a_job(tmp_path: Path) -> None:
+    trained(loop, 2, tmp_path)
     (first, *mine), (second, *others) = ((tmp_path / str(rank)).read_text().split() for rank in range(2))
     assert first == second, "each rank has as many batches as the other"
-    came = Counter(map(int, mine)) + Counter(map(int, others))
-    assert came.keys() == set(range(ROWS)) and set(came.values()) <= {EPOCHS, EPOCHS - 1}
-    until(lambda: not cluster.named_actors(), "an actor of ours is left")
-    assert came.total() >= EPOCHS * (ROWS - 1), "of an odd number of elements one may be left out"
+    must_be_whole(Counter(map(int, [*mine, *others])))
 
 
 STEPS_SAVED = 5
@@ -103,24 +122,8 @@ def report(folder: Path, rank: int, state: dict[str, Any]) -> None:
     train.report({"step": state["step"]}, checkpoint=train.Checkpoint.from_directory(str(folder)))
 
 
-@pytest.mark.slow  # a training worker is killed, and Ray Train starts two others
 def test_a_killed_training_worker_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    from pecan_ray.integrations import PecanDataConfig
-
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="shard").shuffle(50).batch(8)
-    trainer = torch_train.TorchTrainer(
-        going_on,
-        train_loop_config={"folder": str(tmp_path)},
-        datasets={"train": pipe},
-        dataset_config=PecanDataConfig(epochs=EPOCHS, options={"train": {"workers": pecan.Workers(local=1)}}),
-        scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
-        run_config=train.RunConfig(
-            name="killed",
-            storage_path=str(tmp_path / "train"),
-            failure_config=train.FailureConfig(max_failures=1),
-        ),
-    )
-    assert trainer.fit().error is None
+    trained(going_on, 2, tmp_path, failures=1)
     kept = int((tmp_path / "second-0").read_text().split()[0]) - 1  # the step of the last checkpoint that was whole
     assert 0 < kept < KILLED_AT and kept % STEPS_SAVED == 0
     came: Counter[int] = Counter()
@@ -129,9 +132,7 @@ def test_a_killed_training_worker_loses_and_repeats_nothing(tmp_path: Path) -> N
             step, *ids = map(int, line.split())
             if path.name.startswith("second") or step <= kept:
                 came.update(ids)
-    assert came.keys() == set(range(ROWS)) and set(came.values()) <= {EPOCHS, EPOCHS - 1}
-    assert came.total() >= EPOCHS * (ROWS - 1), "of an odd number of elements one may be left out"
-    until(lambda: not cluster.named_actors(), "an actor of ours is left")
+    must_be_whole(came)
 
 
 LEFT_AT = 30
@@ -141,9 +142,8 @@ LEFT_AT = 30
 def some_steps(config: dict[str, Any]) -> None:
     """Train from a state, if there is one, until a step, and save the state behind it."""
     folder, rank = Path(config["folder"]), train.get_context().get_world_rank()
-    shard, step = train.get_dataset_shard("train"), 0
+    shard, step, epochs = train.get_dataset_shard("train"), 0, 0
     saved = folder / "state.json"
-    epochs = 0
     if config["goes_on"]:
         state = json.loads(saved.read_text())
         shard.load_state_dict(state)
@@ -160,28 +160,10 @@ def some_steps(config: dict[str, Any]) -> None:
                     return
 
 
-@pytest.mark.slow  # two runs of Ray Train
-@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2), (1, (1, 2))], ids=str)
+@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, (1, 2))], ids=str)
 def test_a_state_is_gone_on_with_by_another_number_of_training_workers(tmp_path: Path, first: int, then: Any) -> None:
-    from pecan_ray.integrations import PecanDataConfig
-
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="shard").shuffle(50).batch(8)
-    for goes_on, world_size in enumerate((first, then)):
-        trainer = torch_train.TorchTrainer(
-            some_steps,
-            train_loop_config={
-                "folder": str(tmp_path),
-                "goes_on": goes_on,
-                "until": None if goes_on else LEFT_AT * 2 // first,
-            },
-            datasets={"train": pipe},
-            dataset_config=PecanDataConfig(epochs=EPOCHS, options={"train": {"workers": pecan.Workers(local=1)}}),
-            scaling_config=train.ScalingConfig(num_workers=world_size, resources_per_worker={"CPU": 1}),
-            run_config=train.RunConfig(name=f"run-{goes_on}", storage_path=str(tmp_path / "train")),
-        )
-        assert trainer.fit().error is None
-    came = Counter(int(i) for path in tmp_path.glob("[01]-*") for i in path.read_text().split())
-    assert came.keys() == set(range(ROWS)) and set(came.values()) <= {EPOCHS, EPOCHS - 1}
-    assert came.total() >= EPOCHS * (ROWS - 1), "of an odd number of elements one may be left out"
+    trained(some_steps, first, tmp_path, "first", goes_on=0, until=LEFT_AT * 2 // first)
+    trained(some_steps, then, tmp_path, "then", goes_on=1, until=None)
+    must_be_whole(Counter(int(i) for path in tmp_path.glob("[01]-*") for i in path.read_text().split()))
     ranks = len([*tmp_path.glob("1-*")])
     assert ranks == then if isinstance(then, int) else then[0] <= ranks <= then[1]

@@ -29,8 +29,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes seconds to others takes moments."""
     monkeypatch.setattr(journal_copy, "EVERY_S", 0.01)
     monkeypatch.setattr(journal_copy, "AGAIN_S", 0.05)
-    monkeypatch.setattr(journal_copy, "PATIENCE_S", 0.1)
-    monkeypatch.setattr(s3, "READ_S", 0.2)
 
 
 @pytest.fixture
@@ -162,7 +160,10 @@ def test_a_store_that_says_nothing_stops_nobody_and_gets_all_of_it_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root, proxy = bucket
+    monkeypatch.setattr(s3, "READ_S", 1.0)
+    storage.reset_clients()
     job = begun(tmp_path, root)
+    monkeypatch.setattr(journal_copy, "PATIENCE_S", 0.1)
     for outage in ("hang", 503):
         proxy.outage = outage
         for _ in range(500):
@@ -174,6 +175,9 @@ def test_a_store_that_says_nothing_stops_nobody_and_gets_all_of_it_later(
     proxy.stop_hanging.set()
     until(lambda: is_copied(root, tmp_path), "the copy does not come up")
     assert f"the journal cannot be copied to {root}" in caplog.text
+    proxy.outage = 403
+    with pytest.raises(JournalError, match=rf"the journal below {root}.* cannot be read: .*refused"):
+        read_copy(bucket_folder(root, NAME))
     proxy.outage = 503
     monkeypatch.setattr(journal_copy, "END_S", 0.5)
     job.end()
@@ -191,13 +195,3 @@ def test_a_bucket_that_cannot_be_written_is_refused_at_the_start(
     with pytest.raises(JournalError, match=r"Config\(journal='s3://.*'\): no journal can be kept: .*s3://"):
         begun(tmp_path, root)
     assert not list(tmp_path.iterdir())
-
-
-def test_what_cannot_be_read_is_told(tmp_path: Path, bucket: tuple[str, FlakyProxy]) -> None:
-    root, proxy = bucket
-    job = begun(tmp_path, root)
-    proxy.outage = 403
-    with pytest.raises(JournalError, match=rf"the journal below {root}.* cannot be read: .*refused"):
-        read_copy(bucket_folder(root, NAME))
-    job.end()
-    job.join()

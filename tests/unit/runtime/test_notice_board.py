@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -45,58 +45,58 @@ async def answered(change: Callable[[NoticeBoard], None], told: set[int]) -> set
     return done
 
 
-def run(work: Coroutine[Any, Any, set[int]]) -> set[int]:
-    return asyncio.run(work)
-
-
-@pytest.mark.parametrize("allowance_only", [False, True])
-def test_those_that_are_due_are_answered_and_no_others(allowance_only: bool) -> None:
-    def change(board: NoticeBoard) -> None:
-        board.tell((3, 5), allowance_only=allowance_only)
-
-    assert run(answered(change, {3, 5})) == {3, 5}
-
-
-def test_what_cannot_wait_is_told_before_what_can() -> None:
-    def change(board: NoticeBoard) -> None:
-        board.tell((3,), allowance_only=True)
-        board.tell((5,))
-        board.tell((7,), allowance_only=True)
-
-    assert run(answered(change, {5})) == {5}
-
-
-def test_what_a_rank_has_heard_with_its_report_it_is_not_told_again() -> None:
-    def change(board: NoticeBoard) -> None:
-        board.tell((3, 5))
-        assert pickle.loads(board.answer(3))[0].number == 2
-
-    assert run(answered(change, {5})) == {5}
-
-
-def test_the_same_rank_is_told_at_once_and_not_later_where_both_are_due() -> None:
-    def change(board: NoticeBoard) -> None:
-        board.tell((3,), allowance_only=True)
-        board.tell((3,))
-        board.tell((3,), allowance_only=True)
-
-    assert run(answered(change, {3})) == {3}
-
-
 def held_up(*ranks: int) -> Iterator[int]:
     """Yield ranks, after the process has lost its CPU for longer than changes are gathered."""
     time.sleep(2 * GATHER_PER_TRAINER_S * RANKS)
     yield from ranks
 
 
-@pytest.mark.parametrize("allowance_only", [False, True])
-def test_a_controller_that_loses_its_cpu_while_it_tells_trainers_answers_them(allowance_only: bool) -> None:
-    def change(board: NoticeBoard) -> None:
-        for rank in (3, 5, 7):
-            board.tell(held_up(rank), allowance_only=allowance_only)
-        board.tell((9,))
+def due(board: NoticeBoard) -> None:
+    board.tell((3, 5))
 
-    assert run(answered(change, {3, 5, 7, 9})) == {3, 5, 7, 9}
+
+def due_for_an_allowance(board: NoticeBoard) -> None:
+    board.tell((3, 5), allowance_only=True)
+
+
+def what_cannot_wait_before_what_can(board: NoticeBoard) -> None:
+    board.tell((3,), allowance_only=True)
+    board.tell((5,))
+    board.tell((7,), allowance_only=True)
+
+
+def one_has_heard_with_its_report(board: NoticeBoard) -> None:
+    board.tell((3, 5))
+    assert pickle.loads(board.answer(3))[0].number == 2
+
+
+def at_once_and_not_later_where_both_are_due(board: NoticeBoard) -> None:
+    board.tell((3,), allowance_only=True)
+    board.tell((3,))
+    board.tell((3,), allowance_only=True)
+
+
+def the_controller_loses_its_cpu(board: NoticeBoard) -> None:
+    for rank in (3, 5, 7):
+        board.tell(held_up(rank), allowance_only=True)
+    for rank in (11, 13):
+        board.tell(held_up(rank))
+    board.tell((9,))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (due, {3, 5}),
+        (due_for_an_allowance, {3, 5}),
+        (what_cannot_wait_before_what_can, {5}),
+        (one_has_heard_with_its_report, {5}),
+        (at_once_and_not_later_where_both_are_due, {3}),
+        (the_controller_loses_its_cpu, {3, 5, 7, 9, 11, 13}),
+    ],
+)
+def test_those_that_are_due_are_answered_and_no_others(change: Callable[[NoticeBoard], None], told: set[int]) -> None:
+    assert asyncio.run(answered(change, told)) == told
 
 
 def test_a_rank_that_is_due_before_it_listens_is_answered_at_once() -> None:
@@ -106,7 +106,7 @@ def test_a_rank_that_is_due_before_it_listens_is_answered_at_once() -> None:
         await asyncio.wait_for(board.listen(3, 1), 60)
         return {3}
 
-    assert run(late()) == {3}
+    assert asyncio.run(late()) == {3}
 
 
 BAD = LeftOutElement("split 0, element 3", "decode", "a.png", "not an image")
@@ -114,20 +114,14 @@ BAD = LeftOutElement("split 0, element 3", "decode", "a.png", "not an image")
 
 @pytest.mark.parametrize(
     "own",
-    [
-        {"quarantine": (BAD,), "quarantined": 2},
-        {"quarantined": 2},
-        {"settle": ("local-1",)},
-        {"keep": 3},
-        {"newcomers": ("local-1",)},
-    ],
+    [{"quarantine": (BAD,), "quarantined": 2}, {"settle": ("local-1",)}, {"keep": 3}, {"newcomers": ("local-1",)}],
 )
-@pytest.mark.parametrize("first", [0, 1])
-def test_each_rank_is_told_its_own_whoever_asks_first(own: dict[str, Any], first: int) -> None:
+def test_each_rank_is_told_its_own_whoever_asks_first(own: dict[str, Any]) -> None:
     orders = [replace(Orders(number=2), **own), Orders(number=2)]
-    board = board_of(lambda rank: orders[rank])
-    for rank in (first, 1 - first, first):
-        assert pickle.loads(board.answer(rank))[0] == orders[rank]
+    for first in range(2):
+        board = board_of(lambda rank: orders[rank])
+        for rank in (first, 1 - first, first):
+            assert pickle.loads(board.answer(rank))[0] == orders[rank]
 
 
 def test_ranks_that_are_told_the_same_are_sent_the_same_bytes() -> None:

@@ -21,7 +21,7 @@ from pecan_ray.transport.batch_bytes import bytes_of
 from pecan_ray.transport.flight_lanes import LOT_BYTES
 from pecan_ray.transport.outbox import MOST_BATCHES, MOST_WAITING, Outbox
 from tests.long_form import examples
-from tests.ray.waiting import until
+from tests.ray.waiting import ENDS_S, until
 from tests.unit.runtime.outbox_batches import batch, number_of, outbox_of
 
 
@@ -34,8 +34,24 @@ def taking(outbox: Outbox, rank: int, **how: Any) -> Iterator[list[list[int]]]:
     thread.start()
     until(lambda: got or len(outbox._takers) > waiting, "nobody takes")
     yield got
-    thread.join(10)
+    ends(thread)
+
+
+def ends(thread: threading.Thread) -> None:
+    """Wait until a thread ends."""
+    thread.join(ENDS_S)
     assert not thread.is_alive(), "it still waits"
+
+
+@contextlib.contextmanager
+def held_back(outbox: Outbox, *batches: Produced) -> Iterator[None]:
+    """Put batches in a thread of its own, which waits for room when the block begins, and has put all at its end."""
+    thread = threading.Thread(target=lambda: [outbox.put(one, None) for one in batches])
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive(), "there is room"
+    yield
+    ends(thread)
 
 
 def test_small_batches_are_taken_together_up_to_a_size_and_a_number() -> None:
@@ -46,39 +62,25 @@ def test_small_batches_are_taken_together_up_to_a_size_and_a_number() -> None:
     assert len(many.take(0, MOST_BATCHES, LOT_BYTES)) == MOST_BATCHES
 
 
-def test_who_is_not_to_take_yet_gets_as_many_as_were_asked_for() -> None:
-    outbox = Outbox()
-    got: list[list[int]] = []
-
-    def take() -> None:
-        later = time.monotonic() + 600
-        got.append([number_of(one) for one in outbox.take(0, MOST_BATCHES, not_before=later)])
-        got.append([number_of(one) for one in outbox.take(0, MOST_BATCHES, not_before=later)])
-
-    taking = threading.Thread(target=take)
-    taking.start()
-    for number in range(MOST_BATCHES + 2):
-        outbox.put(batch(number), None)
-    until(lambda: got, "a full message waits")
-    assert got == [list(range(MOST_BATCHES))] and taking.is_alive()
-    outbox.close()
-    taking.join(10)
-    assert got[1] == [MOST_BATCHES, MOST_BATCHES + 1], "at the end nothing is left behind"
+def test_who_is_not_to_take_yet_gets_as_many_as_were_asked_for_and_at_the_end_what_is_left() -> None:
+    outbox, later = Outbox(), time.monotonic() + 600
+    with taking(outbox, 0, most=MOST_BATCHES, not_before=later) as got:
+        for number in range(MOST_BATCHES + 2):
+            outbox.put(batch(number), None)
+    assert got == [list(range(MOST_BATCHES))]
+    with taking(outbox, 0, most=MOST_BATCHES, not_before=later) as rest:
+        assert not rest
+        outbox.close()
+    assert rest == [[MOST_BATCHES, MOST_BATCHES + 1]]
 
 
 def test_who_waits_for_more_delays_nobody_else() -> None:
     outbox = Outbox()
-    gathering = threading.Thread(target=lambda: outbox.take(1, 2, not_before=time.monotonic() + 600))
-    gathering.start()
-    got: list[list[Produced]] = []
-    hungry = threading.Thread(target=lambda: got.append(outbox.take(0, MOST_BATCHES)))
-    hungry.start()
-    outbox.put(batch(0), 0)
-    hungry.join(10)
-    assert [number_of(one) for one in got[0]] == [0] and gathering.is_alive()
-    outbox.close()
-    gathering.join(10)
-    assert not gathering.is_alive()
+    with taking(outbox, 1, most=2, not_before=time.monotonic() + 600) as gathering:
+        with taking(outbox, 0, most=MOST_BATCHES) as hungry:
+            outbox.put(batch(0), 0)
+        assert hungry == [[0]] and not gathering
+        outbox.close()
 
 
 def test_the_time_is_soon_over() -> None:
@@ -112,11 +114,9 @@ def test_of_those_who_wait_the_one_with_the_fewest_is_next() -> None:
 
 def test_each_epoch_is_counted_apart() -> None:
     outbox = Outbox()
-    for number, rank in enumerate([0, 0, 1]):
-        outbox.put(batch(number, epoch=0), rank)
+    for number, (rank, epoch) in enumerate([(0, 0), (0, 0), (1, 0), (1, 1)]):
+        outbox.put(batch(number, epoch=epoch), rank)
         outbox.take(rank)
-    outbox.put(batch(3, epoch=1), 1)
-    outbox.take(1)
     with taking(outbox, 1) as more_of_the_new, taking(outbox, 0) as fewer_of_the_new:
         outbox.put(batch(4, epoch=1), None)
         until(lambda: fewer_of_the_new, "nobody has got it")
@@ -176,31 +176,21 @@ def test_batches_of_one_address_are_bounded_in_number_and_a_taken_one_makes_room
     outbox = Outbox()
     for number in range(MOST_WAITING):
         outbox.put(batch(number), None)
-    putting = threading.Thread(target=outbox.put, args=(batch(MOST_WAITING), None))
-    putting.start()
-    putting.join(0.1)
-    assert putting.is_alive() and len(outbox) == MOST_WAITING
-    outbox.put(batch(MOST_WAITING + 1), 1)
-    outbox.take(0, 1)
-    putting.join(10)
-    assert not putting.is_alive()
+    with held_back(outbox, batch(MOST_WAITING)):
+        assert len(outbox) == MOST_WAITING
+        outbox.put(batch(MOST_WAITING + 1), 1)
+        outbox.take(0, 1)
 
 
 def test_batches_of_one_address_are_bounded_in_bytes_but_for_one_that_is_larger_alone() -> None:
     outbox = Outbox(most_bytes=1000)
     outbox.put(batch(0, 4000), None)  # the first one always goes in
-    putting = threading.Thread(target=lambda: [outbox.put(batch(number, 400), None) for number in (1, 2, 3)])
-    putting.start()
-    outbox.put(batch(10, 900), 1)  # another address has its own bound
-    putting.join(0.1)
-    assert putting.is_alive() and len(outbox) == 2
-    assert [number_of(one) for one in outbox.take(0, 1)] == [0]
-    until(lambda: len(outbox) == 3, "it does not go on")
-    putting.join(0.1)
-    assert putting.is_alive()
-    outbox.take(0, 1)
-    putting.join(10)
-    assert not putting.is_alive()
+    with held_back(outbox, *(batch(number, 400) for number in (1, 2, 3))):
+        outbox.put(batch(10, 900), 1)  # another address has its own bound
+        assert len(outbox) == 2
+        assert [number_of(one) for one in outbox.take(0, 1)] == [0]
+        until(lambda: len(outbox) == 3, "it does not go on")
+        outbox.take(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -210,13 +200,8 @@ def test_strings_and_nested_columns_count_for_the_bound_in_bytes(column: Any) ->
     outbox, text = Outbox(most_bytes=1000), batch(1)
     text.columns["more"] = column
     outbox.put(batch(0), None)
-    putting = threading.Thread(target=outbox.put, args=(text, None))
-    putting.start()
-    putting.join(0.1)
-    assert putting.is_alive()
-    outbox.take(0, 1)
-    putting.join(10)
-    assert not putting.is_alive()
+    with held_back(outbox, text):
+        outbox.take(0, 1)
 
 
 def test_addressed_batches_and_others_come_in_the_order_in_which_they_were_put() -> None:
@@ -328,8 +313,7 @@ def test_whoever_takes_and_stops_every_batch_comes_once_and_to_whom_it_is_for(
         outbox.put(batch(number, nbytes), address if address is None else address % ranks)
     outbox.close()
     for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
+        ends(thread)
     assert Counter(number for _, number in got) == Counter(range(len(batches)))
     for rank, number in got:
         address = batches[number][0]
