@@ -24,27 +24,18 @@ from pecan_ray.errors import PlanError, StateError
 from pecan_ray.plan.splits import OUTPUT_BITS, Element, Split
 from pecan_ray.quarantine import quarantined
 from tests.ray.conftest import ROOT, living_actors
+from tests.ray.pipelines import ONE, TWO, ids, numbers
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE, lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
 ROWS = 600
-ONE = pecan.Workers(local=1)
-TWO = pecan.Workers(local=1, remote=1)
-
-
-def numbers(rows: int = ROWS, **options: Any) -> pecan.PecanPipeline:
-    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows)), name="stateful", **options)
 
 
 def even_twice(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for part in range(2 if row["i"] % 2 == 0 else 1):
         yield {"i": row["i"], "part": part}
-
-
-def ids(batches: Any) -> list[int]:
-    return [int(i) for batch in batches for i in batch["i"]]
 
 
 def saved(state: dict[str, Any]) -> Any:
@@ -53,7 +44,7 @@ def saved(state: dict[str, Any]) -> Any:
 
 
 def test_what_was_not_yielded_comes_from_a_state_also_where_an_iterator_that_runs_is_set_to_it() -> None:
-    pipe = numbers().flat_map(even_twice).shuffle(100).repeat(2).batch(11)
+    pipe = numbers(ROWS).flat_map(even_twice).shuffle(100).repeat(2).batch(11)
     once = Counter({i: 4 if i % 2 == 0 else 2 for i in range(ROWS)})
     with pipe.iter_batches(epochs=2, workers=TWO) as it:
         got = ids(islice(it, 40))
@@ -62,7 +53,7 @@ def test_what_was_not_yielded_comes_from_a_state_also_where_an_iterator_that_run
     with pytest.raises(PlanError, match="only the last state is known"):
         it.state_dict(ahead=1)
     with pytest.raises(StateError, match="operator batch"):
-        numbers().batch(7).iter_batches(state=state)
+        numbers(ROWS).batch(7).iter_batches(state=state)
     with pytest.raises(PlanError, match="sharding='off'"):
         pipe.iter_batches(state=state, sharding="off", workers=ONE)
     with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=2), state=state) as it:
@@ -73,7 +64,7 @@ def test_what_was_not_yielded_comes_from_a_state_also_where_an_iterator_that_run
         it.load_state_dict(state)
         rest = ids(it)
     assert Counter(got) + Counter(rest) == once + once
-    with numbers().batch(6).iter_batches(debug=True) as it, pytest.raises(PlanError, match="debug"):
+    with numbers(ROWS).batch(6).iter_batches(debug=True) as it, pytest.raises(PlanError, match="debug"):
         it.state_dict()
 
 
@@ -83,7 +74,8 @@ import signal
 import sys
 from itertools import islice
 
-from tests.ray.test_state import BAD, ONE, ids, with_bad_ones
+from tests.ray.pipelines import ONE, ids
+from tests.ray.test_state import BAD, with_bad_ones
 from tests.ray.waiting import until
 
 batches = with_bad_ones(sys.argv[1]).iter_batches(epochs=2, workers=ONE, on_error="quarantine")
@@ -134,7 +126,7 @@ def test_a_program_killed_behind_its_state_has_kept_each_bad_element_that_does_n
 
 
 def test_states_of_ranks_out_of_step_are_merged_and_nothing_is_lost_or_comes_twice() -> None:
-    pipe = numbers().shuffle(50).batch(5)
+    pipe = numbers(ROWS).shuffle(50).batch(5)
 
     def begin(rank: int, size: int, state: Any = None) -> Any:
         job = f"merged-{state is None}"
@@ -157,7 +149,7 @@ def test_states_of_ranks_out_of_step_are_merged_and_nothing_is_lost_or_comes_twi
 
 def test_a_state_that_a_loop_in_another_thread_runs_away_from_is_refused_by_that() -> None:
     """While the loop stands, any number of threads are told the same."""
-    with numbers().batch(2).iter_batches(epochs=None, workers=ONE) as it:
+    with numbers(ROWS).batch(2).iter_batches(epochs=None, workers=ONE) as it:
         over, refused = threading.Event(), list[str]()
 
         def loop() -> None:
@@ -226,7 +218,8 @@ class Noted:
         return "noted"
 
     def taken(self) -> dict[int, list[int]]:
-        """Return which elements of which splits were read since the last time."""
+        """Return which elements of which splits were read since the last time, when nobody reads any more."""
+        until(lambda: not living_actors(), "a worker is left")
         found = {int(file.name): [int(line) for line in file.read_text().split()] for file in self.folder.iterdir()}
         for index in found:
             (self.folder / str(index)).unlink()
@@ -266,7 +259,7 @@ def test_a_whole_plan_goes_on_behind_the_elements_that_were_delivered(noted: Not
     def begin(state: Any = None) -> Any:
         mapped.unlink(missing_ok=True)
         pipe = pecan.PecanPipeline(noted, name="behind").skip(25).map(note).take(300).batch(7)
-        return pipe.iter_batches(workers=TWO, state=state, epochs=2)
+        return pipe.iter_batches(workers=TWO, state=state)
 
     def were_mapped() -> list[int]:
         return [int(line) for line in mapped.read_text().split()]
@@ -280,13 +273,11 @@ def test_a_whole_plan_goes_on_behind_the_elements_that_were_delivered(noted: Not
     read = noted.taken()
     assert all(read[split] == list(range(10)) for split in range((25 + 15 * 7) // 10)), "it opens none of these"
     with begin(state) as it:
-        got += ids(islice(it, 23))
-        read = noted.taken()
-        (told,) = [event.text for event in it.report().events if event.kind == "state"]
         got += ids(it)
-    assert got == 2 * list(range(25, 325))
-    delivered = 25 + 20 * 7
-    assert min(were_mapped()[: 300 - 20 * 7]) == delivered
+        (told,) = [event.text for event in it.report().events if event.kind == "state"]
+    assert got == list(range(25, 325))
+    delivered, read = 25 + 20 * 7, noted.taken()
+    assert min(were_mapped()) == delivered
     assert min(read) == delivered // 10 and read[delivered // 10][0] == delivered % 10
     assert "20 batches of epoch 0 that were used before are not made again" in told
 
