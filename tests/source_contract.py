@@ -22,6 +22,11 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
+def elements_of(source: Source) -> list[Any]:
+    """Return all elements of a source."""
+    return [element for split in source.splits() for element in source.read(split)]
+
+
 def check_columns(source: ColumnarSource, split: Split, whole: list[Element]) -> None:
     """Check that a split's columns, from its beginning and from its middle, are its elements."""
     for start in (0, len(whole) // 2, len(whole)):
@@ -37,7 +42,7 @@ def check_elements(source: Source, expected: list[Element], *, splits: int) -> N
     """Check that a source holds these elements in so many splits: each is read once, by itself."""
     found = list(source.splits())
     assert len(found) == splits
-    elements = [element for split in found for element in source.read(split)]
+    elements = elements_of(source)
     assert len(elements) == len(expected)
     for number, (got, wanted) in enumerate(zip(elements, expected, strict=True)):
         assert same(got, wanted), f"element {number}: {got} is not {wanted}"

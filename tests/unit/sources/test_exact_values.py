@@ -15,17 +15,12 @@ from pyarrow import parquet as pq
 
 import pecan_ray as pecan
 from pecan_ray.errors import BatchShapeError, CorruptSourceError, OutputTypeError, PlanError
-from pecan_ray.plan.splits import Source
 from pecan_ray.sources import Arrays, Csv, Items, JsonLines, Parquet, csv_table
+from tests.source_contract import elements_of
 
 FAR = [datetime.datetime(9999, 12, 31), datetime.datetime(1, 1, 1), datetime.datetime(2024, 5, 6, 7, 8, 9, 10), None]
 ARROW = int(pa.__version__.partition(".")[0])
 NANOSECONDS = 1_714_953_600_123_456_789
-
-
-def read(source: Source) -> list[Any]:
-    """All elements of a source."""
-    return [element for split in source.splits() for element in source.read(split)]
 
 
 def int96(path: Path, columns: dict[str, Any]) -> str:
@@ -49,13 +44,13 @@ def far_columns() -> dict[str, Any]:
 
 def test_far_moments_of_int96_are_those_that_are_stored(tmp_path: Path) -> None:
     path = int96(tmp_path / "a.parquet", far_columns())
-    rows = read(Parquet(path))
+    rows = elements_of(Parquet(path))
     assert [row["t"].astype(object) for row in rows] == FAR
     assert [row["list"] if row["list"] is None else list(row["list"]) for row in rows] == [FAR, [], None, FAR[:1]]
     assert [row["struct.s"] for row in rows] == [{"a": one, "b": 1} for one in FAR]
     assert [row["deep"] for row in rows] == [[{"a": one}] for one in FAR]
     assert [row["map"] for row in rows] == [[("x", one)] for one in FAR]
-    some = read(Parquet(path, columns=["struct.s", "n"], batch_rows=1))
+    some = elements_of(Parquet(path, columns=["struct.s", "n"], batch_rows=1))
     assert some == [{"struct.s": {"a": one, "b": 1}, "n": n} for n, one in enumerate(FAR)]
 
 
@@ -63,7 +58,7 @@ def test_far_moments_of_int96_are_those_that_are_stored(tmp_path: Path) -> None:
 def test_far_moments_are_refused_as_nanoseconds(tmp_path: Path, name: str) -> None:
     source = Parquet(int96(tmp_path / "a.parquet", far_columns()), columns=[name], int96_unit="ns")
     with pytest.raises(PlanError, match=rf"'{name}' of .*a\.parquet \(INT96\).*9999-12-31.*int96_unit='us'"):
-        read(source)
+        elements_of(source)
 
 
 def test_nanoseconds_of_int96_are_refused_as_microseconds(tmp_path: Path) -> None:
@@ -71,8 +66,8 @@ def test_nanoseconds_of_int96_are_refused_as_microseconds(tmp_path: Path) -> Non
     moments = pa.array([NANOSECONDS, *early, None, 0], pa.timestamp("ns"))
     path = int96(tmp_path / "a.parquet", {"t": moments})
     with pytest.raises(PlanError, match=r"'t' of .*2024-05-06T00:00:00\.123456.*int96_unit='ns'"):
-        read(Parquet(path))
-    found = np.array([row["t"] for row in read(Parquet(path, int96_unit="ns"))])
+        elements_of(Parquet(path))
+    found = np.array([row["t"] for row in elements_of(Parquet(path, int96_unit="ns"))])
     assert found.dtype == "M8[ns]" and found.tolist() == [NANOSECONDS, *early, None, 0]
     with pytest.raises(PlanError, match="int96_unit must be one of"):
         Parquet(path, int96_unit="ms")  # type: ignore[arg-type]  # what a user may write
@@ -96,7 +91,7 @@ def test_nested_lists_of_arrow_keep_their_integers(tmp_path: Path) -> None:
         "bool": pa.array([[[True, False]]], pa.list_(pa.list_(pa.bool_()))),
     }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    (row,) = read(Parquet(str(tmp_path / "a.parquet")))
+    (row,) = elements_of(Parquet(str(tmp_path / "a.parquet")))
     assert row["uint64"].dtype == np.uint64 and row["uint64"].tolist() == HASHES
     assert row["with null"] == [HASHES[0], [2**53 + 1, None]]
     assert integers(row["decimal"]) == [2**70]
@@ -122,7 +117,7 @@ def test_nested_lists_of_arrow_keep_their_integers(tmp_path: Path) -> None:
 )
 def test_lists_of_json_keep_their_numbers(tmp_path: Path, written: list[Any], kind: Any) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"v": written}))
-    ((value,),) = (row.values() for row in read(JsonLines(str(tmp_path / "a.jsonl"))))
+    ((value,),) = (row.values() for row in elements_of(JsonLines(str(tmp_path / "a.jsonl"))))
     assert (value if isinstance(value, list) else value.tolist()) == written
     assert (
         repr(np.asarray(value, object).tolist() if kind is list else value.tolist()) == repr(written)
@@ -134,7 +129,7 @@ def test_lists_of_json_keep_their_numbers(tmp_path: Path, written: list[Any], ki
 def test_a_number_of_json_that_is_more_than_a_float_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"v": [1.5, {"w": 1e400}]}')
     with pytest.raises(CorruptSourceError, match="the number 1e400 is more than a float64 holds"):
-        read(JsonLines(str(tmp_path / "a.jsonl")))
+        elements_of(JsonLines(str(tmp_path / "a.jsonl")))
 
 
 @pytest.mark.parametrize(
@@ -154,10 +149,10 @@ def test_an_integer_of_csv_that_would_be_rounded_is_refused(
     with pytest.raises(PlanError, match=rf"^{refused} in column 'id' would be rounded, .*\.csv.*{{'id': '{remedy}'}}"):
         list(Csv(str(path)).splits())
     if "0.5" not in cells:
-        rows = read(Csv(str(path), types={"id": remedy}))
+        rows = elements_of(Csv(str(path), types={"id": remedy}))
         assert [str("" if row["id"] is None else row["id"]) for row in rows] == cells
-    assert [row["n"] for row in read(Csv(str(path), columns=["n"]))] == list(range(len(cells)))
-    assert len(read(Csv(str(path), types={"id": "float64"}))) == len(cells)
+    assert [row["n"] for row in elements_of(Csv(str(path), columns=["n"]))] == list(range(len(cells)))
+    assert len(elements_of(Csv(str(path), types={"id": "float64"}))) == len(cells)
 
 
 def test_an_integer_that_would_be_rounded_is_refused_behind_the_sample(
@@ -168,7 +163,7 @@ def test_an_integer_that_would_be_rounded_is_refused_behind_the_sample(
     path.write_text("id\n\n1.0\n" + "3\n" * 1000 + "9007199254740992\n9007199254740993\n")
     source = Csv(str(path))
     with pytest.raises(PlanError, match=r"^9007199254740993 in column 'id' would be rounded, line 1005 of"):
-        read(source)
+        elements_of(source)
 
 
 def test_an_array_of_a_list_keeps_its_integers() -> None:

@@ -15,7 +15,7 @@ from pyarrow import parquet as pq
 
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.sources import Parquet, parquet_rows
-from tests.unit.sources.test_sources_hostile import read
+from tests.source_contract import elements_of
 
 
 def parquet_bomb(path: Path, column: Any, **options: Any) -> None:
@@ -75,24 +75,24 @@ def test_few_bytes_of_parquet_do_not_fill_the_memory(tmp_path: Path, kind: str) 
 def test_lists_of_parquet_that_unpack_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet_bomb(tmp_path / "a.parquet", pa.ListArray.from_arrays([0, 1 << 12], repeated(LONG, 1 << 12)))
     with pytest.raises(CorruptSourceError, match=r"element 0 of .*group 0, from byte 4 on.*'s.list.*unpack to 42949"):
-        read(Parquet(tmp_path / "a.parquet"))
+        elements_of(Parquet(tmp_path / "a.parquet"))
     monkeypatch.setattr(parquet_rows, "LISTS_BYTES", 1 << 24)
     parquet_bomb(tmp_path / "a.parquet", pa.ListArray.from_arrays([0, 1 << 22], pa.nulls(1 << 22, pa.int64())))
     with pytest.raises(CorruptSourceError, match=r"unpack to 33554432 bytes"):
-        read(Parquet(tmp_path / "a.parquet"))
+        elements_of(Parquet(tmp_path / "a.parquet"))
 
 
 def test_lists_of_few_words_are_read_however_long_one_of_them_is(tmp_path: Path) -> None:
     words = [["a", "b"]] * 10_000 + [[LONG]]
     pq.write_table(pa.table({"s": words}), tmp_path / "a.parquet")
-    assert [row["s"] for row in read(Parquet(tmp_path / "a.parquet"))] == words
+    assert [row["s"] for row in elements_of(Parquet(tmp_path / "a.parquet"))] == words
 
 
 @pytest.mark.parametrize("rows", [None, 1, 7])
 def test_rows_of_parquet_beyond_the_bound_are_refused(tmp_path: Path, rows: int | None) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"s": ["x" * (2000 if n == 57 else 100) for n in range(100)]}), path, row_group_size=50)
-    assert len(read(Parquet(path, batch_rows=rows, max_record_bytes=2500))) == 100
+    assert len(elements_of(Parquet(path, batch_rows=rows, max_record_bytes=2500))) == 100
     source = Parquet(path, batch_rows=rows, max_record_bytes=1500)
     (split,) = source.splits()
     for start in (0, 40, 57):

@@ -13,7 +13,7 @@ import pecan_ray as pecan
 from pecan_ray.errors import PlanError, SourceNotFoundError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import HuggingFace
-from tests.source_contract import check_contract
+from tests.source_contract import check_contract, elements_of
 from tests.unit.sources.test_hugging_face_numbers import assert_alike
 
 datasets = pytest.importorskip("datasets")
@@ -78,23 +78,21 @@ def test_what_is_no_data_set_is_refused(wrong: Any) -> None:
 def test_numbers_that_the_numpy_format_would_change_are_exact(make: Any) -> None:
     columns = {"x": pa.array([[1 / 3]]), "id": pa.array([2**64 - 1], pa.uint64()), "n": pa.array([1], pa.int8())}
     source = make(datasets.Dataset(pa.table(columns)))
-    (row,) = (row for split in source.splits() for row in source.read(split))
+    (row,) = elements_of(source)
     assert_alike(row, {"x": np.array([1 / 3]), "id": np.uint64(2**64 - 1), "n": np.int64(1)})
 
 
 def test_arrays_of_several_dimensions_are_exact() -> None:
     features = datasets.Features({"x": datasets.Array2D((2, 2), "float64")})
     held = datasets.Dataset.from_dict({"x": [[[1 / 3, 1.0], [2.0, 3.0]]]}, features=features)
-    source = HuggingFace(held)
-    (row,) = source.read(next(source.splits()))
+    (row,) = elements_of(HuggingFace(held))
     assert_alike(row["x"], np.array([[1 / 3, 1.0], [2.0, 3.0]]))
 
 
 def test_columns_that_were_chosen_stay_chosen() -> None:
     held = datasets.Dataset.from_dict({"x": [1 / 3], "y": [1]})
     held.set_format(type=None, columns=["x"])
-    source = HuggingFace(held)
-    assert list(source.read(next(source.splits()))) == [{"x": np.float64(1 / 3)}]
+    assert elements_of(HuggingFace(held)) == [{"x": np.float64(1 / 3)}]
 
 
 @pytest.mark.parametrize("kind", ["arrow", "pandas"])
