@@ -22,7 +22,7 @@ from pecan_ray.storage.single_flight import alone
 from tests.unit.storage.conftest import SMALL
 
 BLOCK = SMALL
-OBJECTS, JOBS, EPOCHS = 200, 4, 3
+OBJECTS, JOBS, EPOCHS = 100, 4, 3
 ROOM = OBJECTS * BLOCK // 5
 
 

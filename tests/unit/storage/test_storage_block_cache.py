@@ -38,6 +38,10 @@ class StoredObject:
         assert version in ("", self.version)
         return FileRange(self.spoil(self.data[start:stop]), len(self.data), self.version)
 
+    def read(self, cache: BlockCache) -> bytes:
+        """Read all of it by a cache."""
+        return cache.read(self.ask, PATH, 0, None, self.version).data
+
     @property
     def fetched(self) -> int:
         return sum(len(self.data[start:stop]) for start, stop in self.asked)
@@ -54,34 +58,34 @@ def digest_of(data: bytes, version: str = "v1", path: str = PATH) -> dict[str, O
 def test_any_ranges_are_what_the_object_holds_and_no_byte_comes_twice(tmp_path: Path, size: int, known: bool) -> None:
     draw = random.Random(size)
     data = draw.randbytes(size)
-    bucket, digests = StoredObject(data), [digest_of(data)] if known else []
+    stored, digests = StoredObject(data), [digest_of(data)] if known else []
     cache = BlockCache(tmp_path, 100 * MIB, digests)
     for _ in range(100):
         start = draw.randrange(size + 10)
         stop = draw.choice((None, start, draw.randrange(start, size + 200)))
         if stop == start:
             continue  # nothing is asked for
-        piece = cache.read(bucket.ask, PATH, start, stop, "v1")
+        piece = cache.read(stored.ask, PATH, start, stop, "v1")
         assert piece.data == data[start:stop] and piece.size == size and isinstance(piece.data, bytes)
-    assert cache.read(bucket.ask, PATH, 0, None, "v1").data == data
+    assert stored.read(cache) == data
     # Before anything has come nothing tells where it ends, and what is asked for then is read again by whole blocks.
-    assert bucket.fetched <= size
-    before = len(bucket.asked)
+    assert stored.fetched <= size
+    before = len(stored.asked)
     other = BlockCache(tmp_path, 100 * MIB, digests)
     if size:
-        assert other.read(bucket.ask, PATH, 0, None, "v1").data == data and other.size(PATH, "v1") == size
-        assert len(bucket.asked) == before and other.nbytes == size
+        assert stored.read(other) == data and other.size(PATH, "v1") == size
+        assert len(stored.asked) == before and other.nbytes == size
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_what_is_missing_between_blocks_that_are_here_comes_in_one_request(tmp_path: Path) -> None:
     data = random.Random(1).randbytes(20 * SMALL)
-    bucket, cache = StoredObject(data), BlockCache(tmp_path, 100 * MIB)
+    stored, cache = StoredObject(data), BlockCache(tmp_path, 100 * MIB)
     for number in (0, 7, 8, 15):
-        cache.read(bucket.ask, PATH, number * SMALL, (number + 1) * SMALL, "v1")
-    bucket.asked.clear()
-    assert cache.read(bucket.ask, PATH, 10, 1200, "v1").data == data[10:1200]
-    assert bucket.asked == [(SMALL, 7 * SMALL), (9 * SMALL, 15 * SMALL), (16 * SMALL, 19 * SMALL)]
+        cache.read(stored.ask, PATH, number * SMALL, (number + 1) * SMALL, "v1")
+    stored.asked.clear()
+    assert cache.read(stored.ask, PATH, 10, 1200, "v1").data == data[10:1200]
+    assert stored.asked == [(SMALL, 7 * SMALL), (9 * SMALL, 15 * SMALL), (16 * SMALL, 19 * SMALL)]
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -89,19 +93,19 @@ def test_another_version_and_another_object_are_other_bytes(tmp_path: Path) -> N
     cache = BlockCache(tmp_path, 100 * MIB)
     for path, version in ((PATH, "v1"), (PATH, "v2"), (f"{PATH}2", "v1")):
         data = random.Random(f"{path} {version}").randbytes(200)
-        bucket = StoredObject(data, version)
+        stored = StoredObject(data, version)
         for _ in range(2):
-            assert cache.read(bucket.ask, path, 0, 200, version).data == data
-        assert bucket.fetched == 200
+            assert cache.read(stored.ask, path, 0, 200, version).data == data
+        assert stored.fetched == 200
 
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("version", ["", 'W/"weak"'])
 def test_bytes_that_nothing_names_are_not_kept(tmp_path: Path, version: str) -> None:
-    bucket, cache = StoredObject(b"1" * 100, version), BlockCache(tmp_path, 100 * MIB)
+    stored, cache = StoredObject(b"1" * 100, version), BlockCache(tmp_path, 100 * MIB)
     for _ in range(2):
-        assert cache.read(bucket.ask, PATH, 0, 100, version).data == b"1" * 100
-    assert bucket.fetched == 200
+        assert cache.read(stored.ask, PATH, 0, 100, version).data == b"1" * 100
+    assert stored.fetched == 200
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -110,7 +114,7 @@ def test_equal_blocks_of_objects_with_a_digest_are_kept_once(tmp_path: Path) -> 
     copy = "gs://other/copy"
     cache = BlockCache(tmp_path, 100 * MIB, [digest_of(data), digest_of(data, "17", copy)])
     first, second = StoredObject(data), StoredObject(data, "17")
-    assert cache.read(first.ask, PATH, 0, None, "v1").data == data
+    assert first.read(cache) == data
     assert cache.read(second.ask, copy, 0, None, "17").data == data
     assert first.fetched == 300 and second.asked == []
 
@@ -125,11 +129,11 @@ def spoilt(data: bytes) -> bytes:
 @pytest.mark.usefixtures("small_blocks")
 def test_bytes_that_a_digest_does_not_tell_of_are_asked_for_once_more(tmp_path: Path) -> None:
     data = random.Random(4).randbytes(500)
-    bucket, cache = StoredObject(data), BlockCache(tmp_path, 100 * MIB, [digest_of(data)])
+    stored, cache = StoredObject(data), BlockCache(tmp_path, 100 * MIB, [digest_of(data)])
     spoils = [spoilt]
-    bucket.spoil = lambda data: spoils.pop()(data) if spoils else data
-    assert cache.read(bucket.ask, PATH, 0, None, "v1").data == data
-    assert len(bucket.asked) == 2
+    stored.spoil = lambda data: spoils.pop()(data) if spoils else data
+    assert stored.read(cache) == data
+    assert len(stored.asked) == 2
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -139,22 +143,22 @@ def test_if_they_come_again_that_is_an_error_that_names_the_object(
     tmp_path: Path, kept: bool, spoil: Callable[[bytes], bytes]
 ) -> None:
     data = random.Random(4).randbytes(500)
-    bucket, cache = StoredObject(data), BlockCache(tmp_path if kept else None, 100 * MIB, [digest_of(data)])
-    bucket.spoil = spoil
+    stored, cache = StoredObject(data), BlockCache(tmp_path if kept else None, 100 * MIB, [digest_of(data)])
+    stored.spoil = spoil
     with pytest.raises(CorruptSourceError, match=f"{PATH} does not have the bytes from .*`pecan cache digest`") as told:
-        cache.read(bucket.ask, PATH, 0, None, "v1")
+        stored.read(cache)
     assert told.value.path == PATH and told.value.offset in (SMALL, 448, 512)
-    assert len(bucket.asked) == 2
-    bucket.spoil = lambda data: data
-    assert cache.read(bucket.ask, PATH, 0, None, "v1").data == data, "what was wrong was kept"
+    assert len(stored.asked) == 2
+    stored.spoil = lambda data: data
+    assert stored.read(cache) == data, "what was wrong was kept"
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_an_object_of_another_version_than_its_digest_is_refused(tmp_path: Path) -> None:
     data = bytes(200)
-    bucket, cache = StoredObject(data, "v2"), BlockCache(tmp_path, 100 * MIB, [digest_of(data, "v1")])
+    stored, cache = StoredObject(data, "v2"), BlockCache(tmp_path, 100 * MIB, [digest_of(data, "v1")])
     with pytest.raises(SourceReplacedError, match=rf"{PATH} is not the version .*\(v2, and not v1\): make"):
-        cache.read(bucket.ask, PATH, 0, None, "v2")
+        stored.read(cache)
     with pytest.raises(SourceReplacedError):
         cache.size(PATH, "v2")
 
@@ -162,19 +166,19 @@ def test_an_object_of_another_version_than_its_digest_is_refused(tmp_path: Path)
 @pytest.mark.usefixtures("small_blocks")
 def test_a_damaged_block_is_dropped_and_comes_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = random.Random(5).randbytes(10 * SMALL)
-    bucket, cache = StoredObject(data), BlockCache(tmp_path, 100 * MIB)
-    assert cache.read(bucket.ask, PATH, 0, None, "v1").data == data
+    stored, cache = StoredObject(data), BlockCache(tmp_path, 100 * MIB)
+    assert stored.read(cache) == data
     cache.close()
     (segment,) = (tmp_path / "segments").iterdir()
     held = bytearray(segment.read_bytes())
     held[held.index(data[3 * SMALL : 4 * SMALL]) + 5] ^= 0x40
     segment.write_bytes(held)
     again = BlockCache(tmp_path, 100 * MIB)
-    bucket.asked.clear()
+    stored.asked.clear()
     with caplog.at_level(logging.WARNING, "pecan_ray.storage"):
         for _ in range(2):
-            assert again.read(bucket.ask, PATH, 0, None, "v1").data == data
-    assert bucket.asked == [(3 * SMALL, 4 * SMALL)]
+            assert stored.read(again) == data
+    assert stored.asked == [(3 * SMALL, 4 * SMALL)]
     assert caplog.text.count("damaged") == 1
 
 
@@ -182,43 +186,30 @@ def test_a_damaged_block_is_dropped_and_comes_anew(tmp_path: Path, caplog: pytes
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_folder_that_cannot_be_is_said_once_and_reading_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("full", "said"), [(False, "nothing is kept"), (True, "No space left")])
+def test_a_disk_that_takes_nothing_is_said_once_and_reading_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, full: bool, said: str
 ) -> None:
-    (tmp_path / "file").write_text("no folder")
-    bucket = StoredObject(b"2" * 300)
-    with caplog.at_level(logging.WARNING, "pecan_ray.storage"):
-        cache = BlockCache(tmp_path / "file" / "cache", 100 * MIB)
-        for _ in range(3):
-            assert cache.read(bucket.ask, PATH, 0, None, "v1").data == b"2" * 300
-    assert bucket.fetched == 900
-    assert [record.message for record in caplog.records if "nothing is kept" in record.message] == [
-        record.message for record in caplog.records
-    ]
-    assert len(caplog.records) == 1
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_full_disk_is_said_once_and_reading_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(fd: int, parts: object, at: int) -> int:
+    def no_room(fd: int, parts: object, at: int) -> int:
         raise OSError(28, "No space left on device")
 
-    bucket, cache = StoredObject(b"3" * 300), BlockCache(tmp_path, 100 * MIB)
-    monkeypatch.setattr(os, "pwritev", full)
+    (tmp_path / "file").write_text("no folder")
+    stored = StoredObject(b"2" * 300)
     with caplog.at_level(logging.WARNING, "pecan_ray.storage"):
+        cache = BlockCache(tmp_path / ("cache" if full else "file/cache"), 100 * MIB)
+        if full:
+            monkeypatch.setattr(os, "pwritev", no_room)
         for _ in range(3):
-            assert cache.read(bucket.ask, PATH, 0, None, "v1").data == b"3" * 300
-    assert bucket.fetched == 900 and len(caplog.records) == 1 and "No space left" in caplog.text
+            assert stored.read(cache) == b"2" * 300
+    assert stored.fetched == 900 and len(caplog.records) == 1 and said in caplog.text
 
 
 def test_it_never_takes_more_than_it_may(tmp_path: Path) -> None:
     most, block = 64 * MIB, os.urandom(MIB)
     cache = BlockCache(tmp_path, most)
     for number in range(100):
-        bucket = StoredObject(number.to_bytes(4, "big") + block[4:])
-        assert cache.read(bucket.ask, f"{PATH}{number}", 0, None, "v1").data == bucket.data
+        stored = StoredObject(number.to_bytes(4, "big") + block[4:])
+        assert cache.read(stored.ask, f"{PATH}{number}", 0, None, "v1").data == stored.data
         assert sum(one.stat().st_size for one in (tmp_path / "segments").iterdir()) <= most
     here = sum(cache.size(f"{PATH}{number}", "v1") is not None for number in range(100))
     again = BlockCache(tmp_path, most)

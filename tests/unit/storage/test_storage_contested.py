@@ -54,6 +54,23 @@ class Contest:
         self.threads.append(threading.Thread(target=run))
         self.threads[-1].start()
 
+    def begin_behind(self, first: str, others: list[str], then: Callable[[str], object]) -> None:
+        """Let others read while the first one is at the bucket, where it stays until they have asked several times."""
+        coming = threading.Event()
+
+        def at_bucket(name: str) -> None:
+            if name == first:
+                coming.set()
+                before = self.looks()
+                until(lambda: self.looks() >= before + 6, "the others do not wait", 60)
+                then(name)
+
+        self.at_bucket = at_bucket
+        self.begin(first)
+        assert coming.wait(60)
+        for name in others:
+            self.begin(name)
+
     def end(self) -> None:
         for thread in self.threads:
             thread.join()
@@ -78,39 +95,16 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread, "TURN_S", 600.0)
 
 
-def waited_for(contest: Contest) -> Callable[[str], None]:
-    """Return what keeps a fetcher at the bucket until others have asked again and again."""
-
-    def wait(name: str) -> None:
-        before = contest.looks()
-        until(lambda: contest.looks() >= before + 6, "the others do not wait", 60)
-
-    return wait
-
-
 @pytest.mark.usefixtures("small_blocks", "endless")
 @pytest.mark.parametrize("own", [True, False], ids=["its own block", "another node's block"])
 def test_of_nodes_that_miss_a_block_together_one_fetches_it(tmp_path: Path, own: bool) -> None:
     contest = Contest(tmp_path)
     first, *others = contest.readers(own=own)
-    coming = threading.Event()
-
-    def at_bucket(name: str) -> None:
-        coming.set()
-        waited_for(contest)(name)
-
-    contest.at_bucket = at_bucket
     if own:  # what is on a node's disk its actor finds there
         node, cache = contest.nodes[first], contest.caches[first]
-        node.before_answer = lambda: (
-            node.blocks.update({contest.key(0): (contest.data, len(contest.data))})
-            if (cache.holds(PATH, "v", 0, len(contest.data)))
-            else None
-        )
-    contest.begin(first)
-    assert coming.wait(60)
-    for name in others:
-        contest.begin(name)
+        block = {contest.key(0): (contest.data, len(contest.data))}
+        node.before_answer = lambda: node.blocks.update(block) if cache.holds(PATH, "v", 0, len(contest.data)) else None
+    contest.begin_behind(first, others, lambda name: None)
     contest.end()
     assert contest.found == [contest.data] * (1 + len(others))
     assert [name for name, _, _ in contest.asked] == [first]
@@ -121,61 +115,33 @@ def test_of_nodes_that_miss_a_block_together_one_fetches_it(tmp_path: Path, own:
 def test_when_it_fails_another_one_fetches(tmp_path: Path) -> None:
     contest = Contest(tmp_path)
     first, second = contest.readers()
-    coming = threading.Event()
 
-    def at_bucket(name: str) -> None:
-        if name == first:
-            coming.set()
-            waited_for(contest)(name)
-            raise ConnectionError("the bucket does not answer")
+    def fail(name: str) -> None:
+        raise ConnectionError("the bucket does not answer")
 
-    contest.at_bucket = at_bucket
-    contest.begin(first)
-    assert coming.wait(60)
-    contest.begin(second)
+    contest.begin_behind(first, [second], fail)
     contest.end()
     assert contest.found == [contest.data]
     assert [name for name, _, _ in contest.asked] == [first, second]
 
 
-@pytest.mark.usefixtures("small_blocks", "endless")
-@pytest.mark.parametrize("how", ["its process is gone", "its node is gone", "it is not known"])
-def test_nobody_waits_for_one_that_is_gone(tmp_path: Path, how: str) -> None:
-    contest = Contest(tmp_path)
-    owner = contest.owner()
-    reader, other = contest.readers()
-    gone = Fetcher("unknown" if how == "it is not known" else other, 77, 0)
-    contest.nodes[other].dead.add(77)
-    contest.nodes[other].lost = how == "its node is gone"
-    contest.nodes[owner].turns([contest.key(0)], gone)
-    contest.read(reader)
-    assert contest.found == [contest.data] and [name for name, _, _ in contest.asked] == [reader]
-
-
-@pytest.mark.usefixtures("small_blocks", "endless")
-def test_nobody_waits_for_long_where_the_owner_is_lost(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    "how", ["its process is gone", "its node is gone", "it is not known", "the owner is lost", "it takes too long"]
+)
+def test_nobody_waits_for_one_that_brings_nothing(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "TURN_S", 0.05 if how == "it takes too long" else 600.0)
     contest = Contest(tmp_path)
     owner = contest.nodes[contest.owner()]
     reader, other = contest.readers()
-    owner.turns([contest.key(0)], Fetcher(other, 1, 0))
-
-    def lose() -> None:
-        owner.lost = owner.looks > 3
-
-    owner.before_answer = lose
+    if how == "its process is gone":
+        contest.nodes[other].dead.add(77)
+    contest.nodes[other].lost = how == "its node is gone"
+    owner.turns([contest.key(0)], Fetcher("unknown" if how == "it is not known" else other, 77, 0))
+    if how == "the owner is lost":
+        owner.before_answer = lambda: setattr(owner, "lost", owner.looks > 3)
     contest.read(reader)
     assert contest.found == [contest.data] and [name for name, _, _ in contest.asked] == [reader]
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_nobody_waits_for_long_for_a_node_that_fetches_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "TURN_S", 0.05)
-    contest = Contest(tmp_path)
-    other = next(name for name in "abc" if name != contest.owner())
-    contest.nodes[contest.owner()].turns([contest.key(0)], Fetcher(other, 1, 0))
-    for name in "abc":
-        contest.read(name)
-    assert contest.found == [contest.data] * 3
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -226,8 +192,7 @@ def test_readers_do_not_wait_for_each_other_where_nothing_finds_room(tmp_path: P
         contest.nodes[contest.owner(number)].turns([contest.key(number)], by._replace(number=by.number + 1))
     for name in ("a", "b"):
         contest.begin(name)
-    for thread in contest.threads:
-        thread.join(60)
+    contest.end()
     assert contest.found == [contest.data] * 2
 
 

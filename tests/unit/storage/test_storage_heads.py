@@ -162,23 +162,6 @@ def test_readers_and_requests_in_any_order_hold_no_more_than_they_may() -> None:
         assert len(line.fetched) == len(set(line.fetched)), seed
 
 
-def test_a_reader_waits_for_what_is_on_its_way() -> None:
-    threads, go = RequestThreads(2), threading.Event()
-
-    def fetch(head: Head) -> FileRange:
-        go.wait()
-        return FileRange(b"data", 4, head.version)
-
-    heads = Heads(fetch, threads.start, most_bytes=HEAD_BYTES, most_at_once=2)
-    heads.announce([Head("a", "v", 4)])
-    taken: list[FileRange | None] = []
-    reader = threading.Thread(target=lambda: taken.append(heads.take("a", "v")))
-    reader.start()
-    go.set()
-    reader.join()
-    assert taken == [FileRange(b"data", 4, "v")]
-
-
 class Down:
     """A store that is down, and says when a request for a path has failed."""
 
