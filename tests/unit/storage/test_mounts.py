@@ -5,25 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import random
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import parquet as pq
 
 import pecan_ray as pecan
 from pecan_ray import storage
 from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError, StorageOutageError
-from pecan_ray.plan.splits import Element, Source, Split
-from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
-from pecan_ray.sources.tfrecord import masked_crc
+from pecan_ray.plan.splits import Element, Split
+from pecan_ray.sources import TextLines
 from pecan_ray.storage.retry import Backoff, set_patience
+from tests.source_contract import elements_of
+from tests.unit.storage.conftest import Place
+from tests.unit.storage.every_kind import files_of_every_kind, sources_of_every_kind
 
-ROWS = 3000
 FAILING = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENOTCONN]
 CALLS = ("open", "stat", "fstat", "scandir", "pread", "preadv", "replace", "unlink", "mkdir")
 
@@ -65,52 +63,14 @@ def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount]:
     set_patience(Backoff.patience_s)
 
 
-def write_records(path: Path) -> None:
-    with path.open("wb") as file:
-        for row in range(ROWS):
-            header, data = len(b"x%d" % row).to_bytes(8, "little"), b"x%d" % row
-            crcs = [masked_crc(part).to_bytes(4, "little") for part in (header, data)]
-            file.write(header + crcs[0] + data + crcs[1])
-
-
-def sources(root: Path) -> list[Source]:
-    """One of each kind that reads files, with several splits where it can."""
-    for name in ("text", "json", "csv", "images/a", "images/b", "tar", "records", "parquet"):
-        (root / name).mkdir(parents=True)
-    for part in range(2):
-        (root / f"text/{part}.txt").write_text("".join(f"{row}\n" for row in range(ROWS)))
-        (root / f"json/{part}.jsonl").write_text("".join(f'{{"v": {row}}}\n' for row in range(ROWS)))
-        (root / f"csv/{part}.csv").write_text("v\n" + "".join(f"{row}\n" for row in range(ROWS)))
-        for label in "ab":
-            (root / f"images/{label}/{part}.jpg").write_bytes(b"%d" % part)
-        with tarfile.open(root / f"tar/{part}.tar", "w") as tar:
-            for name in ("0.cls", "1.cls"):
-                (root / "member").write_text(name)
-                tar.add(root / "member", name)
-        write_records(root / f"records/{part}.tfrecord")
-        pq.write_table(pa.table({"v": range(ROWS)}), root / f"parquet/{part}.parquet", row_group_size=500)
-    return [
-        TextLines(str(root / "text"), split_bytes=4000),
-        JsonLines(str(root / "json" / "*.jsonl"), split_bytes=8000),
-        Csv(str(root / "csv" / "**"), split_bytes=4000),
-        ImageFolder(str(root / "images")),
-        WebDataset(str(root / "tar" / "[01].tar")),
-        TFRecords(str(root / "records"), split_bytes=20_000),
-        Parquet(str(root / "parquet"), split_bytes=8000),
-    ]
-
-
-def read(source: Source) -> list[Element]:
-    return [element for split in source.splits() for element in source.read(split)]
-
-
 @pytest.mark.parametrize("number", FAILING)
 def test_every_source_waits_for_its_mount(mount: Mount, number: int) -> None:
-    every = {type(source).__name__: (source, read(source)) for source in sources(mount.root)}
-    for name, (source, expected) in every.items():
-        assert expected
+    Place(str(mount.root)).put(files_of_every_kind(rows=3000))
+    for source in sources_of_every_kind(str(mount.root), split_bytes=4000):
+        expected, name = elements_of(source), type(source).__name__
+        assert expected, name
         mount.every, mount.number, mount.failed = 11, number, 0  # more calls than one try makes
-        found = read(source)
+        found = elements_of(source)
         assert mount.failed > 0, name
         assert repr(found) == repr(expected), name
         mount.every = 0

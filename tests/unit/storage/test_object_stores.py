@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import parquet as pq
 
 from pecan_ray import storage
 from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError, StorageOutageError
 from pecan_ray.options import EngineName, OnError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import Source
-from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
+from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines
 from pecan_ray.sources.files import fetch_files_ahead
 from pecan_ray.storage import access, gcs, ranges, retry, s3
 from tests.object_stores import SECRET, Bucket
 from tests.ray.waiting import until
-from tests.source_contract import check_elements
+from tests.source_contract import elements_of
 from tests.storage_outages import LINES, ON_ERROR, OUTAGES, check_outage, check_patience, outage_objects, running
-from tests.unit.sources.test_sources_files import tar_of
-from tests.unit.sources.test_sources_tfrecord import ELEMENTS, RECORDS, framed
+from tests.unit.storage.conftest import Place
+from tests.unit.storage.every_kind import files_of_every_kind, sources_of_every_kind, table
 
 DIGITS = b"0123456789" * 10
-
-
-def table(rows: int = 7, **options: Any) -> bytes:
-    file = io.BytesIO()
-    pq.write_table(pa.table({"n": range(rows)}), file, **options)
-    return file.getvalue()
 
 
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,38 +34,16 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- what is there ---------------------------------------------------------------------------------------------
 
 
-def test_every_file_source_reads_from_a_bucket(bucket: Bucket) -> None:
-    url = bucket.url
-    bucket.put(
-        {
-            "tf/a": b"".join(map(framed, RECORDS[:6])),
-            "text/a b#1.txt": b"one\ntwo\nthree\n",
-            "json/a": b'{"n": 1}\n{"n": 2}\n',
-            "csv/a": b"n\n1\n2\n3\n",
-            "pq/a": table(row_group_size=3),
-            "wds/a.tar": tar_of({"0.txt": b"x", "1.txt": b"y" * 600}),
-            "img/cat/1.jpg": b"cat",
-            "img/dog/1.jpg": b"dog",
-        }
-    )
-    lines = [{"text": text} for text in ("one", "two", "three")]
-    numbers = [{"n": np.int64(n)} for n in range(7)]
-    samples = [{"__key__": "0", "txt": b"x"}, {"__key__": "1", "txt": b"y" * 600}]
-    images = [
-        {"image": name.encode(), "label": label, "path": f"{url}/img/{name}/1.jpg"}
-        for label, name in enumerate(("cat", "dog"))
-    ]
-    expected: list[tuple[Source, list[Any], int]] = [
-        (TFRecords(f"{url}/tf", split_bytes=100), ELEMENTS[:6], 1),
-        (TextLines(f"{url}/text/*", split_bytes=5), lines, 3),
-        (JsonLines(f"{url}/json/a", split_bytes=4), [{"n": 1}, {"n": 2}], 5),
-        (Csv(f"{url}/csv", split_bytes=2), numbers[1:4], 4),
-        (Parquet(f"{url}/pq", split_bytes=1), numbers, 3),
-        (WebDataset(f"{url}/wds/*.tar"), samples, 1),
-        (ImageFolder(f"{url}/img"), images, 1),
-    ]
-    for source, elements, splits in expected:
-        check_elements(source, elements, splits=splits)
+def test_every_file_source_reads_from_a_bucket_what_it_reads_from_a_disk(bucket: Bucket, tmp_path: Path) -> None:
+    files = files_of_every_kind(rows=40)
+    bucket.put(files)
+    Place(str(tmp_path)).put(files)
+    on_disk = sources_of_every_kind(str(tmp_path), split_bytes=50)
+    for source, local in zip(sources_of_every_kind(bucket.url, split_bytes=50), on_disk, strict=True):
+        expected = elements_of(local)
+        assert expected and repr(elements_of(source)).replace(bucket.url, str(tmp_path)) == repr(expected)
+        is_cut = isinstance(source, (TextLines, JsonLines, Csv, Parquet))
+        assert len(list(source.splits())) > (2 if is_cut else 1)
 
 
 def test_a_bucket_that_is_not_there_is_told(bucket: Bucket) -> None:
@@ -175,7 +141,7 @@ def test_an_outage_in_the_middle_of_a_parquet_file_is_no_bad_file(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short_patience(monkeypatch)
-    bucket.put({"pq": table(row_group_size=3)})
+    bucket.put({"pq": table()})
     source = Parquet(f"{bucket.url}/pq")
     (split,) = source.splits()
     bucket.proxy.outage = 503

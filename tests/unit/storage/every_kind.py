@@ -1,0 +1,50 @@
+"""Files of every kind that a source reads, and the sources that read them wherever they lie."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from pecan_ray.plan.splits import Source
+from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
+from tests.unit.sources.test_sources_files import tar_of
+from tests.unit.sources.test_sources_tfrecord import framed
+
+
+def table(rows: int = 7, groups_of: int = 3) -> bytes:
+    """Return a Parquet file of numbers."""
+    file = io.BytesIO()
+    pq.write_table(pa.table({"v": range(rows)}), file, row_group_size=groups_of)
+    return file.getvalue()
+
+
+def files_of_every_kind(rows: int) -> dict[str, bytes]:
+    """Return two files of each kind by their names, with so many rows where a file has any."""
+    files: dict[str, bytes] = {}
+    for part in "01":
+        files |= {
+            f"text/{part} b#.txt": "".join(f"{row}\n" for row in range(rows)).encode(),
+            f"json/{part}.jsonl": "".join(f'{{"v": {row}}}\n' for row in range(rows)).encode(),
+            f"csv/{part}.csv": ("v\n" + "".join(f"{row}\n" for row in range(rows))).encode(),
+            f"images/{part}/a.jpg": part.encode(),
+            f"images/{part}/b.jpg": part.encode() * 2,
+            f"tar/{part}.tar": tar_of({"0.txt": b"x", "1.txt": b"y" * 600}),
+            f"records/{part}": b"".join(framed(b"x%d" % row) for row in range(rows)),
+            f"parquet/{part}.parquet": table(rows, rows // 6),
+        }
+    return files
+
+
+def sources_of_every_kind(root: str, split_bytes: int) -> list[Source]:
+    """Return a source of each kind, with several splits where it can."""
+    return [
+        TextLines(f"{root}/text", split_bytes=split_bytes),
+        JsonLines(f"{root}/json/*.jsonl", split_bytes=2 * split_bytes),
+        Csv(f"{root}/csv/**", split_bytes=split_bytes),
+        ImageFolder(f"{root}/images", split_files=2),
+        WebDataset(f"{root}/tar/[01].tar"),
+        TFRecords(f"{root}/records", split_bytes=5 * split_bytes),
+        Parquet(f"{root}/parquet", split_bytes=2 * split_bytes),
+    ]
