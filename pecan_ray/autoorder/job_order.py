@@ -27,6 +27,7 @@ from pecan_ray.autoorder.push_down import RULES, choices
 from pecan_ray.autoorder.reduced_copies import ReducedCopies, can_keep_copies, kinds
 from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.engines.usable_cpus import usable_cpus
 from pecan_ray.errors import ColumnError, StateError, told
 from pecan_ray.options import Config, EngineName
 from pecan_ray.plan.fingerprint import described, described_behind
@@ -232,7 +233,7 @@ class JobOrder:
         """Return what `explained` does; among its notes is what a job on this machine would keep, and why."""
         found = self.explained(again=again)
         plan = found.plan if found.changed else self._plan
-        keeps = self._keeps(plan, found, JobSize(1.0, float(len(os.sched_getaffinity(0)))))
+        keeps = self._keeps(plan, found, JobSize(1.0, usable_cpus()))
         names = (*found.decoders, *keeps.decoders)
         _, copies = rewrites.rewritten((ReducedCopies(),), plan, self._engine, names)
         return replace(found, notes=(*found.notes, *(one.told() for one in copies), *keeps.said))

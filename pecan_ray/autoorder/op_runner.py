@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.engines.counting import OpCount, element_bytes
+from pecan_ray.engines.usable_cpus import whole_cpus
 from pecan_ray.errors import ColumnError, ElementError
 
 Token: TypeAlias = Any
@@ -178,7 +178,7 @@ MOST_THREADS = 8
 
 def several_threads() -> int:
     """Return the number of threads for what may run at once."""
-    return min(MOST_THREADS, len(os.sched_getaffinity(0)))
+    return min(MOST_THREADS, whole_cpus())
 
 
 class GlobalRandomness:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
 
+from pecan_ray.engines.usable_cpus import whole_cpus
 from pecan_ray.errors import PlanError
 from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions
 from pecan_ray.plan.operators import Plan
@@ -40,7 +40,7 @@ def job_size(options: IterOptions, config: Config, *, debug: bool = False) -> Jo
     Where AutoPlacement finds the number of workers, it counts as the CPUs of this machine.
     """
     passes = math.inf if options.epochs is None else float(options.epochs)
-    here = len(os.sched_getaffinity(0))
+    here = whole_cpus()
     if debug:
         return JobSize(passes, 1)
     if isinstance(options.workers, AutoWorkers):

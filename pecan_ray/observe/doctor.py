@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, get_args
 
 import ray
 
+from pecan_ray.engines.usable_cpus import whole_cpus
 from pecan_ray.errors import PecanError
 from pecan_ray.options import SHARED_MEMORY, TransportChoice
 from pecan_ray.runtime import cluster
@@ -57,7 +58,7 @@ def looks(epoch: Epoch | None) -> Iterator[DoctorLine]:
     `epoch`: None: this machine alone, and nothing is started.
     """
     yield DoctorLine("versions", f"Python {platform.python_version()}, {', '.join(_versions())}")
-    yield cpus(len(os.sched_getaffinity(0)), os.cpu_count() or 1)
+    yield cpus(whole_cpus(), os.cpu_count() or 1)
     yield shared_memory(*ring_supported(), free_bytes(SHARED_MEMORY))
     yield descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield temporary_folder(Path(tempfile.gettempdir()), free_bytes(Path(tempfile.gettempdir())))

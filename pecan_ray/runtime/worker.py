@@ -21,6 +21,7 @@ from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.engines.under_way import counted_from, long_retry
+from pecan_ray.engines.usable_cpus import whole_cpus
 from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
 from pecan_ray.errors import PecanError, WorkerStartError, told
 from pecan_ray.job.heartbeat import HEARTBEAT_S, Heartbeat
@@ -393,4 +394,4 @@ def usual_threads(job: Job, sharing: int) -> int:
     """
     if isinstance(job.options.workers, AutoWorkers):
         return max(1, round(job.config.cpus_per_worker))
-    return max(1, len(os.sched_getaffinity(0)) // (1 if job.spec.shape.one_at_a_time else sharing))
+    return max(1, whole_cpus() // (1 if job.spec.shape.one_at_a_time else sharing))
