@@ -12,10 +12,7 @@ from pecan_ray.engines.accounted_leases import AccountedLeases
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.registry import build_engine
-from pecan_ray.job.instructions import LeaveEpochs
-from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.ledger_check import check_ledger
-from pecan_ray.job.ledger_shape import Assignment, LedgerShape
+from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.left_epochs import LoopPlace
 from pecan_ray.job.trainer_events import BatchWanted, Discard, EndOfEpoch, EpochLeft, HandOver
 from pecan_ray.options import EngineName
@@ -28,71 +25,11 @@ from pecan_ray.transport.outbox import Outbox
 from pecan_ray.transport.owned_slots import OwnedSlots
 from pecan_ray.transport.ring import RingSlots
 from tests.ray.waiting import until
-from tests.unit.job.job_rig import JobRig
-from tests.unit.job.test_job_ledger import element, ledger_of, take
+from tests.unit.job.test_job_ledger import ledger_of
 from tests.unit.job.test_job_trainer import TrainerRig, of_kind
 from tests.unit.runtime.outbox_batches import Memory, batch, number_of
 
 LEFT = LoopPlace(left=1, closed=1)
-
-
-def whole_epoch(ledger: Ledger, worker: str, rank: int = 0) -> list[int]:
-    """Give a worker all of the epoch, of which a rank receives each split as a batch; return the splits."""
-    assignment = ledger.next_assignment(worker)
-    assert isinstance(assignment, Assignment)
-    given = []
-    while isinstance(lease := ledger.take(worker), Lease):
-        given.append(lease.split.index)
-        ledger.acked(rank, worker, assignment.epoch, {lease.key: lease.spans})
-    ledger.assignment_ended(worker, {})
-    return given
-
-
-@pytest.mark.parametrize("sharding", ["dynamic", "static", "off"])
-@pytest.mark.parametrize("serial", [False, True], ids=["cut", "serial"])
-def test_what_a_left_epoch_was_given_to_workers_is_forgotten_and_the_next_one_is_whole(
-    sharding: str, serial: bool
-) -> None:
-    shape = LedgerShape(epochs=3, sharding=sharding, serial=serial)  # type: ignore[arg-type]  # one of them
-    ledger = ledger_of(shape, "w", splits=4)
-    ledger.assign_static(["w"])
-    assert isinstance(ledger.next_assignment("w"), Assignment)
-    first, second = take(ledger, "w"), take(ledger, "w")
-    ledger.acked(0, "w", 0, {first.key: [element(0)]})
-    assert ledger.leave(0, LEFT) and ledger.epoch == 1 and ledger.left.count == 1
-    ledger.acked(0, "w", 0, {second.key: second.spans})  # which was on its way
-    assert ledger.counts == [0] and not ledger.leave(0, LEFT), "it is told again"
-    check_ledger(ledger)
-    if not serial:
-        assert whole_epoch(ledger, "w") == [0, 1, 2, 3] and ledger.epoch == 2
-        assert ledger.left_out_elements == 0
-
-
-def test_of_several_ranks_all_must_have_left_and_then_keep_equally_much() -> None:
-    ledger = ledger_of(LedgerShape(epochs=2, world_size=2), "w", splits=9)
-    ledger.next_assignment("w")
-    leases = [take(ledger, "w") for _ in range(5)]
-    for rank, lease in zip([0, 0, 0, 1, 1], leases, strict=True):
-        ledger.acked(rank, "w", 0, {lease.key: lease.spans})
-    assert not ledger.leave(0, LoopPlace(left=1)) and ledger.level() is None and ledger.allowed() == 2
-    lease = take(ledger, "w")  # for those that go on
-    assert ledger.leave(1, LoopPlace(left=1)) and ledger.level() == 2
-    assert ledger.take("w") == "none" and ledger.next_assignment("w") == "wait" and ledger.keeps() is None
-    assert not ledger.leave(1, LEFT) and ledger.epoch == 0, "the other one may have yet to receive something"
-    ledger.acked(0, "w", 0, {lease.key: lease.spans})
-    ledger.given_back(0, 0, {lease.key: lease.spans}, 2, 2)
-    assert not ledger.leave(0, LEFT) and (ledger.epoch, ledger.counts, ledger.level()) == (1, [0, 0], None)
-    assert isinstance(ledger.next_assignment("w"), Assignment) and take(ledger, "w").key == (0, 0, 0)
-
-
-def test_a_worker_that_is_lost_with_a_left_epoch_leaves_nothing_behind() -> None:
-    ledger = ledger_of(LedgerShape(epochs=2), "w", "x", splits=4)
-    ledger.next_assignment("w")
-    take(ledger, "w")
-    ledger.lost("w")
-    ledger.leave(0, LEFT)
-    ledger.settled(0, "w")
-    assert whole_epoch(ledger, "x") == [0, 1, 2, 3] and ledger.finished
 
 
 def test_the_last_epoch_can_be_left_and_an_endless_run_does_not_end_by_it() -> None:
@@ -104,42 +41,7 @@ def test_the_last_epoch_can_be_left_and_an_endless_run_does_not_end_by_it() -> N
     assert (endless.epoch, endless.finished) == (3, False)
 
 
-def test_an_epoch_of_which_nothing_is_missing_was_not_left_before_its_end() -> None:
-    ledger = ledger_of(LedgerShape(epochs=2), "w", splits=1)
-    ledger.next_assignment("w")
-    lease = take(ledger, "w")
-    ledger.acked(0, "w", 0, {lease.key: lease.spans})
-    assert ledger.epoch == 0, "the worker has yet to say that it is done"
-    ledger.leave(0, LEFT)
-    assert (ledger.epoch, ledger.left.count) == (1, 0)
-
-
-def test_the_workers_of_a_job_are_told_of_an_epoch_that_is_left() -> None:
-    rig = JobRig(LedgerShape(epochs=2))
-    (worker,) = rig.begin(splits=3)
-    rig.assign(worker)
-    (lease,) = rig.take(worker)
-    rig.acknowledge(worker, lease, 0)
-    done = rig.report(0, place=LEFT)
-    assert [one for one in done if isinstance(one, LeaveEpochs)] == [LeaveEpochs(worker, 1)]
-    assert rig.job.facts(rig.now).left_epochs == 1
-
-
 # --- a trainer's side ------------------------------------------------------------------------------------------
-
-
-def test_a_rank_that_is_alone_drops_what_it_has_of_the_epoch_and_takes_nothing_more_of_it() -> None:
-    rig = TrainerRig()
-    rig.receive(3, epoch=0)
-    rig.receive(1, epoch=1)
-    assert rig.want() == [0]
-    done = rig.handle(EpochLeft(0))
-    assert [one.batch.id for one in of_kind(Discard, done)] == [1, 2]
-    report = rig.reports[-1]
-    assert (report.place, report.progress.passed, report.progress.used, report.kept) == (LEFT, 2, 3, 4)
-    assert [one.batch.id for one in of_kind(Discard, rig.receive(2, epoch=0))] == [4, 5]
-    assert rig.report().kept == 4, "what came late was not acknowledged"
-    assert rig.want() == [3] and rig.state.yielded == 2
 
 
 def test_ranks_pass_over_what_others_use_until_all_have_left() -> None:

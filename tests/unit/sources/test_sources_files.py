@@ -69,21 +69,6 @@ def test_unknown_parquet_columns_are_answered_with_those_that_exist(tmp_path: Pa
     assert len(list(Parquet(str(tmp_path), columns=["y"]).splits())) == 2
 
 
-def test_broken_parquet_files_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(
-        pa.table({"x": np.random.default_rng(0).random(1000)}), path, compression="zstd", use_dictionary=False
-    )
-    whole = path.read_bytes()
-    path.write_bytes(whole[:200] + bytes(4000) + whole[4200:])
-    split = next(Parquet(str(path)).splits())
-    with pytest.raises(CorruptSourceError, match=r"element 0 of .*a.parquet"):
-        list(Parquet(str(path)).read(split))
-    path.write_bytes(whole[:-10])
-    with pytest.raises(CorruptSourceError, match="no readable Parquet footer"):
-        list(Parquet(str(path)).splits())
-
-
 def images_in(root: Path) -> list[dict[str, object]]:
     """Write two classes of images, and some files that are none; return the elements."""
     (root / "cat" / "deep").mkdir(parents=True)
@@ -193,15 +178,6 @@ def test_an_archive_is_noticed_wherever_it_is_cut(tmp_path: Path, packed: bool) 
 def test_an_archive_that_would_lose_a_member_is_refused(tmp_path: Path, files: dict[str, bytes], said: str) -> None:
     (tmp_path / "a.tar").write_bytes(tar_of(files))
     with pytest.raises(CorruptSourceError, match=said):
-        elements_of(WebDataset(str(tmp_path)))
-
-
-def test_a_header_of_garbage_is_not_taken_for_the_end(tmp_path: Path) -> None:
-    data = bytearray(tar_of({"0.a": b"x" * 512, "1.a": b"y"}))
-    second = data.index(b"1.a")
-    data[second] ^= 1
-    (tmp_path / "a.tar").write_bytes(data)
-    with pytest.raises(CorruptSourceError, match=f"broken at byte {second}: what should be a header"):
         elements_of(WebDataset(str(tmp_path)))
 
 

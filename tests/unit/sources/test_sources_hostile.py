@@ -1,4 +1,4 @@
-"""Files that would lose elements without a word, or be read without end."""
+"""Files that would lose elements without a word, or be read without end; tests/fuzz damages many more."""
 
 from __future__ import annotations
 
@@ -31,77 +31,20 @@ from tests.unit.engines.engine_leases import run_engine
 from tests.unit.sources.test_sources_files import tar_of
 from tests.unit.sources.test_sources_tfrecord import framed
 
-
-def keys(path: Path) -> list[str]:
-    """Return the keys of an archive's samples."""
-    return [sample["__key__"] for sample in elements_of(WebDataset(path))]
-
-
 # --- archives --------------------------------------------------------------------------------------------------
 
 
-def test_a_zeroed_header_is_no_end(tmp_path: Path) -> None:
-    data = bytearray(tar_of({f"{n}.a": b"x" * 600 * (n % 2) for n in range(9)}))
-    for name in (b"3.a", b"4.a"):
-        broken = bytearray(data)
-        at = broken.index(name)
-        broken[at : at + 512] = bytes(512)
-        (tmp_path / "a.tar").write_bytes(broken)
-        with pytest.raises(CorruptSourceError, match=f"at byte {at}: a lone block of zeros"):
-            keys(tmp_path / "a.tar")
-
-
-def test_archives_behind_one_another_are_one(tmp_path: Path) -> None:
-    one, other = tar_of({"0.a": b"x", "1.a": b"y"}), tar_of({"2.a": b"z"})
-    (tmp_path / "a.tar").write_bytes(one + other)
-    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(one) + gzip.compress(other))
-    assert keys(tmp_path / "a.tar") == keys(tmp_path / "b.tar.gz") == ["0", "1", "2"]
-    (tmp_path / "a.tar").write_bytes(one + b"junk" * 128)
-    with pytest.raises(CorruptSourceError, match=f"at byte {len(one)}: what should be a header"):
-        keys(tmp_path / "a.tar")
-
-
-def header(name: str, kind: bytes = tarfile.REGTYPE, size: bytes | int = 0) -> bytes:
-    """Return a header with a right checksum."""
+def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> bytes:
     info = tarfile.TarInfo(name)
-    info.type = kind
-    block = bytearray(info.tobuf())
-    block[124:136] = size if isinstance(size, bytes) else b"%011o\0" % size
-    block[148:156] = b" " * 8
-    block[148:156] = b"%06o\0 " % sum(block)
-    return bytes(block)
+    info.type, info.size = kind, size
+    return info.tobuf()
 
 
-def test_sizes_of_256_bits_are_read(tmp_path: Path) -> None:
-    size = b"\x80" + bytes(10) + b"\x05"
-    (tmp_path / "a.tar").write_bytes(header("1.a", size=size) + b"hello".ljust(512, b"\0") + bytes(1024))
-    assert elements_of(WebDataset(tmp_path / "a.tar")) == [{"__key__": "1", "a": b"hello"}]
-
-
-def behind_records(records: bytes) -> bytes:
-    """Return an archive that begins with records of an extended header."""
-    return header("pax", tarfile.XHDTYPE, len(records)) + records.ljust(512, b"\0") + tar_of({"0.a": b"x"})[512:]
-
-
-NEGATIVE = (b"\xff" * 11 + b"\0", b"-0000000512\0")
-NO_RECORDS = (b"0 path=x\n", b"x", b"99 path=x\n", b"9 path=xx\n", b"12 size=-10\n", b"7 path\n")
-NO_FILES = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, b"Z")
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        *((tar_of({"0.a": b"x"})[:1536] + header("1.a", size=size), "size of '1.a' is negative") for size in NEGATIVE),
-        *((behind_records(records), "extended header") for records in NO_RECORDS),
-        *((header("0.a", kind), r"has a column 'a' that is .*, not a file") for kind in NO_FILES),
-    ],
-)
-def test_headers_that_cannot_be_are_told(tmp_path: Path, data: bytes, said: str, packed: bool) -> None:
-    data += bytes(1024)
-    (tmp_path / f"a.tar{'.gz' * packed}").write_bytes(gzip.compress(data) if packed else data)
-    with pytest.raises(CorruptSourceError, match=said):
-        elements_of(WebDataset(tmp_path))
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, b"Z"])
+def test_columns_that_are_no_files_are_told(tmp_path: Path, kind: bytes) -> None:
+    (tmp_path / "a.tar").write_bytes(header("0.a", kind) + bytes(1024))
+    with pytest.raises(CorruptSourceError, match=r"has a column 'a' that is .*, not a file"):
+        elements_of(WebDataset(tmp_path / "a.tar"))
 
 
 # --- compressed files ------------------------------------------------------------------------------------------
@@ -198,14 +141,6 @@ def test_lines_and_records_up_to_the_bound_are_read(tmp_path: Path) -> None:
 # --- lines and tables ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
-def test_deep_json_is_refused(tmp_path: Path, opening: bytes) -> None:
-    (tmp_path / "a").write_bytes(b'{"x": 1}\n{"x": ' + opening * 100_000 + b"\n")
-    with pytest.raises(CorruptSourceError, match="Element 1, line 2") as caught:
-        elements_of(JsonLines(tmp_path))
-    assert caught.value.offset == 9
-
-
 @pytest.mark.parametrize("head", [b"a,\xff", b'a,"b', b"a," + b"x" * 200_000, b"a,b\rc,d"])
 def test_headers_that_are_none(tmp_path: Path, head: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(head + b"\n1,2\n")
@@ -226,18 +161,6 @@ def test_a_value_over_several_lines_says_which_option_reads_it(tmp_path: Path, r
     with pytest.raises(CorruptSourceError, match=r"say newlines_in_values=True if values hold line ends"):
         elements_of(Csv(str(tmp_path / "a.csv")))
     assert len(elements_of(Csv(str(tmp_path / "a.csv"), newlines_in_values=True))) == rows.count(b"\n") - 1
-
-
-def test_a_carriage_return_does_not_hide_a_joined_line(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b'a,b\n1,x\r2,y\n3,"z\nz"\n')
-    with pytest.raises(CorruptSourceError, match="carriage return"):
-        elements_of(Csv(tmp_path, types={"a": "string", "b": "string"}))
-
-
-def test_line_ends_in_values_stay_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b'a,b\r\n1,"x\r\ny"\r\n2,z\r\n')
-    got = [row["b"] for row in elements_of(Csv(tmp_path, newlines_in_values=True))]
-    assert got == ["x\r\ny", "z"]
 
 
 @pytest.mark.parametrize("rows", [0, 3])
@@ -294,6 +217,9 @@ def test_parquet_whose_pages_names_or_texts_are_broken_is_told(tmp_path: Path) -
     data[5000] ^= 1
     path.write_bytes(data)
     with pytest.raises(CorruptSourceError, match=r"element 0 of .*CRC"):
+        elements_of(Parquet(path))
+    path.write_bytes(data[:-10])
+    with pytest.raises(CorruptSourceError, match="no readable Parquet footer"):
         elements_of(Parquet(path))
     pq.write_table(pa.table({"x": pa.array([b"ok", b"\xff"]).view(pa.string())}), path)
     with pytest.raises(CorruptSourceError, match=r"element 0 of .*utf-8"):

@@ -18,11 +18,8 @@ from pecan_ray.sources import Arrays, Items
 from tests.source_contract import check_contract, elements_of
 
 
-def test_items_of_values_come_in_one_column() -> None:
+def test_items_are_elements_or_the_values_of_one_column() -> None:
     check_contract(Items([10, 20, 30]), [{"item": 10}, {"item": 20}, {"item": 30}], splits=3)
-
-
-def test_items_of_dicts_are_elements() -> None:
     rows = [{"x": np.arange(n), "name": f"row {n}"} for n in range(40)]
     check_contract(Items(rows, split_rows=7), rows, splits=6)
 

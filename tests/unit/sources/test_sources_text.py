@@ -50,11 +50,6 @@ def test_ranges_of_several_files_keep_the_contract(tmp_path: Path) -> None:
     check_contract(TextLines(str(tmp_path / "*.txt"), split_bytes=50), rows, splits=sum(-(-n // 50) for n in size))
 
 
-def test_gzip_files_are_whole_splits(tmp_path: Path) -> None:
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
-    check_contract(TextLines(str(tmp_path), split_bytes=1), [{"text": "one"}, {"text": "two"}], splits=1)
-
-
 def test_text_that_is_not_utf8_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good\n\xff\n")
     with pytest.raises(CorruptSourceError, match=r"line 2 of .*UTF-8") as caught:
@@ -79,13 +74,6 @@ def test_json_objects(tmp_path: Path) -> None:
         {**rows[1], "matrix": np.array([[1, 2], [3, 4]])},
     ]
     check_contract(JsonLines(str(tmp_path)), expected, splits=1)
-
-
-def test_json_ranges(tmp_path: Path) -> None:
-    rows = [{"n": n, "pad": "x" * (n % 7)} for n in range(50)]
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    check_contract(JsonLines(str(path), split_bytes=100), rows, splits=-(-path.stat().st_size // 100))
 
 
 @pytest.mark.parametrize(

@@ -32,12 +32,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_checksum_is_that_of_the_format() -> None:
-    # "123456789" has CRC32C 0xE3069283 (the standard's check value).
-    crc = 0xE3069283
-    assert masked_crc(b"123456789") == (((crc >> 15) | (crc << 17) & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
-
-
 def test_small_files_are_one_split_each(tmp_path: Path, file: Path) -> None:
     (tmp_path / "b.tfrecord").write_bytes(framed(b"more"))
     (tmp_path / "c.tfrecord").write_bytes(b"")

@@ -67,22 +67,6 @@ def test_what_a_closed_lane_has_not_delivered_goes_back(count: int, received: in
     )
 
 
-def test_a_stream_that_waits_loses_its_turn_to_a_newer_one() -> None:
-    outbox = Outbox()
-    lane = Lane(0, outbox, plenty())
-    old = lane.open(0)
-    got: list[Any] = []
-    waiting = threading.Thread(target=lambda: got.append(lane.lot(0, old)))
-    waiting.start()
-    until(lambda: lane._taking.locked(), "the old stream does not wait")
-    new = lane.open(0)
-    waiting.join(10)
-    assert got == [None] and not lane.current(old) and lane.current(new)
-    outbox.put(batch(7), None)
-    lot = lane.lot(0, new)
-    assert lot is not None and number_of(lot[0]) == 7
-
-
 def test_what_is_sent_again_needs_no_credit_and_what_is_new_does() -> None:
     credits = Credits()
     outbox = outbox_of([batch(number, LOT_BYTES) for number in range(5)])
@@ -102,16 +86,18 @@ def test_what_is_sent_again_needs_no_credit_and_what_is_new_does() -> None:
     assert number_of(got[0][0]) == 2 and len(outbox) == 2
 
 
-def test_a_credit_that_a_stream_has_lost_its_turn_with_is_left_to_the_next() -> None:
+def test_a_stream_that_waits_loses_its_turn_to_a_newer_one_and_leaves_it_its_credit() -> None:
     credits, outbox = Credits(), Outbox()
     lane = Lane(0, outbox, credits)
     credits.add(1)
     old = lane.open(0)
-    waiting = threading.Thread(target=lane.lot, args=(0, old))
+    got: list[Any] = []
+    waiting = threading.Thread(target=lambda: got.append(lane.lot(0, old)))
     waiting.start()
     until(lambda: outbox._takers, "it does not wait for batches")
     new = lane.open(0)
     waiting.join(10)
+    assert got == [None] and not lane.current(old) and lane.current(new)
     outbox.put(batch(0), None)
     lot = lane.lot(0, new)
     assert lot is not None and number_of(lot[0]) == 0
