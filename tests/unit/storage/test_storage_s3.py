@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import pickle
 from pathlib import Path
 
 import cloudpickle
-import pyarrow as pa
 import pytest
-from pyarrow import parquet as pq
 
 from pecan_ray import storage
 from pecan_ray.errors import SourceError, SourcePermissionError, SourceReplacedError
@@ -21,6 +18,7 @@ from pecan_ray.sources import Csv, Parquet, TextLines, TFRecords, WebDataset
 from pecan_ray.storage import access, s3
 from tests.object_stores import PAGE, SECRET, Bucket
 from tests.unit.sources.test_sources_tfrecord import RECORDS, framed
+from tests.unit.storage.every_kind import table
 
 pytest.importorskip("boto3")
 pytestmark = pytest.mark.parametrize("bucket", ["s3"], indirect=True)
@@ -85,10 +83,8 @@ def test_an_object_that_shrank_is_noticed(bucket: Bucket, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("small_reads")
 def test_an_object_that_was_replaced_is_refused(bucket: Bucket) -> None:
-    file = io.BytesIO()
-    pq.write_table(pa.table({"n": range(7)}), file)
-    before = {"key": b"1" * 9_000, "pq": file.getvalue()}
-    after = {"key": b"2" * 9_000, "pq": file.getvalue().replace(b"n", b"m")}
+    before = {"key": b"1" * 9_000, "pq": table()}
+    after = {"key": b"2" * 9_000, "pq": table().replace(b"v", b"w")}
     for source in (TextLines(KEY), WebDataset(KEY), Parquet("s3://data/pq")):
         bucket.put(before)
         (split,) = source.splits()

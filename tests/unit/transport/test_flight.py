@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import multiprocessing
-import os
-import signal
 import socket
 import threading
 import weakref
@@ -231,7 +229,7 @@ def test_of_a_killed_worker_the_client_keeps_and_knows_exactly_what_it_has() -> 
     client.reader.grant(20)
     with client.reading() as trouble:
         until(lambda: len(client.lots) == 20, "not all came that was asked for")
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
     process.join(30)
     mine.close()
     assert not client.reader.ended and trouble[0] is not None

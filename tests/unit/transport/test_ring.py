@@ -283,6 +283,7 @@ def test_slots_of_one_file_do_not_overlap_and_views_outlive_those_that_are_given
         assert view is not None and view.size >= size and (view == number).all()
     assert len({slot.file.address.number for slot in held}) == 2, "a slot that is larger than a file has its own"
     kept = views[3]
+    assert kept is not None
     reader.taken(held[3].address())
     held[4].release()
     slots.acquire(500_000)  # no free slot fits: the one that is free goes
