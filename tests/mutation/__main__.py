@@ -32,7 +32,7 @@ def tried(path: Path, mutation: Mutation, tests: Sequence[str], files: Sequence[
     """Change the code of this process and run tests; return 0 if none fails."""
     change(path, mutation.applied(path.read_text()))
     for now in (files[:3], files[3:15], files[15:]):  # files take time to be imported, and few notice most changes
-        if now and Chosen(tests).run(folder, now, "-x"):
+        if now and Chosen(tests).run(folder, now, "-x", "--timeout-method=thread"):  # which ends what hangs
             return 1
     return 0
 

@@ -11,9 +11,6 @@ from types import CodeType
 import pytest
 from hypothesis import Phase, settings
 
-MOST_S = 100
-"""A test that takes longer hangs, which is noticed."""
-
 
 def forked(work: Callable[[], int]) -> int:
     """Do something in a fork, without a word; return its process id, by which its status can be awaited."""
@@ -63,5 +60,4 @@ class Chosen:
         """Run the tests of some files here and now; return pytest's status."""
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder / "hypothesis")
         usual = ["-m", "not slow", "-p", "no:cacheprovider", f"--basetemp={folder / str(os.getpid())}"]
-        limits = [f"--timeout={MOST_S}", "--timeout-method=thread"]
-        return int(pytest.main([*usual, *limits, *arguments, *files], plugins=[self]))
+        return int(pytest.main([*usual, *arguments, *files], plugins=[self]))
