@@ -188,12 +188,6 @@ PASSES = (
 
 SEEDS = (
     Habit(
-        "one seed, two programs or objects",
-        looks.each_made_anew(SHUFFLED, SHUFFLED),
-        "one order",
-        {"equal orders": "aa"},
-    ),
-    Habit(
         "another seed",
         looks.each_made_anew(rows(N).shuffle(N, 1).batch(8), rows(N).shuffle(N, 2).batch(8)),
         "another order",
