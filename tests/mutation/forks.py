@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
@@ -18,11 +20,20 @@ def forked(work: Callable[[], int]) -> int:
         return child
     status = 1
     try:
+        os.setsid()
         for stream in range(3):
             os.dup2(os.open(os.devnull, os.O_RDWR), stream)
         status = work()
     finally:
         os._exit(status)
+
+
+def ended() -> tuple[int, int]:
+    """Wait for a fork; return its process id and its status.  What it has started ends with it."""
+    child, status = os.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    return child, status
 
 
 def change(path: Path, text: str) -> None:

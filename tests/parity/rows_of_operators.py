@@ -89,12 +89,6 @@ OPERATORS = (
         {"distinct": [10] * 3, "equal elements": "abc"},
     ),
     Habit(
-        "random functions, then `repeat(3)`",
-        apart(rows(N).noise().repeat(3), N),
-        "other numbers in each repetition",
-        {"distinct": [N] * 3, "draws of an element": "other each time"},
-    ),
-    Habit(
         "`repeat(2).take(k)`, beyond the end",
         looks.passes(rows(N).repeat(2).take(30).batch(10), None),
         "goes on with the next repetition",
@@ -132,12 +126,6 @@ OPERATORS = (
         looks.passes(rows(N).repeat(2).batch(8), None),
         "batches go over the seam between repetitions",
         {"batches": [[8] * 5]},
-    ),
-    Habit(
-        "`shuffle(n).batch(4).repeat(2)`",
-        looks.passes(rows(N).shuffle(N).batch(4).repeat(2), None, parts=2),
-        "each repetition is whole",
-        {"batches": [[4] * 10], "distinct": [N, N], "equal orders": "ab"},
     ),
     Habit(
         "`batch(4).shuffle(n)`",

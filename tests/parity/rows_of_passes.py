@@ -77,12 +77,6 @@ PASSES = (
         passes=(0, 1, 2),
     ),
     Habit(
-        "`next(iter(loader))`, nothing is shuffled",
-        looks.firsts(LONG, 3),
-        "one batch",
-        {"equal orders": "aaa"},
-    ),
-    Habit(
         "two iterators at once",
         looks.two_at_once(SHUFFLED),
         "two passes, each with every element",
