@@ -6,7 +6,6 @@ import itertools
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,10 +159,8 @@ def test_a_running_child_belongs_to_the_tree_and_its_memory_is_counted() -> None
     try:
         family = tree.descendants(os.getpid(), tree.processes())
         assert child.pid in family
-        deadline = time.monotonic() + 60
-        while tree.memory([child.pid]).total <= 1 << 20 and time.monotonic() < deadline:
+        while tree.memory([child.pid]).total <= 1 << 20:
             pass  # until Python has started in it
-        assert tree.memory([child.pid]).total > 1 << 20
         assert tree.memory([child.pid]).daemons == 0
     finally:
         child.communicate(b"\n")
