@@ -7,7 +7,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -265,7 +265,7 @@ JOB = JobDemand("j", 1.0, 10.0, "x")
         (lambda: replace(JOB, dataset_bytes=0), "'j': dataset_bytes"),
         (lambda: replace(JOB, remaining_bytes=math.inf), "'j': remaining_bytes"),
         (lambda: replace(JOB, cached_bytes=-1), "'j': cached_bytes"),
-        (lambda: replace(JOB, gpus=1.5), "'j': gpus"),
+        (lambda: replace(JOB, gpus=cast(Any, 1.5)), "'j': gpus"),
         (lambda: replace(JOB, dataset=""), "'j': dataset"),
         (lambda: replace(JOB, name=""), "name"),
         (lambda: silod_perf(-1.0, 1.0, 1.0, 1.0), "silod_perf"),
@@ -275,7 +275,7 @@ JOB = JobDemand("j", 1.0, 10.0, "x")
         (lambda: allocate([replace(JOB, name=name) for name in "abc"], ClusterResources(2, 1.0)), r"3 jobs .*bytes=2"),
         (lambda: allocate([JOB, JOB], V100S), "two jobs are named 'j'"),
         (lambda: allocate([JOB, replace(JOB, name="b", dataset_bytes=20.0)], V100S), "'x' has 10 bytes for job 'j'"),
-        (lambda: allocate([JOB], V100S, "fair"), "policy"),
+        (lambda: allocate([JOB], V100S, cast(Any, "fair")), "policy"),
     ],
 )
 def test_nonsense_is_refused_by_name(makes: Callable[[], object], says: str) -> None:
