@@ -23,7 +23,7 @@ from pecan_ray.engines.tuning import ThreadLimits
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays
 from tests.ray.waiting import until
-from tests.unit.engines.engine_leases import FewSlots, column, run_engine
+from tests.unit.engines.engine_leases import FewSlots, column, run_engine, running
 
 DEADLINE_S = 60.0
 SEARCH_S = 600.0
