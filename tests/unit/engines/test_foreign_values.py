@@ -47,6 +47,15 @@ def making(make: Callable[[int], Any]) -> pecan.PecanPipeline:
     return pipe.map(lambda element: {"x": make(int(element["row"])), "row": element["row"]}, name="make")
 
 
+def times(value: Any) -> Callable[[int], Any]:
+    """A function of a row that returns a value as often as its number says."""
+    return lambda row: value * row
+
+
+def always(value: Any) -> Callable[[int], Any]:
+    return lambda row: value
+
+
 @pytest.mark.parametrize(
     ("make", "dtype", "shape"),
     [
@@ -75,7 +84,7 @@ def test_tensors_of_torch_keep_their_type(name: str) -> None:
     torch = pytest.importorskip("torch")
     kind = getattr(torch, name)
     for made, wanted in ((torch.tensor([1.0, 2.0, 4.0]).to(kind)[1:], [2.0, 4.0]), (torch.tensor(2.0).to(kind), 2.0)):
-        pipe = making(lambda row, made=made: made).batch(ROWS)
+        pipe = making(always(made)).batch(ROWS)
         (batch,) = pipe.iter_batches(debug=True, format="torch")
         assert batch["x"].dtype == kind and batch["x"].float().tolist() == [wanted] * ROWS
 
@@ -109,14 +118,14 @@ def test_a_tensor_among_arrays_must_agree_with_them() -> None:
 
 def test_lists_and_tensors_are_padded_and_texts_beside_them_stay() -> None:
     torch, tensorflow = pytest.importorskip("torch"), pytest.importorskip("tensorflow")
-    for make in (lambda row: [7] * row, lambda row: (7,) * row, lambda row: torch.full((row,), 7)):
+    for make in (times([7]), times((7,)), lambda row: torch.full((row,), 7)):
         pipe = making(make)
         for padded in (pipe.padded_batch(ROWS), pipe.bucket_by_length([10], length="x", sizes=[ROWS, ROWS])):
             (batch,) = run_engine(padded, order="strict")
             assert batch.columns["x"].tolist() == [[0] * 3, [7, 0, 0], [7, 7, 0], [7] * 3]
             assert batch.columns["x"].dtype == np.int64
     for value in ("a text", b"bytes"):
-        (batch,) = run_engine(making(lambda row, value=value: value * row).padded_batch(ROWS), order="strict")
+        (batch,) = run_engine(making(times(value)).padded_batch(ROWS), order="strict")
         assert batch.columns["x"].tolist() == [value * row for row in range(ROWS)]
     (batch,) = run_engine(making(lambda row: tensorflow.constant("a" * row)).batch(ROWS), order="strict")
     assert batch.columns["x"].dtype == object

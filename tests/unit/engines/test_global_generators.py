@@ -52,8 +52,9 @@ def draws(key: tuple[int | str, ...] | None, count: int = 3) -> list[tuple[int, 
     torch: Any = pytest.importorskip("torch")
     generators, found = GlobalGenerators(), []
     for goes_on in (lambda: generators.begin(key), generators.seed_again):
-        for seed in (random.seed, np.random.seed, torch.manual_seed):
-            seed(1)
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
         goes_on()
         found += [draw() for _ in range(count)]
     return found

@@ -86,11 +86,15 @@ def test_a_slow_element_holds_the_sequence_in_strict_order_and_what_overtakes_it
         done.append(int(i))
         return gate(i)
 
+    def stands_still() -> bool:
+        looks.append(len(done))
+        return looks[-5:] == 5 * looks[-1:]
+
     pipe, most = numbers(20_000, 500).map(noted, on="i").batch(100), MOST_PER_CHUNK * (2 * 3 + 2)
     with running(pipe, threads=3, order="strict") as (_, batches), ThreadPoolExecutor(1) as waiting:
         first = waiting.submit(next, batches)
         until(lambda: len(done) > 8, "the other threads did not go on")
-        until(lambda: looks.append(len(done)) or looks[-5:] == 5 * looks[-1:], "elements pile up behind a slow one")
+        until(stands_still, "elements pile up behind a slow one")
         assert not first.done() and len(done) <= most
         gate.opened.set()
         assert column([first.result(DEADLINE_S), *batches], "i") == list(range(20_000))
@@ -244,7 +248,12 @@ def test_reading_pauses_while_finished_batches_wait() -> None:
     read: list[int] = []
     pipe = PecanPipeline(Items(["x"] * 5_000, split_rows=1000))
     in_progress = MOST_PER_CHUNK * (2 * 2 + AHEAD)
-    with running(pipe.map(lambda text: read.append(1) or text, on="item").batch(1), threads=2) as (_, batches):
+
+    def noted(text: str) -> str:
+        read.append(1)
+        return text
+
+    with running(pipe.map(noted, on="item").batch(1), threads=2) as (_, batches):
         for taken, _batch in enumerate(batches):
             assert len(read) <= taken + MOST_READY + in_progress + MOST_PER_CHUNK
     assert len(read) == 5_000
