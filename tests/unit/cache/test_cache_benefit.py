@@ -51,6 +51,7 @@ def test_the_benefit_is_that_of_the_gpus() -> None:
     assert benefit(2505, 646, 4) == pytest.approx(4 * 3.88, rel=1e-3)
     assert benefit(1.0, 1.0) == 1.0
     assert choose_caching(JOBS, SIZES, 1e12)["imagenet"].benefit == pytest.approx(4 * 4 * 2.88, rel=2e-3)
+    assert (chunk_bytes(90e9), chunk_bytes(531e9)) == (9e9, 15e9), "a tenth, and at most 15 GB"
 
 
 def test_what_gains_next_to_nothing_is_not_cached() -> None:
@@ -71,10 +72,6 @@ def test_what_does_not_fit_is_passed_over() -> None:
     jobs = [ProbedJob("a", "x", 9.0, 1.0), ProbedJob("b", "y", 2.0, 1.0)]
     found = choose_caching(jobs, {"x": 100.0, "y": 50.0}, 60.0)
     assert (found["x"].part, found["y"].part) == ("none", "whole")
-
-
-def test_a_chunk_is_a_tenth_and_at_most_15_gb() -> None:
-    assert (chunk_bytes(90e9), chunk_bytes(531e9)) == (9e9, 15e9)
 
 
 @given(

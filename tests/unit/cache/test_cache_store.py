@@ -157,19 +157,15 @@ def say_version(folder: Path, version: int) -> None:
     index.close()
 
 
-def test_an_index_of_a_newer_version_is_refused_and_left_alone(folder: Path) -> None:
-    EntryStore(folder, max_bytes=MB).close()
+def test_an_index_of_a_newer_version_is_refused_and_left_alone_and_an_older_one_emptied(folder: Path) -> None:
+    with EntryStore(folder, max_bytes=MB) as store:
+        put(store, 1)
+        store.note("speed", "slow")
     say_version(folder, FORMAT_VERSION + 1)
     before = (folder / "index.sqlite").read_bytes()
     with pytest.raises(CacheError, match=rf"format {FORMAT_VERSION + 1}.*use another folder"):
         EntryStore(folder, max_bytes=MB)
     assert (folder / "index.sqlite").read_bytes() == before
-
-
-def test_entries_of_an_older_version_are_not_there_any_more(folder: Path) -> None:
-    with EntryStore(folder, max_bytes=MB) as store:
-        put(store, 1)
-        store.note("speed", "slow")
     say_version(folder, FORMAT_VERSION - 1)
     with EntryStore(folder, max_bytes=MB) as store:
         assert store.get("key-1") is None and store.noted("speed") is None and not store.trouble
