@@ -149,10 +149,8 @@ def test_damaged_objects_are_dropped_said_and_computed_again(
         storage.write_file(path, spoiled(storage.read_all(path)))
     CALLS.clear()
     assert epoch(node(tmp_path, "other", url)) == ALL and CALLS["double"] == len(spoilings) * EACH
-    said = warnings_of(caplog)
-    assert len(said) == len(spoilings)
-    for path in files[: len(spoilings)]:
-        assert any("a damaged entry is dropped from the remote store" in text and path in text for text in said)
+    (said,) = warnings_of(caplog)
+    assert "a damaged entry is dropped from the remote store" in said and any(path in said for path in files)
     CALLS.clear()
     assert epoch(node(tmp_path, "third", url)) == ALL and not CALLS, "they were written again"
 
@@ -348,10 +346,8 @@ def test_a_stores_speed_is_measured_once_and_kept(tmp_path: Path) -> None:
         assert json.loads(store.noted(f"{SPEED} {url}") or "")["waiting"] == speed.waiting
 
 
-def test_the_command_looks_at_a_remote_store(
-    s3: tuple[str, FlakyProxy], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url, _ = s3
+def test_the_command_looks_at_a_remote_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = str(tmp_path / "mounted" / "cache")
 
     def run(*arguments: str) -> tuple[int, str]:
         status = main(["cache", "--path", str(tmp_path / "here"), "--remote", url, *arguments])
