@@ -44,12 +44,61 @@ def test_an_unknown_format_is_refused() -> None:
         converter(unknown)
 
 
-# --- torch ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def torch() -> Any:
     return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def tf() -> Any:
+    return pytest.importorskip("tensorflow")
+
+
+def read_only(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+FORMATS = {"torch": "torch", "tf": "tensorflow"}
+LEFT_ALONE = {
+    "torch": {
+        "text": objects("a", "b"),
+        "raw": objects(b"a", b"b"),
+        "tiny": np.zeros(2, ml_dtypes.int4),
+        "long": np.zeros(2, np.longdouble),
+        "name": "text",
+        "count": 3,
+    },
+    "tf": {"lists": objects([1], [2, 3]), "missing": objects("a", None), "nothing": None},
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_a_framework_has_no_tensors_for_is_left_alone(format: Any) -> None:
+    pytest.importorskip(FORMATS[format])
+    batch = {
+        **LEFT_ALONE[format],
+        "ragged": objects(np.zeros(1), np.zeros(2)),
+        "when": np.array(["2024-01-01"], "M8[D]"),
+    }
+    converted = converter(format)(batch)
+    assert all(converted[name] is batch[name] for name in batch)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_arrays_in_any_memory_and_single_numbers_become_tensors(format: Any) -> None:
+    pytest.importorskip(FORMATS[format])
+    batch = {
+        "read only": read_only(np.arange(4)),
+        "reversed": np.arange(4)[::-1],
+        "big endian": np.arange(4, dtype=">i4"),
+        "transposed": np.arange(4).reshape(2, 2).T,
+        "single": np.float32(1.5),
+    }
+    converted = converter(format)(batch)
+    assert {name: tensor.numpy().tolist() for name, tensor in converted.items()} == {
+        name: value.tolist() for name, value in batch.items()
+    }
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
@@ -60,20 +109,12 @@ def test_torch_shares_the_memory_of_a_batch(torch: Any, dtype: str) -> None:
     assert tensor.numpy().dtype == array.dtype and np.array_equal(tensor.numpy(), array)
 
 
-def test_torch_copies_what_it_must_not_write_into(torch: Any) -> None:
-    array = np.arange(4)
-    array.flags.writeable = False
+@pytest.mark.usefixtures("torch")
+def test_torch_copies_what_it_must_not_write_into() -> None:
+    array = read_only(np.arange(4))
     tensor = converter("torch")({"x": array})["x"]
     tensor += 1
     assert array.tolist() == [0, 1, 2, 3] and tensor.tolist() == [1, 2, 3, 4]
-
-
-def test_torch_takes_arrays_in_any_memory_order(torch: Any) -> None:
-    convert = converter("torch")
-    assert convert({"x": np.arange(4)[::-1]})["x"].tolist() == [3, 2, 1, 0]
-    assert convert({"x": np.arange(4, dtype=">i4")})["x"].tolist() == [0, 1, 2, 3]
-    assert convert({"x": np.arange(4).reshape(2, 2).T})["x"].tolist() == [[0, 2], [1, 3]]
-    assert convert({"x": np.float32(1.5)})["x"].item() == 1.5
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
@@ -84,29 +125,6 @@ def test_torch_has_its_own_small_floats(torch: Any, name: str) -> None:
     assert tensor.float().tolist() == [[1, 2], [0, -4]]
 
 
-def test_torch_leaves_alone_what_it_has_no_tensors_for(torch: Any) -> None:
-    batch = {
-        "text": objects("a", "b"),
-        "raw": objects(b"a", b"b"),
-        "ragged": objects(np.zeros(1), np.zeros(2)),
-        "when": np.array(["2024-01-01"], "M8[D]"),
-        "tiny": np.zeros(2, ml_dtypes.int4),
-        "long": np.zeros(2, np.longdouble),
-        "name": "text",
-        "count": 3,
-    }
-    converted = converter("torch")(batch)
-    assert all(converted[name] is batch[name] for name in batch)
-
-
-# --- TensorFlow ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    return pytest.importorskip("tensorflow")
-
-
 @pytest.mark.parametrize("dtype", [*NUMBERS, ml_dtypes.bfloat16])
 def test_tensorflow_keeps_values_and_dtypes(tf: Any, dtype: Any) -> None:
     array = np.arange(12).reshape(3, 4).astype(dtype)
@@ -115,33 +133,14 @@ def test_tensorflow_keeps_values_and_dtypes(tf: Any, dtype: Any) -> None:
     assert np.array_equal(tensor.numpy(), array)
 
 
-def test_tensorflow_takes_bytes_and_text(tf: Any) -> None:
+def test_tensorflow_takes_bytes_text_and_numbers(tf: Any) -> None:
     batch = {"text": objects("a", "ü"), "raw": objects(b"\xff", b""), "fixed": np.array(["ab", "c"]), "one": "x"}
     converted = converter("tf")(batch)
     assert all(tf.is_tensor(tensor) and tensor.dtype == tf.string for tensor in converted.values())
     assert converted["text"].numpy().tolist() == [b"a", "ü".encode()]
     assert converted["raw"].numpy().tolist() == [b"\xff", b""]
     assert converted["fixed"].numpy().tolist() == [b"ab", b"c"]
-
-
-def test_tensorflow_leaves_other_objects_alone(tf: Any) -> None:
-    batch = {
-        "ragged": objects(np.zeros(1), np.zeros(2)),
-        "lists": objects([1], [2, 3]),
-        "missing": objects("a", None),
-        "when": np.array(["2024-01-01"], "M8[D]"),
-        "nothing": None,
-    }
-    converted = converter("tf")(batch)
-    assert all(converted[name] is batch[name] for name in batch)
-
-
-def test_tensorflow_takes_read_only_arrays_and_single_numbers(tf: Any) -> None:
-    array = np.arange(4)
-    array.flags.writeable = False
-    converted = converter("tf")({"x": array, "i": 3, "f": np.float32(0.5)})
-    assert converted["x"].numpy().tolist() == [0, 1, 2, 3]
-    assert (int(converted["i"]), float(converted["f"])) == (3, 0.5)
+    assert int(converter("tf")({"i": 3})["i"]) == 3
 
 
 # --- JAX -----------------------------------------------------------------------------------------------------

@@ -105,3 +105,20 @@ def test_a_reader_that_shares_goes_on_in_the_middle_and_says_so_once(caplog: pyt
     assert looks(on_break="continue") == [0, 1, 2] and not caplog.messages
     assert looks() == [0, 1, 2]
     assert [text[:53] for text in caplog.messages] == ["shared.to_keras(): a pass was left in the middle, and"]
+
+
+def test_to_close_ends_the_job_and_another_one_begins_where_more_is_asked_for() -> None:
+    pytest.importorskip("keras")
+    from pecan_ray.integrations.keras_dataset import KerasBatches
+
+    jobs: list[Any] = []
+
+    def begin() -> Any:
+        jobs.append({"x": number} for number in range(9))
+        return jobs[-1]
+
+    data = KerasBatches(begin, ["x"], what="rows.to_keras()", steps=4)
+    assert [data[0][0], data[1][0]] == [0, 1]
+    data.close()
+    assert list(jobs[0]) == [], "it is closed"
+    assert data[0][0] == 0 and len(jobs) == 2
