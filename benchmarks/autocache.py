@@ -42,7 +42,7 @@ import ray
 import pecan_ray as pecan
 from examples import image_ops
 from examples.photographs import derived_photographs
-from pecan_ray.autoorder.store_speed import WarmSlots
+from pecan_ray.autocache.store_speed import WarmSlots
 from pecan_ray.cache.checked_segments import CheckedSegments
 from pecan_ray.cache.store import EntryPlace, EntryStore
 from pecan_ray.cache.tiers import HELD_BYTES

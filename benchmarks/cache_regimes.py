@@ -42,7 +42,7 @@ import ray
 
 import pecan_ray as pecan
 from benchmarks.slow_bucket import running_bucket
-from pecan_ray.autoorder import keeping
+from pecan_ray.autocache import decision as keeping
 from pecan_ray.cache import ExecutionChoice, choose_execution
 from pecan_ray.options import Cache
 

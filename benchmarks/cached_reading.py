@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import pyarrow as pa
 
-from pecan_ray.autoorder.store_speed import WarmSlots
+from pecan_ray.autocache.store_speed import WarmSlots
 from pecan_ray.cache.store import EntryPlace, EntryStore
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases

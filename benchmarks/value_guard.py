@@ -48,7 +48,7 @@ def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[str, ...]
     place = len(exchange.before)
     first, second = stretch.names[place : place + 2]
     order = (*stretch.names[:place], second, first, *stretch.names[place + 2 :])
-    with undisturbed(pipe.plan):
+    with undisturbed():
         sampled = sample_stretch(stretch, "python", 0, SampleLimits(len(given), math.inf))
         find_shared_state(sampled)
         profiled = sampled.profile().profiled

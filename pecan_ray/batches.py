@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from pecan_ray.autocache.decision import Promise
 from pecan_ray.autoorder.job_order import Ordered, ReorderAfterEpoch
-from pecan_ray.autoorder.keeping import Promise
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.epoch_loops import EpochLoops
 from pecan_ray.errors import PecanError, PlanError, told

@@ -300,7 +300,7 @@ class DecodeRandomCropResize:
 class DecodeReduce:
     """Decode a JPEG at 1/2, 1/4 or 1/8 of its size where that is still no smaller than what it is reduced to."""
 
-    reduce: Reduce | ReducedCopy
+    reduce: Reduce
 
     def __call__(self, encoded: Image) -> Image:
         """Decode small, and reduce."""
@@ -310,55 +310,6 @@ class DecodeReduce:
             return averaged(image, self.reduce.size(image.shape[:2]))
         target = self.reduce.size(shape)
         return averaged(decoded(encoded, reduction(shape, target)), target)
-
-
-@dataclass(frozen=True)
-class ReducedCopy:
-    """A JPEG of so many pixels at least, of a larger photograph: what AutoOrder keeps at a point behind the decoder.
-
-    What is no larger stays as it is, and so does what cannot be a JPEG (python engine).
-    """
-
-    pixels: int
-    sides: ImageSize = (1, 1)
-    """Its height and width at least: where no random part fits, the whole is what the target is made of."""
-    quality: int = 90
-
-    def __call__(self, encoded: Image) -> Image:
-        """Make the copy; raises ValueError for what is no image, as the decoder would."""
-        copy = reduced_file(encoded, self.size, self.quality)
-        if copy is encoded:
-            decoded(encoded)
-        return encoded if copy is None else copy
-
-    def decoding_before(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what is done to a copy in place of a random crop of pixels."""
-        assert isinstance(fn, RandomCrop)
-        return DecodeRandomCrop(fn)
-
-    def size(self, shape: ImageSize) -> ImageSize:
-        """Return height and width of the copy of a photograph of that height and width."""
-        height, width = shape
-        scale = math.sqrt(self.pixels / max(height * width, 1))
-        scale = max(scale, self.sides[0] / max(height, 1), self.sides[1] / max(width, 1))
-        return (height, width) if scale >= 1 else (math.ceil(height * scale), math.ceil(width * scale))
-
-
-@dataclass(frozen=True)
-class DecodeReducedCopy(DecodeReduce):
-    """Decode to the pixels of a reduced copy: what AutoOrder keeps where they are not encoded again."""
-
-    reduce: ReducedCopy
-
-    def decoding_before(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what is done to a copy in place of a function of pixels: the same."""
-        return fn
-
-
-def pixels_for(crop: RandomCrop, resize: Resize) -> int:
-    """Return how many pixels a photograph must have for its smallest random part to be no smaller than the target."""
-    area, (narrow, wide) = crop.area[0], crop.aspect
-    return math.ceil(max(resize.height**2 * wide, resize.width**2 / narrow) / area)
 
 
 # --- both engines --------------------------------------------------------------------------------------------

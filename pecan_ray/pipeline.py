@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from pecan_ray.autoorder.call_in_subprocess import own_process_ahead
 from pecan_ray.autoorder.explain import ExplainFormat, explain
 from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.order_request import job_size
@@ -173,7 +172,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
     def explain(self, format: ExplainFormat = "text", *, again: bool = False) -> str:
         """Return in words what each operator does, and which order AutoOrder has chosen and why.
 
-        `format` is "text" (a table, which a notebook shows as HTML), "html", "json" or "mermaid".  Where no order is
+        `format` is "text" (a table, which a notebook shows as HTML), "html" or "json".  Where no order is
         kept, or with `again`, a sample is run in a process of its own, for at most ``Config(sample_seconds=...)``;
         jobs that are started behind it use the same order.  Raises `OpError` where an operator does.
         """
@@ -319,9 +318,8 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         shared = self._shared(options) if share and not debug else None
         options = own_options(options, visitation) if shared is None else options
         skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)
-        looks = not debug and shared is None and found.looks_ahead(skip_bad=skip_bad, job=job_is)
         options, passes = self._counted(options, first_epoch, saved, found, debug=debug)
-        with passes, own_process_ahead(self._engine, looks):  # while the workers start
+        with passes:
             return Batches(
                 self._plan,
                 name=self._name,
@@ -330,9 +328,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
                 config=replace(self._config, reorder_check=None),
                 options=options,
                 debug=debug,
-                order=functools.partial(
-                    found.ordered, skip_bad=skip_bad, once=not count or rank > 0, job=job_is, here=debug
-                ),
+                order=functools.partial(found.ordered, skip_bad=skip_bad, once=not count or rank > 0, job=job_is),
                 parts=None if debug else found.parts,
                 look_again=count,
                 saved=saved,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from pecan_ray.reorder.cost import CostModel
 from pecan_ray.reorder.dependencies import Constraint
 from pecan_ray.reorder.order_plan import Move, Rejected
 from pecan_ray.reorder.profile import ProfiledOp
@@ -14,36 +13,17 @@ def movers(ops: Sequence[ProfiledOp], section: range, order: Sequence[int], neut
     """Return the ops whose moving turns the section into `order`, in the user's order.
 
     The others, which only make room, form a rising subsequence: the one with the most neutral ops, since those are
-    never the cause, and of several the longest.  O(n log n).
+    never the cause, and of several the longest.
     """
     neutral = len(section) + 1
-    weights = [neutral if ops[index].verdict(neutral_band) == "neutral" else 1 for index in order]
-    best = [(0, -1)] * (len(section) + 1)
-    previous = [-1] * len(order)
-    for place, index in enumerate(order):
-        rank = index - section.start + 1
-        weight, previous[place] = _prefix_max(best, rank)
-        _raise_to(best, rank, (weight + weights[place], place))
-    _, place = _prefix_max(best, len(section))
-    stay = set()
-    while place >= 0:
-        stay.add(order[place])
-        place = previous[place]
+    chains: list[tuple[int, tuple[int, ...]]] = []
+    for index in order:
+        before = [chain for chain in chains if chain[1][-1] < index]
+        weight, chain = max(before, key=lambda one: one[0], default=(0, ()))
+        weight += neutral if ops[index].verdict(neutral_band) == "neutral" else 1
+        chains.append((weight, (*chain, index)))
+    _, stay = max(chains, key=lambda one: one[0], default=(0, ()))
     return [index for index in section if index not in stay]
-
-
-def _prefix_max(tree: list[tuple[int, int]], rank: int) -> tuple[int, int]:
-    found = (0, -1)
-    while rank > 0:
-        found = max(found, tree[rank])
-        rank -= rank & -rank
-    return found
-
-
-def _raise_to(tree: list[tuple[int, int]], rank: int, value: tuple[int, int]) -> None:
-    while rank < len(tree):
-        tree[rank] = max(tree[rank], value)
-        rank += rank & -rank
 
 
 def explained_moves(
@@ -108,16 +88,3 @@ def rejections(
         if blocked not in nearest or second - first < nearest[blocked][0]:
             nearest[blocked] = (second - first, f"{where}: {reason}")
     return [Rejected(ops[index].name, nearest[index][1]) for index in sorted(nearest)]
-
-
-def unprofitable(
-    model: CostModel, section: range, desired: Sequence[int], order: Sequence[int], neutral_band: float = 0.0
-) -> list[Rejected]:
-    """Return the moves of Algorithm 2 (`desired`) that the estimated cost speaks against."""
-    basis = "measured times" if any(op.seconds is not None for op in model.ops) else "volumes of data"
-    made = set(movers(model.ops, section, order, neutral_band))
-    return [
-        Rejected(model.ops[index].name, f"by the {basis} the move of Algorithm 2 does not make the pipeline faster")
-        for index in movers(model.ops, section, desired, neutral_band)
-        if index not in made
-    ]

@@ -31,7 +31,7 @@ from pecan_ray.reorder.dependencies import (
     hard_constraints,
     observation_constraints,
 )
-from pecan_ray.reorder.moves import explained_moves, rejections, unprofitable
+from pecan_ray.reorder.moves import explained_moves, rejections
 from pecan_ray.reorder.order_plan import Mode, Move, OrderPlan, Rejected
 from pecan_ray.reorder.profile import ProfiledOp
 from pecan_ray.reorder.search import SectionSearch, repaired
@@ -64,10 +64,6 @@ class Question:
         """Estimates of what orders cost."""
         return cost_model(self.ops, [self.index[name] for name in self.measured_in], self.neutral_band)
 
-    def estimate(self, order: Sequence[str]) -> float:
-        """Return the cost model's total for an order of names."""
-        return self.model.total(self.index[name] for name in order)
-
 
 def auto_order(
     ops: Iterable[ProfiledOp],
@@ -87,18 +83,6 @@ def auto_order(
 
     Raises `PlanError` for unknown modes or names, and for two ops of one name.
     """
-    return answer(ask(ops, mode, commutes, forbidden, neutral_band, measured_in))
-
-
-def ask(
-    ops: Iterable[ProfiledOp],
-    mode: Mode,
-    commutes: Commutes,
-    forbidden: Collection[Pair],
-    neutral_band: float,
-    measured_in: Sequence[str] | None,
-) -> Question:
-    """Check the arguments of `auto_order`."""
     checked = check_ops(ops)
     names = tuple(op.name for op in checked)
     if mode not in get_args(Mode):
@@ -110,7 +94,7 @@ def ask(
         raise PlanError(f"forbidden names the op {unknown[0]!r}, but there are only {list(names)}.")
     if measured_in is not None:
         order_indices("measured_in", measured_in, {name: number for number, name in enumerate(names)})
-    return Question(
+    question = Question(
         checked,
         mode,
         functools.cache(commutes) if callable(commutes) else commutes,
@@ -118,15 +102,11 @@ def ask(
         neutral_band,
         names if measured_in is None else tuple(measured_in),
     )
-
-
-def answer(question: Question) -> OrderPlan:
-    """Order every section."""
     ops, model, band = question.ops, question.model, question.neutral_band
     order: list[int] = list(range(len(ops)))
     moves: list[Move] = []
     rejected: list[Rejected] = []
-    for section in sections(ops) if question.mode != "off" else ():
+    for section in sections(ops) if mode != "off" else ():
         arranged, refused = _arranged(question, section)
         order[section.start : section.stop] = arranged
         moves += explained_moves(ops, section, arranged, band)
@@ -134,13 +114,13 @@ def answer(question: Question) -> OrderPlan:
     return OrderPlan(
         ops=ops,
         order=tuple(ops[index].name for index in order),
-        mode=question.mode,
+        mode=mode,
         moves=tuple(moves),
         fixed=fixed_ops(ops),
         rejected=tuple(rejected),
         seconds_before=model.measured_total(range(len(ops))),
         seconds_after=model.measured_total(order),
-        forbidden=question.forbidden,
+        forbidden=pairs,
         neutral_band=band,
         measured_in=question.measured_in,
     )
@@ -159,10 +139,7 @@ def _arranged(question: Question, section: range) -> tuple[list[int], list[Rejec
     while refused := _refused(question, order):
         constraints += refused
         order = SectionSearch(model, section, start, _needs(constraints)).best(desired)
-    rejected = rejections(ops, desired, constraints, band)
-    explained = {entry.name for entry in rejected}
-    rejected += [entry for entry in unprofitable(model, section, desired, order, band) if entry.name not in explained]
-    return order, rejected
+    return order, rejections(ops, desired, constraints, band)
 
 
 def constraints_of(question: Question, section: range) -> list[Constraint]:
@@ -177,19 +154,6 @@ def constraints_of(question: Question, section: range) -> list[Constraint]:
         if first in section and second in section and first != second:
             found.append(Constraint(first, second, "their exchange was refused"))
     return found
-
-
-def possible(question: Question, order: Sequence[str]) -> bool:
-    """Tell whether an order keeps fixed ops and sections in place, and every constraint."""
-    place = {question.index[name]: number for number, name in enumerate(order)}
-    free = sections(question.ops)
-    return (
-        all(place[index] in section for section in free for index in section)
-        and all(place[question.index[fixed.name]] == question.index[fixed.name] for fixed in fixed_ops(question.ops))
-        and all(
-            place[first] < place[second] for section in free for first, second, _ in constraints_of(question, section)
-        )
-    )
 
 
 def _needs(constraints: Iterable[Constraint]) -> dict[int, set[int]]:

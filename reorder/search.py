@@ -2,9 +2,7 @@
 
 Up to `EXACT_OPS` ops: exact, by dynamic programming over subsets.  What an op costs depends only on the *set* of ops
 before it, so the best order of a set S that ends with i is the best order of S without i, followed by i.
-Beyond: three starting points (the user's order, the one proposed, and the greedy one that sorts by (I - 1) / seconds
-per byte, which is optimal for costs in proportion to bytes without constraints); the best of them is improved window
-by window, each solved exactly, until nothing changes.
+Beyond: the order proposed, as far as the constraints allow it, if it costs less than the user's.
 
 Exchanges that gain hardly anything are not made: each costs `EXCHANGE_SHARE` of the user's total.
 """
@@ -19,8 +17,6 @@ from dataclasses import dataclass
 from pecan_ray.reorder.cost import CostModel, Volume
 
 EXACT_OPS = 10
-WINDOW = 6
-SWEEPS = 4
 EXCHANGE_SHARE = 0.01
 """Share of the user's total that each exchange of two ops has to gain: what was measured is not more certain;"""
 EXCHANGES_SHARE = 0.1
@@ -44,46 +40,17 @@ class SectionSearch:
         user = list(self.section)
         share = min(EXCHANGE_SHARE, EXCHANGES_SHARE / max(len(user), 1))
         price = max(share * self.model.total(user, self.start), 1e-300)
-        found = self._exact(user, self.start, price) if len(user) <= EXACT_OPS else self._improved(proposal, price)
+        found = self._exact(user, price) if len(user) <= EXACT_OPS else repaired(proposal, self.needs)
         return found if self.model.total(found, self.start) < self.model.total(user, self.start) else user
 
-    def _improved(self, proposal: Sequence[int], price: float) -> list[int]:
-        greedy = sorted(self.section, key=self._rank)
-        starts = [list(self.section), repaired(proposal, self.needs), repaired(greedy, self.needs)]
-        found = min(starts, key=lambda order: self.model.total(order, self.start))
-        for _ in range(SWEEPS):
-            improved = self._swept(found, price)
-            if improved == found:
-                break
-            found = improved
-        return found
-
-    def _rank(self, index: int) -> float:
-        change = self.model.ops[index].inflation - 1.0
-        seconds = self.model.seconds(index, self.start)
-        if seconds > 0 or change == 0:
-            return change / (seconds or 1.0)
-        return math.copysign(math.inf, change)
-
-    def _swept(self, order: list[int], price: float) -> list[int]:
-        """Solve windows that overlap by half, from the front to the back."""
-        out = list(order)
-        at = self.start
-        step = WINDOW // 2
-        for begin in range(0, len(out), step):
-            out[begin : begin + WINDOW] = self._exact(sorted(out[begin : begin + WINDOW]), at, price)
-            for index in out[begin : begin + step]:
-                at = self.model.behind(index, at)
-        return out
-
-    def _exact(self, members: Sequence[int], start: Volume, price: float) -> list[int]:
+    def _exact(self, members: Sequence[int], price: float) -> list[int]:
         """Order the members (in the user's order) by dynamic programming; bit b of a set stands for members[b]."""
         count = len(members)
         bit = {index: number for number, index in enumerate(members)}
         needed = [sum(1 << bit[other] for other in self.needs.get(index, ()) if other in bit) for index in members]
         costs = [math.inf] * (1 << count)
         last = [-1] * (1 << count)
-        volumes = [start] * (1 << count)
+        volumes = [self.start] * (1 << count)
         costs[0] = 0.0
         for done in range((1 << count) - 1):
             if done:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from pecan_ray.autoorder.facts import OpSample, SampleProfile, StretchSample
-from pecan_ray.autoorder.sample import sample_profile
+from pecan_ray.autoorder.order import sample_profile
 
 __all__ = ["OpSample", "SampleProfile", "StretchSample", "sample_profile"]

@@ -74,16 +74,11 @@ class StretchOrder:
     """and in the user's."""
     in_rows: InRows = NOTHING_IN_ROWS
     """Which of the last maps run on many elements at a time, in the user's order."""
-    hurried: bool = False
-    """Whether the time was over before any order was adopted, or all were tried."""
 
     @property
     def whole_speedup(self) -> float | None:
         """The whole pipeline's seconds in the user's order over those in the adopted one; None: not measured."""
-        speedup = self.speedup
-        if speedup is None:
-            return None
-        return 1.0 / max(1.0 - self.share * (1.0 - 1.0 / max(speedup, 1e-12)), 1e-12)
+        return None if self.speedup is None else whole_speedup(self.share, self.speedup)
 
     @property
     def speedup(self) -> float | None:
@@ -92,15 +87,19 @@ class StretchOrder:
         Orders are compared with what decoders take over in each, so that what they gain by that in the user's counts
         as well.
         """
-        found = [one.speedup for one in (self.measured, self.users_taken_over.measured) if one is not None]
-        if self.in_rows.ops:
-            return self.in_rows.stretch_speedup * math.prod(found)
+        measured = (self.measured, self.users_taken_over.measured, self.in_rows.measured)
+        found = [one.speedup for one in measured if one is not None]
         return math.prod(found) if found else None
 
     @property
     def names(self) -> OpOrder:
         """The operators in the user's order."""
         return tuple(op.name for op in self.sample.ops)
+
+
+def whole_speedup(share: float, speedup: float) -> float:
+    """Return how many times as fast all becomes if a part that takes this share of the time becomes so much faster."""
+    return 1.0 / max(1.0 - share * (1.0 - 1.0 / max(speedup, 1e-12)), 1e-12)
 
 
 @dataclass(frozen=True)

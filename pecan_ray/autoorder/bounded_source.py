@@ -25,8 +25,6 @@ class Bounded:
         self._first: Callable[[int], Iterator[Element]] | None = getattr(source, "first", None)
         self.elements = 0
         """So many were given."""
-        self.begun: Callable[[], None] | None = None
-        """Called when more than the first element is asked for, which a graph is built by."""
 
     def splits(self) -> Iterator[Split]:
         """Yield the source's splits, in time."""
@@ -45,8 +43,6 @@ class Bounded:
         for element in elements:
             if self.over:
                 return
-            if self.elements == 1 and self.begun is not None:
-                self.begun()
             self.elements += 1
             yield element
 

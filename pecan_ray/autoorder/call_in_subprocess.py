@@ -14,8 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import cloudpickle
@@ -37,7 +36,7 @@ PROGRAM = (
     "import sys; import pecan_ray.autoorder.order; from pecan_ray.autoorder.call_in_subprocess import answer; "
     "answer(*sys.argv[1:])"
 )
-"""What most calls need is imported while they are prepared."""
+"""What most calls need is imported while they are sent."""
 MOST_BYTES = 1 << 30
 
 
@@ -53,10 +52,9 @@ def needs_own_process(engine: EngineName) -> bool:
 
 
 class OwnProcess:
-    """A process for one call, which imports what it needs while the call is being prepared."""
+    """A process for one call."""
 
     def __init__(self, engine: EngineName) -> None:
-        self.engine = engine
         # Without a name: of a trainer that is killed, nothing stays.
         self._answer = tempfile.TemporaryFile(prefix="pecan-")  # noqa: SIM115 - `close` closes it
         paths = [os.getcwd() if path == "" else path for path in sys.path]
@@ -105,32 +103,6 @@ def _ending(status: int) -> str:
     return f"by {signal.Signals(-status).name}"
 
 
-_waiting: list[OwnProcess] = []
-"""Processes that were started ahead."""
-_taking = threading.Lock()
-"""Guards them."""
-
-
-@contextlib.contextmanager
-def own_process_ahead(engine: EngineName, wanted: bool) -> Iterator[None]:
-    """Have a process for the next call start now, if one is wanted."""
-    if not wanted:
-        yield
-        return
-    own = OwnProcess(engine)
-    with _taking:
-        _waiting.append(own)
-    try:
-        yield
-    finally:
-        with _taking:
-            unused = own in _waiting
-            if unused:
-                _waiting.remove(own)
-        if unused:
-            own.close()
-
-
 def can_be_sent(value: object) -> bool:
     """Tell whether a process of its own can be given a value: what holds very much data would be there twice."""
     try:
@@ -145,12 +117,7 @@ def call_in_subprocess(function: Callable[..., T], *arguments: Any, engine: Engi
     Raises `PecanError` when it takes much longer than `seconds`, or the process dies.
     """
     payload = dumps((function, arguments, seconds + GRACE_S))
-    with _taking:
-        own = next((one for one in _waiting if one.engine == engine), None)
-        if own is not None:
-            _waiting.remove(own)
-    own = own or OwnProcess(engine)
-    with contextlib.closing(own):
+    with contextlib.closing(OwnProcess(engine)) as own:
         found: T = own.call(payload, seconds)
     return found
 

@@ -122,9 +122,6 @@ class ColumnSpec:
                 return f"its shape is {_spelled(shape)} instead of {_spelled(mine)}"
         return ""
 
-    def __str__(self) -> str:
-        return f"{_listed(self.types)}{_listed(_spelled(shape) for shape in self.shapes.values())}"
-
 
 @dataclass
 class ElementSpec:

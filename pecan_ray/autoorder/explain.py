@@ -1,4 +1,4 @@
-"""What AutoOrder found and did, for people: a table for a terminal, HTML for a notebook, JSON, a Mermaid chart."""
+"""What AutoOrder found and did, for people: a table for a terminal, HTML for a notebook, JSON."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
-from pecan_ray.autoorder.element_moved import ColumnDifference
 from pecan_ray.autoorder.exchange_check import ExchangedPair
 from pecan_ray.autoorder.facts import OpLoad, OpSample
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
+from pecan_ray.plan.operators import ElementOp, Op, Plan
 
-ExplainFormat: TypeAlias = Literal["text", "html", "json", "mermaid"]
+ExplainFormat: TypeAlias = Literal["text", "html", "json"]
 
 HEADINGS = ("now", "was", "operator", "factor", "bytes in -> out", "us/element", "why")
 
@@ -40,19 +39,21 @@ class Row:
         """Whether it changed place among its neighbours."""
         return self.why.startswith("moved")
 
+    @property
+    def shown(self) -> OpLoad | None:
+        """What it is given and takes, in the new order if that is known; None: nothing was measured."""
+        one = self.sample
+        if self.load is not None or one is None or not one.measured or one.seconds is None:
+            return self.load
+        return OpLoad(one.name, one.elements_in, one.elements_out, one.bytes_in, one.bytes_out, one.seconds)
+
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         factor = sizes = seconds = "-"
-        load = self.load
-        if load is not None and load.bytes_in:
-            sizes = f"{_bytes(load.bytes_in / load.elements_in)} -> {_bytes(load.bytes_out / load.elements_in)}"
-            factor, seconds = f"{load.bytes_out / load.bytes_in:.3g}", f"{1e6 * load.seconds:.0f}"
-            return str(self.now), str(self.was), self.name, factor, sizes, seconds, self.why
-        if self.sample is not None and self.sample.measured:
-            into, out = self.sample.bytes_in / self.sample.elements_in, self.sample.bytes_out / self.sample.elements_in
-            factor, sizes = f"{self.sample.inflation:.3g}", f"{_bytes(into)} -> {_bytes(out)}"
-        if self.sample is not None and self.sample.seconds is not None:
-            seconds = f"{1e6 * self.sample.seconds:.0f}"
+        if (given := self.shown) is not None and given.bytes_in:
+            into, out = given.bytes_in / given.elements_in, given.bytes_out / max(given.elements_in, 1)
+            factor, sizes = f"{given.bytes_out / given.bytes_in:.3g}", f"{_bytes(into)} -> {_bytes(out)}"
+            seconds = f"{1e6 * given.seconds:.0f}"
         return str(self.now), str(self.was), self.name, factor, sizes, seconds, self.why
 
 
@@ -80,10 +81,6 @@ class Explanation(str):
         """Return the facts as JSON."""
         return as_json(self.name, self.ordering)
 
-    def to_mermaid(self) -> str:
-        """Return a chart of both orders."""
-        return as_mermaid(self.name, self.ordering)
-
 
 def explain(name: str, ordering: Ordering, format: ExplainFormat = "text") -> str:
     """Return an ordering in words; raises `PlanError` for a format that does not exist."""
@@ -92,7 +89,7 @@ def explain(name: str, ordering: Ordering, format: ExplainFormat = "text") -> st
         raise PlanError(f"explain: format must be one of {known}, but got {format!r}.")
     if format == "text":
         return Explanation(name, ordering)
-    return {"html": as_html, "json": as_json, "mermaid": as_mermaid}[format](name, ordering)
+    return as_html(name, ordering) if format == "html" else as_json(name, ordering)
 
 
 def rows(ordering: Ordering) -> list[Row]:
@@ -273,14 +270,8 @@ def as_json(name: str, ordering: Ordering) -> str:
 
 def _row_facts(row: Row) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": row.name, "now": row.now, "was": row.was, "why": row.why, "moved": row.moved}
-    if (load := row.load) is not None:
-        facts["in_new_order"] = {
-            "bytes_in": load.bytes_in,
-            "bytes_out": load.bytes_out,
-            "elements_in": load.elements_in,
-            "elements_out": load.elements_out,
-            "microseconds": 1e6 * load.seconds,
-        }
+    if row.load is not None:
+        facts["in_new_order"] = _load_facts(row.load)
     sample = row.sample
     if sample is None:
         return facts
@@ -297,6 +288,11 @@ def _row_facts(row: Row) -> dict[str, Any]:
     }
 
 
+def _load_facts(load: OpLoad) -> dict[str, Any]:
+    facts = asdict(load)
+    return {"microseconds": 1e6 * facts.pop("seconds"), **facts}
+
+
 def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
     found = stretch.measured
     return {
@@ -309,7 +305,7 @@ def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
         "whole_speedup": stretch.whole_speedup,
         "in_rows": list(stretch.in_rows.ops),
         "taken_over": [list(one.ops) for one in stretch.taken_over.pushed],
-        "differences": [_difference_facts(one) for one in stretch.differences],
+        "differences": [asdict(one) for one in stretch.differences],
         "exchanges": [asdict(one) for one in stretch.exchanges],
         "measured_error": None if found is None else found.error,
         "seconds_before": None if found is None else found.seconds_before,
@@ -319,61 +315,6 @@ def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
         "rejected": [{"name": one.name, "reason": one.reason} for one in stretch.proposed.rejected],
         "refused": [{"order": list(one.order), "reason": one.reason} for one in stretch.refused],
     }
-
-
-def _difference_facts(one: ColumnDifference) -> dict[str, Any]:
-    return {
-        "column": one.column,
-        "elements": one.elements,
-        "changed": one.changed,
-        "apart": one.apart,
-        "most": one.most,
-    }
-
-
-def as_mermaid(name: str, ordering: Ordering) -> str:
-    """Return a Mermaid flow chart of both orders; operators that have moved are marked."""
-    moved = {row.name for row in rows(ordering) if row.moved}
-    lines = ["flowchart LR"]
-    orders = [("before", ordering.before)] + ([("now", ordering.plan)] if ordering.changed else [])
-    for title, plan in orders:
-        lines += [f'  subgraph {title}["{_mermaid(name)}: {title}"]', "    direction LR"]
-        chart = _Chart(title)
-        chart.add(plan)
-        lines += [*chart.lines, "  end"]
-        lines += [f"  class {chart.ids[op]} moved" for op in sorted(moved & chart.ids.keys())]
-    return "\n".join([*lines, "  classDef moved fill:#cfc,stroke:#393"])
-
-
-class _Chart:
-    """Nodes and arrows of one plan."""
-
-    def __init__(self, prefix: str) -> None:
-        self.lines: list[str] = []
-        self.ids: dict[str, str] = {}
-        self._prefix, self._count = prefix, 0
-
-    def add(self, plan: Plan) -> str:
-        """Add a plan; return the id of its last node."""
-        if isinstance(plan.head, Join):
-            ends = [self.add(branch) for branch in plan.head.inputs]
-            last = self._node(plan.head.kind, ends)
-        else:
-            last = self._node(type(plan.head).__name__, [])
-        for op in plan.ops:
-            last = self.ids[op.name] = self._node(op.name, [last])
-        return last
-
-    def _node(self, label: str, before: list[str]) -> str:
-        self._count += 1
-        name = f"{self._prefix}{self._count}"
-        self.lines.append(f'    {name}["{_mermaid(label)}"]')
-        self.lines += [f"    {other} --> {name}" for other in before]
-        return name
-
-
-def _mermaid(text: str) -> str:
-    return text.replace('"', "#quot;")
 
 
 def _names(plan: Plan) -> list[str]:

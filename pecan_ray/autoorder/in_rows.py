@@ -63,9 +63,7 @@ class InRows:
     ops: tuple[str, ...] = ()
     """Those that run on many elements at a time; empty: none does."""
     measured: SpeedComparison | None = None
-    """These alone."""
-    stretch_speedup: float = 1.0
-    """Seconds of all operators of the stretch, one by one, over those with it."""
+    """These, which are all operators of the stretch, one by one and with it."""
     exactly: bool = False
     refused: str = ""
     """Why they stay as they are; empty where they do not, or the rule says nothing of them."""
@@ -136,13 +134,13 @@ def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> InRows:
     try:
         measured = trial.measured()
     except NotInRowsError as error:
-        return InRows(refused=str(error))
+        return InRows(refused=str(error).partition("\n")[0])
     except OP_FAILURES as error:
         return InRows(refused=f"it fails: {error.message.splitlines()[0]}")
     whole = measured.seconds_before + (sampled.runner.reading_s or 0.0)
     saved = measured.seconds_before - measured.seconds_after
     if measured.speedup >= LEAST_GAIN and saved >= LEAST_SAVED_S and saved >= LEAST_SHARE * whole:
-        return InRows(tuple(op.name for op in maps), measured, measured.speedup, exactly)
+        return InRows(tuple(op.name for op in maps), measured, exactly)
     return InRows(refused=f"it is not worth it: {measured.told()}, {1e6 * saved:.1f} us of an element")
 
 

@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from pecan_ray import part_decoding
+from pecan_ray.autocache.decision import Kept, Promise, with_kept_points
 from pecan_ray.autoorder import rewrites
-from pecan_ray.autoorder.adopted import Ordering, StretchOrder
-from pecan_ray.autoorder.copies_tried import CopiesKept, with_copies_if_better
+from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autoorder.element_costs import costs_of
+from pecan_ray.autoorder.exchange_check import NO_TIME
 from pecan_ray.autoorder.explain import as_json
 from pecan_ray.autoorder.in_rows import RowsAtOnce
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
-from pecan_ray.autoorder.keeping import Kept, Promise, with_kept_points
-from pecan_ray.autoorder.kept_check import other_values
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, usual_folder
-from pecan_ray.autoorder.order import may_run_apart, order_for_job, order_plan
+from pecan_ray.autoorder.order import order_for_job, order_plan
+from pecan_ray.autoorder.order_check import order_refused
 from pecan_ray.autoorder.order_key import order_key
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, mode_under
 from pecan_ray.autoorder.push_down import RULES, choices
-from pecan_ray.autoorder.reduced_copies import ReducedCopies, can_keep_copies, kinds
 from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.usable_cpus import usable_cpus
@@ -33,16 +33,13 @@ from pecan_ray.options import Config, EngineName
 from pecan_ray.plan.fingerprint import described, described_behind
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.stretches import OpOrders, orders_in, stretches
-from pecan_ray.reorder import NEUTRAL_BAND
-from pecan_ray.reorder.moves import explained_moves
-from pecan_ray.sources.memory import Arrays, Items
 
 logger = logging.getLogger("pecan_ray")
 
+CHECKED_AGAIN = 16
+"""Elements on which a kept order is compared again beside a later job."""
 ASKED_FOR = 4.0
 """Who asks for an explanation waits so many times as long as a job does, where that is needed."""
-APART = True
-"""Samples run in processes of their own, unless the job runs in this one."""
 
 
 class Replanned(NamedTuple):
@@ -50,11 +47,8 @@ class Replanned(NamedTuple):
 
     plan: Plan
     order: OpOrders
-    """Before decoders took over what follows them."""
     said: str
     """Why."""
-    decoders: tuple[str, ...] = ()
-    """Those that do."""
 
 
 ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], Replanned | None]
@@ -160,30 +154,20 @@ class JobOrder:
         other._state_pins = state
         return other
 
-    def looks_ahead(self, *, skip_bad: bool, job: JobSize | None) -> bool:
-        """Tell whether `ordered` is likely to run a sample in a process of its own; lists no files."""
-        if not self.movable or self._pinned() is not None or self._known(skip_bad=skip_bad) is not None:
-            return False
-        request = self._request(skip_bad=skip_bad, job=self._bound(job))
-        if not may_run_apart(request):
-            return False
-        in_memory = all(isinstance(source, (Arrays, Items)) for source in self._plan.sources())
-        return not in_memory or runs_allowed(self._plan, request.job) >= LEAST_RUNS
-
     def check(self) -> None:
         """Raise `PlanError` where a pinned order does not fit."""
         self._pinned()
 
-    def ordered(self, *, skip_bad: bool, once: bool, job: JobSize | None, here: bool = False) -> Ordered:
+    def ordered(self, *, skip_bad: bool, once: bool, job: JobSize | None) -> Ordered:
         """Return the plan to run, ordered and pushed down into decoders; it is looked at again unless `once`.
 
         Decoders take over what was run and measured with them, or what a file pins; nothing where nothing was sampled.
-        `here`: the job runs the functions in this process, and so may a sample.  What goes wrong here is told and
-        leaves the plan as it is, unless an order is pinned: the job shows an error itself, if it has it too.
+        What goes wrong here is told and leaves the plan as it is, unless an order is pinned: the job shows an error
+        itself, if it has it too.
         """
         pinned = self._pinned() is not None
         try:
-            return self._decided(skip_bad=skip_bad, once=once, job=job, here=here)
+            return self._decided(skip_bad=skip_bad, once=once, job=job)
         except (KeyboardInterrupt, ColumnError):  # of the user's own order: `order_for_job`
             raise
         except BaseException as error:  # whatever a user's function, object or source can raise
@@ -193,23 +177,24 @@ class JobOrder:
             logger.warning("%s: %s", self._name, said)
             return Ordered(self._plan, orders_in(self._plan), (said.partition("\n")[0],))
 
-    def _decided(self, *, skip_bad: bool, once: bool, job: JobSize | None, here: bool) -> Ordered:
-        ordering = self._ordering(skip_bad=skip_bad, job=job, here=here)
+    def _decided(self, *, skip_bad: bool, once: bool, job: JobSize | None) -> Ordered:
+        ordering = self._ordering(skip_bad=skip_bad, job=job)
         plan = ordering.plan if ordering.changed else self._plan
         order = orders_in(plan)
         keeps = self._keeps(plan, ordering, JobSize(1.0, 1.0) if job is None else job)
-        decoders = (*ordering.decoders, *keeps.decoders)
-        told = (*rewritten(plan, self._engine, decoders)[1], *keeps.said, *self._seed_matters())
+        told = (*rewritten(plan, self._engine, ordering.decoders)[1], *keeps.said, *self._seed_matters())
         said = [text for text in (ordering.summary(), *told) if text]
         for text in said:
             logger.log(logging.WARNING if text in keeps.frozen else logging.INFO, "%s: %s", self._name, text)
         pinned = self._config.order_file is not None or self._state_pins is not None
-        once = once or pinned or not ordering.stretches or bool(keeps.decoders)
+        once = once or pinned or not ordering.stretches
         look = None if once else self._after_epoch(ordering, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
         seconds = ordering.op_seconds(), ordering.row_seconds()
         found = as_json(self._name, ordering)
-        return Ordered(keeps.plan, order, tuple(said), *seconds, look, reverted, decoders, keeps.promise, found)
+        return Ordered(
+            keeps.plan, order, tuple(said), *seconds, look, reverted, ordering.decoders, keeps.promise, found
+        )
 
     def explained(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""
@@ -234,9 +219,7 @@ class JobOrder:
         found = self.explained(again=again)
         plan = found.plan if found.changed else self._plan
         keeps = self._keeps(plan, found, JobSize(1.0, usable_cpus()))
-        names = (*found.decoders, *keeps.decoders)
-        _, copies = rewrites.rewritten((ReducedCopies(),), plan, self._engine, names)
-        return replace(found, notes=(*found.notes, *(one.told() for one in copies), *keeps.said))
+        return replace(found, notes=(*found.notes, *keeps.said))
 
     def save(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
         """Write the order to a file, by which it can be pinned.
@@ -257,28 +240,13 @@ class JobOrder:
         """Return an ordered plan as it is to run, with what it keeps."""
         plan, _ = rewritten(ordered, self._engine, ordering.decoders)
         as_sampled = _on_elements(plan) == _on_elements(ordered)
-        keeps = self._kept(plan, ordering if as_sampled else None, job)
-        place = can_keep_copies(ordered, self._plan)
-        if (
-            place is None
-            or self._mode != "safe"
-            or not self._config.reorder_rewrites
-            or keeps.promise is None
-            or self._pinned() is not None
-        ):
-            return keeps
-        found = []
-        for one in kinds(place):
-            copies, _ = rewritten(ordered, self._engine, (*ordering.decoders, one.name))
-            found.append(CopiesKept(one, copies, self._kept(copies, None, job)))
-        request = replace(self._request(skip_bad=True), plan=plan)
-        return with_copies_if_better(keeps, found, request, self._config.cache)
 
-    def _kept(self, plan: Plan, ordering: Ordering | None, job: JobSize) -> Kept:
-        """Return a plan with what it keeps; `ordering`: where its operators were sampled, None: they are looked at."""
+        def facts() -> Ordering:
+            return self._with_all_facts(ordering) if as_sampled else self._looked_at(plan)
+
         return with_kept_points(
             plan,
-            lambda: self._looked_at(plan) if ordering is None else self._with_all_facts(ordering),
+            lambda branch: costs_of(branch, facts().stretches),
             name=self._name,
             engine=self._engine,
             seed=self._seed,
@@ -294,27 +262,25 @@ class JobOrder:
             return ()
         return (SEEDED,) if any(stretch.movable > 1 for stretch in stretches(self._plan)) else ()
 
-    def _request(
-        self, *, skip_bad: bool, sample_all: bool = False, job: JobSize | None = None, here: bool = False
-    ) -> OrderRequest:
+    def _request(self, *, skip_bad: bool, sample_all: bool = False, job: JobSize | None = None) -> OrderRequest:
         request = OrderRequest.under(self._config, self._plan, self._engine, self._seed, self._mode)
-        return replace(request, skip_bad=skip_bad, sample_all=sample_all, job=job, apart=APART and not here)
+        return replace(request, skip_bad=skip_bad, sample_all=sample_all, job=job)
 
     def _bound(self, job: JobSize | None) -> JobSize | None:
         """Return the job that bounds a look; None where the user has bounded it."""
         by_default = self._config.sample_elements is None and self._config.sample_seconds is None
         return job if by_default else None
 
-    def _ordering(self, *, skip_bad: bool, job: JobSize | None, here: bool) -> Ordering:
+    def _ordering(self, *, skip_bad: bool, job: JobSize | None) -> Ordering:
         """Return the order to run; one that was found stays, for this pipeline and later ones."""
         pinned = self._pinned()
         known = pinned or self._known(skip_bad=skip_bad)
         if known is not None:
-            if pinned is None and known.changed and not here and runs_allowed(self._plan, job) >= LEAST_RUNS:
+            if pinned is None and known.changed and runs_allowed(self._plan, job) >= LEAST_RUNS:
                 check = functools.partial(self._check_again, known, skip_bad)
                 threading.Thread(target=check, name="pecan-reorder", daemon=True).start()
             return known
-        found = order_for_job(self._request(skip_bad=skip_bad, job=self._bound(job), here=here))
+        found = order_for_job(self._request(skip_bad=skip_bad, job=self._bound(job)))
         if found.failed or not found.final:
             return found
         self._found[skip_bad] = self._keep(found)
@@ -340,7 +306,7 @@ class JobOrder:
         if skip_bad in self._found or self._folder is None or not self.movable:
             return self._found.get(skip_bad)
         kept = self._folder.load(self._key)
-        found = None if kept is None or kept.worth_another_look else kept.ordering(self._plan, self._mode)
+        found = None if kept is None else kept.ordering(self._plan, self._mode)
         if found is not None and kept is not None:
             self._found[skip_bad] = self._told_where(found, kept)
         return self._found.get(skip_bad)
@@ -357,10 +323,8 @@ class JobOrder:
         """Keep what a look has found; return what another process has kept meanwhile, if one has."""
         if self._folder is None or not found.final or found.failed or not self.movable or not found.stretches:
             return found
-        mine, earlier = KeptOrder.of(found, self._name, self._key), self._folder.load(self._key)
-        if mine.hurried_looks and earlier is not None:
-            mine = replace(mine, hurried_looks=mine.hurried_looks + earlier.hurried_looks)
-        if again or (earlier is not None and earlier.worth_another_look):
+        mine = KeptOrder.of(found, self._name, self._key)
+        if again:
             self._folder.replace(self._key, mine)
             return found
         kept = self._folder.keep(self._key, mine)
@@ -376,12 +340,10 @@ class JobOrder:
         """Return an order with what a sample shows of the operators, if nothing was written down with it."""
         if known.stretches:
             return known
-        request = replace(self._request(skip_bad=False, sample_all=True), mode="off")
+        request = replace(self._request(skip_bad=False, sample_all=True), plan=known.plan, mode="off")
         found = order_plan(request)
-        orders = {tuple(sorted(one.names)): one.names for one in stretches(known.plan)}
-        moved = tuple(_moved(one, orders[tuple(sorted(one.names))], known.origin) for one in found.stretches)
         notes = tuple(dict.fromkeys([*known.notes, *found.notes]))
-        return replace(known, stretches=moved, seconds=found.seconds, notes=notes)
+        return replace(known, stretches=found.stretches, seconds=found.seconds, notes=notes)
 
     def _with_all_facts(self, ordering: Ordering) -> Ordering:
         """Return an order with what a sample shows of all stretches, also of those in which nothing can move."""
@@ -394,28 +356,29 @@ class JobOrder:
         return order_for_job(replace(self._request(skip_bad=True, sample_all=True), plan=plan, mode="off"))
 
     def _after_epoch(self, ordering: Ordering, *, skip_bad: bool) -> ReorderAfterEpoch | None:
-        """Return what asks AutoOrder again after the first epoch; None where nothing can move."""
-        if ordering.mode == "off":
+        """Return what asks AutoOrder again after the first epoch, in mode "pecan"."""
+        if ordering.mode != "pecan":
             return None
 
         def look(counts: Mapping[str, OpCount]) -> Replanned | None:
             found = reorder_after_epoch(ordering, counts, self._request(skip_bad=skip_bad))
             if found is None:
                 return None
-            plan, decoders, said = found
-            self._replace(plan, said, skip_bad, decoders)
-            return Replanned(rewritten(plan, self._engine, decoders)[0], orders_in(plan), said, decoders)
+            plan, said = found
+            self._replace(plan, said, skip_bad)
+            return Replanned(plan, orders_in(plan), said)
 
         return look
 
     def _check_again(self, kept: Ordering, skip_bad: bool) -> None:
         """Compare a few elements under a kept order again, beside the job; later jobs do without it if they differ."""
         try:
-            refused = other_values(self._request(skip_bad=skip_bad), orders_in(kept.plan))
+            request = replace(self._request(skip_bad=skip_bad), elements=CHECKED_AGAIN)
+            refused = order_refused(request, orders_in(kept.plan))
         except Exception as error:  # whatever a user's function, a source or the process can raise
             logger.info("%s: the order that is kept was not compared again: %s", self._name, told(error))
             return
-        if refused:
+        if refused and refused != NO_TIME:
             why = f"results of the order that was kept are others than those of the order as it is written: {refused}"
             logger.warning("%s: %s", self._name, why)
             self._reverted(skip_bad, why)
@@ -424,9 +387,9 @@ class JobOrder:
         """Keep the order as it is written from now on."""
         self._replace(self._plan, why, skip_bad)
 
-    def _replace(self, plan: Plan, why: str, skip_bad: bool, decoders: tuple[str, ...] = ()) -> None:
+    def _replace(self, plan: Plan, why: str, skip_bad: bool) -> None:
         self._found.pop(skip_bad, None)
-        kept = KeptOrder.in_place(plan, self._name, self._mode, self._key if self._folder else "", why, decoders)
+        kept = KeptOrder.in_place(plan, self._name, self._mode, self._key if self._folder else "", why)
         if self._folder is not None:
             self._folder.replace(self._key, kept)
         elif (found := kept.ordering(self._plan, self._mode)) is not None:
@@ -435,7 +398,7 @@ class JobOrder:
 
 def rewritten(plan: Plan, engine: EngineName, decoders: tuple[str, ...]) -> tuple[Plan, tuple[str, ...]]:
     """Return an ordered plan with what `decoders` names done to it, and that in words."""
-    plan, done = rewrites.rewritten((ReducedCopies(), *RULES, RowsAtOnce()), plan, engine, decoders)
+    plan, done = rewrites.rewritten((*RULES, RowsAtOnce()), plan, engine, decoders)
     return plan, tuple(one.told() for one in done)
 
 
@@ -466,15 +429,6 @@ def _on_elements(plan: Plan) -> list[ElementOp]:
 
 def _names(plan: Plan) -> list[str]:
     return [op.name for op in plan.all_ops()]
-
-
-def _moved(stretch: StretchOrder, order: tuple[str, ...], reason: str) -> StretchOrder:
-    """Return a stretch that was sampled in another order than the user's."""
-    ops = stretch.adopted.ops
-    places = {op.name: number for number, op in enumerate(ops)}
-    moves = explained_moves(ops, range(len(ops)), [places[name] for name in order], NEUTRAL_BAND)
-    told = tuple(move._replace(reason=reason) for move in moves)
-    return replace(stretch, adopted=replace(stretch.adopted, order=order, moves=told))
 
 
 def _decoding(plan: Plan, engine: EngineName) -> tuple[tuple[str, str], ...]:

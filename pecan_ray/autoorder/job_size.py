@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 
 from pecan_ray.autoorder.order_request import JobSize
-from pecan_ray.autoorder.spread import list_splits
 from pecan_ray.plan.operators import Batch, Join, PaddedBatch, Plan, Take
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Source
+from pecan_ray.sources.listing import list_splits
 
 SHARE_OF_JOB = 0.02
 """A look may take so much of a job's time."""

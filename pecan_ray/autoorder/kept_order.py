@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import json
 import logging
-import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,6 @@ from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
 from pecan_ray.autoorder.in_rows import RowsAtOnce
 from pecan_ray.autoorder.push_down import choices
-from pecan_ray.autoorder.reduced_copies import can_keep_copies, kinds
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Plan
@@ -29,8 +27,6 @@ logger = logging.getLogger("pecan_ray")
 
 FORMAT = 1
 """Grows whenever what was written before cannot be read as it is."""
-MOST_HURRIED_LOOKS = 3
-"""After so many looks that had too little time the order stays as it is written: each holds up a first batch."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +45,8 @@ class KeptOrder:
     """Where it is not what a look has found."""
     facts: FactJson = None
     """What was measured, as JSON."""
-    hurried_looks: int = 0
-    """So many looks at this pipeline had too little time: the last one, and those right before it."""
     decoders: tuple[str, ...] = ()
     """Operators that take over the work of those that directly follow them (`pecan_ray.autoorder.push_down`)."""
-
-    @property
-    def worth_another_look(self) -> bool:
-        """Whether the next job should look again: on a quieter machine, a look may find more in its time."""
-        return 0 < self.hurried_looks < MOST_HURRIED_LOOKS
 
     @classmethod
     def of(cls, ordering: Ordering, pipeline: str, fingerprint: str, why: str = "") -> KeptOrder:
@@ -68,15 +57,12 @@ class KeptOrder:
             "seconds": ordering.seconds,
             "notes": list(ordering.notes),
         }
-        hurried = any(one.hurried for one in ordering.stretches)
-        return cls(orders, pipeline, ordering.mode, fingerprint, _now(), why, facts, int(hurried), ordering.decoders)
+        return cls(orders, pipeline, ordering.mode, fingerprint, _now(), why, facts, ordering.decoders)
 
     @classmethod
-    def in_place(
-        cls, plan: Plan, pipeline: str, mode: str, fingerprint: str, why: str, decoders: tuple[str, ...] = ()
-    ) -> KeptOrder:
+    def in_place(cls, plan: Plan, pipeline: str, mode: str, fingerprint: str, why: str) -> KeptOrder:
         """Return the order of a plan as it is, in place of one that a look has found."""
-        return cls(orders_in(plan), pipeline, mode, fingerprint, _now(), why, decoders=decoders)
+        return cls(orders_in(plan), pipeline, mode, fingerprint, _now(), why)
 
     def to_json(self) -> dict[str, FactJson]:
         """Return it as a value that JSON has."""
@@ -90,7 +76,6 @@ class KeptOrder:
             "orders": [list(order) for order in self.orders],
             "decoders": list(self.decoders),
             "facts": self.facts,
-            "hurried_looks": self.hurried_looks,
         }
 
     @classmethod
@@ -110,11 +95,9 @@ class KeptOrder:
         if not isinstance(decoders, list) or not all(isinstance(name, str) for name in decoders):
             raise ValueError("decoders must be a list of operators' names")
         told = {name: str(written.get(name, "")) for name in ("pipeline", "mode", "fingerprint", "found", "why")}
-        hurried = written.get("hurried_looks")
-        looks = hurried if isinstance(hurried, int) else 0
         facts = written.get("facts")
-        _check_facts(facts)
-        return cls(tuple(map(tuple, orders)), facts=facts, hurried_looks=looks, decoders=tuple(decoders), **told)
+        facts = facts if isinstance(facts, dict) else None
+        return cls(tuple(map(tuple, orders)), facts=facts, decoders=tuple(decoders), **told)
 
     def ordering(self, plan: Plan, mode: Any) -> Ordering | None:
         """Return the plan in this order, with what was measured; None where it was written for other operators."""
@@ -125,13 +108,14 @@ class KeptOrder:
         after = reordered(plan, {known[tuple(sorted(order))]: order for order in self.orders})
         try:
             found: tuple[StretchOrder, ...] = from_json((self.facts or {}).get("stretches", []), ops)
-            seconds, notes = (self.facts or {}).get("seconds", 0.0), (self.facts or {}).get("notes", ())
+            seconds, notes = float((self.facts or {}).get("seconds", 0.0)), (self.facts or {}).get("notes", ())
+            notes = tuple(str(note) for note in notes)
             fitting = all(one.names in known.values() for one in found)
         except (KeyError, TypeError, ValueError, AttributeError, ImportError, PecanError):
             return None  # another version has written it
         if not fitting:
             return None
-        return Ordering(plan, after, mode, found, seconds, tuple(notes), decoders=self.decoders)
+        return Ordering(plan, after, mode, found, seconds, notes, decoders=self.decoders)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, whole or not at all."""
@@ -152,26 +136,11 @@ class KeptOrder:
             ) from error
 
 
-def _check_facts(facts: FactJson) -> None:
-    """Raise ValueError for facts that cannot be told: what stands in `stretches` may be of another version."""
-    if facts is None:
-        return
-    if not isinstance(facts, dict):
-        raise ValueError(f"facts must be an object, or left out, but is {facts!r:.40}")
-    seconds, notes = facts.get("seconds", 0.0), facts.get("notes", [])
-    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
-        raise ValueError(f"facts.seconds must be a number, at least 0, but is {seconds!r:.40}")
-    if not isinstance(notes, list) or not all(isinstance(one, str) for one in notes):
-        raise ValueError(f"facts.notes must be a list of texts, but is {notes!r:.40}")
-
-
 def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[str], pipeline: str) -> None:
     """Raise `PlanError` for a pinned order with a decoder that has nothing to take over in it."""
     able = [way.decoder for one in stretches(found.plan) for some in choices(one.ops, engine) for way in some]
     source = None if isinstance(found.plan.head, Join) else found.plan.head
     in_rows = [one.rewrite.decoder for one in RowsAtOnce().matches(found.plan.ops, engine, source)]
-    copies = can_keep_copies(found.plan, found.before) if engine == "python" else None
-    able += [one.name for one in kinds(copies)] if copies is not None else []
     for name in found.decoders:
         if name not in (*able, *in_rows):
             raise PlanError(
@@ -182,33 +151,17 @@ def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[
 
 def check_fits(order: KeptOrder, plan: Plan, path: str | os.PathLike[str], pipeline: str) -> None:
     """Raise `PlanError` for a pinned order that is not one of the pipeline's operators."""
-    again = f"Correct it, or write it anew by `pecan explain --save {path}`"
     runs = [one.names for one in stretches(plan)]
-    known = [name for names in runs for name in names]
-    seen: set[str] = set()
     for names in order.orders:
-        for name in names:
-            if name not in known:
-                raise PlanError(
-                    f"the order file {path} names the operator {name!r}, but the pipeline {pipeline} has none of this "
-                    f"name that can be exchanged with others: it has {_spelled(known)}. {again}."
-                )
-            if name in seen:
-                raise PlanError(f"the order file {path} names the operator {name!r} twice. {again}.")
-            seen.add(name)
-        home = next((run for run in runs if names and names[0] in run), ())
-        for name in names:
-            if name not in home:
-                raise PlanError(
-                    f"the order file {path} puts {name!r} beside {names[0]!r}, but in the pipeline {pipeline} "
-                    f"batching, a shuffle or a join lies between them. {again}."
-                )
-        missing = [name for name in home if name not in names]
-        if missing:
-            raise PlanError(
-                f"the order file {path} does not say where the operator {missing[0]!r} of the pipeline {pipeline} "
-                f"runs: beside {_spelled(names)} it needs {_spelled(missing)}. {again}."
-            )
+        if sorted(names) in map(sorted, runs):
+            continue
+        said = [f"there is none of the name {name!r}" for name in names if not any(name in run for run in runs)]
+        raise PlanError(
+            f"the order file {path} has the order {_spelled(names)}, which the pipeline {pipeline} cannot have"
+            f"{': ' + said[0] if said else ''}. An order names each operator once of those that can be exchanged with "
+            f"each other, which are {'; or '.join(map(_spelled, runs)) or 'none'}. Correct it, or write it anew by "
+            f"`pecan explain --save {path}`."
+        )
 
 
 def _now() -> str:

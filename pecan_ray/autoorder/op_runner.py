@@ -11,8 +11,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from pecan_ray.autoorder.element_spec import equal
-from pecan_ray.engines.counting import OpCount, element_bytes
-from pecan_ray.engines.usable_cpus import whole_cpus
 from pecan_ray.errors import ColumnError, ElementError
 
 Token: TypeAlias = Any
@@ -57,19 +55,6 @@ class Examined:
     """Whether another run on equal input should give equal results."""
 
 
-@dataclass(frozen=True)
-class Passed:
-    """What has become of an element."""
-
-    counts: list[OpCount]
-    """Elements and bytes into and out of each operator."""
-    outputs: list[Token]
-
-
-CountedRun: TypeAlias = Callable[[Token], Passed]
-"""Runs an element, which stays as it is, through several operators."""
-
-
 class Stage(Protocol):
     """One or more operators, ready to be run on an element."""
 
@@ -89,17 +74,6 @@ def run_through(stages: Sequence[Stage], token: Token) -> list[Token]:
     for stage in stages:
         pieces = [made for piece in pieces for made in stage(piece)]
     return pieces
-
-
-def pass_through(stages: Sequence[Stage], token: Token, columns: Callable[[Token], dict[str, Any]]) -> Passed:
-    """Run an element, which may be written into, through stages of one operator each, and count."""
-    pieces, size, counts = [token], element_bytes(columns(token)), []
-    for stage in stages:
-        made = [output for piece in pieces for output in stage(piece)]
-        size_behind = sum(element_bytes(columns(output)) for output in made)
-        counts.append(OpCount(len(pieces), len(made), size, size_behind))
-        pieces, size = made, size_behind
-    return Passed(counts, pieces)
 
 
 class Timer(Protocol):
@@ -138,15 +112,6 @@ class OpRunner(Protocol):
         """
         ...
 
-    def passage(self, order: Sequence[str]) -> CountedRun:
-        """Return what runs elements through operators in an order, counts what goes in and out, and times nothing."""
-        ...
-
-    @property
-    def threads(self) -> int:
-        """How many threads may use a passage at once."""
-        ...
-
     def fresh(self, token: Token) -> Token:
         """Return a copy that operators may write into."""
         ...
@@ -170,15 +135,6 @@ class OpRunner(Protocol):
     def close(self) -> None:
         """End reading."""
         ...
-
-
-MOST_THREADS = 8
-"""A sample leaves some CPUs to the trainer, which is starting."""
-
-
-def several_threads() -> int:
-    """Return the number of threads for what may run at once."""
-    return min(MOST_THREADS, whole_cpus())
 
 
 class GlobalRandomness:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pecan_ray.autoorder.element_spec import has_custom_type, kind_of, rank_of
-from pecan_ray.autoorder.facts import OpSample, Point
+from pecan_ray.autoorder.facts import OpLoad, OpSample, Point
 from pecan_ray.engines.counting import OpCount, column_bytes, element_bytes
 from pecan_ray.plan.operators import ElementOp, wants_rng
 from pecan_ray.plan.splits import Element
 
-MOST_POINTS = 4
-"""Sizes at which the time of an operator is told apart."""
 LEAST_PER_POINT = 16
-ENOUGH_TIMED = MOST_POINTS * LEAST_PER_POINT
-"""Runs after which more would tell little."""
+"""Runs of which a mean tells something."""
 DISTINCT = 2.0
 """Sizes whose largest is not more than this times the smallest tell nothing of how the time depends on the size."""
 OUTLIER_SHARE = 1 / 32
@@ -138,6 +134,11 @@ class OpTally:
             custom_dtype_cast=self.custom_dtype_cast,
         )
 
+    def load(self) -> OpLoad:
+        """Return what it was given, and takes."""
+        seconds = trimmed_mean([seconds for _, seconds in self.timed])
+        return OpLoad(self.op.name, self.elements_in, self.elements_out, self.bytes_in, self.bytes_out, seconds)
+
     def _random(self) -> bool | None:
         if wants_rng(self.op.fn) or self.draws or self.stateful:
             return True
@@ -150,37 +151,28 @@ def _is_nothing(value: Any) -> bool:
 
 
 def curve_points(usual: Sequence[Point], elsewhere: Sequence[Point] = ()) -> tuple[Point, ...]:
-    """Return mean seconds by size, not falling: groups of elements of similar size from each place."""
-    points = [*_groups(usual), *_groups(elsewhere)]
-    return _not_falling(sorted(points))
+    """Return mean seconds by size, which do not fall: of the smaller and the larger half of elements, at each place."""
+    points: list[Point] = []
+    for size, seconds in sorted([*_halves(usual), *_halves(elsewhere)]):
+        if points and size == points[-1][0]:
+            points[-1] = (size, statistics.fmean((points[-1][1], seconds)))
+        else:
+            points.append((size, max([seconds, *(before for _, before in points[-1:])])))
+    return tuple(points)
 
 
-def _groups(runs: Sequence[Point]) -> list[tuple[float, float, int]]:
-    """Return (bytes, seconds, runs) of up to `MOST_POINTS` groups of sizes."""
+def _halves(runs: Sequence[Point]) -> list[Point]:
+    """Return mean bytes and seconds of the runs, halved by size where sizes differ much."""
     known = sorted(run for run in runs if run[0] > 0)
     if not known:
         return []
-    several = known[-1][0] > DISTINCT * known[0][0]
-    count = max(1, min(MOST_POINTS, len(known) // LEAST_PER_POINT)) if several else 1
-    bounds = [len(known) * number // count for number in range(count + 1)]
-    groups = [known[begin:end] for begin, end in itertools.pairwise(bounds)]
+    several = known[-1][0] > DISTINCT * known[0][0] and len(known) >= 2 * LEAST_PER_POINT
+    half = len(known) // 2 if several else len(known)
+    groups = [group for group in (known[:half], known[half:]) if group]
     return [
-        (statistics.fmean(size for size, _ in group), trimmed_mean([seconds for _, seconds in group]), len(group))
+        (statistics.fmean(size for size, _ in group), trimmed_mean([seconds for _, seconds in group]))
         for group in groups
     ]
-
-
-def _not_falling(points: Sequence[tuple[float, float, int]]) -> tuple[Point, ...]:
-    """Return the points with the nearest times that do not fall (isotonic regression): falling ones are noise."""
-    blocks: list[tuple[list[float], float, int]] = []
-    for size, seconds, runs in points:
-        blocks.append(([size], seconds, runs))
-        while len(blocks) > 1 and (blocks[-2][1] > blocks[-1][1] or blocks[-2][0][-1] == blocks[-1][0][0]):
-            sizes, mean, count = blocks.pop()
-            before_sizes, before_mean, before_count = blocks.pop()
-            total = count + before_count
-            blocks.append(([*before_sizes, *sizes], (mean * count + before_mean * before_count) / total, total))
-    return tuple((size, seconds) for sizes, seconds, _ in blocks for size in dict.fromkeys(sizes))
 
 
 def reading_seconds(seconds: Sequence[float], fetched: int, used: int) -> float | None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
-from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.adopted import Ordering, Refused, StretchOrder
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent, needs_own_process
 from pecan_ray.autoorder.exchange_check import OpOrder
-from pecan_ray.autoorder.facts import StretchSample
-from pecan_ray.autoorder.in_rows import NOTHING_IN_ROWS, maps_from_source, try_in_rows
+from pecan_ray.autoorder.facts import SampleProfile, StretchSample
+from pecan_ray.autoorder.in_rows import RULE, maps_from_source, try_in_rows
 from pecan_ray.autoorder.job_size import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, runs_allowed
+from pecan_ray.autoorder.look_clock import WALL_PER_CPU, LookClock
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import (
@@ -27,17 +29,19 @@ from pecan_ray.autoorder.sample import (
 )
 from pecan_ray.autoorder.search import OrderSearch
 from pecan_ray.autoorder.shared_state import find_shared_state
-from pecan_ray.autoorder.stopwatch import WALL_PER_CPU, LookClock
 from pecan_ray.autoorder.trial import COMPARING, make_trial, trial_error
-from pecan_ray.autoorder.whole import weighed, whole_seconds, with_maps_judged
+from pecan_ray.autoorder.whole import weighed, whole_seconds
 from pecan_ray.errors import ColumnError, told
-from pecan_ray.plan.operators import Map
+from pecan_ray.options import EngineName
+from pecan_ray.plan.operators import ElementOp, Join, Map, Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import Stretch, reordered, stretches
-from pecan_ray.reorder import NEUTRAL_BAND, auto_order
+from pecan_ray.reorder import NEUTRAL_BAND, ProfiledOp, auto_order
 
 logger = logging.getLogger("pecan_ray")
 
+APART = True
+"""Samples run in processes of their own: the user's functions may do anything to theirs."""
 PROFILE_SHARE = 0.5
 """Share of the time that profiling may take; the rest is for trying other orders."""
 LATE_SHARE = 0.7
@@ -106,7 +110,54 @@ def may_run_apart(request: OrderRequest) -> bool:
     Not one of a source that is part of the cluster that this process is connected to.
     """
     connected = any(getattr(source, "needs_cluster", False) for source in request.plan.sources())
-    return needs_own_process(request.engine) or (request.apart and not connected)
+    return needs_own_process(request.engine) or (APART and not connected)
+
+
+class Pipeline(Protocol):
+    """What is sampled: a `pecan_ray.PecanPipeline`."""
+
+    @property
+    def plan(self) -> Plan:
+        """Its description."""
+        ...
+
+    @property
+    def engine(self) -> EngineName:
+        """The engine that runs it."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """What its random numbers are derived from."""
+        ...
+
+
+def sample_profile(pipeline: Pipeline, elements: int = 300, seconds: float = 20.0) -> SampleProfile:
+    """Run a pipeline's first elements through its operators and return what they do and take.
+
+    Runs in a process of its own, on copies of the functions.  Ends after `seconds` of CPU time (an operator that runs
+    is not interrupted), or when enough elements of slow operators or 256 MiB of elements are held, with a note.  Raises
+    `OpError` where an operator does, with its name and the element.
+    """
+    plan, engine, seed = pipeline.plan, pipeline.engine, pipeline.seed
+    request = OrderRequest(plan, engine, "off", seed, elements=elements, seconds=seconds, sample_all=True)
+    found = order_plan(request)
+    samples = tuple(one.sample for one in found.stretches)
+    known = {op.name: op.profiled for sample in samples for op in sample.ops}
+    most = max((sample.elements for sample in samples), default=0)
+    return SampleProfile(samples, tuple(_profiled(plan, known)), most, found.seconds, found.notes)
+
+
+def _profiled(plan: Plan, known: Mapping[str, ProfiledOp]) -> Iterator[ProfiledOp]:
+    """Yield all operators of a plan; those that are in no stretch are barriers."""
+    if isinstance(plan.head, Join):
+        for number, branch in enumerate(plan.head.inputs):
+            yield from _profiled(branch, known)
+            end = next((op.name for op in reversed(list(branch.all_ops()))), str(number))
+            yield ProfiledOp(f"{plan.head.kind} behind {end}", 1.0, fixed=plan.head.kind)
+    for op in plan.ops:
+        why = "works on batches" if isinstance(op, ElementOp) else f"{type(op).__name__} is a barrier"
+        yield known[op.name] if op.name in known else ProfiledOp(op.name, 1.0, fixed=why)
 
 
 def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrder]:
@@ -115,21 +166,18 @@ def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrde
     clock = LookClock()
     copies = {one.names: one for one in stretches(private_copy(request.plan))}
     found = []
-    with undisturbed(request.plan):
+    with undisturbed():
         for number, one in enumerate(names):
             now = clock()
             deadline = now + (BEGIN_SHARE * request.seconds - now) / (len(names) - number)
             spread = not plan_shape(request.plan).serial
             limits = SampleLimits(request.elements, deadline, spread=spread, runs=request.runs / len(names))
             found.append(_order_stretch(copies[one], request, limits, clock))
-        in_rows = [one.in_rows for one in found]
-        found = [replace(one, in_rows=NOTHING_IN_ROWS) for one in found]
-        if not any(one.adopted.changed or one.taken_over.pushed for one in found) and not any(r.ops for r in in_rows):
-            return [with_maps_judged(one, rows) for one, rows in zip(found, in_rows, strict=True)]
+        if not any(one.adopted.changed or one.taken_over.pushed or one.in_rows.ops for one in found):
+            return found
         until = BEGIN_SHARE * request.seconds
         seconds = whole_seconds(private_copy(request.plan), request.engine, request.seed, until, clock)
-    found = weighed(request.plan, found, seconds)
-    return [with_maps_judged(one, rows) for one, rows in zip(found, in_rows, strict=True)]
+    return weighed(request.plan, found, seconds)
 
 
 def order_for_job(request: OrderRequest) -> Ordering:
@@ -196,13 +244,17 @@ def _try_orders(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> St
     if mode != "pecan" and sample.elements < LEAST_ELEMENTS:
         note = f"{sample.elements} elements are too few to measure times on: the order stays as it is written"
         return StretchOrder(sample, user, user, notes=(note,))
-    trial = make_trial(sampled, request)
     ops = {op.name: op for op in stretch.ops}
     maps = maps_from_source(request.plan) if request.engine == "python" and request.rewrites else ()
     copies = [op for one in maps if isinstance(op := ops.get(one.name), Map)]
     in_rows = try_in_rows(sampled, copies, mode)
+    if in_rows.ops:  # which gains more than any order; an element that fails is run one by one, in the user's
+        return StretchOrder(sample, user, user, in_rows=in_rows)
+    trial = make_trial(sampled, request)
     found = OrderSearch(sample, trial, mode if request.exchanges else "off", sampled.profile).run()
-    return replace(found, in_rows=in_rows)
+    if not in_rows.refused:
+        return found
+    return replace(found, refused=(*found.refused, Refused(found.names, f"(rule {RULE}) {in_rows.refused}")))
 
 
 def _why_incomplete(sample: StretchSample) -> str:

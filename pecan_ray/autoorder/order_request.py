@@ -71,8 +71,6 @@ class OrderRequest:
     """Sample stretches in which nothing can move too."""
     job: JobSize | None = None
     """The job that the order is for, where the look may take but a share of it."""
-    apart: bool = False
-    """Run the sample in a process of its own: the user's functions may do anything to theirs."""
     exchanges: bool = True
     """Whether operators may be exchanged,"""
     rewrites: bool = True

@@ -14,19 +14,15 @@ from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.op_runner import (
     OP_FAILURES,
-    CountedRun,
     Examined,
     GlobalRandomness,
     SampleClock,
     SampleLimits,
     Stage,
-    pass_through,
-    several_threads,
 )
 from pecan_ray.autoorder.op_tally import reading_seconds
 from pecan_ray.autoorder.push_down import merged
 from pecan_ray.autoorder.spread import sample_leases
-from pecan_ray.autoorder.stopwatch import Stopwatch
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.foreign import copied_value
@@ -36,6 +32,7 @@ from pecan_ray.engines.python.chain import Chain
 from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.recording import Recording
+from pecan_ray.engines.stopwatch import Stopwatch
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Autocache, ElementOp
 from pecan_ray.plan.splits import Element
@@ -111,16 +108,6 @@ class PythonRunner:
         if decoders:
             ops = [op for op in merged(ops, self._engine, decoders)[0] if isinstance(op, ElementOp)]
         return [ChainStage(run, self._options) for run in ([ops] if fused else [[op] for op in ops])]
-
-    def passage(self, order: Sequence[str]) -> CountedRun:
-        """Return what runs elements through one operator after the other."""
-        stages = self.stages(order)
-        return lambda token: pass_through(stages, self.fresh(token), self.columns)
-
-    @property
-    def threads(self) -> int:
-        """Several, as in a worker, unless functions ask for processes: those need not bear other threads."""
-        return 1 if any(op.processes for op in self._ops.values()) else several_threads()
 
     def fresh(self, token: Item) -> Item:
         """Return an item with copies of its arrays."""

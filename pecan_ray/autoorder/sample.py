@@ -1,47 +1,38 @@
-"""Running the first elements through a stretch in this process: some operator by operator, timed, then all others."""
+"""Running the first elements through a stretch in this process, operator by operator, watched and timed."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
 
 import cloudpickle
 
-from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, needs_own_process
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
-from pecan_ray.autoorder.facts import SampleProfile, StretchSample
+from pecan_ray.autoorder.facts import StretchSample
 from pecan_ray.autoorder.op_runner import (
     OP_FAILURES,
     GlobalRandomness,
     OpRunner,
-    Passed,
     SampleClock,
     SampleLimits,
     Stage,
     Token,
     run_through,
 )
-from pecan_ray.autoorder.op_tally import ENOUGH_TIMED, OpTally
-from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.own_globals import globals_of_its_own
-from pecan_ray.autoorder.run_in_threads import in_threads
+from pecan_ray.autoorder.op_tally import OpTally
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import ElementError
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
-from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.stretches import Stretch, stretches, with_ops
-from pecan_ray.reorder.profile import ProfiledOp
+from pecan_ray.plan.operators import ElementOp, Op, Plan
+from pecan_ray.plan.stretches import Stretch, with_ops
 from pecan_ray.storage.retry import patience_at_most
 
 READ_SHARE = 1 / 3
@@ -60,78 +51,12 @@ WATCHED_SHARE = 0.25
 """Share of the time that the watched runs may take, beyond the first elements."""
 LIMITED_AFTER = (4, 16, 64)
 """After so many elements it is known, each time better, what one takes."""
-MOST_TIMED = 160
-"""After so many elements the others are only counted, also where some operator was timed on few."""
-
-
-PendingOutputs: TypeAlias = Callable[[], "list[Token] | None"]
-
-
-class Pipeline(Protocol):
-    """What is sampled: a `pecan_ray.PecanPipeline`."""
-
-    @property
-    def plan(self) -> Plan:
-        """Its description."""
-        ...
-
-    @property
-    def engine(self) -> EngineName:
-        """The engine that runs it."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """What its random numbers are derived from."""
-        ...
-
-
-def sample_profile(pipeline: Pipeline, elements: int = 300, seconds: float = 20.0) -> SampleProfile:
-    """Run a pipeline's first elements through its operators and return what they do and take.
-
-    Runs in this process (where TensorFlow would take an accelerator: in a process of its own), on an iterator and on
-    copies of the functions of its own.  Until each operator was timed 64 times, elements go through one by one; of the
-    others, which go through in several threads, bytes and elements are counted.  Ends after `seconds` (an operator that
-    runs is not interrupted) or when 256 MiB of elements are held, with a note.  Raises `OpError` where an operator
-    does, with its name and the element.
-    """
-    request = OrderRequest(
-        pipeline.plan, pipeline.engine, seed=pipeline.seed, elements=elements, seconds=seconds, sample_all=True
-    )
-    plan, engine = request.plan, request.engine
-    if needs_own_process(engine):
-        found = call_in_subprocess(_profile, request, engine=engine, seconds=seconds)
-    else:
-        found = _profile(request)
-    return replace(found, stretches=tuple(with_ops_of(plan, sample) for sample in found.stretches))
 
 
 def with_ops_of(plan: Plan, sample: StretchSample) -> StretchSample:
     """Return the facts with the plan's own operators in place of the copies that were run."""
     ops = {op.name: op for op in plan.all_ops() if isinstance(op, ElementOp)}
     return replace(sample, ops=tuple(replace(one, op=ops[one.name]) for one in sample.ops))
-
-
-def _profile(request: OrderRequest) -> SampleProfile:
-    load_engine(request.engine)
-    began = time.perf_counter()
-    plan = private_copy(request.plan)
-    found = stretches(plan)
-    samples: dict[tuple[str, ...], StretchSample] = {}
-    with undisturbed(plan):
-        for number, stretch in enumerate(found):
-            now = time.perf_counter()
-            deadline = now + (began + request.seconds - now) / (len(found) - number)
-            limits = SampleLimits(request.elements, deadline, spread=not plan_shape(plan).serial)
-            samples[stretch.names] = sample_stretch(stretch, request.engine, request.seed, limits).profile()
-    taken = tuple(samples.values())
-    return SampleProfile(
-        stretches=taken,
-        profiled=tuple(_profiled(plan, samples)),
-        elements=max((sample.elements for sample in taken), default=0),
-        seconds=time.perf_counter() - began,
-        notes=tuple(dict.fromkeys(note for sample in taken for note in sample.notes)),
-    )
 
 
 def private_copy(plan: Plan) -> Plan:
@@ -148,19 +73,15 @@ def private_copy(plan: Plan) -> Plan:
 
 
 @contextlib.contextmanager
-def undisturbed(plan: Plan) -> Iterator[None]:
-    """Put back what a sample of a plan changes in this process.
-
-    That are globals of the user's modules, shared random generators, OpenCV's number of threads.
-    """
+def undisturbed() -> Iterator[None]:
+    """Put back what a sample changes in this process: shared random generators, and OpenCV's number of threads."""
     randomness = GlobalRandomness()
     cv2 = sys.modules.get("cv2")
     threads = cv2.getNumThreads() if cv2 is not None else 0
     if cv2 is not None:
         cv2.setNumThreads(1)  # as in a worker
     try:
-        with globals_of_its_own(plan):
-            yield
+        yield
     finally:
         randomness.restore()
         if graphs := sys.modules.get("pecan_ray.engines.tensorflow.graph"):
@@ -276,30 +197,28 @@ class Sampled:
         count = max(0, min(self.most_aside, len(tokens) - FEW))
         tokens, self.aside = tokens[: len(tokens) - count], tokens[len(tokens) - count :]
         self.began, bad = self.clock(), 0
-        with contextlib.closing(self._runs(tokens)) as runs:
-            for number, (token, outcome) in enumerate(runs):
-                if number in LIMITED_AFTER and self.limits.runs < math.inf:
-                    self._limit(number)
-                try:
-                    outputs = outcome()
-                except ElementError as error:
-                    if not skip_bad:
-                        raise
-                    bad += 1
-                    self.notes = [note for note in self.notes if not note.endswith("left out of the sample")]
-                    self.notes.append(
-                        f"{error.message.splitlines()[0]}; {bad} bad elements were left out of the sample"
-                    )
-                    continue
-                enough = FEW if self.clock() <= self.limits.scarce else LEAST_ELEMENTS
-                if len(self.held) >= enough and self.clock() > self.limits.enough:
-                    few = f"ran {number} of {len(tokens)} elements, which are enough: the operators are slow"
-                    self.notes.append(few)
-                    return
-                if outputs is None:
-                    self.notes.append(f"ran {number} of {len(tokens)} elements: the time was over")
-                    return
-                self._keep(token, number, outputs)
+        stages = self.runner.stages(self.stretch.names)
+        for number, token in enumerate(tokens):
+            if number in LIMITED_AFTER and self.limits.runs < math.inf:
+                self._limit(number)
+            try:
+                outputs = self._run(stages, self.runner.fresh(token), number)
+            except ElementError as error:
+                if not skip_bad:
+                    raise
+                bad += 1
+                self.notes = [note for note in self.notes if not note.endswith("left out of the sample")]
+                self.notes.append(f"{error.message.splitlines()[0]}; {bad} bad elements were left out of the sample")
+                continue
+            if outputs is None:
+                self.notes.append(f"ran {number} of {len(tokens)} elements: the time was over")
+                return
+            enough = FEW if self.clock() <= self.limits.scarce else LEAST_ELEMENTS
+            if len(self.held) >= enough and self.clock() > self.limits.enough:
+                few = f"ran {number} of {len(tokens)} elements, which are enough: the operators are slow"
+                self.notes.append(few)
+                return
+            self._keep(token, number, outputs)
 
     def _limit(self, number: int) -> None:
         """Bound the look by what one of its elements takes, as the first ones have shown."""
@@ -316,28 +235,6 @@ class Sampled:
         for output in outputs:
             self.spec.add(self.runner.columns(output))
 
-    def _runs(self, tokens: Sequence[Token]) -> Generator[tuple[Token, PendingOutputs], None, None]:
-        """Yield each element and what tells what becomes of it: None if the time is over before that."""
-        stages, number = self.runner.stages(self.stretch.names), 0
-        while number < len(tokens) and not self._timed_enough(number):
-            yield tokens[number], functools.partial(self._run, stages, self.runner.fresh(tokens[number]), number)
-            number += 1
-        if number < len(tokens):
-            passage = self.runner.passage(self.stretch.names)
-            for token, outcome in in_threads(passage, tokens[number:], self.runner.threads, self.in_time):
-                yield token, functools.partial(self._counted, outcome)
-
-    def _timed_enough(self, number: int) -> bool:
-        return number >= MOST_TIMED or all(len(tally.timed) >= ENOUGH_TIMED for tally in self.tallies.values())
-
-    def _counted(self, outcome: Callable[[], Passed | None]) -> list[Token] | None:
-        passed = outcome()
-        if passed is None:
-            return None
-        for op, count in zip(self.stretch.ops, passed.counts, strict=True):
-            self.tallies[op.name].count(count)
-        return passed.outputs
-
     def _run(self, stages: Sequence[Stage], token: Token, number: int) -> list[Token] | None:
         """Return what becomes of an element; None if the time is over before that."""
         pieces = [token]
@@ -346,7 +243,11 @@ class Sampled:
             for piece in pieces:
                 if not self.in_time():
                     return None
-                made += self._watch(stage, piece) if self._watches(stage, number) else self._time(stage, piece)
+                made += (
+                    self._watch(stage, piece)
+                    if self._watches(stage, number)
+                    else timed_run(self.runner, self.tallies, stage, piece)
+                )
             pieces = made
         return pieces
 
@@ -359,16 +260,6 @@ class Sampled:
             return False
         share = WATCHED_SHARE * (self.clock() - self.began) / len(self.tallies)
         return (number < OFTEN_WATCHED or number % 2 == 0) and self.tallies[name].watching_s < share
-
-    def _time(self, stage: Stage, piece: Token, *, watched: bool = False) -> list[Token]:
-        (name,) = stage.names
-        size = element_bytes(self.runner.columns(piece))
-        timer = self.runner.timer()
-        timer.start()
-        outputs = stage(piece)
-        seconds = timer.stop()
-        self.tallies[name].ran(size, [self.runner.columns(output) for output in outputs], seconds, watched=watched)
-        return outputs
 
     def _watch(self, stage: Stage, piece: Token) -> list[Token]:
         """Run an operator twice on equal input with equal random numbers, and compare."""
@@ -383,7 +274,7 @@ class Sampled:
             examined = None
         randomness.restore()
         tally.watching_s += self.clock() - began
-        outputs = self._time(stage, piece, watched=True)
+        outputs = timed_run(self.runner, self.tallies, stage, piece, watched=True)
         began = self.clock()
         after = [self.runner.columns(output) for output in outputs]
         tally.compare(before, after)
@@ -399,6 +290,20 @@ class Sampled:
                 tally.stateful |= not equal(again, after)
         tally.watching_s += self.clock() - began
         return outputs
+
+
+def timed_run(
+    runner: OpRunner, tallies: Mapping[str, OpTally], stage: Stage, piece: Token, *, watched: bool = False
+) -> list[Token]:
+    """Return what becomes of an element behind one operator, and add what it took to the operator's tally."""
+    (name,) = stage.names
+    size = element_bytes(runner.columns(piece))
+    timer = runner.timer()
+    timer.start()
+    outputs = stage(piece)
+    seconds = timer.stop()
+    tallies[name].ran(size, [runner.columns(output) for output in outputs], seconds, watched=watched)
+    return outputs
 
 
 def sample_stretch(
@@ -427,24 +332,3 @@ def sample_stretch(
         return sampled
     sampled.run_all(skip_bad)
     return sampled
-
-
-def _profiled(plan: Plan, samples: dict[tuple[str, ...], StretchSample]) -> Iterator[ProfiledOp]:
-    """Yield all operators of a plan; those that are in no stretch are barriers."""
-    found = {op.name: op.profiled for sample in samples.values() for op in sample.ops}
-
-    def walk(plan: Plan) -> Iterator[ProfiledOp]:
-        if isinstance(plan.head, Join):
-            for number, branch in enumerate(plan.head.inputs):
-                yield from walk(branch)
-                end = next((op.name for op in reversed(list(branch.all_ops()))), str(number))
-                yield ProfiledOp(f"{plan.head.kind} behind {end}", 1.0, fixed=plan.head.kind)
-        for op in plan.ops:
-            yield found[op.name] if op.name in found else ProfiledOp(op.name, 1.0, fixed=barrier_reason(op))
-
-    yield from walk(plan)
-
-
-def barrier_reason(op: Any) -> str:
-    """Return why an operator outside of all stretches keeps its place."""
-    return "works on batches" if isinstance(op, ElementOp) else f"{type(op).__name__} is a barrier"

@@ -40,7 +40,6 @@ class OrderSearch:
         users = self._trial.measure_taken_over(self._user)
         proposed = self._policy()
         adopted, measured = self._search(proposed)
-        changed = adopted is not None
         taken_over = self._trial.taken_over(adopted.order) if adopted is not None else users
         refused = [Refused(order, reason) for order, reason in self._refused.items()]
         refused += [Refused(pair[::-1], why) for pair, why in self._trial.exchanges.refusals().items()]
@@ -56,7 +55,6 @@ class OrderSearch:
             exchanges=self._trial.exchanges.found(adopted.order) if adopted is not None else (),
             taken_over=taken_over,
             users_taken_over=users,
-            hurried=not (changed or taken_over.pushed) and not self._trial.in_time(),
         )
 
     def _policy(self, beside: Sequence[Pair] = ()) -> OrderPlan:

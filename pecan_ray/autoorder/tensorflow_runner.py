@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,25 +11,19 @@ import tensorflow as tf
 
 from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.op_runner import (
-    CountedRun,
     Examined,
-    Passed,
     SampleClock,
     SampleLimits,
     Stage,
-    pass_through,
-    several_threads,
 )
 from pecan_ray.autoorder.op_tally import trimmed_mean
 from pecan_ray.autoorder.push_down import merged
 from pecan_ray.autoorder.spread import sample_leases
-from pecan_ray.autoorder.stopwatch import ProcessStopwatch
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.counting import OpCount, element_bytes
+from pecan_ray.engines.stopwatch import ProcessStopwatch
 from pecan_ray.engines.tensorflow.single import (
     ColumnSpecs,
     Compiled,
-    CompiledMaps,
     Single,
     Singles,
     columns_of,
@@ -57,15 +52,6 @@ class CompiledStage:
         """Return what becomes of an element."""
         return self.compiled(token, self._singles.place)
 
-    @property
-    def spec(self) -> ColumnSpecs:
-        """Dtypes and static shapes of what comes out."""
-        return self.compiled.spec
-
-    def each(self, pieces: Sequence[Single]) -> list[list[Single]]:
-        """Return what becomes of elements behind its one operator."""
-        return [[output for piece in pieces for output in self(piece)]]
-
 
 class TensorFlowRunner:
     """A stretch of a plan in the tensorflow engine."""
@@ -88,11 +74,10 @@ class TensorFlowRunner:
 
     def inputs(self) -> Iterator[Single]:
         """Yield the elements that enter the stretch."""
-        stopwatch = ProcessStopwatch()
         while True:
-            stopwatch.start()
+            began = time.process_time()  # a machine with much to do makes everything wait
             single = next(self._read, None)
-            self._reading.append(stopwatch.stop())
+            self._reading.append(time.process_time() - began)
             if single is None:
                 return
             if self._overhead_s is None:
@@ -128,48 +113,6 @@ class TensorFlowRunner:
             found.append(CompiledStage(compiled, self._singles))
             spec = compiled.spec
         return found
-
-    def passage(self, order: Sequence[str]) -> CountedRun:
-        """Return what runs elements through consecutive maps at once; where they fail, through one by one."""
-        stages = self.stages(order)
-        parts: list[CompiledStage | CompiledMaps] = []
-        spec = self._singles.spec
-        for group in compile_groups([self._ops[name] for name in order]):
-            if spec is None:
-                break
-            part = (
-                CompiledMaps(group, spec)
-                if len(group) > 1
-                else CompiledStage(self._compile(group, spec), self._singles)
-            )
-            spec = part.spec
-            parts.append(part)
-
-        def run(token: Single) -> Passed:
-            try:
-                return self._run_parts(parts, token)
-            except Exception:  # whatever a graph can raise: which operator it was is seen where each runs by itself
-                return pass_through(stages, token, self.columns)
-
-        return run
-
-    def _run_parts(self, parts: Sequence[CompiledStage | CompiledMaps], token: Single) -> Passed:
-        pieces, size, counts = [token], self._bytes([token]), list[OpCount]()
-        for part in parts:
-            behind = part.each(pieces)
-            for made in behind:
-                size_behind = self._bytes(made)
-                counts.append(OpCount(len(pieces), len(made), size, size_behind))
-                pieces, size = made, size_behind
-        return Passed(counts, pieces)
-
-    def _bytes(self, pieces: Sequence[Single]) -> int:
-        return sum(element_bytes(self.columns(piece)) for piece in pieces)
-
-    @property
-    def threads(self) -> int:
-        """Several: TensorFlow's operations leave the interpreter to other threads."""
-        return several_threads()
 
     def _compile(self, ops: list[ElementOp], spec: ColumnSpecs) -> Compiled:
         key = (*((op.name, type(op.fn)) for op in ops), *sorted((name, str(column)) for name, column in spec.items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +13,11 @@ from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.exchange_check import NO_TIME, ExchangeCheck, OpOrder, exchanges
 from pecan_ray.autoorder.facts import OpLoad
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
-from pecan_ray.autoorder.op_watch import OpWatch
+from pecan_ray.autoorder.op_tally import OpTally
 from pecan_ray.autoorder.order_request import Check, OrderRequest
 from pecan_ray.autoorder.push_down import KNOWN_FUNCTIONS, choices
 from pecan_ray.autoorder.rewrites import Pushed
-from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
+from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled, timed_run
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
 from pecan_ray.errors import told
 from pecan_ray.options import EngineName
@@ -59,7 +59,8 @@ class Trial:
         self._no_faster: set[tuple[OpOrder, Pushed]] = set()
         self._runner, self._names = sampled.runner, sampled.stretch.names
         self._user = self._runner.stages(self._names)
-        self._watch = OpWatch(self._runner)
+        self._timed: dict[OpOrder, dict[str, OpTally]] = {}
+        """What operators did in orders that were looked at."""
         self.exchanges = ExchangeCheck(sampled, exactly=self._strict)
         """Which pairs may be exchanged, and what that changes."""
         self.failed: str = ""
@@ -76,16 +77,16 @@ class Trial:
 
     def loads(self, order: OpOrder) -> tuple[OpLoad, ...]:
         """Return what operators are given in an order that was looked at."""
-        return self._watch.loads(order)
+        return tuple(tally.load() for tally in self._timed.get(order, {}).values() if tally.elements_in)
 
     # --- orders ----------------------------------------------------------------------------------------------
 
     def look(self, order: OpOrder) -> str:
         """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
-        self._watch.begin(order)
-        refused = self._refused_on(order, range(FIRST_LOOK), watched=True)[0] or self._refused_afresh(order)
+        tallies = self._timed[order] = {name: OpTally(self._ops[name]) for name in order}
+        refused = self._refused_on(order, range(FIRST_LOOK), tallies=tallies)[0] or self._refused_afresh(order)
         for name, tally in self._sampled.tallies.items():
-            tally.elsewhere += [point for run in self._watch.runs[order] for point in run.get(name, [])]
+            tally.elsewhere += tallies[name].timed
         return refused
 
     def verify(self, order: OpOrder) -> tuple[str, Pair | None, int]:
@@ -125,9 +126,17 @@ class Trial:
         return ""
 
     def _refused_on(
-        self, order: OpOrder, numbers: range, until: float = float("inf"), *, watched: bool = False
+        self,
+        order: OpOrder,
+        numbers: range,
+        until: float = float("inf"),
+        *,
+        tallies: Mapping[str, OpTally] | None = None,
     ) -> tuple[str, int]:
-        """Run an order on some elements; return why it is refused, or "", and how many elements it has run."""
+        """Run an order on some elements; return why it is refused, or "", and how many elements it has run.
+
+        `tallies`: operators are timed one by one, and all of the elements have to be run.
+        """
         sampled, spec, ran = self._sampled, ElementSpec(), 0
         self.failed = ""
         try:
@@ -136,7 +145,7 @@ class Trial:
                 if not sampled.in_time() or sampled.clock() > until:
                     break
                 token, count = sampled.token(number), sampled.results[number]
-                outputs = self._watch.run(order, stages, token) if watched else run_through(stages, token)
+                outputs = self._outputs(stages, token, tallies)
                 if len(outputs) != count:
                     return f"it lets {len(outputs)} elements through where the user's order lets {count}", ran
                 after = [self._runner.columns(output) for output in outputs]
@@ -151,9 +160,17 @@ class Trial:
         except OP_FAILURES as error:
             self.failed = str(error.fields.get("op", ""))
             return f"it fails: {error.message.splitlines()[0]}", ran
-        if watched and ran < min(FIRST_LOOK, len(sampled.held)):
+        if tallies is not None and ran < min(FIRST_LOOK, len(sampled.held)):
             return NO_TIME, ran
         return sampled.spec.difference(spec), ran
+
+    def _outputs(self, stages: Sequence[Stage], token: Token, tallies: Mapping[str, OpTally] | None) -> list[Token]:
+        if tallies is None:
+            return run_through(stages, token)
+        pieces = [token]
+        for stage in stages:
+            pieces = [made for piece in pieces for made in timed_run(self._runner, tallies, stage, piece)]
+        return pieces
 
     def _others(
         self, order: OpOrder, token: Token, before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]
@@ -187,15 +204,13 @@ class Trial:
             return {}, None
         return given, dict(self._runner.columns(made[0])) if len(made) == 1 else None
 
-    def compare(
-        self, order: OpOrder, other: OpOrder | None = None, patience_s: float = PATIENCE_S
-    ) -> tuple[SpeedComparison | None, str]:
-        """Run an order in turn with another one (None: the user's), until it is clear whether it is faster.
+    def compare(self, order: OpOrder) -> tuple[SpeedComparison | None, str]:
+        """Run an order in turn with the user's, until it is clear whether it is faster.
 
         In the user's own order decoders take over what `measure_taken_over` has found of it so far.  Returns None if
         there was no time for it, and how one of them fails on an element; empty if none does.
         """
-        return self._in_turn([self._fused(other or self._names), self._fused(order)], patience_s)
+        return self._in_turn([self._fused(self._names), self._fused(order)], PATIENCE_S)
 
     def _in_turn(self, stages: Sequence[list[Stage]], patience_s: float) -> tuple[SpeedComparison | None, str]:
         try:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
 from pecan_ray.errors import PecanError
-from pecan_ray.plan.operators import Autocache, ElementOp, Map, Plan
+from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.stretches import Names, element_run, element_runs
 
 RunOrders: TypeAlias = dict[tuple[int, ...], Names]
@@ -19,18 +17,6 @@ RunOrders: TypeAlias = dict[tuple[int, ...], Names]
 def orders_of(plan: Plan) -> RunOrders:
     """Return the order of every run of operators on elements."""
     return {run.place: tuple(op.name for op in run.ops) for run in element_runs(plan)}
-
-
-@runtime_checkable
-class MakesCopies(Protocol):
-    """The function of an operator before a point, which makes copies of what the user's would give."""
-
-    def decoding_before(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what is done to a copy in place of the user's first function behind the point.
-
-        That decodes it first, if the copy is encoded.
-        """
-        ...
 
 
 class UsersOrder:
@@ -55,7 +41,7 @@ class UsersOrder:
         """The plan as the user wrote it."""
         with self._lock:
             if self._plan is None:
-                self._plan = given_copies(self._load(), self._running)
+                self._plan = self._load()
             return self._plan
 
     def ops(self, run: Sequence[ElementOp]) -> tuple[ElementOp, ...]:
@@ -81,23 +67,6 @@ class UsersOrder:
         with self._lock:
             self.said = self.said or said
             self.taken = True
-
-
-def given_copies(users: Plan, running: Plan) -> Plan:
-    """Return the user's plan, which makes reduced copies, and goes on from them, where the running one keeps such.
-
-    Both have entries of one name, so that what either writes must do for the other.
-    """
-    ops = list(users.ops)
-    places = {op.name: place for place, op in enumerate(users.ops)}
-    for copy, point in itertools.pairwise(running.ops):
-        at = places.get(copy.name, len(ops)) + 2
-        behind = ops[at] if at < len(ops) else None
-        if not (isinstance(copy, Map) and isinstance(copy.fn, MakesCopies) and isinstance(point, Autocache)):
-            continue
-        if isinstance(behind, Map) and ops[at - 1].name == point.name:  # else the user's functions make it, too
-            ops[at - 2], ops[at] = copy, replace(behind, fn=copy.fn.decoding_before(behind.fn))
-    return replace(users, ops=tuple(ops))
 
 
 def led_to(error: PecanError) -> str:

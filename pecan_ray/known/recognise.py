@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pecan_ray.known.albumentations_steps import albumentations_steps
-from pecan_ray.known.array_steps import OWN, array_step, own_step, picture_step
 from pecan_ray.known.merged_run import KnownRun, RunSteps, mirrors_and_resize
+from pecan_ray.known.own_steps import OWN, own_step, picture_step
 from pecan_ray.known.steps import ConvertStep, CropStep, GeometryStep, ImageForm, KnownStep, OtherStep, ResizeStep
 from pecan_ray.known.torchvision_steps import torchvision_step, transforms_in
 
@@ -22,7 +22,7 @@ def steps_of(fn: Any) -> list[KnownStep] | None:
 
 
 def _steps_of(fn: Any) -> list[KnownStep] | None:
-    for step_of in (own_step, array_step, picture_step, torchvision_step):
+    for step_of in (own_step, picture_step, torchvision_step):
         if (step := step_of(fn)) is not None:
             return [step]
     if (transforms := transforms_in(fn)) is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from pecan_ray.autoorder.store_speed import measured_remote_speed
+from pecan_ray.autocache.store_speed import measured_remote_speed
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError

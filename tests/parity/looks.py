@@ -2,195 +2,221 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable
-from typing import Concatenate, ParamSpec
+from collections.abc import Callable, Iterator
 
 from tests.parity.chains import Chain
 from tests.parity.habit import Look, Make, Seen
 from tests.parity.seen import Batch, Facts, batch_of, labels, numbers
 
-P = ParamSpec("P")
 ITERATOR, LENGTH = "iterator", "length"
 
 
-def look(needs: str = "") -> Callable[[Callable[Concatenate[Make, P], Seen | Facts]], Callable[P, Look]]:
-    """Make a function that looks at what pipelines give into one that takes the rest of its arguments before.
-
-    `needs`: what a way must have: "iterator", or "length".
-    """
-
-    def decorated(see: Callable[Concatenate[Make, P], Seen | Facts]) -> Callable[P, Look]:
-        @functools.wraps(see)
-        def given(*arguments: P.args, **options: P.kwargs) -> Look:
-            chains = tuple(one for one in arguments if isinstance(one, Chain))
-            return Look(lambda make: see(make, *arguments, **options), chains, needs)
-
-        return given
-
-    return decorated
-
-
-@look()
-def passes(make: Make, chain: Chain, *most: int | None, parts: int = 1) -> Seen:
+def passes(chain: Chain, *most: int | None, parts: int = 1) -> Look:
     """Pass over one object, each time so many batches; None: to the end."""
-    return Seen(make(chain)().run(*most), parts)
+    return Look(lambda make: Seen(make(chain)().run(*most), parts), (chain,))
 
 
-@look()
-def epochs(make: Make, chain: Chain, count: int) -> Seen:
+def epochs(chain: Chain, count: int) -> Look:
     """Say several epochs."""
-    return Seen(make(chain)().epochs(count))
+    return Look(lambda make: Seen(make(chain)().epochs(count)), (chain,))
 
 
-@look()
-def a_loader_for_each(make: Make, chain: Chain, count: int) -> Seen:
+def a_loader_for_each(chain: Chain, count: int) -> Look:
     """Open a loader of one pipeline for each pass."""
-    opener = make(chain)
-    return Seen([opener().run(None)[0] for _ in range(count)])
+
+    def see(make: Make) -> Seen:
+        opener = make(chain)
+        return Seen([opener().run(None)[0] for _ in range(count)])
+
+    return Look(see, (chain,))
 
 
-@look()
-def each_made_anew(make: Make, *chains: Chain) -> Seen:
+def each_made_anew(*chains: Chain) -> Look:
     """Make a pipeline of each chain, and pass over it once."""
-    return Seen([make(chain)().run(None)[0] for chain in chains])
+    return Look(lambda make: Seen([make(chain)().run(None)[0] for chain in chains]), chains)
 
 
-@look(ITERATOR)
-def firsts(make: Make, chain: Chain, count: int) -> Seen:
+def firsts(chain: Chain, count: int) -> Look:
     """Ask `next(iter(loader))` several times."""
-    loader = make(chain)()
-    return Seen([[next(iter(loader))] for _ in range(count)])
+
+    def see(make: Make) -> Seen:
+        loader = make(chain)()
+        return Seen([[next(iter(loader))] for _ in range(count)])
+
+    return Look(see, (chain,), ITERATOR)
 
 
-@look(ITERATOR)
-def two_at_once(make: Make, chain: Chain) -> Seen:
+def two_at_once(chain: Chain) -> Look:
     """Take turns between two iterators over one object."""
-    loader = make(chain)()
-    turns = list(zip(iter(loader), iter(loader), strict=True))
-    return Seen([[one[at] for one in turns] for at in range(2)])
+
+    def see(make: Make) -> Seen:
+        loader = make(chain)()
+        turns = list(zip(iter(loader), iter(loader), strict=True))
+        return Seen([[one[at] for one in turns] for at in range(2)])
+
+    return Look(see, (chain,), ITERATOR)
 
 
-@look(ITERATOR)
-def ended_by_another(make: Make, chain: Chain) -> Facts:
+def ended_by_another(chain: Chain) -> Look:
     """Ask an iterator for more where another one over the same object has begun."""
-    loader = make(chain)()
-    first, second = iter(loader), iter(loader)
-    try:
-        return {"batches": [len(next(one)) for one in (first, second, first)]}
-    except Exception as error:
-        return {"error": type(error).__name__}
+
+    def see(make: Make) -> Facts:
+        loader = make(chain)()
+        first, second = iter(loader), iter(loader)
+        try:
+            return {"batches": [len(next(one)) for one in (first, second, first)]}
+        except Exception as error:
+            return {"error": type(error).__name__}
+
+    return Look(see, (chain,), ITERATOR)
 
 
-@look(ITERATOR)
-def behind_the_end(make: Make, chain: Chain) -> Facts:
+def behind_the_end(chain: Chain) -> Look:
     """Ask an iterator that is at its end twice more."""
-    iterator = iter(make(chain)())
-    return {"batches": len(list(iterator)), "more": [next(iterator, None) for _ in range(2)]}
+
+    def see(make: Make) -> Facts:
+        iterator = iter(make(chain)())
+        return {"batches": len(list(iterator)), "more": [next(iterator, None) for _ in range(2)]}
+
+    return Look(see, (chain,), ITERATOR)
 
 
-@look(ITERATOR)
-def beside_a_shorter_one(make: Make, longer: Chain, shorter: Chain) -> Seen:
+def beside_a_shorter_one(longer: Chain, shorter: Chain) -> Look:
     """Loop over two loaders by `zip`, and then over each of them."""
-    loaders = make(shorter)(), make(longer)()
-    beside = [list(side) for side in zip(*zip(*loaders, strict=False), strict=True)]
-    return Seen([*beside, *(loader.run(None)[0] for loader in loaders)])
+
+    def see(make: Make) -> Seen:
+        loaders = make(shorter)(), make(longer)()
+        beside = [list(side) for side in zip(*zip(*loaders, strict=False), strict=True)]
+        return Seen([*beside, *(loader.run(None)[0] for loader in loaders)])
+
+    return Look(see, (longer, shorter), ITERATOR)
 
 
-@look(ITERATOR)
-def kept(make: Make, chain: Chain) -> Seen:
+def kept(chain: Chain) -> Look:
     """Keep all batches of a pass, and look at them only then."""
-    return Seen([list(map(batch_of, list(make(chain)().again())))])
+    return Look(lambda make: Seen([list(map(batch_of, list(make(chain)().again())))]), (chain,), ITERATOR)
 
 
-@look(LENGTH)
-def counted(make: Make, chain: Chain) -> Facts:
+def counted(chain: Chain) -> Look:
     """Loop with a bar of tqdm and with enumerate."""
-    from tqdm import tqdm
 
-    bar = tqdm(make(chain)().again(), disable=True)
-    return {"total": bar.total, "numbers": [number for number, _ in enumerate(bar, start=1)]}
+    def see(make: Make) -> Facts:
+        from tqdm import tqdm
+
+        bar = tqdm(make(chain)().again(), disable=True)
+        return {"total": bar.total, "numbers": [number for number, _ in enumerate(bar, start=1)]}
+
+    return Look(see, (chain,), LENGTH)
 
 
-@look(LENGTH)
-def length(make: Make, chain: Chain) -> Facts:
+def length(chain: Chain) -> Look:
     """Ask for the length."""
-    try:
-        return {"len": len(make(chain)())}
-    except TypeError:
-        return {"len": "TypeError"}
+
+    def see(make: Make) -> Facts:
+        try:
+            return {"len": len(make(chain)())}
+        except TypeError:
+            return {"len": "TypeError"}
+
+    return Look(see, (chain,), LENGTH)
 
 
-@look(ITERATOR)
-def left_by_an_exception(make: Make, chain: Chain) -> Seen:
+def left_by_an_exception(chain: Chain) -> Look:
     """Leave a pass by an exception in the loop, and begin another one."""
-    loader, found = make(chain)(), list[Batch]()
-    try:
-        for batch in loader:
-            found.append(batch)
-            raise InterruptedError
-    except InterruptedError:
-        return Seen([found, *loader.run(None)])
-    raise AssertionError("the loop has had no batch")
+
+    def see(make: Make) -> Seen:
+        loader, found = make(chain)(), list[Batch]()
+        try:
+            for batch in loader:
+                found.append(batch)
+                raise InterruptedError
+        except InterruptedError:
+            return Seen([found, *loader.run(None)])
+        raise AssertionError("the loop has had no batch")
+
+    return Look(see, (chain,), ITERATOR)
 
 
-@look(ITERATOR)
-def for_ever(make: Make, chain: Chain, count: int, parts: int) -> Seen:
+def for_ever(chain: Chain, count: int, parts: int) -> Look:
     """Go on with the next pass where one ends, for so many batches."""
-    endless = itertools.chain.from_iterable(itertools.repeat(make(chain)()))
-    return Seen([list(itertools.islice(endless, count))], parts)
+
+    def see(make: Make) -> Seen:
+        loader = make(chain)()
+        endless: Iterator[Batch] = itertools.chain.from_iterable(itertools.repeat(loader))
+        return Seen([list(itertools.islice(endless, count))], parts)
+
+    return Look(see, (chain,), ITERATOR)
 
 
-@look(ITERATOR)
-def validated_in_the_middle(make: Make, train: Chain, val: Chain) -> Seen:
+def validated_in_the_middle(train: Chain, val: Chain) -> Look:
     """Pass over another pipeline, twice, while one stands in the middle of a pass."""
-    training, validation = iter(make(train)()), make(val)()
-    first = next(training)
-    looks = validation.run(None, 1)
-    return Seen([[first, *training], *looks])
+
+    def see(make: Make) -> Seen:
+        training, validation = iter(make(train)()), make(val)()
+        first = next(training)
+        looks = validation.run(None, 1)
+        return Seen([[first, *training], *looks])
+
+    return Look(see, (train, val), ITERATOR)
 
 
-@look()
-def leaks(make: Make, val: Chain, train: Chain) -> Facts:
+def leaks(val: Chain, train: Chain) -> Look:
     """Find out whether three passes over a training set have had elements of a validation set."""
-    several = [[frozenset(numbers(one)) for one in make(chain)().run(None, None, None)] for chain in (val, train)]
-    sides = [frozenset[float]().union(*passes) for passes in several]
-    return {
-        "leaks": bool(sides[0] & sides[1]),
-        "together": len(sides[0] | sides[1]),
-        "validated on": labels(several[0]),
-    }
+
+    def see(make: Make) -> Facts:
+        several = [[frozenset(numbers(one)) for one in make(chain)().run(None, None, None)] for chain in (val, train)]
+        sides = [frozenset[float]().union(*passes) for passes in several]
+        return {
+            "leaks": bool(sides[0] & sides[1]),
+            "together": len(sides[0] | sides[1]),
+            "validated on": labels(several[0]),
+        }
+
+    return Look(see, (val, train))
 
 
-@look()
-def ending(make: Make, chain: Chain) -> Facts:
+def ending(chain: Chain) -> Look:
     """Read two batches of a pipeline, or the error in their place."""
-    try:
-        return {"batches": [len(one) for one in make(chain)().run(2)]}
-    except Exception as error:
-        return {"error": type(error).__name__}
+
+    def see(make: Make) -> Facts:
+        try:
+            return {"batches": [len(one) for one in make(chain)().run(2)]}
+        except Exception as error:
+            return {"error": type(error).__name__}
+
+    return Look(see, (chain,))
 
 
-@look()
-def mixes_repetitions(make: Make, chain: Chain) -> Facts:
+def mixes_repetitions(chain: Chain) -> Look:
     """Count how often elements come in one pass, and whether the first batch has each of them."""
-    (one,) = make(chain)().run(None)
-    counts = Counter(numbers(one))
-    whole = len({row["i"] for row in one[0]}) == len(counts)
-    return {"elements": counts.total(), "each element": max(counts.values()), "first part whole": whole}
+
+    def see(make: Make) -> Facts:
+        (one,) = make(chain)().run(None)
+        counts = Counter(numbers(one))
+        whole = len({row["i"] for row in one[0]}) == len(counts)
+        return {"elements": counts.total(), "each element": max(counts.values()), "first part whole": whole}
+
+    return Look(see, (chain,))
 
 
-@look()
-def of_a_mixture(make: Make, chain: Chain, small: int) -> Facts:
+def of_a_mixture(chain: Chain, small: int) -> Look:
     """Look at the elements of the small set, with the numbers from `small` on, in two passes over a mixture."""
-    held = [[row for batch in one for row in batch if row["i"] >= small] for one in make(chain)().run(None, None)]
-    draws = [[row["x"] for row in rows] for rows in held]
-    again = all(len({row["i"] for row in rows}) < len(rows) for rows in held)
-    return {"comes again": again, "other draws": len({*draws[0], *draws[1]}) == len(draws[0]) + len(draws[1])}
+
+    def see(make: Make) -> Facts:
+        held = [[row for batch in one for row in batch if row["i"] >= small] for one in make(chain)().run(None, None)]
+        draws = [[row["x"] for row in rows] for rows in held]
+        again = all(len({row["i"] for row in rows}) < len(rows) for rows in held)
+        return {"comes again": again, "other draws": len({*draws[0], *draws[1]}) == len(draws[0]) + len(draws[1])}
+
+    return Look(see, (chain,))
 
 
 def ours(see: Callable[..., Seen | Facts], *chains: Chain) -> Look:
     """Look at loaders of ours alone: the row says what peers do."""
-    return Look(lambda make: see(*(make(chain)() for chain in chains)), chains)
+
+    def seen(make: Make) -> Seen | Facts:
+        return see(*(make(chain)() for chain in chains))
+
+    return Look(seen, chains)

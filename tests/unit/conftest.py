@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 import ray
 
-from pecan_ray.autoorder import job_order
+from pecan_ray.autoorder import order
 from pecan_ray.storage import retry
 from tests.object_stores import Bucket, empty_bucket, serving_gcs, serving_s3
 from tests.tiers import FRAMEWORKS
@@ -42,7 +42,7 @@ def quick_files_stay_quick(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def samples_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets AutoOrder run its samples in this process, which takes a second less; `test_sample_subprocess` undoes it."""
-    monkeypatch.setattr(job_order, "APART", False)
+    monkeypatch.setattr(order, "APART", False)
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

@@ -185,33 +185,6 @@ class Compiled:
         return {name: tf.type_spec_from_value(column) for name, column in outputs.items()}
 
 
-class CompiledMaps:
-    """Consecutive maps compiled together, which show what is behind each of them; called eagerly."""
-
-    def __init__(self, ops: Sequence[ElementOp], spec: ColumnSpecs) -> None:
-        self._ops = tuple(ops)
-        row = tf.TensorSpec((meta.WIDTH,), tf.int64)
-        with tf.device("/CPU:0"):
-            self._function = GraphFunction(self._mapped, spec, row)
-        behind = self._function.traced.structured_outputs[-1]
-        self.spec: ColumnSpecs = {name: tf.type_spec_from_value(column) for name, column in behind.items()}
-        """Dtypes and static shapes of what comes out."""
-
-    def each(self, pieces: Sequence[Single]) -> list[list[Single]]:
-        """Return what becomes of elements behind the first map, the second, and so on; raises what TensorFlow does."""
-        with tf.device("/CPU:0"):
-            found = [(self._function(columns, row), row) for columns, row in pieces]
-        return [[(behind[number], row) for behind, row in found] for number in range(len(self._ops))]
-
-    def _mapped(self, columns: TensorColumns, row: Tensor) -> list[TensorColumns]:
-        behind = []
-        for op in self._ops:
-            assert isinstance(op, Map)
-            columns = {name: _as_tensor(value) for name, value in apply_map(op, columns, row).items()}
-            behind.append(columns)
-        return behind
-
-
 def compile_groups(ops: Sequence[ElementOp]) -> list[list[ElementOp]]:
     """Return the operators in the groups that the engine compiles together: consecutive maps."""
     groups: list[list[ElementOp]] = []

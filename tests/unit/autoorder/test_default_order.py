@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-import scipy.ndimage
 
 import pecan_ray as pecan
 from pecan_ray.autoorder.adopted import Ordering
@@ -72,14 +70,6 @@ def test_an_operator_that_changed_nothing_of_the_sample_is_not_crossed(mode: Mod
     assert found.adopted.order == ("hide", "crop")
 
 
-def test_the_default_keeps_rewrites_that_change_pixels_within_bounds() -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (16, 12, 16, 3), np.uint8)
-    encoded = [{"image": bytes(cv2.imencode(".jpg", cv2.resize(one, (1024, 768)))[1])} for one in noise]
-    pipe = pecan.PecanPipeline(pecan.sources.Items(encoded))
-    pipe = pipe.map(pecan.images.Decode(), on="image").map(pecan.images.Resize(64, 64), on="image")
-    assert look(pipe).decoders == ("Decode",) and look(pipe, "strict").decoders == ()
-
-
 def brighter(image: Any, rng: np.random.Generator) -> Any:
     return np.clip(image * rng.uniform(0.8, 1.2), 0, 255).astype(np.uint8)
 
@@ -111,29 +101,6 @@ def test_an_error_of_a_trial_leaves_the_order_and_is_told(mode: Mode) -> None:
     found = look(small().map(slow, on="image").map(crop, on="image"), mode, check=check)
     assert not found.changed and not found.failed
     assert any("ended with SystemExit: no such order: the order stays as it is written" in one for one in found.notes)
-
-
-class OddMode(str):
-    """A parameter that SciPy takes, and that ends whoever asks whether it is the usual one."""
-
-    __slots__ = ()
-
-    def __ne__(self, other: object) -> bool:
-        sys.exit("is not asked")
-
-
-@pytest.mark.parametrize("odd", [{"axes": np.array([1, 0])}, {"mode": OddMode("constant")}])
-def test_a_function_whose_parameters_cannot_be_asked_is_not_known_and_ends_no_job(odd: dict[str, Any]) -> None:
-    turn = functools.partial(scipy.ndimage.rotate, angle=5.0, reshape=False, order=1, **odd)
-    items = [{"image": np.full((16, 16, 3), number, np.uint8)} for number in range(8)]
-    pipe = pecan.PecanPipeline(pecan.sources.Items(items), config=pecan.Config(order_folder="", sample_seconds=1.0))
-    pipe = pipe.map(turn, on="image", name="turn").map(crop, on="image").batch(4)
-    with pipe.iter_batches(debug=True) as batches:
-        assert sum(len(batch["image"]) for batch in batches) == 8
-        told = [event.text for event in batches.report().events]
-    assert any("left the pipeline as it is written, since its look ended with SystemExit" in one for one in told) == (
-        "mode" in odd
-    )
 
 
 def test_ctrl_c_in_a_trial_passes() -> None:

@@ -1,4 +1,4 @@
-"""`pipe.explain()` and `pecan explain`: the same facts as text, HTML, JSON and a chart."""
+"""`pipe.explain()` and `pecan explain`: the same facts as text, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -97,7 +97,6 @@ def test_an_explanation_prints_itself_and_shows_as_html(reordered: pecan.PecanPi
     assert repr(found) == str(found) == found
     assert found._repr_html_().startswith("<div>") and "<table>" in found._repr_html_()
     assert found.to_json() == reordered.explain("json")
-    assert found.to_mermaid() == reordered.explain("mermaid")
     assert found.ordering.changed
 
 
@@ -120,23 +119,6 @@ def test_html_is_escaped_and_marks_what_moved(reordered: pecan.PecanPipeline) ->
     assert "&lt;b&gt;" in pipe.explain("html") and "<b>:" not in pipe.explain("html")
     page = reordered.explain("html")
     assert page.count("<tr") == 5 and page.count("<tr style=") == 1
-
-
-def test_the_chart_shows_both_orders(reordered: pecan.PecanPipeline) -> None:
-    chart = reordered.explain("mermaid").splitlines()
-    assert chart[0] == "flowchart LR"
-    assert [line.strip() for line in chart if "subgraph" in line] == [
-        'subgraph before["noise: before"]',
-        'subgraph now["noise: now"]',
-    ]
-    assert sum("-->" in line for line in chart) == 8 and sum(line.endswith(" moved") for line in chart) == 2
-
-
-def test_a_join_is_drawn_as_one() -> None:
-    pipe = pipeline().map(half, on="image").concat(pipeline().map(half, on="image")).batch(2)
-    chart = pipe.explain("mermaid")
-    assert 'before5["concat"]' in chart and "before2 --> before5" in chart and "before4 --> before5" in chart
-    assert "now" not in chart
 
 
 def test_what_was_refused_is_told_with_its_reason() -> None:
@@ -168,7 +150,7 @@ def test_switched_off_the_operators_are_measured_and_stay() -> None:
 
 
 def test_an_unknown_format_is_refused(reordered: pecan.PecanPipeline) -> None:
-    with pytest.raises(PlanError, match="format must be one of 'text', 'html', 'json', 'mermaid', but got 'xml'"):
+    with pytest.raises(PlanError, match="format must be one of 'text', 'html', 'json', but got 'xml'"):
         reordered.explain(cast(ExplainFormat, "xml"))
 
 

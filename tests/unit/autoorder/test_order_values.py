@@ -16,7 +16,6 @@ import pecan_ray as pecan
 from examples.photographs import parent_photographs
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.element_spec import ColumnSpec, equal, kind_of, rank_of
-from pecan_ray.autoorder.explain import as_json, rows
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.push_down import push_down
@@ -288,17 +287,3 @@ def test_an_explanation_tells_of_the_new_order(given: list[Element]) -> None:
     (exchange,) = facts["stretches"][0]["exchanges"]
     assert (exchange["first"], exchange["second"]) == ("tone", "small") and exchange["changed"] > 0
     assert "results beside those" in pipe.explain("html")
-
-
-def test_an_explanation_tells_how_long_operators_take_in_the_new_order(given: list[Element]) -> None:
-    pipe = over(given).map(tone, on="image").map(small, on="image")
-    found = ordering(pipe, "pecan")
-    (stretch,) = found.stretches
-    assert found.changed and {load.name for load in stretch.loads} == {"tone", "small"}
-    told = dict(zip(("tone", "small"), (0.000123, 0.000045), strict=True))
-    loads = tuple(dataclasses.replace(load, seconds=told[load.name]) for load in stretch.loads)
-    found = dataclasses.replace(found, stretches=(dataclasses.replace(stretch, loads=loads),))
-    assert {row.name: row.cells()[5] for row in rows(found)} == {"small": "45", "tone": "123"}
-    facts = {op["name"]: op for op in json.loads(as_json("values", found))["operators"]}
-    assert facts["tone"]["in_new_order"]["microseconds"] == pytest.approx(123)
-    assert facts["tone"]["microseconds"] == pytest.approx(1e6 * (stretch.sample.ops[0].seconds or 0.0)), "in the user's"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.plan.splits import Element
@@ -18,16 +16,10 @@ from tests.unit.autoorder.sampled_orders import (
     ELEMENTS,
     half,
     images,
-    large_photographs,
     order,
     ordering,
     tone,
 )
-
-
-@pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return large_photographs(tmp_path_factory.mktemp("large"))
 
 
 def test_a_faster_order_is_measured_and_adopted() -> None:
@@ -134,16 +126,6 @@ def test_strict_exchanges_what_leaves_results_equal() -> None:
     assert found.measured is not None and found.measured.faster
 
 
-def test_an_order_is_not_refused_for_a_table_that_only_makes_it_slower() -> None:
-    def crop(image: Any) -> Any:
-        return image[:40, :40].copy()  # more numbers than it takes for a table to be tried
-
-    random = np.random.default_rng(0)
-    items = [{"image": random.integers(0, 256, (128, 128, 3), np.uint8)} for _ in range(ELEMENTS)]
-    pipe = pecan.PecanPipeline(pecan.sources.Items(items)).map(invert, on="image").map(crop, on="image")
-    assert order(pipe, "strict").adopted.order == ("crop", "invert")
-
-
 def test_strict_keeps_what_changes_a_pixel() -> None:
     found = order(images().map(tone, on="image").map(half, on="image"), "strict")
     assert not found.adopted.changed
@@ -165,13 +147,6 @@ def test_strict_gives_random_operators_the_same_numbers_either_way() -> None:
 # --- bad input ---------------------------------------------------------------------------------------------
 
 
-def test_an_empty_source_keeps_the_order_with_a_note() -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Items([])).map(tone, on="image").map(half, on="image")
-    found = ordering(pipe)
-    assert not found.changed and found.plan == pipe.plan
-    assert any("no element" in note for note in found.notes)
-
-
 def test_too_few_elements_for_times_keep_the_order_by_cost_but_not_that_of_the_paper() -> None:
     few = pecan.PecanPipeline(pecan.sources.Items([{"image": np.zeros((64, 64, 3), np.uint8)}] * 3))
     pipe = few.map(tone, on="image").map(half, on="image")
@@ -186,12 +161,6 @@ def test_a_filter_that_lets_nothing_through_keeps_the_order_with_a_note() -> Non
     )
     assert not found.changed
     assert any(f"'none' let none of {ELEMENTS} elements through" in note for note in found.notes)
-
-
-def test_time_that_is_over_keeps_the_order() -> None:
-    pipe = images().map(tone, on="image").map(half, on="image")
-    found = order_plan(OrderRequest(pipe.plan, elements=ELEMENTS, seconds=1e-6))
-    assert not found.changed and found.notes
 
 
 def test_an_error_in_the_sample_names_operator_and_element() -> None:

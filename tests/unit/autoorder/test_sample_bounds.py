@@ -24,7 +24,7 @@ from tests.unit.autoorder.sampled_rows import double, keep, profile, rows
 def test_an_empty_source_gives_no_factors_and_a_note() -> None:
     found = profile(pecan.PecanPipeline(pecan.sources.Items([])).map(keep).map(double, on="x").batch(2))
     assert found.elements == 0 and "no element" in found.notes[0]
-    assert auto_order(found.profiled, "pecan").order == ("keep", "double", "batch")
+    assert auto_order(found.stretches[0].profiled, "pecan").order == ("keep", "double")
     assert all("not reached" in op.profiled.fixed for op in found.ops)
 
 

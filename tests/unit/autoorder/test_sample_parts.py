@@ -11,13 +11,13 @@ import pytest
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.op_tally import curve_points
-from pecan_ray.autoorder.stopwatch import ProcessStopwatch, Stopwatch
+from pecan_ray.engines.stopwatch import ProcessStopwatch, Stopwatch
 from pecan_ray.errors import OpError
 
 
 def test_noise_never_makes_more_bytes_cheaper() -> None:
-    usual = [(100.0, 2.0)] * 16 + [(300.0, 1.0)] * 16 + [(900.0, 5.0)] * 16
-    assert curve_points(usual) == ((100.0, 1.5), (300.0, 1.5), (900.0, 5.0))
+    usual = [(100.0, 2.0)] * 16 + [(300.0, 1.0)] * 16
+    assert curve_points(usual) == ((100.0, 2.0), (300.0, 2.0))
     assert curve_points(usual, [(50.0, 0.5)] * 16)[0] == (50.0, 0.5)
 
 

@@ -17,19 +17,11 @@ from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order import TOO_SHORT, order_plan
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, job_size
 from pecan_ray.autoorder.sample import sample_stretch
-from pecan_ray.autoorder.spread import (
-    LISTING_S,
-    MOST_LISTED,
-    FirstSplits,
-    SpreadLeases,
-    Wanted,
-    evenly,
-    list_splits,
-    sample_leases,
-)
+from pecan_ray.autoorder.spread import SpreadLeases, Wanted, evenly, sample_leases
 from pecan_ray.options import AutoWorkers, Config, IterOptions, Workers
 from pecan_ray.plan.splits import Element, Lease, Split
 from pecan_ray.plan.stretches import stretches
+from pecan_ray.sources.listing import LISTING_S, MOST_LISTED, FirstSplits, list_splits
 
 
 class Files:

@@ -123,12 +123,6 @@ def test_a_column_that_is_another_keeps_the_decoder_as_it_is(engine: EngineName)
     assert "Decode" in run_ops(pipe)
 
 
-def test_a_value_that_is_far_from_itself_keeps_the_decoder_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pecan_ray.autoorder.element_moved.REWRITTEN", 0.01)
-    found = looked_at(photographs("python", images.Resize(64, 64)))
-    assert found.decoders == () and "column 'image': a value of an element differs from itself by" in refusals(found)
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_mode_strict_takes_over_nothing_that_changes_results(engine: EngineName) -> None:
     found = looked_at(photographs(engine, images.Resize(64, 64)), "strict")
@@ -268,15 +262,3 @@ def test_a_saved_order_takes_over_what_the_one_that_was_found_does(tmp_path: Pat
         if json.loads(path.read_text())["decoders"]:
             break
     assert run_ops(photographs("python", images.Resize(64, 64), order_file=path, order_folder="")) == ["Resize"]
-
-
-def test_a_state_takes_over_what_its_run_did() -> None:
-    order = photographs("python", images.Resize(64, 64))._order
-    names = (("Decode", "Resize"),)
-    taken, as_written = (
-        order.pinned(names, decoders, cuts_elements=False).ordered(skip_bad=False, once=True, job=None)
-        for decoders in (("Decode",), ())
-    )
-    assert [op.name for op in taken.plan.ops] == ["Resize"]
-    assert [op.name for op in as_written.plan.ops] == ["Decode", "Resize"]
-    assert taken.order == as_written.order == names and taken.decoders == ("Decode",)

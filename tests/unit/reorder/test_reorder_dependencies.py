@@ -30,12 +30,6 @@ def op(
     )
 
 
-@pytest.mark.parametrize("mode", ["pecan", "safe"])
-def test_ops_on_the_same_image_change_places(mode: Mode) -> None:
-    ops = [op("flip", 1.0, {"image"}, {"image"}), op("resize", 0.5, {"image"}, {"image"})]
-    assert auto_order(ops, mode, commutes=any_pair).order == ("resize", "flip")
-
-
 BLOCKED = {
     "creation": [op("make", 2.0, {"a"}, {"a", "b"}, creates={"b"}), op("use", 0.5, {"b"}, {"b"})],
     "creation, known from writes alone": [op("make", 2.0, {"a"}, {"b"}), op("use", 0.5, {"b"}, {"b"})],
@@ -86,11 +80,6 @@ def test_a_value_derived_from_the_image_stays_behind_what_changes_the_image() ->
     plan = auto_order(ops, "safe", commutes=any_pair)
     assert plan.order == ("crop", "measure")
     assert "'measure' derives from column 'image', which 'crop' transforms" in plan.rejected[0].reason
-
-
-def test_a_change_of_the_image_stays_behind_what_was_derived_from_it() -> None:
-    ops = [op("measure", 1.0, {"image"}, {"size"}), op("crop", 0.5, {"image"}, {"image"})]
-    assert auto_order(ops, "safe", commutes=any_pair).order == ("measure", "crop")
 
 
 def test_a_filter_by_label_moves_ahead_of_work_on_the_image() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.kept_check import other_values
+from pecan_ray.autoorder.order_check import order_refused
 from pecan_ray.autoorder.order_request import OrderRequest
 
 COUNT = 40
@@ -35,16 +36,34 @@ def pipeline(folder: Path, largest: int) -> pecan.PecanPipeline:
 @pytest.mark.parametrize(("largest", "refused"), [(90, False), (250, True)])
 def test_results_that_are_others_by_now_are_seen(tmp_path: Path, largest: int, refused: bool) -> None:
     pipe = pipeline(tmp_path, largest)
-    found = other_values(OrderRequest(pipe.plan), [("threshold", "dim")])
+    found = order_refused(OrderRequest(pipe.plan, elements=16), [("threshold", "dim")])
     assert bool(found) == refused and ("column 'image'" in found) == refused
 
 
-def test_later_jobs_go_back_to_the_users_order(tmp_path: Path) -> None:
+@pytest.fixture
+def keeping_another_order(tmp_path: Path) -> tuple[pecan.PecanPipeline, Path]:
+    """A pipeline whose kept order gives other results by now, and the file that keeps it."""
     pipe = pipeline(tmp_path, 250)
     file = tmp_path / f"{pipe._order._key}.json"
     file.write_text(json.dumps({"format": 1, "orders": [["threshold", "dim"]], "mode": "safe"}))
+    return pipe, file
+
+
+def test_later_jobs_go_back_to_the_users_order(keeping_another_order: tuple[pecan.PecanPipeline, Path]) -> None:
+    pipe, file = keeping_another_order
     kept = pipe._order._known(skip_bad=False)
     assert kept is not None and kept.changed
     pipe._order._check_again(kept, False)
     written = json.loads(file.read_text())
     assert written["orders"] == [["dim", "threshold"]] and "results of the order that was kept" in written["why"]
+
+
+def test_a_debug_job_tells_it_too(
+    keeping_another_order: tuple[pecan.PecanPipeline, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    pipe, _ = keeping_another_order
+    with pipe.iter_batches(debug=True, epochs=None) as batches:
+        next(batches)
+        for thread in [one for one in threading.enumerate() if one.name == "pecan-reorder"]:
+            thread.join()
+    assert "results of the order that was kept are others" in caplog.text

@@ -11,13 +11,20 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder import keeping, store_speed
-from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autocache import decision as keeping
+from pecan_ray.autocache import store_speed
+from pecan_ray.autocache.decision import (
+    Kept,
+    SampledCosts,
+    elements_by_bytes,
+    elements_of_splits,
+    prefix_key,
+    with_kept_points,
+)
+from pecan_ray.autoorder.element_costs import costs_of
 from pecan_ray.autoorder.job_order import JobOrder
-from pecan_ray.autoorder.keeping import Kept, elements_by_bytes, elements_of_splits, prefix_key, with_kept_points
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.spread import FirstSplits
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.cache.store_model import StoreModel
 from pecan_ray.cli import main
@@ -25,8 +32,9 @@ from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError, PlanError
 from pecan_ray.options import Cache, EngineName
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.operators import Autocache
+from pecan_ray.plan.operators import Autocache, Plan
 from pecan_ray.plan.splits import Split
+from pecan_ray.sources.listing import FirstSplits
 
 ROWS = 400
 
@@ -63,7 +71,7 @@ def decide(
     request = OrderRequest(pipe.plan, elements=40, sample_all=True, mode="off")
     return with_kept_points(
         pipe.plan,
-        lambda: order_plan(request),
+        lambda plan: costs_of(plan, order_plan(request).stretches),
         name="ours",
         engine=engine,
         seed=0,
@@ -167,7 +175,7 @@ def test_a_job_warns_of_what_is_random_and_kept_and_of_nothing_that_is_meant(
         config = pecan.Config(cache=cache, order_folder="", reorder=reorder)
         order = JobOrder(pipe.batch(4).plan, name="ours", engine="python", seed=0, config=config)
         caplog.clear()
-        said = order.ordered(skip_bad=False, once=True, job=None, here=True).said
+        said = order.ordered(skip_bad=False, once=True, job=None).said
         text = "\n".join(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
         assert all(line.split(": ", 1)[1] in said for line in text.splitlines()), "the report has it too"
         return text
@@ -198,7 +206,7 @@ def test_a_later_job_needs_no_sample_and_finds_the_same_entries(cache: Cache) ->
     def pipe() -> PecanPipeline:
         return pecan.PecanPipeline(source()).map(waits).autocache().batch(4)
 
-    def no_sample() -> Ordering:
+    def no_sample(plan: Plan) -> SampledCosts:
         raise AssertionError("nothing is sampled")
 
     first = decide(pipe(), cache)
@@ -322,7 +330,7 @@ def test_the_order_of_a_job_says_what_it_keeps(cache: Cache) -> None:
     config = pecan.Config(cache=cache, order_folder="", reorder="off")
     pipe = pecan.PecanPipeline(source(), config=config).map(waits).autocache().batch(4)
     order = JobOrder(pipe.plan, name="ours", engine="python", seed=0, config=replace(config))
-    ordered = order.ordered(skip_bad=False, once=True, job=None, here=True)
+    ordered = order.ordered(skip_bad=False, once=True, job=None)
     assert [op.name for op in ordered.plan.ops if isinstance(op, Autocache) and op.key] == ["autocache"]
     assert any(text.startswith("autocache: full cache at 'autocache'") for text in ordered.said)
 

@@ -12,8 +12,6 @@ except ImportError:
     _THREAD = None
 
 
-WALL_PER_CPU = 6.0
-"""A look may take so many times its seconds by the wall clock: the machine has other work, or operators wait."""
 LEAST_SHARE = 0.05
 """Of a measured time that remains when the overhead of the call is taken off."""
 
@@ -65,17 +63,3 @@ class ProcessStopwatch:
         cpu = time.process_time() - self._cpu
         spent = cpu if wall < self.WAITING * cpu else wall
         return max(spent - self._overhead_s, LEAST_SHARE * spent)
-
-
-class LookClock:
-    """Seconds that a look has taken: of CPU time, of which other programs on the machine take none.
-
-    Beside it runs the wall clock, `WALL_PER_CPU` times as slowly, so that what waits (for a lock, a CPU) ends.
-    """
-
-    def __init__(self) -> None:
-        self._cpu, self._wall = time.process_time(), time.perf_counter()
-
-    def __call__(self) -> float:
-        """Return the seconds since it was made."""
-        return max(time.process_time() - self._cpu, (time.perf_counter() - self._wall) / WALL_PER_CPU)

@@ -10,13 +10,10 @@ import json
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
-from pecan_ray.autoorder.adopted import Ordering, StretchOrder
-from pecan_ray.autoorder.facts import OpSample
-from pecan_ray.autoorder.spread import FirstSplits, list_splits
-from pecan_ray.autoorder.store_speed import memory_speed, remote_speed, store_speed
+from pecan_ray.autocache.store_speed import memory_speed, remote_speed, store_speed
 from pecan_ray.cache.execution import ExecutionChoice, ExecutionMode, ExecutionPlace, choose_execution
 from pecan_ray.cache.execution_profile import CachePoint, ExecutionProfile, OperatorCost, SourceCost
 from pecan_ray.cache.store import EntryStore
@@ -29,9 +26,9 @@ from pecan_ray.options import Cache, EngineName
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Autocache, Batch, ElementOp, Join, PaddedBatch, Plan, Prefetch
 from pecan_ray.plan.renaming import free_name
-from pecan_ray.plan.shape import element_ops_from, name_of_last
+from pecan_ray.plan.shape import name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, Source
-from pecan_ray.sources.memory import Arrays, Items
+from pecan_ray.sources.listing import FirstSplits, list_splits
 from pecan_ray.storage.retry import unless_given_up
 
 logger = logging.getLogger("pecan_ray")
@@ -40,8 +37,6 @@ UNKNOWN_ELEMENTS = 100_000
 """Of a source of which neither the length nor the bytes are known: all ways to run it take time in proportion."""
 ELEMENTS_OF_A_SPLIT = 64
 """Where splits do not say how many they hold."""
-REMOTE_WAITING = 0.9
-"""Share of reading from a bucket in which a thread needs no CPU."""
 NAME = "name "
 """How notes begin that say, for people, what entries of a kind are of."""
 
@@ -84,8 +79,6 @@ class Kept:
     """The reason of each choice, and what to know about it, in words."""
     promise: Promise | None = None
     """None: nothing was decided, or of several inputs one by one."""
-    decoders: tuple[str, ...] = ()
-    """Those of which reduced copies are kept, as an order names them, beside those of the order."""
     frozen: tuple[str, ...] = ()
     """Those of `said` by which random results are the same in every epoch."""
 
@@ -97,7 +90,7 @@ def has_points(plan: Plan) -> bool:
 
 def with_kept_points(
     plan: Plan,
-    facts: Callable[[], Ordering],
+    costs: Callable[[Plan], SampledCosts | None],
     *,
     name: str,
     engine: EngineName,
@@ -106,8 +99,9 @@ def with_kept_points(
     cpus: float,
     workers: int = 1,
 ) -> Kept:
-    """Return a plan with what it is to keep; `facts` gives what a sample shows, and is asked where it is not known.
+    """Return a plan with what it is to keep.
 
+    `costs` gives what a sample shows of a plan, or of an input of a join, and is asked where it is not known.
     `workers`: processes that have the CPUs, all together.
     What cannot be decided is computed, as if there were no point, and said.
     """
@@ -117,7 +111,7 @@ def with_kept_points(
         return Kept(plan, said=(f"autocache: the {engine} engine keeps nothing yet, so everything is computed",))
     try:
         with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
-            return _Decision(plan, name, facts, store, engine, seed, cache, cpus, workers).made(plan)
+            return _Decision(plan, name, costs, store, engine, seed, cache, cpus, workers).made(plan)
     except (CacheError, PlanError) as error:
         return Kept(plan, said=(f"autocache: everything is computed, since {error.message}",))
 
@@ -128,7 +122,7 @@ class _Decision:
 
     whole: Plan
     name: str
-    facts: Callable[[], Ordering]
+    costs: Callable[[Plan], SampledCosts | None]
     store: EntryStore
     engine: EngineName
     seed: int
@@ -232,7 +226,7 @@ class _Decision:
         written = self.store.noted(note)
         costs = None if written is None else _costs_from_json(written)
         if costs is None:
-            costs = _costs(plan, self.facts().stretches)
+            costs = self.costs(plan)
             if costs is None:
                 return None
             self.store.note(note, json.dumps(asdict(costs)))
@@ -262,35 +256,11 @@ class _Decision:
 
 
 @dataclass(frozen=True)
-class _Costs:
+class SampledCosts:
+    """What reading an element and each operator cost, as a sample has shown it."""
+
     source: SourceCost
     ops: tuple[OperatorCost, ...]
-
-
-def _costs(plan: Plan, orders: Sequence[StretchOrder]) -> _Costs | None:
-    """Return what reading and the operators of a plan cost, as a sample shows it; None where it does not."""
-    samples = {op.name: op for one in orders for op in one.sample.ops}
-    names = [op.name for op in element_ops_from(plan, 0)]
-    if not names or any(name not in samples or not _measured(samples[name]) for name in names):
-        return None
-    first = next((one.sample for one in orders if names[0] in one.names), None)
-    if first is None or first.reading_s is None:
-        return None
-    head = samples[names[0]]
-    remote = "://" in str(getattr(plan.head, "patterns", "") or getattr(plan.head, "root", ""))
-    # What lies in memory is read no faster from a disk, whatever the sample says.
-    reading = 0.0 if type(plan.head) in (Arrays, Items) else first.reading_s
-    source = SourceCost(reading, head.bytes_in / head.elements_in, REMOTE_WAITING if remote else 0.0)
-    return _Costs(source, tuple(_cost(samples[name]) for name in names))
-
-
-def _measured(op: OpSample) -> bool:
-    return op.elements_in > 0 and op.seconds is not None
-
-
-def _cost(op: OpSample) -> OperatorCost:
-    size = op.bytes_out / op.elements_out if op.elements_out else 0.0
-    return OperatorCost(op.name, op.seconds or 0.0, size, op.elements_out / op.elements_in, op.random)
 
 
 def _rows(plan: Plan) -> int:
@@ -306,10 +276,10 @@ def _in_rows(plan: Plan, whole: Plan) -> bool:
     return plan is whole and [type(op) for op in behind] == [Batch]
 
 
-def _costs_from_json(text: str) -> _Costs | None:
+def _costs_from_json(text: str) -> SampledCosts | None:
     try:
         written = json.loads(text)
-        return _Costs(SourceCost(**written["source"]), tuple(OperatorCost(**op) for op in written["ops"]))
+        return SampledCosts(SourceCost(**written["source"]), tuple(OperatorCost(**op) for op in written["ops"]))
     except (KeyError, TypeError, ValueError):
         return None  # another version has written it
 

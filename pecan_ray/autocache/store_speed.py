@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.autoorder.stopwatch import Stopwatch
 from pecan_ray.cache.execution_profile import DeliveryCost
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.cache.store_model import StoreModel
@@ -26,6 +25,7 @@ from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.slots import HeapSlot
+from pecan_ray.engines.stopwatch import Stopwatch
 from pecan_ray.errors import CacheError
 from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Batch, Map, Plan
