@@ -1,9 +1,23 @@
-"""Histories of the simulation that failed once."""
+"""Histories of the simulation: how one is played, and those that failed once."""
 
 from __future__ import annotations
 
-from pecan_ray.simulator.protocol import Fault, Scenario, SplitModel
+from pecan_ray.simulator.protocol import Fault, Scenario, SplitModel, World
 from pecan_ray.simulator.protocol.scenario import DEADLY, HANGING
+
+
+def played(scenario: Scenario) -> World:
+    """Play a history in which every promise is kept; return its end."""
+    world = World(scenario)
+    outcome = world.run()
+    assert outcome.failure == ""
+    return world
+
+
+def split_of(elements: int, *bad: int, kind: int = DEADLY) -> SplitModel:
+    """A split of which some elements kill, or stop, whoever works on them."""
+    return SplitModel(tuple(kind if number in bad else 1 for number in range(elements)))
+
 
 FEW = ((SplitModel((1,) * 5), SplitModel((1,))),)
 REPEATS = Scenario(

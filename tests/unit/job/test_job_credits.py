@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
-import pytest
-
 from pecan_ray.job.credits import FEW_AHEAD, MOST_AHEAD, CreditBook
 
 
@@ -34,33 +30,3 @@ def test_no_more_are_under_way_than_fit() -> None:
     book = CreditBook(100)
     book.opened("a", True)
     assert book.used("a", 40, 40, True) == {"a": 1}, "40 queued and 40 under way: a third does not fit"
-
-
-@pytest.mark.parametrize(("prefetch", "workers"), [(1, 1), (1, 50), (1000, 1), (1000, 3), (1000, 200), (50_000, 20)])
-def test_bytes_are_bounded_by_the_prefetch_and_a_message_of_each_worker(prefetch: int, workers: int) -> None:
-    """However messages and uses follow one another, with messages of one size; and nobody waits for ever."""
-    chance, size = random.Random(prefetch + workers), 100
-    book, queued, under_way = CreditBook(prefetch), 0, dict.fromkeys(map(str, range(workers)), 0)
-    received = dict.fromkeys(under_way, 0)
-
-    def grant(credits: dict[str, int]) -> None:
-        for worker, count in credits.items():
-            under_way[worker] += count
-            assert count > 0 and under_way[worker] <= MOST_AHEAD
-
-    for worker in under_way:
-        grant(book.opened(worker, book.room(queued)))
-    for _ in range(5000):
-        senders = [worker for worker, count in under_way.items() if count]
-        if senders and (not queued or chance.random() < 0.6):
-            worker = chance.choice(senders)
-            under_way[worker] -= 1
-            received[worker] += 1
-            queued += size
-            grant(book.used(worker, size, queued, book.room(queued)))
-        else:
-            assert queued, "nobody may send, and nothing is queued"
-            queued -= size
-            grant(book.freed(book.room(queued)))
-        assert queued + size * sum(under_way.values()) <= prefetch + size * (workers + 1)
-    assert min(received.values()) > 0

@@ -10,11 +10,11 @@ from pecan_ray.job import events
 from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import Acknowledgement, AskAssignment, AskLeases, WorkerProgress
+from pecan_ray.job.messages import Acknowledgement, WorkerProgress
 from pecan_ray.job.start_worker import StartWorker
-from pecan_ray.options import AutoWorkers, Workers
+from pecan_ray.options import AutoWorkers, Visitation, Workers
 from pecan_ray.plan.windows import Deployment
-from tests.unit.job.job_rig import JobRig, elements, of_kind, said
+from tests.unit.job.job_rig import JobRig, of_kind, said
 
 
 def started(done: list[Instruction]) -> list[StartWorker]:
@@ -91,24 +91,6 @@ def test_what_a_worker_did_outlives_it() -> None:
     assert fleet.past[name].progress == WorkerProgress(30, 6, 300)
 
 
-def test_a_worker_that_is_scaled_in_finishes_what_it_has_begun_to_send() -> None:
-    rig = JobRig(workers=Workers(2))
-    first, second = rig.begin(splits=3)
-    rig.assign(first)
-    (lease,) = rig.take(first)
-    rig.assign(second)
-    rig.take(second)
-    done = rig.handle(events.ScaleAsked(1, 0))
-    assert of_kind(DrainWorker, done) == [DrainWorker(second)] and not of_kind(KillWorker, done)
-    assert rig.job.orders(0).settle == (second,)
-    assert rig.answer(second, AskLeases(0, 0)) == (), "it gets nothing more"
-    rig.acknowledge(second, rig.job.ledger.workers[second].holdings[0, 0, 1].lease, 0)
-    assert of_kind(KillWorker, rig.report(settled=(second,))) == [KillWorker(second)]
-    assert rig.job.facts(0.0).workers_lost == 0
-    assert [one.spans[0] for one in rig.take(first)] == [(elements(1)[0], 1 << 62)], "what it did not deliver"
-    assert lease.key == (0, 0, 0)
-
-
 def test_a_lost_worker_is_fenced_and_replaced_on_the_same_side() -> None:
     rig = JobRig(workers=Workers(1, 1))
     local, remote = rig.begin()
@@ -117,17 +99,6 @@ def test_a_lost_worker_is_fenced_and_replaced_on_the_same_side() -> None:
     assert [(start.placement, start.host) for start in started(done)] == [("remote", "")]
     done = rig.handle(events.WorkerLost(local, "process"))
     assert [(start.placement, start.host) for start in started(done)] == [("local", "node")]
-
-
-def test_a_worker_that_says_nothing_is_taken_for_lost() -> None:
-    rig = JobRig(workers=Workers(2), worker_timeout_s=20.0)
-    quiet, busy = rig.begin()
-    rig.handle(events.WorkerTold(busy, WorkerProgress()), after=15.0)
-    rig.report()
-    done = rig.handle(events.TimePassed(), after=6.0)
-    assert of_kind(KillWorker, done) == [KillWorker(quiet)] and len(started(done)) == 1
-    rig.ask(busy, AskAssignment())
-    assert not of_kind(KillWorker, rig.handle(events.TimePassed(), after=19.0))
 
 
 def test_a_worker_that_freezes_while_it_is_set_up_is_taken_for_lost() -> None:
@@ -246,9 +217,16 @@ def test_a_worker_that_says_nothing_is_named_before_it_is_taken_for_lost() -> No
 def test_at_most_once_drops_what_is_removed_at_once_and_nothing_of_a_worker_that_drains(fast: bool) -> None:
     rig = JobRig(LedgerShape(visitation="at_most_once"), Workers(2))
     stays, goes = rig.begin(splits=2)
-    rig.assign(stays), rig.assign(goes)
-    rig.take(stays), rig.take(goes)
-    rig.handle(events.ScaleAsked(1, 0)) if not fast else remove_at_once(rig, goes)
+    for worker in (stays, goes):
+        rig.assign(worker)
+        rig.take(worker)
+    rig.job.placement.fast_removal = fast
+    done: list[Instruction] = []
+    if fast:
+        rig.job.staffing.drain(rig.job.fleet.workers[goes], rig.now, done)
+    else:
+        done += rig.handle(events.ScaleAsked(1, 0))
+    assert (KillWorker(goes) in done) is fast
     rig.report(settled=(goes,))
     facts = rig.job.facts(rig.now)
     told = [one.text for one in facts.events if one.kind == "dropped"]
@@ -259,18 +237,10 @@ def test_at_most_once_drops_what_is_removed_at_once_and_nothing_of_a_worker_that
         assert [lease.split.index for lease in rig.take(stays)] == [1], "what the other one held"
 
 
-def remove_at_once(rig: JobRig, worker: str) -> None:
-    """Let AutoPlacement's fast removal take a worker."""
-    done: list[Instruction] = []
-    rig.job.placement.fast_removal = True
-    rig.job.staffing.drain(rig.job.fleet.workers[worker], rig.now, done)
-    assert KillWorker(worker) in done
-
-
-def test_a_lost_worker_is_said_to_have_dropped_what_it_held_where_that_is_so() -> None:
-    for visitation, becomes in (("at_most_once", "dropped"), ("exactly_once", "given out again")):
-        rig = JobRig(LedgerShape(visitation=visitation), Workers(1))  # type: ignore[arg-type]  # one of the literals
-        (worker,) = rig.begin()
-        rig.assign(worker)
-        rig.take(worker)
-        assert f"what it held is {becomes}" in said(rig.handle(events.WorkerLost(worker, "process", "it died")))
+@pytest.mark.parametrize(("visitation", "becomes"), [("at_most_once", "dropped"), ("exactly_once", "given out again")])
+def test_of_a_lost_worker_it_is_said_what_becomes_of_what_it_held(visitation: Visitation, becomes: str) -> None:
+    rig = JobRig(LedgerShape(visitation=visitation))
+    (worker,) = rig.begin()
+    rig.assign(worker)
+    rig.take(worker)
+    assert f"what it held is {becomes}" in said(rig.handle(events.WorkerLost(worker, "process", "it died")))

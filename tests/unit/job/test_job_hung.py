@@ -15,8 +15,9 @@ from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Config, OnError, Workers
 from pecan_ray.plan.splits import AtWork, Lease, Origin, origin_of
-from pecan_ray.simulator.protocol import Scenario, SplitModel, World
+from pecan_ray.simulator.protocol import Scenario
 from pecan_ray.simulator.protocol.scenario import HANGING, Fault
+from tests.unit.job.job_histories import played, split_of
 from tests.unit.job.job_rig import JobRig, of_kind, said
 
 AFTER_S = 30.0
@@ -132,18 +133,9 @@ def test_a_time_that_is_too_short_is_refused(seconds: float) -> None:
 # --- whole jobs ---------------------------------------------------------------------------------------------
 
 
-def split_of(elements: int, *hanging: int) -> SplitModel:
-    return SplitModel(tuple(HANGING if number in hanging else 1 for number in range(elements)))
-
-
-ONE = Scenario(sources=((split_of(300), split_of(300, 177), split_of(300)),), batch_size=8, element_s=0.001, lot=4)
-
-
-def played(scenario: Scenario) -> World:
-    world = World(scenario)
-    outcome = world.run()
-    assert outcome.failure == ""
-    return world
+ONE = Scenario(
+    sources=((split_of(300), split_of(300, 177, kind=HANGING), split_of(300)),), batch_size=8, element_s=0.001, lot=4
+)
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -13,7 +13,7 @@ import pytest
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
-from pecan_ray.job.instructions import AdoptWorker, DrainWorker, EndStrangers, Instruction, UseUsersOrder
+from pecan_ray.job.instructions import AdoptWorker, DrainWorker, Instruction, UseUsersOrder
 from pecan_ray.job.journal import (
     Handled,
     JournalEntry,
@@ -171,17 +171,6 @@ def restarted(*happened: events.Event) -> tuple[JobState, list[Instruction]]:
     for event in happened:
         state.handle(event, 20.0)
     return state, state.handle(events.ControllerRestarted(), 30.0)
-
-
-def test_workers_that_run_are_adopted_and_others_are_started_unless_they_were() -> None:
-    state, done = restarted()
-    assert [one for one in done if isinstance(one, AdoptWorker)] == [AdoptWorker(LOCAL[0], "local", "host", 7)]
-    assert [one.worker for one in done if isinstance(one, StartWorker)] == [LOCAL[1], REMOTE]
-    assert EndStrangers() in done and not any(isinstance(one, (DrainWorker, UseUsersOrder)) for one in done)
-    assert state.adoption.generation == 1
-    state.handle(events.WorkerAdopted(LOCAL[0]), 31.0)
-    assert list(state.told)[-1].text == f"{LOCAL[0]} goes on as process 7"
-    assert list(state.fleet.workers) == [*LOCAL, REMOTE], "nobody is lost"
 
 
 def test_what_the_process_before_may_not_have_come_to_is_wanted_again() -> None:

@@ -10,7 +10,6 @@ from pecan_ray.job.dropped import DroppedData
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.options import Visitation
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from tests.unit.job.job_rig import elements
 
@@ -41,24 +40,6 @@ def begin(ledger: Ledger, worker: str) -> Lease:
 # --- what a lost worker held ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("visitation", "drains"),
-    [("exactly_once", False), ("exactly_once", True), ("at_most_once", True), ("zero_or_more", True)],
-)
-def test_what_a_worker_held_is_given_out_again_once_all_ranks_have_settled(
-    visitation: Visitation, drains: bool
-) -> None:
-    ledger = ledger_of(LedgerShape(world_size=2, visitation=visitation), "w", "x")
-    lease = begin(ledger, "w")
-    ledger.lost("w", drains=drains)
-    ledger.settled(0, "w")
-    ledger.acked(1, "w", 0, {lease.key: [elements(0, 2)]})
-    assert ledger.next_assignment("x") == "wait", "rank 1 may have more of it"
-    ledger.settled(1, "w")
-    assert begin(ledger, "x").spans == ((2 << OUTPUT_BITS, END),)
-    assert not ledger.dropped.leases
-
-
 def test_at_most_once_drops_what_a_lost_worker_held_and_zero_or_more_gives_it_out_at_once() -> None:
     ledger = ledger_of(LedgerShape(visitation="at_most_once"), "w", "x", splits=2)
     begin(ledger, "w")
@@ -87,32 +68,6 @@ def test_what_is_dropped_is_counted_in_elements_and_in_ends_that_nobody_knows() 
     assert not dropped.take_untold()
 
 
-def test_a_rank_that_settles_twice_or_about_a_living_worker_changes_nothing() -> None:
-    ledger = ledger_of(LedgerShape(world_size=2), "w", "x")
-    begin(ledger, "w")
-    ledger.settled(0, "w")
-    ledger.lost("w")
-    ledger.settled(0, "w")
-    ledger.settled(0, "w")
-    assert ledger.unsettled() == {"w": {1}}
-
-
-def test_what_is_told_of_another_epoch_changes_nothing() -> None:
-    ledger = ledger_of(LedgerShape(world_size=2, epochs=3), "w")
-    lease = begin(ledger, "w")
-    spans = {lease.key: [elements(0)]}
-    ledger.acked(0, "w", 1, spans)
-    ledger.ended("w", 1, lease.key, 0)
-    ledger.consumed("w", 1, {lease.key: [(0, END)]}, left_out=7)
-    assert ledger.workers["w"].holdings[lease.key].missing.covers(0, END)
-    assert (ledger.counts, ledger.left_out_elements) == ([0, 0], 0)
-    ledger.acked(0, "w", 0, spans)
-    ledger.given_back(0, 1, spans, 1, 1)
-    assert ledger.counts == [1, 0] and not ledger.leftovers
-    ledger.given_back(0, 0, spans, 1, 1)
-    assert ledger.counts == [0, 0] and ledger.leftovers
-
-
 def test_a_position_in_two_places_is_found() -> None:
     ledger = ledger_of(LedgerShape(), "w", "x", splits=2)
     lease = begin(ledger, "w")
@@ -138,17 +93,6 @@ def test_an_endless_run_goes_on_after_an_epoch_with_a_batch_and_ends_after_one_w
         ledger.assignment_ended("w", {})
     assert ledger.finished and ledger.ran_dry and ledger.next_assignment("w") == "stop"
     assert all(ledger_of(LedgerShape(epochs=epochs), "w", splits=0).finished for epochs in (1, 1000, None))
-
-
-def test_an_epoch_is_not_closing_while_passes_are_to_come_and_newcomers_get_their_work() -> None:
-    ledger = ledger_of(LedgerShape(repetitions=2), "w", splits=2)
-    assert [begin(ledger, "w").split.index, take(ledger, "w").split.index] == [0, 1]
-    assert not ledger.closing()
-    ledger.join("newcomer")
-    assert begin(ledger, "newcomer").repetition == 1
-    assert not ledger.closing()
-    assert take(ledger, "w").split.index == 1
-    assert ledger.closing()
 
 
 def test_what_several_workers_return_is_dealt_a_batch_each_before_the_epoch_ends() -> None:

@@ -25,24 +25,6 @@ def filled(leftovers: Leftovers, counts: list[int]) -> Leftovers:
     return leftovers
 
 
-def test_what_workers_return_is_dealt_a_batch_each_as_soon_as_there_is_one() -> None:
-    leftovers = Leftovers(1, 4, only_full=False)
-    for index, count in enumerate((3, 2, 9)):
-        leftovers.add(Lease(0, Split(index), spans=()), [(0, count << OUTPUT_BITS)], deal=True)
-        leftovers.deal()
-        assert len(leftovers.groups) == (0, 1, 3)[index], "of 3, 5 and 14 elements"
-    assert [(group.rank, len(elements_of(group))) for group in leftovers.groups] == [(None, 4)] * 3
-    assert leftovers, "two elements are left"
-    leftovers.groups.clear()
-    filled(leftovers, [0, 0, 0, 1])
-    leftovers.deal()
-    assert not leftovers.groups, "what comes back a second time waits for the end"
-    assert leftovers.distribute() == 0
-    assert [(group.rank, len(elements_of(group))) for group in leftovers.groups] == [(0, 3)]
-    leftovers.groups.clear()
-    assert not leftovers
-
-
 @pytest.mark.parametrize(
     ("ranks", "batch", "only_full", "counts", "sizes", "left_out"),
     [

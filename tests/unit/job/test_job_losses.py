@@ -10,7 +10,6 @@ import pytest
 from pecan_ray.errors import ClusterError
 from pecan_ray.job import events
 from pecan_ray.job.events import LossCause
-from pecan_ray.job.instructions import KillWorker
 from pecan_ray.job.losses import MOST_IN_A_ROW, TOGETHER_S, Loss, Losses
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Workers
@@ -56,22 +55,6 @@ def test_workers_of_one_node_that_are_lost_together_count_once(cause: LossCause)
     assert not any(crash(losses, at=1.0 + 0.5 * number, cause=cause) for number in range(8))
     assert losses.count == 8
     assert [bool(crash(losses, at=100.0 * number, cause=cause)) for number in range(1, 6)] == [False] * 4 + [True]
-
-
-@pytest.mark.parametrize("cause", ["node", "process", "stream"])
-def test_a_job_bears_the_loss_of_a_node_with_eight_workers(cause: LossCause) -> None:
-    rig = JobRig(workers=Workers(local=1, remote=8))
-    workers = rig.come()
-    for worker in workers:
-        rig.place(worker, "far" if "remote" in worker else "node")
-    replaced = 0
-    for worker in workers:
-        if "remote" in worker:
-            done = rig.handle(events.WorkerLost(worker, cause), after=0.1)
-            assert of_kind(KillWorker, done) == [KillWorker(worker)]
-            replaced += len(of_kind(StartWorker, done))
-    assert rig.job.error is None and replaced == 8
-    assert rig.job.facts(rig.now).workers_lost == 8
 
 
 def test_a_job_whose_workers_crash_before_their_first_batch_ends_with_the_reason() -> None:

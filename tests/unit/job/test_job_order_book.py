@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.order_book import OrderBook
@@ -74,31 +71,16 @@ def test_trainers_that_are_due_the_same_get_the_very_same_orders() -> None:
     assert book.orders(0, 1) is book.orders(2, 1)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["comes", "goes", "asks"]), st.integers(0, 3)), max_size=60))
-def test_every_trainer_learns_of_every_running_worker(steps: list[tuple[str, int]]) -> None:
-    """Whatever comes and goes between its questions, a trainer has met all workers that run, and none twice."""
-    book, ledger = OrderBook(), ledger_of(trainers=4)
-    running: list[int] = []
-    known: dict[int, list[str]] = {rank: [] for rank in range(4)}
-    met = dict.fromkeys(known, 0)
-    made = 0
-
-    def ask(rank: int) -> None:
-        renew(book, ledger)
-        orders = book.orders(rank, met[rank])
-        known[rank] += orders.newcomers
-        met[rank] = orders.met
-
-    for what, number in steps:
-        if what == "comes":
-            book.add_worker(f"w{made}")
-            running.append(made)
-            made += 1
-        elif what == "goes" and running:
-            book.remove_worker(f"w{running.pop(number % len(running))}")
-        elif what == "asks":
-            ask(number)
-    for rank, names in known.items():
-        ask(rank)
-        assert len(set(names)) == len(names)
-        assert {f"w{number}" for number in running} <= set(names)
+def test_every_trainer_meets_each_worker_that_runs_once() -> None:
+    book, ledger = OrderBook(), ledger_of()
+    for number in range(3):
+        book.add_worker(f"w{number}")
+    book.remove_worker("w1")
+    renew(book, ledger)
+    first = book.orders(0, 0)
+    assert (first.newcomers, first.running, first.met) == (("w0", "w2"), 2, 3)
+    book.add_worker("w3")
+    assert renew(book, ledger) == (True, True)
+    second = book.orders(0, first.met)
+    assert second.newcomers == ("w3",) and book.orders(0, second.met).newcomers == ()
+    assert book.orders(2, 0).newcomers == ("w0", "w2", "w3")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import random
 
 import pytest
@@ -45,16 +44,6 @@ def test_a_quota_changes_while_the_job_runs_and_may_be_lifted_and_set() -> None:
     assert limits(rig.handle(events.RemoteIoSet(30.0))) == {first: 15.0, second: 15.0}
     assert limits(rig.handle(events.RemoteIoSet(None))) == {first: None, second: None}
     assert [one.kind for one in rig.job.told].count("remote io") == 4
-
-
-def test_a_controller_that_was_lost_tells_all_of_them_again() -> None:
-    rig = JobRig(workers=Workers(2), remote_io=100.0)
-    first, second = rig.come()
-    rig.place(first)
-    rig.place(second)
-    assert limits(rig.handle(events.ControllerRestarted())) == {first: 50.0, second: 50.0}
-    rig.job = pickle.loads(pickle.dumps(rig.job))  # as from a snapshot of its journal
-    assert limits(rig.handle(events.RemoteIoSet(40.0))) == {first: 20.0, second: 20.0}
 
 
 @pytest.mark.parametrize("seed", some_later(range(40), *range(5, 40)))

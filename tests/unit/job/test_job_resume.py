@@ -142,18 +142,6 @@ def test_what_comes_after_a_batch_of_each_rank_and_was_not_given_back_is_beyond_
     assert ids(log.beyond(2)) == [3]
 
 
-@pytest.mark.parametrize("used", [0, 5, 20])
-def test_the_last_batches_of_each_rank_are_the_same_whenever_they_are_asked_for(used: int) -> None:
-    log = DeliveryLog(2)
-    log.received(0, 30, deliveries(*range(1, 31)))
-    log.received(1, 25, deliveries(*range(101, 126)))
-    log.used([used, used])
-    log.received(0, 31, deliveries(31))
-    last = [tuple(one.id for one in step) for step in log.before(20)]
-    assert last == [(20 - back, 120 - back) for back in range(MOST_STEPS)]
-    assert [len(list(log.before(few))) for few in (0, 1, 3)] == [0, 1, 3] if not used else True
-
-
 @pytest.mark.parametrize(("ranks", "kept"), [(1, 0), (2, MOST_STEPS), (128, 4), (1000, 0)])
 def test_of_many_ranks_less_is_kept_of_each(ranks: int, kept: int) -> None:
     log = DeliveryLog(ranks)
@@ -171,21 +159,6 @@ def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used_but_for_the_last
     log.received(0, 1001, deliveries(999, 1000, 1001))
     assert log.knows(1001) and ids(log.beyond(1000)) == [1001] and ids(log.beyond(1001)) == []
     assert ids(log.beyond(998)) == [999, 1000, 1001] and not log.knows(996)
-
-
-def of_workers(*workers: str, first: int = 1) -> list[Delivery]:
-    return [Delivery(first + number, 0, {}, worker) for number, worker in enumerate(workers)]
-
-
-def test_batches_of_rounds_are_used_in_the_order_of_turns_and_what_has_none_is_beyond_all() -> None:
-    log = DeliveryLog(2, rounds=True)
-    log.received(0, 4, of_workers("a", "a", "b", "b"))
-    log.received(1, 3, of_workers("b", "a", "a", first=11))
-    assert not log.knows(1) and ids(log.beyond(0)) == [1, 2, 3, 4, 11, 12, 13]
-    log.take_turns(["b", "a"])
-    assert [log.knows(count) for count in (2, 3)] == [True, False]
-    assert ids(log.beyond(1)) == [1, 2, 4, 12, 13] and ids(log.beyond(2)) == [2, 4, 13]
-    assert [tuple(one.id for one in step) for step in log.before(2)] == [(1, 12), (3, 11)]
 
 
 # --- a queue --------------------------------------------------------------------------------------------------
@@ -226,28 +199,6 @@ def test_a_queue_goes_on_in_the_same_order_however_the_listing_comes(shuffled: b
         found += taken(other, 2)
     again.complete = True
     assert found + taken(other, 100) == rest
-
-
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_begun_splits_come_first_when_they_are_listed(shuffled: bool) -> None:
-    listing = Listing()
-    add(listing, 50)
-    listing.complete = True
-    queue = queue_of(listing, shuffled=shuffled)
-    begun = taken(queue, 10)
-    places = queue.places(begun)
-    assert places == list(range(10))
-    rest = Rest(begun[7], 0, ((WIDTH, END),))
-    again = Listing()
-    other = queue_of(again, shuffled=shuffled)
-    other.go_on(0, Cursor(0, 10, ((2, 4), (5, 6)), queue.cursor().grown), [rest])
-    assert not other and other.take() is None
-    add(again, 50)
-    again.complete = True
-    leases = [other.take() for _ in range(4)]
-    assert sorted(lease.split.index for lease in leases if lease) == sorted([*begun[2:4], begun[5], begun[7]])
-    assert {lease.spans for lease in leases if lease and lease.split.index == begun[7]} == {((WIDTH, END),)}
-    assert taken(other, 100) == taken(queue, 100)
 
 
 def test_what_an_earlier_pass_began_is_waited_for_before_a_later_one_goes_on() -> None:

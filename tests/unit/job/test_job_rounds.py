@@ -13,7 +13,6 @@ from pecan_ray.job.events import TimePassed
 from pecan_ray.job.instructions import Log
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.rounds import HeldUp, Rounds, spelled_turns
-from pecan_ray.job.trainer_events import HandOver
 from pecan_ray.options import Workers
 from pecan_ray.simulator.protocol.draw import draw
 from pecan_ray.simulator.protocol.going_on import play_in_pieces
@@ -21,24 +20,11 @@ from pecan_ray.simulator.protocol.scenario import Fault, Scenario, SplitModel
 from pecan_ray.simulator.protocol.world import World, play
 from tests.long_form import some_later
 from tests.unit.job.job_rig import JobRig, of_kind
-from tests.unit.job.test_job_trainer import TrainerRig
-from tests.unit.job.test_job_trainer import of_kind as wanted
 
 
 def turns(rounds: Rounds, used: int = 0) -> list[str]:
     rounds.take_turns(used)
     return list(spelled_turns(rounds.first, rounds.turns, rounds.first))
-
-
-def test_a_round_has_its_turn_once_every_rank_has_its_batch() -> None:
-    rounds = Rounds(3)
-    rounds.received(0, "a", 2)
-    rounds.received(2, "a", 1)
-    assert turns(rounds) == [] and rounds.missing() == [1]
-    rounds.received(1, "a", 3)
-    assert turns(rounds) == ["a"] and rounds.missing() == [2], "the second one lacks the batch of rank 2"
-    rounds.received(2, "a", 1)
-    assert turns(rounds) == ["a", "a"] and rounds.in_epoch == 2
 
 
 def test_workers_have_their_turns_one_after_the_other_and_nobody_waits_for_a_slow_one() -> None:
@@ -51,22 +37,6 @@ def test_workers_have_their_turns_one_after_the_other_and_nobody_waits_for_a_slo
         for rank in range(2):
             rounds.received(rank, worker, 1)
     assert turns(rounds)[6:] == ["b", "a"], "after a it is the turn of b"
-
-
-def test_incomplete_rounds_of_a_worker_that_is_gone_are_revoked_until_all_ranks_have_given_them_back() -> None:
-    rounds = Rounds(3)
-    for rank, batches in enumerate((5, 3, 4)):
-        rounds.received(rank, "a", batches)
-    rounds.received(0, "b", 1)
-    rounds.gone("a")
-    assert turns(rounds) == ["a"] * 3 and list(rounds.revoked) == ["a"]
-    rounds.given_back(2, 1)
-    rounds.gone("b")
-    assert list(rounds.revoked) == ["a", "b"]
-    rounds.given_back(0, 2)
-    assert list(rounds.revoked) == ["a", "b"], "rank 0 has yet to give back its batch of b"
-    rounds.given_back(0, 1)
-    assert not rounds.revoked
 
 
 def test_who_lacks_a_batch_holds_up_those_alone_that_have_used_all_rounds() -> None:
@@ -87,18 +57,6 @@ def test_who_lacks_a_batch_holds_up_those_alone_that_have_used_all_rounds() -> N
 
 
 # --- the trainer's side ------------------------------------------------------------------------------------------
-
-
-def test_a_rank_uses_its_batches_in_the_order_of_turns() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.order(coordinated=True)
-    rig.receive(2, worker="a")
-    rig.receive(2, worker="b")
-    assert rig.want() == [], "no round is known to be whole"
-    given = wanted(HandOver, rig.order(turns=(("b", 1), ("a", 2))))
-    assert [one.batch.id for one in given] == [2]
-    rig.order(first_turn=1, turns=(("a", 2), ("b", 1)))
-    assert [*rig.want(), *rig.want(), *rig.want()] == [0, 1, 3] and rig.want() == []
 
 
 # --- the job -----------------------------------------------------------------------------------------------------

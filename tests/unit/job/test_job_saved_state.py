@@ -16,21 +16,16 @@ from hypothesis import strategies as st
 
 from pecan_ray.errors import StateError
 from pecan_ray.job import events, state_numbers
-from pecan_ray.job.instructions import Answer
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.listing_digest import ListingCheck
-from pecan_ray.job.messages import Acknowledgement, AskAssignment, AskLeases, TrainerProgress, TrainerReport
-from pecan_ray.job.resume import MOST_INTERVALS
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.saved_state import SavedState, checksum_of, must_fit
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.job.state_numbers import StateNumbers
-from pecan_ray.options import Workers
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
-from pecan_ray.sampling.randomness import SplitOrder
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
 from pecan_ray.sampling.spans import Spans
-from tests.long_form import examples, some_later
+from tests.long_form import examples
 
 WIDTH = 1 << OUTPUT_BITS
 PARTS = (("source TextLines", "ab"), ("operator parse", "cd"))
@@ -80,62 +75,18 @@ def test_what_each_rank_had_last_comes_back(rests: list[Rest], ranks: int) -> No
     assert through_json(replace(state, point=point)) == replace(state, point=point)
 
 
-def test_what_64_ranks_had_last_out_of_a_shuffle_buffer_leaves_a_state_of_less_than_64_kib() -> None:
+@pytest.mark.parametrize("files", [100_000, 1_000_000])
+def test_a_thousand_of_many_files_that_are_half_read_leave_a_state_of_less_than_64_kib(files: int) -> None:
+    """Of 32 workers with 32 files open each; one element of each, in another thread, is not ready."""
     random = Random(0)
-    held = [Rest(random.randrange(1_000_000), 0, elements([random.randrange(1000)])) for _ in range(MOST_INTERVALS)]
-    steps = tuple(Step(0, tuple((tuple(held[at::512]),) for at in range(step, 512, 8))) for step in range(8))
-    state = a_state()
-    written = replace(state, point=replace(state.point, steps=steps)).to_json()
-    assert len(json.dumps(written)) < 40 << 10
-
-
-@pytest.mark.parametrize("seed", some_later([None, 3], None))
-@pytest.mark.parametrize("files", some_later([20_000, 1_000_000], 1_000_000))
-def test_a_job_of_32_workers_that_have_32_of_many_files_open_each_has_a_state_of_less_than_64_kib(
-    seed: int | None, files: int
-) -> None:
-    workers = [f"pecan:job:local-{number}" for number in range(32)]
-    job = JobState(
-        JobSpec("job", LedgerShape(orders=(None if seed is None else SplitOrder(seed),)), Workers(len(workers))), 0.0
-    )
-    job.handle(events.TrainerCame(0, "t0", "node"), 0.0)
-    job.handle(events.RoomFound((("node", 64.0),), ()), 0.0)
-    for name in workers:
-        job.handle(events.WorkerPlaced(name, "node", 1), 0.0)
-        job.handle(events.WorkerReady(name), 0.0)
-    listing = splits(files)
-    for first in range(0, len(listing), 10_000):
-        job.handle(events.SplitsListed(0, tuple(listing[first : first + 10_000])), 0.0)
-    job.handle(events.ListingEnded(0), 0.0)
-    taken = take_and_use(job, workers, Random(0))
-    point = job.resume_point(taken)
-    assert point is not None and len(point.branches[0].rests) == 32 * 32
-    assert len(json.dumps(SavedState(point, taken, 3, "python", PARTS).to_json())) < 64 << 10
-
-
-def take_and_use(job: JobState, workers: list[str], random: Random) -> int:
-    """Let each worker have files of which some elements were used, out of order; return how many batches these were."""
-    reports = 0
-    for name in workers:
-        (assigned,) = answers(job, name, 1, AskAssignment())
-        leases: list[Lease] = []
-        for number in (2, 3):
-            leases += answers(job, name, number, AskLeases(assigned.assignment.epoch, 0, 16))[0]
-        assert len(leases) == 32
-        for lease in leases:
-            reports += 1
-            begun = random.randrange(10, 1000)  # and of these one, in another thread, is not ready
-            spans = elements([number for number in range(begun) if number != begun // 2])
-            ack = Acknowledgement(name, lease.epoch, {lease.key: list(spans)}, 1, begun - 1, 50)
-            used = TrainerProgress(yielded=reports)
-            job.handle(events.TrainerReported(TrainerReport(0, "t0", reports, (ack,), reports, progress=used)), 0.0)
-    return reports
-
-
-def answers(job: JobState, worker: str, number: int, question: AskAssignment | AskLeases) -> list[Any]:
-    """Let a worker ask something."""
-    done = job.handle(events.WorkerAsked(worker, "main", number, question), 0.0)
-    return [one.reply for one in done if isinstance(one, Answer)]
+    places = tuple((start, start + 5) for start in range(0, files, files // 1024))
+    begun = [random.randrange(10, 1000) for _ in range(1024)]
+    rests = [
+        Rest(index, 0, (*elements([count // 2]), (count * WIDTH, END)))
+        for index, count in zip(sorted(random.sample(range(files), 1024)), begun, strict=True)
+    ]
+    state = a_state(*rests, cursor=Cursor(0, files, places, tuple((n, n * 1250) for n in range(60))))
+    assert len(json.dumps(state.to_json())) < 64 << 10
 
 
 @pytest.mark.parametrize(

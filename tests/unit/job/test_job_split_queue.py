@@ -9,15 +9,12 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.queues import Queues
-from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
 from pecan_ray.job.split_queue import Listing, SplitQueue
-from pecan_ray.plan.splits import END, Lease, Split
+from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.order import shuffled
 from pecan_ray.sampling.randomness import SplitOrder, random_key
 from tests.long_form import some_later
@@ -73,15 +70,6 @@ def splitmix(state: int) -> int:
     return word ^ word >> 31
 
 
-def test_a_lease_is_the_whole_split_as_it_was_listed() -> None:
-    listing = Listing()
-    split = Split(0, path="a", start=3, stop=9, elements=4, files=("x", "y"), payload={"rows": [1, 2]})
-    listing.add([split])
-    queue = SplitQueue(listing, 2, None)
-    queue.begin(5, 1)
-    assert queue.take() == Lease(5, split, branch=2, repetition=1)
-
-
 def test_a_split_that_is_not_named_by_its_place_is_refused() -> None:
     listing = listing_of(2, complete=False)
     with pytest.raises(ValueError, match=r"split 5 of part-5 was listed at place 2"):
@@ -125,18 +113,6 @@ def test_what_came_back_goes_first_the_latest_before_the_others_until_the_pass_b
     assert drain(own) == [2]
 
 
-@pytest.mark.parametrize("sizes", [[1000], [1, 256, 743], [999, 1]])
-def test_how_a_listing_was_paged_does_not_matter_where_nothing_was_taken_meanwhile(sizes: list[int]) -> None:
-    listing, start = Listing(), 0
-    queue = SplitQueue(listing, 0, SplitOrder(3))
-    for size in sizes:
-        listing.add([Split(index) for index in range(start, start + size)])
-        start += size
-        assert len(queue) == start
-    listing.complete = True
-    assert drain(queue) == permutation(1000)
-
-
 def test_a_shuffled_source_is_worked_on_before_its_listing_has_ended() -> None:
     listing = listing_of(100, complete=False)
     queue = SplitQueue(listing, 0, SplitOrder(3))
@@ -148,37 +124,6 @@ def test_a_shuffled_source_is_worked_on_before_its_listing_has_ended() -> None:
     rest = drain(queue)
     assert sorted(first + rest) == list(range(1000))
     assert rest == [index for index in permutation(1000) if index not in first]
-
-
-SPLITS_BEFORE = ResumePoint(
-    0, (BranchPoint(Cursor(0, 7, ((1, 3),), ((0, 4), (2, 9))), (Rest(0, 0, ((5, END),)), Rest(8, 0, ((3, 9),)))),)
-)
-
-
-@given(
-    st.lists(st.one_of(st.integers(1, 9), st.sampled_from(["take", "look"])), max_size=40),
-    st.sampled_from([None, 3]),
-    st.sampled_from([None, SPLITS_BEFORE]),
-)
-def test_what_is_taken_depends_on_no_look_at_what_waits(
-    steps: list[int | str], seed: int | None, start: ResumePoint | None
-) -> None:
-    def play(*, looks: bool) -> list[object]:
-        queues, taken = Queues(LedgerShape(orders=(None if seed is None else SplitOrder(seed),)), start), list[object]()
-        for step in steps:
-            if isinstance(step, int):
-                known = len(queues.listings[0])
-                queues.add(0, [Split(index) for index in range(known, known + step)])
-            elif step == "take":
-                taken += [queues.share("a", 0, 2), queues.take("a", 0)]
-            elif looks:
-                _ = queues.waiting(), list(queues), queues.common[0].cursor()
-        queues.end_listing(0)
-        while isinstance(lease := queues.take("a", 0), Lease):
-            taken.append(lease)
-        return taken
-
-    assert play(looks=True) == play(looks=False)
 
 
 def test_branches_that_stay_as_listed_are_not_shuffled() -> None:

@@ -6,31 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from pecan_ray.job.suspects import PIECES, Suspects, divided
+from pecan_ray.job.suspects import PIECES, divided
 from pecan_ray.job.suspicion import OP
 from pecan_ray.options import Visitation
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Origin, Split
 from pecan_ray.sampling.spans import Spans
-from pecan_ray.simulator.protocol import Scenario, SplitModel, World
-from pecan_ray.simulator.protocol.scenario import DEADLY, Fault
-
-
-def split_of(elements: int, *deadly: int) -> SplitModel:
-    return SplitModel(tuple(DEADLY if number in deadly else 1 for number in range(elements)))
-
-
-def played(scenario: Scenario) -> World:
-    world = World(scenario)
-    outcome = world.run()
-    assert outcome.failure == ""
-    return world
-
+from pecan_ray.simulator.protocol import Scenario
+from pecan_ray.simulator.protocol.scenario import Fault
+from tests.unit.job.job_histories import played, split_of
 
 SPLITS = (split_of(300), split_of(300, 177), split_of(300))
 ONE = Scenario(sources=(SPLITS,), batch_size=8, element_s=0.001, lot=4, window=4)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_deadly_element_costs_a_few_workers_and_nothing_else(seed: int, workers: int) -> None:
     world = played(replace(ONE, seed=seed, local=workers))
@@ -68,20 +57,6 @@ def test_what_came_through_before_is_not_blamed_though_no_trainer_has_it(visitat
     scenario = replace(ONE, sources=((split_of(9, 1, 8),),), batch_size=1, ranks=2, prefetch_bytes=1, faults=(slow,))
     world = played(replace(scenario, visitation=visitation, steps_s=(0.02, 0.4)))
     assert world.job.state.bad.count == 2 and world.deaths <= 10
-
-
-def test_pieces_behind_the_end_of_a_split_are_forgotten_once_it_is_known() -> None:
-    suspects, lease = Suspects(), Lease(0, Split(0), ((0, END),))
-    assert suspects.died([lease]) == [lease] and not suspects, "its node may have failed"
-    assert suspects.died([lease]) == [] and suspects
-    suspects.ended((0, 0, 1), 0)
-    assert len(list(suspects.places())) > 20
-    suspects.ended(lease.key, 5)
-    assert [spans for _, spans in suspects.places()] == [
-        ((begin << OUTPUT_BITS, end << OUTPUT_BITS),) for begin, end in ((0, 1), (1, 2), (2, 4), (4, 8))
-    ]
-    suspects.ended(lease.key, 0)
-    assert not suspects
 
 
 def test_several_deadly_elements_are_all_found() -> None:

@@ -266,25 +266,6 @@ def test_the_newest_batches_are_given_back_once_and_no_more_than_were_asked_for(
     assert of_kind(Discard, rig.order(keep=0)) == [], "the training loop has them"
 
 
-def test_batches_are_not_given_back_before_the_job_knows_of_them() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.answering = False
-    rig.receive(3)
-    assert of_kind(Discard, rig.order(keep=1, allowed=1)) == []
-    done = rig.handle(ReportAnswered(rig.reports[-1].number))
-    assert [one.batch.id for one in of_kind(Discard, done)] == [1, 2]
-
-
-def test_batches_of_other_epochs_do_not_count_for_what_is_kept() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.receive(4, epoch=0)
-    rig.receive(3, epoch=1)
-    rig.report()
-    done = rig.order(epoch=1, keep=2, allowed=2)
-    assert [one.batch.id for one in of_kind(Discard, done)] == [6]
-    assert [rig.want() for _ in range(7)] == [[0], [1], [2], [3], [4], [5], []]
-
-
 # --- what it tells ---------------------------------------------------------------------------------------------
 
 

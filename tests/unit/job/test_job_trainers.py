@@ -87,15 +87,6 @@ def test_a_rank_that_is_gone_with_batches_it_has_not_used_ends_the_others_though
     assert of_kind(TellTrainers, done) == [TellTrainers((0,))]
 
 
-def test_who_comes_when_the_job_has_ended_waits_until_its_actor_is_gone() -> None:
-    rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=30.0)
-    rig.begin()
-    assert of_kind(EndJob, rig.handle(events.TimePassed(), after=31.0))
-    for trainer in (came(0, "new"), came(1)):
-        (refused,) = of_kind(Refuse, rig.handle(trainer))
-        assert isinstance(refused.error, StaleJobError) and refused.incarnation == trainer.incarnation
-
-
 def test_the_last_one_that_leaves_ends_all_workers() -> None:
     rig = JobRig(workers=Workers(2))
     workers = rig.come()
@@ -105,27 +96,24 @@ def test_the_last_one_that_leaves_ends_all_workers() -> None:
     assert rig.handle(events.TimePassed(), after=1000.0) == []
 
 
-def test_listening_and_reporting_is_to_be_heard() -> None:
+def test_a_job_ends_itself_when_nobody_comes_or_all_are_silent_and_turns_away_who_comes_then() -> None:
     rig = JobRig(trainer_timeout_s=30.0)
-    rig.begin()
-    for number in range(10):
-        if number % 2:
-            rig.handle(events.TrainerListens(0, "t0"), after=20.0)
-        else:
-            rig.now += 20.0
-            rig.report()
-        rig.handle(events.TimePassed())
-    assert rig.job.error is None
-
-
-def test_a_job_whose_trainers_are_all_silent_ends_itself() -> None:
+    assert rig.handle(events.TimePassed(), after=29.0) == []
+    assert of_kind(EndJob, rig.handle(events.TimePassed(), after=2.0)) == [EndJob(orphaned=True)]
     rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=30.0)
     (worker,) = rig.begin()
+    for _ in range(3):
+        rig.now += 20.0
+        rig.report()
+        assert not of_kind(EndJob, rig.handle(events.TrainerListens(1, "t1"))), "both are heard"
     done = rig.handle(events.TimePassed(), after=31.0)
     assert of_kind(KillWorker, done) == [KillWorker(worker)] and of_kind(EndJob, done) == [EndJob(orphaned=True)]
+    for trainer in (came(0, "new"), came(1)):
+        (refused,) = of_kind(Refuse, rig.handle(trainer))
+        assert isinstance(refused.error, StaleJobError) and refused.incarnation == trainer.incarnation
 
 
-@pytest.mark.parametrize(("world_size", "stale_s"), [(1, 5.0), (100, 5.0), (1000, 50.0)])
+@pytest.mark.parametrize(("world_size", "stale_s"), [(1, 5.0), (1000, 50.0)])
 def test_a_new_process_ends_a_job_that_was_left_behind_and_no_other(world_size: int, stale_s: float) -> None:
     """Many trainers report seldom: that all of them are quiet for a while means nothing."""
     trainers = Trainers("job", world_size, 60.0, 0.0)
@@ -142,24 +130,6 @@ def test_a_deadline_shorter_than_three_reports_is_these(world_size: int, timeout
         trainers.come(came(rank), 0.0)
     assert trainers.silent(timeout_s) == [] and not trainers.orphaned(timeout_s)
     assert trainers.silent(timeout_s + 0.1) == list(range(world_size)) and trainers.orphaned(timeout_s + 0.1)
-
-
-def test_a_job_to_which_nobody_comes_ends_itself() -> None:
-    rig = JobRig(trainer_timeout_s=30.0)
-    assert rig.handle(events.TimePassed(), after=29.0) == []
-    assert of_kind(EndJob, rig.handle(events.TimePassed(), after=2.0)) == [EndJob(orphaned=True)]
-
-
-def test_a_report_that_comes_twice_counts_once() -> None:
-    rig = JobRig(LedgerShape(epochs=2))
-    (worker,) = rig.begin()
-    rig.assign(worker)
-    (lease,) = rig.take(worker)
-    rig.acknowledge(worker, lease, 0, count=3)
-    again = rig.log[-1][1]
-    rig.handle(again)
-    rig.handle(again)
-    assert (rig.job.rows, rig.job.ledger.counts) == (3, [1])
 
 
 def test_that_more_may_be_used_is_told_at_once_to_those_alone_that_wait_for_it() -> None:

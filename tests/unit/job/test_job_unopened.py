@@ -15,26 +15,20 @@ from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.reading import read_lease
 from pecan_ray.errors import PecanError
 from pecan_ray.job import events
-from pecan_ray.job.messages import AskLeases, EndAssignment, LeftOutElement, UnopenedSplit
+from pecan_ray.job.messages import AskLeases, LeftOutElement, UnopenedSplit
 from pecan_ray.job.unopened import PLACE_S
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Lease, Source, Split
-from pecan_ray.simulator.protocol import Scenario, SplitModel, World
+from pecan_ray.simulator.protocol import Scenario, SplitModel
 from pecan_ray.sources import TextLines
+from tests.unit.job.job_histories import played
 from tests.unit.job.job_rig import JobRig, said
 
 SPLITS = tuple(SplitModel((1,) * 7) for _ in range(12))
 TWO_NODES = Scenario(sources=(SPLITS,), batch_size=4, local=1, remote=1, epochs=2, error_budget=0.0)
 
 
-def played(scenario: Scenario) -> World:
-    world = World(scenario)
-    outcome = world.run()
-    assert outcome.failure == ""
-    return world
-
-
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("unseen", [0.3, 1.0])
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_what_a_remote_worker_cannot_open_a_local_one_reads(seed: int, unseen: float, shuffled: bool) -> None:
@@ -89,19 +83,6 @@ def test_what_no_worker_can_open_is_left_out_with_its_node_and_its_size() -> Non
     assert rig.job.bad.count == 50
 
 
-def test_a_split_waits_for_a_worker_that_is_about_to_come() -> None:
-    two = TwoWorkers(1)
-    rig = two.rig
-    rig.place(two.remote, "there")
-    rig.assign(two.remote)
-    assert two.refuse(two.remote, *rig.take(two.remote)) == ""
-    assert rig.job.bad.count == 0 and rig.ask(two.remote, EndAssignment(0)) and not rig.job.over
-    rig.place(two.local, "here")
-    rig.assign(two.local)
-    (lease,) = rig.take(two.local)
-    assert lease.split.path == "/0.txt" and rig.job.bad.count == 0
-
-
 def test_a_split_is_left_out_when_the_last_worker_that_could_try_is_gone() -> None:
     two = TwoWorkers(1)
     rig = two.rig
@@ -136,49 +117,45 @@ class Given:
         return self.others
 
 
-def accounted(leases: Leases, source: Source) -> Leases:
-    return AccountedLeases(leases)
+WRAPPED: dict[str, Callable[[Leases, Source], Leases]] = {
+    "as given": lambda leases, source: leases,
+    "accounted": lambda leases, source: AccountedLeases(leases),
+    "behind none": lambda leases, source: LeasesBehind(leases, [source], [0]),
+}
 
 
-def behind_none(leases: Leases, source: Source) -> Leases:
-    return LeasesBehind(leases, [source], [0])
-
-
-def as_given(leases: Leases, source: Source) -> Leases:
-    return leases
-
-
-@pytest.mark.parametrize("wrapped", [as_given, accounted, behind_none])
+@pytest.mark.parametrize("wrapped", WRAPPED)
 @pytest.mark.parametrize("others", [True, False])
-@pytest.mark.parametrize("content", [None, "good\n", b"\xff\n"])
+@pytest.mark.parametrize("content", [None, b"good\n", b"\xff\n"])
 def test_a_reader_leaves_to_others_what_it_cannot_open(
-    tmp_path: Path, content: str | bytes | None, others: bool, wrapped: Callable[[Leases, Source], Leases]
+    tmp_path: Path, content: bytes | None, others: bool, wrapped: str
 ) -> None:
     path = tmp_path / "a.txt"
     lease = Lease(0, Split(0, str(path), 0, 5))
     if content is not None:
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    leases, undelivered = Given(others), UndeliveredPositions()
-    source = TextLines(str(path))
-    found = [value["text"] for _, value, _ in read_lease(source, lease, wrapped(leases, source), undelivered, "skip")]
-    assert found == (["good"] if content == "good\n" else [])
-    assert len(leases.elsewhere_told) == (content is None)
-    assert leases.lengths == ([] if content is None and others else [len(found)])
+        path.write_bytes(content)
+    given, source = Given(others), TextLines(str(path))
+    leases = WRAPPED[wrapped](given, source)
+    read = read_lease(source, lease, leases, UndeliveredPositions(), "skip")
+    found = [value["text"] for _, value, _ in read]
+    assert found == (["good"] if content == b"good\n" else [])
+    assert len(given.elsewhere_told) == (content is None)
+    assert given.lengths == ([] if content is None and others else [len(found)])
 
 
-def test_nothing_is_missing_of_a_lease_that_is_left_to_others() -> None:
+@pytest.mark.parametrize("others", [True, False])
+def test_nothing_is_missing_of_a_lease_that_is_left_to_others(others: bool) -> None:
     lease = Lease(0, Split(0, elements=3))
 
     class One(Given):
         def take(self, branch: int = 0) -> Lease | None:
             return None if self.elsewhere_told else lease
 
-    for others in (True, False):
-        leases = AccountedLeases(One(others))
-        assert leases.take() == lease
-        assert leases.elsewhere(lease, BadElement("a source", "split 0", "no such file")) == others
-        if others:
-            assert leases.unmentioned() == {}
-        else:
-            with pytest.raises(PecanError, match="neither delivered nor left out"):
-                leases.unmentioned()
+    leases = AccountedLeases(One(others))
+    assert leases.take() == lease
+    assert leases.elsewhere(lease, BadElement("a source", "split 0", "no such file")) == others
+    if others:
+        assert leases.unmentioned() == {}
+    else:
+        with pytest.raises(PecanError, match="neither delivered nor left out"):
+            leases.unmentioned()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pecan_ray.job import events
 from pecan_ray.job.instructions import Answer
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
@@ -12,9 +10,6 @@ from pecan_ray.job.messages import (
     AskLeases,
     Assigned,
     EndAssignment,
-    EndData,
-    LeftOutElement,
-    WorkerQuestion,
 )
 from pecan_ray.job.questions import CALLS_PER_SECOND, LEAST_LOT_S
 from pecan_ray.job.worker_calls import WorkerCalls
@@ -42,58 +37,6 @@ def test_a_repetition_is_answered_as_before_and_what_a_later_question_has_overta
     assert calls.arrived(asked(2)) is None
 
 
-def test_channels_and_workers_have_numbers_of_their_own() -> None:
-    calls = WorkerCalls()
-    for question in (asked(1), asked(1, "data"), asked(1, worker="x")):
-        assert calls.arrived(question) == question
-        calls.wait(question)
-    calls.forget("w")
-    assert [question.worker for question in calls.waiting()] == ["x"]
-
-
-def question_of(kind: str) -> WorkerQuestion:
-    """A question that tells something."""
-    left_out = (LeftOutElement("x", "decode", "a", "torn"),)
-    questions: dict[str, WorkerQuestion] = {
-        "assignment": AskAssignment(),
-        "leases": AskLeases(0, 0, 1),
-        "end": EndAssignment(0, {(0, 0, 0): [elements(0, 2)]}, 0, (((0, 0, 0), 2),)),
-        "data": EndData(0, {(0, 0, 0): [elements(0)]}, rows=1, left_out=left_out),
-    }
-    return questions[kind]
-
-
-@pytest.mark.parametrize("kind", ["assignment", "leases", "end", "data"])
-def test_a_question_that_comes_twice_is_answered_as_before_and_changes_nothing(kind: str) -> None:
-    rig = JobRig(LedgerShape(world_size=2, epochs=3), Workers(2))
-    worker, _ = rig.begin(splits=5)
-    if kind != "assignment":
-        rig.assign(worker)
-        rig.take(worker)
-    before = of_kind(Answer, rig.ask(worker, question_of(kind), channel=kind))
-    facts, waiting = rig.job.facts(0.0), [lease.split.index for lease in rig.job.ledger.queues]
-    for _ in range(3):
-        assert rig.ask(worker, question_of(kind), channel=kind, again=True) == before
-    assert rig.job.facts(0.0) == facts
-    assert [lease.split.index for lease in rig.job.ledger.queues] == waiting
-
-
-@pytest.mark.parametrize("kind", ["assignment", "leases", "end", "data"])
-def test_a_worker_that_is_fenced_off_changes_nothing_and_is_told_to_stop(kind: str) -> None:
-    """Declared lost while it lives: what it says late, or again, does not count."""
-    rig = JobRig(LedgerShape(world_size=2))
-    (worker,) = rig.begin(splits=5)
-    rig.assign(worker)
-    (lease,) = rig.take(worker)
-    rig.handle(events.WorkerLost(worker, "stream"))
-    facts = rig.job.facts(0.0)
-    for _ in range(2):
-        (answer,) = of_kind(Answer, rig.ask(worker, question_of(kind)))
-    assert answer.reply == {"assignment": "stop", "leases": (), "end": "return", "data": "noted"}[kind]
-    assert rig.job.facts(0.0) == facts
-    assert rig.job.ledger.workers[worker].holdings[lease.key].missing.covers(*elements(0, 2))
-
-
 def test_a_question_that_waits_is_answered_when_there_is_an_answer() -> None:
     rig = JobRig()
     (worker,) = rig.come()
@@ -103,14 +46,6 @@ def test_a_question_that_waits_is_answered_when_there_is_an_answer() -> None:
     assert of_kind(Answer, rig.handle(events.SplitsListed(0, ()))) == [], "an empty page is no answer"
     done = rig.handle(events.ListingEnded(0))
     assert [one.reply for one in of_kind(Answer, done)] == [()]
-
-
-def test_what_comes_of_another_epoch_is_put_off() -> None:
-    rig = JobRig(LedgerShape(epochs=3))
-    (worker,) = rig.begin()
-    rig.assign(worker)
-    assert rig.answer(worker, AskLeases(1, 0)) == () and rig.answer(worker, EndAssignment(2)) == "return"
-    assert len(rig.take(worker)) == 1, "the assignment goes on"
 
 
 def test_nobody_begins_before_the_order_of_operators_is_known() -> None:

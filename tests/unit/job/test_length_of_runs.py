@@ -21,10 +21,8 @@ PIPE = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(95)), name="ours")
 @pytest.mark.parametrize(
     ("pipe", "epochs", "expected"),
     [
-        (PIPE.batch(10), 1, 10),
         (PIPE.batch(10), 3, 30),
         (PIPE.batch(10, drop_remainder=True), 2, 18),
-        (PIPE, 1, 95),
         (PIPE.map(lambda i: i, on="i").shuffle(10).batch(10).take(4), 2, 8),
         (PIPE.repeat(2).batch(10), 1, 19),
     ],
