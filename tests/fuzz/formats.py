@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import random
@@ -99,21 +98,6 @@ def text_reference(path: Path) -> Reading:
     return _each_line(path.read_bytes(), lambda line: line.decode("utf-8"))
 
 
-def gzip_reference(path: Path) -> Reading:
-    """Read compressed lines with Python's gzip, which reads all members, as GNU gzip does."""
-    if not path.stat().st_size:
-        return Reading(problem="unexpected end of file")  # so GNU gzip says; Python says nothing
-    reading, data = Reading(), b""
-    try:
-        with gzip.open(path) as file:
-            while block := file.read1(1 << 16):
-                data += block
-    except Exception as error:
-        reading.problem = repr(error)
-    lines = _each_line(data, lambda line: line.decode("utf-8"))
-    return Reading(lines.elements, reading.problem or lines.problem)
-
-
 def _each_line(data: bytes, take: Callable[[bytes], Any]) -> Reading:
     reading = Reading()
     for line in lines_in(data):
@@ -123,12 +107,6 @@ def _each_line(data: bytes, take: Callable[[bytes], Any]) -> Reading:
             reading.problem = str(error)
             break
     return reading
-
-
-def inside_gzip(rng: random.Random, data: bytes) -> bytes:
-    """Compress as several members, with or without zeros between."""
-    parts = [data[: len(data) // 2], data[len(data) // 2 :]] if rng.random() < 0.5 else [data]
-    return rng.choice((b"", b"\0" * 9)).join(gzip.compress(part, mtime=0) for part in parts)
 
 
 def json_file(rng: random.Random) -> bytes:

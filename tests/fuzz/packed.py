@@ -19,6 +19,7 @@ from tests.fuzz.formats import Reading, Reference
 
 Pack = Callable[[bytes], bytes]
 
+ENDINGS = {"gzip": "gz", "bzip2": "bz2", "xz": "xz", "zstd": "zst"}
 PACKS: dict[str, Pack] = {
     "gzip": lambda data: gzip.compress(data, mtime=0),
     "bzip2": bz2.compress,
@@ -30,7 +31,10 @@ PACKS: dict[str, Pack] = {
 def packed(
     kind: str, make: Callable[[random.Random], bytes], inside: tuple[Damage, ...]
 ) -> Callable[[random.Random], bytes]:
-    """Return what makes compressed files, of one or two streams; every other one is damaged before it is compressed."""
+    """Return what makes compressed files, of one or two streams; every other one is damaged before it is compressed.
+
+    Between streams of gzip zeros may stand.
+    """
 
     def compressed(rng: random.Random) -> bytes:
         data = make(rng)
@@ -38,7 +42,8 @@ def packed(
             data = rng.choice(inside)(rng, data)
         middle = len(data) // 2
         parts = [data[:middle], data[middle:]] if rng.random() < 0.3 else [data]
-        return b"".join(PACKS[kind](part) for part in parts)
+        between = rng.choice((b"", b"\0" * 9)) if kind == "gzip" else b""
+        return between.join(PACKS[kind](part) for part in parts)
 
     return compressed
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tests.mutation.forks import Chosen, change, forked
+from tests.mutation.forks import Chosen, change, ended, forked
 from tests.mutation.seen import watched
 from tests.mutation.sites import Mutation, drawn, mutations
 
@@ -32,13 +30,13 @@ def tried(path: Path, mutation: Mutation, tests: Sequence[str], files: Sequence[
     """Change the code of this process and run tests; return 0 if none fails."""
     change(path, mutation.applied(path.read_text()))
     for now in (files[:3], files[3:15], files[15:]):  # files take time to be imported, and few notice most changes
-        if now and Chosen(tests).run(folder, now, "-x"):
+        if now and Chosen(tests).run(folder, now, "-x", "--timeout-method=thread"):  # which ends what hangs
             return 1
     return 0
 
 
-def verdicts(given: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield "noticed", "missed" or "not run" for mutations drawn at random, and what they are."""
+def verdicts(given: argparse.Namespace, folder: Path) -> Iterator[tuple[bool, str]]:
+    """Yield whether mutations drawn at random are noticed, and what they are."""
     code = [ROOT / name for name in given.folders]
     by_file = {str(path): mutations(path.read_text()) for one in code for path in sorted(one.rglob("*.py"))}
     for name in LIBRARIES:
@@ -48,21 +46,18 @@ def verdicts(given: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str
     seen = watched(files, code, folder, given.processes, given.most_s)
     running: dict[int, str] = {}
 
-    def ended() -> tuple[str, str]:
-        child, status = os.wait()
-        return "noticed" if status else "missed", running.pop(child)
+    def settled() -> tuple[bool, str]:
+        child, status = ended()
+        return status != 0, running.pop(child)
 
     for file, mutation in drawn(by_file, given.count, given.seed):
         tests = seen.tests(file, mutation.line)
         text = f"by {len(tests)} tests: {Path(file).relative_to(ROOT)}:{mutation.line}: {mutation}"
-        if not tests:
-            yield "not run", text
-            continue
         if len(running) == given.processes:
-            yield ended()
+            yield settled()
         running[forked(partial(tried, Path(file), mutation, tests, seen.files(tests), folder))] = text
     while running:
-        yield ended()
+        yield settled()
 
 
 def main() -> None:
@@ -75,15 +70,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--most-s", type=float, default=2.0, help="tests that take longer are not asked")
     given = parser.parse_args()
-    counts: Counter[str] = Counter()
+    found: list[bool] = []
     with tempfile.TemporaryDirectory() as folder:
-        for verdict, text in verdicts(given, Path(folder)):
-            counts[verdict] += 1
-            if verdict != "noticed":
-                sys.stdout.write(f"{verdict} {text}\n")
-                sys.stdout.flush()
-    total = counts.total()
-    sys.stdout.write(f"noticed: {counts['noticed']} of {total} = {counts['noticed'] / max(total, 1):.1%}\n")
+        for noticed, text in verdicts(given, Path(folder)):
+            found.append(noticed)
+            sys.stdout.write("" if noticed else f"missed {text}\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"noticed: {sum(found)} of {len(found)} = {sum(found) / max(len(found), 1):.1%}\n")
 
 
 if __name__ == "__main__":

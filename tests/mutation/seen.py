@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 from coverage import CoverageData
 
-from tests.mutation.forks import Chosen, forked
+from tests.mutation.forks import Chosen, ended, forked
 
 
 class Seen:
     """What was seen when all tests were run once."""
 
-    def __init__(self, coverage: Iterable[Path], seconds: Mapping[str, float]) -> None:
-        """`seconds`: of the tests that may be asked."""
-        self._data, self._seconds = CoverageData(no_disk=True), seconds
-        for path in coverage:
+    def __init__(self, folder: Path) -> None:
+        """`folder`: has coverage of some tests by context, and seconds of those that may be asked."""
+        self._data, self._seconds = CoverageData(no_disk=True), dict[str, float]()
+        for path in folder.glob("coverage-*"):
             one = CoverageData(str(path))
             one.read()
             self._data.update(one)
+        for path in folder.glob("seconds-*"):
+            self._seconds |= json.loads(path.read_text())
 
     def tests(self, file: str, line: int) -> list[str]:
         """Return the tests that run a line; of one that an import runs, those that run any line of the file."""
@@ -33,12 +35,9 @@ class Seen:
         return sorted({context.rpartition("|")[0] for context in contexts} & self._seconds.keys())
 
     def files(self, tests: Iterable[str]) -> list[str]:
-        """Return the files of tests, those first that take the least."""
-        taken: dict[str, float] = {}
-        for test in tests:
-            file = test.partition("::")[0]
-            taken[file] = taken.get(file, 0.0) + self._seconds[test]
-        return sorted(taken, key=lambda file: (taken[file], file))
+        """Return the files of tests, that of the quickest one first."""
+        quick_first = sorted(tests, key=self._seconds.__getitem__)
+        return list(dict.fromkeys(test.partition("::")[0] for test in quick_first))
 
 
 def watched(files: Sequence[str], code: Iterable[Path], folder: Path, processes: int, most_s: float) -> Seen:
@@ -53,9 +52,6 @@ def watched(files: Sequence[str], code: Iterable[Path], folder: Path, processes:
         (folder / f"seconds-{share}").write_text(json.dumps(asked))
         return 0
 
-    for child in [forked(partial(watch, share)) for share in range(processes)]:
-        os.waitpid(child, 0)
-    seconds: dict[str, float] = {}
-    for path in folder.glob("seconds-*"):
-        seconds |= json.loads(path.read_text())
-    return Seen(folder.glob("coverage-*"), seconds)
+    for _ in [forked(partial(watch, share)) for share in range(processes)]:
+        ended()
+    return Seen(folder)

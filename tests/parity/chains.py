@@ -11,53 +11,45 @@ Step: TypeAlias = "tuple[str, dict[str, Any]]"
 
 @dataclass(frozen=True)
 class Chain:
-    """A source of numbered elements, or a join, and the operators behind it."""
+    """A source of numbered elements, or a join, and the operators behind it.
+
+    `noise` draws a random number for each element, the column `x`; `even` and `nothing` filter.
+    """
 
     head: Step
     steps: tuple[Step, ...] = ()
 
     def noise(self) -> Chain:
-        """Draw a random number for each element: the column `x`."""
         return self._then("noise")
 
     def even(self) -> Chain:
-        """Keep the elements with even numbers."""
         return self._then("even")
 
     def nothing(self) -> Chain:
-        """Keep no element."""
         return self._then("nothing")
 
     def cache(self) -> Chain:
-        """Keep what comes here for later passes."""
         return self._then("cache")
 
     def shuffle(self, buffer: int, seed: int | None = 1, *, reshuffle: bool = True) -> Chain:
-        """Shuffle."""
         return self._then("shuffle", buffer=buffer, seed=seed, reshuffle=reshuffle)
 
     def take(self, count: int) -> Chain:
-        """Keep the first elements."""
         return self._then("take", count=count)
 
     def skip(self, count: int) -> Chain:
-        """Leave out the first elements."""
         return self._then("skip", count=count)
 
     def repeat(self, count: int | None = None) -> Chain:
-        """Run the branch before it again and again."""
         return self._then("repeat", count=count)
 
     def batch(self, size: int, *, drop_remainder: bool = False) -> Chain:
-        """Make batches."""
         return self._then("batch", size=size, drop_remainder=drop_remainder)
 
     def unbatch(self) -> Chain:
-        """Split batches again."""
         return self._then("unbatch")
 
     def prefetch(self, count: int) -> Chain:
-        """Work ahead."""
         return self._then("prefetch", count=count)
 
     def split(self, share: float, part: int) -> Chain:

@@ -76,8 +76,6 @@ class Habit:
     """Batches of a pass, for libraries that must be told where they are not known."""
     on_workers: tuple[str, ...] = ()
     """The ways in which the short form of the tests has this row on a cluster too."""
-    pending: Mapping[str, str] = field(default_factory=dict)
-    """By way, or "" for all: what is still to be mended."""
 
 
 def ways_of(reason: str, *ways: str) -> dict[str, str]:

@@ -2,221 +2,195 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
 
 from tests.parity.chains import Chain
 from tests.parity.habit import Look, Make, Seen
 from tests.parity.seen import Batch, Facts, batch_of, labels, numbers
 
+P = ParamSpec("P")
 ITERATOR, LENGTH = "iterator", "length"
 
 
-def passes(chain: Chain, *most: int | None, parts: int = 1) -> Look:
+def look(needs: str = "") -> Callable[[Callable[Concatenate[Make, P], Seen | Facts]], Callable[P, Look]]:
+    """Make a function that looks at what pipelines give into one that takes the rest of its arguments before.
+
+    `needs`: what a way must have: "iterator", or "length".
+    """
+
+    def decorated(see: Callable[Concatenate[Make, P], Seen | Facts]) -> Callable[P, Look]:
+        @functools.wraps(see)
+        def given(*arguments: P.args, **options: P.kwargs) -> Look:
+            chains = tuple(one for one in arguments if isinstance(one, Chain))
+            return Look(lambda make: see(make, *arguments, **options), chains, needs)
+
+        return given
+
+    return decorated
+
+
+@look()
+def passes(make: Make, chain: Chain, *most: int | None, parts: int = 1) -> Seen:
     """Pass over one object, each time so many batches; None: to the end."""
-    return Look(lambda make: Seen(make(chain)().run(*most), parts), (chain,))
+    return Seen(make(chain)().run(*most), parts)
 
 
-def epochs(chain: Chain, count: int) -> Look:
+@look()
+def epochs(make: Make, chain: Chain, count: int) -> Seen:
     """Say several epochs."""
-    return Look(lambda make: Seen(make(chain)().epochs(count)), (chain,))
+    return Seen(make(chain)().epochs(count))
 
 
-def a_loader_for_each(chain: Chain, count: int) -> Look:
+@look()
+def a_loader_for_each(make: Make, chain: Chain, count: int) -> Seen:
     """Open a loader of one pipeline for each pass."""
-
-    def see(make: Make) -> Seen:
-        opener = make(chain)
-        return Seen([opener().run(None)[0] for _ in range(count)])
-
-    return Look(see, (chain,))
+    opener = make(chain)
+    return Seen([opener().run(None)[0] for _ in range(count)])
 
 
-def each_made_anew(*chains: Chain) -> Look:
+@look()
+def each_made_anew(make: Make, *chains: Chain) -> Seen:
     """Make a pipeline of each chain, and pass over it once."""
-    return Look(lambda make: Seen([make(chain)().run(None)[0] for chain in chains]), chains)
+    return Seen([make(chain)().run(None)[0] for chain in chains])
 
 
-def firsts(chain: Chain, count: int) -> Look:
+@look(ITERATOR)
+def firsts(make: Make, chain: Chain, count: int) -> Seen:
     """Ask `next(iter(loader))` several times."""
-
-    def see(make: Make) -> Seen:
-        loader = make(chain)()
-        return Seen([[next(iter(loader))] for _ in range(count)])
-
-    return Look(see, (chain,), ITERATOR)
+    loader = make(chain)()
+    return Seen([[next(iter(loader))] for _ in range(count)])
 
 
-def two_at_once(chain: Chain) -> Look:
+@look(ITERATOR)
+def two_at_once(make: Make, chain: Chain) -> Seen:
     """Take turns between two iterators over one object."""
-
-    def see(make: Make) -> Seen:
-        loader = make(chain)()
-        turns = list(zip(iter(loader), iter(loader), strict=True))
-        return Seen([[one[at] for one in turns] for at in range(2)])
-
-    return Look(see, (chain,), ITERATOR)
+    loader = make(chain)()
+    turns = list(zip(iter(loader), iter(loader), strict=True))
+    return Seen([[one[at] for one in turns] for at in range(2)])
 
 
-def ended_by_another(chain: Chain) -> Look:
+@look(ITERATOR)
+def ended_by_another(make: Make, chain: Chain) -> Facts:
     """Ask an iterator for more where another one over the same object has begun."""
-
-    def see(make: Make) -> Facts:
-        loader = make(chain)()
-        first, second = iter(loader), iter(loader)
-        try:
-            return {"batches": [len(next(one)) for one in (first, second, first)]}
-        except Exception as error:
-            return {"error": type(error).__name__}
-
-    return Look(see, (chain,), ITERATOR)
+    loader = make(chain)()
+    first, second = iter(loader), iter(loader)
+    try:
+        return {"batches": [len(next(one)) for one in (first, second, first)]}
+    except Exception as error:
+        return {"error": type(error).__name__}
 
 
-def behind_the_end(chain: Chain) -> Look:
+@look(ITERATOR)
+def behind_the_end(make: Make, chain: Chain) -> Facts:
     """Ask an iterator that is at its end twice more."""
-
-    def see(make: Make) -> Facts:
-        iterator = iter(make(chain)())
-        return {"batches": len(list(iterator)), "more": [next(iterator, None) for _ in range(2)]}
-
-    return Look(see, (chain,), ITERATOR)
+    iterator = iter(make(chain)())
+    return {"batches": len(list(iterator)), "more": [next(iterator, None) for _ in range(2)]}
 
 
-def beside_a_shorter_one(longer: Chain, shorter: Chain) -> Look:
+@look(ITERATOR)
+def beside_a_shorter_one(make: Make, longer: Chain, shorter: Chain) -> Seen:
     """Loop over two loaders by `zip`, and then over each of them."""
-
-    def see(make: Make) -> Seen:
-        loaders = make(shorter)(), make(longer)()
-        beside = [list(side) for side in zip(*zip(*loaders, strict=False), strict=True)]
-        return Seen([*beside, *(loader.run(None)[0] for loader in loaders)])
-
-    return Look(see, (longer, shorter), ITERATOR)
+    loaders = make(shorter)(), make(longer)()
+    beside = [list(side) for side in zip(*zip(*loaders, strict=False), strict=True)]
+    return Seen([*beside, *(loader.run(None)[0] for loader in loaders)])
 
 
-def kept(chain: Chain) -> Look:
+@look(ITERATOR)
+def kept(make: Make, chain: Chain) -> Seen:
     """Keep all batches of a pass, and look at them only then."""
-    return Look(lambda make: Seen([list(map(batch_of, list(make(chain)().again())))]), (chain,), ITERATOR)
+    return Seen([list(map(batch_of, list(make(chain)().again())))])
 
 
-def counted(chain: Chain) -> Look:
+@look(LENGTH)
+def counted(make: Make, chain: Chain) -> Facts:
     """Loop with a bar of tqdm and with enumerate."""
+    from tqdm import tqdm
 
-    def see(make: Make) -> Facts:
-        from tqdm import tqdm
-
-        bar = tqdm(make(chain)().again(), disable=True)
-        return {"total": bar.total, "numbers": [number for number, _ in enumerate(bar, start=1)]}
-
-    return Look(see, (chain,), LENGTH)
+    bar = tqdm(make(chain)().again(), disable=True)
+    return {"total": bar.total, "numbers": [number for number, _ in enumerate(bar, start=1)]}
 
 
-def length(chain: Chain) -> Look:
+@look(LENGTH)
+def length(make: Make, chain: Chain) -> Facts:
     """Ask for the length."""
-
-    def see(make: Make) -> Facts:
-        try:
-            return {"len": len(make(chain)())}
-        except TypeError:
-            return {"len": "TypeError"}
-
-    return Look(see, (chain,), LENGTH)
+    try:
+        return {"len": len(make(chain)())}
+    except TypeError:
+        return {"len": "TypeError"}
 
 
-def left_by_an_exception(chain: Chain) -> Look:
+@look(ITERATOR)
+def left_by_an_exception(make: Make, chain: Chain) -> Seen:
     """Leave a pass by an exception in the loop, and begin another one."""
-
-    def see(make: Make) -> Seen:
-        loader, found = make(chain)(), list[Batch]()
-        try:
-            for batch in loader:
-                found.append(batch)
-                raise InterruptedError
-        except InterruptedError:
-            return Seen([found, *loader.run(None)])
-        raise AssertionError("the loop has had no batch")
-
-    return Look(see, (chain,), ITERATOR)
+    loader, found = make(chain)(), list[Batch]()
+    try:
+        for batch in loader:
+            found.append(batch)
+            raise InterruptedError
+    except InterruptedError:
+        return Seen([found, *loader.run(None)])
+    raise AssertionError("the loop has had no batch")
 
 
-def for_ever(chain: Chain, count: int, parts: int) -> Look:
+@look(ITERATOR)
+def for_ever(make: Make, chain: Chain, count: int, parts: int) -> Seen:
     """Go on with the next pass where one ends, for so many batches."""
-
-    def see(make: Make) -> Seen:
-        loader = make(chain)()
-        endless: Iterator[Batch] = itertools.chain.from_iterable(itertools.repeat(loader))
-        return Seen([list(itertools.islice(endless, count))], parts)
-
-    return Look(see, (chain,), ITERATOR)
+    endless = itertools.chain.from_iterable(itertools.repeat(make(chain)()))
+    return Seen([list(itertools.islice(endless, count))], parts)
 
 
-def validated_in_the_middle(train: Chain, val: Chain) -> Look:
+@look(ITERATOR)
+def validated_in_the_middle(make: Make, train: Chain, val: Chain) -> Seen:
     """Pass over another pipeline, twice, while one stands in the middle of a pass."""
-
-    def see(make: Make) -> Seen:
-        training, validation = iter(make(train)()), make(val)()
-        first = next(training)
-        looks = validation.run(None, 1)
-        return Seen([[first, *training], *looks])
-
-    return Look(see, (train, val), ITERATOR)
+    training, validation = iter(make(train)()), make(val)()
+    first = next(training)
+    looks = validation.run(None, 1)
+    return Seen([[first, *training], *looks])
 
 
-def leaks(val: Chain, train: Chain) -> Look:
+@look()
+def leaks(make: Make, val: Chain, train: Chain) -> Facts:
     """Find out whether three passes over a training set have had elements of a validation set."""
-
-    def see(make: Make) -> Facts:
-        several = [[frozenset(numbers(one)) for one in make(chain)().run(None, None, None)] for chain in (val, train)]
-        sides = [frozenset[float]().union(*passes) for passes in several]
-        return {
-            "leaks": bool(sides[0] & sides[1]),
-            "together": len(sides[0] | sides[1]),
-            "validated on": labels(several[0]),
-        }
-
-    return Look(see, (val, train))
+    several = [[frozenset(numbers(one)) for one in make(chain)().run(None, None, None)] for chain in (val, train)]
+    sides = [frozenset[float]().union(*passes) for passes in several]
+    return {
+        "leaks": bool(sides[0] & sides[1]),
+        "together": len(sides[0] | sides[1]),
+        "validated on": labels(several[0]),
+    }
 
 
-def ending(chain: Chain) -> Look:
+@look()
+def ending(make: Make, chain: Chain) -> Facts:
     """Read two batches of a pipeline, or the error in their place."""
-
-    def see(make: Make) -> Facts:
-        try:
-            return {"batches": [len(one) for one in make(chain)().run(2)]}
-        except Exception as error:
-            return {"error": type(error).__name__}
-
-    return Look(see, (chain,))
+    try:
+        return {"batches": [len(one) for one in make(chain)().run(2)]}
+    except Exception as error:
+        return {"error": type(error).__name__}
 
 
-def mixes_repetitions(chain: Chain) -> Look:
+@look()
+def mixes_repetitions(make: Make, chain: Chain) -> Facts:
     """Count how often elements come in one pass, and whether the first batch has each of them."""
-
-    def see(make: Make) -> Facts:
-        (one,) = make(chain)().run(None)
-        counts = Counter(numbers(one))
-        whole = len({row["i"] for row in one[0]}) == len(counts)
-        return {"elements": counts.total(), "each element": max(counts.values()), "first part whole": whole}
-
-    return Look(see, (chain,))
+    (one,) = make(chain)().run(None)
+    counts = Counter(numbers(one))
+    whole = len({row["i"] for row in one[0]}) == len(counts)
+    return {"elements": counts.total(), "each element": max(counts.values()), "first part whole": whole}
 
 
-def of_a_mixture(chain: Chain, small: int) -> Look:
+@look()
+def of_a_mixture(make: Make, chain: Chain, small: int) -> Facts:
     """Look at the elements of the small set, with the numbers from `small` on, in two passes over a mixture."""
-
-    def see(make: Make) -> Facts:
-        held = [[row for batch in one for row in batch if row["i"] >= small] for one in make(chain)().run(None, None)]
-        draws = [[row["x"] for row in rows] for rows in held]
-        again = all(len({row["i"] for row in rows}) < len(rows) for rows in held)
-        return {"comes again": again, "other draws": len({*draws[0], *draws[1]}) == len(draws[0]) + len(draws[1])}
-
-    return Look(see, (chain,))
+    held = [[row for batch in one for row in batch if row["i"] >= small] for one in make(chain)().run(None, None)]
+    draws = [[row["x"] for row in rows] for rows in held]
+    again = all(len({row["i"] for row in rows}) < len(rows) for rows in held)
+    return {"comes again": again, "other draws": len({*draws[0], *draws[1]}) == len(draws[0]) + len(draws[1])}
 
 
 def ours(see: Callable[..., Seen | Facts], *chains: Chain) -> Look:
     """Look at loaders of ours alone: the row says what peers do."""
-
-    def seen(make: Make) -> Seen | Facts:
-        return see(*(make(chain)() for chain in chains))
-
-    return Look(seen, chains)
+    return Look(lambda make: see(*(make(chain)() for chain in chains)), chains)

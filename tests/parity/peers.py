@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.parity.chains import Chain, Step
+from tests.parity.ours import is_even, is_negative
 from tests.parity.seen import Batch, Pass, batch_of
 
 TORCHS_STEPS = ("noise", "take", "skip", "shuffle", "batch")
@@ -44,11 +45,14 @@ class TfData:
     """tf.data."""
 
     name = "tf.data"
+    SAME = ("batch", "cache", "prefetch", "repeat", "shuffle", "skip", "take", "unbatch")
+    """Methods that take the same arguments in the same order."""
+    OWN = ("noise", "even", "nothing")
 
     def offers(self, chain: Chain) -> bool:
         """Tell whether a chain can be built."""
         inputs = chain.head[1].get("inputs", ())
-        return all(map(self.offers, inputs)) and all(hasattr(self, f"_{name}") for name, _ in chain.steps)
+        return all(map(self.offers, inputs)) and {name for name, _ in chain.steps} <= {*self.OWN, *self.SAME}
 
     def made(self, chain: Chain) -> Callable[[], Loop]:
         """Return what opens a loader of one data set."""
@@ -60,7 +64,12 @@ class TfData:
     def _built(self, tf: Any, chain: Chain) -> Any:
         data = self._head(tf, chain.head)
         for name, arguments in chain.steps:
-            data = getattr(self, f"_{name}")(tf, data, **arguments)
+            if name == "noise":
+                data = data.map(lambda element: {**element, "x": tf.random.uniform([], dtype=tf.float64)})
+            elif name in self.OWN:
+                data = data.filter(is_even if name == "even" else is_negative)
+            else:
+                data = getattr(data, name)(*arguments.values())
         return data
 
     def _head(self, tf: Any, head: Step) -> Any:
@@ -76,39 +85,6 @@ class TfData:
                 lambda *elements: {k: v for one in elements for k, v in one.items()}
             )
         return tf.data.Dataset.sample_from_datasets(inputs, seed=3, stop_on_empty_dataset=True)
-
-    def _noise(self, tf: Any, data: Any) -> Any:
-        return data.map(lambda element: {**element, "x": tf.random.uniform([], dtype=tf.float64)})
-
-    def _even(self, tf: Any, data: Any) -> Any:
-        return data.filter(lambda element: element["i"] % 2 == 0)
-
-    def _nothing(self, tf: Any, data: Any) -> Any:
-        return data.filter(lambda element: element["i"] < 0)
-
-    def _cache(self, tf: Any, data: Any) -> Any:
-        return data.cache()
-
-    def _shuffle(self, tf: Any, data: Any, buffer: int, seed: int | None, reshuffle: bool) -> Any:
-        return data.shuffle(buffer, seed=seed, reshuffle_each_iteration=reshuffle)
-
-    def _take(self, tf: Any, data: Any, count: int) -> Any:
-        return data.take(count)
-
-    def _skip(self, tf: Any, data: Any, count: int) -> Any:
-        return data.skip(count)
-
-    def _repeat(self, tf: Any, data: Any, count: int | None) -> Any:
-        return data.repeat(count)
-
-    def _batch(self, tf: Any, data: Any, size: int, drop_remainder: bool) -> Any:
-        return data.batch(size, drop_remainder=drop_remainder)
-
-    def _unbatch(self, tf: Any, data: Any) -> Any:
-        return data.unbatch()
-
-    def _prefetch(self, tf: Any, data: Any, count: int) -> Any:
-        return data.prefetch(count)
 
 
 class DataLoader:

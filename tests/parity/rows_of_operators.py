@@ -52,12 +52,6 @@ OPERATORS = (
         {"distinct": [10, 10], "equal elements": "ab"},
     ),
     Habit(
-        "`skip(k).shuffle(n)`",
-        looks.passes(rows(N).skip(10).shuffle(N).batch(5), None, None),
-        "the same elements in another order",
-        {"distinct": [10, 10], "equal elements": "aa", "equal orders": "ab"},
-    ),
-    Habit(
         "`skip(a).take(b)`, `take(a).skip(b)`",
         looks.each_made_anew(rows(N).skip(5).take(10).batch(5), rows(N).take(10).skip(5).batch(5)),
         "in the order in which they are written",
@@ -93,24 +87,6 @@ OPERATORS = (
         apart(rows(N).noise().shuffle(N).take(10).repeat(3), 10),
         "each repetition shuffles and draws anew: other elements",
         {"distinct": [10] * 3, "equal elements": "abc"},
-    ),
-    Habit(
-        "`shuffle(n).skip(k).repeat(3)`",
-        apart(rows(N).noise().shuffle(N).skip(10).repeat(3), 10),
-        "as behind `take`",
-        {"distinct": [10] * 3, "equal elements": "abc"},
-    ),
-    Habit(
-        "random functions behind `take`, then `repeat(3)`",
-        apart(rows(N).take(10).noise().repeat(3), 10),
-        "other numbers in each repetition",
-        {"equal orders": "aaa", "draws of an element": "other each time"},
-    ),
-    Habit(
-        "random functions, then `repeat(3)`",
-        apart(rows(N).noise().repeat(3), N),
-        "other numbers in each repetition",
-        {"distinct": [N] * 3, "draws of an element": "other each time"},
     ),
     Habit(
         "`repeat(2).take(k)`, beyond the end",
@@ -150,12 +126,6 @@ OPERATORS = (
         looks.passes(rows(N).repeat(2).batch(8), None),
         "batches go over the seam between repetitions",
         {"batches": [[8] * 5]},
-    ),
-    Habit(
-        "`shuffle(n).batch(4).repeat(2)`",
-        looks.passes(rows(N).shuffle(N).batch(4).repeat(2), None, parts=2),
-        "each repetition is whole",
-        {"batches": [[4] * 10], "distinct": [N, N], "equal orders": "ab"},
     ),
     Habit(
         "`batch(4).shuffle(n)`",
@@ -202,10 +172,7 @@ OPERATORS = (
         "`pecan.split(pipe, [0.75, 0.25], seed=...)`: no element is on both sides in any pass",
         {"leaks": False, "together": N, "validated on": "aaa"},
         peers={"DataLoader": random_split},
-        without={
-            "Trainer": "a Trainer of Hugging Face wants a length",
-            "to_keras": "Keras is told the batches of an epoch",
-        },
+        without=UNTOLD,
     ),
     Habit(
         "`filter`, then `repeat(2)`",

@@ -77,12 +77,6 @@ PASSES = (
         passes=(0, 1, 2),
     ),
     Habit(
-        "`next(iter(loader))`, nothing is shuffled",
-        looks.firsts(LONG, 3),
-        "one batch",
-        {"equal orders": "aaa"},
-    ),
-    Habit(
         "two iterators at once",
         looks.two_at_once(SHUFFLED),
         "two passes, each with every element",
@@ -187,12 +181,6 @@ PASSES = (
 )
 
 SEEDS = (
-    Habit(
-        "one seed, two programs or objects",
-        looks.each_made_anew(SHUFFLED, SHUFFLED),
-        "one order",
-        {"equal orders": "aa"},
-    ),
     Habit(
         "another seed",
         looks.each_made_anew(rows(N).shuffle(N, 1).batch(8), rows(N).shuffle(N, 2).batch(8)),

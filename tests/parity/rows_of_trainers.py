@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.parity.chains import LONG, LONG_SHUFFLED, PLAIN, RANDOM, SHUFFLED, Chain, N, rows
@@ -54,40 +55,38 @@ def predictions(train: Any, rows_to_predict: Any) -> Facts:
     return {"rows": model.predict(rows_to_predict, verbose=0).tolist()}
 
 
+def on_keras(see: Callable[..., Seen | Facts], *chains: Chain) -> dict[str, Any]:
+    """Look at data of ours for Keras, and at data sets of tf.data."""
+    look = ours(lambda *loaders: see(*(loader.data for loader in loaders)), *chains)
+    return {"look": look, "peers": {ON_TF_DATA: lambda: see(*map(tf_pairs, chains))}, "only": ("to_keras",)}
+
+
 KERAS = (
     Habit(
         "`fit(steps_per_epoch=2, epochs=3)`",
-        ours(lambda loader: steps(loader.data), LONG),
-        "Keras keeps one iterator: its epochs go on in the pass, one behind the other",
-        {"batches": [[8, 8]] * 3, "equal elements": "abc", "in source order": [True] * 3},
-        peers={ON_TF_DATA: lambda: steps(tf_pairs(LONG))},
-        only=("to_keras",),
+        says="Keras keeps one iterator: its epochs go on in the pass, one behind the other",
+        facts={"batches": [[8, 8]] * 3, "equal elements": "abc", "in source order": [True] * 3},
+        **on_keras(steps, LONG),
     ),
     Habit(
         "`fit(epochs=2)` twice",
-        ours(lambda loader: fits(loader.data), RANDOM),
-        "the second call goes on with the next passes",
-        {"distinct": [N] * 4, "equal orders": "abcd", "draws of an element": "other each time"},
-        peers={ON_TF_DATA: lambda: fits(tf_pairs(RANDOM))},
-        only=("to_keras",),
+        says="the second call goes on with the next passes",
+        facts={"distinct": [N] * 4, "equal orders": "abcd", "draws of an element": "other each time"},
         passes=(0, 1, 2, 3),
+        **on_keras(fits, RANDOM),
     ),
     Habit(
         "`evaluate(steps=2)` three times",
-        ours(lambda loader: evaluations(loader.data), LONG),
-        "the same batches each time",
-        {"batches": [[8, 8]] * 3, "equal orders": "aaa"},
-        peers={ON_TF_DATA: lambda: evaluations(tf_pairs(LONG))},
-        only=("to_keras",),
+        says="the same batches each time",
+        facts={"batches": [[8, 8]] * 3, "equal orders": "aaa"},
+        **on_keras(evaluations, LONG),
     ),
     Habit(
         "`fit(validation_steps=2)`",
-        ours(lambda train, val: validations(train.data, val.data), SHUFFLED, LONG),
-        "the same batches behind each epoch",
-        {"batches": [[8, 8]] * 3, "equal orders": "aaa"},
-        peers={ON_TF_DATA: lambda: validations(tf_pairs(SHUFFLED), tf_pairs(LONG))},
-        only=("to_keras",),
+        says="the same batches behind each epoch",
+        facts={"batches": [[8, 8]] * 3, "equal orders": "aaa"},
         on_workers=("to_keras",),
+        **on_keras(validations, SHUFFLED, LONG),
     ),
     Habit(
         "`predict` behind `fit`",

@@ -25,7 +25,6 @@ def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
 

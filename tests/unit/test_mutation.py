@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -63,17 +64,19 @@ def test_a_seed_draws_the_same_mutations_again() -> None:
 def test_a_line_is_run_by_the_tests_that_were_seen_on_it_and_may_be_asked(tmp_path: Path) -> None:
     one, two = "tests/a.py::one", "tests/b.py::two[|]"
     for number, by_context in enumerate(({f"{one}|run": [1, 2], f"{one}|setup": [3], "": [9]}, {f"{two}|run": [2]})):
-        data = CoverageData(str(tmp_path / str(number)))
+        data = CoverageData(str(tmp_path / f"coverage-{number}"))
         for context, lines in by_context.items():
             data.set_context(context)
             data.add_lines({"/of/code.py": lines})
         data.write()
-    seen = Seen(tmp_path.iterdir(), {one: 2.0, two: 1.0})
+    (tmp_path / "seconds-0").write_text(json.dumps({one: 2.0, two: 1.0}))
+    seen = Seen(tmp_path)
     assert [seen.tests("/of/code.py", line) for line in (1, 2, 3, 5)] == [[one], [one, two], [one], []]
     assert seen.tests("/of/code.py", 9) == [one, two], "of what an import runs: all"
     assert seen.tests("/of/other.py", 1) == []
     assert seen.files([one, two]) == ["tests/b.py", "tests/a.py"], "the quick one first"
-    assert Seen(tmp_path.iterdir(), {one: 2.0}).tests("/of/code.py", 2) == [one]
+    (tmp_path / "seconds-0").write_text(json.dumps({one: 2.0}))
+    assert Seen(tmp_path).tests("/of/code.py", 2) == [one]
 
 
 TESTS_OF_RULES = """
@@ -111,8 +114,8 @@ def test_what_tests_notice_is_counted_and_the_rest_is_told(tmp_path: Path) -> No
     *told, share = done.stdout.splitlines()
     assert share == "noticed: 2 of 6 = 33.3%", done.stdout + done.stderr
     assert sorted(told) == [
+        "missed by 0 tests: code/rules.py:5: 'return +a' -> 'return None'",
         "missed by 2 tests: code/rules.py:1: '3' -> '4'",
         "missed by 2 tests: code/rules.py:3: 'a >= b' -> '(a > b)'",
         "missed by 2 tests: code/rules.py:3: 'a if a >= b else b' -> '(a)'",
-        "not run by 0 tests: code/rules.py:5: 'return +a' -> 'return None'",
     ]

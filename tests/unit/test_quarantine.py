@@ -225,15 +225,6 @@ def test_a_disk_that_becomes_full_is_told_and_counted_and_the_job_goes_on(
     assert caplog.text.count("cannot be kept") == 1 and str(path) in caplog.text
 
 
-def test_a_torn_line_is_told_behind_those_that_are_whole(tmp_path: Path) -> None:
-    path = written(tmp_path, *(numbered(number, {"item": number}) for number in range(3)))
-    path.write_bytes(path.read_bytes()[:-20])
-    read = quarantined(path)
-    assert [next(read).element, next(read).element] == [{"item": 0}, {"item": 1}]
-    with pytest.raises(PlanError, match=r"line 4 of .* is no whole bad element"):
-        next(read)
-
-
 # --- read without running code ----------------------------------------------------------------------------------
 
 

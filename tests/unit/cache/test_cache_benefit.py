@@ -51,21 +51,15 @@ def test_the_benefit_is_that_of_the_gpus() -> None:
     assert benefit(2505, 646, 4) == pytest.approx(4 * 3.88, rel=1e-3)
     assert benefit(1.0, 1.0) == 1.0
     assert choose_caching(JOBS, SIZES, 1e12)["imagenet"].benefit == pytest.approx(4 * 4 * 2.88, rel=2e-3)
+    assert (chunk_bytes(90e9), chunk_bytes(531e9)) == (9e9, 15e9), "a tenth, and at most 15 GB"
 
 
-def test_who_gains_next_to_nothing_is_not_cached() -> None:
+def test_what_gains_next_to_nothing_is_not_cached() -> None:
     jobs = [ProbedJob("a", "x", 1.04, 1.0), ProbedJob("b", "y", 1.5, 1.0)]
     found = choose_caching(jobs, {"x": 10.0, "y": 1000.0, "read by nobody": 1.0}, 1e4)
-    assert {name: choice.part for name, choice in found.items()} == {
-        "x": "none",
-        "y": "whole",
-        "read by nobody": "none",
-    }
-
-
-def test_a_job_alone_gains_nothing_from_two_chunks() -> None:
-    found = choose_caching([ProbedJob("a", "x", 4.0, 1.0)], {"x": 100.0}, 99.0)
-    assert found["x"].part == "none" and found["x"].nbytes == 0
+    assert [choice.part for choice in found.values()] == ["none", "whole", "none"]
+    alone = choose_caching([ProbedJob("a", "x", 4.0, 1.0)], {"x": 100.0}, 99.0)["x"]
+    assert (alone.part, alone.nbytes) == ("none", 0), "a job alone gains nothing from two chunks"
 
 
 def test_what_brings_more_as_a_whole_for_its_bytes_is_cached_as_a_whole() -> None:
@@ -78,10 +72,6 @@ def test_what_does_not_fit_is_passed_over() -> None:
     jobs = [ProbedJob("a", "x", 9.0, 1.0), ProbedJob("b", "y", 2.0, 1.0)]
     found = choose_caching(jobs, {"x": 100.0, "y": 50.0}, 60.0)
     assert (found["x"].part, found["y"].part) == ("none", "whole")
-
-
-def test_a_chunk_is_a_tenth_and_at_most_15_gb() -> None:
-    assert (chunk_bytes(90e9), chunk_bytes(531e9)) == (9e9, 15e9)
 
 
 @given(
@@ -97,15 +87,12 @@ def test_never_more_than_there_is_and_never_for_nothing(rows: list[tuple[str, fl
     assert all((choice.benefit > 0) == (choice.part != "none") == (choice.nbytes > 0) for choice in found.values())
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
-def test_times_that_cannot_be_are_refused(seconds: float) -> None:
-    with pytest.raises(PlanError, match="miss_s"):
-        benefit(seconds, 1.0)
-    with pytest.raises(PlanError, match="'a': shared_s"):
-        ProbedJob("a", "x", 1.0, 1.0, seconds)
-
-
-def test_a_dataset_without_a_size_is_refused() -> None:
+def test_nonsense_is_refused_by_name() -> None:
+    for seconds in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(PlanError, match="miss_s"):
+            benefit(seconds, 1.0)
+        with pytest.raises(PlanError, match="'a': shared_s"):
+            ProbedJob("a", "x", 1.0, 1.0, seconds)
     with pytest.raises(PlanError, match="job 'a' reads dataset 'x', whose size is not said"):
         choose_caching([ProbedJob("a", "x", 2.0, 1.0)], {"y": 1.0}, 1.0)
     with pytest.raises(PlanError, match="dataset 'y'"):

@@ -88,44 +88,36 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return done
 
 
-@pytest.fixture
-def memory_store(tmp_path: Path) -> Iterator[EntryStore]:
-    with EntryStore(tmp_path, max_bytes=64 * MB, checked=CheckedSegments(64 * MB, in_memory=True)) as opened:
-        fill(opened)
-        yield opened
-
-
+@pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize("own", [False, True])
-def test_an_entry_is_checked_once_as_long_as_its_pages_stay(own: bool, store: EntryStore, checks: list[int]) -> None:
-    for _ in range(3):
-        assert all(store.get(key, own=own) == entry(number) for number, key in enumerate(KEYS))
-    assert checks == [SIZE] * len(KEYS)
+def test_an_entry_is_checked_once_and_not_served_any_more_when_its_file_is_damaged(
+    own: bool, in_memory: bool, tmp_path: Path, checks: list[int]
+) -> None:
+    checked = CheckedSegments(64 * MB, in_memory=in_memory)
+    with EntryStore(tmp_path, max_bytes=64 * MB, checked=checked) as store:
+        fill(store)
+        checks.clear()
+        for _ in range(3):
+            assert all(store.get(key, own=own) == entry(number) for number, key in enumerate(KEYS))
+        assert checks == [SIZE] * len(KEYS)
+        (place,) = (place for place in store.places() if place.key == "key-2")
+        overwrite(place.path, place.start + 1000, entry(2)[1000] ^ 1)
+        assert store.get("key-2", own=own) is None and "damaged" in store.trouble and "key-2" not in store
+        assert store.get("key-3", own=own) == entry(3)
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_what_is_damaged_after_it_was_checked_is_dropped_and_never_served(own: bool, store: EntryStore) -> None:
-    for number, key in enumerate(KEYS):
-        assert store.get(key, own=own) == entry(number)
-    (place,) = (place for place in store.places() if place.key == "key-2")
-    overwrite(place.path, place.start + 1000, entry(2)[1000] ^ 1)
-    assert store.get("key-2", own=own) is None and "damaged" in store.trouble
-    assert "key-2" not in store
-    assert store.get("key-3", own=own) == entry(3)
-
-
-def test_what_the_system_has_taken_out_of_memory_is_checked_again(store: EntryStore, checks: list[int]) -> None:
-    store.get("key-0", own=False)
+def test_what_the_system_took_out_of_memory_or_brought_back_with_another_entry_is_checked_again(
+    store: EntryStore, checks: list[int]
+) -> None:
+    for key in KEYS:
+        store.get(key, own=False)
     (held,) = store._checked._held.values()
     held.memory.madvise(mmap.MADV_DONTNEED)
-    assert store.get("key-0", own=False) == entry(0)
-    assert checks == [SIZE, SIZE]
-
-
-def test_what_comes_back_with_the_pages_of_another_entry_is_checked_again(store: EntryStore, checks: list[int]) -> None:
+    checks.clear()
+    assert store.get("key-0", own=False) == entry(0) and checks == [SIZE]
     for key in KEYS:
         store.get(key, own=False)
     checks.clear()
-    (held,) = store._checked._held.values()
     places = {place.key: place for place in store.places()}
     # The last page of the first entry, in which the next one begins, and 15 pages before it, which come with it.
     edge = places["key-1"].start // mmap.PAGESIZE * mmap.PAGESIZE
@@ -149,34 +141,35 @@ def test_a_page_that_is_written_into_is_nobody_elses(store: EntryStore) -> None:
 
 def test_a_file_that_grows_is_looked_at_anew(store: EntryStore, checks: list[int]) -> None:
     store.get("key-0", own=False)
-    with EntryStore(store.folder, max_bytes=64 * MB) as reader:
-        assert store.put("more", "plan", [entry(9)], elements=1, seconds=1.0)
-        checks.clear()
-        assert store.get("key-0", own=False) == entry(0) and store.get("more", own=False) == entry(9)
-        assert checks == [SIZE, SIZE]
-        assert reader.get("more") == entry(9)
+    assert store.put("more", "plan", [entry(9)], elements=1, seconds=1.0)
+    checks.clear()
+    assert store.get("key-0", own=False) == entry(0) and store.get("more", own=False) == entry(9)
+    assert checks == [SIZE, SIZE]
 
 
 def test_what_is_removed_is_let_go_of_by_whoever_has_mapped_it(store: EntryStore) -> None:
     with EntryStore(store.folder, max_bytes=64 * MB) as other:
-        assert store.get("key-0", own=False) is not None and mapped(store.folder) == 1
-        other.remove()
-        assert store.get("key-1", own=False) is None
-        assert mapped(store.folder) == 0
-    fill(store)
-    assert store.get("key-0", own=False) is not None and mapped(store.folder) == 1
-    store.remove()
-    assert mapped(store.folder) == 0
+        for remove in (other.remove, store.remove):
+            assert store.get("key-0", own=False) is not None and mapped(store.folder) == 1
+            remove()
+            assert store.get("key-1", own=False) is None
+            assert mapped(store.folder) == 0
+            fill(store)
 
 
 def test_no_more_is_held_than_it_may_be(tmp_path: Path, checks: list[int]) -> None:
-    with EntryStore(tmp_path, max_bytes=64 * MB, checked=CheckedSegments(2 * SIZE)) as store:
+    """The first entries that came stay; of segments in which little was checked no more is mapped than twice that."""
+    with EntryStore(tmp_path / "store", max_bytes=64 * MB, checked=CheckedSegments(2 * SIZE)) as store:
         fill(store)
         checks.clear()
         for _ in range(3):
             assert all(store.get(key, own=False) == entry(number) for number, key in enumerate(KEYS))
-        assert len(checks) == 2 + 3 * 2, "the first two that came stay"
-        assert store._checked.nbytes == 2 * SIZE
+        assert len(checks) == 2 + 3 * 2 and store._checked.nbytes == 2 * SIZE
+    held = CheckedSegments(10 * SIZE)
+    for number, path in enumerate(segment_files(tmp_path, 4, 10 * SIZE)):
+        data = held.entry(path, 0, SIZE, EntryChecksum.of(entry(number)))
+        assert (data is not None) == (number < 2)
+    assert held.mapped_bytes == 20 * SIZE and held.nbytes == 2 * SIZE
 
 
 def segment_files(folder: Path, count: int, nbytes: int) -> list[str]:
@@ -185,14 +178,6 @@ def segment_files(folder: Path, count: int, nbytes: int) -> list[str]:
         file.write_bytes(entry(number) + bytes(nbytes - SIZE))
     settle_files(folder / "tick", files)
     return [str(file) for file in files]
-
-
-def test_maps_take_no_more_than_they_may_though_little_was_checked_in_them(tmp_path: Path) -> None:
-    held = CheckedSegments(10 * SIZE)
-    for number, path in enumerate(segment_files(tmp_path, 4, 10 * SIZE)):
-        data = held.entry(path, 0, SIZE, EntryChecksum.of(entry(number)))
-        assert (data is not None) == (number < 2)
-    assert held.mapped_bytes == 20 * SIZE and held.nbytes == 2 * SIZE
 
 
 def test_what_is_removed_is_let_go_of_a_second_later_by_whoever_reads(store: EntryStore) -> None:
@@ -223,25 +208,6 @@ def test_what_was_replaced_gives_its_room_to_others(tmp_path: Path, checks: list
                 now[0] += checked_segments.SWEPT_S
                 assert all(store.get(key, own=False) == entry(number) for number, key in enumerate(KEYS[:2]))
             assert checks == [] and store._checked.nbytes == 2 * SIZE
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_an_entry_for_which_there_is_no_room_is_asked_for_once(
-    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    fits = CheckedSegments._fits
-
-    def counted(self: CheckedSegments, nbytes: int) -> bool:
-        asked.append(nbytes)
-        return fits(self, nbytes)
-
-    with EntryStore(tmp_path, max_bytes=64 * MB, checked=CheckedSegments(SIZE)) as store:
-        fill(store)
-        assert store.get("key-0", own=own) is not None
-        monkeypatch.setattr(CheckedSegments, "_fits", counted)
-        assert store.get("key-1", own=own) == entry(1)
-    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -285,18 +251,15 @@ def test_what_has_gone_into_memory_is_held_there_alone(tmp_path: Path, checks: l
         assert checks == [] and store.memory._checked.nbytes == len(KEYS) * SIZE
 
 
-def test_a_system_that_tells_nothing_of_its_pages_checks_each_time(
-    store: EntryStore, checks: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("tells", [False, True])
+def test_where_nothing_is_told_of_pages_or_maps_are_limited_each_read_is_checked(
+    tells: bool, store: EntryStore, checks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checked_segments, "PAGE_TABLE", "/nowhere")
-    for _ in range(2):
-        assert store.get("key-0", own=False) == entry(0)
-    assert checks == [SIZE, SIZE] and store._checked.mapped_bytes == 0
-
-
-def test_where_the_room_for_maps_is_limited_none_are_held(store: EntryStore, checks: list[int]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 46 if hard == resource.RLIM_INFINITY else hard, hard))
+    if tells:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 46 if hard == resource.RLIM_INFINITY else hard, hard))
+    else:
+        monkeypatch.setattr(checked_segments, "PAGE_TABLE", "/nowhere")
     try:
         for _ in range(2):
             assert store.get("key-0", own=False) == entry(0)
@@ -317,15 +280,3 @@ def test_a_process_that_was_forked_checks_by_itself(store: EntryStore, checks: l
     child.start()
     child.join()
     assert child.exitcode == 0
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_in_memory_an_entry_is_checked_until_its_file_is_written_to(
-    own: bool, memory_store: EntryStore, checks: list[int]
-) -> None:
-    for _ in range(3):
-        assert all(memory_store.get(key, own=own) == entry(number) for number, key in enumerate(KEYS))
-    assert checks == [SIZE] * len(KEYS)
-    (place,) = (place for place in memory_store.places() if place.key == "key-0")
-    overwrite(place.path, place.start + 7, entry(0)[7] ^ 4)
-    assert memory_store.get("key-0", own=own) is None

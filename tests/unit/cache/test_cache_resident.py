@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pecan_ray.cache import EvictionPolicy
 from pecan_ray.cache.eviction import LET_IN, UNUSED_S, lets_in
 from pecan_ray.cache.store import EntryStore
 
 ENTRY = bytes(1000)
-ENTRIES, FEW = 1500, 300
+ENTRIES, FEW = 600, 200
 
 
 def test_what_comes_is_let_in_seldom_where_all_is_in_use_and_always_where_something_is_not() -> None:
@@ -39,14 +38,11 @@ def hits(store: EntryStore, data: str, epochs: int, entries: int = ENTRIES) -> l
     return found
 
 
-@pytest.mark.parametrize(
-    ("policy", "least", "most"), [("resident", 0.17, 0.21), pytest.param("lru", 0.0, 0.15, marks=pytest.mark.slow)]
-)
-def test_a_fifth_of_what_is_read_has_room(tmp_path: Path, policy: EvictionPolicy, least: float, most: float) -> None:
-    with EntryStore(tmp_path, max_bytes=ENTRIES * 1024 // 5, policy=policy) as store:
+def test_a_fifth_of_what_is_read_has_room(tmp_path: Path) -> None:
+    with EntryStore(tmp_path, max_bytes=ENTRIES * 1024 // 5, policy="resident") as store:
         found = hits(store, "data", 5)
         assert found[0] == 0.0
-        assert least <= sum(found[2:]) / 3 <= most, found
+        assert 0.16 <= sum(found[2:]) / 3 <= 0.22, found
         assert store.nbytes <= ENTRIES * 1024 // 5
 
 

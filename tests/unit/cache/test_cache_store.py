@@ -47,35 +47,21 @@ def segments(folder: Path) -> list[Path]:
     return sorted((folder / "segments").iterdir())
 
 
-def test_what_was_put_comes_back_also_to_others(store: EntryStore, folder: Path) -> None:
+def test_what_was_put_comes_back_also_to_others_of_the_same_user(store: EntryStore, folder: Path) -> None:
     for number in range(20):
         assert put(store, number, 1000 * (number + 1))
+    before = store.nbytes
+    assert put(store, 1) and store.nbytes == before, "what is there is not written again"
     assert store.get("key-20") is None
     with EntryStore(folder, max_bytes=64 * MB) as other:
         for number in range(20):
             assert other.get(f"key-{number}") == entry(number, 1000 * (number + 1))
     assert len(segments(folder)) == 1, "small entries share a file"
-    assert store.trouble == ""
-
-
-def test_an_entry_is_the_parts_in_a_row_and_may_be_empty(store: EntryStore) -> None:
-    assert store.put("a", "plan", [b"one", b"", b"two"], elements=2, seconds=0.1)
-    assert store.put("b", "plan", [], elements=0, seconds=0.1)
-    assert store.get("a") == b"onetwo"
-    assert store.get("b") == b""
-
-
-def test_a_key_that_is_there_is_not_written_again(store: EntryStore) -> None:
-    assert put(store, 1)
-    before = store.nbytes
-    assert put(store, 1)
-    assert store.nbytes == before
-
-
-def test_only_the_user_may_read_it(store: EntryStore, folder: Path) -> None:
-    put(store, 1)
     for path in [folder / "segments", *segments(folder), folder / "index.sqlite"]:
         assert path.stat().st_mode & 0o077 == 0, path
+    assert store.put("parts", "plan", [b"one", b"", b"two"], elements=2, seconds=0.1)
+    assert store.put("empty", "plan", [], elements=0, seconds=0.1)
+    assert (store.get("parts"), store.get("empty"), store.trouble) == (b"onetwo", b"", "")
 
 
 @pytest.mark.parametrize("size", [5000, 500_000])  # one is read, the other one mapped
@@ -119,40 +105,29 @@ def test_a_large_entry_stays_readable_when_its_segment_has_gone(
         assert all(data == entry(number, 300_000) for number, data in held.items())
 
 
-def test_places_say_where_the_bytes_of_every_entry_lie(store: EntryStore) -> None:
-    for number in range(3):
-        put(store, number, 700)
-    for place, number in zip(store.places(), range(3), strict=True):
-        found = place.path.read_bytes()[place.start : place.start + place.nbytes]
-        assert (place.key, found) == (f"key-{number}", entry(number, 700))
-
-
-def test_verify_finds_what_is_damaged(store: EntryStore, folder: Path) -> None:
+def test_places_tell_where_entries_lie_and_verify_finds_what_is_damaged(store: EntryStore) -> None:
     for number in range(5):
         put(store, number, 640)
-    data = bytearray(segments(folder)[0].read_bytes())
+    for number, place in enumerate(store.places()):
+        found = place.path.read_bytes()[place.start : place.start + place.nbytes]
+        assert (place.key, found) == (f"key-{number}", entry(number, 640))
+    data = bytearray(place.path.read_bytes())
     data[2 * 640 + 7] ^= 0x80
-    segments(folder)[0].write_bytes(data)
+    place.path.write_bytes(data)
     assert store.verify() == (4, ("key-2",))
     assert store.verify() == (4, ())
 
 
-def test_the_least_worth_goes_and_the_rest_fits(folder: Path) -> None:
-    with EntryStore(folder, max_bytes=16 * MB) as store:
+@pytest.mark.parametrize("policy", ["benefit", "lru"])
+def test_the_least_worth_goes_and_the_rest_fits(policy: EvictionPolicy, folder: Path) -> None:
+    with EntryStore(folder, max_bytes=16 * MB, policy=policy) as store:
         for number in range(40):
             assert put(store, number, MB, seconds=5.0 if number < 8 else 1.0)
             assert store.nbytes <= 16 * MB
-        assert all(store.get(f"key-{number}") is not None for number in range(8)), "they save most"
+            assert store.get("key-0") is not None, "it saves most, and was used last"
+        assert (store.get("key-7") is not None) == (policy == "benefit")
         assert store.get("key-39") is not None, "what this process writes into now stays"
         assert sum(path.stat().st_size for path in segments(folder)) == store.nbytes
-
-
-def test_what_was_used_last_stays(folder: Path) -> None:
-    with EntryStore(folder, max_bytes=16 * MB, policy="lru") as store:
-        for number in range(30):
-            put(store, number, MB)
-            assert store.get("key-0") is not None
-        assert store.get("key-1") is None
 
 
 def test_an_entry_larger_than_the_cache_is_not_kept_and_takes_nothing_away(folder: Path) -> None:
@@ -176,24 +151,22 @@ def test_kinds_are_told_apart_and_removed(store: EntryStore, folder: Path) -> No
     assert put(store, 9) and store.get("key-9") == entry(9), "it goes on in another file"
 
 
-def test_an_index_of_a_newer_version_is_refused_and_left_alone(folder: Path) -> None:
-    EntryStore(folder, max_bytes=MB).close()
+def say_version(folder: Path, version: int) -> None:
     index = sqlite3.connect(folder / "index.sqlite")
-    index.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+    index.execute(f"PRAGMA user_version = {version}")
     index.close()
+
+
+def test_an_index_of_a_newer_version_is_refused_and_left_alone_and_an_older_one_emptied(folder: Path) -> None:
+    with EntryStore(folder, max_bytes=MB) as store:
+        put(store, 1)
+        store.note("speed", "slow")
+    say_version(folder, FORMAT_VERSION + 1)
     before = (folder / "index.sqlite").read_bytes()
     with pytest.raises(CacheError, match=rf"format {FORMAT_VERSION + 1}.*use another folder"):
         EntryStore(folder, max_bytes=MB)
     assert (folder / "index.sqlite").read_bytes() == before
-
-
-def test_entries_of_an_older_version_are_not_there_any_more(folder: Path) -> None:
-    with EntryStore(folder, max_bytes=MB) as store:
-        put(store, 1)
-        store.note("speed", "slow")
-    index = sqlite3.connect(folder / "index.sqlite")
-    index.execute(f"PRAGMA user_version = {FORMAT_VERSION - 1}")
-    index.close()
+    say_version(folder, FORMAT_VERSION - 1)
     with EntryStore(folder, max_bytes=MB) as store:
         assert store.get("key-1") is None and store.noted("speed") is None and not store.trouble
         assert segments(folder) == []
@@ -211,18 +184,13 @@ def test_an_index_that_is_no_database_is_put_aside(folder: Path) -> None:
     assert len(segments(folder)) == 1, "nobody knows what lies in the other file"
 
 
-@pytest.mark.parametrize("where", ["/proc/pecan", "/sys/pecan", "file/in/it"])
-def test_a_folder_that_cannot_be_made_is_refused_by_name(where: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    path = Path(where) if where.startswith("/") else tmp_path / where
-    with pytest.raises(CacheError, match="cannot be opened") as raised:
-        EntryStore(path, max_bytes=MB)
-    assert str(path) in str(raised.value)
-
-
-def test_nonsense_is_refused(folder: Path) -> None:
+    for path in (Path("/proc/pecan"), tmp_path / "file" / "in" / "it"):
+        with pytest.raises(CacheError, match=f"{path}.* cannot be opened"):
+            EntryStore(path, max_bytes=MB)
     with pytest.raises(PlanError, match="max_bytes"):
-        EntryStore(folder, max_bytes=0)
+        EntryStore(tmp_path, max_bytes=0)
 
 
 def _fill_with_a_limit(folder: Path) -> None:
@@ -254,8 +222,8 @@ WRITER = """
     from pecan_ray.cache.store import EntryStore
     from tests.unit.cache.test_cache_store import MB, entry
     mine = int(sys.argv[2])
-    store = EntryStore(Path(sys.argv[1]), max_bytes=24 * MB)
-    for number in range(60):
+    store = EntryStore(Path(sys.argv[1]), max_bytes=16 * MB)
+    for number in range(40):
         shared = number % 2
         key, size = (f"both-{number}", 3000) if shared else (f"{mine}-{number}", 300_000)
         store.put(key, "plan", [entry(number, size)], elements=1, seconds=1.0)
@@ -280,10 +248,10 @@ def test_several_processes_write_and_read_at_once_and_one_is_killed(folder: Path
     told = [writer.communicate()[0] for writer in writers]
     assert told == ["done 1\n"] * 4
     assert [writer.returncode for writer in writers] == [0, 0, 0, -signal.SIGKILL]
-    with EntryStore(folder, max_bytes=24 * MB) as store:
+    with EntryStore(folder, max_bytes=16 * MB) as store:
         whole, damaged = store.verify()
-        assert whole > 30 and damaged == ()
-        assert store.nbytes <= 24 * MB
+        assert whole > 20 and damaged == ()
+        assert store.nbytes <= 16 * MB
 
 
 def test_a_writer_that_was_killed_before_it_published_leaves_nothing(folder: Path) -> None:

@@ -48,11 +48,13 @@ def in_memory(store: TieredStore) -> set[str]:
     return {place.key for place in store.memory.places()}
 
 
-def test_an_entry_goes_into_memory_when_it_is_read(store: TieredStore) -> None:
+def test_an_entry_goes_into_memory_when_it_is_read_or_comes_from_elsewhere(store: TieredStore) -> None:
     for key in "ab":
         assert store.put(key, "plan", [key.encode() * 1000], elements=10, seconds=1.0)
     assert in_memory(store) == set() and store.get("a") == b"a" * 1000
-    assert in_memory(store) == {"a"}
+    store.take_up("far", "plan", b"far" * 100, elements=3, seconds=2.0)
+    assert in_memory(store) == {"a", "far"} and store.disk.get("far") == b"far" * 100
+    assert store.disk.about("far") == ("plan", 3, 2.0)
     store.disk.remove()
     assert store.get("a") == b"a" * 1000 and "a" in store, "it is read from there"
     assert store.get("b") is None and "b" not in store and store.trouble == ""
@@ -138,13 +140,7 @@ def test_the_command_counts_and_removes_what_is_in_memory(cache: Cache, capsys: 
     assert cache.memory_folder is not None and not cache.memory_folder.exists()
 
 
-@pytest.mark.parametrize("bad", [-1, 1000, True, 1.5])
-def test_nonsense_is_refused(bad: int) -> None:
-    with pytest.raises(PlanError, match="memory_bytes"):
-        Cache(memory_bytes=bad)
-
-
-def test_what_comes_from_elsewhere_is_kept_on_the_disk_and_in_memory(store: TieredStore) -> None:
-    store.take_up("a", "plan", b"far" * 100, elements=3, seconds=2.0)
-    assert in_memory(store) == {"a"} and store.disk.get("a") == b"far" * 100
-    assert store.disk.about("a") == ("plan", 3, 2.0) and store.get("a") == b"far" * 100
+def test_nonsense_is_refused() -> None:
+    for bad in (-1, 1000, True, 1.5):
+        with pytest.raises(PlanError, match="memory_bytes"):
+            Cache(memory_bytes=bad)  # type: ignore[arg-type] # what a caller may get wrong

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pecan_ray.engines.accounted_leases import AccountedLeases
-from pecan_ray.engines.contract import EngineOptions, Leases, Produced
+from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.python import PythonEngine
-from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.slots import HeapSlot, HeapSlots
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Source
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease, LeaseKey, Source, Split
 from pecan_ray.sampling.spans import Spans
 
 
@@ -63,6 +63,63 @@ def whole_leases(sources: Sequence[Source], *, epoch: int = 0, repetitions: int 
         for repetition in range(repetitions)
         for split in source.splits()
     ]
+
+
+class OwnSource:
+    """A source of one split, of which a test writes what it needs."""
+
+    def splits(self) -> Iterator[Split]:
+        """Yield the split."""
+        yield Split(0)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the elements of the split."""
+        raise NotImplementedError
+
+    def num_elements(self) -> int | None:
+        """Tell nothing of the number of elements."""
+        return None
+
+    def identity(self) -> str:
+        """Return what it is told apart by."""
+        return type(self).__name__
+
+
+class CountedSlot(HeapSlot):
+    """A slot of few: releasing it lets another one be taken."""
+
+    def __init__(self, nbytes: int, free: threading.Semaphore) -> None:
+        super().__init__(nbytes)
+        self._free = free
+
+    def release(self) -> None:
+        """Let another slot be taken."""
+        self._free.release()
+
+
+class FewSlots:
+    """Memory for so many batches only; the others wait until one is released."""
+
+    def __init__(self, count: int) -> None:
+        self._free = threading.Semaphore(count)
+
+    def acquire(self, nbytes: int) -> CountedSlot:
+        """Return a slot, waiting for one to be released."""
+        assert self._free.acquire(timeout=60), "no batch was finished while all memory was taken"
+        return CountedSlot(nbytes, self._free)
+
+
+@contextlib.contextmanager
+def running(
+    pipe: PecanPipeline | Plan, leases: Leases | None = None, slots: Slots | None = None, **options: Any
+) -> Iterator[tuple[PythonEngine, Generator[Produced, None, None]]]:
+    """A python engine and its batches, which are made while they are asked for; both are closed at the end."""
+    plan = pipe if isinstance(pipe, Plan) else pipe.plan
+    sources = tuple(plan.sources())
+    engine = PythonEngine(plan, sources, EngineOptions(**options), slots or HeapSlots())
+    batches = engine.batches(leases or ListedLeases(whole_leases(sources)))
+    with contextlib.closing(engine), contextlib.closing(batches):
+        yield engine, batches
 
 
 def run_engine(

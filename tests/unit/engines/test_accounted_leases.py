@@ -32,13 +32,10 @@ def test_what_lies_behind_the_last_element_of_a_split_of_unknown_length_ends_wit
     pieces = elements(2, 4), elements(8, 12)
     assert given(*pieces, mentioned=[elements(2, 3)]).unmentioned() == {KEY: [elements(3, 4), elements(8, 12)]}
     assert given(elements(64, 128)).unmentioned() == {KEY: [elements(64, 128)]}
-
-
-def test_nothing_is_left_where_all_was_mentioned() -> None:
     assert given(elements(0, 3), length=3, mentioned=[elements(1, 3), elements(0, 1)]).unmentioned() == {}
     whole = given((0, END), mentioned=[elements(0, 3)])
     whole.ended(Lease(0, Split(0)), 3)
-    assert whole.unmentioned() == {}
+    assert whole.unmentioned() == {}, "all was mentioned"
 
 
 @pytest.mark.parametrize(

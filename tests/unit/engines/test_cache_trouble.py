@@ -21,12 +21,9 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.cache.store import EntryStore
-from pecan_ray.engines.contract import EngineOptions, Produced
-from pecan_ray.engines.python import PythonEngine
-from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.contract import Produced
 from pecan_ray.options import Cache
-from pecan_ray.plan.operators import Plan
-from tests.unit.engines.engine_leases import ListedLeases, delivered, whole_leases
+from tests.unit.engines.engine_leases import ListedLeases, delivered, running, whole_leases
 from tests.unit.engines.test_caching import CALLING, CALLS, READS, Numbers, kept, numbers
 
 SPLITS, EACH = 12, 5
@@ -50,17 +47,12 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache", 64 << 20)
 
 
-def plan_of(key: str = "k") -> Plan:
-    return kept(pecan.PecanPipeline(Numbers(SPLITS, EACH)).map(large).autocache().batch(EACH), key)
-
-
 def epoch(cache: Cache, between: Callable[[], object] | None = None, at: int = 4) -> list[int]:
     """Go through an epoch, let something happen in the middle of it; return the numbers, each position once."""
-    plan = plan_of()
+    plan = kept(pecan.PecanPipeline(Numbers(SPLITS, EACH)).map(large).autocache().batch(EACH))
     leases = ListedLeases(whole_leases(list(plan.sources())))
-    engine = PythonEngine(plan, tuple(plan.sources()), EngineOptions(cache=cache), HeapSlots())
     found: list[Produced] = []
-    with contextlib.closing(engine), contextlib.closing(engine.batches(leases)) as batches:
+    with running(plan, leases, cache=cache) as (_, batches):
         for number, produced in enumerate(batches):
             if number == at and between is not None:
                 between()
@@ -71,32 +63,27 @@ def epoch(cache: Cache, between: Callable[[], object] | None = None, at: int = 4
     return numbers(found)
 
 
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+def overwrite_index(folder: Path) -> None:
+    (folder / "index.sqlite").write_bytes(os.urandom(1 << 16))
+
+
+def replace_segments(folder: Path) -> None:
+    shutil.rmtree(folder / "segments")
+    (folder / "segments").write_text("a file")
 
 
 @pytest.mark.parametrize("filled", [False, True])
-def test_a_folder_that_is_removed_in_the_middle_of_an_epoch_costs_nothing_but_time(filled: bool, cache: Cache) -> None:
+@pytest.mark.parametrize("harm", [shutil.rmtree, overwrite_index, replace_segments])
+def test_a_folder_that_is_harmed_in_the_middle_of_an_epoch_costs_nothing_but_time(
+    filled: bool, harm: Callable[[Path], object], cache: Cache
+) -> None:
     if filled:
         assert epoch(cache) == ALL
-    assert epoch(cache, lambda: shutil.rmtree(cache.folder)) == ALL
-    assert epoch(cache) == ALL
-    reads = READS.copy()
-    assert epoch(cache) == ALL and reads == READS, "the next job has a folder again, and fills it"
-
-
-@pytest.mark.parametrize("what", ["index.sqlite", "segments"])
-def test_a_part_of_the_folder_that_is_overwritten_in_the_middle_costs_nothing_but_time(what: str, cache: Cache) -> None:
-    def spoil() -> None:
-        path = cache.folder / what
-        if path.is_dir():
-            shutil.rmtree(path)
-            path.write_text("a file")
-        else:
-            path.write_bytes(os.urandom(1 << 16))
-
-    assert epoch(cache) == ALL
-    assert epoch(cache, spoil) == ALL
+    assert epoch(cache, lambda: harm(cache.folder)) == ALL
+    if harm is shutil.rmtree:
+        assert epoch(cache) == ALL
+        reads = READS.copy()
+        assert epoch(cache) == ALL and reads == READS, "the next job has a folder again, and fills it"
 
 
 def _fill_a_full_disk(cache: Cache) -> None:
@@ -132,7 +119,7 @@ def test_an_index_of_a_newer_version_is_left_alone_and_everything_computed(
         index.execute("PRAGMA user_version = 99")
     CALLS.clear()
     assert epoch(cache) == ALL and CALLS["large"] == len(ALL)
-    (said,) = warnings_of(caplog)
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "format 99" in said and "use another folder" in said
     with contextlib.closing(sqlite3.connect(cache.folder / "index.sqlite")) as index:
         assert index.execute("SELECT COUNT(*) FROM entries").fetchone() == (SPLITS,)

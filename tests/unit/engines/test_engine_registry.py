@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -23,20 +23,13 @@ def test_every_engine_that_a_user_can_name_is_described() -> None:
 
 
 @pytest.mark.parametrize("name", get_args(EngineName))
-def test_every_engine_offers_the_same_functions_with_the_same_parameters(name: EngineName) -> None:
+def test_every_engine_offers_the_same_functions_and_runs_a_quarantined_element_again(name: EngineName) -> None:
     if ENGINES[name].framework is not None:
         pytest.importorskip(str(ENGINES[name].framework))
-    module = ENGINES[name].load()
+    module, seen = ENGINES[name].load(), list[Any]()
     for offered in OFFERED:
         wanted = list(inspect.signature(getattr(EngineModule, offered)).parameters)[1:]
         assert list(inspect.signature(getattr(module, offered)).parameters) == wanted
-
-
-@pytest.mark.parametrize("name", get_args(EngineName))
-def test_every_engine_runs_a_quarantined_element_again(name: EngineName) -> None:
-    if ENGINES[name].framework is not None:
-        pytest.importorskip(str(ENGINES[name].framework))
-    seen = []
 
     def noted(x: float) -> float:
         seen.append(x)
@@ -44,5 +37,5 @@ def test_every_engine_runs_a_quarantined_element_again(name: EngineName) -> None
 
     plan = PecanPipeline(Items([1.0]), engine=name).map(noted, on="item").plan
     ops = [op for op in plan.ops if isinstance(op, ElementOp)]
-    ENGINES[name].load().run_again(ops, BadElement("noted", "", "", {"item": 2.0}), 0)
+    module.run_again(ops, BadElement("noted", "", "", {"item": 2.0}), 0)
     assert len(seen) == 1

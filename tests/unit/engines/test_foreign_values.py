@@ -47,6 +47,15 @@ def making(make: Callable[[int], Any]) -> pecan.PecanPipeline:
     return pipe.map(lambda element: {"x": make(int(element["row"])), "row": element["row"]}, name="make")
 
 
+def times(value: Any) -> Callable[[int], Any]:
+    """A function of a row that returns a value as often as its number says."""
+    return lambda row: value * row
+
+
+def always(value: Any) -> Callable[[int], Any]:
+    return lambda row: value
+
+
 @pytest.mark.parametrize(
     ("make", "dtype", "shape"),
     [
@@ -56,30 +65,28 @@ def making(make: Callable[[int], Any]) -> pecan.PecanPipeline:
         (eager, np.int64, (2,)),
     ],
 )
-@pytest.mark.parametrize("between", [False, True])
 def test_images_and_tensors_are_batched_as_arrays(
-    make: Callable[[int], Any], dtype: Any, shape: tuple[int, ...], between: bool
+    make: Callable[[int], Any], dtype: Any, shape: tuple[int, ...]
 ) -> None:
     make(0)  # skips where the library is not there
-    pipe = making(make).batch(ROWS)
-    pipe = pipe.map(lambda batch: batch) if between else pipe
-    (batch,) = run_engine(pipe, order="strict")
-    column = batch.columns["x"]
-    assert column.dtype == dtype and column.shape == (ROWS, *shape)
-    assert [int(row.max()) for row in column] == list(range(ROWS))
-    (debugged,) = pipe.iter_batches(debug=True)
-    np.testing.assert_array_equal(debugged["x"], column)
+    batched = making(make).batch(ROWS)
+    for pipe in (batched, batched.map(lambda batch: batch)):
+        (batch,) = run_engine(pipe, order="strict")
+        (debugged,) = pipe.iter_batches(debug=True)
+        column = batch.columns["x"]
+        assert column.dtype == dtype and column.shape == (ROWS, *shape)
+        assert [int(row.max()) for row in column] == list(range(ROWS))
+        np.testing.assert_array_equal(debugged["x"], column)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "uint16"])
 def test_tensors_of_torch_keep_their_type(name: str) -> None:
     torch = pytest.importorskip("torch")
     kind = getattr(torch, name)
-    pipe = making(lambda row: torch.tensor([1.0, 2.0, 4.0]).to(kind)[1:]).batch(ROWS)
-    (batch,) = pipe.iter_batches(debug=True, format="torch")
-    assert batch["x"].dtype == kind and batch["x"].float().tolist() == [[2.0, 4.0]] * ROWS
-    (single,) = making(lambda row: torch.tensor(2.0).to(kind)).batch(ROWS).iter_batches(debug=True, format="torch")
-    assert single["x"].dtype == kind and single["x"].float().tolist() == [2.0] * ROWS
+    for made, wanted in ((torch.tensor([1.0, 2.0, 4.0]).to(kind)[1:], [2.0, 4.0]), (torch.tensor(2.0).to(kind), 2.0)):
+        pipe = making(always(made)).batch(ROWS)
+        (batch,) = pipe.iter_batches(debug=True, format="torch")
+        assert batch["x"].dtype == kind and batch["x"].float().tolist() == [wanted] * ROWS
 
 
 def test_half_complex_tensors_lose_no_part() -> None:
@@ -97,12 +104,6 @@ def test_it_is_said_what_to_install_for_types_of_another_library(monkeypatch: py
         as_array(bfloat(1))
 
 
-def test_texts_of_tensorflow_stay_objects() -> None:
-    tensorflow = pytest.importorskip("tensorflow")
-    (batch,) = run_engine(making(lambda row: tensorflow.constant("a" * row)).batch(ROWS), order="strict")
-    assert batch.columns["x"].dtype == object
-
-
 def test_a_tensor_among_arrays_must_agree_with_them() -> None:
     pytest.importorskip("torch")
 
@@ -115,59 +116,53 @@ def test_a_tensor_among_arrays_must_agree_with_them() -> None:
         run_engine(making(make).batch(ROWS), order="strict")
 
 
-@pytest.mark.parametrize("bucketed", [False, True])
-def test_lists_and_tensors_are_padded(bucketed: bool) -> None:
-    torch = pytest.importorskip("torch")
-    for make in (lambda row: [7] * row, lambda row: (7,) * row, lambda row: torch.full((row,), 7)):
+def test_lists_and_tensors_are_padded_and_texts_beside_them_stay() -> None:
+    torch, tensorflow = pytest.importorskip("torch"), pytest.importorskip("tensorflow")
+    for make in (times([7]), times((7,)), lambda row: torch.full((row,), 7)):
         pipe = making(make)
-        pipe = (
-            pipe.bucket_by_length(boundaries=[10], length="x", sizes=[ROWS, ROWS])
-            if bucketed
-            else pipe.padded_batch(ROWS)
-        )
-        (batch,) = run_engine(pipe, order="strict")
-        assert batch.columns["x"].tolist() == [[0] * 3, [7, 0, 0], [7, 7, 0], [7] * 3]
-        assert batch.columns["x"].dtype == np.int64
+        for padded in (pipe.padded_batch(ROWS), pipe.bucket_by_length([10], length="x", sizes=[ROWS, ROWS])):
+            (batch,) = run_engine(padded, order="strict")
+            assert batch.columns["x"].tolist() == [[0] * 3, [7, 0, 0], [7, 7, 0], [7] * 3]
+            assert batch.columns["x"].dtype == np.int64
+    for value in ("a text", b"bytes"):
+        (batch,) = run_engine(making(times(value)).padded_batch(ROWS), order="strict")
+        assert batch.columns["x"].tolist() == [value * row for row in range(ROWS)]
+    (batch,) = run_engine(making(lambda row: tensorflow.constant("a" * row)).batch(ROWS), order="strict")
+    assert batch.columns["x"].dtype == object
 
 
-@pytest.mark.parametrize("value", ["a text", b"bytes"])
-def test_texts_and_bytes_beside_what_is_padded_stay_as_they_are(value: Any) -> None:
-    (batch,) = run_engine(making(lambda row: value * row).padded_batch(ROWS), order="strict")
-    assert batch.columns["x"].tolist() == [value * row for row in range(ROWS)]
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (["a", "b"], "a list that holds no numbers, which cannot be padded. Make numbers of it"),
-        (np.array(["a", "b"]), "an array of <U1 that holds no numbers, which"),
-        (np.array([None, 1], object), "an array of object that holds no numbers, which"),
-        (None, "None, which cannot be padded. Fill in what is missing"),
-        ({"a": 1}, "a dict, which cannot be padded. Padded are numbers, arrays and lists of numbers"),
-        ({1, 2}, "a set, which cannot be padded"),
-    ],
-)
-@pytest.mark.parametrize("first", [True, False])
-def test_what_has_nothing_that_could_be_padded_is_refused_by_element(value: Any, said: str, first: bool) -> None:
-    text = making(lambda row: value if first or row == 2 else "a text")
-    with pytest.raises(BatchShapeError) as caught:
-        run_engine(text.padded_batch(ROWS), order="strict")
-    assert (caught.value.op, caught.value.column) == ("padded_batch", "x")
-    split = 0 if first else 2
-    assert f"'x' of element 0 of split {split} is {said}" in str(caught.value)
+NO_NUMBERS = "holds no numbers, which"
+TYPE = "but that of element 0 .* is a"
 
 
 @pytest.mark.parametrize(
-    ("odd", "said"),
+    ("usual", "odd", "said"),
     [
-        (None, "'x' of element 0 of split 2 is a NoneType, but that of element 0 .* is a list. Make an array of it"),
-        ([1, None], "'x' of element 0 of split 2 is a list that holds None"),
-        ([[1], [1, 2]], "'x' of element 0 of split 2 is a list of unequal lists, which cannot be padded"),
-        ([1.5], r"'x' of element 0 of split 2 is float64\[1\], but that of element 0 .* is int64\[2\]"),
-        ([[1]], "'x' of element 0 of split 2 has 2 dimensions, but that of element 0 .* has 1. Padding cannot add"),
+        *(
+            (usual, odd, f"is {said}")
+            for usual in ("a text", None)
+            for odd, said in [
+                (["a", "b"], f"a list that {NO_NUMBERS} cannot be padded. Make numbers of it"),
+                (np.array(["a", "b"]), f"an array of <U1 that {NO_NUMBERS}"),
+                (np.array([None, 1], object), f"an array of object that {NO_NUMBERS}"),
+                ({"a": 1}, "a dict, which cannot be padded. Padded are numbers, arrays and lists of numbers"),
+                ({1, 2}, "a set, which cannot be padded"),
+            ]
+        ),
+        ("a text", None, "is None, which cannot be padded. Fill in what is missing"),
+        ([1, 2], None, f"is a NoneType, {TYPE} list. Make an array of it"),
+        ([1, 2], [1, None], "is a list that holds None"),
+        ([1, 2], [[1], [1, 2]], "is a list of unequal lists, which cannot be padded"),
+        ([1, 2], [1.5], r"is float64\[1\], but that of element 0 .* is int64\[2\]"),
+        ([1, 2], [[1]], "has 2 dimensions, but that of element 0 .* has 1. Padding cannot add"),
+        (np.zeros(1, np.int16), np.zeros(2, np.float32), r"is float32\[2\], but that of .* is int16\[1\]"),
     ],
 )
-def test_what_cannot_be_padded_is_refused_by_element(odd: Any, said: str) -> None:
-    pipe = making(lambda row: odd if row == 2 else [1, 2]).padded_batch(ROWS)
-    with pytest.raises(BatchShapeError, match=f"padded_batch: column {said}"):
-        run_engine(pipe, order="strict")
+def test_what_cannot_be_padded_is_refused_by_element(usual: Any, odd: Any, said: str) -> None:
+    """Be it the first one (where None is usual), or one that differs from those before it."""
+    made = making(lambda row: odd if usual is None or row == 2 else usual)
+    with pytest.raises(
+        BatchShapeError, match=f"'x' of element 0 of split {0 if usual is None else 2} {said}"
+    ) as caught:
+        run_engine(made.padded_batch(ROWS), order="strict")
+    assert (caught.value.op, caught.value.column, caught.value.element) == ("padded_batch", "x", 0)

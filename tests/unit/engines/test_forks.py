@@ -16,39 +16,33 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.engines import forks as our_forks
-from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.forks import PLACE_BYTES, Forks
-from pecan_ray.engines.inprocess import AllLeases
-from pecan_ray.engines.python.engine import PythonEngine
-from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import OpError
 from pecan_ray.options import OnError
+from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Split
+from tests.unit.engines.engine_leases import OwnSource, running
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def numbers() -> pecan.PecanPipeline:
-    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40), split_rows=10), name="numbers")
+def numbers() -> PecanPipeline:
+    return PecanPipeline(pecan.sources.Arrays(i=np.arange(40), split_rows=10), name="numbers")
 
 
-def gone_through(pipe: pecan.PecanPipeline, found: list[int], on_error: OnError = "raise") -> None:
+def gone_through(pipe: PecanPipeline, found: list[int], on_error: OnError = "raise") -> None:
     """Run a pipeline as a worker does, and note what came of it until an error was raised."""
 
     def run() -> None:
-        sources = tuple(pipe.plan.sources())
-        engine = PythonEngine(pipe.plan, sources, EngineOptions(threads=2, on_error=on_error), HeapSlots())
-        try:
-            for one in engine.batches(AllLeases(sources, 0, 1)):
+        with running(pipe, threads=2, on_error=on_error) as (_, batches):
+            for one in batches:
                 found.extend(int(x) for x in (one.columns["i"] if one.rows else ()))
-        finally:
-            engine.close()
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(run).result()
 
 
-def at_seven(in_child: Callable[[], None]) -> Change:
+def at_seven(in_child: Callable[[], object]) -> Change:
     """Return a function that makes a child for one element and waits for it: what it does is done by then."""
 
     def fork(element: dict[str, Any]) -> dict[str, Any]:
@@ -64,6 +58,10 @@ def at_seven(in_child: Callable[[], None]) -> Change:
     return fork
 
 
+def comes_back() -> None:
+    pass
+
+
 def fails() -> None:
     raise ValueError("only here")
 
@@ -76,51 +74,42 @@ def vanishes() -> None:
     os._exit(0)
 
 
-def answers(kind: str, fork: Change) -> pecan.PecanPipeline:
-    if kind == "filter":
-        return numbers().filter(lambda e: bool(fork(e)), name="forking").batch(4)
-    if kind == "flat_map":
-        return numbers().flat_map(lambda e: [fork(e)], name="forking").batch(4)
-    if kind == "bucket":
-        return numbers().bucket_by_length([3], sizes=2, length=lambda e: len(fork(e)))
-    return numbers().map(fork, name="forking").batch(4)
+KINDS: dict[str, Callable[[Change], PecanPipeline]] = {
+    "map": lambda fork: numbers().map(fork, name="forking").batch(4),
+    "filter": lambda fork: numbers().filter(lambda e: bool(fork(e)), name="forking").batch(4),
+    "flat_map": lambda fork: numbers().flat_map(lambda e: [fork(e)], name="forking").batch(4),
+    "bucket": lambda fork: numbers().bucket_by_length([3], sizes=2, length=lambda e: len(fork(e))),
+}
 
 
-@pytest.mark.parametrize("kind", ["map", "filter", "flat_map", "bucket"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_a_child_that_comes_back_writes_nothing_and_is_told_by_name(kind: str, on_error: OnError) -> None:
     found: list[int] = []
     with pytest.raises(OpError, match=r": a child process .* element 7 of split 0 .* came back") as caught:
-        gone_through(answers(kind, at_seven(lambda: None)), found, on_error)
+        gone_through(KINDS[kind](at_seven(comes_back)), found, on_error)
     assert caught.value.op.startswith("bucket_by_length" if kind == "bucket" else "forking")
     assert caught.value.element == 7
     assert -1 not in found and len(found) == len(set(found))
 
 
-def test_so_is_one_that_raises_what_the_parent_has_not_raised() -> None:
+def test_so_is_one_that_raises_what_the_parent_has_not_raised_and_one_in_a_debug_run() -> None:
     with pytest.raises(OpError, match=r"came back from the function, by raising ValueError: only here"):
-        gone_through(answers("map", at_seven(fails)), [])
-
-
-def test_so_is_one_in_a_debug_run() -> None:
+        gone_through(KINDS["map"](at_seven(fails)), [])
     with pytest.raises(OpError, match=r"forking: a child process .* element 7 of split 0"):
-        list(answers("map", at_seven(lambda: None)).iter_batches(epochs=1, debug=True))
+        list(KINDS["map"](at_seven(comes_back)).iter_batches(epochs=1, debug=True))
 
 
 def test_so_is_one_of_a_function_in_a_process_of_its_own() -> None:
     found: list[int] = []
     pipe = numbers().map(at_seven(fails), name="forking", processes=True).batch(4)
-    for on_error in ("raise", "skip"):
-        with pytest.raises(OpError, match=r"forking failed on element .*: ForkedError: forking: a child process"):
-            gone_through(pipe, found, on_error)
+    with pytest.raises(OpError, match=r"forking failed on element .*: ForkedError: forking: a child process"):
+        gone_through(pipe, found, "skip")
     assert -1 not in found
 
 
-class ForkingSource:
+class ForkingSource(OwnSource):
     """A source that makes a child in the middle of a split, which comes back."""
-
-    def splits(self) -> Iterator[Split]:
-        yield Split(0)
 
     def read(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
         mine = True
@@ -131,17 +120,11 @@ class ForkingSource:
                 mine = False
             yield {"i": number if mine else -1}
 
-    def num_elements(self) -> int | None:
-        return None
-
-    def identity(self) -> str:
-        return "forking"
-
 
 def test_so_is_one_of_a_source() -> None:
     found: list[int] = []
     with pytest.raises(OpError, match=r"read ForkingSource: a child process .* while element 7 of split 0"):
-        gone_through(pecan.PecanPipeline(ForkingSource()).batch(2), found)
+        gone_through(PecanPipeline(ForkingSource()).batch(2), found)
     assert -1 not in found
 
 
@@ -152,42 +135,24 @@ def test_a_child_that_ends_itself_is_left_alone(in_child: Callable[[], None], pr
     assert sorted(found) == list(range(40))
 
 
-def test_processes_that_are_started_as_they_should_be_work(tmp_path: Path) -> None:
+def test_processes_that_are_started_as_they_should_be_and_pipelines_in_them_work(tmp_path: Path) -> None:
+    def within() -> None:
+        inner = numbers().map(lambda e: e).batch(40).iter_batches(epochs=1, debug=True)
+        (tmp_path / "sum").write_text(str(sum(int(x) for batch in inner for x in batch["i"])))
+
     def start(element: dict[str, Any]) -> dict[str, Any]:
-        if element["i"] % 10 == 3:
-            name = tmp_path / str(element["i"])
-            child = multiprocessing.get_context("fork").Process(target=name.write_text, args=("forked",))
+        if element["i"] == 3:
+            child = multiprocessing.get_context("fork").Process(target=within)
             child.start()
             child.join()
             said = subprocess.run(["echo", "there"], check=True, capture_output=True, text=True).stdout
-            name.with_suffix(".said").write_text(said)
+            (tmp_path / "said").write_text(said)
         return element
 
     found: list[int] = []
     gone_through(numbers().map(start).batch(4), found)
     assert sorted(found) == list(range(40))
-    assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["forked"] * 4 + ["there\n"] * 4
-
-
-def test_a_pipeline_in_a_child_that_was_meant_works(tmp_path: Path) -> None:
-    def within() -> None:
-        inner = numbers().map(lambda e: e).batch(40).iter_batches(epochs=1, debug=True)
-        (tmp_path / "sum").write_text(str(sum(int(x) for batch in inner for x in batch["i"])))
-        os._exit(0)
-
-    gone_through(numbers().map(at_seven(within)).batch(4), [])
-    assert (tmp_path / "sum").read_text() == str(sum(range(40)))
-
-
-def told_of(forks: Forks, said: list[tuple[str, str]]) -> None:
-    """Let children tell, one after the other, with nobody looking."""
-    for op, where in said:
-        forks.before()
-        child = os.fork()
-        if child == 0:
-            forks.in_child()
-            forks.end_child(op, where, file=where, element=1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert [(tmp_path / name).read_text() for name in ("sum", "said")] == [str(sum(range(40))), "there\n"]
 
 
 def test_more_children_than_places_and_longer_names_than_memory_are_told_too(
@@ -197,7 +162,13 @@ def test_more_children_than_places_and_longer_names_than_memory_are_told_too(
     monkeypatch.setattr(our_forks, "PLACES", places)
     forks = Forks()
     forks.raise_told()
-    told_of(forks, [(f"op {number}", "x" * PLACE_BYTES) for number in range(places + 1)])
+    for number in range(places + 1):  # one after the other, with nobody looking
+        forks.before()
+        child = os.fork()
+        if child == 0:
+            forks.in_child()
+            forks.end_child(f"op {number}", "x" * PLACE_BYTES, file="x", element=1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     for _ in range(places):
         with pytest.raises(OpError, match=r"op \d+: a child process .* while x{1000} was worked on"):
             forks.raise_told()

@@ -50,19 +50,14 @@ def draw() -> tuple[int, int, int]:
 def draws(key: tuple[int | str, ...] | None, count: int = 3) -> list[tuple[int, int, int]]:
     """Draw as a process whose modules have seeded all generators, before it was told its key and in its functions."""
     torch: Any = pytest.importorskip("torch")
-
-    def seed_all() -> None:
+    generators, found = GlobalGenerators(), []
+    for goes_on in (lambda: generators.begin(key), generators.seed_again):
         random.seed(1)
         np.random.seed(1)
         torch.manual_seed(1)
-
-    generators = GlobalGenerators()
-    seed_all()
-    generators.begin(key)
-    found = [draw() for _ in range(count)]
-    seed_all()
-    generators.seed_again()
-    return found + [draw() for _ in range(count)]
+        goes_on()
+        found += [draw() for _ in range(count)]
+    return found
 
 
 def test_each_process_draws_numbers_of_its_own_and_the_same_ones_when_it_is_run_again() -> None:
@@ -71,10 +66,7 @@ def test_each_process_draws_numbers_of_its_own_and_the_same_ones_when_it_is_run_
     for generator in range(3):
         drawn = [values[generator] for values in one + other]
         assert len(set(drawn)) == len(drawn)
-
-
-def test_generators_of_the_users_own_process_are_left_alone() -> None:
-    assert draws(None)[:3] == draws(None)[3:]
+    assert draws(None)[:3] == draws(None)[3:], "those of the user's own process are left alone"
 
 
 def test_no_framework_is_imported_for_it() -> None:

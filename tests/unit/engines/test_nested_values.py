@@ -64,26 +64,22 @@ def test_dicts_become_dicts_of_columns(end: Callable[..., Any]) -> None:
     assert column["pixels"].shape == (ROWS, 2, 2)
 
 
-@pytest.mark.parametrize("end", [ENDINGS["fused"], ENDINGS["behind a map"]])
-@pytest.mark.parametrize(
-    ("values", "wanted", "dtype"),
-    [
-        ([[1, 2], [3, 4], [5, 6]], [[1, 2], [3, 4], [5, 6]], np.int64),
-        ([(0.5,), (1.5,), (2.5,)], [[0.5], [1.5], [2.5]], np.float64),
-        ([[[1], [2]]] * ROWS, [[[1], [2]]] * ROWS, np.int64),
-        ([["a", "longer"]] * ROWS, [["a", "longer"]] * ROWS, object),
-        ([[]] * ROWS, [[]] * ROWS, np.float64),
-        ([np.array(["a", "b"])] * ROWS, [["a", "b"]] * ROWS, np.dtype("<U1")),
-        ([np.array([1, 2], object)] * ROWS, [[1, 2]] * ROWS, np.int64),
-    ],
-)
-def test_lists_of_equal_lengths_become_arrays(values: Any, wanted: Any, dtype: Any, end: Callable[..., Any]) -> None:
-    column = batch_of(end(of(*values)))
-    assert column.dtype == dtype and column.tolist() == wanted
+EQUAL: list[tuple[Any, Any, Any]] = [
+    ([[1, 2], [3, 4], [5, 6]], [[1, 2], [3, 4], [5, 6]], np.int64),
+    ([(0.5,), (1.5,), (2.5,)], [[0.5], [1.5], [2.5]], np.float64),
+    ([[[1], [2]]] * ROWS, [[[1], [2]]] * ROWS, np.int64),
+    ([["a", "longer"]] * ROWS, [["a", "longer"]] * ROWS, object),
+    ([[]] * ROWS, [[]] * ROWS, np.float64),
+    ([np.array(["a", "b"])] * ROWS, [["a", "b"]] * ROWS, np.dtype("<U1")),
+    ([np.array([1, 2], object)] * ROWS, [[1, 2]] * ROWS, np.int64),
+]
 
 
 @ends
-def test_other_lists_become_tuples_of_columns(end: Callable[..., Any]) -> None:
+def test_lists_of_equal_lengths_become_arrays_and_others_tuples_of_columns(end: Callable[..., Any]) -> None:
+    for given, wanted, dtype in EQUAL:
+        column = batch_of(end(of(*given)))
+        assert column.dtype == dtype and column.tolist() == wanted
     values = [(np.full((2, 2), row), {"label": row}, "text", [row, None]) for row in range(ROWS)]
     pixels, labels, texts, (numbers, missing) = batch_of(end(of(*values)))
     assert pixels.shape == (ROWS, 2, 2) and labels["label"].tolist() == [0, 1, 2] and texts.tolist() == ["text"] * ROWS

@@ -36,8 +36,7 @@ class Step:
     def __call__(self, x: Any) -> Any:
         self.seen = x
 
-    def forgot(self, x: Any) -> Any:
-        self.seen = x
+    forgot = __call__
 
 
 def loses(fn: Any) -> Any:
@@ -46,16 +45,6 @@ def loses(fn: Any) -> Any:
         fn(x)
 
     return wrapper
-
-
-SILENT = (forgot, early, Step(), Step().forgot, functools.partial(forgot), loses(abs), random.shuffle)
-
-
-@pytest.mark.parametrize("engine", ["python", "tensorflow"])
-def test_a_function_without_return_is_refused_when_it_is_written(engine: str) -> None:
-    for fn in SILENT:
-        with pytest.raises(PlanError, match=r"map\(on='x'\): .* has no `return` with a value"):
-            of_rows(engine).map(fn, on="x")
 
 
 def some(x: Any) -> Any:
@@ -75,9 +64,13 @@ def fails(x: Any) -> Any:
     raise ValueError(x)
 
 
-def test_one_that_may_return_a_value_or_says_none_is_not() -> None:
+@pytest.mark.parametrize("engine", ["python", "tensorflow"])
+def test_a_function_without_return_is_refused_when_it_is_written_and_no_other(engine: str) -> None:
+    for fn in (forgot, early, Step(), Step().forgot, functools.partial(forgot), loses(abs), random.shuffle):
+        with pytest.raises(PlanError, match=r"map\(on='x'\): .* has no `return` with a value"):
+            of_rows(engine).map(fn, on="x")
     for fn in (some, looped, fails, lambda x: None, abs, np.sqrt, functools.partial(some), loses):
-        of_rows().map(fn, on="x")
+        of_rows(engine).map(fn, on="x")
 
 
 def test_values_that_are_missing_stay_none() -> None:
@@ -99,5 +92,5 @@ def test_in_debug_mode_too_but_not_where_some_arrays_give_a_value() -> None:
     lists = PecanPipeline(Items([{"x": [row, 1]} for row in range(ROWS)]))
     with pytest.raises(OutputTypeError, match="sort returned None"):
         list(run_inprocess(lists.map(lambda x: x.sort(), on="x", name="sort").plan))
-    some = [element["x"] for element in run_inprocess(lists.map(lambda x: x if x[0] % 3 == 2 else None, on="x").plan)]
-    assert len(some) == ROWS and some[:3] == [None, None, [2, 1]]
+    found = [one["x"] for one in run_inprocess(lists.map(lambda x: x if x[0] % 3 == 2 else None, on="x").plan)]
+    assert len(found) == ROWS and found[:3] == [None, None, [2, 1]]

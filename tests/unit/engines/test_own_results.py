@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -19,12 +18,14 @@ from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBu
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Split
 from pecan_ray.sources import Arrays
-from tests.unit.engines.engine_leases import run_engine
+from tests.unit.engines.engine_leases import OwnSource, run_engine
 
 ROWS = 60
+Fill: TypeAlias = Callable[[Any], Any]
+"""A function that returns what it has returned before, with another number in it."""
 
 
-def array_again() -> Callable[[Any], Any]:
+def array_again() -> Fill:
     out = np.zeros(4, np.int64)
 
     def fill(i: Any) -> Any:
@@ -34,17 +35,22 @@ def array_again() -> Callable[[Any], Any]:
     return fill
 
 
-def view_again() -> Callable[[Any], Any]:
-    fill = array_again()
-    return lambda i: fill(i)[1:]
+def through(make: Callable[[], Fill], change: Callable[[Any], Any]) -> Callable[[], Fill]:
+    """Return a maker of functions whose results are those of others, changed."""
+
+    def made() -> Fill:
+        fill = make()
+        return lambda i: change(fill(i))
+
+    return made
 
 
-def arrays_in_turn() -> Callable[[Any], Any]:
+def arrays_in_turn() -> Fill:
     arrays = [array_again() for _ in range(3)]
     return lambda i: arrays[int(i) % 3](i)
 
 
-def image_again() -> Callable[[Any], Any]:
+def image_again() -> Fill:
     image = Image.new("L", (4, 4))
 
     def fill(i: Any) -> Any:
@@ -54,27 +60,12 @@ def image_again() -> Callable[[Any], Any]:
     return fill
 
 
-def tensor_again() -> Callable[[Any], Any]:
+def tensor_again() -> Fill:
     out = torch.zeros(4, dtype=torch.int64)
     return lambda i: out.fill_(int(i))
 
 
-def view_of_tensor() -> Callable[[Any], Any]:
-    fill = tensor_again()
-    return lambda i: fill(i)[1:]
-
-
-def array_of_tensor() -> Callable[[Any], Any]:
-    fill = tensor_again()
-    return lambda i: fill(i).numpy()
-
-
-def tensor_of_array() -> Callable[[Any], Any]:
-    fill = array_again()
-    return lambda i: torch.from_numpy(fill(i))
-
-
-def memory_of_a_library() -> Callable[[Any], Any]:
+def memory_of_a_library() -> Fill:
     memory = (ctypes.c_int64 * 4)()
 
     def fill(i: Any) -> Any:
@@ -84,7 +75,7 @@ def memory_of_a_library() -> Callable[[Any], Any]:
     return fill
 
 
-def bytes_again() -> Callable[[Any], Any]:
+def bytes_again() -> Fill:
     memory = bytearray(8)
 
     def fill(i: Any) -> Any:
@@ -94,7 +85,7 @@ def bytes_again() -> Callable[[Any], Any]:
     return fill
 
 
-def nested() -> Callable[[Any], Any]:
+def nested() -> Fill:
     fill, row = array_again(), [0]
 
     def both(i: Any) -> Any:
@@ -129,22 +120,27 @@ def of_rows() -> PecanPipeline:
     return PecanPipeline(Arrays(i=np.arange(ROWS)))
 
 
-VALUES = (
-    *(array_again, view_again, arrays_in_turn, tensor_again, view_of_tensor, array_of_tensor, tensor_of_array),
-    *(memory_of_a_library, bytes_again, nested, image_again),
-)
+VALUES: dict[str, Callable[[], Fill]] = {
+    "array": array_again,
+    "view": through(array_again, lambda array: array[1:]),
+    "arrays in turn": arrays_in_turn,
+    "tensor": tensor_again,
+    "view of a tensor": through(tensor_again, lambda tensor: tensor[1:]),
+    "array of a tensor": through(tensor_again, lambda tensor: tensor.numpy()),
+    "tensor of an array": through(array_again, torch.from_numpy),
+    "memory of a library": memory_of_a_library,
+    "bytes": bytes_again,
+    "nested": nested,
+    "image": image_again,
+}
 
 
-@pytest.mark.parametrize("make", VALUES)
-def test_a_function_may_return_its_own_value_again(make: Callable[[], Callable[[Any], Any]]) -> None:
-    every = list(range(ROWS))
-    assert rows_of(run_engine(of_rows().map(make(), on="i").batch(10))) == every
-    assert rows_of(run_engine(of_rows().map(make(), on="i").shuffle(20).batch(10))) == every
-
-
-def test_in_debug_mode_too() -> None:
-    elements = run_inprocess(of_rows().map(array_again(), on="i").plan)
-    assert numbers([element["i"] for element in elements]) == list(range(ROWS))
+@pytest.mark.parametrize("make", VALUES.values(), ids=VALUES)
+def test_a_function_may_return_its_own_value_again(make: Callable[[], Fill]) -> None:
+    for shuffled in (False, True):
+        pipe = of_rows().map(make(), on="i")
+        assert rows_of(run_engine((pipe.shuffle(20) if shuffled else pipe).batch(10))) == list(range(ROWS))
+    assert numbers([one["i"] for one in run_inprocess(of_rows().map(make(), on="i").plan)]) == list(range(ROWS))
 
 
 def test_a_dict_may_be_returned_again_and_an_array_put_into_the_given_one() -> None:
@@ -176,41 +172,31 @@ def three_arrays(i: Any) -> Iterator[Any]:
         yield fill(3 * int(i) + k)
 
 
-def test_a_generator_may_yield_one_dict_or_array_again_and_a_list_be_returned_again() -> None:
+def test_functions_of_several_outputs_or_batches_and_sources_may_give_one_thing_again() -> None:
     rows = [{"i": 0} for _ in range(3)]
+    out = np.zeros(10, np.int64)
 
     def one_list(element: Any) -> Any:
         for k in range(3):
             rows[k]["i"] = 3 * int(element["i"]) + k
         return rows
 
+    def one_array(batch: Any) -> Any:
+        out[:] = batch["i"]
+        return {"i": out}
+
     every = list(range(3 * ROWS))
     assert rows_of(run_engine(of_rows().flat_map(three_times).batch(10))) == every
     assert rows_of(run_engine(of_rows().flat_map(three_arrays, on="i").batch(10))) == every
     assert rows_of(run_engine(of_rows().flat_map(one_list).batch(10))) == every
+    assert rows_of(run_engine(of_rows().flat_map(three_times).map(array_again(), on="i").batch(10))) == every
+    assert rows_of(run_engine(of_rows().batch(10).map(one_array).shuffle(4))) == every[:ROWS]
+    for name in ("i", "a"):
+        assert rows_of(run_engine(PecanPipeline(OneDict()).shuffle(20).batch(10)), name) == every[:ROWS]
 
 
-def test_maps_behind_flat_map_are_called_several_times_for_an_element() -> None:
-    pipe = of_rows().flat_map(three_times).map(array_again(), on="i").batch(10)
-    assert rows_of(run_engine(pipe)) == list(range(3 * ROWS))
-
-
-def test_functions_on_batches_may_return_their_own_array() -> None:
-    out = np.zeros(10, np.int64)
-
-    def fill(batch: Any) -> Any:
-        out[:] = batch["i"]
-        return {"i": out}
-
-    assert rows_of(run_engine(of_rows().batch(10).map(fill).shuffle(4))) == list(range(ROWS))
-
-
-@dataclass(frozen=True)
-class OneDict:
+class OneDict(OwnSource):
     """A source that yields one dict with one array again and again."""
-
-    def splits(self) -> Iterator[Split]:
-        yield Split(0, stop=ROWS, elements=ROWS)
 
     def read(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
         row: dict[str, Any] = {"a": np.zeros(2)}
@@ -219,62 +205,37 @@ class OneDict:
             row["a"][:] = number
             yield row
 
-    def num_elements(self) -> int:
-        return ROWS
-
-    def identity(self) -> str:
-        return "OneDict"
-
-
-@pytest.mark.parametrize("column", ["i", "a"])
-def test_a_source_may_yield_one_dict_again(column: str) -> None:
-    assert rows_of(run_engine(PecanPipeline(OneDict()).shuffle(20).batch(10)), column) == list(range(ROWS))
-
 
 def test_what_nobody_else_holds_and_what_was_given_is_not_copied() -> None:
     given: dict[str, Any] = {"old": np.ones(3), "text": "t"}
-    before = dict(given)
-    base = np.arange(6)
+    before, base = dict(given), np.arange(6)
     value = {**given, "new": np.zeros(3), "view": given["old"][1:], "list": [1, 2], "x": base[:5], "y": base[1:]}
     del base
     kept = {name: id(one) for name, one in value.items()}
     held: list[HeldValue] = []
     made = own_element(value, before, given, held)
     assert not held and made is value and {name: id(one) for name, one in made.items()} == kept
-
-
-def test_one_array_in_two_columns_stays_one() -> None:
     mine = np.zeros(3)
-    value = {"a": mine, "b": mine}
-    held: list[HeldValue] = []
-    made = own_element(value, {}, None, held)
-    assert made["a"] is made["b"] and made["a"] is not mine and len(held) == 1
-
-
-def in_a_thread(call: Callable[[], None]) -> None:
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
+    made = own_element({"a": mine, "b": mine}, {}, None, held)
+    assert made["a"] is made["b"] and made["a"] is not mine and len(held) == 1, "one array in two columns stays one"
 
 
 def test_one_array_with_changing_contents_in_two_threads_at_once_is_an_error() -> None:
-    buffers, mine = SharedBuffers(), np.zeros(3)
-    buffers.check([HeldValue(mine, mine.copy())], buffers.now())
-    began = buffers.now()
-    in_a_thread(lambda: buffers.check([HeldValue(mine, mine.copy())], buffers.now()))  # ends while this one runs
-    buffers.check([HeldValue(mine, mine.copy())], began)  # a constant, so far
-    mine[:] = 1
-    with pytest.raises(SharedBufferError, match="several threads call it"):
-        buffers.check([HeldValue(mine, mine.copy())], buffers.now())
+    mine = np.zeros(3)
 
+    def check(buffers: SharedBuffers, number: int, began: float | None = None) -> None:
+        began = buffers.now() if began is None else began
+        mine[:] = number
+        buffers.check([HeldValue(mine, mine.copy())], began)
 
-def test_two_threads_may_have_it_one_after_the_other() -> None:
-    buffers, mine = SharedBuffers(), np.zeros(3)
-    for number in range(4):
-
-        def call(number: int = number) -> None:
-            began = buffers.now()
-            mine[:] = number
-            buffers.check([HeldValue(mine, mine.copy())], began)
-
-        in_a_thread(call)
+    with ThreadPoolExecutor(1) as other:
+        in_turn, at_once = SharedBuffers(), SharedBuffers()
+        for number in range(4):
+            check(in_turn, 2 * number)
+            other.submit(check, in_turn, 2 * number + 1).result()
+        check(at_once, 0)
+        began = at_once.now()
+        other.submit(check, at_once, 0).result()  # ends while this one runs
+        check(at_once, 0, began)  # a constant, so far
+        with pytest.raises(SharedBufferError, match="several threads call it"):
+            check(at_once, 1)

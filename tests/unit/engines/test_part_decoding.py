@@ -68,31 +68,44 @@ def some_jpeg(rng: np.random.Generator) -> bytes:
     return jpeg(image[..., 0] if rng.random() < 0.2 else image, *settings)
 
 
-# --- headers -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_a_header_tells_size_and_sampling(sampling: tuple[int, int]) -> None:
     encoded = jpeg(np.zeros((37, 53, 3), np.uint8), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SAMPLINGS[sampling])
     assert read_header(encoded) == JpegHeader(37, 53, sampling)
 
 
-def test_what_is_decoded_whole_is_named() -> None:
-    image = np.zeros((40, 40, 3), np.uint8)
-    encoded, file = jpeg(image), io.BytesIO()
-    Image.new("CMYK", (40, 40)).save(file, "JPEG")
-    expected = {
+def of_pillow(image: Any, mode: str = "RGB", **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).convert(mode).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+def other_files(image: Any) -> dict[str, bytes]:
+    """Files that are decoded whole, by why that is."""
+    encoded = jpeg(image)
+    return {
         "it is no JPEG": bytes(cv2.imencode(".png", image)[1]),
         "it does not end with a marker of its end": encoded[:-2],
         "it is progressive": jpeg(image, cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
-        "it has 4 colours": file.getvalue(),
+        "it has 4 colours": of_pillow(image, "CMYK"),
         "it has no header": encoded[:4] + b"\xff\xd9",
         "its colours are stored at an unusual size": jpeg(
             image, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411
         ),
     }
-    assert {reason: read_header(file) for reason, file in expected.items()} == {reason: reason for reason in expected}
-    assert read_header(np.frombuffer(encoded, np.uint8)) == "it is no JPEG"
+
+
+def test_other_files_are_decoded_whole_and_counted_by_why() -> None:
+    image, crop = picture(np.random.default_rng(3), 60, 90), images.RandomCrop()
+    assert read_header(np.frombuffer(jpeg(image), np.uint8)) == "it is no JPEG"
+    for reason, encoded in other_files(image).items():
+        assert read_header(encoded) == reason
+        if whole(encoded) is not None:
+            before = part_decoding.counts()
+            found = images.DecodeRandomCrop(crop)(encoded, np.random.default_rng(0))
+            assert np.array_equal(found, crop(whole(encoded), np.random.default_rng(0)))
+            counted = part_decoding.counts() - before
+            assert counted.total() == (reason != "it is no JPEG") and not counted[""]
 
 
 def test_a_region_begins_at_a_unit_and_has_room_for_interpolation() -> None:
@@ -104,14 +117,11 @@ def test_a_region_begins_at_a_unit_and_has_room_for_interpolation() -> None:
     assert half.columns((0, 3, 10, 10), 8) == (0, 13) and half.reduced(8) == (13, 13)
 
 
-# --- pixels --------------------------------------------------------------------------------------------------
-
-
 @needs_turbojpeg
 @pytest.mark.parametrize("ratio", REDUCED)
 def test_a_part_has_the_pixels_of_the_whole(ratio: int) -> None:
     rng = np.random.default_rng(ratio)
-    for _ in range(300):
+    for _ in range(150):
         encoded = some_jpeg(rng)
         header, expected = read_header(encoded), whole(encoded, ratio)
         assert isinstance(header, JpegHeader) and expected.shape[:2] == header.reduced(ratio)
@@ -137,7 +147,7 @@ def damaged(rng: np.random.Generator, encoded: bytes) -> bytes:
 def test_a_damaged_file_gives_the_same_error_or_the_same_pixels(capfd: pytest.CaptureFixture[str]) -> None:
     rng, crop = np.random.default_rng(1), images.RandomCrop(area=(0.05, 0.6))
     seen: Counter[bool] = Counter()
-    for number in range(1500):
+    for number in range(600):
         encoded = damaged(rng, some_jpeg(rng))
         if (images.jpeg_shape(encoded) or (0, 0)) > (1000, 1000):
             continue  # a size that nobody has encoded
@@ -149,7 +159,7 @@ def test_a_damaged_file_gives_the_same_error_or_the_same_pixels(capfd: pytest.Ca
         else:
             found = images.DecodeRandomCrop(crop)(encoded, np.random.default_rng(number))
             assert np.array_equal(found, crop(expected, np.random.default_rng(number)))
-    assert min(seen.values()) > 20
+    assert min(seen.values()) > 8
     capfd.readouterr()  # the decoders tell of every file on stderr
 
 
@@ -165,34 +175,14 @@ def test_the_tables_of_one_file_are_not_those_of_the_next() -> None:
 
 
 @needs_turbojpeg
-@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-def test_the_orientation_of_a_camera_changes_nothing(orientation: int) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    file, photograph = io.BytesIO(), picture(np.random.default_rng(2), 60, 90)
-    Image.fromarray(photograph).save(file, "JPEG", exif=exif)
-    crop, encoded = images.CenterCrop(30, 40), file.getvalue()
-    before = part_decoding.counts()[""]
-    assert np.array_equal(images.DecodeCrop(crop)(encoded), crop(whole(encoded)))
-    assert part_decoding.counts()[""] == before + 1
-
-
-@pytest.mark.parametrize("kind", ["png", "progressive", "cmyk", "411"])
-def test_other_files_are_decoded_whole_and_counted(kind: str) -> None:
-    image = picture(np.random.default_rng(3), 60, 90)
-    file = io.BytesIO()
-    if kind == "cmyk":
-        Image.fromarray(image).convert("CMYK").save(file, "JPEG")
-    elif kind == "411":
-        Image.fromarray(image).save(file, "JPEG", subsampling="4:1:1")
-        file = io.BytesIO(jpeg(image, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411))
-    else:
-        Image.fromarray(image).save(file, "PNG" if kind == "png" else "JPEG", progressive=True)
-    crop, encoded, before = images.RandomCrop(), file.getvalue(), part_decoding.counts()
-    found = images.DecodeRandomCrop(crop)(encoded, np.random.default_rng(0))
-    assert np.array_equal(found, crop(whole(encoded), np.random.default_rng(0)))
-    counted = part_decoding.counts() - before
-    assert counted.total() == (0 if kind == "png" else 1) and not counted[""]
+def test_the_orientation_of_a_camera_changes_nothing() -> None:
+    photograph, crop = picture(np.random.default_rng(2), 60, 90), images.CenterCrop(30, 40)
+    for orientation in (1, 3, 6, 8):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        encoded, before = of_pillow(photograph, exif=exif), part_decoding.counts()[""]
+        assert np.array_equal(images.DecodeCrop(crop)(encoded), crop(whole(encoded)))
+        assert part_decoding.counts()[""] == before + 1
 
 
 @needs_turbojpeg
@@ -205,11 +195,8 @@ def test_several_threads_decode_at_a_time() -> None:
         return crop(encoded[number % 40], np.random.default_rng(number))
 
     with ThreadPoolExecutor(8) as threads:
-        at_once = list(threads.map(run, range(400)))
+        at_once = list(threads.map(run, range(120)))
     assert all(np.array_equal(found, run(number)) for number, found in enumerate(at_once))
-
-
-# --- the library ---------------------------------------------------------------------------------------------
 
 
 @needs_turbojpeg
@@ -233,20 +220,14 @@ def test_without_a_library_the_whole_is_decoded(monkeypatch: pytest.MonkeyPatch)
     assert part_decoding.counts() - before == {part_decoding.NOT_THERE: 1}
 
 
-def test_each_reason_to_decode_the_whole_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_decoded_is_told_and_each_reason_to_decode_the_whole_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="pecan_ray"):
         for _ in range(3):
             part_decoding.refuse("it is a drawing")
-    assert [record.getMessage() for record in caplog.records] == [
-        "an image is decoded whole: it is a drawing (this is said once, and counted)"
-    ]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "an image is decoded whole: it is a drawing" in said
     assert part_decoding.counts()["it is a drawing"] == 3
-
-
-def test_what_was_decoded_in_part_is_told() -> None:
     assert told(Counter()) == ""
     assert told(Counter({"": 3})) == "of 3 images 3 were decoded in part"
-    counts = Counter({"": 3, "it is progressive": 2, "it has 4 colours": 1})
-    assert told(counts).endswith(
-        "3 were decoded in part, 2 whole, since it is progressive; 1 whole, since it has 4 colours"
-    )
+    some = told(Counter({"": 3, "it is progressive": 2, "it has 4 colours": 1}))
+    assert some.endswith("3 were decoded in part, 2 whole, since it is progressive; 1 whole, since it has 4 colours")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,22 +10,19 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.engines.contract import EngineOptions, Leases
+from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.leases_behind import LeasesBehind
-from pecan_ray.engines.python import PythonEngine
-from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.plan.behind import counts_its_elements, first_missing, plan_behind
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Element, Lease, Split
-from tests.unit.engines.engine_leases import ListedLeases, whole_leases
+from tests.unit.engines.engine_leases import ListedLeases, OwnSource, running, whole_leases
 
 LENGTHS = (5, 0, 7, 1, 12, 3, 3, 9)
-ALL = sum(LENGTHS)
 
 
 @dataclass(frozen=True)
-class Lengths:
+class Lengths(OwnSource):
     """Numbers in splits of uneven lengths, that notes which of them are read."""
 
     column: str = "i"
@@ -35,24 +31,14 @@ class Lengths:
     """(split, element) of every element that was read."""
 
     def splits(self) -> Iterator[Split]:
-        """Yield the splits."""
         for index, length in enumerate(LENGTHS):
             yield Split(index, elements=length if self.known else None)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield the numbers of a split."""
         first = sum(LENGTHS[: split.index])
         for element in range(start, LENGTHS[split.index]):
             self.read_at.append((split.index, element))
             yield {self.column: first + element}
-
-    def num_elements(self) -> int | None:
-        """Return how many there are."""
-        return ALL if self.known else None
-
-    def identity(self) -> str:
-        """Return what it is told apart by."""
-        return "lengths"
 
 
 def drawn(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -76,10 +62,9 @@ PLANS: dict[str, Callable[[Lengths, Lengths], pecan.PecanPipeline]] = {
 
 def outputs_of(plan: Plan, leases: Leases) -> list[Any]:
     """What a plan makes of leases, in words that can be compared."""
-    options = EngineOptions(seed=7, threads=2, order="strict")
-    with closing(PythonEngine(plan, tuple(plan.sources()), options, HeapSlots())) as engine:
-        produced = [(one.rows, one.columns) for one in engine.batches(leases) if one.rows]
-        return [(rows, {name: np.asarray(c).tolist() for name, c in columns.items()}) for rows, columns in produced]
+    with running(plan, leases, seed=7, threads=2, order="strict") as (_, batches):
+        produced = [(one.rows, one.columns) for one in batches if one.rows]
+    return [(rows, {name: np.asarray(c).tolist() for name, c in columns.items()}) for rows, columns in produced]
 
 
 def all_leases(plan: Plan) -> ListedLeases:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,35 +16,30 @@ import pecan_ray as pecan
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
+from tests.ray.waiting import until
 from tests.unit.engines.engine_leases import ListedLeases, whole_leases
 
 ROWS = 10_000
-WAIT_S = 30.0
 
 
 class Counted:
     """A function in a graph that counts its calls."""
 
     def __init__(self) -> None:
-        self.calls = 0
-        self._more = threading.Condition()
+        self.calls, self._lock = 0, threading.Lock()
 
     def __call__(self, i: Any) -> Any:
-        """Give back what it is given."""
         given = tf.numpy_function(self._note, [i], i.dtype)
         given.set_shape(i.shape)
         return given
 
-    def _note(self, i: Any) -> Any:
-        with self._more:
-            self.calls += 1
-            self._more.notify_all()
-        return i
-
     def reaches(self, count: int) -> bool:
-        """Wait until it was called so often."""
-        with self._more:
-            return self._more.wait_for(lambda: self.calls >= count, WAIT_S)
+        return self.calls >= count
+
+    def _note(self, i: Any) -> Any:
+        with self._lock:
+            self.calls += 1
+        return i
 
 
 @pytest.mark.parametrize(
@@ -68,4 +64,4 @@ def test_so_many_items_are_ready(
         for taken in range(1, 6):
             assert next(batches).rows == taken_at_a_time
             expected = taken * taken_at_a_time + ready
-            assert counted.reaches(expected), f"only {counted.calls} were made"
+            until(partial(counted.reaches, expected), lambda: f"only {counted.calls} were made")

@@ -50,18 +50,16 @@ OF_SEVERAL_FORMS: dict[str, list[Any]] = {
 }
 
 
+def written(*results: Any) -> AnswerWriter:
+    writer = AnswerWriter(len(results))
+    for result in results:
+        add = writer.add_error if isinstance(result, Exception) else writer.add
+        add(result)
+    return writer
+
+
 def through(results: list[Any]) -> list[Any]:
-    writer = AnswerWriter(len(results))
-    for result in results:
-        writer.add(result)
-    return [answer.value() for answer in answers_in(writer.message())]
-
-
-def in_columns(results: list[Any]) -> bool:
-    writer = AnswerWriter(len(results))
-    for result in results:
-        writer.add(result)
-    return isinstance(pickle.loads(writer.message()), AnswerColumns)
+    return [answer.value() for answer in answers_in(written(*results).message())]
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -78,50 +76,36 @@ def assert_same(one: Any, other: Any) -> None:
         assert one == other
 
 
-@pytest.mark.parametrize("results", [*OF_ONE_FORM.values(), *OF_SEVERAL_FORMS.values()])
-def test_what_goes_in_comes_out(results: list[Any]) -> None:
+@pytest.mark.parametrize("name", [*OF_ONE_FORM, *OF_SEVERAL_FORMS])
+def test_what_goes_in_comes_out_and_travels_as_columns_where_it_is_of_one_form(name: str) -> None:
+    results = OF_ONE_FORM.get(name) or OF_SEVERAL_FORMS[name]
     for one, other in zip(through(results), results, strict=True):
         assert_same(one, other)
+    assert isinstance(pickle.loads(written(*results).message()), AnswerColumns) == (name in OF_ONE_FORM)
 
 
-@pytest.mark.parametrize("name", OF_ONE_FORM)
-def test_results_of_one_form_travel_as_columns(name: str) -> None:
-    assert in_columns(OF_ONE_FORM[name])
-
-
-@pytest.mark.parametrize("name", OF_SEVERAL_FORMS)
-def test_others_travel_one_by_one(name: str) -> None:
-    assert not in_columns(OF_SEVERAL_FORMS[name])
-
-
-def test_an_array_that_a_function_fills_anew_is_kept_as_it_was() -> None:
+def test_arrays_are_of_their_own_and_can_be_written_into() -> None:
     writer, own = AnswerWriter(3), np.zeros(2)
     for number in range(3):
         own[:] = number
         writer.add({"x": own})
-    assert [answer.value()["x"].tolist() for answer in answers_in(writer.message())] == [[0, 0], [1, 1], [2, 2]]
-
-
-def test_arrays_are_of_their_own_and_can_be_written_into() -> None:
-    first, second = through([{"x": np.zeros(3)}, {"x": np.zeros(3)}])
-    first["x"][:] = 1
-    assert second["x"].tolist() == [0, 0, 0]
-    assert first["x"].base is None
+    first, *others = [answer.value()["x"] for answer in answers_in(writer.message())]
+    assert first.base is None
+    first[:] = 9
+    assert [one.tolist() for one in others] == [[1, 1], [2, 2]], "as they were when a function has returned them"
+    for made in through([{"x": IN_ORDER, "y": IN_ORDER}] * 2):
+        assert made["x"] is made["y"], "one array under two names stays one"
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_an_error_comes_at_its_place(place: int) -> None:
-    writer = AnswerWriter(3)
-    for number in range(3):
-        if number == place:
-            writer.add_error(ValueError("no"))
-        else:
-            writer.add({"x": np.full(2, number)})
-    answers = answers_in(writer.message())
-    assert [answer.returned for answer in answers] == [number != place for number in range(3)]
-    assert [answer.result["x"].tolist() for answer in answers if answer.returned] == [
-        [number, number] for number in range(3) if number != place
-    ]
+    results: list[Any] = [{"x": np.full(2, number)} for number in range(3)]
+    results[place] = ValueError("no")
+    answers = answers_in(written(*results).message())
+    for number, answer in enumerate(answers):
+        assert answer.returned == (number != place)
+        if answer.returned:
+            assert answer.result["x"].tolist() == [number, number]
     with pytest.raises(ValueError, match="no"):
         answers[place].value()
 
@@ -141,8 +125,3 @@ def test_a_column_takes_no_more_memory_than_is_bounded() -> None:
     writer.add({"x": np.ones(1 << 14)})
     assert len(writer.message()) < 1 << 18
     assert answers_in(writer.message())[0].value()["x"].sum() == 1 << 14
-
-
-def test_one_array_under_two_names_stays_one() -> None:
-    for made in through([{"x": IN_ORDER, "y": IN_ORDER}] * 2):
-        assert made["x"] is made["y"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,42 +16,38 @@ from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
 from pecan_ray import PecanPipeline
-from pecan_ray.engines.contract import EngineOptions, Produced
-from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.python.batch_writer import copy_into
 from pecan_ray.engines.python.columns import MOST_AHEAD, by_columns
-from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import BatchShapeError, CorruptSourceError, SourceError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split
-from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources import Arrays, Csv, Items, Parquet
 from tests.long_form import examples
-from tests.unit.engines.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
+from tests.ray.waiting import until
+from tests.unit.engines.engine_leases import (
+    ListedLeases,
+    OwnSource,
+    column,
+    delivered,
+    run_engine,
+    running,
+    whole_leases,
+)
 
 ROWS = 90
 
 
-@dataclass(frozen=True)
-class ByRows:
+class ByRows(OwnSource):
     """Another source, without its columns."""
 
-    source: Source
+    def __init__(self, source: Source) -> None:
+        self.source = source
 
     def splits(self) -> Iterator[Split]:
-        """Yield the source's splits."""
         return self.source.splits()
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield the source's elements."""
         return self.source.read(split, start)
-
-    def num_elements(self) -> int | None:
-        """Return the source's number of elements."""
-        return self.source.num_elements()
-
-    def identity(self) -> str:
-        """Return the source's identity."""
-        return self.source.identity()
 
 
 def table(rows: int = ROWS) -> pa.Table:
@@ -94,27 +89,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sources(folder: Path) -> dict[str, Source]:
     """The sources that give columns, each with several splits."""
+    numbers = range(ROWS)
     objects = np.empty(ROWS, object)
-    objects[:] = [f"object {n}" if n % 2 else None for n in range(ROWS)]
+    objects[:] = [f"object {n}" if n % 2 else None for n in numbers]
     arrays = {
         "image": np.arange(ROWS * 4, dtype=np.uint8).reshape(ROWS, 2, 2),
         "label": np.arange(ROWS, dtype=np.int32),
-        "word": np.array([f"w{n}" for n in range(ROWS)]),
-        "record": np.array([(n, n / 2) for n in range(ROWS)], [("a", "i4"), ("b", "f8")]),
+        "word": np.array([f"w{n}" for n in numbers]),
+        "record": np.array([(n, n / 2) for n in numbers], [("a", "i4"), ("b", "f8")]),
         "object": objects,
         "big": np.arange(ROWS).astype(">i4"),
     }
-    alike = [
-        {
-            "image": np.full((2, 2), n),
-            "label": n,
-            "small": np.int16(n),
-            "share": n / 4,
-            "text": f"t{n}",
-            "file": b"%d" % n,
-        }
-        for n in range(ROWS)
-    ]
+    alike = [{"image": np.full((2, 2), n), "label": n, "small": np.int16(n), "file": b"%d" % n} for n in numbers]
     return {
         "parquet": Parquet(str(folder / "rows.parquet"), split_bytes=1, batch_rows=7),
         "parquet in one split": Parquet(str(folder / "rows.parquet"), batch_rows=13),
@@ -155,7 +141,7 @@ def told(produced: list[Produced]) -> list[Any]:
 
 
 def both(source: Source, leases: list[Lease], size: int, build: Any = None, **options: Any) -> list[Any]:
-    """Run the same leases by columns and by rows; return batches and reported lengths of each."""
+    """Run the same leases by columns and by rows; return batches, reported lengths and bad elements of each."""
     found = []
     for one in (source, ByRows(source)):
         pipe = PecanPipeline(one).batch(size)
@@ -164,18 +150,18 @@ def both(source: Source, leases: list[Lease], size: int, build: Any = None, **op
         given = ListedLeases(leases)
         produced = run_engine(plan, given, **options)
         assert delivered(produced) == given.wanted()
-        found.append((told(produced), given.lengths))
+        bad = [(error.where, error.error) for batch in produced for error in batch.bad]
+        found.append((told(produced), given.lengths, bad))
     return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [1, 8, 25, ROWS, ROWS + 1])
+@pytest.mark.parametrize("size", [1, 8, ROWS, ROWS + 1])
 def test_batches_are_those_of_the_rows(folder: Path, kind: str, size: int) -> None:
     source = sources(folder)[kind]
     columns, rows = both(source, whole_leases([source]), size, order="strict")
     assert columns == rows
-    assert sum(batch[2][0] for batch in columns[0]) == ROWS
-    assert sum(columns[1].values()) == ROWS
+    assert sum(batch[2][0] for batch in columns[0]) == sum(columns[1].values()) == ROWS
 
 
 spans_of_a_split = st.lists(st.integers(0, 30 << OUTPUT_BITS) | st.integers(0, 30), min_size=2, max_size=12).map(
@@ -197,13 +183,8 @@ def test_what_is_missing_of_splits_comes_as_from_rows(
             spans.append((places[-1] + 1, END))
         if spans:
             leases.append(Lease(3, split, tuple(spans), repetition=1))
-    size = data.draw(st.integers(1, 12))
-    produced = []
-    for one in (source, ByRows(source)):
-        given_out = ListedLeases(leases)
-        batches = run_engine(PecanPipeline(one).batch(size), given_out, order="strict")
-        produced.append((told(batches), given_out.lengths, delivered(batches)))
-    assert produced[0] == produced[1]
+    columns, rows = both(source, leases, data.draw(st.integers(1, 12)), order="strict")
+    assert columns == rows
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -224,22 +205,13 @@ def doubled(batch: Element, rng: np.random.Generator) -> Element:
     return {**batch, "random": rng.random(3)}
 
 
-def begins_even(batch: Element) -> bool:
-    return bool(batch["small"][0] % 4 == 0)
-
-
 @pytest.mark.parametrize("threads", [1, 3])
 def test_operators_on_batches_are_given_the_same_batches(folder: Path, threads: int) -> None:
+    def build(pipe: PecanPipeline) -> PecanPipeline:
+        return pipe.map(doubled, name="double").prefetch(2).filter(lambda batch: bool(batch["small"][0] % 4 == 0))
+
     source = sources(folder)["parquet"]
-    columns, rows = both(
-        source,
-        whole_leases([source]),
-        8,
-        lambda pipe: pipe.map(doubled, name="double").prefetch(2).filter(begins_even),
-        order="strict",
-        threads=threads,
-        seed=11,
-    )
+    columns, rows = both(source, whole_leases([source]), 8, build, order="strict", threads=threads, seed=11)
     # What was filtered is carried by whichever batch is finished next; `both` has checked that all is carried once.
     found = ([(batch[0], batch[2]) for batch in side if batch[2][0]] for side in (columns[0], rows[0]))
     assert next(found) == next(found)
@@ -264,14 +236,12 @@ def test_plans_that_look_at_single_elements_run_by_rows(build: Any) -> None:
     assert by_columns(build(PecanPipeline(source)).plan, source) is None
 
 
-def failures(
-    source: ColumnarSource, size: int = 4, leases: list[Lease] | None = None
-) -> list[tuple[str, str, dict[str, Any]]]:
+def failures(source: ColumnarSource, size: int = 4) -> list[Any]:
     """Run a source by columns and by rows, and return the errors."""
     found = []
     for one in (source, ByRows(source)):
         with pytest.raises((BatchShapeError, SourceError)) as caught:
-            run_engine(PecanPipeline(one).batch(size), leases)
+            run_engine(PecanPipeline(one).batch(size))
         found.append((type(caught.value).__name__, str(caught.value), caught.value.fields))
     return found
 
@@ -300,88 +270,48 @@ def test_columns_that_cannot_be_stacked_are_refused_in_the_same_words(
     assert columns[0] == "BatchShapeError" and message in columns[1]
 
 
-def test_nulls_that_do_not_meet_numbers_in_a_batch_are_no_error(tmp_path: Path) -> None:
-    source = parquet_of(tmp_path, n=pa.array([1, 2, 3, 4, None, None, None, None, 9, 10]))
-    columns, rows = both(source, whole_leases([source]), 4, order="strict")
-    assert columns == rows
-    assert [batch[0][0][1][0] for batch in columns[0]] == ["array", "ndarray", "array"]
-
-
-def test_a_column_that_changes_its_type_between_files_is_refused_in_the_same_words(tmp_path: Path) -> None:
-    for number, kind in enumerate([pa.int32(), pa.int64()]):
-        pq.write_table(pa.table({"n": pa.array([1, 2, 3], kind)}), tmp_path / f"{number}.parquet")
-    columns, rows = failures(Parquet(str(tmp_path)))
-    assert columns == rows
-    assert "is int64[]" in columns[1] and "0 of " in columns[1]
-
-
 @dataclass(frozen=True)
-class Uneven:
+class Uneven(OwnSource):
     """A source whose columns are those that it is given."""
 
     pieces: tuple[dict[str, Any], ...]
 
-    def splits(self) -> Iterator[Split]:
-        """Yield one split."""
-        yield Split(0)
-
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield the rows of all pieces."""
         for piece in self.pieces:
             for row in range(len(next(iter(piece.values())))):
                 yield {name: values[row] for name, values in piece.items()}
 
     def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
-        """Yield the pieces."""
         yield from self.pieces
 
-    def num_elements(self) -> None:
-        """Return None."""
-        return
 
-    def identity(self) -> str:
-        """Return the content."""
-        return repr(self.pieces)
-
-
-def test_rows_with_other_columns_are_refused_in_the_same_words() -> None:
+def test_columns_that_change_are_refused_in_the_same_words(tmp_path: Path) -> None:
     columns, rows = failures(Uneven(({"a": np.arange(3)}, {"a": np.arange(3), "b": np.arange(3)})))
-    assert columns == rows
-    assert "has the columns ['a', 'b']" in columns[1]
-
-
-def test_columns_of_unequal_lengths_are_an_error_of_the_source() -> None:
-    source = Uneven(({"a": np.arange(3)}, {"a": np.arange(3), "b": np.arange(2)}))
+    assert columns == rows and "has the columns ['a', 'b']" in columns[1]
+    for number, kind in enumerate([pa.int32(), pa.int64()]):
+        pq.write_table(pa.table({"n": pa.array([1, 2, 3], kind)}), tmp_path / f"{number}.parquet")
+    columns, rows = failures(Parquet(str(tmp_path)))
+    assert columns == rows and "is int64[]" in columns[1] and "0 of " in columns[1]
+    uneven = Uneven(({"a": np.arange(3)}, {"a": np.arange(3), "b": np.arange(2)}))
     with pytest.raises(SourceError, match=r"element 3 of split 0: ValueError: .*unequal lengths.*'b': 2"):
-        run_engine(PecanPipeline(source).batch(2), whole_leases([source]))
+        run_engine(PecanPipeline(uneven).batch(2), whole_leases([uneven]))
+    nulls = parquet_of(tmp_path, n=pa.array([1, 2, 3, 4, None, None, None, None, 9, 10]))
+    columns, rows = both(nulls, whole_leases([nulls]), 4, order="strict")
+    assert columns == rows, "nulls that do not meet numbers in a batch are no error"
+    assert [batch[0][0][1][0] for batch in columns[0]] == ["array", "ndarray", "array"]
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("size", [4, 50])
-def test_a_bad_line_costs_the_rest_of_its_split_and_nothing_before_it(tmp_path: Path, on_error: Any, size: int) -> None:
-    lines = [str(n) for n in range(40)]
-    lines[33] = "x,y"
-    path = tmp_path / "rows.csv"
-    path.write_text("\n".join(["n", *lines]) + "\n")
-    source = Csv(str(path))
-    leases = whole_leases([source])
-    if on_error == "raise":
-        columns, rows = failures(source, size, leases)
-        assert columns == rows
-        assert columns[0] == CorruptSourceError.__name__ and "Element 33" in columns[1]
-        return
-    found = []
-    for one in (source, ByRows(source)):
-        handed_out = ListedLeases(leases)
-        produced = run_engine(PecanPipeline(one).batch(size), handed_out, on_error="skip", order="strict")
-        assert list(handed_out.lengths.values()) == [33], "nothing is missing behind the break"
-        bad = [(error.where, error.error) for batch in produced for error in batch.bad]
-        values = [(exact(batch.columns.get("n")), batch.rows, batch.partial) for batch in produced if batch.rows]
-        found.append((values, bad, delivered(produced)))
-    assert found[0] == found[1]
-    assert len(found[0][1]) == 1 and sum(rows for _, rows, _ in found[0][0]) == 33
-    (spans,) = found[0][2].values()
-    assert spans == Spans([(0, 33 << OUTPUT_BITS)])
+def test_a_bad_line_costs_the_rest_of_its_split_and_nothing_before_it(tmp_path: Path, size: int) -> None:
+    lines = ["n", *(str(n) for n in range(33)), "x,y", *(str(n) for n in range(34, 40))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    source = Csv(str(tmp_path / "rows.csv"))
+    columns, rows = failures(source, size)
+    assert columns == rows and columns[0] == CorruptSourceError.__name__ and "Element 33" in columns[1]
+    columns, rows = both(source, whole_leases([source]), size, on_error="skip", order="strict")
+    assert columns[1:] == rows[1:] and list(columns[1].values()) == [33] and len(columns[2]) == 1
+    values = [[(batch[0], batch[2]) for batch in side[0] if batch[2][0]] for side in (columns, rows)]
+    assert values[0] == values[1] and sum(counts[0] for _, counts in values[0]) == 33
 
 
 def test_a_batch_does_not_share_memory_with_the_source() -> None:
@@ -404,21 +334,15 @@ def test_a_batch_does_not_share_memory_with_the_source() -> None:
 def test_reading_ahead_is_bounded_and_ends_when_the_batches_are_not_wanted() -> None:
     source = Arrays(n=np.arange(100_000), split_rows=10)
     leases = ListedLeases(whole_leases([source]))
-    engine = PythonEngine(PecanPipeline(source).batch(10).plan, (source,), EngineOptions(threads=2), HeapSlots())
-    batches = engine.batches(leases)
-    next(batches)
-    deadline = time.monotonic() + 30
-    while len(leases.lengths) < MOST_AHEAD - 2:
-        assert time.monotonic() < deadline
-    for _ in range(20):
+    with running(PecanPipeline(source).batch(10), leases, threads=2) as (_, batches):
         next(batches)
-    assert len(leases.lengths) < 21 + MOST_AHEAD + 4
-    readers = [thread for thread in threading.enumerate() if thread.name == "pecan-read"]
-    batches.close()
-    for thread in readers:
-        thread.join(timeout=10)
-        assert not thread.is_alive()
-    engine.close()
+        until(lambda: len(leases.lengths) >= MOST_AHEAD - 2, "nothing is read ahead")
+        for _ in range(20):
+            next(batches)
+        assert len(leases.lengths) < 21 + MOST_AHEAD + 4
+        readers = [thread for thread in threading.enumerate() if thread.name == "pecan-read"]
+        batches.close()
+        until(lambda: not any(thread.is_alive() for thread in readers), "a thread still reads")
 
 
 @pytest.mark.parametrize("shape", [(600,), (3, 400), (70_000,), (4,)])

@@ -16,18 +16,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.engines.contract import EngineOptions, Produced
-from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.python.feed import MOST_PER_CHUNK, MOST_READY
 from pecan_ray.engines.python.threads import AHEAD
-from pecan_ray.engines.slots import HeapSlot, HeapSlots
 from pecan_ray.errors import OpError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.sources import Arrays, Items
 from tests.long_form import examples
 from tests.ray.waiting import until
-from tests.unit.engines.engine_leases import ListedLeases, column, delivered, missing, run_engine, whole_leases
+from tests.unit.engines.engine_leases import (
+    FewSlots,
+    ListedLeases,
+    column,
+    delivered,
+    missing,
+    run_engine,
+    running,
+    whole_leases,
+)
 
 ORDERS = ("relaxed", "strict")
 DEADLINE_S = 20.0
@@ -42,27 +49,12 @@ def add_one(i: Any) -> Any:
     return i + 1
 
 
-# --- order ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("threads", [1, 4])
 def test_every_element_comes_once_in_full_batches_and_one_partial_at_the_end(order: str, threads: int) -> None:
     produced = run_engine(numbers(103).map(add_one, on="i").batch(8), order=order, threads=threads)
     assert sorted(column(produced, "i")) == list(range(1, 104))
-    assert [batch.rows for batch in produced] == [8] * 12 + [7]
-    assert [batch.partial for batch in produced] == [False] * 12 + [True]
-
-
-def uneven(i: Any) -> Any:
-    """Work of very unequal length, so that threads overtake each other."""
-    np.sort(np.arange(20_000 if i % 7 == 0 else 1)[::-1])
-    return i
-
-
-def test_strict_order_is_the_order_of_the_source_whatever_the_threads_do() -> None:
-    produced = run_engine(numbers(600, 50).map(uneven, on="i").batch(4), order="strict", threads=6)
-    assert column(produced, "i") == list(range(600))
+    assert [(batch.rows, batch.partial) for batch in produced] == [(8, False)] * 12 + [(7, True)]
 
 
 class Gate:
@@ -77,60 +69,35 @@ class Gate:
         return i
 
 
-def running(pipe: PecanPipeline, **options: Any) -> tuple[PythonEngine, Any]:
-    sources = tuple(pipe.plan.sources())
-    engine = PythonEngine(pipe.plan, sources, EngineOptions(**options), HeapSlots())
-    return engine, engine.batches(ListedLeases(whole_leases(sources)))
-
-
 def test_a_slow_element_joins_a_later_batch_in_relaxed_order() -> None:
     gate = Gate(held=0)
-    engine, batches = running(numbers(40).map(gate, on="i").batch(4), threads=3)
-    early = [next(batches) for _ in range(5)]
-    assert 0 not in column(early, "i")
-    gate.opened.set()
-    late = list(batches)
-    engine.close()
-    assert sorted(column([*early, *late], "i")) == list(range(40))
-    assert 0 in column(late, "i")
-
-
-def test_a_slow_element_holds_the_sequence_in_strict_order() -> None:
-    gate = Gate(held=0)
-    others: Counter[int] = Counter()
-
-    def counted(i: Any) -> Any:
-        others[int(i)] += 1
-        return gate(i)
-
-    engine, batches = running(numbers(500).map(counted, on="i").batch(4), threads=3, order="strict")
-    with ThreadPoolExecutor(1) as waiting:
-        first = waiting.submit(next, batches)
-        until(lambda: len(others) > 8, "the other threads did not go on")
-        assert not first.done()
+    with running(numbers(40).map(gate, on="i").batch(4), threads=3) as (_, batches):
+        early = [next(batches) for _ in range(5)]
+        assert 0 not in column(early, "i")
         gate.opened.set()
-        produced = [first.result(DEADLINE_S), *batches]
-    engine.close()
-    assert column(produced, "i") == list(range(500))
+        late = list(batches)
+    assert sorted(column([*early, *late], "i")) == list(range(40)) and 0 in column(late, "i")
 
 
-def test_what_overtakes_a_slow_element_in_strict_order_is_bounded() -> None:
-    many = threading.Event()
-    done: list[int] = []
+def test_a_slow_element_holds_the_sequence_in_strict_order_and_what_overtakes_it_is_bounded() -> None:
+    gate, done, looks = Gate(held=0), list[int](), list[int]()
 
     def noted(i: Any) -> Any:
-        if i == 0:
-            assert not many.wait(0.3), "finished elements pile up behind a slow one"
-        done.append(1)
-        if len(done) > MOST_PER_CHUNK * (2 * 3 + 2):
-            many.set()
-        return i
+        done.append(int(i))
+        return gate(i)
 
-    produced = run_engine(numbers(20_000, 500).map(noted, on="i").batch(100), threads=3, order="strict")
-    assert column(produced, "i") == list(range(20_000))
+    def stands_still() -> bool:
+        looks.append(len(done))
+        return looks[-5:] == 5 * looks[-1:]
 
-
-# --- positions -----------------------------------------------------------------------------------------------
+    pipe, most = numbers(20_000, 500).map(noted, on="i").batch(100), MOST_PER_CHUNK * (2 * 3 + 2)
+    with running(pipe, threads=3, order="strict") as (_, batches), ThreadPoolExecutor(1) as waiting:
+        first = waiting.submit(next, batches)
+        until(lambda: len(done) > 8, "the other threads did not go on")
+        until(stands_still, "elements pile up behind a slow one")
+        assert not first.done() and len(done) <= most
+        gate.opened.set()
+        assert column([first.result(DEADLINE_S), *batches], "i") == list(range(20_000))
 
 
 def spread(element: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -199,26 +166,20 @@ cases = st.builds(
     split_rows=st.integers(1, 15),
     batch=st.integers(0, 3),
 )
-running_options = st.fixed_dictionaries({"threads": st.integers(1, 3), "order": st.sampled_from(ORDERS)})
+options = st.fixed_dictionaries({"threads": st.integers(1, 3), "order": st.sampled_from(ORDERS)})
 
 
 @examples(150)
-@given(cases, running_options)
-def test_every_element_comes_once_and_every_position_is_carried_once(case: Case, options: dict[str, Any]) -> None:
+@given(cases, options, options, st.randoms(use_true_random=False))
+def test_every_position_is_carried_once_and_what_was_not_acknowledged_is_produced_again(
+    case: Case, first: dict[str, Any], later: dict[str, Any], chance: Random
+) -> None:
     leases = ListedLeases(whole_leases(tuple(case.pipe.plan.sources())))
-    produced = run_engine(case.pipe, leases, **options)
+    produced = run_engine(case.pipe, leases, **first)
     assert counted_rows(produced) == Counter(map(as_tuple, case.rows))
     assert delivered(produced) == leases.wanted()
     assert leases.lengths == {lease.key: lease.split.elements for lease in leases.given}
-
-
-@examples(150)
-@given(cases, running_options, running_options, st.randoms(use_true_random=False))
-def test_what_was_not_acknowledged_is_produced_again_and_nothing_else(
-    case: Case, options: dict[str, Any], later: dict[str, Any], chance: Random
-) -> None:
-    leases = ListedLeases(whole_leases(tuple(case.pipe.plan.sources())))
-    received = [batch for batch in run_engine(case.pipe, leases, **options) if chance.random() < 0.5]
+    received = [batch for batch in produced if chance.random() < 0.5]
     again = run_engine(case.pipe, missing(leases, received), **later)
     assert counted_rows([*received, *again]) == Counter(map(as_tuple, case.rows))
     assert delivered([*received, *again]) == leases.wanted()
@@ -237,20 +198,11 @@ def as_tuple(row: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(row.items()))
 
 
-def test_positions_of_filtered_elements_come_with_the_next_batch() -> None:
-    produced = run_engine(numbers(20, 20).filter(is_even, on="i").batch(5), order="strict")
-    assert [batch.rows for batch in produced][:2] == [5, 5]
-    assert delivered(produced)[0, 0, 0].covers(0, 20 << OUTPUT_BITS)
-
-
 def test_positions_without_any_data_come_in_a_last_part_without_rows() -> None:
     (rest,) = run_engine(numbers(7).filter(lambda i: False, on="i").batch(5))
     assert (rest.rows, rest.partial, rest.columns) == (0, False, {})
     assert delivered([rest])[0, 0, 0].covers(0, 7 << OUTPUT_BITS)
-
-
-def test_an_epoch_without_leases_produces_nothing() -> None:
-    assert run_engine(numbers(7).batch(2), []) == []
+    assert run_engine(numbers(7).batch(2), []) == [], "nothing comes of no lease"
 
 
 def test_outputs_of_one_element_may_lie_in_several_batches_and_are_named_apart() -> None:
@@ -270,87 +222,51 @@ def test_the_length_of_a_split_is_reported_only_if_it_was_read_to_its_end() -> N
     assert closed.lengths == {}
 
 
-# --- threads, processes and memory ---------------------------------------------------------------------------
-
-
 def engine_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(("pecan_", "pecan-read"))]
 
 
-def test_closing_early_stops_the_threads() -> None:
+def test_threads_end_with_an_error_and_when_a_run_is_left_early() -> None:
     until(lambda: not engine_threads(), "threads of an earlier test still run")
-    engine, batches = running(numbers(100_000, 1000).map(add_one, on="i").batch(4), threads=3)
-    next(batches)
-    batches.close()
-    until(lambda: "pecan-read" not in engine_threads(), "the reading thread still runs")
-    engine.close()
-    until(lambda: not engine_threads(), "threads of the pool still run")
 
-
-def test_an_error_ends_the_run_and_its_threads() -> None:
     def fail(i: Any) -> Any:
         if i == 17:
             raise ValueError("seventeen")
         return i
 
-    with pytest.raises(OpError, match=r"fail failed on element 7 of split 1: ValueError: seventeen") as caught:
+    with pytest.raises(OpError, match=r"fail failed on element 7 of split 1: ValueError: seventeen"):
         run_engine(numbers(1000).map(fail, on="i").batch(4), threads=2)
-    assert (caught.value.op, caught.value.element, caught.value.column) == ("fail", 7, "i")
-    assert 'raise ValueError("seventeen")' in str(caught.value), "the user's traceback is part of the message"
     until(lambda: not engine_threads(), "threads still run after an error")
+    with running(numbers(100_000, 1000).map(add_one, on="i").batch(4), threads=3) as (_, batches):
+        next(batches)
+        batches.close()
+        until(lambda: "pecan-read" not in engine_threads(), "the reading thread still runs")
+    until(lambda: not engine_threads(), "threads of the pool still run")
 
 
 def test_reading_pauses_while_finished_batches_wait() -> None:
     read: list[int] = []
+    pipe = PecanPipeline(Items(["x"] * 5_000, split_rows=1000))
+    in_progress = MOST_PER_CHUNK * (2 * 2 + AHEAD)
 
     def noted(text: str) -> str:
         read.append(1)
         return text
 
-    pipe = PecanPipeline(Items(["x"] * 20_000, split_rows=1000)).map(noted, on="item").batch(1)
-    engine, batches = running(pipe, threads=2)
-    in_progress = MOST_PER_CHUNK * (2 * 2 + AHEAD)
-    for taken, _ in enumerate(batches):
-        assert len(read) <= taken + MOST_READY + in_progress + MOST_PER_CHUNK
-    engine.close()
-    assert len(read) == 20_000
-
-
-class CountedSlot(HeapSlot):
-    """A slot of few: releasing it lets another one be taken."""
-
-    def __init__(self, nbytes: int, free: threading.Semaphore) -> None:
-        super().__init__(nbytes)
-        self._free = free
-
-    def release(self) -> None:
-        """Let another slot be taken."""
-        self._free.release()
-
-
-class FewSlots:
-    """Memory for so many batches only; the others wait until one is released."""
-
-    def __init__(self, count: int) -> None:
-        self._free = threading.Semaphore(count)
-
-    def acquire(self, nbytes: int) -> CountedSlot:
-        """Return a slot, waiting for one to be released."""
-        assert self._free.acquire(timeout=DEADLINE_S), "no batch was finished while all memory was taken"
-        return CountedSlot(nbytes, self._free)
+    with running(pipe.map(noted, on="item").batch(1), threads=2) as (_, batches):
+        for taken, _batch in enumerate(batches):
+            assert len(read) <= taken + MOST_READY + in_progress + MOST_PER_CHUNK
+    assert len(read) == 5_000
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_chunk_of_elements_may_need_more_batches_than_there_is_memory(order: Any) -> None:
-    pipe = numbers(3000, 1000).batch(2)
-    sources = tuple(pipe.plan.sources())
-    engine = PythonEngine(pipe.plan, sources, EngineOptions(threads=2, order=order), FewSlots(2))
-    seen = []
-    for batch in engine.batches(ListedLeases(whole_leases(sources))):
-        seen += batch.columns["i"].tolist()
-        assert batch.slot is not None
-        batch.slot.release()
-    engine.close()
+    seen: list[int] = []
+    with running(numbers(3000, 1000).batch(2), slots=FewSlots(2), threads=2, order=order) as (_, batches):
+        for batch in batches:
+            seen += batch.columns["i"].tolist()
+            assert batch.slot is not None
+            batch.slot.release()
     assert sorted(seen) == list(range(3000))
 
 
@@ -377,18 +293,13 @@ def unlucky(i: Any) -> Any:
 
 
 def test_functions_run_in_other_processes_when_asked_to() -> None:
-    here = numbers(12).map(jittered).flat_map(twice).map(unlucky, on="i", name="unlucky").batch(4)
-    there = (
-        PecanPipeline(Arrays(i=np.arange(12), split_rows=10))
-        .map(jittered, processes=True)
-        .flat_map(twice)
-        .map(unlucky, on="i", name="unlucky", processes=True)
-        .batch(4)
-    )
-    wanted = run_engine(here, order="strict", on_error="skip")
-    produced = run_engine(there, order="strict", on_error="skip", threads=1)
+    def built(processes: bool) -> PecanPipeline:
+        pipe = numbers(12).map(jittered, processes=processes).flat_map(twice)
+        return pipe.map(unlucky, on="i", name="unlucky", processes=processes).batch(4)
+
+    wanted, produced = (run_engine(built(apart), order="strict", on_error="skip") for apart in (False, True))
     assert column(produced, "noise") == column(wanted, "noise")
-    assert set(column(produced, "pid")[::2]).isdisjoint({os.getpid()})
+    assert os.getpid() not in column(produced, "pid")[::2]
     (bad,) = [bad for batch in produced for bad in batch.bad]
     assert (bad.op, bad.where) == ("unlucky", "element 3 of split 0")
     assert bad.error == "unlucky failed on element 3 of split 0: RuntimeError: UnluckyError: bad number 3"

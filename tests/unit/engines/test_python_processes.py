@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
@@ -19,6 +18,7 @@ import psutil
 import pytest
 
 from pecan_ray.engines.python.processes import Processes
+from tests.ray.waiting import until
 
 
 def whose(value: Any) -> tuple[int, Any]:
@@ -57,11 +57,7 @@ def asked_to_end(_: Any) -> tuple[int, int | None]:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "whose": whose,
-    "halved": halved,
-    "dying": dying,
-    "scaled": scaled,
-    "asked to end": asked_to_end,
+    function.__name__: function for function in (whose, halved, dying, scaled, asked_to_end)
 }
 
 
@@ -73,62 +69,36 @@ def processes() -> Iterator[Processes]:
     started.close()
 
 
-def test_a_function_runs_in_another_process(processes: Processes) -> None:
+def test_a_function_runs_in_another_process_and_what_it_raises_is_raised_here(processes: Processes) -> None:
     process, value = processes.call("whose", {"x": [1, 2]}, {})
-    assert process != os.getpid()
-    assert value == {"x": [1, 2]}
-
-
-def test_what_a_function_raises_is_raised_here(processes: Processes) -> None:
+    assert process != os.getpid() and value == {"x": [1, 2]}
     with pytest.raises(ValueError, match="3 is odd"):
         processes.call("halved", 3, {})
-    assert processes.call("halved", 4, {}) == 2
-
-
-def test_a_process_that_ends_fails_one_call_and_is_replaced(processes: Processes) -> None:
-    with pytest.raises(RuntimeError, match="the process that ran dying ended with exit code 7"):
-        processes.call("dying", 7, {})
-    assert [processes.call("halved", 2 * n, {}) for n in range(4)] == [0, 1, 2, 3]
-
-
-def test_an_argument_that_cannot_be_pickled_leaves_the_processes_as_they_were(processes: Processes) -> None:
-    before, _ = processes.call("whose", None, {})
     with pytest.raises(TypeError, match="pickle"):
         processes.call("whose", threading.Lock(), {})
-    assert processes.call("whose", None, {})[0] == before
+    assert processes.call("whose", None, {})[0] == process, "it goes on"
+    assert processes.call("asked_to_end", None, {}) == (process, -signal.SIGTERM), "what it forks ends, it does not"
+    with pytest.raises(RuntimeError, match="the process that ran dying ended with exit code 7"):
+        processes.call("dying", 7, {})
+    assert [processes.call("halved", 2 * n, {}) for n in range(4)] == [0, 1, 2, 3], "it is replaced"
 
 
 def test_calls_made_ahead_are_answered_in_their_order_and_each_as_it_deserves(processes: Processes) -> None:
-    half = processes.function("halved")
+    half, scale, die = (processes.function(name) for name in ("halved", "scaled", "dying"))
     half.ahead([(2, {}), (3, {}), (4, {})])
     assert half(2) == 1
     with pytest.raises(ValueError, match="3 is odd"):
         half(3)
     assert half(4) == 2
     assert half(6) == 3  # was not among them
-
-
-def test_equal_arguments_made_ahead_keep_their_own_answers(processes: Processes) -> None:
-    scaled = processes.function("scaled")
     shared = [1.0]
-    scaled.ahead([(shared, {"by": 2}), (shared, {"by": 3})])
-    assert [scaled(shared, by=2), scaled(shared, by=3)] == [2.0, 3.0]
-
-
-def test_of_calls_made_ahead_the_one_that_ends_its_process_fails_alone(processes: Processes) -> None:
-    die = processes.function("dying")
+    scale.ahead([(shared, {"by": 2}), (shared, {"by": 3})])
+    assert [scale(shared, by=2), scale(shared, by=3)] == [2.0, 3.0]
     die.ahead([(0, {}), (7, {}), (0, {})])
     assert die(0) is None
     with pytest.raises(RuntimeError, match="ended with exit code 7"):
         die(7)
-    assert die(0) is None
-
-
-def test_a_process_that_is_asked_to_end_leaves_it_to_its_parent_and_what_it_forks_ends(
-    processes: Processes,
-) -> None:
-    before, _ = processes.call("whose", None, {})
-    assert processes.call("asked to end", None, {}) == (before, -signal.SIGTERM)
+    assert die(0) is None, "it fails alone"
 
 
 def test_more_threads_than_processes_wait_for_their_turn(processes: Processes) -> None:
@@ -164,18 +134,6 @@ if __name__ == "__main__":
 
 def test_processes_end_when_they_are_closed() -> None:
     processes = Processes(FUNCTIONS, 2)
-    process, _ = processes.call("whose", None, {})
+    child = psutil.Process(processes.call("whose", None, {})[0])
     processes.close()
-    deadline = time.monotonic() + 20
-    while _runs(process) and time.monotonic() < deadline:
-        os.sched_yield()
-    assert not _runs(process)
-
-
-def _runs(process: int) -> bool:
-    """Tell whether a child still runs; one that ended is waited for by its parent's next look."""
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "it still runs")

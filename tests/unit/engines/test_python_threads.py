@@ -8,24 +8,22 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pecan_ray.engines.contract import EngineOptions, Slots
+from pecan_ray.engines.contract import Slots
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.python.threads import Threads, Tuner
-from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.thread_times import cpu_times, wait_and_probe_lock
 from pecan_ray.engines.tuning import ThreadLimits
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays
 from tests.ray.waiting import until
-from tests.unit.engines.engine_leases import column, run_engine
-from tests.unit.engines.test_python_engine import FewSlots
+from tests.unit.engines.engine_leases import FewSlots, column, run_engine, running
 
 DEADLINE_S = 60.0
 SEARCH_S = 600.0
@@ -58,6 +56,10 @@ class Busy:
             self._allowed += calls
             self._changed.notify_all()
 
+    def are_at_work(self, count: int, done: int = 0) -> None:
+        """Wait until so many run, and so many are done."""
+        until(lambda: (self.now, self.done) == (count, done), lambda: f"{self.now} calls run, {self.done} are done")
+
 
 @pytest.fixture
 def three() -> Iterator[Threads]:
@@ -73,40 +75,20 @@ class Wide(Threads):
         self.resize(count)
 
 
-def test_no_more_threads_are_at_work_than_there_shall_be(three: Threads) -> None:
+@pytest.mark.parametrize("count", [3, 7, 1])
+def test_no_more_threads_are_at_work_than_there_shall_be_now(count: int, three: Threads) -> None:
     busy = Busy()
     for _ in range(20):
         three.start(busy)
-    until(lambda: busy.now == 3, "three calls do not run at once")
-    busy.let_go(20)
-    until(lambda: busy.done == 20, "calls were forgotten")
-    assert busy.most == 3
-
-
-def test_more_threads_take_up_what_waits(three: Threads) -> None:
-    busy = Busy()
-    for _ in range(20):
-        three.start(busy)
-    until(lambda: busy.now == 3, "three calls do not run at once")
-    three.resize(7)
-    until(lambda: busy.now == 7, "the new threads do not work")
-    busy.let_go(20)
-    until(lambda: busy.done == 20, "calls were forgotten")
-    assert busy.most == 7
-
-
-def test_threads_that_are_too_many_leave_when_they_are_done(three: Threads) -> None:
-    busy = Busy()
-    for _ in range(20):
-        three.start(busy)
-    until(lambda: busy.now == 3, "three calls do not run at once")
-    three.resize(1)
-    busy.let_go(3)
-    until(lambda: busy.done == 3 and busy.now == 1, "not one call runs alone")
-    busy.most = 0
-    busy.let_go(17)
-    until(lambda: busy.done == 20, "calls were forgotten")
-    assert busy.most == 1
+    busy.are_at_work(3)
+    three.resize(count)
+    left = max(0, 3 - count)  # calls that run in threads which leave behind them
+    busy.let_go(left)
+    busy.are_at_work(count, left)
+    busy.most = 0 if left else busy.most
+    busy.let_go(20 - left)
+    busy.are_at_work(0, 20)
+    assert busy.most <= count
 
 
 def test_a_future_carries_what_a_function_returns_or_raises(three: Threads) -> None:
@@ -117,7 +99,7 @@ def test_a_future_carries_what_a_function_returns_or_raises(three: Threads) -> N
 def test_closing_wakes_who_waits_for_what_has_not_begun() -> None:
     threads, busy = Threads(1), Busy()
     threads.start(busy)
-    until(lambda: busy.now == 1, "the call does not run")
+    busy.are_at_work(1)
     waiting = threads.submit(divmod, 7, 4)
     threads.close()
     with pytest.raises(CancelledError):
@@ -164,9 +146,6 @@ def test_a_thread_knows_whether_it_waited_for_pythons_lock(function: Callable[[]
     assert waits >= 14 if locked else waits <= 6
 
 
-# --- tuned by the engine -------------------------------------------------------------------------------------
-
-
 def read_remotely(i: Any) -> Any:
     time.sleep(READ_S)
     return i
@@ -177,13 +156,12 @@ def endless(function: Callable[..., Any], batch: int = 8) -> PecanPipeline:
 
 
 def run_until(
-    pipe: PecanPipeline, ended: Callable[[PythonEngine], bool], *, slots: Slots | None = None, **options: Any
+    pipe: PecanPipeline, ended: Callable[[PythonEngine], bool], slots: Slots | None = None, **options: Any
 ) -> int:
     """Run an engine until something is so, at most for `SEARCH_S`; return how many threads it had then."""
-    sources = tuple(pipe.plan.sources())
-    engine = PythonEngine(pipe.plan, sources, EngineOptions(**options), slots or HeapSlots())
     began = time.monotonic()
-    with contextlib.closing(engine), contextlib.closing(engine.batches(AllLeases(sources, 0, 1))) as batches:
+    leases = AllLeases(tuple(pipe.plan.sources()), 0, 1)
+    with running(pipe, leases, slots, **options) as (engine, batches):
         for produced in batches:
             if produced.slot is not None:
                 produced.slot.release()
@@ -193,54 +171,49 @@ def run_until(
     raise AssertionError("the data is not endless")
 
 
-@pytest.mark.parametrize("shape", ["into the batch", "before a shuffle"])
-def test_functions_that_wait_get_many_threads(shape: str, caplog: pytest.LogCaptureFixture) -> None:
-    pipe = endless(read_remotely)
-    if shape == "before a shuffle":
-        rows = PecanPipeline(Arrays(i=np.arange(10_000_000), split_rows=10_000))
-        pipe = rows.map(read_remotely, on="i").shuffle(10).batch(8)
+@pytest.fixture
+def search(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What is said of the search for a number of threads."""
     caplog.set_level(logging.DEBUG, "pecan_ray.engines.python.threads")
+    return caplog
+
+
+@pytest.mark.parametrize("shape", ["into the batch", "before a shuffle"])
+def test_functions_that_wait_get_many_threads(shape: str, search: pytest.LogCaptureFixture) -> None:
+    rows = PecanPipeline(Arrays(i=np.arange(10_000_000), split_rows=10_000)).map(read_remotely, on="i")
+    pipe = (rows.shuffle(10) if shape == "before a shuffle" else rows).batch(8)
     run_until(pipe, lambda engine: engine.threads >= 8, threads=2, most_threads=32)
-    assert "trying more" in caplog.text
+    assert "trying more" in search.text
 
 
-def test_elements_in_progress_stay_within_the_memory(caplog: pytest.LogCaptureFixture) -> None:
+def test_elements_in_progress_stay_within_the_memory(search: pytest.LogCaptureFixture) -> None:
     def large(i: Any) -> Any:
         time.sleep(READ_S)
         return np.zeros(500_000, np.uint8)
 
-    caplog.set_level(logging.DEBUG, "pecan_ray.engines.python.threads")
     seen = set()
 
     def limited(engine: PythonEngine) -> bool:
         seen.add(engine.threads)
-        return "settled" in caplog.text or "elements hold" in caplog.text
+        return "settled" in search.text or "elements hold" in search.text
 
-    run_until(endless(large, 2), limited, slots=FewSlots(2), threads=2, most_threads=32, memory_bytes=5_000_000)
+    run_until(endless(large, 2), limited, FewSlots(2), threads=2, most_threads=32, memory_bytes=5_000_000)
     assert max(seen) <= 10
 
 
-def test_a_fixed_number_of_threads_stays() -> None:
-    produced = []
-
-    def enough(engine: PythonEngine) -> bool:
-        produced.append(engine.threads)
-        return len(produced) > 40
-
-    assert run_until(endless(read_remotely), enough, threads=2) == 2
-    assert set(produced) == {2}
-
-
-def test_a_trainer_that_is_slower_is_given_no_more_threads() -> None:
-    steps = []
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_fixed_number_of_threads_stays_and_so_does_that_for_a_trainer_that_is_slower(fixed: bool) -> None:
+    seen = []
 
     def trained(engine: PythonEngine) -> bool:
-        time.sleep(STEP_S)
-        steps.append(engine.threads)
-        return len(steps) == 40
+        if not fixed:
+            time.sleep(STEP_S)
+        seen.append(engine.threads)
+        return len(seen) == 40
 
-    assert run_until(endless(read_remotely, 4), trained, slots=FewSlots(2), threads=2, most_threads=32) == 2
-    assert set(steps) == {2}
+    options: dict[str, Any] = {} if fixed else {"slots": FewSlots(2), "most_threads": 32}
+    assert run_until(endless(read_remotely, 4), trained, threads=2, **options) == 2
+    assert set(seen) == {2}
 
 
 def noisy(i: Any, rng: np.random.Generator) -> Any:
@@ -248,14 +221,12 @@ def noisy(i: Any, rng: np.random.Generator) -> Any:
     return np.array([i, rng.integers(1 << 40)])
 
 
-def test_tuning_changes_neither_the_sequence_nor_the_random_numbers(caplog: pytest.LogCaptureFixture) -> None:
+def test_tuning_changes_neither_the_sequence_nor_the_random_numbers(search: pytest.LogCaptureFixture) -> None:
     pipe = PecanPipeline(Arrays(i=np.arange(1500), split_rows=100)).map(noisy, on="i").batch(4)
-    caplog.set_level(logging.DEBUG, "pecan_ray.engines.python.threads")
-    tuned = run_engine(pipe, order="strict", threads=2, most_threads=32)
-    assert "trying more" in caplog.text, "the number has not changed while it ran"
-    fixed = run_engine(pipe, order="strict", threads=16)
-    assert np.array_equal(column(tuned, "i"), column(fixed, "i"))
-    assert np.array_equal(np.array(column(tuned, "i"))[:, 0], np.arange(1500))
+    tuned = column(run_engine(pipe, order="strict", threads=2, most_threads=32), "i")
+    assert "trying more" in search.text, "the number has not changed while it ran"
+    fixed = column(run_engine(pipe, order="strict", threads=16), "i")
+    assert np.array_equal(tuned, fixed) and [one[0] for one in tuned] == list(range(1500))
 
 
 def test_time_in_which_the_process_was_stopped_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,18 +264,8 @@ def test_other_work_in_line_does_not_keep_the_reader_waiting() -> None:
             engines[0]._threads.start(lambda: None)  # as operators before a shuffle do
         return x
 
-    plan = PecanPipeline(Arrays(x=np.arange(400))).map(with_others_behind, on="x").batch(4).plan
-    sources = list(plan.sources())
-    engines.append(PythonEngine(plan, sources, EngineOptions(threads=2), HeapSlots()))
-    with contextlib.closing(engines[0]) as engine:
-        found: list[int] = []
-        ended = threading.Event()
-
-        def take() -> None:
-            for produced in engine.batches(AllLeases(sources, 0, 1)):
-                found.extend(produced.columns["x"].tolist())
-            ended.set()
-
-        threading.Thread(target=take, daemon=True).start()
-        assert ended.wait(DEADLINE_S)
+    pipe = PecanPipeline(Arrays(x=np.arange(400))).map(with_others_behind, on="x").batch(4)
+    with running(pipe, threads=2) as (engine, batches), ThreadPoolExecutor(1) as pool:
+        engines.append(engine)
+        found = pool.submit(lambda: column(list(batches), "x")).result(DEADLINE_S)
     assert sorted(found) == list(range(400))

@@ -26,14 +26,12 @@ class Gate:
     """Holds the threads that pass, until it is opened."""
 
     def __init__(self) -> None:
-        self._open, self.reached = threading.Event(), threading.Event()
+        self.opened, self.reached = threading.Event(), threading.Event()
 
-    def pass_through(self) -> None:
+    def pass_through(self, value: Any = None) -> Any:
         self.reached.set()
-        assert self._open.wait(30)
-
-    def open(self) -> None:
-        self._open.set()
+        assert self.opened.wait(60)
+        return value
 
 
 class HeldSlots(HeapSlots):
@@ -55,80 +53,54 @@ def stages_at(gate: Gate, pipe: pecan.PecanPipeline, slots: HeapSlots | None = N
     run = threading.Thread(target=lambda: list(engine.batches(AllLeases(sources, 0, 1))))
     run.start()
     try:
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(60)
         return set(stages_now(engine.stages()) - before)
     finally:
-        gate.open()
+        gate.opened.set()
         run.join()
         engine.close()
 
 
-def test_a_thread_in_a_function_is_in_that_operator() -> None:
-    gate = Gate()
-
-    def held(i: int) -> int:
-        gate.pass_through()
-        return i
-
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4))).map(held, on="i", name="held").batch(2)
-    assert stages_at(gate, pipe) == {ThreadStage("operator", "held")}
+def numbers() -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4)))
 
 
-def test_a_thread_in_the_source_reads() -> None:
-    gate = Gate()
+def test_a_thread_is_in_an_operator_in_the_source_or_blocked_by_batches_that_nobody_takes() -> None:
+    gates = [Gate() for _ in range(3)]
 
     class HeldSource(pecan.sources.Items):
         def read(self, split: Split, start: int = 0) -> Iterator[Any]:
-            gate.pass_through()
+            gates[1].pass_through()
             yield from super().read(split, start)
 
-    pipe = pecan.PecanPipeline(HeldSource([{"i": 1}, {"i": 2}])).map(dict, name="same").batch(2)
-    assert stages_at(gate, pipe) == {ThreadStage("reading")}
+    held = numbers().map(gates[0].pass_through, on="i", name="held").batch(2)
+    assert stages_at(gates[0], held) == {ThreadStage("operator", "held")}
+    source = pecan.PecanPipeline(HeldSource([{"i": 1}, {"i": 2}])).map(dict, name="same").batch(2)
+    assert stages_at(gates[1], source) == {ThreadStage("reading")}
+    whole = numbers().map(int, on="i", name="whole").batch(2)
+    assert stages_at(gates[2], whole, HeldSlots(gates[2])) == {ThreadStage("blocked")}
 
 
-def test_who_waits_for_memory_is_blocked_by_batches_that_nobody_takes() -> None:
-    gate = Gate()
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4))).map(int, on="i", name="whole").batch(2)
-    assert stages_at(gate, pipe, HeldSlots(gate)) == {ThreadStage("blocked")}
-
-
-class Looks:
-    """A tally with clocks that are set by hand."""
-
-    def __init__(self) -> None:
-        self.now = self.cpu = 0.0
-        self.tally = StageTally(lambda: self.now, lambda: self.cpu)
-
-    def pass_by(self, seconds: float, cpu_s: float = 0.0) -> None:
-        self.now += seconds
-        self.cpu += cpu_s
-
-
-def test_time_without_work_is_nobodys() -> None:
-    looks = Looks()
-    looks.pass_by(5)
-    looks.tally.look({ThreadStage("reading"): 1}, threads=2)
-    assert looks.tally.seconds == StageSeconds()
-    looks.tally.work(True)
-    looks.pass_by(2, cpu_s=1)
-    looks.tally.look(
-        {ThreadStage("reading"): 1, ThreadStage("operator", "f"): 2, ThreadStage("batching"): 1}, threads=4
-    )
-    looks.tally.work(False)
-    looks.pass_by(7)
-    looks.tally.work(True)
-    looks.pass_by(1)
-    looks.tally.look({ThreadStage("blocked"): 3, ThreadStage("operator", "f"): 1}, threads=4)
-    assert looks.tally.seconds == StageSeconds(3, 12, 1, 2, 2, 1, (("f", 5.0),))
-
-
-def test_looks_become_rarer() -> None:
-    looks = Looks()
-    assert looks.tally.every_s == OFTEN_S
-    looks.tally.work(True)
-    looks.pass_by(OFTEN_FOR_S)
-    looks.tally.look({}, threads=1)
-    assert looks.tally.every_s == SELDOM_S
+def test_time_without_work_is_nobodys_and_looks_become_rarer() -> None:
+    now, cpu = [0.0], [0.0]
+    tally = StageTally(lambda: now[0], lambda: cpu[0])
+    reading, f = ThreadStage("reading"), ThreadStage("operator", "f")
+    assert tally.every_s == OFTEN_S
+    now[0] += 5
+    tally.look({reading: 1}, threads=2)
+    assert tally.seconds == StageSeconds()
+    tally.work(True)
+    now[0], cpu[0] = now[0] + 2, 1.0
+    tally.look({reading: 1, f: 2, ThreadStage("batching"): 1}, threads=4)
+    tally.work(False)
+    now[0] += 7
+    tally.work(True)
+    now[0] += 1
+    tally.look({ThreadStage("blocked"): 3, f: 1}, threads=4)
+    assert tally.seconds == StageSeconds(3, 12, 1, 2, 2, 1, (("f", 5.0),))
+    now[0] += OFTEN_FOR_S
+    tally.look({}, threads=1)
+    assert tally.every_s == SELDOM_S
 
 
 def test_a_thread_that_waits_for_a_function_in_a_process_says_so() -> None:

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.registry import build_engine
-from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.job.holdings import WorkerHoldings
 from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
-from tests.unit.engines.engine_leases import ListedLeases, whole_leases
+from tests.unit.engines.engine_leases import ListedLeases, running, whole_leases
 
 
 class Dedup:
@@ -39,34 +36,24 @@ def twice(element: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"i": element["i"]}, {"i": element["i"] + 100}]
 
 
-@pytest.mark.parametrize(
-    "pipe",
-    [
-        numbers().filter(Dedup()),
-        numbers().shuffle(5).filter(Dedup()),
-        numbers().flat_map(twice).filter(Dedup()),
-    ],
-    ids=["alone", "behind a shuffle", "behind a flat_map"],
-)
+@pytest.mark.parametrize("pipe", [numbers(), numbers().shuffle(5), numbers().flat_map(twice)])
 def test_what_a_worker_gives_back_passes_the_filter_that_it_was_behind(pipe: pecan.PecanPipeline) -> None:
-    plan = pipe.batch(7).plan
-    sources = list(plan.sources())
-    engine = build_engine("python", plan, EngineOptions(), HeapSlots())
+    pipe = pipe.filter(Dedup()).batch(7)
     delivered: list[int] = []
     rest = Leftovers(1, 7, only_full=False)
-    (lease,) = whole_leases(sources)
-    for produced in engine.batches(ListedLeases([lease])):
-        if not produced.partial:
+    (lease,) = whole_leases(list(pipe.plan.sources()))
+    with running(pipe, ListedLeases([lease])) as (engine, batches):
+        for produced in batches:
+            if not produced.partial:
+                delivered += [int(i) for i in produced.columns.get("i", ())]
+            else:
+                rest.add(lease, produced.spans[lease.key])
+        assert len(delivered) in (7, 14), "and something is left"
+        rest.distribute()
+        (group,) = rest.groups
+        assert all(one.passed for one in group.leases)
+        for produced in engine.batches(ListedLeases(group.leases)):
             delivered += [int(i) for i in produced.columns.get("i", ())]
-        else:
-            rest.add(lease, produced.spans[lease.key])
-    assert len(delivered) in (7, 14), "and something is left"
-    rest.distribute()
-    (group,) = rest.groups
-    assert all(one.passed for one in group.leases)
-    for produced in engine.batches(ListedLeases(group.leases)):
-        delivered += [int(i) for i in produced.columns.get("i", ())]
-    engine.close()
     wanted = {i % 100 // 2 + i // 100 * 50 for i in delivered}
     assert len(delivered) == len(wanted) == (20 if any(i >= 100 for i in delivered) else 10)
 

@@ -16,21 +16,18 @@ from pecan_ray.plan.splits import Origin
 from tests.unit.engines.tensorflow_rig import ROWS, all_of, covered, numbers, refuses_37, run, values
 
 
-def test_an_error_in_the_graph_names_op_and_element() -> None:
-    with pytest.raises(errors.OpError, match=r"refuses_37 failed on element 2 of split 5.*not 37") as caught:
-        run(numbers().map(refuses_37, on="i").batch(16))
-    assert (caught.value.op, caught.value.element) == ("refuses_37", 2)
-
-
-@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
-def test_bad_elements_are_left_out_and_told(on_error: Any) -> None:
+def test_an_error_in_the_graph_names_op_and_element_which_are_left_out_and_told() -> None:
     pipe = numbers().map(refuses_37, on="i").batch(16)
-    batches = run(pipe, on_error=on_error)
-    assert sorted(values(batches)) == [i for i in range(ROWS) if i != 37]
-    [bad] = [one for batch in batches for one in batch.bad]
-    assert (bad.op, bad.where) == ("refuses_37", "element 2 of split 5") and "not 37" in bad.error
-    assert (bad.element == {"i": 37}) if on_error == "quarantine" else bad.element is None
-    assert covered(batches) == all_of(pipe)
+    with pytest.raises(errors.OpError, match=r"refuses_37 failed on element 2 of split 5.*not 37") as caught:
+        run(pipe)
+    assert (caught.value.op, caught.value.element) == ("refuses_37", 2)
+    for on_error in ("skip", "quarantine"):
+        batches = run(pipe, on_error=on_error)
+        assert sorted(values(batches)) == [i for i in range(ROWS) if i != 37]
+        [bad] = [one for batch in batches for one in batch.bad]
+        assert (bad.op, bad.where) == ("refuses_37", "element 2 of split 5") and "not 37" in bad.error
+        assert bad.element == ({"i": 37} if on_error == "quarantine" else None)
+        assert covered(batches) == all_of(pipe)
 
 
 def test_a_truncated_jpeg_is_named(tmp_path: Path) -> None:
@@ -44,10 +41,13 @@ def test_a_truncated_jpeg_is_named(tmp_path: Path) -> None:
         run(pipe)
 
 
-def test_elements_of_unequal_shapes_are_named() -> None:
+def test_elements_that_differ_are_named() -> None:
     pipe = numbers().map(lambda e: {"v": tf.zeros([tf.where(e["i"] == 50, 3, 2)])}, name="vary").batch(16)
     with pytest.raises(errors.BatchShapeError, match=r"'v' of element 1 of split 7"):
         run(pipe)
+    for other, text in (({"j": 1}, "columns"), ({"i": 1.5}, "float64"), ({"i": [1]}, r"int64\[1\]")):
+        with pytest.raises(errors.OutputTypeError, match=text):
+            run(pecan.PecanPipeline(pecan.sources.Items([{"i": 1}, other]), engine="tensorflow").batch(2))
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,6 @@ def test_elements_of_unequal_shapes_are_named() -> None:
 def test_plans_that_cannot_be_a_graph_are_refused(build: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         run(build(numbers()).batch(4))
-
-
-def test_elements_of_other_columns_or_dtypes_are_refused() -> None:
-    for other, text in (({"j": 1}, "columns"), ({"i": 1.5}, "float64"), ({"i": [1]}, r"int64\[1\]")):
-        source = pecan.sources.Items([{"i": 1}, other])
-        with pytest.raises(errors.OutputTypeError, match=text):
-            run(pecan.PecanPipeline(source, engine="tensorflow").batch(2))
 
 
 def test_a_corrupt_file_raises_the_source_error(tmp_path: Path) -> None:

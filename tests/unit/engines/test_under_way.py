@@ -7,21 +7,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pecan_ray.engines.contract import EngineOptions, UnderWay
+from pecan_ray.engines.contract import UnderWay
 from pecan_ray.engines.python import PythonEngine
-from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.under_way import LONG_S, CallTimer, Sighting, counted_from, long_retry
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import AtWork, Element, Origin, Split
 from pecan_ray.sources import Arrays
 from pecan_ray.storage.retry import Backoff, retry
-from tests.unit.engines.engine_leases import ListedLeases, whole_leases
+from tests.unit.engines.engine_leases import OwnSource, running
 
 Build = Callable[[PecanPipeline], PecanPipeline]
 
@@ -40,61 +40,34 @@ class Blocking:
         return number
 
 
-class Numbers:
+class Numbers(OwnSource):
     """A source of two files with ten numbers each, which may stand still while it reads."""
 
     def __init__(self, blocking: Blocking | None = None) -> None:
         self._blocking = blocking
 
     def splits(self) -> Iterator[Split]:
-        """Yield one split per file."""
         for index in range(2):
             yield Split(index, path=f"data/{index}.bin")
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield the numbers of a file."""
         for number in range(10 * split.index + start, 10 * split.index + 10):
             yield {"i": np.int64(number if self._blocking is None else self._blocking(number))}
 
-    def num_elements(self) -> int:
-        """Return the number of elements."""
-        return 20
-
-    def identity(self) -> str:
-        """Return a constant: nothing is on disk."""
-        return "numbers"
-
-
-class Running:
-    """An engine that works in a thread."""
-
-    def __init__(self, pipe: PecanPipeline, **options: Any) -> None:
-        sources = tuple(pipe.plan.sources())
-        self.engine = PythonEngine(pipe.plan, sources, EngineOptions(**options), HeapSlots())
-        self.rows = 0
-        self._leases = ListedLeases(whole_leases(sources))
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        for produced in self.engine.batches(self._leases):
-            self.rows += produced.rows
-
-    def end(self) -> int:
-        """Wait for the end of the data; return how many rows came."""
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-        self.engine.close()
-        return self.rows
-
 
 @contextlib.contextmanager
-def let_go(blocking: Blocking) -> Iterator[None]:
-    """Let what stands still go on at the end, whatever happens."""
-    try:
-        yield
-    finally:
-        blocking.may_go_on.set()
+def at_work(pipe: PecanPipeline, rows: int, *blocking: Blocking, **options: Any) -> Iterator[PythonEngine]:
+    """Let an engine work until the first one stands still; at the end let all go on, and count what comes."""
+    with running(pipe, **options) as (engine, batches), ThreadPoolExecutor(1) as pool:
+        made = pool.submit(lambda: sum(one.rows for one in batches))
+        try:
+            assert not blocking or blocking[0].reached.wait(60)
+            yield engine
+        finally:
+            for one in blocking:
+                one.may_go_on.set()
+        assert made.result(60) == rows
+        assert engine.under_way(180.0) is None
 
 
 PLANS: dict[str, tuple[Build, int]] = {
@@ -112,66 +85,53 @@ def test_an_operator_that_stands_still_is_named_with_its_element(plan: str, thre
     build, rows = PLANS[plan]
     blocking = Blocking(17)
     pipe = PecanPipeline(Numbers()).map(lambda i: i, on="i", name="passes").map(blocking, on="i", name="ponders")
-    with let_go(blocking):
-        running = Running(build(pipe), threads=threads)
-        assert blocking.reached.wait(60)
-        assert running.engine.under_way(100.0) is None, "it is seen for the first time"
-        assert running.engine.under_way(100.0 + LONG_S - 0.1) is None
+    with at_work(build(pipe), rows, blocking, threads=threads) as engine:
+        assert engine.under_way(100.0) is None, "it is seen for the first time"
+        assert engine.under_way(100.0 + LONG_S - 0.1) is None
         at = AtWork("ponders", Origin(0, 0, 0, 1, 7))
         told = UnderWay("ponders has been working on element 7 of data/1.bin for {seconds}", 100.0, at)
-        assert running.engine.under_way(100.0 + LONG_S) == told
-        assert running.engine.under_way(170.0) == told, "the same words as before"
-    assert running.end() == rows
-    assert running.engine.under_way(180.0) is None
+        assert engine.under_way(100.0 + LONG_S) == told
+        assert engine.under_way(170.0) == told, "the same words as before"
 
 
-def test_an_operator_on_batches_is_named_with_the_batch() -> None:
-    blocking = Blocking(17)
-    pipe = PecanPipeline(Arrays(i=np.arange(20), split_rows=20)).batch(4).map(blocking, on="i", name="ponders")
-    with let_go(blocking):
-        running = Running(pipe)
-        assert blocking.reached.wait(60)
-        assert running.engine.under_way(0.0) is None
-        told = running.engine.under_way(6.0)
-    where = "the batch that begins with element 16 of split 0"
-    at = AtWork("ponders")
-    assert told == UnderWay(f"ponders has been working on {where} for {{seconds}}", 0.0, at), (
-        "which of them is not known"
-    )
-    assert running.end() == 20
+READING_13 = Origin(0, 0, 0, 1, 3)
+OTHERS: dict[str, tuple[int, Callable[[Blocking], PecanPipeline], str, AtWork]] = {
+    "a function on batches": (
+        17,
+        lambda still: PecanPipeline(Arrays(i=np.arange(20), split_rows=20)).batch(4).map(still, on="i", name="ponders"),
+        "ponders has been working on the batch that begins with element 16 of split 0 for {seconds}",
+        AtWork("ponders"),  # which of them is not known
+    ),
+    "a source": (
+        13,
+        lambda still: PecanPipeline(Numbers(still)).map(lambda i: i, on="i").batch(4),
+        "Numbers has been reading element 3 of data/1.bin for {seconds}",
+        AtWork("read Numbers", READING_13, reads=True),
+    ),
+    "a source of columns": (
+        13,
+        lambda still: PecanPipeline(Columns(still)).batch(4),
+        "Columns has been reading element 3 of data/1.bin for {seconds}",
+        AtWork("read Columns", READING_13, reads=True),
+    ),
+}
 
 
-def test_a_source_that_stands_still_is_named_with_the_element_that_it_reads() -> None:
-    blocking = Blocking(13)
-    with let_go(blocking):
-        running = Running(PecanPipeline(Numbers(blocking)).map(lambda i: i, on="i").batch(4))
-        assert blocking.reached.wait(60)
-        assert running.engine.under_way(0.0) is None
-        told = running.engine.under_way(6.0)
-    at = AtWork("read Numbers", Origin(0, 0, 0, 1, 3), reads=True)
-    assert told == UnderWay("Numbers has been reading element 3 of data/1.bin for {seconds}", 0.0, at)
-    assert running.end() == 20
+@pytest.mark.parametrize("case", OTHERS)
+def test_functions_on_batches_and_sources_that_stand_still_are_named_too(case: str) -> None:
+    number, build, text, at = OTHERS[case]
+    blocking = Blocking(number)
+    with at_work(build(blocking), 20, blocking) as engine:
+        assert engine.under_way(0.0) is None
+        assert engine.under_way(6.0) == UnderWay(text, 0.0, at)
 
 
 class Columns(Numbers):
-    """The same numbers by columns."""
+    """The same numbers by columns, one at a time."""
 
     def read_columns(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
-        """Yield the numbers of a file, two at a time."""
         for element in self.read(split, start):
             yield {"i": element["i"][None]}
-
-
-def test_a_source_of_columns_is_named_too() -> None:
-    blocking = Blocking(13)
-    with let_go(blocking):
-        running = Running(PecanPipeline(Columns(blocking)).batch(4))
-        assert blocking.reached.wait(60)
-        assert running.engine.under_way(0.0) is None
-        told = running.engine.under_way(6.0)
-    at = AtWork("read Columns", Origin(0, 0, 0, 1, 3), reads=True)
-    assert told == UnderWay("Columns has been reading element 3 of data/1.bin for {seconds}", 0.0, at)
-    assert running.end() == 20
 
 
 def test_a_function_in_another_process_is_named_with_the_elements_that_went_there(tmp_path: Path) -> None:
@@ -185,43 +145,34 @@ def test_a_function_in_another_process_is_named_with_the_elements_that_went_ther
             may_go_on.read_text()
         return i
 
-    running = Running(PecanPipeline(Numbers()).map(ponders, on="i", processes=True).batch(4))
-    assert reached.read_text() == "here"
-    assert running.engine.under_way(0.0) is None
-    told = running.engine.under_way(6.0)
-    may_go_on.write_text("on")
+    with at_work(PecanPipeline(Numbers()).map(ponders, on="i", processes=True).batch(4), 20) as engine:
+        assert reached.read_text() == "here"
+        assert engine.under_way(0.0) is None
+        told = engine.under_way(6.0)
+        may_go_on.write_text("on")
     assert told is not None and told.text.startswith("ponders has been working on ") and "of data/" in told.text
-    assert running.end() == 20
 
 
 def test_what_is_not_the_same_at_two_looks_has_not_been_under_way_for_long() -> None:
     first, second = Blocking(3), Blocking(4)
-    with let_go(first), let_go(second):
-        running = Running(PecanPipeline(Numbers()).map(lambda i: second(first(i)), on="i").batch(4))
-        assert first.reached.wait(60)
-        assert running.engine.under_way(0.0) is None
+    pipe = PecanPipeline(Numbers()).map(lambda i: second(first(i)), on="i").batch(4)
+    with at_work(pipe, 20, first, second) as engine:
+        assert engine.under_way(0.0) is None
         first.may_go_on.set()
         assert second.reached.wait(60)
-        assert running.engine.under_way(6.0) is None
-        assert running.engine.under_way(10.9) is None
-        told = running.engine.under_way(11.0)
+        assert engine.under_way(6.0) is None
+        assert engine.under_way(10.9) is None
+        told = engine.under_way(11.0)
     assert told is not None and "element 4 of data/0.bin" in told.text and told.since == 6.0
-    assert running.end() == 20
 
 
 def test_an_engine_tells_nothing_of_another_one_and_nothing_when_nobody_takes_its_batches() -> None:
     blocking = Blocking(3)
-    with let_go(blocking):
-        running = Running(PecanPipeline(Numbers()).map(blocking, on="i").batch(4))
-        assert blocking.reached.wait(60)
-        source = Numbers()
-        pipe = PecanPipeline(source).map(lambda i: i, on="i").batch(2)
-        with contextlib.closing(PythonEngine(pipe.plan, [source], EngineOptions(), HeapSlots())) as other:
-            batches = other.batches(ListedLeases(whole_leases([source])))
-            next(batches)
-            assert [other.under_way(float(second)) for second in range(20)] == [None] * 20
-            batches.close()
-    assert running.end() == 20
+    pipe = PecanPipeline(Numbers()).map(lambda i: i, on="i").batch(2)
+    still = PecanPipeline(Numbers()).map(blocking, on="i").batch(4)
+    with at_work(still, 20, blocking), running(pipe) as (other, batches):
+        next(batches)
+        assert [other.under_way(float(second)) for second in range(20)] == [None] * 20
 
 
 @pytest.mark.parametrize(("apart_s", "known"), [(0.0, False), (LONG_S - 1.0, False), (LONG_S, True)])

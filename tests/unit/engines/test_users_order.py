@@ -81,8 +81,9 @@ EXPECTED = [(number, number // 2) for number in range(ELEMENTS)]
 def test_an_element_that_fails_is_run_in_the_users_order_and_so_are_the_others(fused: bool, on_error: str) -> None:
     pipe = pipeline().batch(8) if fused else pipeline().shuffle(1).batch(8)
     plan, users = in_another_order(pipe.plan)
-    produced = run_engine(plan, users_order=users, on_error=on_error, threads=2)
-    assert found(produced) == EXPECTED
+    leases = ListedLeases(whole_leases(tuple(plan.sources())))
+    produced = run_engine(plan, leases, users_order=users, on_error=on_error, threads=2)
+    assert found(produced) == EXPECTED and delivered(produced) == leases.wanted()
     assert not any(batch.bad for batch in produced)
     assert users.taken
     assert "element 0 of split 10 fails in AutoOrder's order darken -> to_rgb (darken failed on" in users.said
@@ -90,7 +91,9 @@ def test_an_element_that_fails_is_run_in_the_users_order_and_so_are_the_others(f
 
 
 @pytest.mark.parametrize("reorder", ["safe", "strict", "pecan"])
-def test_a_job_of_every_mode_goes_back_to_the_users_order(tmp_path: Path, reorder: Any) -> None:
+def test_a_job_of_every_mode_goes_back_to_the_users_order_and_later_ones_begin_in_it(
+    tmp_path: Path, reorder: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     config = pecan.Config(order_folder=tmp_path, reorder=reorder)
     pipe = pecan.PecanPipeline(pecan.sources.Items(items()), config=config)
     pipe = pipe.map(to_rgb, on="image").map(darken, on="image").batch(8)
@@ -99,10 +102,10 @@ def test_a_job_of_every_mode_goes_back_to_the_users_order(tmp_path: Path, reorde
     with pipe.iter_batches(debug=True) as batches:
         assert "AutoOrder runs darken -> to_rgb -> batch" in batches.report().events[0].text
         rows = [(int(n), int(i.max())) for batch in batches for n, i in zip(batch["n"], batch["image"], strict=True)]
-    assert sorted(rows) == EXPECTED
+    assert sorted(rows) == EXPECTED and "the job goes back to your order" in caplog.text
     kept = OrderFolder(tmp_path).load(key)
     assert kept is not None and kept.orders == (("to_rgb", "darken"),)
-    assert "fails in AutoOrder's order darken -> to_rgb" in kept.why
+    assert "element 0 of split 10 fails in AutoOrder's order darken -> to_rgb" in kept.why
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -120,14 +123,6 @@ def test_a_batch_that_cannot_be_made_in_this_process_is_made_in_the_users_order(
     assert users.said.endswith("The job goes back to your order")
 
 
-def test_a_batch_that_cannot_be_made_in_the_users_order_either_is_the_users_error() -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Items(items())).map(wide, on="image").map(same, on="image").batch(8)
-    plan, users = in_another_order(pipe.plan, {("wide", "same"): ("same", "wide")})
-    with pytest.raises(BatchShapeError):
-        list(run_produced(plan, users_order=users))
-    assert not users.said
-
-
 def same(image: Any) -> Any:
     return image
 
@@ -141,32 +136,20 @@ def turn_wide(image: Any) -> Any:
     return np.swapaxes(image, 0, 1) if image.max() == GRAY else image
 
 
-def test_every_position_is_delivered_once() -> None:
-    plan, users = in_another_order(pipeline().batch(8).plan)
-    leases = ListedLeases(whole_leases(tuple(plan.sources())))
-    produced = run_engine(plan, leases, users_order=users, threads=3)
-    assert delivered(produced) == leases.wanted()
-
-
 def test_behind_other_operators_a_copy_is_kept_of_what_functions_write_into() -> None:
+    def halve(image: Any) -> Any:
+        image[...] //= 2
+        return to_rgb(image)
+
+    def refuse(image: Any) -> Any:
+        image[...] += 0
+        return refuse_gray(image)
+
     pipe = pecan.PecanPipeline(pecan.sources.Items(items())).map(lambda e: e).batch(1).unbatch()
-    pipe = pipe.map(darken_twice_written, on="image").map(refuse_gray_late, on="image").batch(8)
-    orders: dict[Names, Names] = {
-        ("darken_twice_written", "refuse_gray_late"): ("refuse_gray_late", "darken_twice_written")
-    }
-    plan, users = in_another_order(pipe.plan, orders)
+    pipe = pipe.map(halve, on="image").map(refuse, on="image").batch(8)
+    plan, users = in_another_order(pipe.plan, {("halve", "refuse"): ("refuse", "halve")})
     assert found(run_engine(plan, users_order=users)) == EXPECTED
     assert users.taken
-
-
-def darken_twice_written(image: Any) -> Any:
-    image[...] //= 2
-    return to_rgb(image)
-
-
-def refuse_gray_late(image: Any) -> Any:
-    image[...] += 0
-    return refuse_gray(image)
 
 
 def test_what_fails_in_both_orders_is_an_error_of_the_users_order() -> None:
@@ -177,11 +160,15 @@ def test_what_fails_in_both_orders_is_an_error_of_the_users_order() -> None:
     with pytest.raises(OpError, match="darken failed on element 0 of split 10: AssertionError"):
         run_engine(plan, users_order=users)
     assert not users.taken and not users.said
-    plan, users = in_another_order(pipe.plan)
     produced = run_engine(plan, users_order=users, on_error="quarantine")
     assert found(produced) == [row for row in EXPECTED if row[0] != GRAY]
     (bad,) = [bad for batch in produced for bad in batch.bad]
     assert bad.op == "darken" and bad.element["image"].shape == (4, 5)
+    twice = pecan.PecanPipeline(pecan.sources.Items(items())).map(wide, on="image").map(same, on="image").batch(8)
+    plan, users = in_another_order(twice.plan, {("wide", "same"): ("same", "wide")})
+    with pytest.raises(BatchShapeError):
+        list(run_produced(plan, users_order=users))
+    assert not users.said, "and so is a batch that cannot be made in either"
 
 
 def test_shapes_that_do_not_fit_in_another_order_are_that_orders_fault() -> None:
@@ -193,20 +180,16 @@ def test_shapes_that_do_not_fit_in_another_order_are_that_orders_fault() -> None
         run_engine(running, users_order=users)
 
 
-def test_an_engine_can_be_told_to_run_the_users_order() -> None:
-    plan, users = in_another_order(pipeline().batch(8).plan)
-    users.taken = True
-    assert found(run_engine(plan, users_order=users)) == EXPECTED and not users.said
-
-
-def test_the_users_plan_is_not_loaded_before_it_is_needed() -> None:
-    pipe = pipeline(gray=None).batch(8)
-    plan = reordered(pipe.plan, BOTH)
-
+def test_the_users_plan_is_not_loaded_before_it_is_needed_and_run_when_that_is_told() -> None:
     def load() -> Plan:
         raise AssertionError("nothing has failed")
 
+    pipe = pipeline(gray=None).batch(8)
+    plan = reordered(pipe.plan, BOTH)
     assert found(run_engine(plan, users_order=UsersOrder(plan, orders_of(pipe.plan), load))) == EXPECTED
+    plan, users = in_another_order(pipeline().batch(8).plan)
+    users.taken = True
+    assert found(run_engine(plan, users_order=users)) == EXPECTED and not users.said
 
 
 def test_runs_have_the_same_place_in_every_order() -> None:
@@ -216,27 +199,6 @@ def test_runs_have_the_same_place_in_every_order() -> None:
     assert element_run(plan, "last").place == (1, 0)
     assert element_run(plan, "refuse_gray").place == (0,) and not element_run(plan, "refuse_gray").behind_source
     assert orders_of(plan)[1, 0] == ("to_rgb_2", "darken_2", "last")
-
-
-def test_a_run_in_this_process_goes_back_too_and_later_jobs_begin_in_the_users_order(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def images() -> pecan.PecanPipeline:
-        source, config = pecan.sources.Items(items()), pecan.Config(order_folder=tmp_path)
-        pipe = pecan.PecanPipeline(source, name="images", config=config)
-        return pipe.map(to_rgb, on="image").map(darken, on="image").batch(8)
-
-    key = images()._order._key
-    OrderFolder(tmp_path).replace(key, KeptOrder((("darken", "to_rgb"),)))
-    with images().iter_batches(debug=True) as batches:
-        assert [int(n) for batch in batches for n in batch["n"]] == list(range(ELEMENTS))
-        assert "AutoOrder runs darken -> to_rgb -> batch" in batches.report().events[0].text
-    assert "the job goes back to your order" in caplog.text
-    kept = OrderFolder(tmp_path).load(key)
-    assert kept is not None and kept.orders == (("to_rgb", "darken"),) and "element 0 of split 10" in kept.why
-
-
-# --- tensorflow ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
@@ -271,9 +233,6 @@ def run_graph(plan: Plan, users: UsersOrder, on_error: Any) -> Any:
         engine.close()
 
 
-# --- the job -------------------------------------------------------------------------------------------------
-
-
 def reordered_job(workers: int = 2) -> tuple[JobRig, list[str]]:
     """A job whose workers run another order than the user's: version 1 of the plan."""
     rig = JobRig(workers=Workers(workers), ordered=False)
@@ -290,27 +249,27 @@ def version_for(rig: JobRig, worker: str) -> int:
     return answer.reply.plan_version
 
 
+FELL_BACK = WorkerProgress(fell_back="an element failed")
+
+
 def test_a_worker_that_fell_back_takes_the_whole_job_with_it() -> None:
     rig, (first, second) = reordered_job()
     rig.handle(events.SplitsListed(0, ()))
     assert version_for(rig, first) == 1
-    done = rig.handle(events.WorkerTold(first, WorkerProgress(fell_back="an element failed")))
+    done = rig.handle(events.WorkerTold(first, FELL_BACK))
     assert of_kind(UseUsersOrder, done) == [UseUsersOrder(first), UseUsersOrder(second)]
     assert said(done) == "an element failed"
-    assert rig.handle(events.WorkerTold(first, WorkerProgress(fell_back="an element failed"))) == []
-    assert rig.handle(events.WorkerTold(second, WorkerProgress(fell_back="another one too"))) == []
+    for worker, progress in ((first, FELL_BACK), (second, WorkerProgress(fell_back="another one too"))):
+        assert rig.handle(events.WorkerTold(worker, progress)) == []
     assert version_for(rig, second) == 0, "within the epoch that has begun in the other order"
     rig.handle(events.PlanChanged("a better order"))
     facts = rig.job.facts(rig.now)
     assert facts.reverted == "an element failed"
     assert [one.text for one in facts.events if one.kind == "reorder"] == ["an element failed"]
-
-
-def test_an_idle_worker_tells_with_its_question() -> None:
     rig, (first, _) = reordered_job()
     rig.handle(events.SplitsListed(0, ()))
-    rig.ask(first, AskAssignment(WorkerProgress(fell_back="an element failed")))
-    assert rig.job.facts(rig.now).reverted == "an element failed"
+    rig.ask(first, AskAssignment(FELL_BACK))
+    assert rig.job.facts(rig.now).reverted == "an element failed", "an idle one tells with its question"
 
 
 def test_a_worker_that_gives_up_for_the_order_is_replaced_and_counts_as_no_loss() -> None:

@@ -15,13 +15,11 @@ from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.nesting import MOST_LEVELS
 from pecan_ray.engines.plain import decode, encode
 from pecan_ray.errors import OpError
-from pecan_ray.options import OnError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays
 from tests.unit.engines.engine_leases import column, run_engine
 
 WHOLE = np.bytes_(b"PNG\x00\x01\x00\x00")
-TEXT = np.str_("ab\0\0")
 ROWS = 10
 
 
@@ -29,10 +27,7 @@ def of_rows() -> PecanPipeline:
     return PecanPipeline(Arrays(i=np.arange(ROWS), split_rows=ROWS))
 
 
-# --- zeros ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("value", [WHOLE, TEXT])
+@pytest.mark.parametrize("value", [WHOLE, np.str_("ab\0\0")])
 def test_texts_and_bytes_of_numpy_keep_the_zeros_at_their_end(value: Any) -> None:
     kept: list[bytes] = []
 
@@ -40,11 +35,10 @@ def test_texts_and_bytes_of_numpy_keep_the_zeros_at_their_end(value: Any) -> Non
         kept.append(b"".join(parts))
         return len(kept) - 1
 
-    for write in (pickle.dumps, cloudpickle.dumps, dumps, lambda one: pickle.dumps(np.array([one], object))):
-        (found,) = np.array([pickle.loads(write(value))], object).reshape(-1)
-        assert len(found) == len(value) and type(found) is type(value)
-    found = decode(encode(value, put), lambda place: kept[place])
-    assert len(found) == len(value) and type(found) is type(value)
+    writers = (pickle.dumps, cloudpickle.dumps, dumps, lambda one: pickle.dumps(np.array([one], object)))
+    found = [np.array([pickle.loads(write(value))], object).reshape(-1)[0] for write in writers]
+    for one in (*found, decode(encode(value, put), lambda place: kept[place])):
+        assert len(one) == len(value) and type(one) is type(value)
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -54,9 +48,6 @@ def test_they_come_whole_out_of_every_engine(processes: bool) -> None:
         if batch.rows:
             values = batch.columns["i"]
             assert set(map(len, [*values["whole"], *values["list"].ravel()])) == {len(WHOLE)}
-
-
-# --- values that hold themselves -----------------------------------------------------------------------------
 
 
 def list_of_itself() -> Any:
@@ -78,44 +69,28 @@ def array_of_itself() -> Any:
     return value
 
 
-def very_deep() -> Any:
-    value: list[Any] = [1]
-    for _ in range(5000):
+def nested(levels: int) -> Any:
+    value: Any = [1]
+    for _ in range(levels):
         value = [value]
     return value
 
 
-def odd(make: Callable[[], Any]) -> Callable[[Any], Any]:
+@pytest.mark.parametrize("make", [list_of_itself, dict_of_itself, array_of_itself, lambda: nested(5000)])
+def test_a_value_that_holds_itself_is_an_error_of_its_element_or_left_out(make: Callable[[], Any]) -> None:
     def tree(element: Any) -> Any:
         return {"i": element["i"], "node": make() if element["i"] == 7 else [1, 2]}
 
-    return tree
-
-
-MAKERS = (list_of_itself, dict_of_itself, array_of_itself, very_deep)
-
-
-def plans(make: Callable[[], Any]) -> list[PecanPipeline]:
-    made = of_rows().map(odd(make), name="tree")
-    spread = of_rows().flat_map(lambda element: [odd(make)(element)], name="tree")
-    return [made, made.batch(1), made.shuffle(3).batch(1), made.repeat(2).take(2 * ROWS).batch(1), spread.batch(1)]
-
-
-@pytest.mark.parametrize("make", MAKERS)
-def test_a_value_that_holds_itself_is_an_error_of_its_element(make: Callable[[], Any]) -> None:
-    for pipe in plans(make):
+    made = of_rows().map(tree)
+    spread = of_rows().flat_map(lambda element: [tree(element)], name="tree")
+    for pipe in (made, made.batch(1), made.shuffle(3).batch(1), made.repeat(2).take(20).batch(1), spread.batch(1)):
         with pytest.raises(OpError, match=r"^tree failed on element 7 .*: it returned ") as caught:
             run_engine(pipe, order="strict")
         assert caught.value.op == "tree" and caught.value.element == 7 and len(str(caught.value)) < 5000
-
-
-@pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
-def test_it_is_left_out_like_any_bad_element(make: Callable[[], Any], on_error: OnError) -> None:
-    pipe = of_rows().map(odd(make), name="tree").batch(1)
-    produced = run_engine(pipe, on_error=on_error)
-    assert sorted(column(produced, "i")) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
-    assert {(bad.op, bad.elements_left_out) for one in produced for bad in one.bad} == {("tree", 1)}
+    for on_error in ("skip", "quarantine"):
+        produced = run_engine(made.batch(1), on_error=on_error)
+        assert sorted(column(produced, "i")) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+        assert {(bad.op, bad.elements_left_out) for one in produced for bad in one.bad} == {("tree", 1)}
 
 
 def test_one_that_was_put_into_a_given_value_is_found_before_it_is_sent() -> None:
@@ -128,21 +103,12 @@ def test_one_that_was_put_into_a_given_value_is_found_before_it_is_sent() -> Non
         run_engine(pipe)
 
 
-def test_what_is_deep_comes_whole_as_far_as_python_goes() -> None:
-    def nested(i: Any) -> Any:
-        value: Any = [int(i)]
-        for _ in range(MOST_LEVELS - 10):
-            value = [value]
-        return value
-
-    elements = list(run_inprocess(of_rows().map(nested, on="i").plan))
-    value = elements[3]["i"]
+def test_what_is_deep_comes_whole_as_far_as_python_goes_and_a_recursion_without_end_is_told_in_few_words() -> None:
+    value = list(run_inprocess(of_rows().map(lambda i: nested(MOST_LEVELS - 10), on="i").plan))[3]["i"]
     while isinstance(value, list):
         (value,) = value
-    assert value == 3
+    assert value == 1
 
-
-def test_a_recursion_without_an_end_is_told_in_few_words() -> None:
     def even(i: int) -> int:
         return uneven(i)
 

@@ -46,7 +46,6 @@ def run(program: str, **environment: str) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error:::pecan_ray", **environment},
         capture_output=True,
         text=True,
-        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,6 @@ from pecan_ray.observe.dashboard.record import JobRecord, SeenDecision, SeenEven
 from tests.unit.observe.dashboard_rig import Reader, line, record
 
 SCRIPT = '<script>alert("1")</script>\x00\x1b[31m &amp; "quoted" \'too\''
-FAST_S = 1.0
 
 
 def pages() -> dict[str, str]:
@@ -72,17 +71,10 @@ def test_a_jobs_name_is_one_parameter_of_its_address() -> None:
 def test_fifty_jobs_and_five_hundred_workers_take_less_than_a_second() -> None:
     jobs = [line(f"job-{number}", workers=10) for number in range(50)]
     crowd = record(workers=500, windows=600)
-    fastest = min(seconds_for(lambda: list_page("/pecan", jobs, jobs)) for _ in range(3))
-    page_s = min(seconds_for(lambda: job_page("/pecan", crowd)) for _ in range(3))
-    assert fastest + page_s < FAST_S, (fastest, page_s)
-
-
-def seconds_for(make: object) -> float:
-    """CPU seconds of this thread, so that other programs do not count."""
-    assert callable(make)
-    began = time.thread_time()
-    make()
-    return time.thread_time() - began
+    began = time.thread_time()  # CPU seconds: other programs do not count
+    list_page("/pecan", jobs, jobs)
+    job_page("/pecan", crowd)
+    assert time.thread_time() - began < 1.0
 
 
 def test_each_plot_shows_its_data_in_lines_in_words_and_in_a_table() -> None:
@@ -109,12 +101,11 @@ def test_lines_have_a_bounded_number_of_points_and_keep_their_extremes() -> None
     assert kept == sorted(kept)
 
 
-def test_a_plot_without_data_says_so() -> None:
-    assert "Nothing was measured yet." in figure(Plot("rate", "Rate", (Curve("rate", ()),), amount))
-
-
-def test_a_plot_of_one_moment_shows_a_dot() -> None:
-    assert "<circle" in figure(Plot("rate", "Rate", (Curve("rate", ((3.0, 7.0),)),), amount, until=10.0))
+@pytest.mark.parametrize(
+    ("points", "shown"), [((), "Nothing was measured yet."), (((3.0, 7.0),), "<circle")], ids=["no data", "one moment"]
+)
+def test_a_plot_of_little_data_shows_it(points: tuple[tuple[float, float], ...], shown: str) -> None:
+    assert shown in figure(Plot("rate", "Rate", (Curve("rate", points),), amount, until=10.0))
 
 
 def test_the_plan_is_shown_before_and_after_with_bytes_and_times() -> None:

@@ -77,12 +77,9 @@ def test_the_shelf_shows_what_is_kept_and_leaves_out_what_is_broken(tmp_path: Pa
     (tmp_path / "00000009999998-odd.json").write_text(
         PastJob("odd", "p", "c", "n", 1.0, 2.0, "", "", {"seconds": "x", "workers": 3}).to_json()
     )
+    assert PastShelf(tmp_path / "nothing").lines() == []
     shelf = PastShelf(tmp_path)
     assert [line.name for line in shelf.lines()] == ["second", "first"]
     record = shelf.record(shelf.lines()[0].key)
     assert record is not None and record.line.name == "second"
     assert shelf.record("../../etc/passwd") is None and shelf.record("00000009999999-broken.json") is None
-
-
-def test_a_folder_that_is_not_there_has_no_past_jobs(tmp_path: Path) -> None:
-    assert PastShelf(tmp_path / "nothing").lines() == []

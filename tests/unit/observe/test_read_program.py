@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,23 +26,27 @@ def made():
 """
 
 
-def explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
-) -> tuple[int, str, str]:
-    """Explain a program from another folder; return the exit status, and what was written."""
-    (tmp_path / "train.py").write_text(text)
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    status = main(["explain", "../train.py"])
-    written = capsys.readouterr()
-    assert not ray.is_initialized(), "no job has begun"
-    return status, written.out, written.err
+Explained = Callable[[str], tuple[int, str, str]]
 
 
-def test_the_program_of_the_readme_is_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, said, errors = explained(tmp_path, monkeypatch, capsys, README)
+@pytest.fixture
+def explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Explained:
+    """Explains a program from another folder; gives the exit status, and what was written."""
+
+    def explain(text: str) -> tuple[int, str, str]:
+        (tmp_path / "train.py").write_text(text)
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        status = main(["explain", "../train.py"])
+        written = capsys.readouterr()
+        assert not ray.is_initialized(), "no job has begun"
+        return status, written.out, written.err
+
+    return explain
+
+
+def test_the_program_of_the_readme_is_explained(explained: Explained) -> None:
+    status, said, errors = explained(README)
     assert status == 0, errors
     assert "random_flip" in said and "normalize" in said and "float32 (64" not in said, "its loop has not run"
 
@@ -55,10 +60,8 @@ def test_the_program_of_the_readme_is_explained(
     ],
     ids=["a loop", "a loop in a try", "a main function"],
 )
-def test_a_program_is_read_up_to_its_first_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], loop: str
-) -> None:
-    status, said, errors = explained(tmp_path, monkeypatch, capsys, HEAD + loop)
+def test_a_program_is_read_up_to_its_first_job(explained: Explained, loop: str) -> None:
+    status, said, errors = explained(HEAD + loop)
     assert status == 0, errors
     assert "double" in said
 
@@ -74,10 +77,8 @@ def test_a_program_is_read_up_to_its_first_job(
     ],
     ids=["an error", "no Python", "a missing module", "an end", "no pipeline"],
 )
-def test_what_is_wrong_with_a_file_is_said_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, words: str
-) -> None:
-    status, said, errors = explained(tmp_path, monkeypatch, capsys, text)
+def test_what_is_wrong_with_a_file_is_said_in_one_line(explained: Explained, text: str, words: str) -> None:
+    status, said, errors = explained(text)
     assert (status, said) == (2, "") and errors.count("\n") == 1 and errors.startswith("pecan: ")
     assert re.search(words, errors), errors
 

@@ -20,6 +20,11 @@ pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40)), name="ran").ba
 """
 
 
+COUNTS = """
+import beside
+if __name__ == "__main__":
+    print(sum(1 for _ in pipe.iter_batches(debug=True)), sys.argv[1:], beside.VALUE)
+"""
 COMMAND = """
 import sys
 from pecan_ray.cli import main
@@ -49,48 +54,34 @@ def ran(programs: Programs, tmp_path: Path) -> Callable[..., Ran]:
 
 
 def test_a_program_is_run_as_python_runs_it_and_reported(ran: Callable[..., Ran]) -> None:
-    done = ran(
-        HEAD
-        + "import beside\n"
-        + "if __name__ == '__main__':\n"
-        + "    print(sum(1 for _ in pipe.iter_batches(debug=True)), sys.argv[1:], beside.VALUE)\n",
-        *("--epochs", "3"),
-    )
+    done = ran(HEAD + COUNTS, "--epochs", "3")
     assert done.returncode == 0, done.stderr
     first, *report = done.stdout.splitlines()
     assert first == "10 ['--epochs', '3'] 7"
     assert report[0].startswith("pecan job ran (debug, in this process): 10 batches, 40 elements")
 
 
-def test_a_report_that_the_program_prints_comes_once_and_one_of_the_middle_is_none(ran: Callable[..., Ran]) -> None:
-    done = ran(
-        HEAD
-        + "with pipe.iter_batches(debug=True) as batches:\n"
-        + "    next(batches)\n"
-        + "    print('so far:', batches.report())\n"
-        + "    list(batches)\n"
-        + "    if 'print' in sys.argv:\n"
-        + "        print(batches.report())\n"
-        + "open('at_the_end', 'w').write(batches.report().to_json())\n"
-        + "print(sys.stdout.fileno(), sys.stdout.encoding, sys.stdout.isatty())\n",
-        "print",
-    )
+PRINTS = """
+with pipe.iter_batches(debug=True) as batches:
+    next(batches)
+    print("so far:", batches.report())
+    list(batches)
+    if "print" in sys.argv:
+        print(batches.report())
+open("at_the_end", "w").write(batches.report().to_json())
+print(sys.stdout.fileno(), sys.stdout.encoding, sys.stdout.isatty())
+"""
+
+
+@pytest.mark.parametrize("arguments", [["print"], []], ids=["printed", "not printed"])
+def test_a_whole_report_comes_once_whether_the_program_prints_it_or_not(
+    ran: Callable[..., Ran], arguments: list[str]
+) -> None:
+    done = ran(HEAD + PRINTS, *arguments)
     assert done.returncode == 0, done.stderr
     heads = [line for line in done.stdout.splitlines() if "pecan job" in line]
-    assert [line.split(" batches")[0].rpartition(" ")[2] for line in heads] == ["1", "10"]
+    assert [line.split(" batches")[0].rpartition(" ")[2] for line in heads] == ["1", "10"], "one of the middle is none"
     assert "1 utf-8 False" in done.stdout
-
-
-def test_a_report_that_the_program_does_not_print_is_not_lost(ran: Callable[..., Ran]) -> None:
-    done = ran(
-        HEAD
-        + "with pipe.iter_batches(debug=True) as batches:\n"
-        + "    next(batches)\n"
-        + "    print('so far:', batches.report())\n"
-        + "    list(batches)\n"
-        + "batches.report().to_json()\n",
-    )
-    assert ": 1 batches, 4 elements" in done.stdout and ": 10 batches, 40 elements" in done.stdout
 
 
 def test_a_run_that_is_left_is_ended_and_reported(ran: Callable[..., Ran]) -> None:
