@@ -14,23 +14,8 @@ from tests.fuzz.formats import Reading, csv_reference
 TYPES = {"i": "int64", "f": "float64", "b": "bool", "s": "string"}
 NULLS = frozenset(
     [
-        "",
-        "#N/A",
-        "#N/A N/A",
-        "#NA",
-        "-1.#IND",
-        "-1.#QNAN",
-        "-NaN",
-        "-nan",
-        "1.#IND",
-        "1.#QNAN",
-        "N/A",
-        "NA",
-        "NULL",
-        "NaN",
-        "n/a",
-        "nan",
-        "null",
+        *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan"),
+        *("1.#IND", "1.#QNAN", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"),
     ]
 )
 """What Arrow, and pandas, take for no value."""

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -31,6 +31,12 @@ class Loader(ABC):
     options: Mapping[str, Any]
     steps: int | None = None
     """Batches of a pass, for libraries that must be told; None: they are known."""
+
+    def __post_init__(self) -> None:
+        self.opened()
+
+    def opened(self) -> None:  # noqa: B027 - some ways open nothing before their first pass
+        """Make what is iterated over."""
 
     @abstractmethod
     def run(self, *most: int | None) -> list[Pass]:
@@ -66,11 +72,11 @@ class Iterated(Loader):
         return passes
 
 
-@dataclass
 class Calls(Iterated):
     """A call of `iter_batches` for each pass."""
 
-    begun: list[Any] = field(default_factory=list)
+    def opened(self) -> None:
+        self.begun: list[Any] = []
 
     def again(self, **more: Any) -> Any:
         self.begun.append(self.pipe.iter_batches(**self.options, **more))
@@ -102,14 +108,11 @@ class Awaited(Loader):
         return [asyncio.run(one(count)) for count in most]
 
 
-@dataclass
 class Torch(Iterated):
     """One object of `to_torch` for all passes."""
 
-    data: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.data = self.pipe.to_torch(**self.options)
+    def opened(self) -> None:
+        self.data: Any = self.pipe.to_torch(**self.options)
 
     def again(self) -> Any:
         return self.data
@@ -121,27 +124,25 @@ class Torch(Iterated):
 class TorchsLoader(Torch):
     """Such an object in a `DataLoader`."""
 
-    def __post_init__(self) -> None:
+    def opened(self) -> None:
         from torch.utils.data import DataLoader
 
-        super().__post_init__()
+        super().opened()
         self.loader = DataLoader(self.data, batch_size=None, num_workers=0)
 
     def again(self) -> Any:
         return self.loader
 
 
-@dataclass
 class TfDataset(Iterated):
     """One `tf.data.Dataset` for all passes."""
 
-    data: Any = field(init=False)
-    passes: Passes = field(init=False)
+    passes: Passes
 
-    def __post_init__(self) -> None:
+    def opened(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(frameworks, "Passes", self._note)
-            self.data = self.pipe.to_tf_dataset(**self.options)
+            self.data: Any = self.pipe.to_tf_dataset(**self.options)
 
     def _note(self, *arguments: Any, **options: Any) -> Passes:
         self.passes = Passes(*arguments, **options)
@@ -155,15 +156,12 @@ class TfDataset(Iterated):
         self.passes.close()
 
 
-@dataclass
 class KerasFit(Loader):
     """`fit` of Keras: consecutive passes of one length are epochs of one call."""
 
-    data: Any = field(init=False)
-
-    def __post_init__(self) -> None:
+    def opened(self) -> None:
         columns = list(self.pipe.peek())
-        self.data = self.pipe.to_keras(columns, columns[0], steps=self.steps, **self.options)
+        self.data: Any = self.pipe.to_keras(columns, columns[0], steps=self.steps, **self.options)
 
     def run(self, *most: int | None) -> list[Pass]:
         fits = [keras_fit(self.data, epochs, steps_per_epoch=count) for count, epochs in grouped(most)]
@@ -187,16 +185,13 @@ class LightningFit(Loader):
         return [one for fit in fits for one in fit.trained]
 
 
-@dataclass
 class Shard(Loader):
     """A data set of Ray Train."""
 
-    data: Any = field(init=False)
-
-    def __post_init__(self) -> None:
+    def opened(self) -> None:
         from pecan_ray.integrations.ray_train import PipelineShard
 
-        self.data = PipelineShard(self.pipe, {"rank": 0, "world_size": 1, "job": "shard"}, 9, dict(self.options))
+        self.data: Any = PipelineShard(self.pipe, {"rank": 0, "world_size": 1, "job": "shard"}, 9, dict(self.options))
 
     def run(self, *most: int | None) -> list[Pass]:
         return [list(itertools.islice(map(batch_of, self.data.iter_batches()), count)) for count in most]
