@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--most-s", type=float, default=2.0, help="tests that take longer are not asked")
+    parser.add_argument("--most-s", type=float, default=5.0, help="CPU time; a test that takes more is not asked")
     given = parser.parse_args()
     found: list[bool] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import Phase, settings
 
 
-def forked(work: Callable[[], int]) -> int:
+def forked(work: Callable[[], int | None]) -> int:
     """Do something in a fork, without a word; return its process id, by which its status can be awaited."""
     if child := os.fork():
         return child
@@ -23,7 +24,7 @@ def forked(work: Callable[[], int]) -> int:
         os.setsid()
         for stream in range(3):
             os.dup2(os.open(os.devnull, os.O_RDWR), stream)
-        status = work()
+        status = work() or 0
     finally:
         os._exit(status)
 
@@ -53,7 +54,6 @@ class Chosen:
     def __init__(self, tests: Collection[str] | None = None) -> None:
         self._tests = tests
         self.seconds: dict[str, float] = {}
-        self.failed: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
@@ -63,9 +63,12 @@ class Chosen:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if self._tests is None or item.nodeid in self._tests]
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
-        self.failed |= {report.nodeid} if report.failed else set()
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        began, failed = time.process_time(), item.session.testsfailed
+        yield
+        is_well = item.session.testsfailed == failed
+        self.seconds[item.nodeid] = time.process_time() - began if is_well else float("inf")
 
     def run(self, folder: Path, files: Sequence[str], *arguments: str) -> int:
         """Run the tests of some files here and now; return pytest's status."""

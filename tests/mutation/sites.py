@@ -29,7 +29,6 @@ class Mutation:
     start: int
     """First byte of the module's text that is replaced."""
     stop: int
-    """One past the last."""
     before: str
     after: str
 
