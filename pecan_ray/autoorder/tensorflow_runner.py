@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -74,10 +73,11 @@ class TensorFlowRunner:
 
     def inputs(self) -> Iterator[Single]:
         """Yield the elements that enter the stretch."""
+        stopwatch = ProcessStopwatch()
         while True:
-            began = time.process_time()  # a machine with much to do makes everything wait
+            stopwatch.start()
             single = next(self._read, None)
-            self._reading.append(time.process_time() - began)
+            self._reading.append(stopwatch.stop())
             if single is None:
                 return
             if self._overhead_s is None:

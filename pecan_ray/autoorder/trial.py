@@ -15,7 +15,7 @@ from pecan_ray.autoorder.facts import OpLoad
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
 from pecan_ray.autoorder.op_tally import OpTally
 from pecan_ray.autoorder.order_request import Check, OrderRequest
-from pecan_ray.autoorder.push_down import KNOWN_FUNCTIONS, choices
+from pecan_ray.autoorder.push_down import choices
 from pecan_ray.autoorder.rewrites import Pushed
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled, timed_run
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
@@ -255,9 +255,9 @@ class Trial:
                 why = f"it is not faster: {measured.told()}" if measured else failed or NO_TIME_TO_MEASURE
                 refused = tuple(_not_taken_over(one, why) for one in found.pushed)
                 self._no_faster.update((order, one) for one in found.pushed)
-                # Known functions may be faster with equal pixels: one warp is not always less than several functions.
-                smaller = any(one.rule == KNOWN_FUNCTIONS and one.reduces for one in found.pushed)
-                retry = measured is not None and smaller and self.in_time()
+                # It may be faster with equal pixels: small photographs are hardly decoded smaller, but in part.
+                reduces = any(one.reduces for one in found.pushed)
+                retry = measured is not None and reduces and self.in_time()
                 again = self._try_taking_over(order) if retry else NOTHING_TAKEN_OVER
                 found = replace(again, refused=(*found.refused, *refused, *again.refused))
             self._taken_over[order] = found

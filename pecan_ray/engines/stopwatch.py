@@ -43,10 +43,10 @@ def _waits() -> int:
 
 
 class ProcessStopwatch:
-    """Seconds of a call that spreads over threads: the CPU time of all of them, which is what throughput costs."""
+    """Seconds of a call that spreads over threads: the CPU time of all of them, which is what throughput costs.
 
-    WAITING = 4.0
-    """A wall clock that shows more than so many times the CPU time shows waiting, not a machine that others use too."""
+    What they wait for does not count: of a wall clock nobody can tell whether other programs had the CPUs.
+    """
 
     def __init__(self, overhead_s: float = 0.0) -> None:
         self._overhead_s = overhead_s
@@ -54,12 +54,9 @@ class ProcessStopwatch:
 
     def start(self) -> None:
         """Begin."""
-        self._cpu = time.process_time()
-        self._wall = time.perf_counter()
+        self._began = time.process_time()
 
     def stop(self) -> float:
         """Return the seconds since `start`."""
-        wall = time.perf_counter() - self._wall
-        cpu = time.process_time() - self._cpu
-        spent = cpu if wall < self.WAITING * cpu else wall
+        spent = time.process_time() - self._began
         return max(spent - self._overhead_s, LEAST_SHARE * spent)
