@@ -74,8 +74,9 @@ def test_every_link_leads_to_something(page: Path) -> None:
     assert broken == []
 
 
-def test_the_tests_that_show_what_is_promised_exist() -> None:
-    text = (ROOT / "docs" / "reliability.md").read_text()
+@pytest.mark.parametrize("page", ["reliability", "expected"])
+def test_the_tests_that_show_what_is_promised_exist(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
     named = re.findall(r"\]\(\.\./(tests/[\w/]+\.py)\): `(test_\w+)`", text)
     assert len(named) > 25
     assert [one for one in named if f"def {one[1]}(" not in (ROOT / one[0]).read_text()] == []
