@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from pecan_ray import storage
-from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError, StorageOutageError
-from pecan_ray.options import EngineName, OnError
-from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines
 from pecan_ray.sources.files import fetch_files_ahead
-from pecan_ray.storage import access, gcs, ranges, retry, s3
+from pecan_ray.storage import access, gcs, ranges, s3
 from tests.object_stores import SECRET, Bucket
-from tests.ray.waiting import until
 from tests.source_contract import elements_of
-from tests.storage_outages import LINES, ON_ERROR, OUTAGES, check_outage, check_patience, outage_objects, running
 from tests.unit.storage.conftest import Place
 from tests.unit.storage.every_kind import files_of_every_kind, sources_of_every_kind, table
 
 DIGITS = b"0123456789" * 10
-
-
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry._patience, "seconds", 0.3)
 
 
 # --- what is there ---------------------------------------------------------------------------------------------
@@ -122,68 +112,6 @@ def test_lasting_faults_are_told_at_once_with_what_is_missing_and_no_secret(buck
             call()
         assert SECRET not in str(caught.value) and len(proxy.requests) == 1
         caught.match(right if status == 403 else "400")
-
-
-@pytest.mark.parametrize(("engine", "seconds", "on_error"), OUTAGES)
-def test_outages_cost_no_element(bucket: Bucket, seconds: float, on_error: OnError, engine: EngineName) -> None:
-    bucket.put(outage_objects())
-    check_outage(bucket.proxy, f"{bucket.url}/many/*", on_error, engine, seconds)
-
-
-@pytest.mark.parametrize("on_error", ON_ERROR)
-def test_a_longer_outage_is_no_bad_element(bucket: Bucket, on_error: OnError, monkeypatch: pytest.MonkeyPatch) -> None:
-    short_patience(monkeypatch)
-    bucket.put(outage_objects())
-    check_patience(bucket.proxy, f"{bucket.url}/many/*", on_error)
-
-
-def test_an_outage_in_the_middle_of_a_parquet_file_is_no_bad_file(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short_patience(monkeypatch)
-    bucket.put({"pq": table()})
-    source = Parquet(f"{bucket.url}/pq")
-    (split,) = source.splits()
-    bucket.proxy.outage = 503
-    with pytest.raises(StorageOutageError, match=f"{bucket.url}/pq could not be read"):
-        list(source.read(split))
-
-
-def test_writing_waits_no_longer_than_its_threads_patience(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, proxy = f"{bucket.url}/key", bucket.proxy
-    proxy.outage = 503
-    with retry.unless_given_up(Event(), patience_s=0.2), pytest.raises(StorageOutageError, match="written"):
-        storage.write_file(path, b"x")
-    proxy.outage = None
-    proxy.faults.extend([503] * 5)
-    storage.write_file(path, b"y")
-    assert storage.read_all(path) == b"y" and not proxy.faults, "another patience than that thread's"
-    proxy.outage = 503
-    short_patience(monkeypatch)
-    with pytest.raises(StorageOutageError, match=r"could not be written: the storage failed \d+ times"):
-        storage.write_file(path, b"z")
-    with pytest.raises(StorageOutageError, match="could not be removed"):
-        storage.delete_file(path)
-
-
-def test_a_reader_that_is_closed_tries_nothing_again(bucket: Bucket, tmp_path: Path) -> None:
-    (tmp_path / "here").write_bytes(b"here")
-    bucket.proxy.outage = 503
-    with contextlib.closing(storage.read_many([str(tmp_path / "here"), f"{bucket.url}/key"])) as reader:
-        assert next(reader) == b"here"
-        until(retry.retries.longest, "the second file is not read at the same time")
-    until(lambda: retry.retries.longest() is None, "what nobody reads any more is tried again")
-
-
-def test_a_pipeline_that_is_closed_tries_nothing_again(bucket: Bucket) -> None:
-    bucket.put(outage_objects())
-    with running(PecanPipeline(TextLines(f"{bucket.url}/many/*")).plan, "python", "raise") as produced:
-        next(produced)
-        bucket.proxy.outage = 503
-        for _ in range(LINES):
-            next(produced)
-        until(retry.retries.longest, "nothing is fetched ahead")
-    until(lambda: retry.retries.longest() is None, "what a closed pipeline would have read is tried again")
 
 
 # --- stores that answer something else -------------------------------------------------------------------------

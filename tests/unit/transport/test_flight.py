@@ -203,14 +203,6 @@ def test_several_streams_share_the_batches_of_a_worker() -> None:
     assert sum(client.reader.received.values()) == 200 and len(client.reader.received) == 3
 
 
-def test_two_clients_share_a_worker() -> None:
-    with working(numbered(100, (200, 200))) as worker:
-        clients = [Client(worker.endpoint.welcome(rank), rank=rank) for rank in range(2)]
-        with clients[0].reading(), clients[1].reading():
-            pass
-    assert sorted(clients[0].numbers() + clients[1].numbers()) == list(range(100))
-
-
 # --- workers that are gone and streams that break --------------------------------------------------------------
 
 

@@ -195,58 +195,24 @@ def test_many_batches_at_a_time_take_few_files_of_both_sides(nbytes: int) -> Non
 
 
 LIMITED = """
-import os, resource, sys
-import numpy as np
+import os, resource
 from pecan_ray.errors import ClusterError
-from pecan_ray.transport.ring import RECORD, TAKEN, RingReader, RingSlots
+from pecan_ray.transport.ring import RECORD, TAKEN, RingSlots
 
-limit, nbytes, count = map(int, sys.argv[1:])
-resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-slots, reader, held = RingSlots(1 << 40), RingReader(), []
+resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+slots = RingSlots(1 << 40)
 try:
-    for number in range(count):
-        slot = slots.acquire(nbytes)
-        if limit < 64:  # the reader would be the first to have too few
-            os.write(slots.pipe_fd, RECORD.pack(TAKEN, slot.number))
-            continue
-        held.append(reader.open(slot.address()))
-        reader.taken(slot.address())
-        held[-1][:4].view(np.int32)[:] = number
-    assert all(view[:4].view(np.int32)[0] == number for number, view in enumerate(held))
-    print("held", len(held), "with", len(os.listdir("/proc/self/fd")))
+    while True:
+        os.write(slots.pipe_fd, RECORD.pack(TAKEN, slots.acquire(1 << 30).number))  # as a trainer that holds it
 except ClusterError as error:
     print(error)
 """
 
 
-def limited(limit: int, nbytes: int, count: int) -> str:
-    arguments = [sys.executable, "-c", LIMITED, str(limit), str(nbytes), str(count)]
-    return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
-
-
-def test_however_much_a_trainer_holds_the_files_are_few() -> None:
-    said = limited(256, 100 << 20, 1000)  # of each one page is written
-    assert said.startswith("held 1000 with ")
-    assert int(said.split()[-1]) < 150
-
-
 def test_held_batches_that_use_up_the_files_are_told() -> None:
-    said = limited(24, 1 << 30, 2000)
+    said = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True).stdout
     assert "a worker may have 24 files open" in said and "of which the trainer holds" in said
     assert "Raise the limit (`ulimit -n`" in said
-
-
-def test_slots_that_grow_and_grow_take_few_files() -> None:
-    slots, reader = RingSlots(64 << 20), RingReader()
-    for step in range(200):
-        slot = slots.acquire((40 << 20) + step * (1 << 20))
-        view = reader.open(slot.address())
-        assert view is not None
-        view[:1] = 1
-        slot.release()
-        del view
-    assert len(reader._maps) < 12
-    slots.close()
 
 
 def memory_of(slot: RingSlot) -> int:
