@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -97,12 +97,19 @@ class Client:
 class Wire:
     """Forwards a port of its own to a server's; one connection after the other is cut after so many bytes.
 
-    `silent`: nobody is told when a connection ends, as when a node loses its power.
+    `silent`: nobody is told when a connection ends, as when a node loses its power.  `before`: is called with the
+    bytes that a connection has brought to the server, before they are.
     """
 
-    def __init__(self, address: FlightAddress, cut_after: list[int], silent: bool = False) -> None:
+    def __init__(
+        self,
+        address: FlightAddress,
+        cut_after: list[int],
+        silent: bool = False,
+        before: Callable[[int], object] = lambda passed: None,
+    ) -> None:
         self._target = (address.host, address.port)
-        self._silent = silent
+        self._silent, self._before = silent, before
         self._open: list[socket.socket] = []
         self._cuts = cut_after
         self._cutting = threading.Lock()
@@ -129,6 +136,8 @@ class Wire:
                 passed += len(data)
                 if cut and self._is_cut(passed):
                     break
+                if not cut:
+                    self._before(passed)
                 target.sendall(data)
         if not self._silent:
             shut(source, target)

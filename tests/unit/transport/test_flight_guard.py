@@ -14,20 +14,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from pecan_ray.transport import flight_guard
+from pecan_ray.transport.choice import FlightAddress
 from pecan_ray.transport.flight_guard import MOST_AHEAD
 from pecan_ray.transport.flight_wire import HELLO
-from tests.unit.transport.flight_rig import Client, Worker, numbered, working
+from tests.ray.waiting import until
+from tests.unit.transport.flight_rig import Client, Wire, Worker, numbered, working
 
-HUGE = 1 << 30
-LARGE = HUGE // 8
-"""In short."""
-OFTEN_S = flight_guard.TICK_S / 8
-"""With an eighth of the bytes, the guard looks eight times as often."""
+LARGE, HUGE = 8 << 20, 1 << 30
 
 
-def serve(pipe: Connection, tick_s: float) -> None:
-    flight_guard.TICK_S = tick_s
+def serve(pipe: Connection) -> None:
     worker = Worker(numbered(20))
     pipe.send(worker.endpoint.welcome(0))
     pipe.recv()
@@ -59,20 +55,45 @@ def exchange(client: Any, options: Any, wish: bytes, data: bytes = b"") -> None:
     reader.read_chunk()
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "tick_s"), [(LARGE, OFTEN_S), pytest.param(HUGE, flight_guard.TICK_S, marks=pytest.mark.slow)]
+STRANGERS = pytest.mark.parametrize(
+    ("send", "knows_the_token"), [(in_an_action, False), (in_a_descriptor, False), (in_an_answer, True)]
 )
-@pytest.mark.parametrize(
-    ("send", "knows_the_token"),
-    [pytest.param(in_an_action, False, marks=pytest.mark.slow), (in_a_descriptor, False), (in_an_answer, True)],
-)
+
+
+def check_refused(address: FlightAddress, send: Callable[[Any, Any, bytes], None], token: str, nbytes: int) -> None:
+    """Send a message of so many bytes, which the server must refuse."""
+    options = flight.FlightCallOptions(timeout=60, headers=[(b"authorization", f"Bearer {token}".encode())])
+    with flight.FlightClient(address.location) as stranger, pytest.raises((flight.FlightError, pa.ArrowException)):
+        send(stranger, options, bytes(nbytes))
+
+
+@STRANGERS
+def test_who_sends_more_than_clients_do_is_cut_before_all_has_come(
+    send: Callable[[Any, Any, bytes], None], knows_the_token: bool
+) -> None:
+    with working(numbered(20)) as worker:
+        guard, address = worker.endpoint.guard, worker.endpoint.welcome(0)
+
+        def hold(passed: int) -> None:
+            if passed > 2 * MOST_AHEAD:
+                until(lambda: guard.cut, "it is not cut")
+
+        wire = Wire(address, [], before=hold)
+        check_refused(wire.address, send, address.token if knows_the_token else "guessed", LARGE)
+        wire.close()
+        client = Client(address)
+        assert client.reader.run() is None and client.numbers() == list(range(20))
+
+
+@pytest.mark.slow
+@STRANGERS
 def test_a_huge_message_is_refused_and_takes_no_memory(
-    send: Callable[[Any, Any, bytes], None], knows_the_token: bool, nbytes: int, tick_s: float
+    send: Callable[[Any, Any, bytes], None], knows_the_token: bool
 ) -> None:
     """Of a message that is cut off, some comes before that is seen; on a busy machine more."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
-    process: Any = context.Process(target=serve, args=(theirs, tick_s))
+    process: Any = context.Process(target=serve, args=(theirs,))
     process.start()
     address = mine.recv()
     before = peak = resident(process.pid)
@@ -85,20 +106,15 @@ def test_a_huge_message_is_refused_and_takes_no_memory(
 
     watching = threading.Thread(target=watch)
     watching.start()
-    token = address.token if knows_the_token else "guessed"
-    options = flight.FlightCallOptions(timeout=60, headers=[(b"authorization", f"Bearer {token}".encode())])
     try:
-        with flight.FlightClient(address.location) as stranger, pytest.raises((flight.FlightError, pa.ArrowException)):
-            send(stranger, options, bytes(nbytes))
+        check_refused(address, send, address.token if knows_the_token else "guessed", HUGE)
     finally:
         over.set()
         watching.join()
-    client = Client(address)
-    assert client.reader.run() is None and client.numbers() == list(range(20))
     mine.send("end")
     assert mine.recv() >= 1
     process.join(30)
-    assert peak - before < nbytes // 2
+    assert peak - before < HUGE // 2
 
 
 def test_clients_are_never_cut_however_small_the_batches() -> None:
