@@ -231,8 +231,13 @@ def _passes(error: Exception) -> bool:
 
 
 def _meant(error: BaseException) -> BaseException:
-    """Return what has happened: fsspec says of whatever befalls a request about a web file that there is no file."""
+    """Return what has happened: fsspec says of whatever befalls a request about a web file that there is no file.
+
+    A file system that looks its files up in a dict means it.
+    """
     while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        if isinstance(error.__cause__, LookupError):
+            break
         error = error.__cause__
     return error
 

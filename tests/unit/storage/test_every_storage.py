@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pecan_ray import storage
-from pecan_ray.errors import SourceError, SourceNotFoundError
+from pecan_ray.errors import SourceNotFoundError
 from pecan_ray.sources import TextLines
 from tests.unit.storage.conftest import Place
 
@@ -102,7 +102,7 @@ def test_what_was_written_is_read_listed_and_removed(place: Place) -> None:
         storage.delete_file(f"{root}/kept/a/one")
         storage.delete_file(f"{root}/nothing/of/the/kind")
     assert listed(f"{root}/kept") == [("a b#?/zwei ü", 1)] and listed(f"{root}/absent") == []
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceNotFoundError):
         storage.read_all(f"{root}/kept/a/one")
 
 
