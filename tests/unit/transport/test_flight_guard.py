@@ -111,6 +111,8 @@ def test_a_huge_message_is_refused_and_takes_no_memory(
     finally:
         over.set()
         watching.join()
+    client = Client(address)
+    assert client.reader.run() is None and client.numbers() == list(range(20))
     mine.send("end")
     assert mine.recv() >= 1
     process.join(30)
