@@ -16,7 +16,6 @@ from tests.unit.job.job_rig import JobRig, said
 
 
 def bad(number: int, count: int = 1) -> LeftOutElement:
-    """A bad element."""
     return LeftOutElement(("decode", "a.jpg", number), "decode", f"element {number} of a.jpg", "torn", count)
 
 

@@ -20,12 +20,10 @@ TOLD = WorkerProgress(told_to_end=True)
 
 
 def leave(*nodes: str, seconds: float | None = 120.0) -> events.NodesLeave:
-    """The announcement that nodes are taken away."""
     return events.NodesLeave(tuple((node, seconds) for node in nodes))
 
 
 def started(done: list[Instruction]) -> list[str]:
-    """The workers that are to be started."""
     return [start.worker for start in of_kind(StartWorker, done)]
 
 
@@ -95,20 +93,6 @@ def test_workers_that_are_asked_to_end_one_after_the_other_end_the_job_before_a_
         worker = another
     rig.handle(events.WorkerTold(worker, TOLD), after=20.0)
     assert "asked to end (SIGTERM)" in str(rig.job.error)
-
-
-def test_what_a_process_had_that_was_asked_to_end_twice_is_run_apart() -> None:
-    """Memory runs out at some elements: what watches over it sends SIGTERM first."""
-    rig = JobRig(workers=Workers(1))
-    (worker,) = rig.begin(splits=1)
-    for _ in range(2):
-        rig.assign(worker)
-        rig.take(worker)
-        (another,) = started(rig.handle(events.WorkerTold(worker, TOLD)))
-        rig.place(another)
-        rig.report(settled=(worker,))
-        worker = another
-    assert rig.job.ledger.suspects
 
 
 def test_workers_of_a_trainers_own_node_work_as_long_as_it_is_there_and_are_not_replaced() -> None:

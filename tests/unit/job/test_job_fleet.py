@@ -18,12 +18,10 @@ from tests.unit.job.job_rig import JobRig, of_kind, said
 
 
 def started(done: list[Instruction]) -> list[StartWorker]:
-    """The workers that are to be started."""
     return of_kind(StartWorker, done)
 
 
 def fleet_of(hosts: dict[str, float]) -> Fleet:
-    """A fleet for trainers on these nodes."""
     fleet = Fleet("job")
     fleet.hosts = hosts
     return fleet
@@ -99,16 +97,6 @@ def test_a_lost_worker_is_fenced_and_replaced_on_the_same_side() -> None:
     assert [(start.placement, start.host) for start in started(done)] == [("remote", "")]
     done = rig.handle(events.WorkerLost(local, "process"))
     assert [(start.placement, start.host) for start in started(done)] == [("local", "node")]
-
-
-def test_a_worker_that_freezes_while_it_is_set_up_is_taken_for_lost() -> None:
-    rig = JobRig(workers=Workers(local=1), worker_timeout_s=20.0)
-    (worker,) = rig.come()
-    assert started(rig.handle(events.TimePassed(), after=30.0)) == [], "it has no process as yet"
-    rig.handle(events.WorkerPlaced(worker, "node", 1))
-    assert started(rig.handle(events.TimePassed(), after=19.0)) == []
-    done = rig.handle(events.TimePassed(), after=2.0)
-    assert KillWorker(worker) in done and len(started(done)) == 1
 
 
 def test_the_numbers_that_a_trainer_fixes_before_room_is_found_hold_from_the_beginning() -> None:

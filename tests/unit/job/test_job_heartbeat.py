@@ -26,10 +26,6 @@ def told_at(lots: list[float], timeout_s: float, lot_s: float, until: float = 60
     return told
 
 
-def test_the_first_word_is_due_at_once() -> None:
-    assert Heartbeat(60.0).due(0.0, 0.5)
-
-
 def test_a_worker_of_few_tells_every_ten_seconds_however_often_it_asks() -> None:
     assert told_at([0.5], 60.0, 0.5, until=31) == [0, 10, 20, 30]
 

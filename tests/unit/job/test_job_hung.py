@@ -63,16 +63,6 @@ def test_a_worker_that_is_busy_with_one_thing_for_too_long_is_replaced_and_other
     assert rig.job.facts(rig.now).workers_lost == 1 and rig.take(worker) == ()
 
 
-def test_a_worker_that_hangs_while_it_is_set_up_is_replaced() -> None:
-    rig = rig_of()
-    (worker,) = rig.come()
-    rig.handle(events.WorkerPlaced(worker, "node", 1))
-    loading = WorkerProgress(stuck="the pipeline has been loading for {seconds}", stuck_s=31.0, at=AtWork("loading"))
-    done = rig.handle(events.WorkerTold(worker, loading))
-    assert of_kind(KillWorker, done) == [KillWorker(worker)] and len(of_kind(StartWorker, done)) == 1
-    assert "the pipeline has been loading for 31 s" in said(done)
-
-
 def test_an_element_at_which_two_workers_hang_is_left_out_by_its_name_and_all_others_are_given_out() -> None:
     rig = rig_of()
     (worker,) = rig.begin()

@@ -64,7 +64,6 @@ def test_jobs_go_on_from_their_journals_whatever_happens(first: int, alone: bool
 
 
 def written(spec: JobSpec = SPEC) -> list[JournalEntry]:
-    """A short job's journal."""
     state = JobState(spec, 10.0)
     told: list[JournalEntry] = [opening(spec, 10.0)]
     happened: list[events.Event] = [

@@ -13,13 +13,11 @@ from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 
 
 def elements_of(group: Group) -> list[tuple[int, int]]:
-    """Split and number of each element of a group."""
     units = [unit for lease in group.leases for unit in by_element(lease)]
     return [(unit.split.index, unit.spans[0][0] >> OUTPUT_BITS) for unit in units]
 
 
 def filled(leftovers: Leftovers, counts: list[int]) -> Leftovers:
-    """Leftovers of so many elements of each split."""
     for index, count in enumerate(counts):
         leftovers.add(Lease(0, Split(index), spans=()), [(0, count << OUTPUT_BITS)])
     return leftovers

@@ -8,15 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.job import events
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.lots import cut, elements_in, lot
-from pecan_ray.options import Workers
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.spans import Spans
-from tests.unit.job.job_rig import JobRig
 
 
 def test_a_lot_is_half_of_an_even_share_in_whole_batches_and_completes_what_was_begun() -> None:
@@ -94,18 +91,3 @@ def test_splits_stay_whole_where_each_has_one_reader(shape: dict[str, object]) -
     ledger.next_assignment("w")
     lease = ledger.take("w")
     assert isinstance(lease, Lease) and lease.spans == ((0, END),)
-
-
-def test_a_lot_that_begins_with_the_rest_of_a_split_is_filled_up_by_the_next_one() -> None:
-    rig = JobRig(LedgerShape(batch_size=4), Workers(2))
-    one, other = rig.come()
-    rig.place(one)
-    rig.place(other)
-    rig.handle(events.SplitsListed(0, tuple(Split(index, elements=6) for index in range(2))))
-    rig.handle(events.ListingEnded(0))
-    rig.assign(one)
-    rig.assign(other)
-    assert [elements_in(lease) for lease in rig.take(one)] == [4]
-    assert [elements_in(lease) for lease in rig.take(other)] == [2, 2], "of the first split, and of the second one"
-    assert [elements_in(lease) for lease in rig.take(one)] == [4]
-    assert rig.take(other) == ()

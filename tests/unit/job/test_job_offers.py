@@ -17,7 +17,7 @@ from pecan_ray.job.messages import AskLeases, NoMoreLeases, Offered
 from pecan_ray.job.questions import MISSING_SHARE, MOST_FORESEEN
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.resume import resume_point
-from pecan_ray.job.split_queue import MOST_NAMES, MOST_SPLITS_FORESEEN, Listing, SplitQueue
+from pecan_ray.job.split_queue import MOST_SPLITS_FORESEEN, Listing, SplitQueue
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.randomness import SplitOrder
@@ -58,15 +58,6 @@ def test_what_is_wanted_goes_first_and_what_was_passed_over_last() -> None:
     assert drain(queue, 1, (order[7], 99)) == [order[4]], "these were not offered"
     assert drain(queue) == [*order[5:], order[0], order[1], order[3]]
     assert queue_of(5, seed=None).offer(3) == [], "of those in the order of the listing"
-
-
-def test_an_offer_names_a_bounded_number_of_files() -> None:
-    listing = Listing()
-    listing.add([Split(index, files=("f",) * 300) for index in range(50)])
-    listing.complete = True
-    queue = SplitQueue(listing, 0, SplitOrder(SEED))
-    assert len(queue.offer(50)) == -(-MOST_NAMES // 301)
-    assert len(queue) == 50
 
 
 STEPS = st.lists(st.one_of(st.integers(1, 9), st.sampled_from(["take", "want", "back", "offer"])), max_size=80)

@@ -54,16 +54,6 @@ def test_that_more_may_be_used_is_told_apart_from_all_other_changes() -> None:
     assert renew(book, ledger, waits=("the listing",)) == (True, True)
 
 
-def test_only_ranks_that_owe_an_answer_are_asked_to_settle() -> None:
-    book, ledger = OrderBook(), ledger_of(workers=2)
-    ledger.next_assignment("w0")
-    ledger.take("w0")
-    ledger.lost("w0")
-    ledger.settled(1, "w0")
-    renew(book, ledger)
-    assert [book.orders(rank, 0).settle for rank in range(3)] == [("w0",), (), ("w0",)]
-
-
 def test_trainers_that_are_due_the_same_get_the_very_same_orders() -> None:
     book, ledger = OrderBook(), ledger_of(workers=2)
     book.add_worker("w0")

@@ -23,7 +23,6 @@ PROGRESS = TrainerProgress()
 
 
 def batch(number: int, worker: str = "w", epoch: int = 0) -> ReceivedBatch:
-    """A batch of two elements."""
     return ReceivedBatch(number, worker, epoch, {(0, 0, 0): [elements(2 * number, 2)]}, 2, 20)
 
 

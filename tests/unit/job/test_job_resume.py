@@ -13,17 +13,15 @@ from pecan_ray.job.delivery_log import MOST_STEPS, Delivery, DeliveryLog
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import Acknowledgement, EndData
 from pecan_ray.job.resume import resume_point
-from pecan_ray.job.resume_point import Cursor, Rest
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.job.state import JobState
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.randomness import SplitOrder
 from pecan_ray.simulator.protocol import play_seeds
 from pecan_ray.simulator.protocol.going_on import play_in_pieces
 from tests.long_form import some_later
 from tests.unit.job.job_rig import JobRig, elements
 
-WIDTH = 1 << OUTPUT_BITS
 SEEDS, LOTS = 1200, 6
 FAILED_ONCE = (35, 2648, 11378, 52307, 105390, 300502)
 """Seeds of histories in which something was wrong once."""
@@ -199,16 +197,3 @@ def test_a_queue_goes_on_in_the_same_order_however_the_listing_comes(shuffled: b
         found += taken(other, 2)
     again.complete = True
     assert found + taken(other, 100) == rest
-
-
-def test_what_an_earlier_pass_began_is_waited_for_before_a_later_one_goes_on() -> None:
-    again = Listing()
-    queue = SplitQueue(again, 0, None, passes=2)
-    rests = [Rest(8, 0, ((WIDTH, END),)), Rest(0, 1, ((0, WIDTH),))]
-    queue.go_on(0, Cursor(1, 4, ((2, 3),), ()), rests)
-    add(again, 6)
-    assert not queue and queue.take() is None, "split 8 of pass 0 is not listed yet"
-    add(again, 4)
-    leases = [lease for _ in range(3) if (lease := queue.take()) is not None]
-    assert [(lease.repetition, lease.split.index) for lease in leases] == [(0, 8), (1, 0), (1, 2)]
-    assert taken(queue, 100) == [4, 5, 6, 7, 8, 9]

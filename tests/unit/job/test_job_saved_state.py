@@ -32,7 +32,6 @@ PARTS = (("source TextLines", "ab"), ("operator parse", "cd"))
 
 
 def elements(numbers: list[int]) -> tuple[tuple[int, int], ...]:
-    """Positions of whole elements."""
     return tuple(Spans((number * WIDTH, (number + 1) * WIDTH) for number in numbers))
 
 

@@ -32,7 +32,6 @@ def pages(splits: int, size: int = PAGE, start: int = 0) -> Iterator[list[Split]
 
 
 def listing_of(splits: int, *, complete: bool = True) -> Listing:
-    """A listing of so many splits."""
     listing = Listing()
     listing.add([Split(index) for index in range(splits)])
     listing.complete = complete
@@ -52,7 +51,6 @@ WORDS = 1 << 64
 
 
 def permutation(splits: int, seed: int = 3, epoch: int = 0, repetition: int = 0) -> list[int]:
-    """The order that a seed gives."""
     return in_order(range(splits), seed, epoch, repetition)
 
 
@@ -63,7 +61,6 @@ def in_order(indices: Iterable[int], seed: int = 3, epoch: int = 0, repetition: 
 
 
 def splitmix(state: int) -> int:
-    """Return what SplitMix64 draws from a state."""
     word = (state + 0x9E3779B97F4A7C15) % WORDS
     word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % WORDS
     word = (word ^ word >> 27) * 0x94D049BB133111EB % WORDS
@@ -111,19 +108,6 @@ def test_what_came_back_goes_first_the_latest_before_the_others_until_the_pass_b
     assert not own and own.take() is None, "it has what is put back alone"
     own.put_back(Lease(0, Split(2)))
     assert drain(own) == [2]
-
-
-def test_a_shuffled_source_is_worked_on_before_its_listing_has_ended() -> None:
-    listing = listing_of(100, complete=False)
-    queue = SplitQueue(listing, 0, SplitOrder(3))
-    first = drain(queue, 10)
-    assert first != sorted(first)
-    for page in pages(1000, start=100):
-        listing.add(page)
-    listing.complete = True
-    rest = drain(queue)
-    assert sorted(first + rest) == list(range(1000))
-    assert rest == [index for index in permutation(1000) if index not in first]
 
 
 def test_branches_that_stay_as_listed_are_not_shuffled() -> None:

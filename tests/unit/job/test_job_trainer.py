@@ -37,7 +37,6 @@ from pecan_ray.job.trainer_events import (
     TrainerLog,
     TrainerTime,
 )
-from pecan_ray.job.waiting import SAY_AFTER_S
 from tests.unit.job.job_rig import elements
 
 T = TypeVar("T", bound=TrainerInstruction | Instruction)
@@ -91,7 +90,6 @@ class TrainerRig:
 
 
 def of_kind(kind: type[T], done: list[TrainerInstruction]) -> list[T]:
-    """Return the instructions of one kind."""
     return [one for one in done if isinstance(one, kind)]
 
 
@@ -363,16 +361,3 @@ def test_a_controller_that_does_not_answer_is_named_once_though_the_loop_waits_f
     assert waited(rig, 20) == []
     rig.answering = False
     assert len(waited(rig, 20)) == 1, "it is another time"
-
-
-def test_a_state_asks_for_the_time_at_which_it_says_that_nobody_answers() -> None:
-    rig = TrainerRig()
-    rig.answering = False
-    rig.report()
-    sent = rig.now
-    rig.handle(BatchWanted(), after=1.0)
-    assert rig.state.due(rig.now) == sent + SAY_AFTER_S
-    for name in ("controller", "waited"):
-        rig.now = rig.state.due(rig.now)
-        (log,) = of_kind(TrainerLog, rig.handle(TrainerTime()))
-        assert name in log.text and rig.state.due(rig.now) > rig.now

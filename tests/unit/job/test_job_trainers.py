@@ -15,12 +15,10 @@ from tests.unit.job.job_rig import JobRig, of_kind
 
 
 def came(rank: int, incarnation: str = "", **described: str) -> events.TrainerCame:
-    """A trainer that runs something."""
     return events.TrainerCame(rank, incarnation or f"t{rank}", f"n{rank % 2}", tuple(described.items()))
 
 
 def refusal(done: list[Instruction]) -> str:
-    """Return why a trainer was refused."""
     (refused,) = of_kind(Refuse, done)
     return str(refused.error)
 

@@ -9,16 +9,14 @@ from pecan_ray.job.messages import (
     AskAssignment,
     AskLeases,
     Assigned,
-    EndAssignment,
 )
 from pecan_ray.job.questions import CALLS_PER_SECOND, LEAST_LOT_S
 from pecan_ray.job.worker_calls import WorkerCalls
 from pecan_ray.options import Workers
-from tests.unit.job.job_rig import JobRig, elements, of_kind
+from tests.unit.job.job_rig import JobRig, of_kind
 
 
 def asked(number: int, channel: str = "main", worker: str = "w") -> events.WorkerAsked:
-    """A question."""
     return events.WorkerAsked(worker, channel, number, AskAssignment())
 
 
@@ -83,20 +81,3 @@ def test_with_many_workers_each_asks_for_more_at_a_time() -> None:
     rig.list_splits(10)
     reply = rig.answer(workers[0], AskAssignment())
     assert isinstance(reply, Assigned) and reply.lot_s == 200 / CALLS_PER_SECOND
-
-
-def test_tails_for_many_ranks_are_handed_to_several_workers_at_a_time() -> None:
-    rig = JobRig(LedgerShape(world_size=8, batch_size=4), Workers(4))
-    first, *others = rig.begin()
-    rig.assign(first)
-    (lease,) = rig.take(first)
-    for worker in others:
-        assert of_kind(Answer, rig.ask(worker, AskAssignment())) == []
-    done = rig.ask(first, EndAssignment(0, {lease.key: [elements(0, 30)]}, 0, ((lease.key, 30),)))
-    answers = of_kind(Answer, done)
-    assert [answer.worker for answer in answers if answer.worker != first] == others
-    ranks = [answer.reply.assignment.rank for answer in answers if isinstance(answer.reply, Assigned)]
-    assert ranks == [0, 1, 2]
-    for worker, size in zip(others, (3, 4, 4), strict=True):
-        (taken,) = rig.take(worker)
-        assert [(stop - start) >> 32 for start, stop in taken.spans] == [size]
