@@ -22,6 +22,8 @@ from tests.object_stores import reaching_s3, s3_bucket, serving_s3
 ROOT = Path(__file__).resolve().parents[2]
 FREE_PORTS: dict[str, Any] = {"dashboard_port": 0, "dashboard_agent_listen_port": 0, "include_dashboard": False}
 """Of a head: other Rays may run on this machine, and other processes of the tests do."""
+FEW_PROCESSES = {"include_log_monitor": False}
+"""Of a head on whose logs nobody looks: a process less, which takes a second of CPU."""
 
 
 class Bucket(NamedTuple):
@@ -72,7 +74,7 @@ class Clusters:
         # Raylets and their workers find the checkout, whoever connects to them.
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         head, *others = ({"num_cpus": count, "object_store_memory": 200 << 20} for count in cpus)
-        head |= FREE_PORTS
+        head |= FREE_PORTS | FEW_PROCESSES
         self._cpus, self._cluster = cpus, tried_twice(partial(Cluster, initialize_head=True, head_node_args=head))
         for node in others:
             tried_twice(partial(self._cluster.add_node, **node))

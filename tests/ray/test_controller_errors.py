@@ -14,7 +14,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray import errors
-from pecan_ray.plan.splits import Element, Split
+from pecan_ray.plan.splits import Split
 from pecan_ray.runtime import session
 from pecan_ray.runtime.controller_actor import AutoPlacementController
 
@@ -28,31 +28,17 @@ def pipeline(source: Any = None, config: pecan.Config = CONFIG) -> pecan.PecanPi
     return pecan.PecanPipeline(source, name="broken", config=config).batch(4)
 
 
-@dataclasses.dataclass(frozen=True)
-class Numbered:
-    """A source whose splits bear certain numbers."""
-
-    numbers: tuple[int, ...]
+class Numbered(pecan.sources.Items):
+    """A source whose splits bear one number."""
 
     def splits(self) -> Iterator[Split]:
-        for place, number in enumerate(self.numbers):
-            yield Split(number, f"part-{place}", elements=4)
-
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        for number in range(start, 4):
-            yield {"i": np.int64(number)}
-
-    def num_elements(self) -> int:
-        return 4 * len(self.numbers)
-
-    def identity(self) -> str:
-        return "numbered"
+        yield from (dataclasses.replace(split, index=0) for split in super().splits())
 
 
 def test_a_source_that_numbers_its_splits_wrongly_is_named() -> None:
     with (
-        pipeline(Numbered((0, 0))).iter_batches(workers=pecan.Workers(local=1)) as batches,
-        pytest.raises(errors.SourceError, match=r"Numbered\.splits\(\) has numbered split \d \(part-\d\) where split"),
+        pipeline(Numbered([{"i": 0}, {"i": 1}], split_rows=1)).iter_batches(workers=pecan.Workers(local=1)) as batches,
+        pytest.raises(errors.SourceError, match=r"Numbered\.splits\(\) has numbered split 0 where split 1 was due"),
     ):
         list(batches)
 
@@ -128,8 +114,9 @@ def test_what_breaks_in_the_controller_is_raised_by_the_trainer(
 
 def train(rank: int) -> str:
     options: dict[str, Any] = {"epochs": None, "rank": rank, "world_size": 2, "job": "broken-for-all"}
+    config = dataclasses.replace(CONFIG, trainer_timeout_s=15.0)  # after which such a controller is ended
     try:
-        with pipeline().iter_batches(workers=pecan.Workers(local=1), **options) as batches:
+        with pipeline(config=config).iter_batches(workers=pecan.Workers(local=1), **options) as batches:
             list(batches)
     except errors.ClusterError as error:
         return str(error)

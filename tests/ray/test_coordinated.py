@@ -87,7 +87,7 @@ def check(steps: list[list[Step]], rows: int, epochs: int = 1, left_out: int = 0
 
 def test_all_ranks_get_batches_of_one_bucket_and_one_worker_in_each_step_of_a_finite_epoch() -> None:
     epochs = 6
-    ranks = begun(pipeline(), 3, "rounds", epochs=epochs, workers=pecan.Workers(local=1, remote=1))
+    ranks = begun(pipeline(), 3, "rounds", epochs=epochs, workers=pecan.Workers(local=1, remote=1), prefetch_bytes=1)
 
     def both_are_there(step: int) -> None:
         if step == 1:

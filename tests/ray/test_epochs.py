@@ -12,7 +12,8 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.engines.inprocess import run_inprocess
-from tests.ray.test_journal import kill
+from tests.ray.pipelines import ONE, ids, numbers
+from tests.ray.test_journal import kill_controller
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -20,16 +21,12 @@ ROWS = 101
 ALL = list(range(ROWS))
 
 
-def numbers(name: str) -> pecan.PecanPipeline:
-    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name=name).shuffle(20).batch(8)
-
-
-def ids(batches: Iterable[dict[str, Any]]) -> list[int]:
-    return [int(i) for batch in batches for i in batch["i"]]
+def shuffled(name: str) -> pecan.PecanPipeline:
+    return numbers(ROWS, name).shuffle(20).batch(8)
 
 
 def test_each_epoch_ends_by_itself_and_a_state_at_its_end_holds_nothing_of_the_next_one() -> None:
-    pipe, workers = numbers("epochs"), pecan.Workers(local=2)
+    pipe, workers = shuffled("epochs"), pecan.Workers(local=2)
     with pipe.iter_batches(epochs=3, workers=workers) as batches:
         assert sorted(ids(batches.one_epoch())) == ALL
         state = batches.state_dict()
@@ -49,8 +46,7 @@ def test_passes_by_hand_go_on_with_the_next_epoch_also_behind_a_state() -> None:
     def draws(batches: Iterable[dict[str, Any]]) -> dict[int, float]:
         return {int(i): float(x) for batch in batches for i, x in zip(batch["i"], batch["x"], strict=True)}
 
-    source = pecan.sources.Arrays(i=np.arange(ROWS))
-    pipe, workers = pecan.PecanPipeline(source, name="by-hand").map(draw).batch(8), pecan.Workers(local=1)
+    pipe, workers = numbers(ROWS, "by-hand").map(draw).batch(8), ONE
     wanted = [draws(run_inprocess(pipe.plan, epoch=epoch)) for epoch in range(3)]
     with pipe.iter_batches(workers=workers) as batches:
         used = draws(next(batches) for _ in range(3))
@@ -71,11 +67,12 @@ def test_passes_by_hand_go_on_with_the_next_epoch_also_behind_a_state() -> None:
 
 def test_a_new_iterator_is_a_new_pass_and_the_rest_of_the_one_before_is_not_made() -> None:
     pytest.importorskip("torch")
-    rows = 1200
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows)), name="looks").map(lambda e: e).batch(10)
-    loader = pipe.to_torch(workers=pecan.Workers(local=2), order="strict", prefetch_bytes=400)
-    looks = [[batch["i"].tolist() for _, batch in zip(range(3), loader, strict=False)] for _ in range(3)]
-    assert looks == [[list(range(first, first + 10)) for first in (0, 10, 20)]] * 3
+    rows = 600
+    pipe = numbers(rows, "looks", config=pecan.Config(ring_bytes=1 << 20))
+    pipe = pipe.map(lambda i: np.full(1 << 11, i), on="i").batch(10)  # of which a worker's memory holds six
+    loader = pipe.to_torch(workers=pecan.Workers(local=2), order="strict", prefetch_bytes=1)
+    looks = [ids(batch for _, batch in zip(range(3), loader, strict=False)) for _ in range(3)]
+    assert looks == [list(range(30))] * 3
     state = json.loads(json.dumps(loader.state_dict()))
     assert ids(loader) == list(range(rows))
     report = loader._batches.report()
@@ -88,11 +85,11 @@ def test_a_new_iterator_is_a_new_pass_and_the_rest_of_the_one_before_is_not_made
 
 
 def test_passes_that_are_left_stay_over_where_the_controller_is_killed_in_one() -> None:
-    loader = numbers("killed").to_torch(workers=pecan.Workers(local=1), job="killed")
+    loader = shuffled("killed").to_torch(workers=ONE, job="killed")
     for look in range(3):
         for number, _ in enumerate(loader):
             if number == 1 and look == 1:
-                kill("killed")
+                kill_controller("killed")
             if number == 3:
                 break
     assert [sorted(ids(loader)) for _ in range(2)] == [ALL, ALL]
@@ -101,7 +98,7 @@ def test_passes_that_are_left_stay_over_where_the_controller_is_killed_in_one() 
 def test_ranks_leave_an_epoch_together_or_one_later_than_the_other() -> None:
     def loop(rank: int) -> list[list[int]]:
         options: dict[str, Any] = {"rank": rank, "world_size": 2, "epochs": 3, "job": "looks-of-two"}
-        with numbers("looks-of-two").iter_batches(workers=pecan.Workers(local=2), **options) as batches:
+        with shuffled("looks-of-two").iter_batches(workers=pecan.Workers(local=2), **options) as batches:
             looks = []
             for last in (1, 3 if rank else 2):
                 looks.append(ids(batch for _, batch in zip(range(last), batches.one_epoch(), strict=False)))
@@ -123,6 +120,6 @@ def test_an_endless_run_over_epochs_in_which_nothing_is_kept_ends() -> None:
         .filter(lambda i: i < 0, on="i")
         .batch(8)
     )
-    with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1)) as batches:
+    with pipe.iter_batches(epochs=None, workers=ONE) as batches:
         assert list(batches) == []
         assert batches.report().epochs == 1, "a second epoch would have been as empty"

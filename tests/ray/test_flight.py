@@ -1,22 +1,32 @@
-"""Arrow Flight on a real cluster: remote workers deliver by it, whatever breaks, and fall back where it is closed."""
+"""Arrow Flight on a real cluster: remote workers deliver by it, to who has its token, and fall back if it is closed."""
 
 from __future__ import annotations
 
 import gc
+import os
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
+import ray
+from pyarrow import ArrowException, flight
 
 import pecan_ray as pecan
 from pecan_ray.transport.choice import FlightAddress
-from tests.ray.conftest import living_actors
-from tests.ray.waiting import until
-from tests.ray.workers import ONE_BY_ONE, Together, lose, maker
+from tests.ray.conftest import ROOT, living_actors
+from tests.ray.pipelines import TWO, ids, numbers, times
+from tests.ray.test_journal import controller_process
+from tests.ray.waiting import ENDS_S, until
+from tests.ray.workers import ONE_BY_ONE, Together, lose, maker, process_of
 from tests.unit.transport.flight_rig import Wire
+from tests.unit.transport.test_flight_tls import make_certificates
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -31,19 +41,13 @@ def square(i: Any) -> Any:
 
 def squares(rows: int = ROWS, function: Callable[[Any], Any] = square, **config: Any) -> pecan.PecanPipeline:
     """Elements of 36 KB that hold their own number everywhere."""
-    source = pecan.sources.Arrays(i=np.arange(rows))
-    pipe = pecan.PecanPipeline(source, name="squares", config=pecan.Config(**config))
-    return pipe.map(function, on="i", name="square").batch(8)
+    return numbers(rows, "squares", config=pecan.Config(**config)).map(function, on="i", name="square").batch(8)
 
 
-def ids(batch: Any) -> list[int]:
+def sound(batch: Any) -> list[int]:
     """The elements of a batch; fails if any of them is damaged."""
     assert (batch["i"] == batch["i"][:, :1, :1]).all()
-    return [int(i) for i in batch["i"][:, 0, 0]]
-
-
-def once(rows: int = ROWS, times: int = 1) -> Counter[int]:
-    return Counter(dict.fromkeys(range(rows), times))
+    return ids([batch])
 
 
 def told(report: Any) -> str:
@@ -61,10 +65,10 @@ def test_remote_workers_deliver_each_element_once_by_flight_and_what_the_trainer
     assert all(batch["i"].flags.writeable and batch["i"].flags.aligned for batch in kept)
     until(lambda: not living_actors(), "the workers are not gone")
     gc.collect()
-    assert Counter(i for batch in kept for i in ids(batch)) == once(times=3)
+    assert Counter(i for batch in kept for i in sound(batch)) == times(ROWS, 3)
     for batch in kept:
         batch["i"] += 1
-    assert Counter(i - 1 for batch in kept for i in ids(batch)) == once(times=3)
+    assert Counter(i - 1 for batch in kept for i in sound(batch)) == times(ROWS, 3)
     for number in range(2):
         assert f"remote-{number} -> rank 0 by flight: worker and trainer are on different nodes" in text
     assert "object_store" not in text
@@ -73,7 +77,7 @@ def test_remote_workers_deliver_each_element_once_by_flight_and_what_the_trainer
 def test_a_closed_port_is_told_and_the_object_store_steps_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FlightAddress, "location", property(lambda self: "grpc+tcp://127.0.0.1:9"))
     with squares(400).iter_batches(workers=pecan.Workers(local=0, remote=1), epochs=2) as it:
-        assert Counter(i for batch in it for i in ids(batch)) == once(400, times=2)
+        assert Counter(i for batch in it for i in sound(batch)) == times(400, 2)
         text = told(it.report())
     assert "by object_store from now on" in text and "cannot be read: Flight" in text
 
@@ -91,11 +95,95 @@ def test_a_worker_that_is_gone_without_a_word_from_the_network_is_noticed(monkey
     seen: Counter[int] = Counter()
     with squares().iter_batches(epochs=2, workers=pecan.Workers(local=0, remote=1), **ONE_BY_ONE) as it:
         for step, batch in enumerate(it):
-            seen.update(ids(batch))
+            seen.update(sound(batch))
             if step == 30:
                 lose(it, maker(it))
         report = it.report()
-    assert seen == once(times=2) and report.workers_lost == 1
+    assert seen == times(ROWS, 2) and report.workers_lost == 1
     assert "object_store" not in told(report)
     for wire in wires.values():
         wire.close()
+
+
+# --- who listens ----------------------------------------------------------------------------------------------
+
+
+class Nothing:
+    def process(self) -> int:
+        return os.getpid()
+
+
+def ports(pid: int) -> set[tuple[str, int]]:
+    """The addresses at which a process listens."""
+    found = psutil.Process(pid).net_connections(kind="inet")
+    return {(one.laddr.ip, one.laddr.port) for one in found if one.status == psutil.CONN_LISTEN}
+
+
+def test_only_a_worker_that_sends_by_flight_listens_and_it_refuses_who_has_no_token() -> None:
+    """A local worker sends by a ring, and a remote one by Flight; Ray itself listens in each of its processes."""
+    before = ports(os.getpid())
+    remote: Any = ray.remote
+    actor = remote(Nothing).options(num_cpus=0).remote()
+    by_ray = len(ports(ray.get(actor.process.remote())))
+    with numbers(4000).batch(8).iter_batches(job="heard", epochs=None, workers=TWO, **ONE_BY_ONE) as batches:
+        used = set[str]()
+
+        def both_have_sent() -> bool:
+            next(batches)
+            used.add(maker(batches))
+            return len(used) == 2
+
+        until(both_have_sent, "one of the workers sends nothing")
+        for name, extra in (("pecan:heard:local-0", 0), ("pecan:heard:remote-0", 1)):
+            listening = ports(process_of(name))
+            assert len(listening) == by_ray + extra, name
+            assert sum(refuses(*address) for address in listening) == extra, name
+        assert len(ports(controller_process("heard"))) == by_ray and ports(os.getpid()) == before
+
+
+def refuses(host: str, port: int) -> bool:
+    """Tell whether Flight listens there, which must refuse whoever shows no token."""
+    options = flight.FlightCallOptions(timeout=20.0)
+    host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    with flight.FlightClient(f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}") as client:
+        try:
+            list(client.list_flights(options=options))
+        except flight.FlightUnauthenticatedError:
+            return True
+        except ArrowException:  # it is not Flight: Ray's own port
+            return False
+    raise AssertionError(f"{host}:{port} answers whoever asks")
+
+
+ENCRYPTED = """
+import numpy as np
+import ray
+import pecan_ray as pecan
+from pecan_ray.transport.choice import FlightAddress
+
+real, used = FlightAddress.location, []
+FlightAddress.location = property(lambda address: used.append(real.fget(address)) or used[-1])
+ray.init(num_cpus=2, include_dashboard=False)
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4000)), name="tls", config=pecan.Config(transport="flight"))
+with pipe.map(lambda i: np.full(1000, i), on="i").batch(8).iter_batches(workers=pecan.Workers(local=1)) as batches:
+    seen = sorted(int(row[0]) for batch in batches for row in batch["i"])
+    told = " ".join(event.text for event in batches.report().events)
+assert seen == list(range(4000))
+assert "by flight" in told and "object_store" not in told, told
+assert used and all(location.startswith("grpc+tls://") for location in used), used
+print("all of them, encrypted")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_batches_travel_by_encrypted_flight_where_the_cluster_encrypts(tmp_path: Path) -> None:
+    """With RAY_USE_TLS, on a Ray of its own."""
+    find_address: Any = ray.util.get_node_ip_address
+    address = find_address()
+    certificates = make_certificates(tmp_path / "cluster", f"127.0.0.1,IP:{address},DNS:localhost")
+    env = {**os.environ, **certificates, "RAY_ADDRESS": "local", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", ENCRYPTED], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=ENDS_S
+    )
+    assert "all of them, encrypted" in done.stdout, done.stderr

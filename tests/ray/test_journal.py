@@ -1,9 +1,10 @@
-"""Controllers that are killed: the job goes on from its journal, and every element comes exactly once."""
+"""Controllers that are killed: the job goes on from its journal, workers live on, every element comes exactly once."""
 
 from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,15 +16,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 
 import pecan_ray as pecan
 from pecan_ray.errors import ClusterError, JournalError, StateError
-from pecan_ray.runtime.journal_file import JournalPlace
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.runtime.journal_file import JournalPlace, kept_job
+from pecan_ray.runtime.worker_actor import hiring
 from tests.ray.conftest import ROOT, living_actors
+from tests.ray.endings import actor_processes
+from tests.ray.pipelines import ONE, TWO, numbers, times
 from tests.ray.waiting import until
+from tests.ray.workers import ONE_BY_ONE, living_worker, process_of
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -31,9 +36,8 @@ ROWS = 20_000
 """Elements, whose numbers are more than Ray keeps for starting an actor again."""
 
 
-def numbers(name: str, **options: Any) -> pecan.PecanPipeline:
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name=name, **options)
-    return pipe.filter(slowly, on="i").batch(50)
+def slow_numbers(name: str, **options: Any) -> pecan.PecanPipeline:
+    return numbers(ROWS, name, **options).filter(slowly, on="i").batch(50)
 
 
 def slowly(i: Any) -> Any:
@@ -49,7 +53,7 @@ def controller(job: str) -> Any:
     return ray.get_actor(f"pecan:{job}:controller", namespace="pecan")
 
 
-def process_of(job: str) -> int:
+def controller_process(job: str) -> int:
     """The controller's process, once there is one that answers."""
     found: list[int] = []
 
@@ -64,9 +68,9 @@ def process_of(job: str) -> int:
     return found[-1]
 
 
-def kill(job: str) -> int:
+def kill_controller(job: str) -> int:
     """Kill the controller's process; return its number."""
-    os.kill(pid := process_of(job), signal.SIGKILL)
+    os.kill(pid := controller_process(job), signal.SIGKILL)
     return pid
 
 
@@ -75,12 +79,12 @@ import signal
 import sys
 
 import pecan_ray as pecan
-from tests.ray.test_journal import numbers
+from tests.ray.test_journal import slow_numbers
 
 folder, rank, world, used = sys.argv[1], *map(int, sys.argv[2:])
 config = pecan.Config(journal=folder, trainer_timeout_s=6)
 options = {"rank": rank, "world_size": world, "job": "left", "workers": pecan.Workers(local=1)}
-for number, batch in enumerate(numbers("left", config=config).iter_batches(**options), 1):
+for number, batch in enumerate(slow_numbers("left", config=config).iter_batches(**options), 1):
     print(*batch["i"].tolist(), flush=True)
     if number == used:
         signal.pause()  # until it is killed
@@ -121,7 +125,7 @@ def test_ranks_whose_programs_were_killed_go_on_from_the_slowest_one(three_nodes
     """What others have used beyond comes again."""
     folder = str(tmp_path / "journals")
     used, state = used_and_killed(folder, three_nodes.address, [12, 7], tmp_path)
-    with numbers("left", config=pecan.Config(journal=folder)).iter_batches(job="left", state=state) as batches:
+    with slow_numbers("left", config=pecan.Config(journal=folder)).iter_batches(job="left", state=state) as batches:
         rest = [i for batch in batches for i in batch["i"].tolist()]
         assert batches.state_dict()["batches"] == 7 + len(rest) // 50 + bool(len(rest) % 50)
     assert Counter(used) + Counter(rest) == KEPT
@@ -130,7 +134,7 @@ def test_ranks_whose_programs_were_killed_go_on_from_the_slowest_one(three_nodes
 @contextmanager
 def running(name: str, **options: Any) -> Iterator[Any]:
     """An endless job whose controller can be killed."""
-    with numbers(name, **options).iter_batches(job=name, epochs=None, workers=pecan.Workers(local=1)) as batches:
+    with slow_numbers(name, **options).iter_batches(job=name, epochs=None, workers=ONE) as batches:
         next(batches)
         yield batches
 
@@ -142,7 +146,7 @@ def test_what_is_no_journal_is_refused_and_a_damaged_one_ends_a_job_whose_contro
     with pytest.raises(JournalError, match="holds no journal of job nobody"):
         pecan.journal_state(tmp_path, "nobody")
     with pytest.raises(JournalError, match=r"Config\(journal='.*elsewhere\.job'\): no journal can be kept"):
-        numbers("open", config=pecan.Config(journal=tmp_path / "elsewhere.job")).iter_batches()
+        slow_numbers("open", config=pecan.Config(journal=tmp_path / "elsewhere.job")).iter_batches()
     with running("open", config=pecan.Config(journal=tmp_path)) as batches:
         assert pecan.journal_state(tmp_path, "open")["pecan_ray_state"]
         (tmp_path / "open.journal").rename(tmp_path / "elsewhere")
@@ -152,7 +156,7 @@ def test_what_is_no_journal_is_refused_and_a_damaged_one_ends_a_job_whose_contro
         with (tmp_path / "open.journal").open("r+b") as file:
             file.seek(20)
             file.write(b"##")
-        kill("open")
+        kill_controller("open")
         with pytest.raises(ClusterError, match=r"entry 1 of a journal is damaged"):
             list(batches)
 
@@ -162,7 +166,7 @@ def test_without_a_journal_a_lost_controller_ends_the_job_and_the_error_keeps_no
 
     def iterate() -> None:
         with running("without", config=pecan.Config(journal="off")) as batches:
-            kill("without")
+            kill_controller("without")
             for batch in batches:
                 seen.append(weakref.ref(batch["i"]))
 
@@ -177,3 +181,107 @@ def test_without_a_journal_a_lost_controller_ends_the_job_and_the_error_keeps_no
         assert seen and not any(one() is not None for one in seen)
     finally:
         gc.enable()
+
+
+# --- workers that outlive their controller --------------------------------------------------------------------
+
+HALF = ROWS // 2
+
+
+def quick(name: str, **options: Any) -> pecan.PecanPipeline:
+    return numbers(HALF, name, **options).batch(50)
+
+
+def keeper(job: str) -> Any:
+    """The one actor that keeps a job's workers."""
+    [name] = [name for name in living_actors() if name.startswith(f"pecan:{job}:keeper-")]
+    return ray.get_actor(name, namespace="pecan")
+
+
+def controller_is_away(job: str) -> bool:
+    try:
+        ray.get(controller(job).process_id.remote())
+    except ray.exceptions.ActorUnavailableError:
+        return True
+    return False
+
+
+def test_a_worker_that_dies_while_there_is_no_controller_is_found_and_replaced() -> None:
+    got: list[int] = []
+    workers_wanted = TWO
+    pipe = quick("dies")
+    with pipe.iter_batches(job="dies", workers=workers_wanted, **ONE_BY_ONE) as batches:
+        for number, batch in enumerate(batches):
+            got += batch["i"].tolist()
+            if number == 40:
+                name = living_worker("local", but=[])
+                pid = process_of(name)
+                kill_controller("dies")
+                os.kill(pid, signal.SIGKILL)
+        report = batches.report()
+    assert Counter(got) == times(HALF)
+    [lost] = [event.text for event in report.events if event.kind == "lost"]
+    assert lost.startswith(name)
+
+
+@pytest.mark.slow
+def test_workers_end_with_what_keeps_them_and_others_take_their_places() -> None:
+    """Its process is started again, or there is another one in its place."""
+    got: list[int] = []
+    pipe = quick("kept")
+    with pipe.iter_batches(job="kept", workers=pecan.Workers(local=2), **ONE_BY_ONE) as batches:
+        for number, batch in enumerate(batches):
+            got += batch["i"].tolist()
+            if number == 40:
+                os.kill(ray.get(keeper("kept").begin.remote(0))[0], signal.SIGKILL)
+            if number == 110:
+                ray.kill(keeper("kept"))
+        report = batches.report()
+    assert Counter(got) == times(HALF)
+    assert len([event for event in report.events if event.kind == "lost"]) >= 2
+    assert not any(event.kind == "restart" for event in report.events)
+
+
+def test_a_trainer_goes_on_without_a_controller_and_the_next_one_ends_a_worker_that_the_job_has_done_with(
+    tmp_path: Path,
+) -> None:
+    """A process that is killed between the decision and the deed leaves one behind.
+
+    What workers hold comes meanwhile, and what their last leases bring: the trainer does not wait for the next process.
+    """
+    pipe = quick("stranger", config=pecan.Config(journal=tmp_path / "journals"))
+    with pipe.iter_batches(job="stranger", workers=ONE, epochs=None) as batches:
+        next(batches)
+        job = kept_job(JournalPlace(tmp_path / "journals", "stranger", "").job_file)
+        assert job is not None
+        instruction = StartWorker("pecan:stranger:remote-7", "remote", "", 1)
+        ray.get(keeper("stranger").start.remote(0, hiring(instruction, {}, pickle.loads(job[1]), job[1])))
+        assert living_worker("remote", but=[]) == instruction.worker
+        before, came = kill_controller("stranger"), 0
+        while controller_is_away("stranger"):
+            next(batches)
+            came += 1
+        assert came > 0 and controller_process("stranger") != before
+        until(lambda: instruction.worker not in living_actors(), "it lives on")
+        next(batches)
+        assert "pecan:stranger:local-0" in living_actors()
+        with pytest.raises(ray.exceptions.RayTaskError, match="another process is the job's controller now"):
+            ray.get(keeper("stranger").start.remote(0, hiring(instruction, {}, pickle.loads(job[1]), job[1])))
+
+
+def test_nothing_is_left_of_a_job_whose_trainer_is_killed_while_its_workers_wait_for_a_place(three_nodes: Any) -> None:
+    """Not even what Ray would start as soon as there is room, or would have an autoscaler make room for."""
+    program = """
+import pecan_ray as pecan
+pipe = pecan.PecanPipeline(pecan.sources.Items([1]), config=pecan.Config(cpus_per_worker=99)).batch(1)
+next(iter(pipe.iter_batches(job="placeless", workers=pecan.Workers(remote=1))))
+"""
+    environment = {**os.environ, "RAY_ADDRESS": three_nodes.address, "PYTHONPATH": str(ROOT)}
+    trainer = subprocess.Popen([sys.executable, "-c", program], env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: "pecan:placeless:remote-0" in living_actors(), "no worker is asked for")
+    finally:
+        trainer.kill()
+        trainer.wait()
+    until(lambda: not living_actors(), "an actor is still alive")
+    until(lambda: not actor_processes(), "a process of an actor still runs")

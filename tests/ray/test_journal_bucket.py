@@ -20,7 +20,7 @@ from pecan_ray.errors import SourceNotFoundError
 from tests.object_stores import SECRET
 from tests.ray.conftest import Bucket
 from tests.ray.prometheus import scraped
-from tests.ray.test_journal import KEPT, kill, numbers, process_of, used_and_killed
+from tests.ray.test_journal import KEPT, controller_process, kill_controller, slow_numbers, used_and_killed
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
@@ -36,14 +36,14 @@ def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(cluster: Any, tmp_
     root = "s3://data/journals"
     used, state = used_and_killed(root, cluster.address, [7], tmp_path)
     config = pecan.Config(journal=root)
-    with numbers("left", config=config).iter_batches(job="left", state=state) as batches:
+    with slow_numbers("left", config=config).iter_batches(job="left", state=state) as batches:
         rest = []
         for number, batch in enumerate(batches):
             rest += batch["i"].tolist()
             if number == 20:
                 told_of = [event.text for event in batches.report().events if event.kind == "journal"]
-                before = kill("left")
-                assert process_of("left") != before
+                before = kill_controller("left")
+                assert controller_process("left") != before
     assert Counter(used) + Counter(rest) == KEPT
     assert len(told_of) == 1 and "000001-" in told_of[0]
     folders = {file.path.split("/")[5] for file in storage.list_folder(root)}

@@ -1,15 +1,18 @@
-"""What people see of a job: metrics at Ray's Prometheus endpoint, readable actors, flat memory."""
+"""What people see of a job: metrics at Ray's Prometheus endpoint, a bar or a line a minute, what held a run up."""
 
 from __future__ import annotations
 
 import re
+import time
 
 import numpy as np
 import pytest
 
 import pecan_ray as pecan
 from pecan_ray.cli import main
+from pecan_ray.observe import progress
 from pecan_ray.placement import Prices
+from tests.ray.pipelines import ONE, numbers
 from tests.ray.prometheus import scraped
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import Waits, half
@@ -87,3 +90,74 @@ def test_a_job_of_any_name_runs_and_is_escaped_in_the_metrics() -> None:
 
         until(told, "the job is not in the metrics")
         assert it.report().job == STRANGE
+
+
+# --- progress -------------------------------------------------------------------------------------------------
+
+
+def bars(progress: bool | None = None) -> pecan.PecanPipeline:
+    return numbers(40, "bar", config=pecan.Config(progress=progress)).batch(4)
+
+
+def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progress, "TERMINAL_S", 0.0)
+    with bars(progress=True).iter_batches(epochs=2, workers=ONE) as batches:
+        assert len(list(batches)) == 20
+    said = capfd.readouterr().err
+    assert "pecan bar: 100%|" in said and "20/20 [" in said, said
+    assert re.search(r"batches/s, \d+ elements/s, waiting \d+%, 1 of 1 workers \(1 local, 0 remote\)", said), said
+    assert said.endswith("\n"), "the cursor is left on a fresh line"
+
+
+def test_a_log_has_whole_lines_with_what_is_left_and_what_was_paid(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LOG_S", 0.0)
+    workers = pecan.AutoWorkers(max_local=1, max_remote=0, prices=Prices(3600.0, 1.0))
+    said = ""
+    with bars().iter_batches(epochs=1000, workers=workers) as batches:
+
+        def paid() -> bool:
+            nonlocal said
+            next(batches)
+            said += capfd.readouterr().err
+            return ", $" in said
+
+        until(paid, "no dollars are told")
+    line = r"^pecan bar: \d+ of 10000 batches, \d+\.\d/s, .* workers .*, \$\d+\.\d{4}, [\d:]+ left$"
+    assert re.search(line, said, re.MULTILINE), said
+    assert "\r" not in said
+
+
+# --- where the time went --------------------------------------------------------------------------------------
+
+
+def rest(i: int) -> int:
+    """Wait for 5 ms."""
+    time.sleep(0.005)
+    return i
+
+
+def slight(i: int) -> int:
+    return i
+
+
+def test_an_operator_that_waits_is_told_from_one_that_computes() -> None:
+    pipe = numbers(300, config=pecan.Config(threads_per_worker=1)).map(slight, on="i").map(rest, on="i").batch(10)
+    with pipe.iter_batches(epochs=2, workers=ONE) as batches:
+        assert len(list(batches)) == 60
+        report = batches.report()
+    assert report.bottleneck is not None, report
+    found = report.bottleneck.longer or report.bottleneck  # on a busy machine the start may take longer than all else
+    assert found.operator == "rest" and "which waits" in found.text, (found, report.workers)
+    assert "Config(threads_per_worker=...)" in found.text
+
+
+def test_the_epoch_that_the_loop_is_in_is_not_finished_though_the_workers_are_ahead() -> None:
+    with numbers(40).batch(10).iter_batches(epochs=5, workers=ONE) as batches:
+        for _ in range(6):
+            next(batches)
+        assert batches.report().epochs == 1
+        next(batches), next(batches)
+        until(lambda: batches.report().epochs == 2, "its last batch was used, and it is not finished")
+        assert len(list(batches)) == 12 and batches.report().epochs == 5

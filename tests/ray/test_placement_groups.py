@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -17,6 +16,7 @@ import pecan_ray as pecan
 from pecan_ray.cli import main
 from pecan_ray.runtime.cluster import local_selector, why_unplaced
 from tests.ray.conftest import ROOT, living_actors
+from tests.ray.pipelines import ONE, TWO, ids, numbers
 from tests.ray.waiting import until
 
 tune: Any = pytest.importorskip("ray.tune")
@@ -31,16 +31,13 @@ def end_of_the_service(three_nodes: Any) -> Iterator[None]:
     assert main(["stop", "--force"]) == 0
 
 
-def pipeline(name: str) -> pecan.PecanPipeline:
-    config = pecan.Config(progress=False)
-    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name=name, config=config).batch(10)
-
-
-def read(name: str, **options: Any) -> tuple[list[int], set[str]]:
-    """Return the elements of an epoch, and the nodes of the workers."""
-    with pipeline(name).iter_batches(epochs=1, **options) as batches:
-        seen = sorted(int(i) for batch in batches for i in batch["i"])
-        return seen, {worker.placement for worker in batches.report().workers.values()}
+def read(name: str, workers: pecan.Workers, **options: Any) -> tuple[list[int], set[str]]:
+    """Return the elements of an epoch, and the nodes of the workers, all of which are there before its end."""
+    with numbers(ROWS, name).batch(10).iter_batches(epochs=1, workers=workers, **options) as batches:
+        seen = ids([next(batches)])
+        until(lambda: len(batches.report().workers) == workers.local + workers.remote, "a worker does not come")
+        seen += ids(batches)
+        return sorted(seen), {worker.placement for worker in batches.report().workers.values()}
 
 
 @pytest.fixture
@@ -63,8 +60,8 @@ def captured(function: Any, group: Any) -> Any:
 
 def test_a_trainer_in_a_group_has_workers_on_all_nodes_and_what_is_shared_outlives_the_group(group: Any) -> None:
     def train() -> tuple[list[int], set[str]]:
-        read("shared-in-a-group", share=True, max_lag=50, workers=pecan.Workers(local=1))
-        return read("in-a-group", workers=pecan.Workers(local=1, remote=1))
+        read("shared-in-a-group", ONE, share=True, max_lag=50)
+        return read("in-a-group", TWO)
 
     seen, placements = ray.get(captured(train, group).remote())
     assert seen == list(range(ROWS))
@@ -76,7 +73,7 @@ def test_a_trainer_in_a_group_has_workers_on_all_nodes_and_what_is_shared_outliv
     )
     remove_placement_group(group)
     until(lambda: ray.util.placement_group_table(group)["state"] == "REMOVED", "the group is not removed")
-    assert read("shared-in-a-group", share=True, max_lag=50, workers=pecan.Workers(local=1))[0] == list(range(ROWS))
+    assert read("shared-in-a-group", ONE, share=True, max_lag=50)[0] == list(range(ROWS))
     services = [one["State"] for one in table().values() if one["ActorClassName"] == "PecanService"]
     assert services.count("ALIVE") == 1 and "RESTARTING" not in services
 

@@ -1,7 +1,8 @@
-"""What workers of a job read of a real S3 server: as much as its quota allows, and nothing that is on their node."""
+"""What workers of a job read of a real S3 server: what its quota allows, nothing twice, and all of it after outages."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray import storage
-from pecan_ray.errors import CorruptSourceError
+from pecan_ray.errors import CorruptSourceError, StorageOutageError
 from pecan_ray.options import Config
 from pecan_ray.storage.throttle import LEAST_PIECE
 from pecan_ray.storage.token_bucket import BURST_S
@@ -85,3 +86,28 @@ def test_a_digest_that_does_not_match_ends_the_job_and_names_the_object(proxy: F
         pipe(cache=cache).iter_batches(workers=pecan.Workers(1)) as batches,
     ):
         list(batches)
+
+
+# --- outages --------------------------------------------------------------------------------------------------
+
+ANSWERED, REFUSED = 20, 20
+"""So many requests are answered, which list the files and read some, before so many are refused."""
+
+
+def test_an_outage_shorter_than_the_patience_costs_no_element(proxy: FlakyProxy) -> None:
+    proxy.faults = deque(["none"] * ANSWERED + [503] * REFUSED)
+    with pipe(storage_patience_s=600.0).iter_batches(workers=pecan.Workers(1)) as batches:
+        assert numbers(list(batches)) == list(range(FILES * LINES))
+        report = batches.report()
+    assert not proxy.faults, "not all requests of the outage were made"
+    assert report.bad_elements == 0 and report.workers_lost == 0
+
+
+@pytest.mark.slow
+def test_a_longer_one_ends_the_job_and_names_the_file_also_where_bad_elements_are_skipped(proxy: FlakyProxy) -> None:
+    proxy.faults = deque(["none"] * ANSWERED + [503] * 100_000)
+    with pipe(storage_patience_s=1.0).iter_batches(workers=pecan.Workers(1), on_error="skip") as batches:
+        with pytest.raises(StorageOutageError, match=r"s3://data/lines/\d+ could not be read: .*503"):
+            list(batches)
+        assert batches.report().bad_elements == 0
+    proxy.faults.clear()

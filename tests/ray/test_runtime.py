@@ -1,20 +1,36 @@
-"""The runtime on a real cluster of three nodes: exactly once whatever dies, scaling, ranks, errors, clean ends."""
+"""The runtime on a real cluster of three nodes: exactly once whatever dies, scaling, ranks, plans, orders."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 import pecan_ray as pecan
+from examples import resnet50
+from examples.photographs import derived_photographs
+from pecan_ray.errors import StateError
+from pecan_ray.job.first_worker import first_worker
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.runtime import session
 from tests.ray.conftest import living_actors
+from tests.ray.pipelines import ONE, TWO, ids, numbers, times, wide
+from tests.ray.seeds_at_import import draw
 from tests.ray.waiting import until
-from tests.ray.workers import ONE_BY_ONE, Together, living_worker, lose
+from tests.ray.workers import ONE_BY_ONE, Together, living_worker, lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -24,29 +40,17 @@ MANY = 3000
 """More than a trainer that takes them one by one holds ahead, however fast workers are."""
 
 
-def numbers(rows: int = ROWS, **options: Any) -> pecan.PecanPipeline:
-    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows)), name="numbers", **options)
-
-
 def slow(i: Any) -> Any:
     time.sleep(0.002)
     return i
 
 
-def ids(batches: Any) -> Counter[int]:
-    return Counter(int(i) for batch in batches for i in batch["i"])
-
-
-def once(rows: int = ROWS, times: int = 1) -> Counter[int]:
-    return Counter(dict.fromkeys(range(rows), times))
-
-
 def test_local_and_remote_workers_deliver_each_element_once_per_epoch(tmp_path: Path) -> None:
-    pipe = numbers().map(Together(tmp_path, 2), on="i").batch(7)
-    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1)) as it:
+    pipe = numbers(ROWS).map(Together(tmp_path, 2), on="i").batch(7)
+    with pipe.iter_batches(epochs=2, workers=TWO) as it:
         batches = [(it.provenance, batch) for batch in it]
         assert "pecan:service" not in living_actors(), "a job that shares nothing starts no service"
-    assert ids(batch for _, batch in batches) == once(times=2)
+    assert Counter(ids(batch for _, batch in batches)) == times(ROWS, 2)
     for provenance, batch in batches:
         assert provenance is not None and provenance.rows == len(batch["i"])
         held = sum((stop >> 32) - (start >> 32) for spans in provenance.spans.values() for start, stop in spans)
@@ -58,26 +62,24 @@ def test_local_and_remote_workers_deliver_each_element_once_per_epoch(tmp_path: 
 
 
 def test_a_killed_worker_loses_and_repeats_nothing() -> None:
-    pipe = numbers(MANY).map(slow, on="i").batch(5)
     killed: list[str] = []
     seen: Counter[int] = Counter()
-    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1), **ONE_BY_ONE) as it:
+    with numbers(MANY).map(slow, on="i").batch(5).iter_batches(epochs=2, workers=TWO, **ONE_BY_ONE) as it:
         for step, batch in enumerate(it):
-            seen.update(int(i) for i in batch["i"])
+            seen.update(ids([batch]))
             if step in (20, 90):
                 killed.append(living_worker("remote", but=killed))
                 lose(it, killed[-1])
         report = it.report()
-    assert seen == once(MANY, times=2)
+    assert seen == times(MANY, 2)
     assert len(killed) == report.workers_lost == 2
 
 
 def test_scaling_in_and_out_while_it_runs_keeps_every_element() -> None:
-    pipe = numbers(1500).map(slow, on="i").batch(5)
     seen: Counter[int] = Counter()
-    with pipe.iter_batches(workers=pecan.Workers(local=1, remote=2)) as it:
+    with numbers(1500).map(slow, on="i").batch(5).iter_batches(workers=pecan.Workers(local=1, remote=2)) as it:
         for step, batch in enumerate(it):
-            seen.update(int(i) for i in batch["i"])
+            seen.update(ids([batch]))
             if step == 10:
                 it.scale(local=1, remote=0)
             if step == 60:
@@ -85,19 +87,17 @@ def test_scaling_in_and_out_while_it_runs_keeps_every_element() -> None:
                 it.scale(local=2, remote=1)
             if step == 120:
                 it.scale(local=0, remote=2)
-    assert seen == once(1500)
+    assert seen == times(1500)
 
 
 def test_static_sharding() -> None:
-    workers = pecan.Workers(local=1, remote=1)
-    with numbers(100).batch(7).iter_batches(epochs=2, sharding="static", workers=workers) as it:
-        assert ids(it) == once(100, 2)
+    with numbers(100).batch(7).iter_batches(epochs=2, sharding="static", workers=TWO) as it:
+        assert Counter(ids(it)) == times(100, 2)
 
 
-def test_a_worker_without_a_place_is_named_and_waited_for(three_nodes: Any) -> None:
+def test_a_worker_without_a_place_is_named_and_waited_for() -> None:
     config = pecan.Config(remote_labels={"zone": "moon"}, placement_warning_s=0.5)
-    pipe = numbers(MANY, config=config).map(slow, on="i").batch(8)
-    with pipe.iter_batches(workers=pecan.Workers(local=1, remote=1)) as it:
+    with numbers(MANY, config=config).map(slow, on="i").batch(8).iter_batches(workers=TWO) as it:
         next(it)
         until(lambda: any("zone=moon" in e.text for e in it.report().events), "no word about the missing label")
         next(it)
@@ -113,19 +113,192 @@ def text_of_a_mebibyte(i: int, told: str) -> str:
 
 def test_workers_stay_as_far_ahead_of_a_trainer_as_bytes_allow_where_batches_are_texts(tmp_path: Path) -> None:
     told = tmp_path / "made"
-    pipe = pecan.PecanPipeline(
-        pecan.sources.Items([{"i": i} for i in range(400)]),
-        name="texts",
-        config=pecan.Config(ring_bytes=4 * MIB, threads_per_worker=1, reorder="off", progress=False),
-    )
-    pipe = pipe.map(partial(text_of_a_mebibyte, told=str(told)), on="i").batch(2)
+    config = pecan.Config(ring_bytes=4 * MIB, threads_per_worker=1, reorder="off", progress=False)
+    pipe = numbers(400, config=config).map(partial(text_of_a_mebibyte, told=str(told)), on="i").batch(2)
     seen: list[int] = []
 
     def still() -> bool:
         seen.append(told.stat().st_size)
         return len(seen) > 20 and len(set(seen[-20:])) == 1
 
-    with pipe.iter_batches(workers=pecan.Workers(1), prefetch_bytes=4 * MIB) as batches:
+    with pipe.iter_batches(workers=ONE, prefetch_bytes=4 * MIB) as batches:
         next(batches)
         until(still, "the worker does not come to rest")
     assert seen[-1] < 100
+
+
+def test_a_guess_of_the_first_worker_that_was_wrong_is_ended_and_a_right_one_is_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wrong(spec: JobSpec, node: str, cpus: float) -> StartWorker | None:
+        first = first_worker(spec, node, cpus)
+        assert first is not None
+        return replace(first, worker="pecan:first:local-7")
+
+    def elements() -> list[int]:
+        with numbers(64).batch(8).iter_batches(workers=ONE, job="first") as batches:
+            found = ids([next(batches)])
+            until(lambda: [name for name in living_actors() if "local" in name] == ["pecan:first:local-0"], "others")
+            return sorted(found + ids(batches))
+
+    assert elements() == list(range(64))
+    made: Any = ray._private.state.actors
+    assert sum(actor["Name"] == "pecan:first:local-0" for actor in made().values()) == 1
+    monkeypatch.setattr(session, "first_worker", wrong)
+    assert elements() == list(range(64))
+
+
+# --- plans ----------------------------------------------------------------------------------------------------
+
+
+def doubled(element: Any) -> list[Any]:
+    return [element, element]
+
+
+def test_several_workers_yield_what_one_process_yields() -> None:
+    pipe = numbers(200).filter(lambda i: i % 3 > 0, on="i").flat_map(doubled).concat(numbers(50, first=1000))
+    pipe = pipe.mix(numbers(50, first=2000), weights=[1, 2]).repeat(3).shuffle(30).batch(8)
+    pipe = pipe.map(lambda b: {"i": b["i"] + 1}, name="next").unbatch().batch(7)
+    expected = list(pipe.iter_batches(debug=True))
+    with pipe.iter_batches(epochs=2, workers=TWO) as it:
+        batches = list(it)
+    assert Counter(ids(batches)) == Counter(ids(expected * 2))
+    assert len(batches) == 2 * len(expected)
+
+
+def twice_and_back(batch: Any) -> Any:
+    """Return other rows than elements, in another order."""
+    return {"i": np.repeat(batch["i"], 2, axis=0)[::-1]}
+
+
+def test_a_plan_that_needs_the_whole_sequence_survives_its_worker() -> None:
+    pipe = numbers(70).map(wide, on="i").batch(30).map(twice_and_back).unbatch().batch(4)
+    expected = [ids([batch]) for batch in pipe.iter_batches(debug=True)]
+    found = []
+    with pipe.iter_batches(epochs=2, workers=TWO, **ONE_BY_ONE) as it:
+        for number, batch in enumerate(it):
+            found.append(ids([batch]))
+            if number in (5, len(expected) + 5):
+                lose(it, maker(it))
+        assert it.report().workers_lost == 2
+    assert found == expected * 2
+
+
+def train_and_kill(rank: int, kills: tuple[int, ...]) -> tuple[list[list[int]], int]:
+    """Train as one of two ranks, and kill the worker that made the batch at some of the steps."""
+    batches = []
+    options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "take-killed", **ONE_BY_ONE}
+    with numbers(200).map(wide, on="i").take(120).batch(4).iter_batches(epochs=2, workers=ONE, **options) as it:
+        for step, batch in enumerate(it):
+            batches.append(ids([batch]))
+            if step in kills:
+                lose(it, maker(it))
+        return batches, it.report().workers_lost
+
+
+def test_trainers_that_share_such_a_plan_lose_and_repeat_nothing_with_its_worker() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        (first, _), (second, lost) = pool.map(train_and_kill, range(2), ((4, 19), ()))
+    assert lost == 2
+    assert len(first) == len(second) == 30
+    assert Counter(i for batch in first + second for i in batch) == times(120, 2)
+
+
+def test_workers_draw_numbers_of_their_own_though_a_module_seeds_when_it_is_imported() -> None:
+    with numbers(200).map(draw, on="i").batch(8).iter_batches(epochs=2, workers=TWO) as it:
+        assert len(set(ids(it))) == 400
+
+
+def test_a_graph_of_tensorflow_goes_on_from_a_state_with_what_was_not_yielded() -> None:
+    pipe = numbers(ROWS, engine="tensorflow").map(lambda i: i + 1, on="i").shuffle(64).batch(8)
+    with pipe.iter_batches(epochs=2, workers=ONE) as it:
+        seen = ids(islice(it, 50))
+        state = json.loads(json.dumps(it.state_dict()))
+    with pipe.iter_batches(epochs=2, workers=ONE, state=state) as it:
+        seen += ids(it)
+    assert Counter(i - 1 for i in seen) == times(ROWS, 2)
+
+
+def shards(num_shards: int, index: int) -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.range(100).shard(num_shards, index).batch(4)
+
+
+@pytest.mark.slow
+def test_an_existing_tf_data_pipeline_runs_on_workers() -> None:
+    pipe = pecan.PecanPipeline.from_tf_data(shards, num_shards=4, name="existing")
+    batches = list(pipe.iter_batches(workers=ONE, format="tf"))
+    import tensorflow as tf
+
+    assert all(isinstance(batch["0"], tf.Tensor) for batch in batches)
+    assert sorted(int(i) for batch in batches for i in batch["0"]) == list(range(100))
+
+
+# --- one sequence ---------------------------------------------------------------------------------------------
+
+KILLED_AT, CUT_AT, GATE = 6, 15, 250
+
+
+def noisy(i: Any, rng: np.random.Generator) -> Any:
+    return i + rng.random()
+
+
+def gated(gate: Path) -> Callable[[Any], Any]:
+    """A function that comes no further than an element in the middle before a file is there."""
+
+    def pass_on(i: Any) -> Any:
+        while i == GATE and not gate.exists():
+            time.sleep(0.02)
+        return i
+
+    return pass_on
+
+
+def values(batches: Any) -> list[list[float]]:
+    return [batch["i"].tolist() for batch in batches]
+
+
+def test_the_sequence_is_the_same_for_any_workers_whatever_dies_and_across_a_cut(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    changing = pecan.WeightSchedule([(0, [3, 1]), (60, [1, 3])], by="elements")
+    pipe = numbers(400, seed=5).map(gated(gate), on="i")
+    pipe = pipe.mix(numbers(200, first=10_000, seed=5), weights=changing).map(noisy, on="i").batch(8)
+    options: dict[str, Any] = {"order": "strict", "epochs": 2}
+    with pipe.iter_batches(workers=TWO, **options) as it:
+        got = values(islice(it, KILLED_AT))
+        lose(it, maker(it))
+        gate.touch()
+        got += values(islice(it, CUT_AT - KILLED_AT))
+        state = json.loads(json.dumps(it.state_dict()))
+    with pytest.raises(StateError, match=r"order \(strict\) where this one has order \(relaxed\)"):
+        pipe.iter_batches(workers=ONE, state=state, epochs=2)
+    got += values(pipe.iter_batches(workers=pecan.Workers(remote=1, local=0), state=state, **options))
+    assert got == values(pipe.iter_batches(debug=True, first_epoch=0, epochs=2)), "debug mode is one worker"
+
+
+def uneven(i: Any) -> Any:
+    if i % 8 == 0:
+        time.sleep(0.005)
+    return i
+
+
+def test_one_fixed_worker_keeps_the_order_of_the_source_by_default() -> None:
+    pipe = numbers(400, config=pecan.Config(threads_per_worker=4)).map(uneven, on="i").batch(8)
+    with pipe.iter_batches(workers=ONE, epochs=2) as batches:
+        assert ids(batches) == [*range(400)] * 2
+        assert "order: rows come in the order of the source" in batches.explain()
+
+
+def test_jobs_with_one_seed_make_the_same_pixels_with_a_fresh_order_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the examples' ResNet50; which batch an image is in is another matter."""
+    images = 64
+    photographs = derived_photographs(images, cache=tmp_path / "photographs")
+    found = []
+    for number in range(2):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(number)))
+        with resnet50.pipeline(photographs, batch=8, seed=5).iter_batches(workers=TWO) as batches:
+            found.append({hashlib.sha256(image.tobytes()).hexdigest() for batch in batches for image in batch["image"]})
+    assert len(found[0]) == images and found[0] == found[1]

@@ -33,7 +33,7 @@ def pipeline() -> pecan.PecanPipeline:
 
 
 def trained(loop: Any, ranks: Any, folder: Path, name: str = "run", failures: int = 0, **config: Any) -> None:
-    """Let Ray Train run a loop on so many ranks; fails where it fails, or leaves an actor of ours."""
+    """Let Ray Train run a loop on so many ranks; fails where it fails."""
     from pecan_ray.integrations import PecanDataConfig
 
     trainer = torch_train.TorchTrainer(
@@ -49,7 +49,6 @@ def trained(loop: Any, ranks: Any, folder: Path, name: str = "run", failures: in
         ),
     )
     assert trainer.fit().error is None
-    until(lambda: not cluster.named_actors(), "an actor of ours is left")
 
 
 def must_be_whole(came: Counter[int]) -> None:
@@ -77,6 +76,7 @@ def loop(config: dict[str, Any]) -> None:
 
 def test_two_torch_trainers_on_two_cpus_share_a_job(tmp_path: Path) -> None:
     trained(loop, 2, tmp_path)
+    until(lambda: not cluster.named_actors(), "an actor of ours is left")
     (first, *mine), (second, *others) = ((tmp_path / str(rank)).read_text().split() for rank in range(2))
     assert first == second, "each rank has as many batches as the other"
     must_be_whole(Counter(map(int, [*mine, *others])))
@@ -124,6 +124,7 @@ def report(folder: Path, rank: int, state: dict[str, Any]) -> None:
 
 def test_a_killed_training_worker_loses_and_repeats_nothing(tmp_path: Path) -> None:
     trained(going_on, 2, tmp_path, failures=1)
+    until(lambda: not cluster.named_actors(), "an actor of ours is left")
     kept = int((tmp_path / "second-0").read_text().split()[0]) - 1  # the step of the last checkpoint that was whole
     assert 0 < kept < KILLED_AT and kept % STEPS_SAVED == 0
     came: Counter[int] = Counter()

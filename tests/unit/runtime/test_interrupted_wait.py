@@ -34,6 +34,15 @@ def client() -> Iterator[BatchClient]:
     signal.signal(signal.SIGUSR1, before)
 
 
+def test_a_bell_that_was_rung_before_is_heard_once() -> None:
+    bell = Bell()
+    bell.ring()
+    bell.ring()
+    bell.wait()
+    threading.Timer(0.01, bell.ring).start()
+    bell.wait()
+
+
 def deliver(client: BatchClient, numbers: list[int]) -> None:
     messages = [Message({"i": number}, {}, 1, 0) for number in numbers]
     assert client._deliver("worker", messages)

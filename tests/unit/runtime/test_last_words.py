@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pecan_ray.job.events import DIED, WorkerLost
-from pecan_ray.job.losses import MOST_IN_A_ROW, Loss, Losses
 from pecan_ray.runtime.last_words import killed_for_memory, last_line
 
 RAY_SAYS = """The actor died because its owner has died... Task was killed due to the node running low on memory.
@@ -45,15 +43,3 @@ def test_the_last_line_of_a_workers_log_is_found(tmp_path: Path) -> None:
     (tmp_path / "worker-cd-01000000-78.err").write_bytes(b"\xff" * 40_000)
     assert len(last_line(tmp_path, 78)) == 300
     assert last_line(tmp_path, 5) == last_line(tmp_path / "nowhere", 77) == ""
-
-
-def test_a_crash_loop_ends_with_the_last_words_of_a_worker() -> None:
-    losses = Losses()
-    assert losses.heard(WorkerLost("w0", "process")) == "" and losses.heard(WorkerLost("w0", "node", "gone")) == ""
-    assert losses.heard(WorkerLost("w0", "process", f"{DIED}; it wrote last: boom")).startswith("w0 was lost since its")
-    ends = [
-        losses.add(Loss(f"w{number}", "node", "stream", "its stream broke", 100.0 * number, 100.0 * number + 50))
-        for number in range(MOST_IN_A_ROW + 1)
-    ]
-    assert ends[:-1] == [""] * MOST_IN_A_ROW
-    assert "w5, since its stream broke. The last that is known, w0: its process died; it wrote last: boom." in ends[-1]
