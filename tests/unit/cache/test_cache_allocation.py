@@ -149,6 +149,7 @@ def test_nobody_is_given_what_is_not_there(
         of_datasets[key] = given_to.cache_bytes
         assert 0 <= given_to.cache_bytes <= job.dataset_bytes and 0 <= given_to.hit_share <= 1
         assert given_to.remote_io > 0 or given_to.hit_share == 1 or policy in ("coordl", "quiver", "alluxio")
+        assert given_to.remote_io >= 0
         assert given_to.bytes_per_s <= job.ideal_bytes_per_s * (1 + 1e-9)
         assert given_to.remote_io == pytest.approx(given_to.bytes_per_s * (1 - given_to.hit_share), rel=1e-6, abs=1e-6)
     assert sum(of_datasets.values()) <= cluster.cache_bytes

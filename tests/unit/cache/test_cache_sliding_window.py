@@ -109,6 +109,25 @@ def test_a_read_and_a_push_cost_the_same_beside_a_thousand_readers() -> None:
     assert cost_of_a_round(1_000) <= cost_of_a_round(2) + 4
 
 
+def test_what_a_reader_lacks_is_moved_elsewhere_before_it_leaves_and_what_all_have_read_is_not() -> None:
+    window = SlidingWindow[str](2, overflow_bytes=2)
+    window.attach("slow")
+    for entry in "abcd":
+        window.push(entry, 1)
+    assert window.take_overflow() == ["a", "b"] and window.take_overflow() == []
+    assert window.bytes == 4 and window.skipped("slow") == 0
+    window.push("e", 1)
+    assert window.take_overflow() == ["c"] and window.skipped("slow") == 1
+    assert rest(window, "slow") == list("bcde")
+    window.push("f", 1)
+    assert window.take_overflow() == [] and (len(window), window.bytes) == (2, 2), "nobody lacks what is elsewhere"
+    window.push("g", 1)
+    window.push("h", 1)
+    assert window.take_overflow() == ["f"]
+    window.stop_overflow()
+    assert window.skipped("slow") == 1 + 1 and rest(window, "slow") == ["g", "h"]
+
+
 class WindowAgainstModel(RuleBasedStateMachine):
     """The window beside a list of all entries that were ever pushed, of which each reader holds an index."""
 

@@ -50,14 +50,19 @@ def draw() -> tuple[int, int, int]:
 def draws(key: tuple[int | str, ...] | None, count: int = 3) -> list[tuple[int, int, int]]:
     """Draw as a process whose modules have seeded all generators, before it was told its key and in its functions."""
     torch: Any = pytest.importorskip("torch")
-    generators, found = GlobalGenerators(), []
-    for goes_on in (lambda: generators.begin(key), generators.seed_again):
+
+    def seed_all() -> None:
         random.seed(1)
         np.random.seed(1)
         torch.manual_seed(1)
-        goes_on()
-        found += [draw() for _ in range(count)]
-    return found
+
+    generators = GlobalGenerators()
+    seed_all()
+    generators.begin(key)
+    found = [draw() for _ in range(count)]
+    seed_all()
+    generators.seed_again()
+    return found + [draw() for _ in range(count)]
 
 
 def test_each_process_draws_numbers_of_its_own_and_the_same_ones_when_it_is_run_again() -> None:

@@ -108,15 +108,6 @@ def test_other_files_are_decoded_whole_and_counted_by_why() -> None:
             assert counted.total() == (reason != "it is no JPEG") and not counted[""]
 
 
-def test_a_region_begins_at_a_unit_and_has_room_for_interpolation() -> None:
-    half, full = JpegHeader(100, 100, (2, 2)), JpegHeader(100, 100, (1, 1))
-    assert full.columns((0, 17, 10, 10), 1) == (16, 27)
-    assert half.columns((0, 17, 10, 10), 1) == (0, 29), "16 would be a border"
-    assert half.columns((0, 18, 10, 81), 1) == (16, 100)
-    assert half.columns((0, 18, 10, 10), 8) == (16, 13), "nothing is wider than the image"
-    assert half.columns((0, 3, 10, 10), 8) == (0, 13) and half.reduced(8) == (13, 13)
-
-
 @needs_turbojpeg
 @pytest.mark.parametrize("ratio", REDUCED)
 def test_a_part_has_the_pixels_of_the_whole(ratio: int) -> None:

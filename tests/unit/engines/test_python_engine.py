@@ -205,13 +205,6 @@ def test_positions_without_any_data_come_in_a_last_part_without_rows() -> None:
     assert run_engine(numbers(7).batch(2), []) == [], "nothing comes of no lease"
 
 
-def test_outputs_of_one_element_may_lie_in_several_batches_and_are_named_apart() -> None:
-    produced = run_engine(numbers(8, 8).flat_map(spread).batch(2), order="strict")
-    assert column(produced, "part") == [0, 0, 1, 0, 1, 2, 0, 0, 1, 0, 1, 2]
-    half = 1 << OUTPUT_BITS - 1
-    assert produced[0].spans == {(0, 0, 0): [(0, 2 * 2 * half + half)]}, "element 0, element 1 and half of element 2"
-
-
 def test_the_length_of_a_split_is_reported_only_if_it_was_read_to_its_end() -> None:
     (split,) = Arrays(i=np.arange(6), split_rows=6).splits()
     open_end = ListedLeases([Lease(0, split, ((2 << OUTPUT_BITS, END),))])

@@ -195,15 +195,17 @@ def test_what_a_source_raises_is_a_source_error_that_says_where(error: type[Exce
 
 
 def test_an_error_does_not_wait_for_elements_that_are_stuck() -> None:
-    stuck = threading.Event()
+    may_go_on, went_on = threading.Event(), threading.Event()
 
     def waits_or_fails(i: Any) -> Any:
         if i == 0:
-            assert stuck.wait(60), "the error has waited for this"
+            may_go_on.wait(60)
+            went_on.set()
         elif i == 5:
             raise ValueError("five")
         return i
 
     with pytest.raises(OpError, match="five"):
         run_engine(files().map(waits_or_fails, on="i").batch(4), threads=2)
-    stuck.set()
+    assert not went_on.is_set()
+    may_go_on.set()

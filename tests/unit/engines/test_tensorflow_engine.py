@@ -25,7 +25,6 @@ from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.positions import MOST_INTERVALS
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
-from pecan_ray.engines.tensorflow.chunks import cuts
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.tensorflow.own_seed import without_global_seed
 from pecan_ray.plan.behind import plan_behind
@@ -58,15 +57,10 @@ PLANS: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("plan", "order"),
-    [*((plan, "relaxed") for plan in PLANS), *((plan, "strict") for plan in ("flat_map", "buckets", "mix"))],
-)
-def test_every_position_is_in_exactly_one_batch_and_elements_are_those_of_the_other_engine(
-    plan: str, order: str
-) -> None:
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_position_is_in_exactly_one_batch_and_elements_are_those_of_the_other_engine(plan: str) -> None:
     pipe = PLANS[plan](numbers())
-    batches = run(pipe, order=order, threads=2)
+    batches = run(pipe, threads=2)
     assert covered(batches) == all_of(pipe)
     if plan in ("map", "filter", "nothing left", "unbatch", "shuffle", "unbatched"):
         plain = PLANS[plan](pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS), split_rows=7)))
@@ -74,21 +68,17 @@ def test_every_position_is_in_exactly_one_batch_and_elements_are_those_of_the_ot
         assert Counter(int(i) for one in batches if one.rows for i in np.ravel(one.columns["i"])) == theirs
 
 
-def as_items(rows: int = ROWS) -> pecan.PecanPipeline:
-    source = pecan.sources.Items([{"i": np.int64(i)} for i in range(rows)], split_rows=7)
-    return pecan.PecanPipeline(source, name="numbers", engine="tensorflow")
+@pytest.mark.parametrize("plan", ["map", "flat_map twice", "buckets", "mix"])
+def test_sources_of_columns_and_of_elements_yield_the_same_batches_in_strict_order(plan: str) -> None:
+    items = pecan.sources.Items([{"i": np.int64(i)} for i in range(ROWS)], split_rows=7)
+    one_by_one = PLANS[plan](pecan.PecanPipeline(items, name="numbers", engine="tensorflow"))
+    found = [run(pipe, order="strict", threads=2) for pipe in (PLANS[plan](numbers()), one_by_one)]
+    assert covered(found[0]) == covered(found[1]) == all_of(one_by_one)
+    assert list(map(int, values(found[0]))) == list(map(int, values(found[1])))
 
 
-@pytest.mark.parametrize("plan", ["map", "flat_map twice", "shuffle", "buckets"])
-def test_sources_of_columns_and_of_elements_yield_the_same_batches(plan: str) -> None:
-    by_columns, one_by_one = (run(PLANS[plan](pipe), order="strict") for pipe in (numbers(), as_items()))
-    assert covered(by_columns) == covered(one_by_one) == all_of(numbers())
-    assert list(map(int, values(by_columns))) == list(map(int, values(one_by_one)))
-
-
-@pytest.mark.parametrize(
-    ("columns", "refused"),
-    [
+def test_columns_come_through_whole_or_value_by_value(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"v": pa.array([1, 2, None, 4])}, "'v' is object"),
         ({"v": pa.array(["a", "b", None, "d"])}, "'v' is NoneType"),
         ({"v": pa.array([["a"], ["b", None]])}, "'v' is list"),
@@ -96,26 +86,19 @@ def test_sources_of_columns_and_of_elements_yield_the_same_batches(plan: str) ->
         ({"v": pa.array([["a", "b"], ["c", "d"]])}, ""),
         ({"v": pa.array(["a", "é", "", "d"])}, ""),
         ({"v": pa.array([[1.0, 2.0]] * 4), "w": pa.array([1, 2, 3, 4], pa.int8())}, ""),
-    ],
-)
-def test_columns_come_through_whole_or_value_by_value(tmp_path: Path, columns: dict[str, Any], refused: str) -> None:
-    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
-    source = pecan.sources.Parquet(str(tmp_path / "rows.parquet"))
-    pipe = pecan.PecanPipeline(source, engine="tensorflow").batch(1)
-    if refused:
-        with pytest.raises(errors.OutputTypeError, match=refused):
-            run(pipe)
-        return
-    batches = run(pipe, order="strict")
-    for name, column in columns.items():
-        got = [[v.decode() if isinstance(v, bytes) else v for v in np.ravel(row)] for row in values(batches, name)]
-        assert got == [np.ravel(given).tolist() for given in column.to_pylist()]
-
-
-def test_a_chunk_of_columns_is_no_larger_than_a_graph_should_hold() -> None:
-    table = {"v": np.zeros((3000, 1000), np.float32)}  # 4 kB a row
-    assert {stop - start for start, stop in cuts(table, 3000)} == {262, 3000 % 262}
-    assert [stop - start for start, stop in cuts({"v": np.zeros(3000)}, 3000)] == [1024, 1024, 952]
+    ]
+    for number, (columns, refused) in enumerate(cases):
+        path = str(tmp_path / f"{number}.parquet")
+        pq.write_table(pa.table(columns), path)
+        pipe = pecan.PecanPipeline(pecan.sources.Parquet(path), engine="tensorflow").batch(1)
+        if refused:
+            with pytest.raises(errors.OutputTypeError, match=refused):
+                run(pipe)
+            continue
+        batches = run(pipe, order="strict")
+        for name, column in columns.items():
+            got = [[v.decode() if isinstance(v, bytes) else v for v in np.ravel(row)] for row in values(batches, name)]
+            assert got == [np.ravel(given).tolist() for given in column.to_pylist()]
 
 
 def test_the_last_smaller_batch_is_marked_partial() -> None:
@@ -218,16 +201,6 @@ def test_plans_that_need_the_whole_sequence_end_with_their_last_batch() -> None:
         assert set(covered(batches)) == set(all_of(pipe))
 
 
-def test_control_flow_over_tensors_becomes_part_of_the_graph() -> None:
-    def halve_if_even(i: Any) -> Any:
-        if i % 2 == 0:
-            return i // 2
-        return i
-
-    batches = run(numbers(10).map(halve_if_even, on="i").batch(10), order="strict")
-    assert values(batches) == [i // 2 if i % 2 == 0 else i for i in range(10)]
-
-
 def test_an_existing_tf_data_pipeline_is_read_shard_by_shard_and_operators_follow_it() -> None:
     def shards(num_shards: int, index: int) -> Any:
         return tf.data.Dataset.range(100).shard(num_shards, index).batch(4)
@@ -319,7 +292,7 @@ from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
 from pecan_ray.engines.tensorflow.chunks import cuts
 
-rows = pecan.sources.Items([{"x": np.full(4, n, np.float32)} for n in range(100_000)])
+rows = pecan.sources.Items([{"x": np.full(4, n, np.float32)} for n in range(10_000)])
 plan = pecan.PecanPipeline(rows, engine="tensorflow").map(lambda x: x * 2, on="x").batch(4).plan
 engines = [TensorFlowEngine(plan, list(plan.sources()), EngineOptions(threads=2), HeapSlots()) for _ in range(2)]
 forgotten, closed = [engine.batches(AllLeases(list(plan.sources()), 0, 1)) for engine in engines]
@@ -327,7 +300,7 @@ for batches in (forgotten, closed):
     print([next(batches).rows for _ in range(20)] == [4] * 20)
 closed.close()
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout == "True\nTrue\n", done.stderr
 
 

@@ -150,17 +150,14 @@ def test_functions_that_hold_the_gil_get_few_threads(cpus: int, seed: int) -> No
     assert "fewer" in changes[0][2]
 
 
-def test_nothing_is_tried_while_the_trainer_is_slower() -> None:
+def test_nothing_is_tried_while_the_trainer_is_slower_and_a_pause_of_it_does_not_end_a_search() -> None:
     def held_up(threads: int) -> ThreadWindow:
         return replace(waiting(2)(threads), blocked_s=0.5)
 
-    state, changes = simulated(held_up, limits(2), seconds=30)
-    assert (state.threads, state.phase, changes) == (2, "measuring", [])
-    assert decide(state, held_up(2), limits(2))[0].reason == "the trainer takes batches more slowly than they are made"
-
-
-def test_a_pause_of_the_trainer_does_not_end_a_search() -> None:
     bounds = limits(2)
+    state, changes = simulated(held_up, bounds, seconds=30)
+    assert (state.threads, state.phase, changes) == (2, "measuring", [])
+    assert decide(state, held_up(2), bounds)[0].reason == "the trainer takes batches more slowly than they are made"
     state, _ = simulated(waiting(2), bounds, seconds=0.65)
     assert state.phase == "trying"
     pause = replace(scaled(waiting(2)(state.threads), 5.0, 0.01), blocked_s=4.9)
@@ -179,21 +176,15 @@ def test_a_settled_number_stays_but_for_a_look_now_and_then() -> None:
     assert len(changes) <= 20, "half an hour may see few trials"
 
 
-def test_another_throughput_that_lasts_begins_a_new_search() -> None:
+def test_another_throughput_that_lasts_begins_a_new_search_and_one_strange_window_none() -> None:
     bounds = limits(4)
-    state, _ = simulated(on_cpus(4), bounds, seconds=6)
+    state, _ = simulated(on_cpus(4), bounds, seconds=10)
     assert (state.threads, state.phase) == (4, "settled")
+    _, after = decide(state, scaled(on_cpus(4)(4), 1.0, 0.2), bounds)
+    assert after.phase == simulated(on_cpus(4), bounds, state=after, seconds=10)[0].phase == "settled"
     state, changes = simulated(waiting(4, 0.01), bounds, state=state, seconds=12)
     assert state.threads == 64
     assert changes[0][0] < 6
-
-
-def test_one_strange_window_begins_no_search() -> None:
-    bounds = limits(4)
-    state, _ = simulated(on_cpus(4), bounds, seconds=10)
-    _, after = decide(state, scaled(on_cpus(4)(4), 1.0, 0.2), bounds)
-    assert after.phase == "settled"
-    assert simulated(on_cpus(4), bounds, state=after, seconds=10)[0].phase == "settled"
 
 
 seconds = st.floats(0, 1000)
