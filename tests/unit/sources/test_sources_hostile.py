@@ -37,7 +37,7 @@ from tests.unit.sources.test_sources_tfrecord import framed
 def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> bytes:
     info = tarfile.TarInfo(name)
     info.type, info.size = kind, size
-    return info.tobuf()
+    return info.tobuf(tarfile.GNU_FORMAT)
 
 
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, b"Z"])
@@ -45,6 +45,14 @@ def test_columns_that_are_no_files_are_told(tmp_path: Path, kind: bytes) -> None
     (tmp_path / "a.tar").write_bytes(header("0.a", kind) + bytes(1024))
     with pytest.raises(CorruptSourceError, match=r"has a column 'a' that is .*, not a file"):
         elements_of(WebDataset(tmp_path / "a.tar"))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_negative_size_in_an_archive_is_told(tmp_path: Path, ending: str) -> None:
+    data = tar_of({"0.a": b"x"})[: 3 * 512] + header("1.a", size=-512) + bytes(1024)
+    (tmp_path / f"a.tar{ending}").write_bytes(gzip.compress(data) if ending else data)
+    with pytest.raises(CorruptSourceError, match=r"size of '1.a' is negative"):
+        elements_of(WebDataset(tmp_path))
 
 
 # --- compressed files ------------------------------------------------------------------------------------------
