@@ -23,6 +23,7 @@ torch_train: Any = pytest.importorskip("ray.train.torch")
 pytestmark = [
     pytest.mark.usefixtures("one_node"),
     pytest.mark.slow,  # Ray Train starts processes that import torch, and a process group between them
+    pytest.mark.timeout(900),  # twice in a test, on a machine that may be busy
 ]
 
 ROWS, EPOCHS = 403, 2
