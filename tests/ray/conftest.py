@@ -22,8 +22,8 @@ from tests.object_stores import reaching_s3, s3_bucket, serving_s3
 ROOT = Path(__file__).resolve().parents[2]
 FREE_PORTS: dict[str, Any] = {"dashboard_port": 0, "dashboard_agent_listen_port": 0, "include_dashboard": False}
 """Of a head: other Rays may run on this machine, and other processes of the tests do."""
-FEW_PROCESSES = {"include_log_monitor": False}
-"""Of a head on whose logs nobody looks: a process less, which takes a second of CPU."""
+FEW_PROCESSES = {"no_monitor": True, "include_log_monitor": False}
+"""Of a head on which nobody looks for logs or nodes that an autoscaler could bring: each takes a second of CPU."""
 
 
 class Bucket(NamedTuple):

@@ -7,6 +7,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,21 +29,27 @@ def board_of(orders: Callable[[int], Orders]) -> NoticeBoard:
     return NoticeBoard(orders, JobTasks(failed))
 
 
-async def answered(change: Callable[[NoticeBoard], None], told: set[int]) -> set[int]:
-    """Let all ranks listen, change something, and return who was answered with the new orders by then."""
+async def answered(change: Callable[[NoticeBoard], None], told: set[int]) -> list[int]:
+    """Let all ranks listen, change something, and return who was answered with the new orders, in their order."""
     orders = Orders(number=1)
     board = board_of(lambda rank: orders)
     calls = {rank: asyncio.ensure_future(board.listen(rank, 1)) for rank in range(RANKS)}
     await asyncio.sleep(0)
     orders = replace(orders, number=2)
     change(board)
-    await asyncio.wait_for(asyncio.gather(*(calls[rank] for rank in told)), 60)
-    done = {rank for rank, call in calls.items() if call.done()}
+    done: list[int] = []
+
+    def note(rank: int, _: object) -> None:
+        done.append(rank)
+
+    for rank, call in calls.items():
+        call.add_done_callback(partial(note, rank))
+    await asyncio.gather(*(calls[rank] for rank in told))
     for rank in done:
         assert pickle.loads(calls[rank].result())[0].number == 2
     for call in calls.values():
         call.cancel()
-    return done
+    return list(done)
 
 
 def held_up(*ranks: int) -> Iterator[int]:
@@ -85,18 +92,22 @@ def the_controller_loses_its_cpu(board: NoticeBoard) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "told", "later"),
     [
-        (due, {3, 5}),
-        (due_for_an_allowance, {3, 5}),
-        (what_cannot_wait_before_what_can, {5}),
-        (one_has_heard_with_its_report, {5}),
-        (at_once_and_not_later_where_both_are_due, {3}),
-        (the_controller_loses_its_cpu, {3, 5, 7, 9, 11, 13}),
+        (due, {3, 5}, set()),
+        (due_for_an_allowance, {3, 5}, set()),
+        (what_cannot_wait_before_what_can, {5}, {3, 7}),
+        (one_has_heard_with_its_report, {5}, set()),
+        (at_once_and_not_later_where_both_are_due, {3}, set()),
+        (the_controller_loses_its_cpu, {3, 5, 7, 9, 11, 13}, set()),
     ],
 )
-def test_those_that_are_due_are_answered_and_no_others(change: Callable[[NoticeBoard], None], told: set[int]) -> None:
-    assert asyncio.run(answered(change, told)) == told
+def test_those_that_are_due_are_answered_and_no_others(
+    change: Callable[[NoticeBoard], None], told: set[int], later: set[int]
+) -> None:
+    """`later`: those that are due after a while, which may be over on a busy machine."""
+    done = asyncio.run(answered(change, told))
+    assert {*done[: len(told)]} == told and {*done} <= told | later, done
 
 
 def test_a_rank_that_is_due_before_it_listens_is_answered_at_once() -> None:
