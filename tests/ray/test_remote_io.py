@@ -90,8 +90,10 @@ def test_a_digest_that_does_not_match_ends_the_job_and_names_the_object(proxy: F
 
 # --- outages --------------------------------------------------------------------------------------------------
 
-ANSWERED, REFUSED = 20, 20
-"""So many requests are answered, which list the files and read some, before so many are refused."""
+ANSWERED = 20
+"""So many requests are answered, which list the files and read some,"""
+REFUSED = 20
+"""before so many are refused."""
 
 
 def test_an_outage_shorter_than_the_patience_costs_no_element(proxy: FlakyProxy) -> None:
