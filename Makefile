@@ -10,26 +10,24 @@ demo: $(VENV)/ready
 	$(BIN)/python examples/resnet50.py --step-time 0.05 --engine tensorflow
 	$(BIN)/python examples/side_by_side.py --svg build/side-by-side.svg
 
-PYTEST := $(BIN)/python -m pytest -q -m "not slow"
-
-# What fails beside other tests is run once more, alone, so that load decides nothing.  Both runs are printed.
-define tested
-	$(PYTEST) --cache-clear $(1) $(2) || \
-	{ test $$? -eq 1 && echo "Once more, alone:" && $(PYTEST) -v --last-failed --last-failed-no-failures none $(1); }
-endef
+PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+WITHOUT_CLUSTER := tests/parity tests/unit
+# In the order of the clusters that they share: docs/decisions/0120-what-tests-ask-of-ray.md.
+ON_CLUSTERS := --no-loadscope-reorder tests/ray tests/e2e tests/chaos
 
 # What needs no framework, no server and no process of its own: tests/tiers.py.
 check: lint
-	$(PYTEST) --quick --numprocesses 2 --dist loadfile tests/unit
+	$(PYTEST) -m "not slow" --quick tests/unit
 
 # All that a change can break.
 test: lint
-	$(call tested,tests/parity tests/unit,--numprocesses 2 --dist loadfile)
-	$(call tested,tests/ray tests/e2e tests/chaos,--numprocesses 2 --dist loadfile --no-loadscope-reorder)
+	$(PYTEST) -m "not slow" $(WITHOUT_CLUSTER)
+	$(PYTEST) -m "not slow" $(ON_CLUSTERS)
 
 # The tests that are marked as slow, and Hypothesis' properties on all of their examples, as well.
 test-all: lint
-	$(BIN)/python -m pytest -q --hypothesis-profile long
+	$(PYTEST) --hypothesis-profile long $(WITHOUT_CLUSTER)
+	$(PYTEST) --hypothesis-profile long $(ON_CLUSTERS)
 	$(MAKE) test-lower
 
 # The first program of the README, and the tests that need neither a cluster nor TensorFlow nor torch, at the lower bounds of
