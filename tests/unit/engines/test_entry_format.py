@@ -66,6 +66,11 @@ SINGLE: list[Any] = [
     np.arange(20, dtype=np.int16)[::3],
     np.zeros((0, 5), np.uint8),
     np.array(3.5),
+    np.float32(1.5),
+    True,
+    float("nan"),
+    b"",
+    None,
     np.array([1.5, 2.5], ml_dtypes.bfloat16),
     np.array(["a", "bcd"], object),
     np.array([b"a", b""], object),
@@ -75,6 +80,7 @@ SINGLE: list[Any] = [
 ]
 MIXED: list[list[Any]] = [
     [np.zeros(3, "f4"), np.zeros(3, "f8"), None, "a", 5, np.float32(2), 2**65, 7],
+    [np.zeros(3, "f4"), None, np.ones(3, "f4")],
     [np.zeros((0, 2), "f4"), np.zeros((3, 1), "f4"), np.zeros((2, 2), "f4")],
     [5, "five", None, 2**65, True, 5.5],
     [True, None, False, True, 1],

@@ -155,6 +155,7 @@ TYPE = "but that of element 0 .* is a"
         ([1, 2], [[1], [1, 2]], "is a list of unequal lists, which cannot be padded"),
         ([1, 2], [1.5], r"is float64\[1\], but that of element 0 .* is int64\[2\]"),
         ([1, 2], [[1]], "has 2 dimensions, but that of element 0 .* has 1. Padding cannot add"),
+        (np.zeros(1, np.int16), np.zeros((1, 1), np.int16), "has 2 dimensions, but that of element 0 .* has 1"),
         (np.zeros(1, np.int16), np.zeros(2, np.float32), r"is float32\[2\], but that of .* is int16\[1\]"),
     ],
 )
