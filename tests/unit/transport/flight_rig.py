@@ -15,6 +15,7 @@ from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.transport.choice import FlightAddress
 from pecan_ray.transport.flight_client import FlightReader
+from pecan_ray.transport.flight_guard import reset
 from pecan_ray.transport.flight_server import FlightEndpoint
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.outbox import Outbox
@@ -130,8 +131,8 @@ class Wire:
             threading.Thread(target=self._forward, args=(server, client, True), daemon=True).start()
 
     def _forward(self, source: socket.socket, target: socket.socket, cut: bool) -> None:
-        passed = 0
-        with contextlib.suppress(OSError):
+        passed, end = 0, shut
+        try:
             while data := source.recv(1 << 16):
                 passed += len(data)
                 if cut and self._is_cut(passed):
@@ -139,8 +140,10 @@ class Wire:
                 if not cut:
                     self._before(passed)
                 target.sendall(data)
+        except OSError:  # one side was reset: the other one, which may have more to send, does not end by less
+            end = reset_all
         if not self._silent:
-            shut(source, target)
+            end(source, target)
 
     def _is_cut(self, passed: int) -> bool:
         with self._cutting:
@@ -160,6 +163,13 @@ def shut(*ends: socket.socket) -> None:
     for end in ends:
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
+
+
+def reset_all(*ends: socket.socket) -> None:
+    """End connections as a reset does, also where more waits to be sent."""
+    for end in ends:
+        with contextlib.suppress(OSError):
+            reset(end)
 
 
 def numbered(count: int, shape: tuple[int, ...] = (64, 64)) -> Iterator[dict[str, Any]]:
