@@ -219,6 +219,11 @@ class BatchWriter:
         self._finishing = threading.Lock()
         """Guards the beginning of the sequence: batches are handed on one after the other."""
         self._sequence: deque[OpenBatch] = deque()
+        self._left = False
+
+    def leave(self) -> None:
+        """Begin no other batch: nobody takes it.  A thread that waits for memory may hold the lock."""
+        self._left = True
 
     def place(self, number: int, items: list[Item]) -> int:
         """Write the outputs of chunk `number`, and of others in line, into batches.
@@ -303,7 +308,7 @@ class BatchWriter:
     def _claim(self) -> tuple[OpenBatch, int, list[Item] | _RowsInLine] | None:
         """Take as many elements from the line as the open batch has room for, and as are of one kind."""
         with self._claiming:
-            if not self._line:
+            if not self._line or self._left:
                 return None
             head, batch = self._line[0], self._open
             if batch is None or batch.claimed == self.size:

@@ -185,6 +185,7 @@ class PythonEngine:
             if (rest := writer.rest()) is not None:
                 yield rest
         finally:
+            writer.leave()
             feeder.stop()
 
     def _callable(self, op: ElementOp) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -50,6 +51,8 @@ class Feeder:
         self._ready: queue.SimpleQueue[Produced | BaseException | None] = queue.SimpleQueue()
         """Waiting for it takes a third of the time that a condition of Python takes, and it comes with every batch."""
         self._stopped = False
+        self._left = False
+        """Nobody takes what becomes ready."""
         self._waits = False
         """The reader has read enough for now.  It says so before it looks at what is ready, and is looked at after
         something was taken from there: so none of the two misses the other."""
@@ -174,8 +177,12 @@ class Feeder:
                     self._more_wanted.notify()
 
     def put(self, result: Produced | BaseException | None) -> None:
-        """Add a finished batch, an error, or None for the end."""
-        self._ready.put(result)
+        """Add a finished batch, an error, or None for the end; it is dropped where nobody takes it any more."""
+        with self._lock:
+            if not self._left:
+                self._ready.put(result)
+                return
+        _drop(result)
 
     def get(self) -> Produced | None:
         """Wait for the next finished batch; None at the end.  Raises the error that stopped the work."""
@@ -188,7 +195,19 @@ class Feeder:
         return result
 
     def stop(self) -> None:
-        """Let nothing new begin, and wake the reader."""
+        """Let nothing new begin, and wake the reader.
+
+        Batches that nobody has taken are dropped: a thread may wait for the memory that they are in.
+        """
         with self._lock:
-            self._stopped = True
+            self._stopped = self._left = True
             self._more_wanted.notify()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _drop(self._ready.get_nowait())
+
+
+def _drop(result: Produced | BaseException | None) -> None:
+    """Give back the memory of a batch, which a thread that waits for the next one may still know."""
+    if isinstance(result, Produced) and result.slot is not None:
+        result.slot.release()

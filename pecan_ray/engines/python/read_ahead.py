@@ -24,6 +24,7 @@ def read_ahead(streams: Sequence[Iterator[T]], most: int) -> Generator[T, None, 
             for result in stream:
                 with changed:
                     ready.append(result)
+                    del result  # its memory is not held while the next one waits for some
                     changed.notify_all()
                     changed.wait_for(lambda: len(ready) < most or stopped)
                 if stopped:
@@ -52,4 +53,5 @@ def read_ahead(streams: Sequence[Iterator[T]], most: int) -> Generator[T, None, 
     finally:
         with changed:
             stopped = True
+            ready.clear()  # a thread may wait for the memory that these are in
             changed.notify_all()
