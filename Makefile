@@ -57,7 +57,7 @@ CHAOS ?=
 
 # The control plane under faults: docs/reliability.md.
 simulate-job: $(VENV)/ready
-	$(BIN)/python -m pecan_ray.simulator.protocol --minutes $(MINUTES) --workers-of-cpu 2
+	$(BIN)/python -m tests.protocol --minutes $(MINUTES) --workers-of-cpu 2
 
 # Real jobs on a cluster of several raylets, to which one thing after the other happens: docs/reliability.md.
 chaos: $(VENV)/ready

@@ -43,9 +43,9 @@ import pecan_ray as pecan
 from examples import image_ops
 from examples.photographs import derived_photographs
 from pecan_ray.autocache.store_speed import WarmSlots
-from pecan_ray.cache.checked_segments import CheckedSegments
-from pecan_ray.cache.store import EntryPlace, EntryStore
-from pecan_ray.cache.tiers import HELD_BYTES
+from pecan_ray.caching.checked_segments import CheckedSegments
+from pecan_ray.caching.store import EntryPlace, EntryStore
+from pecan_ray.caching.tiers import HELD_BYTES
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.entry_format import EntryReader
 from pecan_ray.engines.inprocess import AllLeases

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 from pecan_ray.cache import EvictionPolicy
-from pecan_ray.cache.segments import ALIGNMENT
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.segments import ALIGNMENT
+from pecan_ray.caching.store import EntryStore
 
 ENTRY = bytes(1000)
 EPOCHS, SKIPPED = 5, 2

@@ -38,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 
 from pecan_ray.autocache.store_speed import WarmSlots
-from pecan_ray.cache.store import EntryPlace, EntryStore
+from pecan_ray.caching.store import EntryPlace, EntryStore
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.python import PythonEngine

@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from pecan_ray.cache.ring import HashRing
-from pecan_ray.cache.store import EntryStore
-from pecan_ray.cache.store_index import opened_index
+from pecan_ray.caching.store import EntryStore
+from pecan_ray.caching.store_index import opened_index
 
 BLOCK = 1 << 20
 OF_SEGMENT = 256

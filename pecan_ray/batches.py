@@ -18,7 +18,8 @@ from pecan_ray.engines.contract import BadElement
 from pecan_ray.epoch_loops import EpochLoops
 from pecan_ray.errors import PecanError, PlanError, told
 from pecan_ray.in_process import InProcessRun
-from pecan_ray.integrations.formats import conversion, converter, device_copies
+from pecan_ray.integrations.formats import converter
+from pecan_ray.integrations.on_devices import conversion, device_copies
 from pecan_ray.job.delivery_log import MOST_AHEAD
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.row_order import row_order

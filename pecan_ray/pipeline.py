@@ -17,8 +17,8 @@ from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
 from pecan_ray.images import Decode
-from pecan_ray.integrations.formats import mesh_copies
 from pecan_ray.integrations.frameworks import FrameworkMethods
+from pecan_ray.integrations.on_devices import mesh_copies
 from pecan_ray.integrations.train_context import placed
 from pecan_ray.job.saved_state import SavedState, fitting_state
 from pecan_ray.observe.read_program import clock_of_run

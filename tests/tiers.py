@@ -37,10 +37,22 @@ def is_quick(path: Path) -> bool:
     return not needs(path.resolve())
 
 
-@cache
 def needs(path: Path) -> frozenset[str]:
     """Return what a file of tests needs that takes long, itself or by the files of `OURS` that it imports."""
+    found, seen, waiting = set[str](), {path}, [path]
+    while waiting:
+        own, files = _own_needs(waiting.pop())
+        found |= own
+        waiting += files - seen  # files of tests may import one another in a circle
+        seen |= files
+    return frozenset(found)
+
+
+@cache
+def _own_needs(path: Path) -> tuple[frozenset[str], frozenset[Path]]:
+    """Return what a file itself needs that takes long, and the files of `OURS` that it imports."""
     found: set[str] = set()
+    files: set[Path] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [one.name for one in node.names]
@@ -52,8 +64,8 @@ def needs(path: Path) -> frozenset[str]:
             found |= {name, name.partition(".")[0]} & NEEDS
             module = ROOT.joinpath(*name.split(".")).with_suffix(".py")
             if name.startswith(OURS) and name != "tests.tiers" and module.is_file():
-                found |= needs(module)
-    return frozenset(found)
+                files.add(module)
+    return frozenset(found), frozenset(files)
 
 
 def _named(node: ast.AST) -> list[str]:

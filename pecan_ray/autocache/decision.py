@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from pecan_ray.autocache.store_speed import memory_speed, remote_speed, store_speed
 from pecan_ray.cache.execution import ExecutionChoice, ExecutionMode, ExecutionPlace, choose_execution
 from pecan_ray.cache.execution_profile import CachePoint, ExecutionProfile, OperatorCost, SourceCost
-from pecan_ray.cache.store import EntryStore
 from pecan_ray.cache.store_model import StoreModel
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines.caching import MOST_ENTRY_BYTES
 from pecan_ray.engines.entry_format import FORMAT_VERSION
 from pecan_ray.engines.entry_objects import EntryObjects

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.cache.execution_profile import DeliveryCost
-from pecan_ray.cache.store import EntryStore
 from pecan_ray.cache.store_model import StoreModel
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.entry_objects import EntryObjects

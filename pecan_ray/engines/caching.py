@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pecan_ray import storage
-from pecan_ray.cache.tiers import TieredStore
+from pecan_ray.caching.tiers import TieredStore
 from pecan_ray.engines.contract import BadElement, Leases, SharedLeases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.entry_objects import EntryObjects

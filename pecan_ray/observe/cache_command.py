@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pecan_ray.autocache.decision import name_of
 from pecan_ray.autocache.store_speed import measured_speed, note_speed
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.errors import CacheError
 from pecan_ray.observe.cache_output import check_named, rate, spoken, tell_wholes, write_table
 from pecan_ray.observe.digest_command import DIGEST_HELP, add_digest_arguments

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pecan_ray.autocache.store_speed import measured_remote_speed
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError
 from pecan_ray.observe.cache_output import check_named, spoken, tell_wholes, write_table

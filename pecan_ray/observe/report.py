@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pecan_ray.job.bottleneck import Bottleneck, bottleneck
+from pecan_ray.job.bottleneck import Bottleneck, RunNumbers, bottleneck
 from pecan_ray.job.facts import JobEvent, JobFacts
 from pecan_ray.job.messages import Placement, TrainerProgress
 from pecan_ray.job.next_step import next_step_of
@@ -18,7 +18,7 @@ from pecan_ray.job.spending import spent, spent_by_epoch, spent_by_operator, wai
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.report_html import report_html
-from pecan_ray.observe.time_spent import numbers_of, time_lines
+from pecan_ray.observe.time_spent import time_lines
 from pecan_ray.placement import Cost, Prices
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.plan.windows import Deployment, Window
@@ -53,6 +53,17 @@ class WorkerReport:
     def __getitem__(self, name: str) -> Any:
         found: dict[str, Any] = asdict(self)
         return found[name]
+
+    def in_words(self) -> str:
+        """Say what it has produced, and read for that."""
+        parts = [
+            (True, f"{self.elements} elements in {self.batches} batches"),
+            (self.threads, f"{self.threads} threads"),
+            (self.remote_bytes, f"{self.remote_bytes / 1e6:,.1f} MB from object stores"),
+            (self.node_bytes, f"{self.node_bytes / 1e6:,.1f} MB of theirs from its node"),
+            (self.hedged, f"{self.hedged} late reads asked for twice ({self.hedges_won} won)"),
+        ]
+        return ", ".join(text for known, text in parts if known)
 
 
 @dataclass(frozen=True)
@@ -240,7 +251,22 @@ class Report:
         `op_seconds`: of each operator for an element, as a sample has told; `debug`: all ran in this process;
         `headspace`: and it was one batch.
         """
-        numbers = replace(numbers_of(self, time, op_seconds, debug), headspace=headspace)
+        workers = self.workers.values()
+        local, remote = (sum(one.placement == side for one in workers) for side in ("local", "remote"))
+        if self.deployments:
+            local, remote = self.deployments[-1][1].local, self.deployments[-1][1].remote
+        numbers = RunNumbers(
+            time=time,
+            batches=self.batches,
+            stages=sum((one.stages for one in workers), StageSeconds()),
+            op_seconds=op_seconds,
+            local=local,
+            remote=remote,
+            placed=bool(self.timeline or self.placement),
+            remote_bytes=sum(one.remote_bytes for one in workers),
+            in_process=debug,
+            headspace=headspace,
+        )
         return replace(self, time=time, bottleneck=bottleneck(numbers))
 
     @property
@@ -249,15 +275,24 @@ class Report:
         return f"pecan job {self.job}: {self.batches} batches, {self.elements} elements"
 
     def __str__(self) -> str:
+        lines = [*self._pace_lines(), *(line for _, line in self.worker_lines())]
+        lines += [*self._loss_lines(), *self._held_up_lines(), *self._cost_lines()]
+        if self.timeline:
+            lines.append(f"  {placement_so_far(self.timeline)}")
+        lines += [f"  {line}" for line in self.placement.splitlines()]
+        return "\n".join([*lines, *self.event_lines()])
+
+    def _pace_lines(self) -> list[str]:
+        """Return the text's first lines: how fast it went, what holds it up, and what is done about it."""
         whole, behind = self.time.total_s or self.seconds, self.time.pace_s
         elements, batches = self.elements / max(whole, 1e-9), self.batches / max(whole, 1e-9)
         pace = f", {(self.batches - 1) / behind:.1f} behind the first" if self.batches > 1 and behind else ""
         epochs = f" of {self.epochs} finished epoch{'s' * (self.epochs != 1)}" if self.epochs else ""
         lines = [
             f"{self.subject}{epochs} in {whole:.1f} s from "
-            f"iter_batches() on ({elements:.0f} elements/s; {batches:.1f} batches/s{pace})",
-            *(f"  {line}" for line in time_lines(self.time)),
+            f"iter_batches() on ({elements:.0f} elements/s; {batches:.1f} batches/s{pace})"
         ]
+        lines += [f"  {line}" for line in time_lines(self.time)]
         if self.bottleneck is not None:
             lines.append(f"  bottleneck: {self.bottleneck.text}")
             if self.bottleneck.longer is not None:
@@ -269,29 +304,32 @@ class Report:
                 f"  it read {self.shared.read} batches and skipped {self.shared.skipped}; {self.shared.readers} "
                 "readers share the workers, whose cost is the group's (pecan status)"
             )
-        for name, worker in self.workers.items():
-            lines.append(
-                f"  {name} ({worker.placement}): {worker.elements} elements in {worker.batches} batches"
-                + (f", {worker.threads} threads" if worker.threads else "")
-                + (f", {worker.remote_bytes / 1e6:,.1f} MB from object stores" if worker.remote_bytes else "")
-                + (f", {worker.node_bytes / 1e6:,.1f} MB of theirs from its node" if worker.node_bytes else "")
-                + (f", {worker.hedged} late reads asked for twice ({worker.hedges_won} won)" if worker.hedged else "")
-            )
-        if self.bad_elements:
-            lines.append(f"  {self.bad_in_words()}")
-        if self.unkept_elements:
-            lines.append(f"  {self.unkept_elements} of them could not be written to the quarantine file")
-        if self.left_epochs:
-            lines.append(f"  {self.left_epochs} of the epochs were left before their ends")
-        if self.left_out_elements:
-            lines.append(f"  {self.left_out_elements} elements of remainders were left out")
-        if self.dropped_elements or self.dropped_open_ends:
-            lines.append(f"  {self.dropped_in_words()}")
+        return lines
+
+    def worker_lines(self) -> list[tuple[str, str]]:
+        """Return the names of the workers, and the text's line about each."""
+        return [(name, f"  {name} ({one.placement}): {one.in_words()}") for name, one in self.workers.items()]
+
+    def _loss_lines(self) -> list[str]:
+        """Return the text's lines about elements that the training loop has not had."""
+        facts = [
+            (self.bad_elements, self.bad_in_words()),
+            (self.unkept_elements, f"{self.unkept_elements} of them could not be written to the quarantine file"),
+            (self.left_epochs, f"{self.left_epochs} of the epochs were left before their ends"),
+            (self.left_out_elements, f"{self.left_out_elements} elements of remainders were left out"),
+            (self.dropped_elements or self.dropped_open_ends, self.dropped_in_words()),
+        ]
+        return [f"  {text}" for count, text in facts if count]
+
+    def _held_up_lines(self) -> list[str]:
         slow = {rank: held_s for rank, held_s in enumerate(self.held_up) if held_s >= HELD_UP_SHARE * self.seconds}
-        for rank, held_s in sorted(slow.items(), key=lambda one: -one[1]):
-            lines.append(
-                f"  rank {rank} held the others up for {held_s:.1f} s: it had not received its batch of a round"
-            )
+        return [
+            f"  rank {rank} held the others up for {held_s:.1f} s: it had not received its batch of a round"
+            for rank, held_s in sorted(slow.items(), key=lambda one: -one[1])
+        ]
+
+    def _cost_lines(self) -> list[str]:
+        lines = []
         if self.cost is not None:
             lines.append(
                 f"  ${self.cost.total:.4f} in all: ${self.cost.host:.4f} for hosts, ${self.cost.remote:.4f} for "
@@ -304,11 +342,7 @@ class Report:
         if self.operator_costs:
             dear = sorted(self.operator_costs.items(), key=lambda one: -one[1])
             lines.append(f"  what input cost, by operator: {', '.join(f'{name} ${paid:.4f}' for name, paid in dear)}")
-        if self.timeline:
-            lines.append(f"  {placement_so_far(self.timeline)}")
-        lines += [f"  {line}" for line in self.placement.splitlines()]
-        lines += self.event_lines()
-        return "\n".join(lines)
+        return lines
 
     def event_lines(self) -> list[str]:
         """Return the text's lines about events, with their seconds since `iter_batches()` was called."""
@@ -330,7 +364,13 @@ class Report:
         return f'{self.dropped_elements} elements{rest} were dropped with their workers (visitation="at_most_once")'
 
     def _repr_html_(self) -> str:
-        return report_html(self)
+        first, *rest = str(self).splitlines()
+        apart = {*self.event_lines(), *(line for _, line in self.worker_lines())}
+        workers = [
+            (name, one.placement, str(one.elements), str(one.batches), str(one.threads or "-"))
+            for name, one in self.workers.items()
+        ]
+        return report_html(first, [line.strip() for line in rest if line not in apart], workers, self.events)
 
     def to_json(self) -> str:
         """Return the report as JSON: every field, nested ones as objects, and as `text` what `str()` gives."""

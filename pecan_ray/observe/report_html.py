@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pecan_ray.observe.report import Report
+from pecan_ray.job.facts import JobEvent
 
 
-def report_html(report: Report) -> str:
-    """Return a report as HTML: what its text tells, in tables, with the events folded."""
-    text, told = str(report).splitlines(), set(report.event_lines())
-    workers = [
-        (name, worker.placement, str(worker.elements), str(worker.batches), str(worker.threads or "-"))
-        for name, worker in report.workers.items()
-    ]
-    said = [line.strip() for line in text[1:] if line not in told and not _of_a_worker(line, report)]
-    parts = [f"<div><b>{html.escape(text[0])}</b>", "".join(f"<br>{html.escape(line)}" for line in said)]
+def report_html(first: str, lines: Iterable[str], workers: Sequence[Sequence[str]], events: Sequence[JobEvent]) -> str:
+    """Return a report as HTML: its lines as text, workers in a table, and the events in a table that is folded.
+
+    Args:
+        first: Its first line, which is bold.
+        lines: Those of the others that are about no worker and no event.
+        workers: For each worker its name, placement, elements, batches and threads.
+        events: What happened, in order.
+    """
+    parts = [f"<div><b>{html.escape(first)}</b>", *(f"<br>{html.escape(line)}" for line in lines)]
     if workers:
         parts.append(_table(("worker", "placement", "elements", "batches", "threads"), workers))
-    if report.events:
-        events = [(f"{event.seconds:.1f} s", event.kind, event.text) for event in report.events]
-        parts.append(
-            f"<details><summary>{len(events)} events</summary>{_table(('at', 'kind', 'what'), events)}</details>"
-        )
+    if events:
+        rows = [(f"{event.seconds:.1f} s", event.kind, event.text) for event in events]
+        parts.append(f"<details><summary>{len(rows)} events</summary>{_table(('at', 'kind', 'what'), rows)}</details>")
     return "".join(parts) + "</div>"
-
-
-def _of_a_worker(line: str, report: Report) -> bool:
-    return any(line.startswith(f"  {name} ({worker.placement}): ") for name, worker in report.workers.items())
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

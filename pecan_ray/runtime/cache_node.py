@@ -19,7 +19,7 @@ import ray
 
 from pecan_ray.cache.fetch_turns import Fetcher, FetchTurns
 from pecan_ray.cache.readers import Readers
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.errors import CacheError
 from pecan_ray.job.messages import DatasetRooms
 from pecan_ray.options import Cache

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from pecan_ray.cache.eviction import EvictionPolicy
 from pecan_ray.cache.fetch_turns import Fetcher
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.errors import CacheError, CorruptSourceError, SourceReplacedError
 from pecan_ray.storage.company import Company, dataset_of
 from pecan_ray.storage.digest import BLOCK_BYTES, ObjectDigest, block_hash

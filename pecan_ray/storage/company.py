@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.store import EntryStore
 
 RENEW_S = 5.0
 LOOK_S = 1.0

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.options import Cache
 from tests.ray.workers import kill, living_worker

@@ -14,7 +14,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 import pecan_ray as pecan
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.runtime.cache_node import PREFIX
 from pecan_ray.runtime.cluster import NAMESPACE, named_actors
 from tests.object_stores import SECRET, reaching_s3, s3_bucket, serving_s3

@@ -1,8 +1,9 @@
-"""Imports point downwards, frameworks stay out of `import pecan_ray`, and the public names are there."""
+"""Imports point downwards, floors know what they may, and frameworks stay out of `import pecan_ray`."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import tiers
+from tests import floors, tiers
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("pecan_ray", "placement", "reorder", "autoscaler", "cache")
@@ -41,49 +42,118 @@ def test_imports_point_downwards() -> None:
     assert kept, said
 
 
-UPWARDS = [
-    ("cache", "import ray"),
-    ("reorder", "from pecan_ray.runtime import cluster"),
-    ("cache", "import pecan_ray.job.events"),
-    ("pecan_ray/job", "import ray"),
-    ("pecan_ray/job", "import pecan_ray.simulator"),
-    ("placement", "from pecan_ray import cache"),
-    ("pecan_ray/job", "import time"),
-    ("cache", "from threading import Lock"),
-    ("pecan_ray/sampling", "import asyncio"),
-    ("pecan_ray/sources", "import pecan_ray.engines.contract"),
-    ("pecan_ray/engines", "import ray"),
-    ("pecan_ray/engines", "import pecan_ray.transport.ring"),
-    ("pecan_ray/transport", "import ray"),
-    ("pecan_ray/sources", "import pecan_ray.images"),
-    ("pecan_ray/engines", "import pecan_ray.quarantine"),
-]
-"""Folders, and a line that may stand in none of their modules."""
+PLANTED: dict[str, tuple[str, str]] = {
+    "a decision starts a thread": ("autoscaler", "import threading"),
+    "a decision looks at the clock": ("placement", "from time import monotonic"),
+    "a decision asks what day it is": ("reorder", "def f(day: type) -> object:\n    return day.today()"),
+    "the plan knows the time of day": ("pecan_ray/plan", "import datetime"),
+    "a decision opens a file": ("reorder", "def f() -> object:\n    return open('facts')"),
+    "a decision reads a path that it was given": ("placement", "def f(path):\n    return path.read_text()"),
+    "a decision knows paths": ("autoscaler", "from pathlib import Path"),
+    "a cache's policy keeps a database": ("cache", "import sqlite3"),
+    "a decision reads an array from a file": ("cache", "import numpy as np\nTABLE = np.fromfile('table')"),
+    "a decision draws from the state of all": ("pecan_ray/sampling", "import numpy as np\nX = np.random.random()"),
+    "the job opens a socket": ("pecan_ray/job", "def f():\n    import socket"),
+    "the job starts a process": ("pecan_ray/job", "from subprocess import run"),
+    "sampling runs a loop of events": ("pecan_ray/sampling", "import asyncio.events"),
+    "the job prints": ("pecan_ray/job", "print('here')"),
+    "the job imports Ray by text": ("pecan_ray/job", "ray = __import__('ray')"),
+    "a decision imports by text": ("placement", "import importlib\nR = importlib.import_module('ray')"),
+    "an engine imports Ray by text": (
+        "pecan_ray/engines",
+        "from importlib import import_module\nR = import_module('ray')",
+    ),
+    "a decision imports Ray": ("cache", "import ray"),
+    "the job imports Ray in a function": ("pecan_ray/job", "def f():\n    import ray.util"),
+    "the plan imports types of Ray": (
+        "pecan_ray/plan",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import ray",
+    ),
+    "an engine imports Ray": ("pecan_ray/engines", "import ray"),
+    "batches travel by Ray": ("pecan_ray/transport", "from ray import ObjectRef"),
+    "a decision stands on the cluster": ("reorder", "from pecan_ray.runtime import cluster"),
+    "a decision knows another one": ("placement", "from pecan_ray import cache"),
+    "a cache's policy stands on the job": ("cache", "import pecan_ray.job.events"),
+    "a cache's policy opens a store": ("cache", "from pecan_ray.caching.store import EntryStore"),
+    "the job stands on the simulation": ("pecan_ray/job", "import pecan_ray.simulator"),
+    "the cluster stands on the simulation": ("pecan_ray/runtime", "from pecan_ray.simulator import simulate"),
+    "a source stands on an engine": ("pecan_ray/sources", "import pecan_ray.engines.contract"),
+    "an engine stands on the transport": ("pecan_ray/engines", "def f():\n    import pecan_ray.transport.ring"),
+    "a source stands on a root module": ("pecan_ray/sources", "import pecan_ray.images"),
+    "an engine stands on a root module": ("pecan_ray/engines", "import pecan_ray.quarantine"),
+    "what is known of libraries stands on the pipeline": ("pecan_ray/known", "import pecan_ray.pipeline"),
+    "one engine knows the other": ("pecan_ray/engines/python", "import pecan_ray.engines.tensorflow.engine"),
+    "pages of the dashboard ask the cluster": ("pecan_ray/observe/dashboard", "import ray"),
+    "a module has no floor": ("pecan_ray", "import math"),
+    "code imports the facade": ("pecan_ray/runtime", "def f():\n    from pecan_ray import PecanPipeline"),
+    "code imports tests": ("pecan_ray/observe", "from tests import tiers"),
+    "code imports benchmarks": ("pecan_ray/simulator", "def f():\n    import benchmarks.peers"),
+    "a sub-package goes by its folder's name": ("pecan_ray/runtime", "from placement import Prices"),
+    "TensorFlow is imported with its user": ("pecan_ray/sources", "import tensorflow as tf"),
+    "torch is imported with its user": ("pecan_ray/runtime", "try:\n    import torch\nexcept ImportError:\n    pass"),
+}
+"""What no module of a folder may hold."""
+CIRCLES = {
+    "placement": "from pecan_ray.placement.{next} import X",
+    "reorder": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pecan_ray.reorder.{next} import X",
+    "pecan_ray/engines": "def f():\n    import pecan_ray.engines.{next}",
+    "pecan_ray/observe/dashboard": "from pecan_ray.observe.dashboard import {next}",
+}
+"""Folders, and how modules in each import one another in a circle: for types, when they are called, ..."""
 
 
-def planted(folder: str, line: str) -> str:
-    """Name the module of a folder that holds that line."""
-    return f"{folder}/planted_{UPWARDS.index((folder, line))}.py"
+def planted(what: str) -> Path:
+    """Name the module that holds what may not be."""
+    return Path(PLANTED[what][0], f"planted_{list(PLANTED).index(what)}.py")
+
+
+def module_of(path: Path) -> str:
+    """Name a module of a folder at the root as pecan_ray knows it."""
+    return "pecan_ray." + ".".join(path.with_suffix("").parts).removeprefix("pecan_ray.")
 
 
 @pytest.fixture(scope="module")
-def told_of_planted(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the linter says of a tree, links as links, with a module for each of these lines."""
+def said_of_planted(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the checks say of a tree, links as links, into which all of this is planted."""
     tree = tmp_path_factory.mktemp("tree")
     shutil.copy(ROOT / "pyproject.toml", tree)
     for name in FOLDERS:
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for folder, line in UPWARDS:
-        (tree / planted(folder, line)).write_text(line + "\n")
+    for what, (_, text) in PLANTED.items():
+        (tree / planted(what)).write_text(text + "\n")
+    for folder, text in CIRCLES.items():
+        ring = ["ring_a", "ring_b", "ring_c"]
+        for name, following in zip(ring, [*ring[1:], ring[0]], strict=True):
+            (tree / folder / f"{name}.py").write_text(text.format(next=following) + "\n")
     kept, said = lint_imports(tree)
     assert not kept
-    return said
+    return said + "\n".join(floors.violations(tree))
 
 
-@pytest.mark.parametrize(("folder", "line"), UPWARDS)
-def test_an_import_that_points_upwards_is_caught(told_of_planted: str, folder: str, line: str) -> None:
-    module = ".".join(Path(planted(folder, line)).with_suffix("").parts).removeprefix("pecan_ray.")
-    assert f"pecan_ray.{module} -> " in told_of_planted
+@pytest.mark.parametrize("what", PLANTED)
+def test_what_a_floor_forbids_is_caught(said_of_planted: str, what: str) -> None:
+    path = planted(what)
+    found = (f"{module_of(path)} -> ", f"{path}:", f"- {module_of(path)}\n")
+    assert any(text in said_of_planted for text in found)
+
+
+@pytest.mark.parametrize("folder", CIRCLES)
+def test_a_circle_is_caught(said_of_planted: str, folder: str) -> None:
+    package = module_of(Path(folder))
+    assert f"No cycles are allowed in {package}.\n" in said_of_planted
+    _, _, after = said_of_planted.partition(f"No cycles are allowed in {package}.\n")
+    assert ".ring_" in after.partition("No cycles")[0]
+
+
+def test_the_code_keeps_what_floors_forbid() -> None:
+    assert floors.violations() == []
+
+
+def test_no_exception_outlives_its_reason() -> None:
+    for name, modules in floors.EXCEPTIONS.items():
+        source = (ROOT / name).read_text()
+        assert all(re.search(rf"^(import|from) {module}\b", source, re.MULTILINE) for module in modules), name
+    assert all("import_module" in (ROOT / name).read_text() for name in floors.BY_TEXT)
 
 
 def test_importing_pecan_ray_imports_no_framework() -> None:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import pecan_ray.engines.python.operators as operators
 from pecan_ray.engines.caching import CachedReading, SplitCache
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced
 from pecan_ray.engines.counting import Counts
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.positions import UndeliveredPositions, of_first_runs, whole_parts
-from pecan_ray.engines.python import operators
 from pecan_ray.engines.python.chain import Chain, Chainlike, Chains, check_sendable, set_aside
 from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.fallback import FallbackChain

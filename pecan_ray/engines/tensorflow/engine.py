@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+import pecan_ray.engines.tensorflow.meta as meta
 from pecan_ray.engines.batch_rows import check_rows
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import OpCount
@@ -21,7 +22,6 @@ from pecan_ray.engines.reading import reading_of, reading_stages
 from pecan_ray.engines.reruns import Reruns
 from pecan_ray.engines.slots import into_slot, waiting_for_room
 from pecan_ray.engines.stages import Recognized
-from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.chunks import Signature
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.failure_locator import (

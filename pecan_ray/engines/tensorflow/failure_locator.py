@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+import pecan_ray.engines.tensorflow.meta as meta
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.positions import Part
-from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.checks import RowCheck, settled
 from pecan_ray.engines.tensorflow.chunks import Read, convert
 from pecan_ray.engines.tensorflow.feed import GraphFeed

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+import pecan_ray.engines.tensorflow.checks as checks
+import pecan_ray.engines.tensorflow.meta as meta
+import pecan_ray.engines.tensorflow.mixing as mixing
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.reruns import passes_before
-from pecan_ray.engines.tensorflow import checks, meta, mixing
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched

@@ -10,10 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
+import pecan_ray.engines.tensorflow.meta as meta
 from pecan_ray.engines.contract import EngineOptions, Leases
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.recording import Recording
-from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns, as_column
 from pecan_ray.engines.tensorflow.failure_locator import failing_element, graph_failure

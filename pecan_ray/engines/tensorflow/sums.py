@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+import pecan_ray.engines.tensorflow.meta as meta
 from pecan_ray.engines.counting import EVERY, OpCount
-from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.columns import Tensor
 from pecan_ray.plan.operators import ElementOp
 

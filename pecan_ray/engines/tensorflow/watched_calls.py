@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pecan_ray.engines.tensorflow import meta
+import pecan_ray.engines.tensorflow.meta as meta
 from pecan_ray.engines.tensorflow.checks import RowCheck
 from pecan_ray.engines.tensorflow.columns import Tensor
 from pecan_ray.plan.operators import Op

@@ -25,8 +25,8 @@ from pecan_ray.autoorder.element_costs import costs_of
 from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.cache.store import EntryStore
 from pecan_ray.cache.store_model import StoreModel
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.cli import main
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError, PlanError

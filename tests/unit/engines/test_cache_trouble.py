@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines.contract import Produced
 from pecan_ray.options import Cache
 from tests.unit.engines.engine_leases import ListedLeases, delivered, running, whole_leases

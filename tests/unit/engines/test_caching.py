@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pecan_ray as pecan
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines import caching
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.kept_elements import kept_tally

@@ -17,7 +17,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray import storage
 from pecan_ray.autocache.store_speed import SPEED, remote_speed
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.cli import main
 from pecan_ray.engines import entry_objects, remote_tier
 from pecan_ray.engines.caching import SplitCache, entry_key

@@ -18,12 +18,12 @@ from pecan_ray.job.trainer_events import BatchWanted, Discard, EndOfEpoch, Epoch
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Lease, Split
-from pecan_ray.simulator.protocol import Fault, Scenario, play
-from pecan_ray.simulator.protocol.scenario import SplitModel
 from pecan_ray.sources import Arrays
 from pecan_ray.transport.outbox import Outbox
 from pecan_ray.transport.owned_slots import OwnedSlots
 from pecan_ray.transport.ring import RingSlots
+from tests.protocol import Fault, Scenario, play
+from tests.protocol.scenario import SplitModel
 from tests.ray.waiting import until
 from tests.unit.job.test_job_ledger import ledger_of
 from tests.unit.job.test_job_trainer import TrainerRig, of_kind

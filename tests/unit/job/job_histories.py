@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pecan_ray.simulator.protocol import Fault, Scenario, SplitModel, World
-from pecan_ray.simulator.protocol.scenario import DEADLY, HANGING
+from tests.protocol import Fault, Scenario, SplitModel, World
+from tests.protocol.scenario import DEADLY, HANGING
 
 
 def played(scenario: Scenario) -> World:

@@ -15,8 +15,8 @@ from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Config, OnError, Workers
 from pecan_ray.plan.splits import AtWork, Lease, Origin, origin_of
-from pecan_ray.simulator.protocol import Scenario
-from pecan_ray.simulator.protocol.scenario import HANGING, Fault
+from tests.protocol import Scenario
+from tests.protocol.scenario import HANGING, Fault
 from tests.unit.job.job_histories import played, split_of
 from tests.unit.job.job_rig import JobRig, of_kind, said
 

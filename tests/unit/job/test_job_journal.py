@@ -34,9 +34,9 @@ from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Split
-from pecan_ray.simulator.protocol.draw import draw
-from pecan_ray.simulator.protocol.scenario import Fault, Scenario
-from pecan_ray.simulator.protocol.world import play
+from tests.protocol.draw import draw
+from tests.protocol.scenario import Fault, Scenario
+from tests.protocol.world import play
 
 SPEC = JobSpec("kept", LedgerShape(world_size=2), Workers(2, 1))
 PAGE = events.SplitsListed(0, (Split(0, "é\n"), Split(1, "b")))

@@ -14,11 +14,11 @@ from pecan_ray.errors import StateError
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.saved_state import SavedState
 from pecan_ray.plan.splits import OUTPUT_BITS
-from pecan_ray.simulator.protocol import play_seeds
-from pecan_ray.simulator.protocol.going_on import play_in_pieces
+from tests.protocol import play_seeds
+from tests.protocol.going_on import play_in_pieces
 
 WIDTH = 1 << OUTPUT_BITS
-MERGED, SEEDS = "pecan_ray.simulator.protocol.saved.merge_states", range(1000, 1600)
+MERGED, SEEDS = "tests.protocol.saved.merge_states", range(1000, 1600)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import pytest
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job.journal import HEAD, entries, packed, pages, replay
-from pecan_ray.simulator.protocol.draw import draw
-from pecan_ray.simulator.protocol.scenario import Fault, Scenario
+from tests.protocol.draw import draw
+from tests.protocol.scenario import Fault, Scenario
 from tests.unit.job.test_job_journal import PAGE, SPEC, whole, written
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,8 +44,8 @@ PLAY = """
 import sys
 from pathlib import Path
 from pecan_ray.job.journal import entries, pages, replay
-from pecan_ray.simulator.protocol import draw, play
-from pecan_ray.simulator.protocol.world import World, spec_of
+from tests.protocol import draw, play
+from tests.protocol.world import World, spec_of
 from tests.unit.job.test_job_processes import endless
 
 folder = Path(sys.argv[1])

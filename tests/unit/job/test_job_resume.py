@@ -17,9 +17,9 @@ from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.randomness import SplitOrder
-from pecan_ray.simulator.protocol import play_seeds
-from pecan_ray.simulator.protocol.going_on import play_in_pieces
 from tests.long_form import some_later
+from tests.protocol import play_seeds
+from tests.protocol.going_on import play_in_pieces
 from tests.unit.job.job_rig import JobRig, elements
 
 SEEDS, LOTS = 1200, 6

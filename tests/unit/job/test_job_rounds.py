@@ -14,11 +14,11 @@ from pecan_ray.job.instructions import Log
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.rounds import HeldUp, Rounds, spelled_turns
 from pecan_ray.options import Workers
-from pecan_ray.simulator.protocol.draw import draw
-from pecan_ray.simulator.protocol.going_on import play_in_pieces
-from pecan_ray.simulator.protocol.scenario import Fault, Scenario, SplitModel
-from pecan_ray.simulator.protocol.world import World, play
 from tests.long_form import some_later
+from tests.protocol.draw import draw
+from tests.protocol.going_on import play_in_pieces
+from tests.protocol.scenario import Fault, Scenario, SplitModel
+from tests.protocol.world import World, play
 from tests.unit.job.job_rig import JobRig, of_kind
 
 

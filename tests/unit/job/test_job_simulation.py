@@ -12,9 +12,9 @@ import pytest
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.state import JobState
 from pecan_ray.job.trainer import TrainerState
-from pecan_ray.simulator.protocol import Fault, Scenario, World, draw, play, play_seeds, shrink
-from pecan_ray.simulator.protocol.__main__ import main
 from tests.long_form import some_later
+from tests.protocol import Fault, Scenario, World, draw, play, play_seeds, shrink
+from tests.protocol.__main__ import main
 from tests.unit.job.job_histories import CASES, FEW, REPEATS
 
 HISTORIES, LOTS = 2000, 8
@@ -109,14 +109,14 @@ def test_an_element_comes_twice_in_the_epoch_alone_in_which_a_worker_is_taken_fo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert play(REPEATS).failure == ""
-    monkeypatch.setattr("pecan_ray.simulator.protocol.audit.undisturbed", lambda world, epoch: True)
+    monkeypatch.setattr("tests.protocol.audit.undisturbed", lambda world, epoch: True)
     assert "of epoch 4 again" in play(REPEATS).failure
 
 
 def test_time_in_which_the_controller_stood_still_must_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = Scenario(steps_s=(30.0,), epochs=5, faults=(Fault(10.0, "freeze controller", seconds=90.0),))
     assert play(scenario).failure == ""
-    monkeypatch.setattr("pecan_ray.simulator.protocol.job.LONGEST_GAP_S", math.inf)  # the planted bug
+    monkeypatch.setattr("tests.protocol.job.LONGEST_GAP_S", math.inf)  # the planted bug
     assert "has not been heard" in play(scenario).failure
 
 

@@ -11,8 +11,8 @@ from pecan_ray.job.suspicion import OP
 from pecan_ray.options import Visitation
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Origin, Split
 from pecan_ray.sampling.spans import Spans
-from pecan_ray.simulator.protocol import Scenario
-from pecan_ray.simulator.protocol.scenario import Fault
+from tests.protocol import Scenario
+from tests.protocol.scenario import Fault
 from tests.unit.job.job_histories import played, split_of
 
 SPLITS = (split_of(300), split_of(300, 177), split_of(300))

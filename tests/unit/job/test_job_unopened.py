@@ -19,8 +19,8 @@ from pecan_ray.job.messages import AskLeases, LeftOutElement, UnopenedSplit
 from pecan_ray.job.unopened import PLACE_S
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Lease, Source, Split
-from pecan_ray.simulator.protocol import Scenario, SplitModel
 from pecan_ray.sources import TextLines
+from tests.protocol import Scenario, SplitModel
 from tests.unit.job.job_histories import played
 from tests.unit.job.job_rig import JobRig, said
 

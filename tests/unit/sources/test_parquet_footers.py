@@ -15,7 +15,7 @@ import pytest
 from pyarrow import parquet as pq
 
 from pecan_ray import storage
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.options import MIB, Cache
 from pecan_ray.plan.splits import Split
 from pecan_ray.sources import Parquet, parquet_footers

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pecan_ray.cache import EvictionPolicy
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.caching.store import EntryStore
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Split
 from pecan_ray.runtime.worker_questions import LEAST_LOOK

@@ -1,0 +1,156 @@
+"""What must hold while a history runs, and the books of what its training loops really got."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pecan_ray.job.credits import MOST_AHEAD
+from pecan_ray.job.trainer import TrainerState
+from tests.protocol.engine import Made, ModelPiece, pieces_of
+from tests.protocol.saved import Saved
+from tests.protocol.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tests.protocol.trainer import TrainerModel
+    from tests.protocol.world import World
+
+MOST_EXCESS = MOST_AHEAD + 1
+"""Messages of each worker by which a queue may exceed `prefetch_bytes`, beside one for each round of leftovers: those
+that were under way when a larger one came."""
+
+
+class ViolationError(AssertionError):
+    """Something that must hold does not."""
+
+
+def must(holds: bool, otherwise: str) -> None:
+    """Raise a violation unless something holds."""
+    if not holds:
+        raise ViolationError(otherwise)
+
+
+def undisturbed(world: World, epoch: int | None = None) -> bool:
+    """Tell whether so far no worker was lost, or taken for lost since it was not heard (in an epoch).
+
+    Then no level of visiting promises less than that everything is used once, or counted; but where every worker gives
+    all data, what one gives that is let go is not complete either.
+    """
+    job = world.job.state
+    kinds = ("lost", "drain") if world.scenario.sharding == "off" else ("lost",)
+    gone = [one.seconds for one in job.told if one.kind in kinds]
+    if epoch is None:
+        return not gone
+    ends = [0.0, *job.epoch_ends.newest, math.inf]
+    return not any(ends[epoch] <= at <= ends[epoch + 1] for at in gone)
+
+
+class Audit:
+    """Books of one history, kept beside the job's own."""
+
+    def __init__(self, world: World, saved: Saved | None = None) -> None:
+        self.world, self.goes_on = world, saved is not None
+        self.scenario: Scenario = world.scenario
+        self.used_pieces: dict[int, Counter[tuple[str, ModelPiece]]] = {}
+        """Of each epoch: what was used; by worker where every worker gives all data."""
+        self.began: dict[int, set[str]] = {}
+        """Workers that began to work on each epoch."""
+        for made in saved.batches if saved is not None else ():
+            self.used_pieces.setdefault(made.epoch, Counter()).update(("", piece) for piece in made.pieces)
+        self.batches: Counter[tuple[int, int]] = Counter()
+        """Of each rank and epoch."""
+        self._round_of: dict[int, tuple[str, ModelPiece | None]] = {}
+        """By step: the worker and the round of the batches that ranks use in it."""
+        self.short: Counter[int] = Counter()
+        """Batches of each epoch that are not full."""
+        self._sequences: dict[int, list[ModelPiece]] = {}
+        """Of each epoch what is to come, where that is one sequence."""
+        self._rounds = 0
+        """Most rounds in which the leftovers of an epoch were distributed."""
+        self._left_before = saved.left if saved is not None else frozenset()
+        self.left_before = saved.left_out if saved is not None else 0
+        self.excess = 0.0
+        """By how many messages for each worker a queue was above its bound at most;"""
+        self.regrouping = 0.0
+        """while leftovers were regrouped."""
+
+    def used(self, trainer: TrainerModel, worker: str, made: Made) -> None:
+        """Note that a training loop has a batch."""
+        self.world.progressed()
+        scenario = self.scenario
+        who = worker if scenario.sharding == "off" else ""
+        if scenario.in_order and scenario.visitation == "exactly_once":
+            self._check_turn(trainer.rank, made)
+        if scenario.coordinated:
+            step = trainer.used
+            mine = worker, made.round
+            must(made.rank == trainer.rank, f"{trainer.name} got the batch of rank {made.rank}")
+            other = self._round_of.setdefault(step, mine)
+            must(mine == other, f"step {step} is of round {mine} for {trainer.name}, and of {other} for another rank")
+        used = self.used_pieces.setdefault(made.epoch, Counter())
+        for piece in made.pieces:
+            used[who, piece] += 1
+            level = scenario.visitation == "zero_or_more" and scenario.sharding != "off"
+            once = used[who, piece] == 1 or (level and not undisturbed(self.world, made.epoch))
+            must(once, f"{trainer.name} got {piece} of epoch {made.epoch} again")
+        self.batches[trainer.rank, made.epoch] += 1
+        must(0 < made.rows <= scenario.batch_size, f"a batch of {made.rows} elements")
+        if made.rows not in (scenario.bucket_sizes or [scenario.batch_size]):
+            self.short[made.epoch] += 1
+            must(not scenario.drop_remainder, f"{made.rows} elements in a batch with drop_remainder")
+
+    @property
+    def left(self) -> set[int]:
+        """Epochs that some training loop has left: of these nobody has all."""
+        return set(self._left_before).union(*(trainer.left for trainer in self.world.trainers))
+
+    def _check_turn(self, rank: int, made: Made) -> None:
+        """A batch is the one whose turn it is, but for those that ranks share at the end of an epoch."""
+        scenario = self.scenario
+        rest = self._sequence(made.epoch)
+        batches = len(rest) // scenario.batch_size
+        if len(rest) % scenario.batch_size and not scenario.drop_remainder:
+            batches += 1
+        number = self.batches[rank, made.epoch] * scenario.ranks + rank
+        if number < batches // scenario.ranks * scenario.ranks:
+            wanted = rest[number * scenario.batch_size :][: scenario.batch_size]
+            must(made.pieces == wanted, f"batch {number} of epoch {made.epoch} holds {made.pieces}, and not {wanted}")
+
+    def _sequence(self, epoch: int) -> list[ModelPiece]:
+        """Return what is to come in an epoch, in order, when the run begins with it."""
+        if epoch not in self._sequences:
+            keys = [
+                (branch, repetition, index)
+                for branch, splits in enumerate(self.scenario.sources)
+                for repetition in range(self.scenario.repetitions)
+                for index in range(len(splits))
+            ]
+            before = self.used_pieces.get(epoch, Counter())
+            pieces = [piece for key in keys for piece in pieces_of(self.scenario, key)]
+            self._sequences[epoch] = [piece for piece in pieces if not before["", piece]]
+        return self._sequences[epoch]
+
+    def say(self, trainer: TrainerModel, text: str) -> None:
+        """Note that a trainer said why it waits."""
+        must(bool(text.strip()) and "{" not in text, f"{trainer.name} says {text!r}")
+
+    def waited(self, trainer: TrainerModel, since: float) -> None:
+        """Note that a wait is over."""
+        if self.world.clock.now - since > 7.0 and trainer.frozen_until < since:
+            must(bool(trainer.said), f"{trainer.name} has waited {self.world.clock.now - since:.0f} s in silence")
+
+    def queue(self, trainer: TrainerModel) -> None:
+        """Look at the bytes in a trainer's queue."""
+        state: TrainerState = trainer.state
+        excess = state.queue.nbytes - self.scenario.prefetch_bytes
+        if excess <= 0:
+            return
+        self._rounds = max(self._rounds, self.world.job.state.ledger.leftovers.rounds)
+        regrouped = self._rounds * trainer.largest_message
+        messages = max(0, excess - regrouped) / max(1, trainer.largest_message) / max(1, len(trainer.streams))
+        if state.orders.regrouping:
+            self.regrouping = max(self.regrouping, messages)
+        else:
+            self.excess = max(self.excess, messages)
+        must(messages <= MOST_EXCESS, f"{trainer.name} has {messages:.1f} messages of each worker more than it may")

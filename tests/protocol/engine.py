@@ -1,0 +1,242 @@
+"""A model of an engine: leases in, batches out, with the positions that each of them stands for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypeAlias
+
+from pecan_ray.job.messages import LeftOutElement
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Origin, origin_of
+from pecan_ray.sampling.spans import Span
+from pecan_ray.sampling.tail_rounds import of_rank, tail_rounds
+from tests.protocol.scenario import BAD, DEADLY, HANGING, Scenario
+
+ModelPiece: TypeAlias = tuple[LeaseKey, int, int]
+"""An output of an element: key of its split, number of the element, number of the output."""
+WIDTH = 1 << OUTPUT_BITS
+
+
+@dataclass
+class ModelItem:
+    """An output under way, or positions that yield nothing."""
+
+    key: LeaseKey
+    spans: list[Span]
+    piece: ModelPiece | None = None
+    bad: LeftOutElement | None = None
+    deadly: bool = False
+    hanging: Origin | None = None
+
+
+@dataclass
+class Made:
+    """A batch, or the rest that fills none."""
+
+    epoch: int
+    pieces: list[ModelPiece] = field(default_factory=list)
+    spans: dict[LeaseKey, list[Span]] = field(default_factory=dict)
+    left_out: list[LeftOutElement] = field(default_factory=list)
+    without_data: dict[LeaseKey, list[Span]] = field(default_factory=dict)
+    """Of the spans, what yields nothing."""
+    rank: int | None = None
+    """Whom it is for, as a batch of a round;"""
+    round: ModelPiece | None = None
+    """which is named by its first output."""
+
+    @property
+    def rows(self) -> int:
+        """Its number of elements."""
+        return len(self.pieces)
+
+    def add(self, item: ModelItem) -> None:
+        """Take an item in."""
+        if item.piece is not None:
+            self.pieces.append(item.piece)
+        if item.spans:
+            self.spans.setdefault(item.key, []).extend(item.spans)
+        if item.bad is not None:
+            self.left_out.append(item.bad)
+
+    def carry(self, undelivered: Made) -> None:
+        """Take positions over that yield nothing."""
+        for key, spans in undelivered.spans.items():
+            self.spans.setdefault(key, []).extend(spans)
+            self.without_data.setdefault(key, []).extend(spans)
+        self.left_out += undelivered.left_out
+        undelivered.spans, undelivered.left_out = {}, []
+
+
+class EngineModel:
+    """Runs the plan of a scenario on the leases of one assignment."""
+
+    def __init__(self, scenario: Scenario, epoch: int, random: Random) -> None:
+        self._scenario, self._epoch, self._random = scenario, epoch, random
+        self._items: deque[ModelItem] = deque()
+        self._made = Made(epoch)
+        self._undelivered = Made(epoch)
+        """Positions that yield nothing: the next batch carries them."""
+        self._buckets: list[list[ModelItem]] = [[] for _ in scenario.bucket_sizes]
+        """Outputs of which rounds are made, where they are;"""
+        self._round: deque[Made] = deque()
+        """and batches of the one that is under way."""
+        self._rows = 0
+        """Outputs so far, where only some are taken."""
+        self._given: list[Lease] = []
+        self.lengths: list[tuple[LeaseKey, int]] = []
+        """Splits that were read to their ends since this was asked for last."""
+        self.dead = False
+        """It has come to a deadly element."""
+        self.hangs_at: Origin | None = None
+        """It has come to one that it never ends with."""
+
+    def feed(self, lease: Lease) -> None:
+        """Take a lease to work on."""
+        self._given.append(lease)
+        take = self._scenario.take
+        if take is None or self._rows < take:
+            self._items.extend(self._read(lease))
+
+    def run(self, *, ending: bool) -> tuple[Made | None, int]:
+        """Work until a batch is finished or more leases are needed; return it, and how many elements that took.
+
+        `ending`: there are no more leases.
+        """
+        worked, window = 0, 1 if self._scenario.one_sequence else self._scenario.window
+        items = self._items
+        if self._round:
+            return self._round.popleft(), 0
+        while items and (ending or len(items) >= window):
+            if window > 1:
+                items.rotate(-self._random.randrange(min(window, len(items))))
+            item = items.popleft()
+            worked += 1
+            if item.deadly or item.hanging:
+                self.dead, self.hangs_at = item.deadly, item.hanging
+                return None, worked
+            if item.piece is not None:
+                self._rows += 1
+                take = self._scenario.take
+                if take is not None and self._rows > take:
+                    continue
+            if item.piece is not None and self._scenario.coordinated:
+                self._collect(item, item.piece)
+                if self._round:
+                    return self._round.popleft(), worked
+                continue
+            (self._undelivered if item.piece is None else self._made).add(item)
+            if self._made.rows == self._scenario.batch_size:
+                made, self._made = self._made, Made(self._epoch)
+                made.carry(self._undelivered)
+                return made, worked
+        return None, worked
+
+    def rest(self) -> tuple[Made, Made]:
+        """Return what fills no batch once all leases have been worked on, and positions that yield nothing."""
+        made, undelivered = self._made, self._undelivered
+        if self._scenario.serial:
+            for lease in self._given:
+                undelivered.spans.setdefault(lease.key, []).extend(lease.spans)
+        if self._scenario.serial or not (self._scenario.apart or self._scenario.coordinated):
+            made.carry(undelivered)
+        return made, undelivered
+
+    # --- rounds --------------------------------------------------------------------------------------------
+
+    def _collect(self, item: ModelItem, piece: ModelPiece) -> None:
+        """Put an output into its bucket, and make a round of a bucket that is full."""
+        (_, _, split), element, _ = piece
+        place = (7 * split + 3 * element) % len(self._buckets)
+        self._buckets[place].append(item)
+        if len(self._buckets[place]) == self._scenario.bucket_sizes[place] * self._scenario.ranks:
+            items, self._buckets[place] = self._buckets[place], []
+            self._round.extend(self._round_of(items))
+            self._round[0].carry(self._undelivered)
+
+    def _round_of(self, items: Sequence[ModelItem]) -> list[Made]:
+        ranks = self._scenario.ranks
+        batches = [Made(self._epoch, rank=rank, round=items[0].piece) for rank in range(ranks)]
+        for made in batches:
+            for place in of_rank(range(len(items)), made.rank or 0, ranks):
+                made.add(items[place])
+        return batches
+
+    def tail(self) -> list[Made]:
+        """Return rounds of what is left in the buckets, and a last one of what is in no round."""
+        items = [item for bucket in self._buckets for item in bucket]
+        rounds = []
+        if not self._scenario.drop_remainder:
+            rounds = tail_rounds(list(map(len, self._buckets)), self._scenario.bucket_sizes, self._scenario.ranks)
+        made = [one for elements in rounds for one in self._round_of([items[n] for n in elements])]
+        rest = Made(self._epoch)
+        for item in items[sum(map(len, rounds)) :]:
+            rest.add(item)
+        return [*made, rest]
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def _read(self, lease: Lease) -> list[ModelItem]:
+        split = self._scenario.sources[lease.branch][lease.split.index]
+        items: list[ModelItem] = []
+        for element in range(lease.spans[0][0] >> OUTPUT_BITS, split.readable):
+            begin, end = element << OUTPUT_BITS, (element + 1) << OUTPUT_BITS
+            missing = [(max(a, begin), min(b, end)) for a, b in lease.spans if a < end and b > begin]
+            if missing:
+                items += self._outputs(lease, element, split.outputs[element], missing)
+        last = lease.spans[-1][1]
+        if split.torn is not None and last > split.torn << OUTPUT_BITS:
+            begin = split.torn << OUTPUT_BITS
+            rest = [(max(a, begin), b) for a, b in lease.spans if b > begin]
+            items.append(ModelItem(lease.key, rest, bad=self._left_out(lease, split.torn, "read")))
+        elif last > len(split.outputs) << OUTPUT_BITS:
+            self.lengths.append((lease.key, len(split.outputs)))
+        return items
+
+    def _outputs(self, lease: Lease, element: int, outputs: int, missing: list[Span]) -> list[ModelItem]:
+        """Return the outputs of an element that are missing; each has an even share of its positions."""
+        if outputs == DEADLY:
+            return [ModelItem(lease.key, missing, deadly=True)]
+        if outputs == HANGING:
+            return [ModelItem(lease.key, missing, hanging=origin_of(lease, element))]
+        if outputs == BAD:
+            return [ModelItem(lease.key, missing, bad=self._left_out(lease, element, "map"))]
+        if outputs == 1 or not outputs:
+            return [ModelItem(lease.key, missing, (lease.key, element, 0) if outputs else None)]
+        items = []
+        begin, width = element << OUTPUT_BITS, WIDTH // outputs
+        for output in range(outputs):
+            first = begin + output * width
+            if mine := within(missing, first, first + width):
+                items.append(ModelItem(lease.key, mine, (lease.key, element, output)))
+        if rest := within(missing, begin + outputs * width, begin + WIDTH):
+            items.append(ModelItem(lease.key, rest))
+        return items
+
+    @staticmethod
+    def _left_out(lease: Lease, element: int, op: str) -> LeftOutElement:
+        identity = (lease.epoch, lease.key, element, op)
+        return LeftOutElement(identity, op, lease.split.where(element), "ValueError: as the scenario says")
+
+
+def within(spans: list[Span], start: int, stop: int) -> list[Span]:
+    """Return the part of some intervals that lies in another one."""
+    return [(max(a, start), min(b, stop)) for a, b in spans if a < stop and b > start]
+
+
+def pieces_of(scenario: Scenario, key: LeaseKey) -> list[ModelPiece]:
+    """Return all outputs of a split."""
+    branch, _, index = key
+    split = scenario.sources[branch][index]
+    return [
+        (key, element, output)
+        for element, outputs in enumerate(split.outputs[: split.readable])
+        for output in range(max(0, outputs))
+    ]
+
+
+def unreadable(lease: Lease) -> LeftOutElement:
+    """Return what is left out where nobody can open a split."""
+    key = lease.epoch, lease.key
+    return LeftOutElement((key, "unopened"), "read", lease.split.where(0), "it is not there", lease.split.elements or 1)

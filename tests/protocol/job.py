@@ -1,0 +1,385 @@
+"""The actor of a job: the real `JobState`, and what performs its instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pecan_ray.job import events, instructions
+from pecan_ray.job.awake_clock import LONGEST_GAP_S, TICK_S, AwakeClock
+from pecan_ray.job.journal import entries, handled, opening, packed, pages, replay, snapshot
+from pecan_ray.job.ledger_check import check_ledger
+from pecan_ray.job.messages import EndData, TrainerReport
+from pecan_ray.job.notices import Notices
+from pecan_ray.job.sharing import ROUND_S
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.job.state import JobState
+from pecan_ray.plan.splits import Split
+from tests.protocol.audit import must
+from tests.protocol.clock import Party
+from tests.protocol.rivals import check_shares, heard_bids
+from tests.protocol.trainer import TrainerModel
+from tests.protocol.worker import WorkerModel
+
+if TYPE_CHECKING:
+    from tests.protocol.world import World
+
+HOLD_S = 5.0
+"""A trainer that waits for orders is answered after so long in any case."""
+STARTS_S = 0.3
+"""Mean of how long it takes to start a process,"""
+KILLS_S = 0.5
+"""to kill one,"""
+NOTICES_S = 0.5
+"""to notice that one is gone,"""
+FINDS_S = 0.2
+"""and to find one that another process has started."""
+ENDED_S = 5.0
+"""A worker that the job has done with is gone within so long."""
+MANY_SPLITS = 50
+"""With so many the ledger is checked now and then only."""
+WITHOUT_LEDGER = (events.TimePassed, events.TrainerListens, events.WorkerTold, events.WorkerPlaced)
+"""Events that do not touch the ledger."""
+
+
+class JobModel(Party):
+    """The controller's process."""
+
+    def __init__(self, world: World, before: JobModel | None = None) -> None:
+        """`before`: whose process was killed, and from whose journal this one goes on."""
+        super().__init__("job")
+        self.world = world
+        began = opening(world.spec, world.clock.now)
+        self.journal = [packed(began)] if any(one.kind == "kill controller" for one in world.scenario.faults) else []
+        """Entries as they are written; none where no controller is killed."""
+        self.listings: list[bytes] = []
+        """Pages of listings likewise."""
+        self._clock = AwakeClock(LONGEST_GAP_S, lambda: world.clock.now)
+        if before is None:
+            self.state = world.job_state(world.spec, self.now())
+        else:
+            self.journal, self.listings = before.journal, before.listings
+            self.state = self._replayed(before)
+        self.processes: dict[str, WorkerModel] = {} if before is None else before.processes
+        self._mine: set[str] = set()
+        """Workers that this process has started or adopted;"""
+        self._followed: set[str] = set()
+        """of these, the ones whose end it is told of."""
+        self._strange: dict[str, float] = {}
+        """Living workers that the job does not know, and since when."""
+        self.ended_at: float | None = None
+        self.dies_in: float | None = None
+        """It is killed before it does anything about the next event; another process comes after so many seconds."""
+        self.logged: list[str] = []
+        self._goes_on = before is not None
+        """It has yet to hear that it goes on, before anything else."""
+        self._handled = 0
+        splits = sum(len(source) for source in world.scenario.sources)
+        self._check_every = 1 if splits < MANY_SPLITS else 50
+        self._polls: dict[int, tuple[TrainerModel, int, int]] = {}
+        """Trainers that wait for orders, the numbers of their calls, and of the orders that they know."""
+        self._notices = Notices()
+        self._performers: dict[type, Callable[[Any], None]] = {
+            instructions.FindRoom: self._find_room,
+            instructions.Refuse: self._refuse,
+            instructions.LookForTrainers: self._look_for_trainers,
+            instructions.BeginListing: self._begin_listing,
+            StartWorker: self._start_worker,
+            instructions.AdoptWorker: self._adopt_worker,
+            instructions.EndStrangers: self._end_strangers,
+            instructions.DrainWorker: self._drain_worker,
+            instructions.KillWorker: self._kill_worker,
+            instructions.UseUsersOrder: lambda _: None,  # what a worker makes of an element is none of the protocol
+            instructions.LeaveEpochs: self._leave_epochs,
+            instructions.LimitRemoteIo: lambda _: None,  # nor how fast it reads
+            instructions.Answer: self._answer,
+            instructions.TellTrainers: self._tell_trainers,
+            instructions.Log: self._log,
+            instructions.EndJob: self._end,
+        }
+
+    def now(self) -> float:
+        """Return the job's time, which stands still while its process does."""
+        return self._clock.now()
+
+    def begin(self) -> None:
+        """Let time pass."""
+        self.world.clock.after(TICK_S, self, self._tick)
+
+    def _tick(self) -> None:
+        self.handle(events.TimePassed())
+        self._look_for_strangers()
+        self.world.clock.after(TICK_S, self, self._tick)
+
+    def _look_for_strangers(self) -> None:
+        """Whoever the job does not know, or no more, is soon ended."""
+        now = self.world.clock.now
+        if self.stands_still(now):
+            self._strange.clear()
+            return
+        strangers = [one for name, one in self.processes.items() if one.alive and name not in self.state.fleet.workers]
+        self._strange = {one.name: self._strange.get(one.name, now) for one in strangers}
+        for name, since in self._strange.items():
+            must(now - since < ENDED_S, f"{name} has lived on for {now - since:.0f} s, and the job does not know it")
+
+    def handle(self, event: events.Event) -> None:
+        """Let the state machine take an event, check it, and do what it says; later, while the process stands still."""
+        if not self.alive:
+            return
+        if self.stands_still(self.world.clock.now):
+            self.world.clock.after(0.0, self, self.handle, event)
+            return
+        self.go_on()
+        if not self.alive:
+            return  # it was killed by then, and the message with it
+        epoch, now = self.state.ledger.epoch, self.now()
+        done = self.state.handle(event, now)
+        if self.world.scenario.rivals:
+            check_shares(self.state)
+        if self.journal:
+            if isinstance(event, events.SplitsListed):
+                self.listings.append(packed(event))
+            self.journal.append(packed(handled(event, now, done)))
+        if not isinstance(event, WITHOUT_LEDGER):
+            self._handled += 1
+            if not self._handled % self._check_every:
+                check_ledger(self.state.ledger)
+        if self.state.ledger.epoch != epoch or _brings_on(event):
+            self.world.progressed()
+        if self.dies_in is not None:
+            self.world.replace_controller(self.dies_in)
+            return
+        for instruction in done:
+            self._performers[type(instruction)](instruction)
+
+    def _replayed(self, before: JobModel) -> JobState:
+        """Return the job as its journal tells of it, which must be as it was; sometimes from a snapshot on."""
+        found = [entry for entry, _ in entries(b"".join(self.journal))]
+        listed = [page for page, _ in pages(b"".join(self.listings))]
+        job = replay(found, self.world.spec, listed)
+        now = job.at
+        self._clock = AwakeClock(LONGEST_GAP_S, lambda: self.world.clock.now, begin=now)
+        must(job.state.facts(now) == before.state.facts(now), "a job is another one after a replay")
+        if self.world.clock.random.random() < 0.5:
+            first = found[0]
+            self.journal = [packed(first), packed(snapshot(job.state, job.plans, job.at, job.pages))]
+            again = replay((entry for entry, _ in entries(b"".join(self.journal))), self.world.spec, listed)
+            must(again.state.facts(now) == before.state.facts(now), "a job is another one after a snapshot")
+            return again.state
+        return job.state
+
+    def go_on(self) -> None:
+        """Go on, once this process has started, unless it does."""
+        if self._goes_on:
+            self._goes_on = False
+            self.begin()
+            self.handle(events.ControllerRestarted())
+
+    # --- trainers ------------------------------------------------------------------------------------------
+
+    def register(self, trainer: TrainerModel, came: events.TrainerCame) -> None:
+        """Take a trainer's call."""
+        self.handle(came)
+        if self.alive:
+            self.world.links.send(trainer, trainer.welcome)
+
+    def reported(self, trainer: TrainerModel, report: TrainerReport) -> None:
+        """Take a report and say what holds then."""
+        self.handle(events.TrainerReported(report))
+        if self.alive:
+            self._notices.told(trainer.rank)
+            self.world.links.send(trainer, trainer.answered, report.number, self.state.orders(trainer.rank))
+
+    def listened(self, trainer: TrainerModel, event: events.TrainerListens, poll: int, known: int) -> None:
+        """Keep a trainer's call until there are orders for it that are newer than those that it knows."""
+        self.handle(event)
+        if not self.alive:
+            return
+        self._polls[trainer.rank] = trainer, poll, known
+        if not self._give_due_orders(trainer.rank):
+            self.world.clock.after(HOLD_S, self, self._give_orders, trainer.rank, poll)
+
+    def _give_due_orders(self, rank: int) -> bool:
+        """Answer a rank that listens, if that is due; tell whether it was."""
+        _, poll, known = self._polls[rank]
+        due = self._notices.is_due(rank, known, self.state.orders(rank).number, self.world.clock.now)
+        if due:
+            self._give_orders(rank, poll)
+        return due
+
+    def _give_orders(self, rank: int, poll: int) -> None:
+        waiting = self._polls.get(rank)
+        if waiting is not None and waiting[1] == poll:
+            del self._polls[rank]
+            self._notices.told(rank)
+            trainer = waiting[0]
+            self.world.links.send(trainer, trainer.ordered, poll, self.state.orders(rank))
+
+    def _tell_trainers(self, instruction: instructions.TellTrainers) -> None:
+        clock, allowance_only = self.world.clock, instruction.allowance_only
+        at = self._notices.changed(instruction.ranks, len(self._polls), clock.now, allowance_only=allowance_only)
+        clock.after(at - clock.now, self, self._answer_due)
+
+    def _answer_due(self) -> None:
+        due, again = self._notices.answered(self._polls, self.world.clock.now)
+        for rank in due:
+            self._give_due_orders(rank)
+        if again is not None:
+            self.world.clock.after(again - self.world.clock.now, self, self._answer_due)
+
+    def _refuse(self, instruction: instructions.Refuse) -> None:
+        raise AssertionError(f"{instruction.incarnation} was refused: {instruction.error}")
+
+    def _look_for_trainers(self, instruction: instructions.LookForTrainers) -> None:
+        """Find out whether trainers' processes exist; in some clusters nobody can tell."""
+        if self.world.scenario.processes_unknown:
+            return
+        for one in instruction.trainers:
+            state: events.ProcessState = "exists" if self.world.trainers[one.rank].alive else "ended"
+            found = events.TrainerLookedFor(one.rank, one.incarnation, state)
+            self.world.clock.after(self._about(NOTICES_S), self, self.handle, found)
+            self.world.faults["trainer looked for"] += 1
+
+    # --- the cluster ---------------------------------------------------------------------------------------
+
+    def _find_room(self, instruction: instructions.FindRoom) -> None:
+        scenario = self.world.scenario
+        hosts = tuple((node, float(scenario.cpus)) for node in instruction.nodes)
+        remote = (float(scenario.cpus),) * 2
+        self.world.links.call(self, self.handle, events.RoomFound(hosts, remote))
+        if scenario.rivals:
+            self.world.links.call(self, self._hear_rivals, instruction.nodes, ())
+
+    def _hear_rivals(self, hosts: tuple[str, ...], before: tuple[str, ...]) -> None:
+        """Hear what other jobs bid, of which some have ended since and others are too busy to tell."""
+        heard = heard_bids(self.world, hosts, before)
+        self.handle(heard)
+        self.world.faults["bids heard"] += 1
+        told = tuple(sorted({bid.demand.job for bid in heard.bids} | (set(before) - set(heard.gone))))
+        self.world.clock.after(ROUND_S, self, self._hear_rivals, hosts, told)
+
+    def _begin_listing(self, instruction: instructions.BeginListing) -> None:
+        for branch in range(len(self.world.scenario.sources)):
+            known = instruction.known[branch] if instruction.known else 0
+            if known is not None:
+                self._list(branch, known)
+
+    def _list(self, branch: int, begin: int) -> None:
+        scenario = self.world.scenario
+        splits = scenario.sources[branch]
+        page = tuple(
+            Split(index, elements=len(splits[index].outputs) if scenario.lengths_known else None)
+            for index in range(begin, min(begin + scenario.page, len(splits)))
+        )
+        if page:
+            self.handle(events.SplitsListed(branch, page))
+        after = begin + scenario.page
+        if after < len(splits):
+            self.world.clock.after(self._about(scenario.page_s), self, self._list, branch, after)
+        else:
+            self.world.clock.after(self._about(scenario.page_s), self, self.handle, events.ListingEnded(branch))
+
+    def _about(self, seconds: float) -> float:
+        return seconds * (0.2 + 1.6 * self.world.clock.random.random())
+
+    def _start_worker(self, instruction: StartWorker) -> None:
+        name, clock = instruction.worker, self.world.clock
+        self._mine.add(name)
+        if name not in self.processes:  # no process before this one has come to it
+            node = instruction.host or self.world.announced.node_in_place_of(f"node-{clock.random.randrange(2)}")
+            placed = clock.now + self._about(self.world.scenario.placing_s) + self._about(STARTS_S)
+            self.processes[name] = WorkerModel(self.world, name, instruction.placement, node, placed)
+        worker = self.processes[name]
+        if not worker.alive:
+            self._tell_of_death(worker, worker.died_of)
+            return
+        self._followed.add(name)
+        placing = max(0.0, worker.placed_at - clock.now)
+        if placing > 1.0 + STARTS_S:
+            clock.after(1.0, worker, self.handle, events.WorkerUnplaced(name, "other jobs have all CPUs"))
+        clock.after(placing, worker, self.handle, events.WorkerPlaced(name, worker.node, len(self.processes)))
+        clock.after(placing + self._about(STARTS_S), worker, self._ready, worker)
+
+    def _ready(self, worker: WorkerModel) -> None:
+        if self.stands_still(self.world.clock.now):
+            self.world.clock.after(0.0, self, self._ready, worker)
+            return
+        worker.ready = True
+        self.handle(events.WorkerReady(worker.name))
+        self._run(worker)
+
+    def _run(self, worker: WorkerModel) -> None:
+        if self.alive:
+            self.world.clock.after(self.world.links.delay(), worker, worker.begin)
+
+    def _adopt_worker(self, instruction: instructions.AdoptWorker) -> None:
+        self._mine.add(instruction.worker)
+        self.world.clock.after(self._about(FINDS_S), self, self._adopt, self.processes[instruction.worker])
+
+    def _adopt(self, worker: WorkerModel) -> None:
+        if not worker.alive:
+            self.handle(events.WorkerLost(worker.name, "restart", "it ended while the job had no controller"))
+            return
+        self._followed.add(worker.name)
+        self.world.clock.after(self.world.links.delay(), worker, self.handle, events.WorkerAdopted(worker.name))
+        self._run(worker)
+
+    def _end_strangers(self, instruction: instructions.EndStrangers) -> None:
+        self.world.clock.after(self._about(FINDS_S), self, self._end_those_found)
+
+    def _end_those_found(self) -> None:
+        for name, worker in self.processes.items():
+            if name not in self._mine:
+                self.world.clock.after(self._about(KILLS_S), None, worker.die)
+
+    def _drain_worker(self, instruction: instructions.DrainWorker) -> None:
+        worker = self.processes[instruction.worker]
+        self.world.links.call(worker, worker.drain)
+
+    def _leave_epochs(self, instruction: instructions.LeaveEpochs) -> None:
+        worker = self.processes[instruction.worker]
+        self.world.links.send(worker, worker.leave_epochs, instruction.before)
+
+    def _kill_worker(self, instruction: instructions.KillWorker) -> None:
+        worker = self.processes.get(instruction.worker)
+        if worker is None:
+            return  # the process that was to start it was killed
+        self.world.clock.after(self._about(KILLS_S), None, self.process_gone, worker, "process")
+
+    def process_gone(self, worker: WorkerModel, cause: events.LossCause) -> None:
+        """End a worker's process; the job hears of it a little later."""
+        if worker.alive:
+            worker.died_of = cause
+            worker.die()
+            if worker.name in self._followed:
+                self._tell_of_death(worker, cause)
+
+    def _tell_of_death(self, worker: WorkerModel, cause: events.LossCause) -> None:
+        lost = events.WorkerLost(worker.name, cause, f"its {cause} died")
+        self.world.clock.after(self._about(NOTICES_S), self, self.handle, lost)
+
+    def _answer(self, instruction: instructions.Answer) -> None:
+        worker = self.processes[instruction.worker]
+        self.world.links.send(worker, worker.answer, instruction.channel, instruction.number, instruction.reply)
+
+    def _log(self, instruction: instructions.Log) -> None:
+        self.logged.append(instruction.text)
+
+    def _end(self, instruction: instructions.EndJob) -> None:
+        self.alive = False
+        self.ended_at = self.world.clock.now
+        for worker in self.processes.values():  # what keeps them ends as well
+            self.world.clock.after(self._about(KILLS_S), None, worker.die)
+        self.world.progressed()
+
+
+def _brings_on(event: events.Event) -> bool:
+    """Tell whether a job comes further with an event though no batch is used.
+
+    A batch was delivered that waits for those of other ranks, elements yield nothing, or more is listed.
+    """
+    if isinstance(event, events.TrainerReported):
+        return bool(event.report.acks)
+    if isinstance(event, events.WorkerAsked):
+        return isinstance(event.question, EndData) and bool(event.question.spans)
+    return isinstance(event, (events.SplitsListed, events.ListingEnded))

@@ -1,0 +1,74 @@
+"""A run that is cut off after some batches: its state, and what its training loops had by then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from pecan_ray.errors import StateError
+from pecan_ray.job.delivery_log import MOST_AHEAD
+from pecan_ray.job.merge_states import merge_states
+from pecan_ray.job.resume_point import ResumePoint
+from pecan_ray.job.saved_state import SavedState
+from tests.protocol.engine import Made
+
+if TYPE_CHECKING:
+    from tests.protocol.world import World
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A state, and what it stands for."""
+
+    point: ResumePoint
+    batches: tuple[Made, ...]
+    """The first ones of every rank, and those of the runs before."""
+    left_out: int
+    """Elements that were left out by then: no batch will hold them."""
+    left: frozenset[int] = frozenset()
+    """Epochs that some loop had left, or had yet to."""
+
+
+def save(world: World, rank: int, before: Saved | None) -> Saved | None:
+    """Take a state between two batches of a rank; None while the job does not know of all that it has.
+
+    Now and then the rank's loader has fetched one batch ahead, or two, that are not used.
+    """
+    used = world.trainers[rank].used
+    used = max(0, used - used % (MOST_AHEAD + 1))
+    point = world.job.state.resume_point(used)
+    if point is None:
+        return None
+    return _saved(world, point, [used] * len(world.trainers), before)
+
+
+def save_each(world: World, random: Random, before: Saved | None) -> Saved | None:
+    """Take states of all ranks, each between two batches of its own, and merge them; None where that is refused."""
+    least = min(trainer.used for trainer in world.trainers)
+    used = [random.randint(least, trainer.used) for trainer in world.trainers]
+    points = [point for batches in used if (point := world.job.state.resume_point(batches)) is not None]
+    if len(points) < len(used):
+        return None
+    try:
+        merged = merge_states([_written(point, batches) for point, batches in zip(points, used, strict=True)])
+    except StateError:
+        return None
+    return _saved(world, SavedState.from_json(merged).point, used, before)
+
+
+def _saved(world: World, point: ResumePoint, used: Sequence[int], before: Saved | None) -> Saved:
+    batches = tuple(made for trainer in world.trainers for made in trainer.first(used[trainer.rank]))
+    left_out = world.job.state.ledger.left_out_elements
+    if before is not None:
+        batches, left_out = before.batches + batches, before.left_out + left_out
+    left = frozenset(world.audit.left)
+    return Saved(SavedState.from_json(_written(point, 0)).point, batches, left_out, left)
+
+
+def _written(point: ResumePoint, batches: int) -> dict[str, Any]:
+    """Return a state as users save it."""
+    written: dict[str, Any] = json.loads(json.dumps(SavedState(point, batches, 0, "python", ()).to_json()))
+    return written

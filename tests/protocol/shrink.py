@@ -1,0 +1,118 @@
+"""From a history that fails to a smaller one that fails alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from tests.protocol.scenario import Scenario, SplitModel
+from tests.protocol.world import HistoryOutcome, play
+
+MOST_TRIES = 400
+SIMPLER: dict[str, Any] = {
+    "lost": 0.0,
+    "doubled": 0.0,
+    "auto": False,
+    "rivals": 0,
+    "order_s": None,
+    "late_s": 0.0,
+    "placing_s": 0.0,
+    "at_hand": None,
+    "unseen": 0.0,
+    "shuffled": False,
+    "in_order": False,
+    "ahead": False,
+    "window": 1,
+    "lot": 1,
+    "repetitions": 1,
+    "page": 100,
+    "page_s": 0.01,
+    "take": None,
+    "stop_after": None,
+    "left_apart": False,
+    "left": 0.0,
+    "drop_remainder": False,
+    "row_bytes": 1000,
+    "prefetch_bytes": 1 << 20,
+    "outbox": 2,
+    "delay_s": 0.005,
+    "element_s": 0.01,
+    "steps_s": (0.01,),
+    "batch_size": 1,
+}
+"""What most options are in a simple history."""
+
+
+def shrink(scenario: Scenario, run: Callable[[Scenario], HistoryOutcome] = play) -> Scenario:
+    """Return a history as small as can be found that breaks the same promise."""
+    sort = _sort(run(scenario))
+    tries = 0
+    smaller = True
+    while smaller and tries < MOST_TRIES:
+        smaller = False
+        for candidate in _candidates(scenario):
+            tries += 1
+            if _sort(run(candidate)) == sort:
+                scenario, smaller = candidate, True
+                break
+            if tries >= MOST_TRIES:
+                break
+    return scenario
+
+
+def describe(scenario: Scenario) -> str:
+    """Write a scenario as Python, without what is as usual."""
+    usual = Scenario()
+    told = [
+        f"{one.name}={getattr(scenario, one.name)!r}"
+        for one in fields(scenario)
+        if getattr(scenario, one.name) != getattr(usual, one.name)
+    ]
+    return f"Scenario({', '.join(told)})".replace(", torn=None", "").replace("outputs=", "")
+
+
+def _sort(outcome: HistoryOutcome) -> str:
+    """Return which promise was broken, without numbers and names."""
+    return "".join(letter for letter in outcome.failure[:60] if letter.isalpha()) if outcome.failure else ""
+
+
+def _candidates(scenario: Scenario) -> Iterator[Scenario]:
+    """Yield smaller histories, those that save most first."""
+    half = len(scenario.faults) // 2
+    if half > 1:
+        yield replace(scenario, faults=scenario.faults[:half])
+        yield replace(scenario, faults=scenario.faults[half:])
+    for place in range(len(scenario.faults)):
+        yield replace(scenario, faults=scenario.faults[:place] + scenario.faults[place + 1 :])
+    if len(scenario.sources) > 1:
+        for place in range(len(scenario.sources)):
+            yield replace(scenario, sources=scenario.sources[:place] + scenario.sources[place + 1 :])
+    for place, source in enumerate(scenario.sources):
+        for fewer in _fewer(source):
+            yield replace(scenario, sources=(*scenario.sources[:place], fewer, *scenario.sources[place + 1 :]))
+    for name, least in (("ranks", 1), ("epochs", 1), ("local", 0), ("remote", 0)):
+        count = getattr(scenario, name)
+        if isinstance(count, int) and count > least and (name != "local" or scenario.remote or count > 1):
+            for lower in sorted({least, count // 2, count - 1}):
+                if lower >= least and (lower or name != "remote" or scenario.local):
+                    change: dict[str, Any] = {name: lower}
+                    changed = replace(scenario, **change)
+                    if changed.local + changed.remote:
+                        yield changed
+    for name, value in SIMPLER.items():
+        if getattr(scenario, name) != value and not (name == "stop_after" and scenario.epochs is None):
+            change = {name: value}
+            yield replace(scenario, **change)
+
+
+def _fewer(source: tuple[SplitModel, ...]) -> Iterator[tuple[SplitModel, ...]]:
+    half = len(source) // 2
+    if half > 1:
+        yield source[:half]
+        yield source[half:]
+    for place, split in enumerate(source):
+        yield source[:place] + source[place + 1 :]
+        if len(split.outputs) > 1:
+            shorter = SplitModel(split.outputs[: len(split.outputs) // 2])
+            yield (*source[:place], shorter, *source[place + 1 :])

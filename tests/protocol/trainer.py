@@ -1,0 +1,318 @@
+"""A trainer's process: the real `TrainerState`, and a training loop, streams and calls around it."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+from pecan_ray.errors import ClusterError
+from pecan_ray.job import events
+from pecan_ray.job import trainer_events as told
+from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
+from tests.protocol.audit import must
+from tests.protocol.clock import Party
+from tests.protocol.engine import Made
+from tests.protocol.stream import Stream, StreamMessage
+
+if TYPE_CHECKING:
+    from tests.protocol.world import World
+
+POLL_S = 8.0
+"""A trainer that waits for orders asks anew after so long."""
+LONGEST_STEP_S = 20.0
+MUST_SAY_S = 7.0
+"""A trainer that waits for a batch longer than this must have said why."""
+
+
+class TrainerModel(Party):
+    """One rank."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        super().__init__(f"rank {rank}")
+        scenario = world.scenario
+        self.world, self.rank = world, rank
+        self.node = f"host-{rank % scenario.hosts}"
+        self.incarnation = f"i{rank}"
+        self.step_s = scenario.steps_s[rank % len(scenario.steps_s)]
+        self.state = world.trainer_state(
+            rank, scenario.ranks, self.incarnation, scenario.prefetch_bytes, world.clock.now
+        )
+        self.slowness = 1.0
+        self.largest_message = 0
+        self.streams: dict[str, Stream] = {}
+        self.registered = False
+        self.ended: str | None = None
+        """How its training loop ended: "end", "enough", or the name of an error."""
+        self.error: BaseException | None = None
+        self.ended_at = math.inf
+        self.used_at = 0.0
+        """When it got its last batch."""
+        self.waits_since: float | None = None
+        self.said: list[str] = []
+        """Why it waits, since it has begun to."""
+        self.quarantined: list[LeftOutElement] = []
+        """Bad elements that it keeps."""
+        self._batches: dict[int, Made] = {}
+        self._used: list[Made | None] = []
+        """What its loop has, with None for each batch that was passed over."""
+        self.left: set[int] = set()
+        """Epochs that its loop has left."""
+        self._last: Made | None = None
+        self._timer = math.inf
+        self._polls = 0
+        self._left = False
+
+    # --- its life ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Register, again and again until that has come through, and ask for the first batch."""
+        if not self.world.job.alive:
+            self._job_gone()
+            self._want()
+            return
+        came = events.TrainerCame(self.rank, self.incarnation, self.node, (), self.name)
+        self.world.links.send(self.world.job, self.world.job.register, self, came)
+        self.world.clock.after(2.0, self, self._register_again)
+
+    def _register_again(self) -> None:
+        if not self.registered and self.ended is None:
+            self.begin()
+
+    def welcome(self) -> None:
+        """Begin: the job knows this trainer."""
+        if not self.registered:
+            self.registered = True
+            self._poll()
+            self._want()
+
+    def repeat(self) -> None:
+        """Say again what the controller may not have heard: its process was killed."""
+        if self._left:
+            self._leave()
+
+    def die(self) -> None:
+        """The process is gone."""
+        self.alive = False
+        for stream in self.streams.values():
+            if not stream.over:
+                stream.close()
+
+    def handle(self, event: told.TrainerEvent) -> None:
+        """Let the state machine take an event, and do what it says."""
+        now, passed = self.world.clock.now, self.state.queue.passed
+        done = self.state.handle(event, now)
+        self._used += [None] * (self.state.queue.passed - passed)
+        for instruction in done:
+            self._perform(instruction)
+        self.world.audit.queue(self)
+        if self._left:
+            return
+        due = max(self.state.due(now), now + 1e-6)
+        if due < self._timer:
+            self._timer = due
+            self.world.clock.after(due - now, self, self._on_timer, due)
+
+    def _on_timer(self, due: float) -> None:
+        if due == self._timer:
+            self._timer = math.inf
+            self.handle(told.TrainerTime())
+
+    # --- what its state wants done -------------------------------------------------------------------------
+
+    def _perform(self, instruction: told.TrainerInstruction) -> None:
+        world = self.world
+        if isinstance(instruction, told.OpenStream):
+            worker = world.job.processes[instruction.worker]
+            self.streams[instruction.worker] = Stream(worker, self, world.clock, world.links)
+        elif isinstance(instruction, told.CloseStream):
+            self.streams[instruction.worker].close()
+        elif isinstance(instruction, told.Grant):
+            self.streams[instruction.worker].grant(instruction.credits)
+        elif isinstance(instruction, told.HandOver):
+            self._step(instruction.batch)
+        elif isinstance(instruction, told.Discard):
+            del self._batches[instruction.batch.id]
+        elif isinstance(instruction, told.EndOfData):
+            self._end("end")
+        elif isinstance(instruction, told.RaiseError):
+            self.error = instruction.error
+            self._end(type(instruction.error).__name__)
+        elif isinstance(instruction, told.SendReport):
+            self._report(instruction.report)
+        elif isinstance(instruction, told.Quarantine):
+            self.quarantined += instruction.elements
+        elif isinstance(instruction, told.TrainerLog):
+            self.said.append(instruction.text)
+            world.audit.say(self, instruction.text)
+
+    def _report(self, report: TrainerReport) -> None:
+        job = self.world.job
+        if job.alive:
+            self.world.links.send(job, job.reported, self, report)
+        else:
+            self._job_gone()
+
+    def _job_gone(self) -> None:
+        self.world.clock.after(0.0, self, self.handle, told.TrainerFailed(ClusterError("the controller is gone")))
+
+    def answered(self, number: int, orders: Orders) -> None:
+        """Take the answer to a report."""
+        self.handle(told.ReportAnswered(number, orders))
+
+    # --- orders --------------------------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        """Wait for orders; if none come for long, ask anew."""
+        if self.state.over or self._left:
+            return
+        self._polls += 1
+        job = self.world.job
+        if not job.alive:
+            self._job_gone()
+            return
+        listens = events.TrainerListens(self.rank, self.incarnation, self.state.orders.met)
+        self.world.links.send(job, job.listened, self, listens, self._polls, self.state.orders.number)
+        self.world.clock.after(POLL_S, self, self._poll_again, self._polls)
+
+    def _poll_again(self, poll: int) -> None:
+        if poll == self._polls:
+            self._poll()
+
+    def ordered(self, poll: int, orders: Orders) -> None:
+        """Take orders that came for a call, perhaps for an old one, and wait for the next ones."""
+        self.handle(told.OrdersCame(orders))
+        if poll == self._polls:
+            self._poll()
+
+    # --- streams -------------------------------------------------------------------------------------------
+
+    def receive(self, stream: Stream, message: StreamMessage | None) -> None:
+        """Take a message from a stream, or its end."""
+        if stream.over or self._left:
+            return
+        name = stream.worker.name
+        if message is None:
+            stream.over = True
+            self.handle(told.StreamEnded(name))
+            return
+        self.largest_message = max(self.largest_message, message.nbytes)
+        received = []
+        for made in message.batches:
+            number = self.world.number()
+            self._batches[number] = made
+            nbytes = made.rows * self.world.scenario.row_bytes
+            received.append(
+                told.ReceivedBatch(number, name, made.epoch, made.spans, made.rows, nbytes, made.without_data)
+            )
+        left_out = tuple(one for made in message.batches for one in made.left_out)
+        self.quarantined += left_out
+        self.handle(told.BatchesCame(name, tuple(received), left_out))
+
+    def broke(self, stream: Stream) -> None:
+        """A stream does not work any more, whatever the reason."""
+        if not stream.over and not self._left:
+            stream.close()
+            self.handle(told.StreamEnded(stream.worker.name, broke=True))
+
+    # --- the training loop ---------------------------------------------------------------------------------
+
+    def _want(self) -> None:
+        if self._left:
+            return
+        enough = self.world.scenario.stop_after
+        if enough is not None and self.state.yielded >= enough:
+            self._end("enough")
+            return
+        self._leave_epoch()
+        self.waits_since = self.world.clock.now
+        self.said.clear()
+        self.handle(told.BatchWanted())
+
+    def _leave_epoch(self) -> None:
+        """Leave the epoch of the last batch, and perhaps the next one with it, if the scenario says so."""
+        made, scenario = self._last, self.world.scenario
+        if made is None or made.epoch in self.left:
+            return
+        if self.world.audit.batches[self.rank, made.epoch] == scenario.leaves_after(self.rank, made.epoch):
+            self.left.add(made.epoch)
+            self.handle(told.EpochLeft(made.epoch))
+            if scenario.leaves_after(0, made.epoch + 1) == 1 and made.epoch + 1 != scenario.epochs:
+                self.left.add(made.epoch + 1)
+                self.handle(told.EpochLeft(made.epoch + 1))
+            self.world.faults["epoch left"] += 1
+
+    def _step(self, batch: told.ReceivedBatch) -> None:
+        self._stop_waiting()
+        made = self._batches.pop(batch.id)
+        self._used.append(made)
+        self._last = made
+        must(made.epoch not in self.left, f"{self.name} got a batch of epoch {made.epoch}, which it has left")
+        self.used_at = self.world.clock.now
+        self.world.audit.used(self, batch.worker, made)
+        if batch.rows:
+            seconds = min(LONGEST_STEP_S, self.step_s * self.slowness) * (0.5 + self.world.clock.random.random())
+            self.world.clock.after(seconds, self, self._want)
+        else:
+            self.world.clock.after(0.0, self, self._want)
+
+    def first(self, batches: int) -> list[Made]:
+        """Return the first batches that its training loop has, or will have: no other rank has used more."""
+        queue = self.state.queue
+        if self.world.scenario.coordinated:  # it may have yet to hear of turns
+            queue, rounds = deepcopy(queue), self.world.job.state.ledger.rounds
+            queue.take_turns(rounds.first, rounds.turns)
+        coming = (None if batch.epoch < queue.left else self._batches[batch.id] for batch in queue)
+        return [made for made in [*self._used, *coming][:batches] if made is not None]
+
+    def _stop_waiting(self) -> None:
+        if self.waits_since is not None:
+            self.world.audit.waited(self, self.waits_since)
+        self.waits_since = None
+
+    def _end(self, how: str) -> None:
+        if self.ended is None:
+            self._stop_waiting()
+            self.ended, self.ended_at = how, self.world.clock.now
+            self.world.progressed()
+            self.world.clock.after(0.05 * self.world.clock.random.random(), self, self._close)
+
+    def give_up(self) -> None:
+        """Stop waiting: a user's patience is at an end."""
+        if self.ended is None:
+            self._end("gave up")
+
+    def _close(self) -> None:
+        if not self._left:
+            self.handle(told.TrainerClosed())
+            if self.state.unused:
+                self.world.missed.append(self.world.clock.now)
+            self._left = True
+            for stream in self.streams.values():
+                if not stream.over:
+                    stream.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        job = self.world.job
+        self.world.links.call(job, job.handle, events.TrainerLeft(self.rank, self.incarnation, self.state.unused))
+
+    def describe(self) -> str:
+        """Say what it is doing, for whoever looks for what a job waits for."""
+        state = self.state
+        streams = [name for name, stream in self.streams.items() if not stream.over]
+        return (
+            f"{self.name}: ended {self.ended}, used {state.yielded}, queued {len(state.queue)} ({state.queue.nbytes} "
+            f"bytes), waits since {self.waits_since}, frozen until {self.frozen_until:.0f} s, streams {streams}, says "
+            f"{self.said}, {state.orders}"
+        )
+
+    @property
+    def used(self) -> int:
+        """Batches that its loop has, or that were passed over."""
+        return self.state.yielded + self.state.queue.passed
+
+    @property
+    def there(self) -> bool:
+        """Whether it lives and will go on."""
+        return self.alive and self.frozen_until < math.inf

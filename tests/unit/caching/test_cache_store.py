@@ -1,0 +1,303 @@
+"""The store of cached entries: whole or not there, whatever happens to the disk and to those who share it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from pecan_ray.cache import EvictionPolicy
+from pecan_ray.caching import segments as segments_module
+from pecan_ray.caching.store import EntryStore
+from pecan_ray.caching.store_index import FORMAT_VERSION
+from pecan_ray.errors import CacheError, PlanError
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[EntryStore]:
+    with EntryStore(folder, max_bytes=64 * MB) as opened:
+        yield opened
+
+
+def entry(number: int, nbytes: int = 1000) -> bytes:
+    return bytes((number + place) % 256 for place in range(256)) * (nbytes // 256) + bytes(nbytes % 256)
+
+
+def put(store: EntryStore, number: int, nbytes: int = 1000, *, kind: str = "plan", seconds: float = 1.0) -> bool:
+    return store.put(f"key-{number}", kind, [entry(number, nbytes)], elements=10, seconds=seconds)
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted((folder / "segments").iterdir())
+
+
+def test_what_was_put_comes_back_also_to_others_of_the_same_user(store: EntryStore, folder: Path) -> None:
+    for number in range(20):
+        assert put(store, number, 1000 * (number + 1))
+    before = store.nbytes
+    assert put(store, 1) and store.nbytes == before, "what is there is not written again"
+    assert store.get("key-20") is None
+    with EntryStore(folder, max_bytes=64 * MB) as other:
+        for number in range(20):
+            assert other.get(f"key-{number}") == entry(number, 1000 * (number + 1))
+    assert len(segments(folder)) == 1, "small entries share a file"
+    for path in [folder / "segments", *segments(folder), folder / "index.sqlite"]:
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert store.put("parts", "plan", [b"one", b"", b"two"], elements=2, seconds=0.1)
+    assert store.put("empty", "plan", [], elements=0, seconds=0.1)
+    assert (store.get("parts"), store.get("empty"), store.trouble) == (b"onetwo", b"", "")
+
+
+@pytest.mark.parametrize("size", [5000, 500_000])  # one is read, the other one mapped
+@pytest.mark.parametrize("damage", ["flip", "zero", "cut", "remove", "empty"])
+def test_a_damaged_entry_is_dropped_and_never_served(damage: str, size: int, store: EntryStore, folder: Path) -> None:
+    put(store, 1, size)
+    put(store, 2, size)
+    path = segments(folder)[0]
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        data[size // 2] ^= 1
+    elif damage == "zero":
+        data[1000:2000] = bytes(1000)
+    elif damage == "cut":
+        del data[size // 2 :]
+    elif damage == "empty":
+        data.clear()
+    path.unlink() if damage == "remove" else path.write_bytes(data)
+    with EntryStore(folder, max_bytes=64 * MB) as other:
+        assert other.get("key-1") is None
+        survives = damage in ("flip", "zero")
+        assert (other.get("key-2") == entry(2, size)) == survives
+        assert "key-1" not in other, "it is dropped, and computed again"
+        assert other.put("key-1", "plan", [entry(1, size)], elements=10, seconds=1.0)
+        assert other.get("key-1") == entry(1, size)
+
+
+@pytest.mark.parametrize("system", ["maps", "is older"])
+def test_a_large_entry_stays_readable_when_its_segment_has_gone(
+    system: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if system == "is older":
+        monkeypatch.setattr(segments_module, "MADV_POPULATE_READ", 9999)
+    with EntryStore(folder, max_bytes=8 * MB) as store:
+        for number in range(3):
+            assert put(store, number, 300_000)
+        held = {number: store.get(f"key-{number}") for number in range(3)}
+        assert {type(data) for data in held.values()} == {memoryview if system == "maps" else bytes}
+        store.remove()
+        assert segments(folder) == []
+        assert all(data == entry(number, 300_000) for number, data in held.items())
+
+
+def test_places_tell_where_entries_lie_and_verify_finds_what_is_damaged(store: EntryStore) -> None:
+    for number in range(5):
+        put(store, number, 640)
+    for number, place in enumerate(store.places()):
+        found = place.path.read_bytes()[place.start : place.start + place.nbytes]
+        assert (place.key, found) == (f"key-{number}", entry(number, 640))
+    data = bytearray(place.path.read_bytes())
+    data[2 * 640 + 7] ^= 0x80
+    place.path.write_bytes(data)
+    assert store.verify() == (4, ("key-2",))
+    assert store.verify() == (4, ())
+
+
+@pytest.mark.parametrize("policy", ["benefit", "lru"])
+def test_the_least_worth_goes_and_the_rest_fits(policy: EvictionPolicy, folder: Path) -> None:
+    with EntryStore(folder, max_bytes=16 * MB, policy=policy) as store:
+        for number in range(40):
+            assert put(store, number, MB, seconds=5.0 if number < 8 else 1.0)
+            assert store.nbytes <= 16 * MB
+            assert store.get("key-0") is not None, "it saves most, and was used last"
+        assert (store.get("key-7") is not None) == (policy == "benefit")
+        assert store.get("key-39") is not None, "what this process writes into now stays"
+        assert sum(path.stat().st_size for path in segments(folder)) == store.nbytes
+
+
+def test_an_entry_larger_than_the_cache_is_not_kept_and_takes_nothing_away(folder: Path) -> None:
+    with EntryStore(folder, max_bytes=MB) as store:
+        put(store, 0, 1000)
+        assert not put(store, 1, 2 * MB)
+        assert "does not fit" in store.trouble and store.get("key-0") is not None
+
+
+def test_kinds_are_told_apart_and_removed(store: EntryStore, folder: Path) -> None:
+    for number in range(6):
+        put(store, number, 1000 * (1 + number % 2), kind=f"plan-{number % 2}")
+    assert [(size.kind, size.entries, size.nbytes) for size in store.sizes()] == [
+        ("plan-1", 3, 6000),
+        ("plan-0", 3, 3000),
+    ]
+    assert store.remove(["plan-1"]) == 3
+    assert [size.kind for size in store.sizes()] == ["plan-0"]
+    assert store.remove() == 3
+    assert store.sizes() == () and store.nbytes == 0 and segments(folder) == []
+    assert put(store, 9) and store.get("key-9") == entry(9), "it goes on in another file"
+
+
+def say_version(folder: Path, version: int) -> None:
+    index = sqlite3.connect(folder / "index.sqlite")
+    index.execute(f"PRAGMA user_version = {version}")
+    index.close()
+
+
+def test_an_index_of_a_newer_version_is_refused_and_left_alone_and_an_older_one_emptied(folder: Path) -> None:
+    with EntryStore(folder, max_bytes=MB) as store:
+        put(store, 1)
+        store.note("speed", "slow")
+    say_version(folder, FORMAT_VERSION + 1)
+    before = (folder / "index.sqlite").read_bytes()
+    with pytest.raises(CacheError, match=rf"format {FORMAT_VERSION + 1}.*use another folder"):
+        EntryStore(folder, max_bytes=MB)
+    assert (folder / "index.sqlite").read_bytes() == before
+    say_version(folder, FORMAT_VERSION - 1)
+    with EntryStore(folder, max_bytes=MB) as store:
+        assert store.get("key-1") is None and store.noted("speed") is None and not store.trouble
+        assert segments(folder) == []
+        assert put(store, 1) and store.get("key-1") == entry(1)
+
+
+def test_an_index_that_is_no_database_is_put_aside(folder: Path) -> None:
+    with EntryStore(folder, max_bytes=MB) as store:
+        put(store, 1)
+    (folder / "index.sqlite").write_bytes(b"no database, " * 1000)
+    with EntryStore(folder, max_bytes=MB) as store:
+        assert store.get("key-1") is None
+        assert put(store, 2) and store.get("key-2") == entry(2)
+    assert list(folder.glob("index.damaged-*"))
+    assert len(segments(folder)) == 1, "nobody knows what lies in the other file"
+
+
+def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (Path("/proc/pecan"), tmp_path / "file" / "in" / "it"):
+        with pytest.raises(CacheError, match=f"{path}.* cannot be opened"):
+            EntryStore(path, max_bytes=MB)
+    with pytest.raises(PlanError, match="max_bytes"):
+        EntryStore(tmp_path, max_bytes=0)
+
+
+def _fill_with_a_limit(folder: Path) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with EntryStore(folder, max_bytes=64 * MB) as store:
+        assert put(store, 0, MB)
+        most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3 * MB, most))
+        kept = [put(store, number, MB) for number in range(1, 6)]
+        assert kept[0] and not all(kept) and "could not be written" in store.trouble
+        for number, there in enumerate([True, *kept]):
+            found = store.get(f"key-{number}")
+            assert (found == entry(number, MB)) if there else found is None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        assert put(store, 9, 1000) and store.get("key-9") == entry(9)
+    os._exit(0)
+
+
+def test_a_disk_that_is_full_costs_what_does_not_fit(folder: Path) -> None:
+    process = get_context("fork").Process(target=_fill_with_a_limit, args=(folder,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+WRITER = """
+    import os, sys
+    from pathlib import Path
+    from pecan_ray.caching.store import EntryStore
+    from tests.unit.caching.test_cache_store import MB, entry
+    mine = int(sys.argv[2])
+    store = EntryStore(Path(sys.argv[1]), max_bytes=16 * MB)
+    for number in range(40):
+        shared = number % 2
+        key, size = (f"both-{number}", 3000) if shared else (f"{mine}-{number}", 300_000)
+        store.put(key, "plan", [entry(number, size)], elements=1, seconds=1.0)
+        for back in (number, number // 2):
+            for key in (f"both-{back}", f"{mine}-{back}", f"{1 - mine}-{back}"):
+                found = store.get(key)
+                assert found is None or found == entry(back, len(found)), (key, store.trouble)
+    print("done", len(store.sizes()))
+    if len(sys.argv) > 3:
+        os.kill(os.getpid(), 9)
+"""
+
+
+def _writer(folder: Path, number: int, *rest: str) -> subprocess.Popen[str]:
+    code = textwrap.dedent(WRITER)
+    command = [sys.executable, "-c", code, str(folder), str(number), *rest]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
+
+
+def test_several_processes_write_and_read_at_once_and_one_is_killed(folder: Path) -> None:
+    writers = [_writer(folder, 0), _writer(folder, 1), _writer(folder, 0), _writer(folder, 1, "killed")]
+    told = [writer.communicate()[0] for writer in writers]
+    assert told == ["done 1\n"] * 4
+    assert [writer.returncode for writer in writers] == [0, 0, 0, -signal.SIGKILL]
+    with EntryStore(folder, max_bytes=16 * MB) as store:
+        whole, damaged = store.verify()
+        assert whole > 20 and damaged == ()
+        assert store.nbytes <= 16 * MB
+
+
+def test_a_writer_that_was_killed_before_it_published_leaves_nothing(folder: Path) -> None:
+    EntryStore(folder, max_bytes=MB).close()
+    left = folder / "segments" / "0123456789abcdef.segment"
+    left.write_bytes(b"half an entry")
+    with EntryStore(folder, max_bytes=64 * MB) as store:
+        assert not left.exists()
+        put(store, 1, MB)
+        with EntryStore(folder, max_bytes=64 * MB) as other:
+            assert put(store, 2, MB) and other.get("key-2") == entry(2, MB), "one that is being written stays"
+
+
+def kept(store: EntryStore) -> dict[str, int]:
+    return {size.kind: size.nbytes for size in store.sizes()}
+
+
+@pytest.mark.parametrize("policy", ["resident", "fifo", "benefit"])
+def test_a_kind_takes_no_more_than_its_room_and_others_are_not_touched(folder: Path, policy: EvictionPolicy) -> None:
+    with EntryStore(folder, max_bytes=64 * MB, policy=policy, by_kind=True) as store:
+        for number in range(24):
+            put(store, number, MB, kind=("a", "b", "other")[number % 3])
+        assert kept(store) == {"a": 8 * MB, "b": 8 * MB, "other": 8 * MB}
+        store.bound({"a": 4 * MB, "b": 20 * MB, "new": 0})
+        for number in range(100, 160):
+            put(store, number, MB, kind=("a", "b", "new")[number % 3])
+        found = kept(store)
+        assert MB <= found["a"] <= 4 * MB, "segments go as a whole"
+        assert 16 * MB <= found["b"] <= 20 * MB
+        assert "new" not in found
+        store.bound(None)
+        put(store, 200, MB, kind="new")
+        assert kept(store)["new"] == MB
+        assert store.trouble == ""
+
+
+def test_rooms_that_are_told_take_effect_at_once_and_on_what_others_have_written(folder: Path) -> None:
+    with (
+        EntryStore(folder, max_bytes=64 * MB, by_kind=True) as writer,
+        EntryStore(folder, max_bytes=64 * MB, by_kind=True) as other,
+    ):
+        writer.bound({"a": 64 * MB})
+        for number in range(16):
+            put(writer, number, MB, kind="a")
+        other.bound({"a": 6 * MB})
+        assert kept(writer)["a"] <= 6 * MB
+        assert put(writer, 99, MB, kind="a"), "into a segment of its own again"
+        other.bound({"a": 0})
+        assert "a" not in kept(writer)
