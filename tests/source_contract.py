@@ -16,10 +16,21 @@ def same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         left, right = np.asarray(one), np.asarray(other)
-        return left.dtype == right.dtype and left.shape == right.shape and left.tolist() == right.tolist()
-    if isinstance(one, (float, np.floating)) and one != one:
+        return left.dtype == right.dtype and left.shape == right.shape and same(left.tolist(), right.tolist())
+    if isinstance(one, (float, np.floating, np.datetime64, np.timedelta64)) and one != one:
         return bool(other != other)
+    if isinstance(one, (list, tuple)) and type(one) is type(other):
+        return len(one) == len(other) and all(map(same, one, other))
     return type(one) is type(other) and bool(one == other)
+
+
+def plain(value: Any) -> Any:
+    """Return a value with Python's lists and numbers in the place of NumPy's, however deep."""
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, (np.ndarray, np.generic)):
+        return plain(value.tolist())
+    return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
 
 
 def elements_of(source: Source) -> list[Any]:

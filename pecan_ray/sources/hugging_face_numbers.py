@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pecan_ray.sources.arrow import column_of, exact_values
+from pecan_ray.sources.arrow import column_of, values_of
 
 
 def exact_columns(table: Any) -> dict[str, list[Any]]:
@@ -47,7 +47,7 @@ def _exact(array: Any) -> list[Any]:
         return list(np.asarray(array.to_numpy(zero_copy_only=False)))
     if _is_list(array.type) and _is_number(kind := array.type.value_type) and not array.flatten().null_count:
         return [None if row is None else np.array(row, _width(kind)) for row in column_of(array)]
-    return [_value(value, array.type) for value in exact_values(array)]
+    return [_value(value, array.type) for value in values_of(column_of(array))]
 
 
 def _value(value: Any, kind: Any) -> Any:

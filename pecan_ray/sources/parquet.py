@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 from pyarrow import parquet as pq
 
 from pecan_ray.errors import ColumnError, CorruptSourceError, PecanError, PlanError
-from pecan_ray.plan.splits import Columns, Element, Split
-from pecan_ray.sources.arrow import columns_of, rows_of
+from pecan_ray.plan.splits import Array, Columns, Element, Split
+from pecan_ray.sources.arrow import readable_columns, rows_of
 from pecan_ray.sources.files import (
     MAX_RECORD_BYTES,
     SPLIT_BYTES,
@@ -21,9 +21,11 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
+from pecan_ray.sources.filling import check_fill, without_nulls
 from pecan_ray.sources.parquet_footers import learn_ranges, needed_ranges
 from pecan_ray.sources.parquet_int96 import INT96_UNITS, Int96Unit, exact_batches
-from pecan_ray.sources.parquet_rows import check_columns, fitting_rows
+from pecan_ray.sources.parquet_rows import check_columns, fitting_rows, wanted_columns
+from pecan_ray.sources.partitions import Partitions, alike, check_partitions, partition_values, with_partitions
 from pecan_ray.storage import FileInfo, among_several, list_files, open_random
 from pecan_ray.storage.options import storage_options
 from pecan_ray.storage.ranges import Asked
@@ -35,6 +37,7 @@ class Parquet:
 
     Splits are runs of row groups of about `split_bytes` (uncompressed).  Numbers are NumPy scalars of the
     column's type, lists of numbers are arrays; a null is NaN in a column of floats, None in any other.
+    A part of a structure is named ``"address.city"``, and read without the others.
     Raises ColumnError for a column that a file lacks or has twice, and for files whose columns are not those of the
     first one; CorruptSourceError also for pages whose checksums are wrong, where the file has some, and for a row of
     more than `max_record_bytes`.
@@ -46,6 +49,10 @@ class Parquet:
     """Rows decoded at a time; None: as many as are about 4 MiB, at most 16,384.  Fewer where rows may be long."""
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
+    partitions: Partitions = field(default=True, kw_only=True, hash=False)
+    """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
+    fill: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
+    """What comes in the place of a null, by column."""
     int96_unit: Int96Unit = field(default="us", kw_only=True)
     """What moments of the old type INT96 are counted in; PlanError for a moment that the unit does not hold."""
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
@@ -54,6 +61,8 @@ class Parquet:
 
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
+        check_partitions(self.partitions)
+        check_fill(self.fill)
         if self.batch_rows is not None:
             check_positive(batch_rows=self.batch_rows)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
@@ -102,15 +111,17 @@ class Parquet:
                 if among_several():
                     learn_ranges(split, footer, size, self.columns)
                 groups, skip = _groups_from(footer, list(split.payload), start)
-                names = None if self.columns is None else list(self.columns)
+                told = self._told(split.path, parquet.schema_arrow.names)
+                names = None if self.columns is None else [name for name in self.columns if name not in told]
                 at_a_time = fitting_rows(file, footer, groups, names, self.batch_rows)
                 how = {"batch_size": at_a_time, "row_groups": groups}
                 for batch in exact_batches(file, footer, self.int96_unit, names, split.path, **how):
                     dropped = min(skip, batch.num_rows)
                     skip -= dropped
                     rows = batch.slice(dropped, _rows_within(batch, dropped, self.max_record_bytes))
-                    yield columns_of(rows)
-                    number += rows.num_rows
+                    for columns, count in readable_columns(without_nulls(rows, self.fill or {}, split.path)):
+                        yield with_partitions(columns, told, count)
+                        number += count
                     if dropped + rows.num_rows < batch.num_rows:
                         raise ValueError(f"it has more than max_record_bytes={self.max_record_bytes} bytes")
                 if split.elements is not None and number != max(split.elements, start):
@@ -140,11 +151,18 @@ class Parquet:
 
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""
-        return identity_of("Parquet", (self.columns, self.split_bytes), list_files(self.patterns))
+        options = self.columns, self.split_bytes, self.partitions, self.fill
+        return identity_of("Parquet", options, list_files(self.patterns))
+
+    def _told(self, path: str, held: Sequence[str]) -> dict[str, Array]:
+        """Return what the folders of a file say that is wanted, and not a column of the file."""
+        told = partition_values(path, self.patterns, self.partitions)
+        wanted = told if self.columns is None else self.columns
+        return {name: value for name, value in told.items() if name in wanted and name not in held}
 
     def _footers(self) -> Iterator[tuple[FileInfo, Any]]:
         expected: list[str] | None = None
-        for info in list_files(self.patterns):
+        for info in alike(list_files(self.patterns), self.patterns, self.partitions):
             metadata, names = _footer(info)
             counts = Counter(names)
             twice = [name for name in dict.fromkeys(self.columns or names) if counts[name] > 1]
@@ -155,9 +173,10 @@ class Parquet:
                     columns=tuple(names),
                 )
             wanted = list(self.columns) if self.columns is not None else expected or names
-            missing = [name for name in wanted if name not in names]
+            held = [*names, *self._told(info.path, names)]
+            missing = [name for name in wanted if name not in held and not wanted_columns(metadata, [name])]
             if missing:
-                _lacking(info.path, missing, names)
+                _lacking(info.path, missing, held)
             extra = [name for name in names if self.columns is None and name not in wanted]
             if extra:
                 raise ColumnError(

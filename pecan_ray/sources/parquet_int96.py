@@ -17,6 +17,7 @@ from pyarrow import parquet as pq
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import Array
+from pecan_ray.sources.arrow import leaves_of
 from pecan_ray.sources.parquet_rows import wanted_columns
 
 Int96Unit: TypeAlias = Literal["us", "ns"]
@@ -40,9 +41,11 @@ def exact_batches(
     other = INT96_UNITS[1 - INT96_UNITS.index(unit)]
     second = pq.ParquetFile(shared, metadata=metadata, coerce_int96_timestamp_unit=other)
     pairs = zip(parquet.schema_arrow, second.schema_arrow, strict=True)
-    held = [one.name for one, two in pairs if one.type != two.type and (names is None or one.name in names)]
-    for batch, again in zip(batches, second.iter_batches(columns=held, **how), strict=True):
-        for name in held:
+    held = [one.name for one, two in pairs if one.type != two.type]
+    inside = tuple(f"{name}." for name in held)
+    asked = held if names is None else [name for name in names if f"{name}.".startswith(inside)]
+    for batch, again in zip(batches, second.iter_batches(columns=asked, **how), strict=True):
+        for name in again.schema.names:
             _check(batch.column(name), again.column(name), unit, name, path)
         yield batch
 
@@ -69,12 +72,6 @@ def _check(read: Any, again: Any, unit: Int96Unit, name: str, path: str) -> None
 
 def _moments(array: Any) -> Iterator[Array]:
     """Yield the moments inside of a column as integers, 0 for a null."""
-    kind = array.type
-    if pa.types.is_timestamp(kind):
-        yield pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    elif pa.types.is_struct(kind) or pa.types.is_map(kind):
-        parts = array.flatten() if pa.types.is_struct(kind) else (array.keys, array.items)
-        for part in parts:
-            yield from _moments(part)
-    elif kind.num_fields:
-        yield from _moments(array.flatten())
+    for leaf in leaves_of(array):
+        if pa.types.is_timestamp(leaf.type):
+            yield pc.fill_null(leaf.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)

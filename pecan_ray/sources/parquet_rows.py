@@ -16,6 +16,8 @@ import pyarrow as pa
 from pyarrow import compute as pc
 from pyarrow import parquet as pq
 
+from pecan_ray.sources.arrow import leaves_of
+
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
@@ -185,17 +187,6 @@ class _Dictionaries:
     def read(self, path: str, group: int, rows: int) -> Iterator[Any]:
         """Yield the values of a column, some rows at a time, or of one batch of one row."""
         for batch in self._reader.iter_batches(rows, row_groups=[group], columns=[path], use_threads=False):
-            yield from _leaves(batch.column(0))
+            yield from filter(lambda one: pa.types.is_dictionary(one.type), leaves_of(batch.column(0)))
             if rows == 1:
                 return
-
-
-def _leaves(array: Any) -> Iterator[Any]:
-    """Yield the dictionary arrays inside an array of lists and structures."""
-    if pa.types.is_dictionary(array.type):
-        yield array
-    elif pa.types.is_struct(array.type):
-        for field in array.flatten():
-            yield from _leaves(field)
-    else:
-        yield from _leaves(array.flatten())

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, ClassVar, Literal
 
 from pecan_ray.plan.splits import Columns, Element, Split
-from pecan_ray.sources.arrow import array_or_list, objects
+from pecan_ray.sources.arrow import objects
 from pecan_ray.sources.files import (
     MAX_RECORD_BYTES,
     SPLIT_BYTES,
@@ -20,7 +20,10 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
+from pecan_ray.sources.filling import check_fill
+from pecan_ray.sources.json_values import array_or_list, json_types, with_types
 from pecan_ray.sources.lines import TextLine, bad_line, filled, lines_of, opened_for_lines, shortened
+from pecan_ray.sources.partitions import Partitions, add_partitions, alike, check_partitions, partition_values
 from pecan_ray.storage import list_files
 from pecan_ray.storage.options import storage_options
 
@@ -121,13 +124,21 @@ class JsonLines:
     """The objects of files with one JSON object a line ; empty lines are not elements.
 
     Regular lists of numbers become arrays, where a type holds all of them exactly; other lists and nested objects stay
-    as they are; null becomes None. Compressed files (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are one split each, other
-    ones are cut into byte ranges of about `split_bytes`, aligned to line ends; elements are counted from 0 within a
-    split.  Raises CorruptSourceError for a line that is not a JSON object, names something twice, or holds a number
-    that is more than a float64 holds (``1e400``), and for one of more than `max_record_bytes`.
+    as they are; null becomes None, or what `fill` has for the column. `types` fixes what a column is: ``{"ids":
+    "list<int32>"}`` (numbers, bool, string, and lists of these), with the values that `Parquet` gives.
+
+    Compressed files (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are one split each, other ones are cut into byte ranges of
+    about `split_bytes`, aligned to line ends; elements count from 0 within a split.  Raises CorruptSourceError for
+    a line that is not a JSON object, names something twice, or holds a number that is more than a float64 holds
+    (``1e400``) or a value that is none of its column's type, and for one of more than `max_record_bytes`.
     """
 
     paths: Paths = field(hash=False)
+    types: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
+    fill: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
+    """What comes in the place of a null, by column."""
+    partitions: Partitions = field(default=True, kw_only=True, hash=False)
+    """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
@@ -138,25 +149,33 @@ class JsonLines:
 
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
+        check_partitions(self.partitions)
+        check_fill(self.fill)
+        json_types(self.types)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
         object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files."""
-        return byte_ranges(self.patterns, self.split_bytes)
+        return alike(byte_ranges(self.patterns, self.split_bytes), self.patterns, self.partitions)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield objects from number `start` on; the lines before are read, but not parsed."""
+        told = partition_values(split.path, self.patterns, self.partitions)
+        types, fill = json_types(self.types), dict(self.fill or {})
         with opened_for_lines(split) as stream:
             lines = filled(lines_of(stream, split, self.max_record_bytes), split, bytes.isspace)
             for number, line in enumerate(islice(lines, start, None), start=start):
                 try:
                     value = OBJECTS.decode(line.data.decode(json.detect_encoding(line.data), "surrogatepass"))
+                    if type(value) is dict and (fill or types):
+                        value = with_types(value, types, fill)
                 except (ValueError, RecursionError) as error:
                     bad_line(split, line, number, f"it is not JSON that can be read ({error})")
                 if not isinstance(value, dict):
                     bad_line(split, line, number, f"it holds a {type(value).__name__}, not an object with named values")
-                yield {name: array_or_list(held) if isinstance(held, list) else held for name, held in value.items()}
+                element = {name: array_or_list(held) if type(held) is list else held for name, held in value.items()}
+                yield add_partitions(element, told)
 
     def num_elements(self) -> None:
         """Return None: objects are not counted without reading."""
@@ -164,4 +183,5 @@ class JsonLines:
 
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""
-        return identity_of("JsonLines", self.split_bytes, list_files(self.patterns))
+        options = self.split_bytes, sorted(self.types.items()), self.fill, self.partitions
+        return identity_of("JsonLines", options, list_files(self.patterns))

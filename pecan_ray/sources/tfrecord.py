@@ -12,7 +12,7 @@ import google_crc32c
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.compressed import compression_of, opened
-from pecan_ray.sources.example_proto import parse_example
+from pecan_ray.sources.example_proto import check_features, parse_example
 from pecan_ray.sources.files import (
     MAX_RECORD_BYTES,
     SPLIT_BYTES,
@@ -22,6 +22,7 @@ from pecan_ray.sources.files import (
     patterns_of,
     skip_bytes,
 )
+from pecan_ray.sources.partitions import Partitions, add_partitions, alike, check_partitions, partition_values
 from pecan_ray.storage import list_files, open_random
 from pecan_ray.storage.options import storage_options
 
@@ -36,7 +37,9 @@ class TFRecords:
     """The records of TFRecord files, as bytes in the column ``record``, or parsed as ``tf.train.Example``.
 
     With ``parse=True`` every feature is a column: a single value is bytes, int or np.float32, none or
-    several are an array.  Uncompressed local files larger than `split_bytes` are cut at record boundaries,
+    several are an array; feature lists of a SequenceExample are lists of lists.  `features` fixes what a column is, and
+    parses: ``{"ids": "list<int64>", "label": "int64"}``; "list<binary>" of a feature list has one value a step.
+    Uncompressed local files larger than `split_bytes` are cut at record boundaries,
     which are found by walking over the length headers (their checksums are verified); objects in a bucket
     and compressed files (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are one split each, because walking over them means
     fetching them.  Reading raises CorruptSourceError with file, byte offset and element for truncated records, bad
@@ -45,6 +48,10 @@ class TFRecords:
 
     paths: Paths = field(hash=False)
     parse: bool = field(default=False, kw_only=True)
+    features: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
+    """Types of columns: int64, float32, binary, a list of one (``list<int64>``), or one in each step."""
+    partitions: Partitions = field(default=True, kw_only=True, hash=False)
+    """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
@@ -55,13 +62,15 @@ class TFRecords:
 
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
+        check_features(self.features)
+        check_partitions(self.partitions)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
         object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield whole files, and ranges of records of large local files."""
         index = 0
-        for file in list_files(self.patterns):
+        for file in alike(list_files(self.patterns), self.patterns, self.partitions):
             if compression_of(file.path):
                 yield Split(index=index, path=file.path, version=file.version)
                 index += 1
@@ -76,17 +85,18 @@ class TFRecords:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield records from number `start` on; the ones before are skipped by their lengths."""
+        told = partition_values(split.path, self.patterns, self.partitions)
         with opened(split) as stream:
             records = _records(stream, split, start, self.max_record_bytes)
             for number, (offset, record) in enumerate(records, start=start):
-                if not self.parse:
-                    yield {"record": record}
+                if not (self.parse or self.features):
+                    yield add_partitions({"record": record}, told)
                     continue
                 try:
-                    columns = parse_example(record)
+                    columns = parse_example(record, self.features)
                 except ValueError as error:
                     _corrupt(split, offset, number, str(error), "read it with parse=False")
-                yield columns
+                yield add_partitions(columns, told)
 
     def num_elements(self) -> None:
         """Return None: records are not counted without reading."""
@@ -94,7 +104,8 @@ class TFRecords:
 
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""
-        return identity_of("TFRecords", (self.parse, self.split_bytes), list_files(self.patterns))
+        options = self.parse, self.split_bytes, sorted(self.features.items()), self.partitions
+        return identity_of("TFRecords", options, list_files(self.patterns))
 
 
 def _record_ranges(path: str, size: int, split_bytes: int) -> Iterator[tuple[int, int, int | None]]:

@@ -6,7 +6,6 @@ import gzip
 import io
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -187,39 +186,6 @@ def test_a_name_that_ends_in_its_dot_is_a_column_without_a_name(tmp_path: Path) 
     assert found == [{"__key__": "0", "jpg": b"a", "": b"b"}, {"__key__": "1", "": b"c"}]
     (tmp_path / "a.tar").write_bytes(tar_of({"set/__meta__": b"x"}))
     assert elements_of(WebDataset(str(tmp_path))) == []
-
-
-MOMENT = 1_700_000_000_000_000_123
-
-
-def test_nanoseconds_stay(tmp_path: Path) -> None:
-    """Python's times have none, and Arrow cuts them off, or makes pandas' of them where that is installed."""
-    moment, late = np.datetime64(MOMENT, "ns"), np.timedelta64(MOMENT % 86_400_000_000_000, "ns")
-    kinds = {"timestamp": pa.timestamp("ns"), "time": pa.time64("ns"), "duration": pa.duration("ns")}
-    wanted = {"timestamp": moment, "time": late, "duration": np.timedelta64(MOMENT, "ns")}
-    arrays: dict[str, Any] = {}
-    expected: dict[str, Any] = {}
-    for name, kind in kinds.items():
-        value = int(wanted[name].astype(np.int64))
-        one = pa.array([value, None], pa.int64()).cast(kind)
-        none = np.datetime64("NaT", "ns") if name == "timestamp" else np.timedelta64("NaT", "ns")
-        arrays[name], expected[name] = one, [wanted[name], none]
-        arrays[f"{name} list"] = pa.ListArray.from_arrays([0, 2, 2], one)
-        expected[f"{name} list"] = [[wanted[name], None], np.array([])]
-        arrays[f"{name} struct"] = pa.StructArray.from_arrays([one, pa.array([1, 2])], ["t", "n"])
-        expected[f"{name} struct"] = [{"t": wanted[name], "n": 1}, {"t": None, "n": 2}]
-        arrays[f"{name} map"] = pa.MapArray.from_arrays([0, 2, 2], ["a", "b"], one)
-        expected[f"{name} map"] = [[("a", wanted[name]), ("b", None)], []]
-        lists = pa.ListArray.from_arrays([0, 1, 1], pa.StructArray.from_arrays([one[:1]], ["t"]))
-        arrays[f"{name} deep"], expected[f"{name} deep"] = lists, [[{"t": wanted[name]}], np.array([])]
-    pq.write_table(pa.table(arrays), tmp_path / "a.parquet", version="2.6")
-    rows = elements_of(Parquet(str(tmp_path)))
-    if int(pa.__version__.partition(".")[0]) < 23:
-        del expected["duration map"]  # older versions of Arrow give whole numbers there
-    for name, values in expected.items():
-        found = [row[name] for row in rows]
-        assert repr(found) == repr(values), name
-    assert rows[0]["time"].dtype == np.dtype("timedelta64[ns]")
 
 
 def test_paths_are_made_absolute_where_the_pipeline_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,263 @@
+"""Every type of Arrow, with its extreme values, flat and nested, comes as it is stored, or is refused by name."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import decimal
+import io
+import json
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from pyarrow import compute as pc
+from pyarrow import parquet as pq
+
+from pecan_ray.errors import CorruptSourceError, PlanError
+from pecan_ray.sources import Csv, JsonLines, Parquet
+from pecan_ray.sources.arrow import column_of, columns_of, values_of
+from tests.long_form import examples
+from tests.source_contract import elements_of, plain, same
+
+NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "D": 86_400 * 10**9}
+DAY_NS = NS["D"]
+UNITS = ("s", "ms", "us", "ns")
+MOST = 2**63 - 1
+FLOATS = [0.0, -0.0, 1.5, math.inf, -math.inf]
+
+
+def whole_numbers() -> Iterator[tuple[Any, list[Any]]]:
+    for bits in (8, 16, 32, 64):
+        low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+        yield getattr(pa, f"int{bits}")(), [low, high, 0, max(low, -(2**53) - 1)]
+        yield getattr(pa, f"uint{bits}")(), [0, 2 * high + 1, min(2**53 + 1, 2 * high)]
+
+
+def counted() -> Iterator[tuple[Any, list[Any]]]:
+    """Types that count a unit, and the counts."""
+    for unit in UNITS:
+        yield pa.timestamp(unit), [-MOST, MOST, 0]
+        yield pa.timestamp(unit, "America/New_York"), [-MOST, MOST, 0]
+        yield pa.duration(unit), [-MOST, MOST, 0]
+        kind = pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+        yield kind, [0, DAY_NS // NS[unit] - 1]
+    yield pa.date32(), [-(2**31) + 1, 2**31 - 1, 0]
+    yield pa.date64(), [-(2**31) * 86_400_000, (2**31 - 1) * 86_400_000]  # as Parquet holds them
+
+
+def others() -> Iterator[tuple[Any, list[Any]]]:
+    yield pa.bool_(), [True, False]
+    for kind, most in (
+        (pa.float16(), 65504.0),
+        (pa.float32(), 3.4028234663852886e38),
+        (pa.float64(), 1.7976931348623157e308),
+    ):
+        yield kind, [*FLOATS, most, -most]
+    yield pa.decimal128(38), [decimal.Decimal(10**38 - 1), decimal.Decimal(-1)]
+    yield pa.decimal256(76, 70), [decimal.Decimal(10**76 - 1).scaleb(-70, decimal.Context(76))]
+    for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
+        yield kind, ["", "a\0", "\U0001f600", "x" * 300]
+    for kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
+        yield kind, [b"", b"\0\xff", b"x" * 300]
+    yield pa.binary(3), [b"\0\0\0", b"\xff\xfe\xfd"]
+    yield pa.null(), []
+
+
+LEAVES = [*whole_numbers(), *others()]
+COUNTED = list(counted())
+NESTS = ("list", "large", "view", "fixed", "struct", "map", "runs")
+
+
+@st.composite
+def stored(draw: st.DrawFn) -> tuple[Any, Any, list[Any]]:
+    """Return an array of Arrow, the flat one in it, and what it holds in Python's words; counts in nanoseconds."""
+    kind, extremes = draw(st.sampled_from([*LEAVES, *COUNTED]))
+    held = draw(st.lists(st.sampled_from([*extremes, None]), max_size=8))
+    if (kind, extremes) in COUNTED:
+        width = pa.int32() if kind.bit_width == 32 else pa.int64()
+        flat = pa.array(held, width).cast(kind)
+        unit = getattr(kind, "unit", "D" if kind == pa.date32() else "ms")
+        held = [one if one is None else one * NS[unit] for one in held]
+    else:
+        flat = pa.array([np.float16(one) for one in held] if kind == pa.float16() and None not in held else held, kind)
+    array = flat
+    for nest in draw(st.lists(st.sampled_from(NESTS), max_size=2)):
+        array, held = nested(nest, array, held, draw)
+    return array, flat, held
+
+
+def nested(nest: str, array: Any, held: list[Any], draw: st.DrawFn) -> tuple[Any, list[Any]]:
+    """Return an array of values that hold those of another one, and what they are."""
+    count = len(held)
+    if nest == "runs":
+        assume(not array.type.num_fields and array.type not in (pa.null(),) and "view" not in str(array.type))
+        assume(not pa.types.is_dictionary(array.type) and not pa.types.is_decimal(array.type))
+        return pc.run_end_encode(array) if not pa.types.is_float16(array.type) else array, held
+    if nest == "struct":
+        missing = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+        mask = pa.array(missing, pa.bool_())
+        made = pa.StructArray.from_arrays([array, pa.array(range(count), pa.uint8())], ["a", "b"], mask=mask)
+        return made, [
+            None if gone else {"a": one, "b": n} for n, (one, gone) in enumerate(zip(held, missing, strict=True))
+        ]
+    if nest == "fixed":
+        return pa.FixedSizeListArray.from_arrays(array[: count // 2 * 2], 2), [
+            held[n : n + 2] for n in range(0, count - 1, 2)
+        ]
+    ends = sorted(draw(st.lists(st.integers(0, count), max_size=4)))
+    offsets = [0, *ends]
+    lists = [held[start:end] for start, end in zip(offsets, ends, strict=False)]
+    if nest == "map":
+        keys = pa.array(range(count), pa.int8())
+        pairs = [list(enumerate(one, start)) for one, start in zip(lists, offsets, strict=False)]
+        return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, array), pairs
+    if nest == "view":
+        sizes = pa.array(map(len, lists), pa.int32())
+        return pa.ListViewArray.from_arrays(pa.array(offsets[:-1], pa.int32()), sizes, array), lists
+    kind, width = (pa.LargeListArray, pa.int64()) if nest == "large" else (pa.ListArray, pa.int32())
+    return kind.from_arrays(pa.array(offsets, width), array), lists
+
+
+def worded(value: Any) -> Any:
+    """Return a value in Python's words; counts in nanoseconds, None for what stands for a null."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "mM":
+        return [worded(one) for one in value]
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        unit = np.datetime_data(value.dtype)[0]
+        return None if np.isnat(value) else int(value.astype(np.int64)) * NS[unit]
+    if isinstance(value, datetime.time):
+        return ((value.hour * 60 + value.minute) * 60 + value.second) * 10**9 + value.microsecond * 1000
+    if isinstance(value, dict):
+        return {name: worded(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(worded, value))
+    if isinstance(value, np.ndarray):
+        return [worded(one) for one in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def dtypes_in(value: Any) -> set[Any]:
+    """Return the dtypes of numbers in a value; the numbers beside (keys of maps, parts b) are left out."""
+    if isinstance(value, dict):
+        return dtypes_in(value["a"])
+    if isinstance(value, tuple):
+        return dtypes_in(value[1])
+    if isinstance(value, list):
+        return set().union(*map(dtypes_in, value))
+    return {value.dtype} if isinstance(value, (np.ndarray, np.generic)) else set()
+
+
+def check_values(values: list[Any], flat: Any, held: list[Any]) -> None:
+    found = [worded(value) for value in values]
+    assert repr(found) == repr(held)  # 0.0 is not -0.0, and 1 not True
+    alone = column_of(flat)
+    scalars = {alone.dtype} if alone.dtype != object else {one.dtype for one in alone if isinstance(one, np.generic)}
+    assert dtypes_in(values) <= (scalars or dtypes_in(values)), "nested numbers have another width"
+
+
+@given(stored())
+@examples(600)
+def test_every_type_comes_as_it_is_stored(drawn: tuple[Any, Any, list[Any]]) -> None:
+    array, flat, held = drawn
+    check_values(values_of(column_of(array)), flat, held)
+    middle = len(held) // 2
+    check_values(values_of(column_of(array.slice(middle))), flat, held[middle:])
+    for row, value in enumerate(values_of(column_of(array))):  # not changed by the rows beside it
+        assert same(value, values_of(column_of(array.slice(row, 1)))[0])
+
+
+@given(stored())
+@examples(300)
+def test_every_type_of_parquet_comes_as_it_is_stored(drawn: tuple[Any, Any, list[Any]]) -> None:
+    array, flat, held = drawn
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/a.parquet"
+        try:
+            pq.write_table(pa.table({"x": array}), path)
+            stored_as = pq.read_table(path).column("x")
+        except pa.ArrowException:
+            assume(False)  # Parquet does not hold it
+        rows = [row["x"] for row in elements_of(Parquet(path, batch_rows=3))]
+    check_values(rows, flat if stored_as.type == array.type else pa.nulls(0), held)
+
+
+def of_json(held: list[Any]) -> bool:
+    try:
+        return "Infinity" not in json.dumps(held)
+    except TypeError:
+        return False
+
+
+@given(stored())
+@examples(200)
+def test_every_value_of_json_comes_as_it_is_written(drawn: tuple[Any, Any, list[Any]]) -> None:
+    array, flat, held = drawn
+    leaf, depth = str(flat.type).replace("double", "float64").replace("halffloat", "float16"), 0
+    kind = array.type
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    assume(held and of_json(held) and "map" not in str(array.type) and not pa.types.is_temporal(flat.type))
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/a.jsonl"
+        Path(path).write_text("".join(json.dumps({"x": one}) + "\n" for one in held))
+        rows = [row["x"] for row in elements_of(JsonLines(path))]
+        assert plain(rows) == held
+        if kind == flat.type and (leaf.strip("u")[:3] == "int" or leaf in ("bool", "string", "float", "float16")):
+            text = "list<" * depth + leaf + ">" * depth
+            check_values([row["x"] for row in elements_of(JsonLines(path, types={"x": text}))], flat, held)
+
+
+@pytest.mark.parametrize(("kind", "extremes"), [one for one in LEAVES if not pa.types.is_decimal(one[0])], ids=str)
+def test_every_cell_of_csv_comes_as_it_is_written(tmp_path: Path, kind: Any, extremes: list[Any]) -> None:
+    if not (pa.types.is_integer(kind) or kind in (pa.float32(), pa.float64(), pa.bool_(), pa.string())):
+        pytest.skip("CSV holds no such type")
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([("x", "n"), *((one, 1) for one in extremes)])
+    (tmp_path / "a.csv").write_text(out.getvalue())
+    source = Csv(str(tmp_path / "a.csv"), types={"x": str(kind)})
+    check_values([row["x"] for row in elements_of(source)], pa.array([], kind), extremes)
+
+
+@pytest.mark.parametrize("nest", [False, True])
+def test_what_no_value_holds_is_refused_with_its_column(tmp_path: Path, nest: bool) -> None:
+    for kind, bad in ((pa.timestamp("us"), -(2**63)), (pa.duration("ns"), -(2**63)), (pa.time64("us"), DAY_NS // 1000)):
+        array = pa.array([0, 1, 2, bad, 4], pa.int64()).cast(kind)
+        column = pa.StructArray.from_arrays([array], ["part"]) if nest else array
+        with pytest.raises(ValueError, match=r"column 'when' \("):
+            columns_of(pa.table({"when": column}))
+        pq.write_table(pa.table({"n": range(5), "when": column}), tmp_path / "a.parquet")
+        source = Parquet(str(tmp_path / "a.parquet"))
+        (split,) = source.splits()
+        rows = source.read(split)
+        assert [next(rows)["n"] for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(CorruptSourceError, match=r"element 3 of .*a\.parquet.*column 'when'"):
+            next(rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((1.5, "int8"), (300, "uint8"), (-1, "uint64"), (True, "int64"), (1, "bool"), (1, "string")),
+        *(("a", "list<string>"), ([1, "a"], "list<int64>"), ([[1]], "list<int64>"), ({"a": 1}, "int64")),
+        *((2**24 + 1, "float32"), (2**53 + 1, "float64"), (1e39, "float32"), (10**400, "float64")),
+    ],
+)
+def test_a_value_of_json_that_is_not_of_its_type_is_refused(tmp_path: Path, value: Any, text: str) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"x": None}) + "\n" + json.dumps({"x": value}) + "\n")
+    with pytest.raises(CorruptSourceError, match=r"Element 1, line 2 of .*column 'x'.* is no "):
+        elements_of(JsonLines(str(tmp_path / "a.jsonl"), types={"x": text}))
+
+
+def test_a_type_that_json_has_not_is_refused() -> None:
+    for text in ("float31", "list<>", "list<int8", "struct<a: int8>", "decimal128(3, 1)"):
+        with pytest.raises(PlanError, match=r"types\['x'\]"):
+            JsonLines("/nowhere", types={"x": text})
