@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 
 import numpy as np
 
+from pecan_ray.errors import SourceError
+
 OUTPUT_BITS = 32
 """An element has two to the power of so many positions."""
 END = 1 << 62
@@ -103,6 +105,28 @@ class ColumnarSource(Source, Protocol):
 
         Numbers, dates and arrays of one shape come in arrays of their dtype, all else in arrays of objects.
         """
+        ...
+
+
+@runtime_checkable
+class IndependentElements(Source, Protocol):
+    """A source that can read on behind an element that is broken: the next line, file or row group."""
+
+    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
+        """Yield what `read` yields, and in the place of an element that cannot be read its error.
+
+        An error with a field `elements` stands for so many consecutive elements. An error that is raised ends the
+        split.
+        """
+        ...
+
+
+@runtime_checkable
+class IndependentRows(ColumnarSource, Protocol):
+    """A source that can read on behind broken rows, by columns."""
+
+    def read_columns_past_errors(self, split: Split, start: int = 0) -> Iterator[Columns | SourceError]:
+        """Yield what `read_columns` yields, and errors as `IndependentElements.read_past_errors` does."""
         ...
 
 
