@@ -34,6 +34,7 @@ from pecan_ray.plan.splits import (
     Source,
     Split,
     as_written,
+    of_lease,
     origin_of,
 )
 from pecan_ray.storage.local_errors import passes
@@ -257,7 +258,7 @@ def values_of(source: Source, lease: Lease, start: int) -> Iterator[Element]:
 
     An error that passes, as of a mount that is cut off, is waited out: the split is read on from where it was.
     """
-    return _values(source, source.read, lease, start, past_errors=False)
+    return _values(source, of_lease(source, lease).read, lease, start, past_errors=False)
 
 
 def values_or_errors(source: Source, lease: Lease, start: int) -> Iterator[Element | SourceError]:

@@ -174,6 +174,29 @@ class Lease:
         return (self.branch, self.repetition, self.split.index)
 
 
+@runtime_checkable
+class DrawingSource(Source, Protocol):
+    """A source that draws random numbers by itself: which ones depends on the job's seed and the pass."""
+
+    def with_seed(self, seed: int) -> DrawingSource:
+        """Return the source as a job of a seed reads it."""
+        ...
+
+    def of_lease(self, lease: Lease) -> Source:
+        """Return the source as it is read in the pass of a lease."""
+        ...
+
+
+def with_seed(source: Source, seed: int) -> Source:
+    """Return a source as a job of a seed reads it."""
+    return source.with_seed(seed) if isinstance(source, DrawingSource) else source
+
+
+def of_lease(source: Source, lease: Lease) -> Source:
+    """Return a source as it is read in the pass of a lease."""
+    return source.of_lease(lease) if isinstance(source, DrawingSource) else source
+
+
 @dataclass(frozen=True)
 class Origin:
     """Where an element comes from, as far as its random numbers depend on it."""
