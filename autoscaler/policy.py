@@ -131,7 +131,7 @@ def watch(scale: Scale, level: Level, rule: ScalingRule) -> Steps[Window]:
     """Stay for `look_every` windows and return what they say."""
     why = f"stay with {level.count} workers: {level.why}."
     stay = Probe(scale.place(level.count), "converged", why, settled=True)
-    seen = [(yield replace(stay, bookmark=CachewBookmark(scale, level, rule)))]
+    seen: list[Window] = []
     while len(seen) < rule.look_every:
         seen.append((yield stay))
     return mean_window(seen) if rule.averages else seen[-1]
@@ -158,23 +158,9 @@ def cachew(scale: Scale, count: int, rule: ScalingRule) -> Search:
     """Scale up from `count` workers, then watch and scale again, for ever."""
     first = yield Probe(scale.place(count), scale.phases[0], f"measure {count} workers first.")
     level = yield from grow(scale, count, first, rule)
-    yield from CachewBookmark(scale, level, rule).resume()
-
-
-@dataclass(frozen=True)
-class CachewBookmark:
-    """The bookmark of Cachew's policy between two looks."""
-
-    scale: Scale
-    level: Level
-    rule: ScalingRule
-
-    def resume(self) -> Search:
-        """Watch and scale again, for ever."""
-        level = self.level
-        while True:
-            now = yield from watch(self.scale, level, self.rule)
-            level = yield from look_again(self.scale, level, now, self.rule)
+    while True:
+        now = yield from watch(scale, level, rule)
+        level = yield from look_again(scale, level, now, rule)
 
 
 class Autoscaler:

@@ -2,16 +2,13 @@
 
 Written so, an algorithm reads like the paper's: `now = yield Probe(...)` is "deploy this and measure".  The `Pilot`
 stands between it and the world, so that a search only ever sees clean windows of exactly what it asked for.
-
-A coroutine cannot be stored.  A search that only watches says in its probes how another one goes on from there (a
-`Bookmark`), so that a job whose controller was started again need not repeat every window since it began.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.windows import Decision, Deployment, Removal, Window
@@ -63,14 +60,6 @@ class DeploymentLimits:
         return DeploymentLimits(local, remote, min(self.min_local, local), min(self.min_remote, remote))
 
 
-class Bookmark(Protocol):
-    """What a search knows where it watches; it can be pickled, and is read before the search is sent a window."""
-
-    def resume(self) -> Search:
-        """Return a search that begins with the probe that has this bookmark, and goes on as that one would."""
-        ...
-
-
 @dataclass(frozen=True)
 class Probe:
     """Deploy `target` and measure it."""
@@ -80,8 +69,6 @@ class Probe:
     reason: str
     settled: bool = False
     """The search is over; it only watches."""
-    bookmark: Bookmark | None = field(default=None, compare=False, repr=False)
-    """How to go on from here; None: only by what came before."""
 
 
 T = TypeVar("T")
@@ -91,17 +78,10 @@ Begin: TypeAlias = Callable[[Deployment, DeploymentLimits], Search]
 """Starts a search from what is running, within limits."""
 
 
-@dataclass(frozen=True)
-class Stay:
-    """The bookmark of a search that never moves again."""
-
-    at: Deployment
-    why: str
-
-    def resume(self) -> Search:
-        """Stay for ever."""
-        while True:
-            yield Probe(self.at, "converged", self.why, settled=True, bookmark=self)
+def stay(at: Deployment, why: str) -> Search:
+    """Stay for ever."""
+    while True:
+        yield Probe(at, "converged", why, settled=True)
 
 
 class Pilot:
@@ -129,26 +109,6 @@ class Pilot:
         self._retry_in = 0
         self._refusals = 0
         self._searching = 0
-
-    @property
-    def at_bookmark(self) -> bool:
-        """Whether its state can be told without the windows before."""
-        return self._search is not None and self._move.bookmark is not None
-
-    def told(self) -> dict[str, Any]:
-        """Return its state at a bookmark, which can be pickled if what begins its searches can be."""
-        assert self.at_bookmark
-        return {name: value for name, value in vars(self).items() if name != "_search"}
-
-    @classmethod
-    def of_told(cls, told: dict[str, Any]) -> Pilot:
-        """Return a pilot that goes on where another one has told its state."""
-        pilot = cls.__new__(cls)
-        vars(pilot).update(told)
-        assert pilot._move.bookmark is not None
-        pilot._search = pilot._move.bookmark.resume()
-        next(pilot._search)
-        return pilot
 
     @property
     def needs_more_data(self) -> bool:

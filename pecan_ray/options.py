@@ -61,10 +61,11 @@ class AutoWorkers:
     mode: PlacementMode = "auto"
     """Which search: ours, or one of the papers' (Pecan §5.1, Cachew §4.3) to compare with."""
     objective: ObjectiveName | Deadline = "cost"
-    """What is looked for: the cheapest workers, the cheapest of those beside which the trainer waits for less than 2 %
-    of its time, or the cheapest of those with which the job ends by a `Deadline`; the last two in mode "auto"."""
+    """What is looked for: the cheapest workers (without `prices` as "no_wait"), the fewest beside which the trainer
+    waits for less than 2 % of its time, or the fewest with which the job ends by a `Deadline`; the last two in mode
+    "auto"."""
     prices: Prices | None = None
-    """None: hosts and workers weigh as in the Pecan paper's experiments, and no dollars are told."""
+    """None: no dollars are told, and in the papers' modes hosts and workers weigh as in Pecan's experiments."""
     threshold: float = 0.03
     """A change of the batch time by less than this share is no change."""
     max_local: int | None = None
@@ -81,11 +82,11 @@ class AutoWorkers:
     fast_removal: bool = False
     """Remove workers at once; what they hold is dropped, and counted.  Needs ``visitation="at_most_once"``."""
     window_batches: int | None = None
-    """Batches of a trainer between two decisions; None: what the mode asks for."""
+    """Batches of a window: of the papers' modes between two decisions, else of reports; None: as the mode has it."""
     window_s: float = 5.0
-    """A window ends after this time too, if it holds some batches."""
+    """A window of reports ends after this time too, if it holds some batches; one of the papers' modes does not."""
     patience_s: float = 180.0
-    """How long a remote worker may wait for a node before AutoPlacement settles for less."""
+    """How long a remote worker may wait for a node before AutoPlacement does without it."""
 
     def __post_init__(self) -> None:
         settle(self)

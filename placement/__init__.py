@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from pecan_ray.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from pecan_ray.placement.auto_settings import AutoSettings
+    from pecan_ray.placement.control import control
     from pecan_ray.placement.costs import Cost, Host, UnitPrices, WorkerUse, cost_by_use, cost_of, cost_of_epoch
+    from pecan_ray.placement.lessons import ControlState
+    from pecan_ray.placement.looks import Observation
     from pecan_ray.placement.objective import COST, NO_WAIT, ComparedDeployment, Foreseen, Objective, rank
-    from pecan_ray.placement.policy import MODES, AutoPlacement, expected_workers
+    from pecan_ray.placement.policy import MODES, AutoPlacement
     from pecan_ray.placement.spread import spread_by_power, spread_local
     from pecan_ray.plan.prices import Prices, PriceTier
     from pecan_ray.plan.windows import Decision, Deployment, Window
@@ -20,23 +22,24 @@ __all__ = [
     "MODES",
     "NO_WAIT",
     "AutoPlacement",
-    "AutoSettings",
     "ComparedDeployment",
+    "ControlState",
     "Cost",
     "Decision",
     "Deployment",
     "Foreseen",
     "Host",
     "Objective",
+    "Observation",
     "PriceTier",
     "Prices",
     "UnitPrices",
     "Window",
     "WorkerUse",
+    "control",
     "cost_by_use",
     "cost_of",
     "cost_of_epoch",
-    "expected_workers",
     "rank",
     "spread_by_power",
     "spread_local",
@@ -46,7 +49,6 @@ __getattr__ = lazy_names(
     __name__,
     {
         "AutoPlacement": "pecan_ray.placement.policy",
-        "AutoSettings": "pecan_ray.placement.auto_settings",
         "COST": "pecan_ray.placement.objective",
         "ComparedDeployment": "pecan_ray.placement.objective",
         "Cost": "pecan_ray.placement.costs",
@@ -57,15 +59,17 @@ __getattr__ = lazy_names(
         "MODES": "pecan_ray.placement.policy",
         "NO_WAIT": "pecan_ray.placement.objective",
         "Objective": "pecan_ray.placement.objective",
+        "Observation": "pecan_ray.placement.looks",
         "PriceTier": "pecan_ray.plan.prices",
         "Prices": "pecan_ray.plan.prices",
+        "ControlState": "pecan_ray.placement.lessons",
         "UnitPrices": "pecan_ray.placement.costs",
         "Window": "pecan_ray.plan.windows",
         "WorkerUse": "pecan_ray.placement.costs",
+        "control": "pecan_ray.placement.control",
         "cost_by_use": "pecan_ray.placement.costs",
         "cost_of": "pecan_ray.placement.costs",
         "cost_of_epoch": "pecan_ray.placement.costs",
-        "expected_workers": "pecan_ray.placement.policy",
         "rank": "pecan_ray.placement.objective",
         "spread_by_power": "pecan_ray.placement.spread",
         "spread_local": "pecan_ray.placement.spread",

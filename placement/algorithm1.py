@@ -11,7 +11,6 @@ Cachew's rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 
 from pecan_ray.autoscaler.policy import Level, Scale, ScalingRule, grow, longer_queue
@@ -44,14 +43,6 @@ class Algorithm1:
         """Algorithm 1, then monitoring."""
         self._at = self._limits.clamp(0, max(1, start.remote))  # line 1: ResetLocal
         first = yield Probe(self._at, "scale_remote", f"measure {self._at} first.")
-        yield from self._search_on(first)
-
-    def resume(self, reference: Window) -> Search:
-        """Go on with monitoring, where this was the reference."""
-        first = yield from self._monitor(reference)
-        yield from self._search_on(first)
-
-    def _search_on(self, first: Window) -> Search:
         while True:
             yield from self._cachew_autoscale(first)  # line 2
             while True:  # line 5: repeat
@@ -105,15 +96,15 @@ class Algorithm1:
         self._at = Deployment(self._at.local, self._at.remote + 1)
         self._why += f", so remote worker {self._at.remote} comes back"
 
-    def _monitor(self, reference: Window | None = None) -> Steps[Window]:
+    def _monitor(self) -> Steps[Window]:
         """Watch until the mean of ten windows has moved; return it.
 
         The first ten set the reference: the batch time that was reached here, not the one that was aimed at.
         """
         stay = Probe(self._at, "converged", f"stay with {self._at}: {self._why}.", settled=True)
+        reference: Window | None = None
         while True:
-            mark = None if reference is None else Algorithm1Bookmark(self, reference)
-            seen = [(yield replace(stay, bookmark=mark))]
+            seen: list[Window] = []
             while len(seen) < LOOK_EVERY:
                 seen.append((yield stay))
             now = mean_window(seen)
@@ -126,15 +117,3 @@ class Algorithm1:
                 self._why = f"{now.batch_time:.4g} s a batch, {moved:+.1%} of {reference.batch_time:.4g} s, queue "
                 self._why += f"{reference.queue_size:.3g} to {now.queue_size:.3g}"
                 return now
-
-
-@dataclass(frozen=True)
-class Algorithm1Bookmark:
-    """The bookmark of Algorithm 1 between two looks."""
-
-    algorithm: Algorithm1
-    reference: Window
-
-    def resume(self) -> Search:
-        """Go on with monitoring."""
-        return self.algorithm.resume(self.reference)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from pecan_ray.autoscaler.policy import CACHEW, CACHEW_CODE, Scale, ScalingRule, cachew
-from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Stay
+from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, stay
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment
 
@@ -54,4 +54,4 @@ def _if_faster(setting: Setting, _start: Deployment, limits: DeploymentLimits) -
     second = yield Probe(both, "scale_remote", f"{alone} take {first.batch_time:.4g} s a batch: try {both}.")
     at = both if second.batch_time < first.batch_time else alone
     why = f"{alone} take {first.batch_time:.4g} s a batch and {both} {second.batch_time:.4g} s: stay with {at}."
-    yield from Stay(at, why).resume()
+    yield from stay(at, why)

@@ -1,15 +1,17 @@
-"""AutoPlacement: how many workers run beside the trainers and how many on other nodes, so that a batch costs least.
+"""AutoPlacement: how many workers run beside the trainers and how many on other nodes.
+
+Mode "auto" is the controller of `pecan_ray.placement.control`, which looks at the job twice a second.  The other modes
+are those of the papers, each a search by windows of batches; with its prices,
 
     cost of a batch = batch time * (c_a n_a + c_w n_w)                                          (Pecan §5.1)
 
-One interface, several searches: `mode` names the algorithm, and every figure names its mode.
+They share what is below: bounds, prices, and how workers leave.  Every figure names its mode.
 """
 
 from __future__ import annotations
 
 import math
-import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -17,19 +19,17 @@ from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, Pilot
 from pecan_ray.errors import PlanError
 from pecan_ray.options import Visitation
 from pecan_ray.placement.algorithm1 import pecan
-from pecan_ray.placement.auto import auto
-from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
 from pecan_ray.placement.baselines import cachew_code, cachew_paper, collocated, fastflow
-from pecan_ray.placement.evidence import Reading
-from pecan_ray.placement.objective import COST, Objective
-from pecan_ray.placement.pool import Worth, worth_measured
+from pecan_ray.placement.control import begin, control
+from pecan_ray.placement.lessons import ControlState
+from pecan_ray.placement.looks import Observation
+from pecan_ray.placement.objective import COST, NO_WAIT, Objective
 from pecan_ray.placement.released import pecan_code, pecan_cost
-from pecan_ray.placement.setting import FIXED, Aim, SearchMaker, Setting
+from pecan_ray.placement.setting import FIXED, SearchMaker, Setting
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices
 from pecan_ray.plan.windows import Decision, Deployment, Removal, Window
 
-MODES: dict[str, SearchMaker] = {
-    "auto": auto,
+SEARCHES: Mapping[str, SearchMaker] = {
     "pecan": pecan,
     "pecan-code": pecan_code,
     "pecan-cost": pecan_cost,
@@ -38,22 +38,20 @@ MODES: dict[str, SearchMaker] = {
     "collocated": collocated,
     "fastflow": fastflow,
 }
+"""The papers' modes."""
+MODES = ("auto", *SEARCHES)
 WINDOW_BATCHES = {"auto": 100, "cachew": 100, "cachew-code": 100}
-"""Batches of a window where it is not Pecan's X = 500; `auto` puts windows together until they suffice."""
-MOST_TOLD = 100
-"""After so many windows a search that watches is restated, and not made again from them: that takes 0.1 s of CPU."""
-Told: TypeAlias = tuple[Window, Deployment] | DeploymentLimits | Objective
-"""What a search is told while it goes on: what ran and how, other bounds, or what is looked for."""
+"""Batches of a window where it is not Pecan's X = 500; those of "auto" are for reports only."""
+Heard: TypeAlias = tuple[Window, Deployment] | DeploymentLimits
+"""What a paper's search has heard: what ran and how, or other bounds."""
 
 
 class AutoPlacement:
-    """Decides by measured windows what shall run.  Pure: no clock, no IO; equal windows give equal decisions.
+    """Decides what shall run.  Pure: no clock, no IO; equal inputs give equal decisions.
 
-    Counts are totals over all clients: `spread_local` deals local workers out.  Bounds hold for every decision; if
-    less comes than was asked for (`patience` windows long), it settles for that and says so.
-
-    Hints for a start near the answer: `expected_workers`, of whatever kind (`expected_workers(...)` computes it from
-    the rates of the trainer and of one worker), or `expected_remote`, remote ones alone.
+    Counts are totals over all clients: `spread_local` deals local workers out.  Bounds hold for every decision.  Mode
+    "auto" is asked by `look`, the papers' modes by `decide`.  `expected_workers`: remote workers that a paper's mode
+    begins with.
     """
 
     def __init__(
@@ -72,19 +70,17 @@ class AutoPlacement:
         host_cpus: float | None = None,
         cpus_per_worker: float = 1.0,
         expected_workers: int | None = None,
-        expected_remote: int | None = None,
         fixed: Deployment = FIXED,
         visitation: Visitation = "exactly_once",
         fast_removal: bool = False,
         settle_windows: int = 0,
         patience: int = PATIENCE,
-        settings: AutoSettings = DEFAULT_SETTINGS,
         objective: Objective = COST,
         priced: bool = True,
     ) -> None:
-        """`settings` and `objective` are those of our own search, mode "auto".
+        """`objective`: of mode "auto", which takes COST without the user's prices for NO_WAIT.
 
-        `priced`: the prices are the user's, so that dollars are told.
+        `priced`: the prices are the user's, so that dollars are told, and counted by mode "auto".
         """
         if mode not in MODES:
             raise PlanError(f"mode must be one of {', '.join(map(repr, MODES))}, but got {mode!r}.")
@@ -94,103 +90,104 @@ class AutoPlacement:
             raise PlanError(f"clients must be a whole number >= 1, but got {clients!r}.")
         if not 0 <= threshold < 1:
             raise PlanError(f"threshold must be a share in [0, 1), but got {threshold!r}.")
+        if objective != COST and mode != "auto":
+            raise PlanError(f"mode {mode!r} knows no other objective than cost: use mode='auto'.")
         limits = DeploymentLimits(max_local, max_remote, min_local, min_remote)
         limits = within_budget(limits, prices, clients, max_per_hour)
         limits = within_cpus(limits, clients, max_local_cpu_fraction, host_cpus, cpus_per_worker)
         check_side(mode, limits)
-        start = first_deployment(mode, limits, expected_workers, expected_remote)
-        hinted = expected_workers is not None or expected_remote is not None
-        if objective != COST and mode != "auto":
-            raise PlanError(f"mode {mode!r} knows no other objective than cost: use mode='auto'.")
-        expected = start if hinted else None
-        setting = Setting(prices, clients, threshold, expected, fixed, settings, Aim(objective), priced)
         self.mode = mode
-        self.prices = prices
-        self.clients = clients
         self.limits = limits
-        self.start = start
+        self.start = first_deployment(mode, limits, expected_workers)
         """What to launch before anything was measured."""
         self.window_batches = WINDOW_BATCHES.get(mode, 500)
         """Batches that a window should hold."""
-        self._setting = setting
-        self._within = limits
+        self.objective = NO_WAIT if mode == "auto" and objective == COST and not priced else objective
+        self.setting = Setting(prices, clients, threshold, fixed, priced)
+        self.within = limits
         """Bounds for now: not above `limits`."""
+        self.state = ControlState()
+        """Of mode "auto"."""
         self._manner = (settle_windows, patience, how_to_remove(fast_removal, visitation))
+        self._last: Decision | None = None
         self._begin_search()
 
     def _begin_search(self) -> None:
-        self._began = (self._within, self._setting.aim.objective)
-        self._told: list[Told] = []
-        """What the search was told since it began, or was restated: it is a generator, and is made again from this."""
-        self._restated = b""
-        """How the search goes on where it watches: its state before all that it was told since."""
+        self._began = self.within
+        self._heard: list[Heard] = []
+        """What a search has heard since it began: it is a generator, and is made again from this."""
         settle_windows, patience, removal = self._manner
-        self._pilot = Pilot(
-            MODES[self.mode](self._setting),
-            self._within,
-            settle_windows=settle_windows,
-            patience=patience,
-            removal=removal,
-        )
+        self._pilot: Pilot | None = None
+        if self.mode in SEARCHES:
+            search = SEARCHES[self.mode](self.setting)
+            self._pilot = Pilot(search, self.within, settle_windows=settle_windows, patience=patience, removal=removal)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_pilot"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        told, now = self._told, (self._within, self._setting.aim.objective)
-        if self._restated:
-            self._setting, pilot = pickle.loads(self._restated)
-            self._pilot = Pilot.of_told(pilot)
-        else:
-            self._within, self._setting.aim.objective = self._began
-            self._begin_search()
-        for one in told:
+        heard, now = self._heard, self.within
+        self.within = self._began
+        self._begin_search()
+        for one in heard:
+            assert self._pilot is not None
             if isinstance(one, DeploymentLimits):
                 self._pilot.restrict(one)
-            elif isinstance(one, tuple):
-                self._pilot.decide(*one)
             else:
-                self._setting.aim.objective = one
-        self._told = told
-        self._within, self._setting.aim.objective = now
+                self._pilot.decide(*one)
+        self._heard, self.within = heard, now
 
     @property
     def converged(self) -> bool:
-        """Whether the search is over; it goes on watching."""
-        return self._pilot.converged
+        """Whether the numbers have settled; it goes on watching."""
+        if self._pilot is not None:
+            return self._pilot.converged
+        return self._last is not None and self._last.phase == "converged"
+
+    @property
+    def looks(self) -> bool:
+        """Whether it looks at the job twice a second (mode "auto"), and not at windows."""
+        return self._pilot is None
 
     @property
     def needs_more_data(self) -> bool:
-        """Whether an epoch that ends now should go on with the splits of the next one, so that the search can finish.
+        """Whether an epoch that ends now should go on with the splits of the next one, so that a search can finish.
 
         Bounded; whoever extends an epoch reports the data that it repeats.
         """
-        return self._pilot.needs_more_data
-
-    def aim(self, objective: Objective) -> None:
-        """Look for something else from now on: what is left until a deadline changes while a job runs."""
-        if objective != self._setting.aim.objective:
-            self._setting.aim.objective = objective
-            self._told.append(objective)
-
-    @property
-    def objective(self) -> Objective:
-        """What it looks for."""
-        return self._setting.aim.objective
+        return self._pilot is not None and self._pilot.needs_more_data
 
     def per_hour(self, deployment: Deployment) -> float:
         """Return the weight of an hour: in dollars, where the prices are the user's."""
-        return self._setting.per_hour(deployment)
+        return self.setting.per_hour(deployment)
+
+    def first(self, row_s: float | None, batch: int, room: int) -> Deployment:
+        """Return what mode "auto" begins with, where a sample has told the seconds of a row, and CPUs are free."""
+        local = begin(row_s, batch, min(room, self.within.max_local))
+        return self.within.clamp(max(local, self.start.local), self.start.remote)
+
+    def look(self, o: Observation, now: float) -> Decision:
+        """Return what shall run by mode "auto"; it is asked about twice a second, `now` in seconds since the start."""
+        if self.mode != "auto":
+            raise PlanError(f"mode {self.mode!r} decides by windows: use decide(window, deployment).")
+        most, least = self.within, Deployment(self.within.min_local, self.within.min_remote)
+        room = Deployment(min(o.room.local, most.max_local), min(o.room.remote, most.max_remote))
+        by_price = self.objective == COST
+        per_hour = (lambda remote: self.per_hour(Deployment(0, remote))) if by_price else None
+        removal = self._manner[2]
+        decision, self.state = control(self.state, replace(o, room=room, least=least), now, per_hour)
+        self._last = replace(decision, removal=removal)
+        return self._last
 
     def decide(self, window: Window, deployment: Deployment) -> Decision:
-        """Return what shall run next; `deployment` is what ran during the window."""
-        self._told.append((window, deployment))
-        decision = self._pilot.decide(window, deployment)
-        if len(self._told) >= MOST_TOLD and self._pilot.at_bookmark:
-            self._restated = pickle.dumps((self._setting, self._pilot.told()))
-            self._told.clear()
-        return decision
+        """Return what shall run next by a paper's mode; `deployment` is what ran during the window."""
+        if self._pilot is None:
+            raise PlanError(
+                "mode 'auto' decides by what is seen of the job, not by windows: use look(observation, now)."
+            )
+        self._heard.append((window, deployment))
+        return self._pilot.decide(window, deployment)
 
     def restrict(self, local: int | None = None, remote: int | None = None) -> DeploymentLimits:
         """Have no more workers than these for now, besides what bounds it anyway; None: not bounded further.
@@ -203,27 +200,15 @@ class AutoPlacement:
         if not max_local + max_remote:
             max_local, max_remote = min(1, most.max_local), int(not most.max_local)
         max_local, max_remote = max(max_local, most.min_local), max(max_remote, most.min_remote)
-        self._within = DeploymentLimits(max_local, max_remote, most.min_local, most.min_remote)
-        self._told.append(self._within)
-        self._pilot.restrict(self._within)
-        return self._within
-
-    def worth(self, readings: Sequence[Reading], here: Deployment, placement: str) -> Worth:
-        """Return what the first, second ... worker of a placement is worth beside the others that run `here`."""
-        most = self.limits.max_local if placement == "local" else self.limits.max_remote
-        return worth_measured(readings, self._setting, here, placement, most)
-
-    def expect(self, workers: int) -> Deployment:
-        """Begin with so many workers, which a sample lets expect, in place of one; nothing was measured yet."""
-        most = self._within
-        expected = first_deployment(self.mode, most, workers, None)
-        self._setting = replace(self._setting, expected=expected)
-        self._begin_search()
-        return expected
+        self.within = DeploymentLimits(max_local, max_remote, most.min_local, most.min_remote)
+        if self._pilot is not None:
+            self._heard.append(self.within)
+            self._pilot.restrict(self.within)
+        return self.within
 
     def start_anew(self) -> None:
-        """Forget everything: the next window begins another search, where the job is."""
-        self._setting = replace(self._setting, expected=None)
+        """Forget everything: another search begins where the job is."""
+        self.state = ControlState()
         self._begin_search()
 
 
@@ -273,18 +258,12 @@ def check_side(mode: str, limits: DeploymentLimits) -> None:
         raise PlanError("mode 'collocated' runs local workers only, but no local worker is allowed: raise max_local.")
 
 
-def first_deployment(mode: str, limits: DeploymentLimits, workers: int | None, remote: int | None) -> Deployment:
+def first_deployment(mode: str, limits: DeploymentLimits, expected: int | None) -> Deployment:
     """Return what to launch first: what is expected, else one worker where the mode looks first."""
-    if workers is not None and remote is not None:
-        raise PlanError("give expected_workers or expected_remote, not both.")
-    for name, value in (("expected_workers", workers), ("expected_remote", remote)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise PlanError(f"{name} must be a whole number >= 1, but got {value!r}.")
-    if workers is not None:
-        local = 0 if mode != "auto" else min(workers, limits.max_local)
-        return limits.clamp(local, workers - local)
-    if remote is not None:
-        return limits.clamp(0, remote)
+    if expected is not None:
+        if isinstance(expected, bool) or not isinstance(expected, int) or expected < 1:
+            raise PlanError(f"expected_workers must be a whole number >= 1, but got {expected!r}.")
+        return limits.clamp(0, expected)
     return limits.clamp(1, 0) if mode in ("auto", "collocated", "fastflow") else limits.clamp(0, 1)
 
 

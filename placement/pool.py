@@ -25,13 +25,14 @@ from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pecan_ray.errors import PlanError
-from pecan_ray.placement.evidence import Reading
-from pecan_ray.placement.model import WAITING, Vector, fit_model
+from pecan_ray.placement.lessons import Known
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment
 
+Vector: TypeAlias = NDArray[np.float64]
 HOLDS = 0.15
 """Share by which a worker must save more elsewhere before it is taken from a job: starting another one is not free."""
 STARVED = 10.0
@@ -156,36 +157,39 @@ class Worth:
     slowness: tuple[float, ...] = ()
 
 
-def worth_measured(readings: Sequence[Reading], setting: Setting, here: Deployment, side: str, most: int) -> Worth:
-    """Return what workers of one side are worth, by the model of what was measured; the other side stays as it is.
+def worth_known(known: Known, batch: int, setting: Setting, here: Deployment, side: str, most: int) -> Worth:
+    """Return what workers of one side are worth by the rates that were seen; the other side stays as it is.
 
-    `side`: "local" or "remote".
+    Args:
+        known: Rates; a side that was never seen counts as the other one.
+        batch: Rows of a batch.
+        setting: Prices and trainers.
+        here: What runs.
+        side: "local" or "remote".
+        most: Workers of that side at most.
     """
-    if not readings:
+    local_rate, remote_rate = known.each[0] or known.each[1], known.each[1] or known.each[0]
+    if not local_rate:
         return Worth()
-    model = fit_model(readings, [reading.wait_share > WAITING for reading in readings], None)
     counts = np.arange(most + 1, dtype=float)
     local = counts if side == "local" else np.full_like(counts, here.local)
     remote = counts if side == "remote" else np.full_like(counts, here.remote)
-    step, _, supply, _ = model.predict(local, remote)
-    working = (local + remote > 0) & (supply > 0)
-    batch_s = np.where(working, np.maximum(step, 1 / np.where(working, supply, 1.0)), np.inf)
-    own_s = float(np.min(step))
+    supply = (local * local_rate + remote * remote_rate) / batch / setting.clients
+    own_s = max(known.step_s, 1e-9)
+    batch_s = np.where(supply > 0, np.maximum(own_s, 1 / np.where(supply > 0, supply, 1.0)), np.inf)
     per_hour = np.array([setting.per_hour(Deployment(int(n), int(m))) for n, m in zip(local, remote, strict=True)])
-    savings = savings_of(bills(batch_s, max(own_s, 1e-9), per_hour).tolist())
+    savings = savings_of(bills(batch_s, own_s, per_hour).tolist())
     return Worth(savings, slowness_of(batch_s, len(savings)))
 
 
-def indispensable(readings: Sequence[Reading], here: Deployment, side: str) -> int:
+def indispensable(here: Deployment, side: str, *, waits: bool, unknown: bool) -> int:
     """Return how many workers of a side a job cannot do without, beside those of the other side that run `here`.
 
-    One where it has no other worker, and one where its trainer waits and no worker of that side was ever measured: by
-    the model a worker is a worker, and a share of none would keep the job from finding out for ever.
+    One where it has no other worker, and one where its trainer waits and no worker of that side was ever seen: counted
+    as a worker of the other side, a share of none would keep the job from finding out for ever.
     """
     mine, other = (here.local, here.remote) if side == "local" else (here.remote, here.local)
     alone = mine > other or (mine == other and side == "local")
-    waits = any(reading.deployment == here and reading.wait_share > WAITING for reading in readings)
-    unknown = not any(getattr(reading.deployment, side) for reading in readings)
     return int(alone or (waits and unknown))
 
 

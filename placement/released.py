@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 
 from pecan_ray.autoscaler.policy import Scale, ScalingRule, grow, plausible
-from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Stay, Steps
+from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps, stay
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -56,7 +56,7 @@ class Released:
             yield from self._decreasing_remote(unwanted)
             if self._at.remote == started.remote or self._at.local >= self._limits.max_local:
                 break
-        yield from Stay(self._at, f"stay with {self._at}: {self._why}.").resume()
+        yield from stay(self._at, f"stay with {self._at}: {self._why}.")
 
     def _only_remote(self, start: Deployment) -> Steps[None]:
         self._at = self._limits.clamp(0, max(1, start.remote))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import AutoPlacement, ComparedDeployment, Foreseen, rank
-from pecan_ray.placement.evidence import KEPT, Reading, pooled
+from pecan_ray.placement.readings import KEPT, Reading, pooled
 from pecan_ray.plan.windows import Deployment
 
 

@@ -15,6 +15,7 @@ from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.left_epochs import NOWHERE, LoopPlace
 from pecan_ray.job.room import DatasetRooms as DatasetRooms
+from pecan_ray.job.room import HostUse
 from pecan_ray.job.room import Placement as Placement
 from pecan_ray.job.rounds import Turns
 from pecan_ray.job.windows import StepTotals
@@ -230,6 +231,8 @@ class TrainerProgress:
     passed: int = 0
     """Batches that it had received of epochs that the loop has left, which the loop does not get;"""
     passed_rows: int = 0
+    host: HostUse | None = None
+    """What its process uses; None: it was not measured."""
 
     @property
     def used(self) -> int:

@@ -37,16 +37,8 @@ class Observed:
         """Take over a trainer's totals."""
         self.meter.add(rank, totals)
 
-    def due(self, *, closing: bool) -> bool:
-        """Tell whether there is something to look at: a window has ended, or the epoch does."""
-        return closing or self.meter.due()
-
-    def look(self, running: Deployment, seconds: float, *, closing: bool, draining: bool) -> None:
-        """Keep the window if one has ended that can be used; `closing`: an epoch ends."""
-        if closing:
-            self.meter.disturb()
-        if draining:
-            self.meter.drain()
+    def look(self, running: Deployment, seconds: float) -> None:
+        """Keep the window if one has ended."""
         window = self.meter.close()
         if window is not None and running.workers and not window.defect():
             self.windows.append(ObservedWindow(seconds, running, window))

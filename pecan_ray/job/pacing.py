@@ -49,7 +49,7 @@ class Pacing:
 
         `epochs`: so many are done, with the share of the one that runs where that is known.
         """
-        done = min((totals.batches + totals.pauses for totals in self._totals.values()), default=0)
+        done = min((totals.batches for totals in self._totals.values()), default=0)
         if self._guessed and epochs >= KNOWN_FROM and done:
             if self._epoch_batches is None:
                 self._said.append(f"an epoch has about {done / epochs:.0f} batches: the pace is known from now on")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pecan_ray.job.comparing import measured, usable
 from pecan_ray.job.fleet import Fleet, FleetWorker
-from pecan_ray.job.kept_share import KeptShare
-from pecan_ray.job.messages import Placement, PlacingNow
+from pecan_ray.job.messages import Placement, PlacingNow, TrainerProgress
 from pecan_ray.job.observed import Observed
 from pecan_ray.job.pacing import Pacing
 from pecan_ray.job.placing import TRIES_BOTH_SIDES, PlacementStep, Placing, begin
@@ -18,13 +16,14 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.placement import Objective, Prices
-from pecan_ray.placement.pool import Demand, Worth, indispensable
+from pecan_ray.placement.control import WAITS
+from pecan_ray.placement.pool import Demand, Worth, indispensable, worth_known
 from pecan_ray.plan.windows import Deployment
 
 
 @dataclass
 class PlacementLoop:
-    """Asks the policy whenever a window has ended; without one the numbers are fixed."""
+    """Has the policy look at the job, or asks it when a window has ended; without one the numbers are fixed."""
 
     spec: JobSpec
     began: float
@@ -38,12 +37,12 @@ class PlacementLoop:
     """Of a job with a deadline."""
     observed: Observed | None = None
     """What is measured where nobody decides."""
-    row_s: float | None = None
-    """Seconds of one thread for a row of a batch, by AutoOrder's sample."""
     op_seconds: tuple[tuple[str, float], ...] = ()
-    """Seconds of each operator for an element, by the same: what input costs is dealt to them by these."""
-    kept: KeptShare = field(default_factory=KeptShare)
-    """What caches spare the workers."""
+    """Seconds of each operator for an element, by AutoOrder's sample: what input costs is dealt to them by these."""
+    row_s: float | None = None
+    """Seconds of one thread for a row of a batch, by the same."""
+    came: dict[Placement, float] = field(default_factory=dict)
+    """When the last worker of a side began to run."""
 
     def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
         """Return the numbers of workers to begin with."""
@@ -56,16 +55,16 @@ class PlacementLoop:
         if self.spec.deadline_s is not None and self.spec.shape.epochs is not None:
             self.pacing = Pacing(self.spec.deadline_s, self.spec.shape.epochs, self.spec.epoch_batches)
         shape, room = self.spec.shape, Room(tuple(hosts.values()), remote_cpus)
-        self.placing = begin(workers, room, self.spec.cpus_per_worker, shape.visitation, shape.world_size)
-        self.sampled(self.row_s)
+        cpus = self.spec.cpus_per_worker
+        self.placing = begin(workers, room, cpus, shape.visitation, shape.world_size, shape.batch_size)
         return self.placing.policy.start
 
-    def sampled(self, row_s: float | None) -> None:
-        """Note how long one thread takes for a row of a batch, by a sample; None: nothing was measured."""
+    def sampled(self, row_s: float | None, trainers: Sequence[TrainerProgress], fleet: Fleet) -> Deployment | None:
+        """Return what to begin with, by a sample's seconds of a row; None: as it is."""
         self.row_s = row_s
-        rows = self.spec.shape.batch_size
-        if row_s and rows and self.placing is not None and self.placing.policy.mode == "auto":
-            self.placing.batch_s = row_s * rows / max(1.0, self.spec.cpus_per_worker)
+        if self.placing is None or self.placing.stopped:
+            return None
+        return self.placing.begin_with_sample(row_s, trainers, fleet, self.spec.cpus_per_worker)
 
     @property
     def decides(self) -> bool:
@@ -128,11 +127,15 @@ class PlacementLoop:
         """Return what the first, second ... worker is worth, and how many the job cannot do without."""
         placing = self.placing
         assert placing is not None
-        readings, here = list(measured(usable(placing.timeline)).values()), placing.target
-        if not readings:
+        known, here = placing.policy.state.known, placing.target
+        if not any(known.each):
             return Worth(), getattr(here, placement)  # what it began with
-        least = max(indispensable(readings, here, placement), getattr(placing.policy.limits, f"min_{placement}"))
-        return placing.policy.worth(readings, here, placement), least
+        batch = placing.looker.batch or 1
+        most = getattr(placing.policy.limits, f"max_{placement}")
+        waits, unknown = placing.looker.wait > WAITS, not known.each[placement == "remote"]
+        least = indispensable(here, placement, waits=waits, unknown=unknown)
+        worth = worth_known(known, batch, placing.policy.setting, here, placement, most)
+        return worth, max(least, getattr(placing.policy.limits, f"min_{placement}"))
 
     def restrict(self, shares: Mapping[Placement, int | None], fleet: Fleet) -> Deployment | None:
         """Keep to shares of nodes; return what must run then at most, if that is less than what is wanted.
@@ -157,6 +160,17 @@ class PlacementLoop:
         self.placing.target = fewer
         return fewer
 
+    def give_up_local(self, count: int, now: float) -> None:
+        """Have no more local workers than these for a while: another job waits for CPUs."""
+        if self.placing is not None:
+            self.placing.give_up("local", count, now - self.began)
+
+    def started(self, worker: FleetWorker, now: float) -> None:
+        """Note that a worker runs, and how long it took."""
+        self.came[worker.placement] = now
+        if self.placing is not None and worker.placement == "remote":
+            self.placing.looker.started(now - worker.requested)
+
     def touched(self) -> None:
         """Note that what is measured now belongs to no deployment."""
         for one in (self.placing, self.observed):
@@ -168,33 +182,34 @@ class PlacementLoop:
         self.deployments.append((now - self.began, fleet.running(draining=True)))
         self.touched()
 
-    def decide(self, fleet: Fleet, now: float, *, closing: bool, epochs: float = 0.0) -> PlacementStep | None:
-        """Return a decision if a window has ended; `closing`: an epoch ends; `epochs`: so many are done."""
-        placing = self.placing
-        if self.observed is not None and self.observed.due(closing=closing):
-            draining = any(worker.draining for worker in fleet.workers.values())
-            self.observed.look(fleet.running(), now - self.began, closing=closing, draining=draining)
-        if placing is None:
+    def decide(
+        self, fleet: Fleet, now: float, trainers: Sequence[TrainerProgress], epochs: float = 0.0
+    ) -> PlacementStep | None:
+        """Return what was decided or measured, if anything was; `epochs`: so many are done."""
+        placing, seconds = self.placing, now - self.began
+        if self.observed is not None:
+            self.observed.look(fleet.running(), seconds)
+        if placing is None or placing.stopped:
             return None
-        if closing:
-            placing.meter.disturb()
-        if not placing.due():  # with every report: workers are counted only where somebody wants to know
-            return None if placing.batch_s is None else placing.warm_start(fleet.running(), now - self.began)
-        # A window in which workers began or ended to drain was touched by that.
-        if any(worker.draining for worker in fleet.workers.values()):
-            placing.meter.drain()
-        longest_s = self.pacing.longest_s(now - self.began, epochs) if self.pacing is not None else None
-        if longest_s is not None:
-            placing.policy.aim(Objective(longest_s=longest_s))
-        told = (worker.told for worker in (*fleet.past.values(), *fleet.workers.values()))
         awaited = self._awaited(placing, fleet, now)
-        return placing.decide(fleet.running(), now - self.began, awaited, lambda: self.kept.lately(told))
+        if placing.policy.mode != "auto":
+            return placing.decide(fleet.running(), seconds, awaited.workers)
+        longest_s = self.pacing.longest_s(seconds, epochs) if self.pacing is not None else None
+        if longest_s is not None:
+            placing.policy.objective = Objective(longest_s=longest_s)
+        return placing.look(trainers, fleet, awaited, seconds, self.spec.cpus_per_worker, longest_s)
 
-    @staticmethod
-    def _awaited(placing: Placing, fleet: Fleet, now: float) -> int:
-        """Count the workers that were requested and may still come."""
+    def _awaited(self, placing: Placing, fleet: Fleet, now: float) -> Deployment:
+        """Count the workers that were requested and may still come: many that start at once come one by one."""
+
+        def may_come(worker: FleetWorker) -> bool:
+            since = now - max(worker.requested, self.came.get(worker.placement, worker.requested))
+            patience_s = placing.patience_s if worker.starting else placing.patience(worker.placement)
+            return bool(worker.node) or since < patience_s
+
         coming = [worker for worker in fleet.workers.values() if not worker.running and not worker.draining]
-        return sum(bool(w.node) or now - w.requested < placing.patience(w.placement) for w in coming)
+        sides = [worker.placement for worker in coming if may_come(worker)]
+        return Deployment(sides.count("local"), sides.count("remote"))
 
     def other_side(self, waiting: FleetWorker, fleet: Fleet) -> str | None:
         """Return the host ("" for remote) on which to try as well, where a job has not a single worker."""

@@ -1,19 +1,21 @@
-"""The policy at work on a live job: windows in, decisions out, with what is told about them."""
+"""The policy at work on a live job: what was measured in, decisions out, with what is told about them."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pecan_ray.errors import PlanError
-from pecan_ray.job.kept_share import is_other_work
-from pecan_ray.job.room import Room
+from pecan_ray.job.fleet import Fleet
+from pecan_ray.job.looking import Looker
+from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.room import Placement, Room
 from pecan_ray.job.windows import StepTotals, WindowMeter
 from pecan_ray.options import AutoWorkers, Visitation
-from pecan_ray.placement import COST, NO_WAIT, AutoPlacement, expected_workers
-from pecan_ray.placement.evidence import SHORTEST_STEP
+from pecan_ray.placement import COST, NO_WAIT, AutoPlacement
+from pecan_ray.placement.lessons import MAX_QUIET_S
 from pecan_ray.plan.prices import GCP_TPU_V2
 from pecan_ray.plan.windows import Decision, Deployment, Window
 
@@ -21,12 +23,10 @@ MOST_STEPS = 10_000
 """Newest windows and decisions of a job that are kept."""
 LOCAL_PATIENCE_S = 30.0
 """How long a local worker may wait for CPUs of its node: no autoscaler can bring them."""
-FIRST_STEPS = 3
-"""Steps of each trainer that tell how long its own part of them takes, before the first window has ended."""
-WORTH_IT = 2
-"""So many times the present workers must be expected: a sample and a few steps tell no less."""
 TRIES_BOTH_SIDES = ("auto", "pecan", "pecan-code")
 """Modes that may begin on the other side where the one they begin with has no room at all."""
+DISCARDED = 150
+"""Batches that the papers' modes do not measure after workers came or went (Cachew §4.3)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class PlacementStep:
 
 @dataclass
 class Placing:
-    """Feeds AutoPlacement with the windows of a job."""
+    """Asks AutoPlacement about a job: mode "auto" twice a second, the papers' modes at the end of each window."""
 
     policy: AutoPlacement
     meter: WindowMeter
@@ -50,18 +50,16 @@ class Placing:
     """How long a remote worker may wait for a node before the policy is told that it does not come."""
     target: Deployment
     """What was asked for last."""
-    trainers: int = 1
+    looker: Looker
     stopped: bool = False
     """The user has fixed the numbers of workers."""
     timeline: deque[PlacementStep] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
     steps: int = 0
-    """Windows so far, those included that the timeline has forgotten."""
-    batch_s: float | None = None
-    """Seconds of one worker for a batch, by AutoOrder's sample; None: not known, or used already."""
+    """Windows and changes so far, those included that the timeline has forgotten."""
     failures: int = 0
     """How often the policy has failed: the decisions of phase "failed"."""
-    kept: float | None = None
-    """Share of the elements that came out of a cache when the search began, as far as was known first."""
+    given_up: dict[Placement, tuple[int, float]] = field(default_factory=dict)
+    """Sides of which no more workers than these came, or may stay, and until when this holds."""
 
     def patience(self, placement: str) -> float:
         """Return for how many seconds a worker may wait for a place before less is taken for an answer."""
@@ -71,88 +69,104 @@ class Placing:
         """Take over a trainer's totals."""
         self.meter.add(rank, totals)
 
-    @property
-    def _hurries(self) -> bool:
-        """Whether windows may be short: the modes of the papers have windows of their own."""
-        return self.policy.mode == "auto" and not self.policy.converged
+    def begin_with_sample(
+        self, row_s: float | None, trainers: Sequence[TrainerProgress], fleet: Fleet, cpus_per_worker: float
+    ) -> Deployment:
+        """Return what to begin with once a sample is there, if nothing was measured yet."""
+        self.looker.row_s = row_s
+        batch = self.looker.batch
+        if self.policy.mode != "auto" or self.stopped or self.steps or row_s is None or batch is None:
+            return self.target
+        room = self.looker.room(trainers, fleet, cpus_per_worker)
+        rows = batch * self.looker.trainers / max(1.0, cpus_per_worker)
+        self.target = self.policy.first(row_s, math.ceil(rows), room)
+        return self.target
 
-    def due(self) -> bool:
-        """Tell whether a window has ended: else there is nothing to decide."""
-        return not self.stopped and self.meter.due()
+    def give_up(self, placement: Placement, count: int, seconds: float) -> None:
+        """Ask for no more workers of a side for a while."""
+        self.given_up[placement] = count, seconds + MAX_QUIET_S
 
-    def decide(
-        self, running: Deployment, seconds: float, awaited: int = 0, kept: Callable[[], float | None] = lambda: None
+    def look(
+        self,
+        trainers: Sequence[TrainerProgress],
+        fleet: Fleet,
+        awaited: Deployment,
+        seconds: float,
+        cpus_per_worker: float,
+        longest_s: float | None,
     ) -> PlacementStep | None:
-        """Return a decision if a window has ended; `kept`: gives the share of its elements that a cache had.
+        """Return what has changed or was measured by mode "auto"; None: nothing."""
+        running, wanted = fleet.running(), fleet.wanted
+        asked = Deployment(
+            min(wanted.local, running.local + awaited.local), min(wanted.remote, running.remote + awaited.remote)
+        )
+        if not asked.workers:  # a job needs one, however long it takes
+            asked = wanted
+        o = self.looker.look(trainers, fleet, asked)
+        if o is None:
+            return None
+        if asked.local < wanted.local:
+            self.give_up("local", asked.local, seconds)
+        if asked.remote < wanted.remote:
+            self.give_up("remote", asked.remote, seconds)
+        local = min(self.looker.room(trainers, fleet, cpus_per_worker), self._most("local", seconds))
+        remote = min(self.policy.limits.max_remote, self._most("remote", seconds))
+        pace = math.inf if longest_s is None else self.looker.trainers * o.grain / longest_s
+        o = replace(o, room=Deployment(int(local), int(remote)), pace=pace)
+        decision = self._safely(lambda: self.policy.look(o, seconds))
+        changed = decision.target != wanted
+        window = self.meter.cut() if changed else self.meter.close()
+        self.target = decision.target
+        fails_first = decision.phase == "failed" and self.failures == 1
+        if window is None and not changed and not fails_first:
+            return None
+        return self._note(PlacementStep(seconds, window or Window(0.0, 0.0, 0), running, decision))
+
+    def _most(self, placement: Placement, seconds: float) -> float:
+        count, until = self.given_up.get(placement, (0, -math.inf))
+        return count if seconds < until else math.inf
+
+    def decide(self, running: Deployment, seconds: float, awaited: int = 0) -> PlacementStep | None:
+        """Return a decision of a paper's mode if a window has ended.
 
         While `awaited` workers may still come, the policy is not asked: nodes take minutes, windows seconds.
         """
         window = None if self.stopped else self.meter.close()
         if window is None:
             return None
-        window = replace(window, kept=kept())
-        spoilt_by = f"{awaited} of its workers are still awaited" if awaited else self.meter.spoilt_by
-        if spoilt_by:
+        if awaited:
             window = replace(window, touched=True)
-            why = f"keep {self.target}: the window is thrown away, {spoilt_by}."
+            why = f"keep {self.target}: the window is thrown away, {awaited} of its workers are still awaited."
             decision = Decision(self.target, "discarded", why)
         else:
-            decision = self._ask(window, running)
+            decision = self._safely(lambda: self.policy.decide(window, running))
         self.target = decision.target
-        self.meter.hurried = self._hurries
-        return self._noted(PlacementStep(seconds, window, running, decision))
+        return self._note(PlacementStep(seconds, window, running, decision))
 
-    def warm_start(self, running: Deployment, seconds: float) -> PlacementStep | None:
-        """Return a first decision before the first window has ended, where a sample has told how slow workers are.
-
-        As many workers as the trainers' own steps leave waiting (Pecan §5.1); windows correct that as they come.
-        """
-        if self.batch_s is None or self.stopped or running != self.target:
-            return None
-        window = self.meter.so_far(FIRST_STEPS)
-        if window is None or window.wait_time is None:
-            return None
-        own_s = max(window.batch_time - window.wait_time, SHORTEST_STEP * window.batch_time)
-        workers = expected_workers(self.trainers / own_s, 1 / self.batch_s)
-        if workers < WORTH_IT * running.workers:
-            return None
-        wanted = self.policy.expect(workers)
-        why = (
-            f"a batch takes a worker {self.batch_s:.3g} s by AutoOrder's sample, and the trainer {own_s:.3g} s: "
-            f"begin with {wanted}."
-        )
-        self.batch_s, self.target = None, wanted
-        return self._noted(PlacementStep(seconds, window, running, Decision(wanted, "warm_start", why)))
-
-    def _noted(self, step: PlacementStep) -> PlacementStep:
+    def _note(self, step: PlacementStep) -> PlacementStep:
         self.timeline.append(step)
         self.steps += 1
         return step
 
-    def _ask(self, window: Window, running: Deployment) -> Decision:
-        """Ask the policy; where it fails, what runs stays, and a new search begins: no training ends for a decision."""
-        self.batch_s = None
-        before, self.kept = self.kept, window.kept if self.kept is None else self.kept
-        other_work = self.policy.mode == "auto" and is_other_work(before, window.kept)
-        if other_work:
-            self.kept = window.kept
-            self.policy.start_anew()
+    def _safely(self, ask: Callable[[], Decision]) -> Decision:
+        """Ask the policy; if it fails, what runs stays, and it begins anew: no training ends for a decision."""
         try:
-            decision = self.policy.decide(window, running)
-            if other_work:
-                now = (
-                    f"a cache gives {window.kept:.0%} of the elements, where it gave {before:.0%}: a new search begins"
-                )
-                decision = replace(decision, reason=f"{now}; {decision.reason}")
-            return decision
+            return ask()
         except Exception as error:  # whatever a policy does wrong
             self.failures += 1
             self.policy.start_anew()
-            why = f"the policy failed on {window}: {type(error).__name__}: {error}"
-            return Decision(self.target, "failed", f"keep {self.target}, and begin a new search: {why}.")
+            why = f"the policy failed: {type(error).__name__}: {error}"
+            return Decision(self.target, "failed", f"keep {self.target}, and begin anew: {why}.")
 
 
-def begin(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: Visitation, trainers: int) -> Placing:
+def begin(
+    options: AutoWorkers,
+    room: Room,
+    cpus_per_worker: float,
+    visitation: Visitation,
+    trainers: int,
+    batch: int | None = None,
+) -> Placing:
     """Return the placing of a new job; bounds that the user left open follow from the room that there is."""
     max_remote = fitting(room.remote_cpus, cpus_per_worker) if options.max_remote is None else options.max_remote
     check_room(options, max_remote)
@@ -175,9 +189,12 @@ def begin(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: 
         priced=options.prices is not None,
         patience=1,  # the wait is over when the policy first sees less than it asked for
     )
-    meter = WindowMeter(trainers, options.window_batches or policy.window_batches, options.window_s)
-    meter.hurried = options.mode == "auto"
-    return Placing(policy, meter, options.patience_s, policy.start, trainers)
+    batches = options.window_batches or policy.window_batches
+    if options.mode == "auto":
+        meter = WindowMeter(trainers, batches, options.window_s)
+    else:
+        meter = WindowMeter(trainers, batches, discarded=DISCARDED)
+    return Placing(policy, meter, options.patience_s, policy.start, Looker(trainers, batch))
 
 
 def check_room(options: AutoWorkers, max_remote: int) -> None:

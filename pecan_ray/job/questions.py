@@ -23,6 +23,7 @@ from pecan_ray.job.messages import (
     Reply,
     WorkerQuestion,
 )
+from pecan_ray.job.sampled_start import begin_with_sample
 from pecan_ray.job.turns import any_will_do, in_a_batch, offered
 from pecan_ray.job.unopened import UnopenedSplits
 from pecan_ray.job.vain_passes import VainPasses
@@ -82,7 +83,7 @@ class Questions:
         if not self.ordered:
             self.ordered = True
             self._op_orders += [(event.order, event.decoders)] * event.changed
-            self._job.placement.sampled(event.row_s)
+            begin_with_sample(self._job, event.row_s, now, done)
             self._job.placement.op_seconds = event.op_seconds
             self._ledger.changes += 1
 

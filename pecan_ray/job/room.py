@@ -18,3 +18,17 @@ class Room:
     """CPUs of each trainer's node."""
     remote_cpus: tuple[float, ...]
     """CPUs of each node that remote workers may run on."""
+
+
+@dataclass(frozen=True)
+class HostUse:
+    """What a trainer's process may use of its node, and uses, as it measures itself; None: it cannot be measured."""
+
+    cpus: float | None = None
+    """CPUs that it may use: its affinity, or the least quota of its cgroups."""
+    memory_bytes: int | None = None
+    """Memory that is left to it and its node."""
+    cpu_s: float = 0.0
+    """CPU seconds of its process so far."""
+    in_line_s: float | None = None
+    """Seconds in which the training loop's thread stood in line for a CPU so far."""

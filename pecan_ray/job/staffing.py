@@ -12,6 +12,7 @@ from pecan_ray.job.events import LossCause
 from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import Instructions, KillWorker, Log
 from pecan_ray.job.losses import Loss
+from pecan_ray.job.messages import LogLevel
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.questions import Questions
 from pecan_ray.job.sharing import PoolBid, Sharing
@@ -22,6 +23,8 @@ from pecan_ray.plan.windows import Deployment
 
 if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
+
+FIXED = "AutoPlacement decides no more: the numbers of workers were fixed by scale()"
 
 
 class Staffing:
@@ -53,7 +56,8 @@ class Staffing:
             return  # a controller that was started again has asked anew, and the job has its workers
         self._fleet.hosts = dict(event.hosts)
         try:
-            target = self._placement.begin(self._fleet.hosts, event.remote_cpus)
+            begun = self._placement.begin(self._fleet.hosts, event.remote_cpus)
+            target = self._placement.sampled(self._placement.row_s, self._job.trainers.progress, self._fleet) or begun
         except PlanError as error:  # the bounds leave no worker on these nodes
             self._job.fail(error, now, done)
             return
@@ -61,39 +65,38 @@ class Staffing:
             said = "one worker at a time can run this pipeline: AutoPlacement has nothing to decide"
             self._job.tell("placement", said, now)
         for said in self._fleet.cramped() if target.local else ():
-            self._job.tell("placement", said, now)
-            done.append(Log("warning", said))
-        self._scale(target, now, done)
+            self._say(said, now, done, "warning")
+        self.scale(target, now, done)
 
     def _on_scale(self, event: events.ScaleAsked, now: float, done: Instructions) -> None:
         if self._placement.fix(Workers(event.local, event.remote)):
-            said = "AutoPlacement decides no more: the numbers of workers were fixed by scale()"
-            self._job.tell("placement", said, now)
+            self._job.tell("placement", FIXED, now)
         if self._fleet.hosts:
-            self._scale(Deployment(event.local, event.remote), now, done)
+            self.scale(Deployment(event.local, event.remote), now, done)
 
     def place(self, now: float, done: Instructions) -> None:
-        """Ask the policy whenever a window has ended, and do what it says."""
+        """Have the policy look at the job, and do what it says."""
         epochs = self._ledger.shape.epochs_before(self._ledger.epoch) + (self._ledger.queues.share_taken() or 0.0)
-        step = self._placement.decide(self._fleet, now, closing=self._ledger.closing(), epochs=epochs)
+        step = self._placement.decide(self._fleet, now, self._job.trainers.progress, epochs)
         for said in self._placement.take_said():
-            self._job.tell("placement", said, now)
-            done.append(Log("warning", said))
+            self._say(said, now, done, "warning")
         if step is None:
             return
         decision, placing = step.decision, self._placement.placing
         if decision.phase == "failed" and placing is not None and placing.failures == 1:
-            self._job.tell("placement", decision.reason, now)
-            done.append(Log("warning", f"AutoPlacement: {decision.reason}"))
+            self._say(f"AutoPlacement: {decision.reason}", now, done, "warning")
         if decision.target == self._fleet.wanted:
             return
-        said = f"{decision.phase}: {step.deployment} -> {decision.target}: {decision.reason}"
-        self._job.tell("placement", said, now)
-        done.append(Log("info", said))
+        self._say(f"{decision.phase}: {step.deployment} -> {decision.target}: {decision.reason}", now, done)
         self._placement.fast_removal = decision.removal == "fast"
-        self._scale(decision.target, now, done)
+        self.scale(decision.target, now, done)
 
-    def _scale(self, target: Deployment, now: float, done: Instructions) -> None:
+    def _say(self, said: str, now: float, done: Instructions, level: LogLevel = "info") -> None:
+        self._job.tell("placement", said, now)
+        done.append(Log(level, said))
+
+    def scale(self, target: Deployment, now: float, done: Instructions) -> None:
+        """Want so many workers."""
         self._job.tell("scale", f"{target.local} local and {target.remote} remote workers wanted", now)
         done += self._fleet.scale(target, now)
         self.shed(now, done)
@@ -106,7 +109,8 @@ class Staffing:
         if wanted.local > workers.min_local:
             fewer = Deployment(wanted.local - 1, wanted.remote)
             self._job.tell("placement", f"{wanted} -> {fewer}: job {event.job} waits for CPUs of this node", now)
-            self._scale(fewer, now, done)
+            self._placement.give_up_local(fewer.local, now)
+            self.scale(fewer, now, done)
 
     def _on_bids(self, event: events.BidsHeard, now: float, done: Instructions) -> None:
         """Keep to the job's share of nodes that others want as well."""
@@ -122,9 +126,8 @@ class Staffing:
         fewer = self._placement.restrict(shares, self._fleet)
         if fewer is not None and fewer != self._fleet.wanted:
             said = f"{self._fleet.wanted} -> {fewer}: other jobs save more by workers on these nodes"
-            self._job.tell("placement", said, now)
-            done.append(Log("info", said))
-            self._scale(fewer, now, done)
+            self._say(said, now, done)
+            self.scale(fewer, now, done)
 
     def bids(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for nodes that others may want as well."""
@@ -204,6 +207,7 @@ class Staffing:
         if worker is None or worker.running:
             return
         self._fleet.came(worker, now)
+        self._placement.started(worker, now)
         self._ledger.join(worker.name)
         self._orders.add_worker(worker.name)
         self._job.tell("worker", f"{worker.name} runs as process {worker.pid}", now)

@@ -78,6 +78,11 @@ class Trainers:
         self.refused: dict[int, str] = {}
         """In what ranks differed that have not come as the others are since."""
 
+    @property
+    def progress(self) -> list[TrainerProgress]:
+        """What the ranks that have reported have told last."""
+        return [trainer.progress for trainer in self.ranks.values() if trainer.reported]
+
     def come(self, event: TrainerCame, now: float) -> PecanError | None:
         """Register a trainer; return why it cannot be, if so.
 

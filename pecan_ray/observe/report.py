@@ -398,7 +398,8 @@ def _waited_lately(timeline: Sequence[PlacementStep]) -> str:
 
 def newest_used(timeline: Sequence[PlacementStep], windows: int = 5) -> list[Window]:
     """Return the newest windows that were not thrown away."""
-    return [step.window for step in timeline if step.decision.phase != "discarded"][-windows:]
+    used = [step.window for step in timeline if step.decision.phase != "discarded"]
+    return [window for window in used if not window.defect()][-windows:]
 
 
 def recent_wait_share(timeline: Sequence[PlacementStep]) -> float:

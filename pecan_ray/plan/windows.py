@@ -41,8 +41,6 @@ class Window:
     """Mean CPU utilization of the workers, 1.0 = all of their CPUs busy; None: not measured."""
     touched: bool = False
     """Workers came, went or died during the window."""
-    kept: float | None = None
-    """Share of the elements that workers took out of a cache lately; None: not known, or there is no cache."""
 
     def defect(self) -> str:
         """Say why the window cannot be used; empty if it can."""
@@ -91,8 +89,11 @@ class Decision:
 
     target: Deployment
     phase: str
-    """Step of the search: scale_remote, scale_local, add_local, remove_local, add_remote, remove_remote, measure,
-    settle_for_less, converged, discarded or failed."""
+    """Mode "auto": add_local, add_remote, remove, trial, back, measure or converged.  The papers' modes: scale_remote,
+    scale_local, add_local, remove_local, add_remote, remove_remote, settle_for_less, converged or discarded.
+
+    Any: failed.
+    """
     reason: str
     """One sentence with the numbers in it."""
     removal: Removal = "drain"

@@ -28,6 +28,7 @@ from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.bell import Bell
 from pecan_ray.runtime.calls import Calls, CallsClosedError
+from pecan_ray.runtime.host_use import host_use
 from pecan_ray.runtime.long_wait import SAY_AFTER_S
 from pecan_ray.runtime.messages import WorkerInfo, bad_element, left_out
 from pecan_ray.runtime.streams import WorkerStream
@@ -76,6 +77,8 @@ class ForLoop:
         self.batches: dict[int, Received] = {}
         self.answer: Answered | None = None
         """A batch stays until the loop has it."""
+        self.thread = 0
+        """The native number of the training loop's thread, from its first look on."""
 
     @property
     def handed(self) -> bool:
@@ -84,6 +87,7 @@ class ForLoop:
 
     def look(self) -> Received | events.EndOfEpoch | events.EndOfData | events.RaiseError | None:
         """Return what there is for the loop."""
+        self.thread = self.thread or threading.get_native_id()
         answer = self.answer
         if isinstance(answer, events.HandOver):
             return self.batches[answer.batch.id]
@@ -234,7 +238,7 @@ class BatchClient:
         elif isinstance(instruction, events.Grant):
             self._streams[instruction.worker].grant(instruction.credits)
         elif isinstance(instruction, events.SendReport):
-            self._report = instruction.report
+            self._report = _with_host_use(instruction.report, self._for_loop.thread)
             self._to_report.notify()
         elif isinstance(instruction, events.Discard):
             self._reader.taken(self._for_loop.batches.pop(instruction.batch.id).message)
@@ -419,3 +423,8 @@ def _as_error(error: BaseException, where: str) -> BaseException:
     return ClusterError(f"{where} has failed: {type(error).__name__}: {error}{hint}").with_traceback(
         error.__traceback__
     )
+
+
+def _with_host_use(report: TrainerReport, loop_thread: int) -> TrainerReport:
+    """Add what this process uses of its node to a report; `loop_thread`: the native number of the loop's thread."""
+    return replace(report, progress=replace(report.progress, host=host_use(loop_thread or None)))

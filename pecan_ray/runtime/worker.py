@@ -58,6 +58,8 @@ from pecan_ray.transport.ring import RingSlots
 
 NEWS_S = 1.0
 """With how many threads it works, and what takes it long, a worker says after this time."""
+NICE = 5
+"""By so much workers that AutoPlacement adds beside a trainer yield to it: they get a third of a CPU that both want."""
 LOADING_S = 300.0
 """Frameworks are imported from slow disks: no loading that is shorter is taken for a hang."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -325,8 +327,10 @@ def loading(since: float | None, now: float) -> UnderWay | None:
 
 
 def heartbeat_of(job: Job) -> Heartbeat:
-    """Return when a worker of a job says how it gets on: often where a share of the cluster's pipe hangs on that."""
-    every_s = NEWS_S if isinstance(job.config.remote_io, ClusterIo) else HEARTBEAT_S
+    """Return when a worker of a job says how it gets on: often where shares of the cluster's pipe hang on that, or
+    AutoPlacement does."""
+    often = isinstance(job.config.remote_io, ClusterIo) or isinstance(job.options.workers, AutoWorkers)
+    every_s = NEWS_S if often else HEARTBEAT_S
     return Heartbeat(min(job.config.worker_timeout_s, job.config.hung_after_s), every_s=every_s)
 
 
@@ -337,6 +341,8 @@ def prepare_process(job: Job, began: StartWorker) -> None:
     tell_elsewhere()  # the heartbeat says what is tried again
     limit_remote_io(began.remote_io)
     bound_datasets(began.rooms)
+    if began.placement == "local" and isinstance(job.options.workers, AutoWorkers):
+        os.nice(NICE)  # the training loop keeps its core
     os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
     keep_freed_memory()
 

@@ -13,12 +13,17 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.windows import Window
+from pecan_ray.placement import AutoPlacement
+from pecan_ray.plan.windows import Decision, Window
 from pecan_ray.simulator.contention import PaceTable
 from pecan_ray.simulator.flow import NEVER
 from pecan_ray.simulator.job import SimulatedJob, Turn, drain_time, new_job, start_delay
+from pecan_ray.simulator.looking import SimulatedLooks
 from pecan_ray.simulator.nodes import Node, Pool, PoolRule, Request
 from pecan_ray.simulator.outcome import Outcome, outcome_of
+
+ALL = 1 << 60
+"""More batches than a job takes."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,10 @@ class Simulation:
         job.account(now)
         if not job.made:
             self._fit(number)
-        window = job.meter.close(now, job.spoils())
-        if window is not None:
+        if job.looks is not None:
+            if now >= job.looks.due:
+                self._look(number, job.looks)
+        elif (window := job.meter.close(now, job.spoils())) is not None:
             self._decide(number, window)
         if job.finished:
             return
@@ -101,6 +108,11 @@ class Simulation:
         horizon = job.due()
         if self._wishes[number] and not job.flow.idle:
             horizon = min(horizon, job.now + min(self._wishes[number].values()))
+        if job.looks is not None:
+            horizon = min(horizon, job.looks.due)
+            job.flow.advance(horizon, ALL)
+            self._call(number, horizon)
+            return
         deadline = job.meter.deadline()
         if job.flow.advance(min(horizon, deadline), job.meter.lacking()):
             self._call(number, job.flow.latest)
@@ -118,6 +130,11 @@ class Simulation:
         running = job.running()
         decision = job.spec.driver.decide(window, running)
         job.timeline.append(Turn(job.now - job.spec.arrives_s, job.flow.consumed, window, running, decision))
+        self._heed(number, decision)
+
+    def _heed(self, number: int, decision: Decision) -> None:
+        """Do what a policy says."""
+        job = self._jobs[number]
         if job.spec.driver.converged:
             job.settled = decision.target
             if job.converged is None:
@@ -127,6 +144,18 @@ class Simulation:
         elif decision.target != job.wanted:
             job.wanted, job.fast = decision.target, decision.removal == "fast"
             self._fit(number)
+
+    def _look(self, number: int, looks: SimulatedLooks) -> None:
+        """Let the policy look at the job, and do what it says."""
+        job, driver = self._jobs[number], self._jobs[number].spec.driver
+        assert isinstance(driver, AutoPlacement)
+        running = job.running()
+        decision = driver.look(looks.look(job.now, running, job.wanted), job.now - job.spec.arrives_s)
+        changes, settles = decision.target != job.wanted, driver.converged and job.settled != decision.target
+        if changes or settles:
+            window = job.meter.cut(job.now)
+            job.timeline.append(Turn(job.now - job.spec.arrives_s, job.flow.consumed, window, running, decision))
+        self._heed(number, decision)
 
     def _fit(self, number: int) -> None:
         """Start what lacks, let go what is too many."""

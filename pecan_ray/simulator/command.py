@@ -24,7 +24,7 @@ SIMULATE_HELP = (
 )
 AFTER = 9000
 """Batches after convergence over which the pace is measured: two host loops of ResNet50 at least."""
-TUNE_HELP = "search good settings of a placement policy in the simulator"
+TUNE_HELP = "search good settings of a placement policy of the papers in the simulator"
 
 
 def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +116,7 @@ def describe(workload: Workload, mode: str, outcomes: Sequence[Outcome]) -> str:
 
 def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `pecan tune`."""
-    parser.add_argument("--mode", default="auto", choices=("auto", "pecan", "pecan-code", "cachew"))
+    parser.add_argument("--mode", default="pecan", choices=("pecan", "pecan-code", "cachew"))
     parser.add_argument("--trials", type=int, default=40, help="settings to try (default: 40)")
     parser.add_argument("--workloads", type=int, default=20, help="random workloads to try each on (default: 20)")
     parser.add_argument("--seed", type=int, default=0)

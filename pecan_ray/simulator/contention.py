@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pecan_ray.placement.model import Vector
+from pecan_ray.placement.pool import Vector
 from pecan_ray.simulator.workload import Worker, Workload
 
 ITERATIONS = 60

@@ -7,7 +7,6 @@ from typing import Protocol
 from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
 from pecan_ray.autoscaler.search import PATIENCE
 from pecan_ray.placement import AutoPlacement
-from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from pecan_ray.simulator.workload import Workload
 
@@ -27,6 +26,10 @@ class Driver(Protocol):
     def converged(self) -> bool:
         """Whether the search is over."""
 
+    @property
+    def looks(self) -> bool:
+        """Whether it looks at the job twice a second, and not at windows."""
+
     def decide(self, window: Window, deployment: Deployment) -> Decision:
         """Return what shall run next."""
 
@@ -34,6 +37,7 @@ class Driver(Protocol):
 class FixedDeployment:
     """A deployment that stays."""
 
+    looks = False
     window_batches = 500
     converged = True
 
@@ -47,6 +51,8 @@ class FixedDeployment:
 
 class RemoteOnly:
     """An autoscaler of remote workers."""
+
+    looks = False
 
     def __init__(self, policy: Autoscaler | HorizontalPodAutoscaler, window_batches: int = 100) -> None:
         self._policy = policy
@@ -68,12 +74,8 @@ def placement(
     mode: str,
     threshold: float = 0.03,
     expected_workers: int | None = None,
-    settings: AutoSettings = DEFAULT_SETTINGS,
 ) -> AutoPlacement:
-    """Return AutoPlacement for a workload, within what it allows.
-
-    Our own client waits for workers itself (`ClientRule.patience_s`), so that the policy need not.
-    """
+    """Return AutoPlacement for a workload, within what it allows."""
     return AutoPlacement(
         mode,
         workload.prices,
@@ -82,6 +84,5 @@ def placement(
         max_local=workload.max_local,
         max_remote=workload.max_remote,
         expected_workers=expected_workers,
-        patience=1 if mode == "auto" else PATIENCE,
-        settings=settings,
+        patience=PATIENCE,
     )

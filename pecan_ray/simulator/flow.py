@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappush, heapreplace
 
 from pecan_ray.job.loop_steps import WARM_UP
-from pecan_ray.job.windows import PAUSE_S, RARE, StepTotals, is_long, is_pause
+from pecan_ray.job.windows import StepTotals
 from pecan_ray.simulator.noise import BLOCK, Services, StepTimes
 from pecan_ray.simulator.workload import Trainer
 
@@ -59,6 +59,8 @@ class SimulatedFeed:
     """Batches that remote workers have made."""
     worked: float = 0.0
     """Sum of the times that remote workers worked."""
+    blocked: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """Sums of the times that local and remote workers stood still beside a full queue."""
     noise: list[float] = field(default_factory=list)
     drawn: int = BLOCK
 
@@ -118,8 +120,16 @@ class SimulatedFeed:
                 return
             self._produce(entered)
 
+    def blocked_by(self, now: float) -> tuple[float, float]:
+        """Return the times that workers have stood still by now, where all that is finished was computed."""
+        sums = list(self.blocked)
+        for finished, worker in self.heap:
+            sums[worker in self.remote] += max(0.0, now - finished)
+        return sums[0], sums[1]
+
     def _produce(self, entered: float) -> None:
-        worker = self.heap[0][1]
+        finished, worker = self.heap[0]
+        self.blocked[worker in self.remote] += entered - finished
         service = self.service_s[worker] * self.factor()
         heapreplace(self.heap, (entered + service, worker))
         if worker in self.remote:
@@ -148,16 +158,15 @@ class Flow:
         clients: int = 1,
         begin: float = 0.0,
         batches_per_epoch: int = 1,
-        pauses: bool = True,
     ) -> None:
-        """`pauses`: leave out of the totals a step that is far out of line, as the live client does."""
         self.trainer, self.steps, self.feed = trainer, steps, feed
         self.clients = [Client(begin, begin) for _ in range(clients)]
         self._per_epoch = batches_per_epoch
-        self.may_pause = pauses
         self.step_s = trainer.step_s
         self.consumed = 0
         """Steps that were begun: batches of each client."""
+        self.waited = 0.0
+        """Seconds in which the client that waited longest waited, in all steps."""
         self.done = begin
         self.paused = 0.0
         """Seconds of pauses."""
@@ -203,10 +212,13 @@ class Flow:
             first = max(asked, self.feed.entry())
             if first > until or first == NEVER or (not self.feed.heap and len(self.feed.ready) < count):
                 return False
-            got = 0.0
+            got = longest = 0.0
             for place in range(count):
                 client = self.clients[(self.consumed + place) % count]
+                asked = client.asked
                 got = max(got, self._take(client, until))
+                longest = max(longest, client.got - asked)
+            self.waited += longest
             self._step(got)
         return True
 
@@ -215,7 +227,7 @@ class Flow:
         got = max(client.asked, self.feed.entry())
         self.feed.take(got)
         if self.consumed >= WARM_UP:
-            client.totals = client.totals.step(got - client.got, got - client.asked, queued, may_pause=self.may_pause)
+            client.totals = client.totals.step(got - client.got, got - client.asked, queued)
         else:
             client.totals = client.totals.uncounted(got - client.asked)
         client.got = got
@@ -272,9 +284,9 @@ def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float,
     got, asked, done, step_s, dispatch_s = client.got, client.asked, flow.done, flow.step_s, flow.dispatch_s
     noise, drawn, steps = feed.noise, feed.drawn, flow.noise
     batches, seconds, squares = totals.batches, totals.seconds, totals.squares
-    waited, queued, stock, pauses = totals.waited, totals.queued, totals.ready, totals.pauses
-    long_s, long = PAUSE_S if flow.may_pause else NEVER, totals.long
+    waited, queued, all_waits = totals.waited, totals.queued, flow.waited
     worked, starved, produced, received, places, complete = 0.0, 0.0, 0, 0, len(taken), True
+    blocked = feed.blocked
     for _ in range(most):
         if asked > until:
             complete = False
@@ -288,7 +300,8 @@ def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float,
                 break
             if drawn >= BLOCK:
                 noise, drawn = feed.services.block(), 0
-            worker = heap[0][1]
+            finished, worker = heap[0]
+            blocked[worker in remote] += entered - finished
             service = service_s[worker] * noise[drawn]
             drawn += 1
             heapreplace(heap, (entered + service, worker))
@@ -304,12 +317,8 @@ def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float,
         entered = ready.popleft()[0]
         now = asked if asked > entered else entered
         interval, wait = now - got, now - asked
-        if paused := interval - wait > long_s and is_long(interval - wait, batches, seconds - waited):
-            long = (*long, batches + pauses)[-RARE:]
-            paused = is_pause(long)
-        if paused:
-            pauses += 1
-        elif flow.consumed >= WARM_UP:
+        all_waits += wait
+        if flow.consumed >= WARM_UP:
             stock = 0.0 if entered > asked else place if place < held else held
             batches += 1
             seconds += interval
@@ -341,7 +350,8 @@ def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float,
     feed.produced += produced
     feed.received += received
     feed.worked += worked
+    flow.waited = all_waits
     flow.done, flow.noise = done, steps
     flow.starved += starved
-    client.totals = StepTotals(batches, seconds, squares, waited, queued, stock, pauses, long)
+    client.totals = StepTotals(batches, seconds, squares, waited, queued)
     return complete

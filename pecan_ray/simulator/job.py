@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from pecan_ray.simulator.client import LIVE, ClientRule, SimulatedMeter
 from pecan_ray.simulator.contention import PaceTable
 from pecan_ray.simulator.drivers import Driver
 from pecan_ray.simulator.flow import NEVER, Flow, SimulatedFeed
+from pecan_ray.simulator.looking import SimulatedLooks
 from pecan_ray.simulator.noise import Services, StepTimes, factors, generator
 from pecan_ray.simulator.workload import Workload
 
@@ -101,6 +103,8 @@ class SimulatedJobState:
     finished: bool = False
     last_running: Deployment | None = None
     killed: int = 0
+    looks: SimulatedLooks | None = None
+    """Of a policy that looks at the job, and not at windows."""
     busy: float = 1.0
     """Share of the time in which the workers work: they stand still while their queues are full."""
 
@@ -138,6 +142,10 @@ class SimulatedJobState:
         paid = sum(m.granted and m.placement == "remote" for m in self.members.values())
         self.meter.account(now - max(self.now, self.meter.since), self.working("remote"))
         self.remote_seconds += (now - self.now) * paid
+        if self.looks is not None:
+            local, remote = self.looks.present
+            seconds = now - self.now
+            self.looks.present = local + seconds * self.working("local"), remote + seconds * self.working("remote")
         self.now = now
 
     def snapshot(self) -> Snapshot:
@@ -244,11 +252,14 @@ def new_job(spec: SimulatedJob, table: PaceTable) -> SimulatedJobState:
         clients=workload.clients,
         begin=spec.arrives_s,
         batches_per_epoch=workload.batches_per_epoch,
-        pauses=spec.client.pauses,
     )
     meter = SimulatedMeter(flow, spec.client, spec.driver.window_batches, workload.remote.busy_cpu)
     meter.restart(spec.arrives_s)
-    return SimulatedJobState(spec, flow, meter, table, spec.driver.start, now=spec.arrives_s)
+    start, looks = spec.driver.start, None
+    if isinstance(spec.driver, AutoPlacement) and spec.driver.looks:
+        looks = SimulatedLooks(workload, flow, spec.arrives_s, ordered=spec.ordered)
+        start = spec.driver.first(looks.row_s, looks.batch, workload.max_local)
+    return SimulatedJobState(spec, flow, meter, table, start, now=spec.arrives_s, looks=looks)
 
 
 def start_delay(workload: Workload, seed: int, number: int, placement: str) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.errors import PlanError
-from pecan_ray.placement.evidence import KEPT, Reading, pooled
+from pecan_ray.placement.readings import KEPT, Reading, pooled
 from pecan_ray.plan.prices import Prices, PriceTier
 from pecan_ray.plan.windows import Deployment, Window
 

@@ -1,4 +1,4 @@
-"""Settings of the placement policies, searched with Optuna against random workloads.
+"""Settings of the papers' placement policies, searched with Optuna against random workloads.
 
 What is minimized is the cost of a training of EPOCHS epochs over that with the cheapest deployment from the beginning:
 
@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pecan_ray.errors import MissingExtraError, PlanError
-from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
-from pecan_ray.simulator.client import LIVE, ClientRule, T, X, released
+from pecan_ray.simulator.client import T, X, released
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.drivers import placement
 from pecan_ray.simulator.job import SimulatedJob
@@ -33,21 +32,11 @@ EPOCHS = 20
 Settings = Mapping[str, float]
 
 DEFAULTS: dict[str, dict[str, float]] = {
-    "auto": {
-        "threshold": T,
-        "window_batches": 100,
-        "window_s": 5.0,
-        "jump": DEFAULT_SETTINGS.jump,
-        "least_jump": DEFAULT_SETTINGS.least_jump,
-        "optimism": DEFAULT_SETTINGS.optimism,
-        "generous": DEFAULT_SETTINGS.generous,
-        "lot_batches": DEFAULT_SETTINGS.lot_batches,
-    },
     "pecan": {"threshold": T, "window_batches": X},
     "pecan-code": {"threshold": T, "window_batches": X},
     "cachew": {"threshold": T, "window_batches": 100},
 }
-"""What is tuned of each mode, and its default; behind the windows come the `AutoSettings` of our own search."""
+"""What is tuned of each mode, and its default.  Mode "auto" looks at no windows, and has nothing to tune."""
 
 
 @dataclass(frozen=True)
@@ -92,30 +81,14 @@ def tasks(count: int) -> list[TuningTask]:
     return found
 
 
-def client_for(mode: str, settings: Settings) -> ClientRule:
-    """Return the client with the windows of some settings."""
-    window = int(settings["window_batches"])
-    if mode == "auto":
-        return replace(LIVE, window_batches=window, window_s=settings["window_s"])
-    return released(window)
-
-
-def search_settings(settings: Settings) -> AutoSettings:
-    """Return the settings of our own search among those of a trial."""
-    own = {name: value for name, value in settings.items() if hasattr(DEFAULT_SETTINGS, name)}
-    return replace(
-        DEFAULT_SETTINGS, **{name: type(getattr(DEFAULT_SETTINGS, name))(value) for name, value in own.items()}
-    )
-
-
 def training_cost(mode: str, settings: Settings, task: TuningTask) -> float:
     """Return what a training costs with some settings, over the least possible."""
     outcome = simulate(
         SimulatedJob(
             task.workload,
-            placement(task.workload, mode, settings["threshold"], settings=search_settings(settings)),
+            placement(task.workload, mode, settings["threshold"]),
             seed=task.seed,
-            client=client_for(mode, settings),
+            client=released(int(settings["window_batches"])),
             most_batches=60_000,
             after_convergence=AFTER,
         )
@@ -130,20 +103,12 @@ def attempt(mode: str, settings: Settings, on: Sequence[TuningTask]) -> Attempt:
     return Attempt(dict(settings), math.exp(fmean(math.log(training_cost(mode, settings, task)) for task in on)))
 
 
-def suggest(mode: str, trial: Trial) -> dict[str, float]:
+def suggest(trial: Trial) -> dict[str, float]:
     """Let Optuna choose settings."""
-    settings: dict[str, float] = {
+    return {
         "threshold": trial.suggest_float("threshold", 0.005, 0.12, log=True),
         "window_batches": trial.suggest_int("window_batches", 25, 1600, log=True),
     }
-    if mode == "auto":
-        settings["window_s"] = trial.suggest_float("window_s", 1.0, 60.0, log=True)
-        settings["jump"] = trial.suggest_int("jump", 2, 8)
-        settings["least_jump"] = trial.suggest_int("least_jump", 2, 16)
-        settings["optimism"] = trial.suggest_float("optimism", 0.0, 1.5)
-        settings["generous"] = trial.suggest_float("generous", 0.0, 3.0)
-        settings["lot_batches"] = trial.suggest_int("lot_batches", 50, 800, log=True)
-    return settings
 
 
 def tune(
@@ -169,7 +134,7 @@ def tune(
     attempts: list[Attempt] = []
 
     def objective(trial: Trial) -> float:
-        attempts.append(attempt(mode, suggest(mode, trial), on))
+        attempts.append(attempt(mode, suggest(trial), on))
         return attempts[-1].cost
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))

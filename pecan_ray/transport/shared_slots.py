@@ -23,7 +23,6 @@ import numpy as np
 
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import SpansByKey
-from pecan_ray.engines.folding import unfolded
 from pecan_ray.engines.layout import ColumnPlace, Layout
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.ring import ALIGNMENT, LastView, MemoryFile, ReleasePipe, RingSlots, SlotAddress, last_view
@@ -151,7 +150,7 @@ class SlotLender:
         memory[: source.size] = os.pread(source.file.fd, source.size, source.offset)
         self._numbers += 1
         batch = replace(loan.batch, number=self._numbers, address=slot.address())
-        views = unfolded(batch.layout.views(np.frombuffer(memory, np.uint8), _others(batch.pickled, memory)))
+        views = batch.layout.views(np.frombuffer(memory, np.uint8), _others(batch.pickled, memory))
         moved = Loan(batch, views, slot.size)
         weakref.finalize(moved, slot.release).atexit = False
         return moved
@@ -212,7 +211,7 @@ class SlotBorrower:
         shared = self._maps.get((address.token, address.file.number)) or self._mapped(address.file)
         memory: Any = np.frombuffer(shared, np.uint8, address.size, address.offset)
         _hold(last_view(memory, self._pipe, batch.number))
-        return unfolded(batch.layout.views(memory, _others(batch.pickled, memory)))
+        return batch.layout.views(memory, _others(batch.pickled, memory))
 
     def _mapped(self, file: MemoryFile) -> mmap.mmap:
         path = f"/proc/{file.pid}/fd/{file.fd}"

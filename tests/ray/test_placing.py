@@ -11,7 +11,6 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import pecan_ray as pecan
 from pecan_ray.batches import Batches
-from pecan_ray.job.placing import PlacementStep
 from pecan_ray.observe.report import Report
 from pecan_ray.placement import Deployment, Prices
 from pecan_ray.plan.prices import GCP_TPU_V2
@@ -45,10 +43,6 @@ def near(found: Deployment, best: Deployment) -> bool:
     return abs(found.local - best.local) + abs(found.remote - best.remote) <= 1
 
 
-def reasons(timeline: Sequence[PlacementStep], phase: str) -> list[str]:
-    return [step.decision.reason for step in timeline if step.decision.phase == phase]
-
-
 @pytest.mark.parametrize(
     ("per_element", "step", "max_local", "best"),
     [
@@ -67,21 +61,16 @@ def test_the_cheapest_deployment_is_found(per_element: float, step: float, max_l
     check_what_is_told(explained, report)
     (runs,) = [row for row in explained.splitlines() if row.endswith("runs")]
     assert str(report.timeline[-1].decision.target) in runs
-    assert "dearer" in explained
+    assert ("dearer" in explained) == (len({step.deployment for step in report.timeline if step.window.batches}) > 1)
 
 
 def test_a_trainer_that_waits_gets_remote_workers_and_is_told_why() -> None:
     """How many are cheapest is decided by speed: the simulation of AutoPlacement and the long form look at that."""
     workers = auto(max_remote=1, window_batches=10, window_s=0.5)
     with waiting(0.02).iter_batches(workers=workers, **SMALL) as batches:
-        train(batches, 0.0, lambda timeline: any(one.deployment.remote for one in used(timeline)), look_every=5)
+        train(batches, 0.0, lambda timeline: any(one.deployment.remote for one in timeline), look_every=5)
         explained, report = batches.explain(), batches.report()
     check_what_is_told(explained, report)
-
-
-def used(timeline: Sequence[PlacementStep]) -> list[PlacementStep]:
-    """Return the windows that were not discarded."""
-    return [step for step in timeline if step.decision.phase != "discarded"]
 
 
 def check_what_is_told(explained: str, report: Report) -> None:
@@ -90,7 +79,7 @@ def check_what_is_told(explained: str, report: Report) -> None:
     why, _, _, *rest = explained.splitlines()
     (then,) = [place for place, line in enumerate(rest) if line.strip().startswith("next: AutoPlacement ")]
     assert "AutoPlacement looks for the cheapest deployment." in why and "per 1000 batches" in explained
-    ran = {str(step.deployment) for step in used(report.timeline)}
+    ran = {str(step.deployment) for step in report.timeline if step.window.batches}
     assert {row.strip().split("  ")[0] for row in rest[:then]} == ran
     targets = [Deployment(1, 0), *(step.decision.target for step in report.timeline)]
     told = [event.text for event in report.events if event.kind == "placement" and " -> " in event.text]
@@ -101,20 +90,18 @@ def check_what_is_told(explained: str, report: Report) -> None:
 
 
 def test_autoorders_sample_says_with_how_many_workers_to_begin() -> None:
-    """The sample has measured the operators that it may exchange: no window need end before more workers come."""
+    """Nothing need be measured before more workers come."""
     config = pecan.Config(reorder="safe", order_folder="", ring_bytes=1 << 20, threads_per_worker=1, sample_seconds=2)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100_000)), name="sampled", config=config)
     pipe = pipe.map(Waits(0.1), on="i").map(half, on="i").batch(BATCH)
-    with pipe.iter_batches(workers=auto(max_remote=0, window_s=1e3), **SMALL) as batches:
-        until(lambda: next(batches) is not None and bool(batches.report().timeline), "no decision", timeout_s=90)
+    with pipe.iter_batches(workers=auto(max_remote=0), **SMALL) as batches:
 
-        def warmed() -> list[str]:
+        def begun() -> list[str]:
             next(batches)
-            return reasons(batches.report().timeline, "warm_start")
+            said = [event.text for event in batches.report().events if event.kind == "placement"]
+            return [text for text in said if text.startswith("begin with 2 local + 0 remote: ")]
 
-        until(lambda: bool(warmed()), "no warm start", timeout_s=90)
-        (why,) = warmed()
-    assert "AutoOrder's sample" in why and "begin with 2 local + 0 remote" in why
+        until(lambda: bool(begun()), lambda: str(batches.report()), timeout_s=90)
 
 
 @pytest.mark.slow
@@ -124,24 +111,8 @@ def test_a_node_that_never_comes_is_done_without() -> None:
         train(batches, 0.023, settled)
         report = batches.report()
     assert report.timeline[-1].decision.target == Deployment(1, 0)
-    assert any("awaited" in why for why in reasons(report.timeline, "discarded"))
-    (settles,) = set(reasons(report.timeline, "settle_for_less"))
-    assert "1 local + 0 remote run where" in settles and "settle for what there is" in settles
-    told = [event.text for event in report.events]
-    assert any("zone=moon" in text for text in told) and any(settles in text for text in told)
+    assert any("zone=moon" in event.text for event in report.events)
     assert all(worker.placement == "local" == worker["placement"] for worker in report.workers.values())
-
-
-@pytest.mark.slow
-def test_a_pause_of_the_trainer_is_not_measured() -> None:
-    with waiting(0.005).iter_batches(workers=auto(max_local=1, max_remote=0), **SMALL) as batches:
-        train(batches, 0.02, lambda timeline: len(timeline) > 1)
-        before = len(batches.report().timeline)
-        time.sleep(2.5)  # the trainer evaluates
-        train(batches, 0.02, lambda timeline: len(timeline) > before + 2)
-        timeline = batches.report().timeline
-    assert any("the trainer did something else" in why for why in reasons(timeline, "discarded"))
-    assert all(step.window.batch_time < 0.5 for step in timeline if step.decision.phase != "discarded")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -26,15 +27,15 @@ from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.prices import PriceTier
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from tests.unit.job.job_rig import JobRig
-from tests.unit.placement.plants import Meter, Plant
+from tests.unit.placement.plants import ROWS, Plant, seen
 
 PRICES = Prices(3.6, 0.36)
 HOUR_LONG = [(0.0, Deployment(1, 0)), (1800.0, Deployment(1, 2))]
 """Half an hour without remote workers, half an hour with two."""
 
 
-def steps(batches: int, seconds: float, pauses: int = 0) -> StepTotals:
-    return StepTotals(batches, seconds, pauses=pauses)
+def steps(batches: int, seconds: float) -> StepTotals:
+    return StepTotals(batches, seconds)
 
 
 # --- deadlines ---------------------------------------------------------------------------------------------
@@ -45,7 +46,7 @@ def steps(batches: int, seconds: float, pauses: int = 0) -> StepTotals:
     [
         ([], 0.0, 1000 / 1000),
         ([(0, steps(1, 1.0), 100.0), (0, steps(200, 300.0), 399.0)], 399.0, 601 / 800),
-        ([(0, steps(1, 0.0), 0.0), (0, steps(400, 200.0, pauses=4), 400.0)], 400.0, 600 * 0.5 / 596),
+        ([(0, steps(1, 0.0), 0.0), (0, steps(400, 200.0), 400.0)], 400.0, 600 * 0.5 / 600),
         ([(0, steps(400, 0.0), 0.0), (1, steps(200, 0.0), 0.0)], 200.0, 800 / 800),
     ],
     ids=[
@@ -216,22 +217,21 @@ def test_fixed_numbers_of_workers_were_compared_with_nothing() -> None:
 # --- a whole job -------------------------------------------------------------------------------------------
 
 
-def hurried(plant: Plant, deadline_s: float, windows: int, known: bool) -> tuple[float, float]:
-    """Run two epochs of so many windows in all; return when the job ended, and what it cost."""
+def hurried(plant: Plant, deadline_s: float, batches: int, known: bool) -> tuple[float, float]:
+    """Run two epochs of so many batches in all; return when the job ended, and what it cost."""
     policy = AutoPlacement(prices=plant.prices, max_local=plant.max_local, max_remote=plant.max_remote)
-    meter, totals = Meter(plant, noise=0.01), StepTotals()
-    pacing = Pacing(deadline_s, 2, 50 * windows if known else None)
-    at, cost = policy.start, 0.0
-    for done in range(windows):
-        window = meter.window(at)
-        cost += 100 * window.batch_time * plant.prices.per_hour(1, at.remote)
-        totals = replace(totals, batches=totals.batches + 100, seconds=totals.seconds + 100 * window.batch_time)
-        pacing.report(0, totals, totals.seconds)
-        longest_s = pacing.longest_s(totals.seconds, 2 * (done + 1) / windows)
+    pacing = Pacing(deadline_s, 2, batches // 2 if known else None)
+    at, now, done, cost, room = policy.start, 0.0, 0.0, 0.0, Deployment(plant.max_local, plant.max_remote)
+    while done < batches:
+        longest_s = pacing.longest_s(now, 2 * done / batches)
         if longest_s is not None:
-            policy.aim(Objective(longest_s=longest_s))
-        at = policy.decide(window, at).target
-    return totals.seconds, cost
+            policy.objective = Objective(longest_s=longest_s)
+        o = seen(plant, at, room, math.inf if longest_s is None else ROWS / longest_s)
+        now, done = now + o.dt, done + o.rows / ROWS
+        cost += o.dt * plant.prices.per_hour(1, at.remote)
+        pacing.report(0, StepTotals(int(done), now), now)
+        at = policy.look(o, now).target
+    return now, cost
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -239,8 +239,8 @@ def hurried(plant: Plant, deadline_s: float, windows: int, known: bool) -> tuple
 def test_a_job_ends_before_its_deadline_and_not_at_any_price(pace: float, known: bool) -> None:
     """Four workers are cheap, and each further one costs as much as three hosts: only a hurry pays for them."""
     plant = Plant(max_local=0, max_remote=10, prices=Prices(1.0, 3.0, (PriceTier("spot", 0.1, 4),)))
-    ended, cost = hurried(plant, 100 * 120 * pace, 120, known)
-    assert ended <= 100 * 120 * pace
+    ended, cost = hurried(plant, 100 * 120 * pace, 100 * 120, known)
+    assert ended <= 100 * 120 * pace + 0.5
     assert cost <= 1.2 * ideal(plant, pace, 120)
 
 

@@ -12,17 +12,16 @@ from pecan_ray.job.events import BidsHeard
 from pecan_ray.job.instructions import DrainWorker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import WorkerProgress
-from pecan_ray.job.placing import PlacementStep
 from pecan_ray.job.sharing import STALE_S, PoolBid, Sharing
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import AutoWorkers, Sharding, Workers
 from pecan_ray.placement import AutoPlacement, Prices
-from pecan_ray.placement.evidence import KEPT, pooled
-from pecan_ray.placement.pool import Demand, allocate, bills, savings_of, slowness_of
-from pecan_ray.plan.windows import Decision, Deployment, Window
+from pecan_ray.placement.lessons import ControlState, Known
+from pecan_ray.placement.pool import Demand, allocate, bills, savings_of, slowness_of, worth_known
+from pecan_ray.plan.windows import Deployment, Window
 from tests.long_form import some_later
 from tests.unit.job.job_rig import JobRig, of_kind
-from tests.unit.placement.plants import Meter, Plant, drive
+from tests.unit.placement.plants import ROWS, Plant, seen
 
 NODES = ("n1", "n2")
 CPUS = {"n1": 4.0, "n2": 4.0, "n3": 8.0}
@@ -86,7 +85,7 @@ def test_a_job_of_fixed_workers_needs_those_that_it_has() -> None:
 def test_a_job_lets_workers_go_that_are_worth_more_elsewhere_and_says_so(bounded: bool) -> None:
     """It has four workers on a node of four CPUs, and a job comes to which they are worth more; the user's own bound
     is not shared."""
-    rig = JobRig(workers=AutoWorkers(max_local=4 if bounded else None, max_remote=0))
+    rig = JobRig(LedgerShape(batch_size=10), AutoWorkers(max_local=4 if bounded else None, max_remote=0))
     (first,) = rig.come()
     rig.place(first)
     placing, four = rig.job.placement.placing, Deployment(4, 0)
@@ -94,8 +93,7 @@ def test_a_job_lets_workers_go_that_are_worth_more_elsewhere_and_says_so(bounded
     for start in of_kind(StartWorker, rig.job.fleet.scale(four, 0.0)):
         rig.place(start.worker)
     placing.target = four
-    window = Window(0.2, 1.0, 100, 0.1)
-    placing.timeline.append(PlacementStep(1.0, window, four, Decision(four, "measure", "a look.")))
+    placing.policy.state = ControlState(known=Known(each=(50.0, 0.0), step_s=0.05))
     drained = of_kind(DrainWorker, rig.handle(bids_heard(*[1000.0] * 9)))
     assert len(drained) == (0 if bounded else 2), "beside one it would be more than three times slower"
     assert any("at most 2" in event.text for event in rig.job.told) is not bounded
@@ -128,18 +126,6 @@ def test_the_only_worker_moves_to_the_other_side_once_trainers_have_something_fr
 
 
 # --- a policy within a share ---------------------------------------------------------------------------------
-
-
-def test_a_policy_keeps_to_its_share_and_looks_again_when_it_may_have_more() -> None:
-    plant = Plant(max_local=0)
-    policy, meter = AutoPlacement(prices=plant.prices, max_local=0, max_remote=16), Meter(plant)
-    whole = drive(policy, meter, Deployment(0, 1), after=10).final
-    assert whole == Deployment(0, 10)
-    assert policy.restrict(remote=4) == DeploymentLimits(0, 4)
-    fewer = drive(policy, meter, whole, after=10)
-    assert (fewer.moves[1], fewer.final) == (Deployment(0, 4), Deployment(0, 4))
-    policy.restrict()
-    assert drive(policy, meter, fewer.final, after=10).final == whole
 
 
 def looks_twice(start: Deployment, limits: DeploymentLimits) -> Search:
@@ -176,15 +162,14 @@ class SharingJob:
     plant: Plant
     at: Deployment = field(default_factory=lambda: Deployment(0, 1))
     sharing: Sharing = field(default_factory=Sharing)
-    windows: dict[Deployment, list[Window]] = field(default_factory=dict)
+    now: float = 0.0
 
     def __post_init__(self) -> None:
         self.policy = AutoPlacement(prices=self.plant.prices, max_local=0, max_remote=self.plant.max_remote)
-        self.meter = Meter(self.plant, seed=len(self.name), noise=0.01)
 
     def bid(self) -> PoolBid:
-        readings = [pooled(at, windows[-KEPT:]) for at, windows in self.windows.items()]
-        worth = self.policy.worth(readings, self.at, "remote")
+        known, most = self.policy.state.known, self.plant.max_remote
+        worth = worth_known(known, ROWS, self.policy.setting, self.at, "remote", most)
         demand = Demand(self.name, worth.savings, self.at.remote, least=1, slowness=worth.slowness)
         return PoolBid("remote", NODES, demand)
 
@@ -195,9 +180,10 @@ class SharingJob:
         self.at = limits.clamp(self.at.local, self.at.remote)
 
     def run(self) -> None:
-        window = self.meter.window(self.at)
-        self.windows.setdefault(self.at, []).append(window)
-        self.at = self.policy.decide(window, self.at).target
+        for _ in range(4):
+            self.now += 10.0
+            o = seen(self.plant, self.at, Deployment(0, self.plant.max_remote), dt=10.0)
+            self.at = self.policy.look(o, self.now).target
 
     def bill(self, remote: int) -> float:
         at = Deployment(0, remote)

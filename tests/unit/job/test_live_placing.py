@@ -1,52 +1,204 @@
-"""AutoPlacement behind a job's windows: its bounds, and windows that it is not asked about."""
+"""AutoPlacement on a job: what mode "auto" sees of it, room for workers, and windows of the papers' modes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pecan_ray.errors import PlanError
 from pecan_ray.job import events
+from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import TrainerProgress
-from pecan_ray.job.placing import MOST_STEPS, PlacementStep, Placing, begin, fitting
-from pecan_ray.job.room import Room
+from pecan_ray.job.looking import WORKER_BYTES, Looker
+from pecan_ray.job.messages import TrainerProgress, WorkerProgress
+from pecan_ray.job.placing import DISCARDED, MOST_STEPS, Placing, begin, fitting
+from pecan_ray.job.room import HostUse, Room
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, IterOptions
-from pecan_ray.placement import AutoPlacement
+from pecan_ray.placement import Observation
 from pecan_ray.plan.prices import GCP_TPU_V2
-from pecan_ray.plan.windows import Decision, Deployment, Window
+from pecan_ray.plan.stage_seconds import StageSeconds
+from pecan_ray.plan.windows import Decision, Deployment
 from tests.unit.job.job_rig import JobRig, said
 
 ROOM = Room(host_cpus=(4.0, 8.0), remote_cpus=(3.0, 3.0, 16.0))
 
 
 def placing(**options: Any) -> Placing:
-    settings: dict[str, Any] = {"window_batches": 10, "window_s": 1e9, **options}
-    return begin(AutoWorkers(**settings), ROOM, cpus_per_worker=2.0, visitation="exactly_once", trainers=1)
+    return begin(AutoWorkers(**options), ROOM, cpus_per_worker=2.0, visitation="exactly_once", trainers=1)
 
 
-class Job:
-    """A trainer that takes 0.1 s for a step of its own."""
+# --- what is seen -------------------------------------------------------------------------------------------
 
-    def __init__(self, placing: Placing) -> None:
-        self.placing, self.totals = placing, StepTotals()
 
-    def window(self, running: Deployment, batch_time: float, awaited: int = 0) -> Decision | None:
-        """Run for one window and return the decision."""
-        self.placing.report(0, self.totals)
-        for _ in range(10):
-            self.totals = self.totals.step(batch_time, batch_time - 0.1, 0)
-        self.placing.report(0, self.totals)
-        step = self.placing.decide(running, self.totals.seconds, awaited)
-        return None if step is None else step.decision
+def worked(elements: int, seconds: float, blocked: float = 0.0, cpu_s: float = 0.0) -> WorkerProgress:
+    """Return what a worker of one thread has done."""
+    return WorkerProgress(
+        elements, stages=StageSeconds(watched_s=seconds, threads_s=seconds, cpu_s=cpu_s, blocked_s=blocked)
+    )
 
-    def decision(self, running: Deployment, batch_time: float, awaited: int = 0) -> Decision:
-        """Run for one window that ends in a decision."""
-        decision = self.window(running, batch_time, awaited)
-        assert decision is not None
-        return decision
+
+def fleet_of(*told: WorkerProgress, cpus: float = 8.0) -> Fleet:
+    """Return local workers that have done so much."""
+    fleet = Fleet("job")
+    fleet.hosts = {"node": cpus}
+    fleet.scale(Deployment(len(told), 0), 0.0)
+    for worker, progress in zip(fleet.workers.values(), told, strict=True):
+        worker.running, worker.told = True, progress
+    return fleet
+
+
+def test_sums_of_trainers_and_workers_become_an_observation() -> None:
+    looker, two = Looker(trainers=1, batch=10, row_s=0.02), Deployment(2, 0)
+    begun = TrainerProgress(elapsed_s=10.0, waited_s=2.0, rows=100, yielded=10, host=HostUse(cpu_s=5.0, in_line_s=1.0))
+    assert looker.look([begun], fleet_of(worked(50, 4.0), worked(50, 4.0)), two) is None, "nothing to compare with"
+    later = replace(begun, elapsed_s=10.6, waited_s=2.2, rows=130, yielded=13, host=HostUse(cpu_s=5.3, in_line_s=1.1))
+    fleet = fleet_of(worked(70, 4.6, 0.2, cpu_s=1.4), worked(60, 4.6, 0.1, cpu_s=1.2))
+    o = looker.look([later], fleet, two)
+    assert o is not None
+    assert (o.dt, o.waited, o.rows, o.steps) == pytest.approx((0.6, 0.2, 30, 3))
+    assert (o.made, o.grain, o.running, o.asked) == ((30, 0), 10, two, two)
+    assert (o.worked[0], o.blocked[0]) == pytest.approx((0.9, 0.3))
+    assert o.own_s == pytest.approx(0.02), "CPU time is 2.6 s for 130 rows"
+    assert o.lag == pytest.approx(0.1 / 0.4)
+    assert looker.look([replace(later, elapsed_s=10.8)], fleet, two) is None, "too soon"
+
+
+def test_what_cannot_be_measured_is_none() -> None:
+    looker = Looker(trainers=1, batch=None)
+    fleet, one = fleet_of(worked(50, 4.0)), Deployment(1, 0)
+    looker.look([TrainerProgress(elapsed_s=10.0)], fleet, one)
+    o = looker.look([TrainerProgress(elapsed_s=11.0, rows=60, yielded=3)], fleet, one)
+    assert o is not None
+    assert (o.own_s, o.lag, o.busy_waiting) == (None, None, None)
+    assert o.grain == 20
+
+
+def test_of_several_trainers_the_one_that_waits_longest_counts() -> None:
+    looker, fleet, one = Looker(trainers=2, batch=10), fleet_of(worked(0, 1.0)), Deployment(1, 0)
+    ranks = [TrainerProgress(elapsed_s=5.0), TrainerProgress(elapsed_s=5.0)]
+    assert looker.look(ranks[:1], fleet, one) is None, "the other one has not come"
+    looker.look(ranks, fleet, one)
+    ranks = [replace(ranks[0], elapsed_s=6.0, waited_s=0.1), replace(ranks[1], elapsed_s=6.0, waited_s=0.7)]
+    o = looker.look(ranks, fleet, one)
+    assert o is not None and o.waited == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("host", "told", "room"),
+    [
+        pytest.param(None, (), 7, id="Ray's CPUs, less one for the trainer"),
+        pytest.param(HostUse(cpus=4.0), (), 3, id="a quota"),
+        pytest.param(HostUse(cpus=64.0), (), 8, id="Ray has fewer"),
+        pytest.param(HostUse(cpus=2.0), (worked(9, 10.0, cpu_s=1.0),), 8, id="workers that sleep need no CPUs"),
+        pytest.param(HostUse(cpus=64.0, memory_bytes=4 * WORKER_BYTES), (), 2, id="half of the memory"),
+        pytest.param(HostUse(cpus=0.5), (), 1, id="one in any case"),
+    ],
+)
+def test_room_on_the_trainer_s_node(host: HostUse | None, told: tuple[WorkerProgress, ...], room: int) -> None:
+    assert Looker(1, 10).room([TrainerProgress(host=host)], fleet_of(*told), 1.0) == room
+
+
+# --- a job --------------------------------------------------------------------------------------------------
+
+
+def auto_rig(**options: Any) -> JobRig:
+    return JobRig(LedgerShape(batch_size=10), AutoWorkers(max_remote=0), **options)
+
+
+def starving(rig: JobRig, seconds: float, **told: Any) -> list[str]:
+    """Let a trainer wait for all of its time beside workers that work for all of theirs; return what was logged."""
+    logged = []
+    until = rig.now + seconds
+    while rig.now < until:
+        for name, worker in rig.job.fleet.workers.items():
+            if worker.running:
+                rig.handle(events.WorkerTold(name, worked(int(20 * rig.now), rig.now, cpu_s=rig.now)))
+        rig.now += 0.5
+        made = sum(worker.told.elements for worker in rig.job.fleet.workers.values())
+        progress = TrainerProgress(0, made, 0.9 * rig.now, rig.now, **told)
+        logged.append(said(rig.report(progress=progress)))
+    return logged
+
+
+def test_a_trainer_that_waits_gets_all_local_workers_within_seconds_and_is_told_why() -> None:
+    rig = auto_rig()
+    rig.begin()
+    logged = starving(rig, 4.0)
+    assert rig.job.fleet.wanted == Deployment(3, 0), "of four CPUs"
+    assert sum("and CPUs are idle" in text for text in logged) == 1
+    placing = rig.job.placement.placing
+    assert placing is not None and rig.job.placement.now == "measures"
+    assert [step.decision.phase for step in placing.timeline] == ["add_local"]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_job_begins_with_as_many_workers_as_a_sample_asks_for_whenever_it_ends(early: bool) -> None:
+    """It runs while the nodes are looked for and workers start."""
+    rig = auto_rig(ordered=False)
+    known = events.OrderKnown(changed=False, row_s=0.004)
+    if early:
+        rig.handle(known)
+    rig.come()
+    if not early:
+        rig.handle(known)
+    assert rig.job.fleet.wanted == Deployment(2, 0), "rows of 4 ms, ten in 20 ms"
+
+
+def test_workers_that_do_not_come_are_given_up_and_others_judged() -> None:
+    rig = auto_rig()
+    rig.begin()
+    starving(rig, 4.0)
+    assert rig.job.fleet.wanted == Deployment(3, 0) and rig.job.fleet.running() == Deployment(1, 0)
+    starving(rig, 40.0)
+    assert rig.job.fleet.wanted == Deployment(1, 0)
+    starving(rig, 60.0)
+    assert rig.job.fleet.wanted == Deployment(1, 0), "they are not asked for again at once"
+
+
+def test_workers_whose_processes_are_being_started_are_waited_for() -> None:
+    """Sixteen at once take a while on a slow machine, and none of them is too many."""
+    rig = auto_rig()
+    rig.begin()
+    starving(rig, 4.0)
+    for name, worker in rig.job.fleet.workers.items():
+        if not worker.running:
+            rig.handle(events.WorkerUnplaced(name, "importing", "yes"))
+    starving(rig, 60.0)
+    assert rig.job.fleet.wanted == Deployment(3, 0)
+    starving(rig, 180.0)
+    assert rig.job.fleet.wanted == Deployment(1, 0)
+
+
+def test_a_controller_that_fails_is_told_of_once_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = auto_rig()
+    (worker,) = rig.begin()
+    placing = rig.job.placement.placing
+    assert placing is not None
+
+    def fail(o: Observation, now: float) -> Decision:
+        raise ZeroDivisionError(f"float division by zero at {now:.1f} s")
+
+    monkeypatch.setattr(placing.policy, "look", fail)
+    logged = starving(rig, 6.0)
+    said_once = [event.text for event in rig.job.told if "failed" in event.text]
+    assert len(said_once) == 1 and "ZeroDivisionError: float division by zero" in said_once[0]
+    assert sum("AutoPlacement: keep 1 local + 0 remote" in text for text in logged) == 1
+    assert placing.failures > 5
+    assert rig.job.fleet.wanted == Deployment(1, 0) and worker in rig.job.fleet.workers and rig.job.error is None
+
+
+def test_numbers_that_were_fixed_stay() -> None:
+    rig = auto_rig()
+    rig.begin()
+    rig.handle(events.ScaleAsked(1, 0))
+    starving(rig, 6.0)
+    assert rig.job.fleet.wanted == Deployment(1, 0) and not rig.job.placement.decides
+
+
+# --- bounds, and the papers' windows -------------------------------------------------------------------------
 
 
 def test_bounds_that_are_left_open_follow_from_the_nodes() -> None:
@@ -60,37 +212,46 @@ def test_bounds_that_are_left_open_follow_from_the_nodes() -> None:
     assert (lonely.limits.max_local, lonely.limits.max_remote, lonely.start) == (1, 0, Deployment(1, 0))
 
 
-def test_while_workers_may_still_come_the_policy_is_not_asked() -> None:
-    job = Job(placing(max_remote=0))
-    target = job.decision(Deployment(1, 0), 0.4).target
-    assert target.local > 1
-    for _ in range(50):
-        decision = job.decision(Deployment(1, 0), 0.4, awaited=3)
-        assert (decision.phase, decision.target) == ("discarded", target)
-        assert "3 of its workers are still awaited" in decision.reason
-    phases = [job.decision(Deployment(1, 0), 0.4).phase for _ in range(2)]
-    assert phases == ["discarded", "settle_for_less"]
-    assert job.placing.target == Deployment(1, 0)
+def batches(papers: Placing, totals: StepTotals, count: int, batch_time: float) -> StepTotals:
+    """Let a trainer take so many batches."""
+    for _ in range(count):
+        totals = totals.step(batch_time, batch_time - 0.1, 0)
+        papers.report(0, totals)
+    return totals
 
 
-def test_a_search_that_was_stopped_decides_nothing() -> None:
-    job = Job(placing())
-    job.decision(Deployment(1, 0), 0.4)
-    job.placing.stopped = True
-    assert job.window(Deployment(1, 0), 0.4) is None
-    assert len(job.placing.timeline) == 1
+@pytest.mark.parametrize(("mode", "window"), [("pecan", 500), ("cachew", 100)])
+@pytest.mark.parametrize("step_s", [0.005, 0.32])
+def test_a_paper_s_window_holds_its_batches_however_long_they_take(mode: Any, window: int, step_s: float) -> None:
+    """And the 150 batches after a change are not measured."""
+    papers, totals = placing(mode=mode), StepTotals()
+    papers.report(0, totals)
+    at = Deployment(0, 1)
+    totals = batches(papers, totals, window - 1, 0.1 + step_s)
+    assert papers.decide(at, totals.seconds) is None
+    totals = batches(papers, totals, 1, 0.1 + step_s)
+    step = papers.decide(at, totals.seconds)
+    assert step is not None and step.window.batches == window and step.decision.target == Deployment(0, 2)
+    papers.meter.touch()
+    totals = batches(papers, totals, DISCARDED + window - 1, 0.1 + step_s)
+    assert papers.decide(step.decision.target, totals.seconds) is None
+    totals = batches(papers, totals, 1, 0.1 + step_s)
+    assert papers.decide(step.decision.target, totals.seconds) is not None
 
 
-def test_remote_workers_are_waited_for_longer_than_local_ones() -> None:
+def test_while_workers_may_still_come_a_paper_s_policy_is_not_asked() -> None:
+    papers, totals = placing(mode="pecan", window_batches=10), StepTotals()
+    papers.report(0, totals)
+    for awaited in (3, 0):
+        totals = batches(papers, totals, 10, 0.4)
+        step = papers.decide(Deployment(0, 1), totals.seconds, awaited)
+        assert step is not None and (step.decision.phase == "discarded") is bool(awaited)
+
+
+def test_remote_workers_are_waited_for_longer_than_local_ones_and_the_timeline_is_bounded() -> None:
     assert (placing().patience("remote"), placing().patience("local")) == (180.0, 30.0)
     assert placing(patience_s=5.0).patience("local") == 5.0
-
-
-def test_the_timeline_is_bounded() -> None:
-    job = Job(placing(max_local=1, max_remote=0))
-    for _ in range(20):
-        job.decision(Deployment(1, 0), 0.1)
-    assert len(job.placing.timeline) == 20 and job.placing.timeline.maxlen == MOST_STEPS
+    assert placing().timeline.maxlen == MOST_STEPS
 
 
 @pytest.mark.parametrize(
@@ -111,87 +272,3 @@ def test_the_timeline_is_bounded() -> None:
 def test_nonsense_is_refused(make: Any, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         make()
-
-
-def first_steps(placing: Placing, steps: int, own_s: float, waited_s: float) -> PlacementStep | None:
-    """Let a trainer take its first steps beside one worker."""
-    totals = StepTotals()
-    placing.report(0, totals)
-    for _ in range(steps):
-        totals = totals.step(own_s + waited_s, waited_s, 0)
-    placing.report(0, totals)
-    return placing.warm_start(Deployment(1, 0), totals.seconds)
-
-
-def test_a_sample_and_the_first_steps_say_how_many_workers_to_begin_with() -> None:
-    """A batch takes a worker 1 s, and the trainer 0.2 s: five workers, of which the nodes hold as many locally."""
-    job = placing()
-    assert job.policy.start == Deployment(1, 0)
-    assert first_steps(job, 5, 0.2, 0.8) is None, "there was no sample"
-    job.batch_s = 1.0
-    assert first_steps(job, 2, 0.2, 0.8) is None, "too few steps"
-    step = first_steps(job, 3, 0.2, 0.8)
-    assert step is not None and step.decision.target == Deployment(5, 0) == job.target
-    assert (step.decision.phase, step.window.touched) == ("warm_start", True)
-    assert "a batch takes a worker 1 s by AutoOrder's sample, and the trainer 0.2 s" in step.decision.reason
-    assert first_steps(job, 3, 0.2, 0.8) is None, "once"
-
-
-def test_what_a_sample_lets_expect_is_measured_first_and_corrected() -> None:
-    job = Job(placing(max_remote=0))
-    job.placing.batch_s = 0.5
-    step = first_steps(job.placing, 3, 0.1, 0.4)
-    assert step is not None and step.decision.target == Deployment(5, 0)
-    decision = job.decision(Deployment(5, 0), 0.1001)
-    assert "5 local + 0 remote" in decision.reason and decision.target.local <= 5
-
-
-def test_without_a_need_for_more_workers_a_sample_changes_nothing() -> None:
-    job = placing()
-    job.batch_s = 0.1
-    assert first_steps(job, 3, 0.2, 0.0) is None
-    assert job.batch_s == 0.1, "later steps may tell more, until the first window has ended"
-    ended = Job(job)
-    ended.decision(Deployment(1, 0), 0.1)
-    assert job.batch_s is None
-
-
-class Failing(AutoPlacement):
-    """Fails on every window."""
-
-    def decide(self, window: Window, deployment: Deployment) -> Decision:
-        raise ZeroDivisionError(f"float division by zero beside {deployment}")
-
-
-def test_a_policy_that_fails_is_told_of_once_and_counted() -> None:
-    rig = JobRig(LedgerShape(batch_size=10), AutoWorkers(max_remote=0, window_batches=10))
-    (worker,) = rig.begin()
-    placing = rig.job.placement.placing
-    assert placing is not None
-    placing.policy = Failing(max_local=4, max_remote=0)
-    totals, logged = StepTotals(), list[str]()
-    for _ in range(4):
-        logged.append(said(rig.report(progress=TrainerProgress(steps=totals))))
-        for _ in range(10):
-            totals = totals.step(0.4, 0.3, 0)
-    told = [event.text for event in rig.job.told if "failed" in event.text]
-    assert len(told) == 1 and "the policy failed on Window(" in told[0]
-    assert "ZeroDivisionError: float division by zero beside 1 local + 0 remote" in told[0]
-    assert sum("AutoPlacement: keep 1 local + 0 remote" in text for text in logged) == 1
-    phases = [step.decision.phase for step in rig.job.facts(rig.now).timeline]
-    assert phases.count("failed") == placing.failures == 3
-    assert rig.job.fleet.wanted == Deployment(1, 0) and worker in rig.job.fleet.workers and rig.job.error is None
-
-
-@pytest.mark.parametrize("early", [True, False])
-def test_the_sample_of_the_trainer_reaches_autoplacement_whenever_it_ends(early: bool) -> None:
-    """It runs while the nodes are looked for and workers start."""
-    rig = JobRig(LedgerShape(batch_size=10), AutoWorkers(max_remote=0), ordered=False)
-    known = events.OrderKnown(changed=False, row_s=0.05)
-    if early:
-        rig.handle(known)
-    rig.come()
-    if not early:
-        rig.handle(known)
-    placing = rig.job.placement.placing
-    assert placing is not None and placing.batch_s == 0.5

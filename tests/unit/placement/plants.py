@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from pecan_ray.placement import Observation
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Decision, Deployment, Window
 
@@ -165,18 +166,26 @@ def random_plant(seed: int) -> Plant:
     )
 
 
-def crowded_plant(seed: int) -> Plant:
-    """Draw a job that is not of the model's form: the host's CPUs run out, and receiving slows local workers down."""
-    draw = random.Random(seed + 10_000)
-    plant = random_plant(seed)
-    cores = draw.uniform(2, 14)
-    crowd = draw.choice([0.0, draw.uniform(0.01, 0.1)])
-    receiving = draw.choice([0.0, draw.uniform(0.0, 0.06)])
+ROWS = 100
+"""Of a batch."""
 
-    def slowdown(local: int, remote: int) -> float:
-        return 1 + plant.interference * local + crowd * max(0.0, local - cores) + 0.001 * remote
 
-    def local_supply(local: int, remote: int) -> float:
-        return min(local, cores) * plant.speed_l * max(0.1, 1 - receiving * remote)
-
-    return replace(plant, slowdown=slowdown, local_supply=local_supply)
+def seen(plant: Plant, at: Deployment, room: Deployment, pace: float = math.inf, dt: float = 0.5) -> Observation:
+    """Return what mode "auto" sees of a plant in so many seconds; `pace`: rows a second that are enough."""
+    supply, step_s = plant.supply(at), plant.step(at)
+    rate = min(supply, 1 / step_s)
+    load, rows = rate / supply, rate * dt * ROWS
+    of_local = plant.supply(Deployment(at.local, 0)) / supply
+    return Observation(
+        dt=dt,
+        running=at,
+        asked=at,
+        room=room,
+        waited=dt * max(0.0, 1 - step_s * rate),
+        rows=rows,
+        steps=max(1, round(rate * dt)),
+        made=(rows * of_local, rows * (1 - of_local)),
+        worked=(dt * load * at.local, dt * load * at.remote),
+        blocked=(dt * (1 - load) * at.local, dt * (1 - load) * at.remote),
+        pace=pace,
+    )

@@ -20,7 +20,6 @@ from pecan_ray.placement import (
     cost_by_use,
     cost_of,
     cost_of_epoch,
-    expected_workers,
     spread_by_power,
     spread_local,
 )
@@ -89,12 +88,6 @@ def test_a_host_with_three_times_the_cpus_gets_three_times_the_local_workers() -
     assert spread_by_power(1, [32, 96]) == (0, 1)
 
 
-def test_as_many_workers_are_expected_as_the_trainer_is_faster() -> None:
-    assert expected_workers(trainer_rate=10.0, worker_rate=2.5) == 4
-    assert expected_workers(trainer_rate=10.0, worker_rate=3.0) == 4
-    assert expected_workers(trainer_rate=1.0, worker_rate=30.0) == 1
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -121,8 +114,6 @@ def test_as_many_workers_are_expected_as_the_trainer_is_faster() -> None:
         lambda: spread_local(1, 0),
         lambda: spread_by_power(1, []),
         lambda: spread_by_power(1, [0.0]),
-        lambda: expected_workers(0.0, 1.0),
-        lambda: expected_workers(1.0, math.nan),
     ],
 )
 def test_nonsense_is_refused_when_it_is_given(make: Callable[[], object]) -> None:

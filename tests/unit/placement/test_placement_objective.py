@@ -1,8 +1,7 @@
-"""What a user wants: an order of deployments, and a search that ends where it says."""
+"""What a user wants, as an order of deployments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -13,10 +12,9 @@ from pecan_ray.errors import PlanError
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.placement.objective import COST, NO_WAIT, Foreseen, Objective, rank
 from pecan_ray.plan.deadline import Deadline
-from pecan_ray.plan.prices import Prices, PriceTier
+from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
-from tests.long_form import some_later
-from tests.unit.placement.plants import Meter, Plant, crowded_plant, drive, random_plant
+from tests.unit.placement.plants import Meter, Plant, drive
 
 PRICES = Prices(1.0, 1.0)
 
@@ -102,69 +100,18 @@ def test_what_is_no_objective_is_refused(wrong: dict[str, float]) -> None:
         Objective(**wrong)
 
 
-def foreseen_of(plant: Plant) -> list[Foreseen]:
-    """Every deployment that a plant allows."""
-    places = [Deployment(n, m) for n in range(plant.max_local + 1) for m in range(plant.max_remote + 1) if n + m]
-    return [Foreseen(at, plant.batch_time(at), plant.step(at), plant.prices.per_hour(1, at.remote)) for at in places]
-
-
-def searched(plant: Plant, objective: Objective, seed: int) -> Deployment:
-    policy = AutoPlacement(
-        prices=plant.prices, max_local=plant.max_local, max_remote=plant.max_remote, objective=objective
-    )
-    return drive(policy, Meter(plant, seed=seed, noise=0.01), Deployment(0, 1), after=10).final
-
-
-@pytest.mark.parametrize("make", some_later([random_plant, crowded_plant], crowded_plant))
-@pytest.mark.parametrize("wanted", ["no_wait", "pace"])
-def test_a_search_ends_near_the_cheapest_of_those_that_do_what_is_wanted(
-    make: Callable[[int], Plant], wanted: str
-) -> None:
-    """Against exhaustive search; the pace that is wanted is 1.3 times the fastest.
-
-    All but one do what is wanted: on one crowded host some remote workers do more harm than good, and many do good.  A
-    few pay for one worker too many, where the one less was measured at the very limit.
-    """
-    near = done = 0
-    for seed in range(40):
-        plant = make(seed)
-        places = foreseen_of(plant)
-        fastest = min(place.batch_s for place in places)
-        objective = NO_WAIT if wanted == "no_wait" else Objective(longest_s=1.3 * fastest)
-        ranked = rank(objective, places, plant.prices.per_hour(1, 0))
-        ended = searched(plant, objective, seed)
-        found = next(one for one in ranked if one.foreseen.deployment == ended)
-        done += bool(found.miss) == bool(ranked[0].miss)
-        near += found.dearer <= 0.05
-    assert done >= 39
-    assert near >= 34
-
-
-def test_a_pace_that_is_wanted_later_is_looked_for_at_once() -> None:
-    """Four workers are cheap and the others dear, so that the job is slow until it is in a hurry."""
-    plant = Plant(max_local=0, prices=Prices(1.0, 20.0, (PriceTier("spot", 0.1, 4),)))
-    policy, meter = AutoPlacement(prices=plant.prices, max_local=0, max_remote=16), Meter(plant)
-    before = drive(policy, meter, Deployment(0, 1), after=10)
-    policy.aim(Objective(longest_s=0.11))
-    after = drive(policy, meter, before.final, after=20)
-    assert plant.batch_time(before.final) > 0.11 >= plant.batch_time(after.final)
-    assert "may end in time" in after.decisions[0].reason
-
-
-def test_what_cannot_be_reached_is_said() -> None:
-    plant = Plant(max_local=2, max_remote=0)
-    policy = AutoPlacement(max_local=2, max_remote=0, objective=NO_WAIT)
-    run = drive(policy, Meter(plant), Deployment(1, 0), after=5)
-    assert run.final == Deployment(2, 0)
-    assert "the trainer waits beside all of them" in run.decisions[-1].reason
-
-
 def test_without_prices_no_dollars_are_told() -> None:
     plant = Plant(max_local=4, max_remote=4)
     for priced in (True, False):
-        policy = AutoPlacement(max_local=4, max_remote=4, priced=priced)
-        run = drive(policy, Meter(plant), Deployment(1, 0), after=5)
+        policy = AutoPlacement("pecan", max_local=4, max_remote=4, priced=priced)
+        run = drive(policy, Meter(plant), Deployment(0, 1), after=5)
         assert any("$" in decision.reason for decision in run.decisions) is priced
+
+
+def test_without_prices_the_wait_counts_and_with_them_the_bill() -> None:
+    assert AutoPlacement(priced=False).objective == NO_WAIT
+    assert AutoPlacement().objective == COST
+    assert AutoPlacement(objective=NO_WAIT).objective == NO_WAIT
 
 
 def test_the_papers_searches_know_cost_alone() -> None:

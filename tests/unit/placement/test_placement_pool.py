@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks.pooled_jobs import distribute, jobs_of
 from pecan_ray.errors import PlanError
-from pecan_ray.placement.evidence import pooled
+from pecan_ray.placement.lessons import Known
 from pecan_ray.placement.pool import (
     Demand,
     allocate,
@@ -23,8 +24,11 @@ from pecan_ray.placement.pool import (
     scarce,
     shares,
     slowness_of,
+    worth_known,
 )
-from pecan_ray.plan.windows import Deployment, Window
+from pecan_ray.placement.setting import Setting
+from pecan_ray.plan.prices import Prices
+from pecan_ray.plan.windows import Deployment
 from tests.long_form import examples
 
 
@@ -115,17 +119,26 @@ def test_in_a_model_of_many_jobs_bills_fall_and_nobody_starves(seed: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("ran", "wait_s", "needed"),
+    ("here", "waits", "unknown", "needed"),
     [
-        ((Deployment(4, 0),), 0.5, 1),
-        ((Deployment(4, 0),), 0.0, 0),
-        ((Deployment(4, 0), Deployment(4, 1)), 0.5, 0),
-        ((Deployment(0, 4),), 0.0, 1),
+        (Deployment(4, 0), True, True, 1),
+        (Deployment(4, 0), False, True, 0),
+        (Deployment(4, 0), True, False, 0),
+        (Deployment(0, 4), False, False, 1),
     ],
 )
-def test_a_job_that_waits_and_has_never_measured_a_remote_worker_needs_one(
-    ran: tuple[Deployment, ...], wait_s: float, needed: int
+def test_a_job_that_waits_and_has_never_seen_a_remote_worker_needs_one(
+    here: Deployment, waits: bool, unknown: bool, needed: int
 ) -> None:
     """It would bid by what local workers bring, get no share, and never find out that remote ones are faster."""
-    readings = [pooled(at, [Window(1.0, 0.0, 100, wait_time=wait_s)]) for at in ran]
-    assert indispensable(readings, ran[0], "remote") == needed
+    assert indispensable(here, "remote", waits=waits, unknown=unknown) == needed
+
+
+def test_workers_are_worth_what_the_known_rates_say() -> None:
+    """A step of 0.1 s needs 1000 rows a second; two local workers give 400, each remote one 200."""
+    setting, known = Setting(Prices(10.0, 0.1), 1, 0.03), Known(each=(200.0, 200.0), step_s=0.1)
+    worth = worth_known(known, 100, setting, Deployment(2, 0), "remote", 10)
+    assert len(worth.savings) == 3 and worth.slowness == pytest.approx((2.5, 5 / 3, 1.25))
+    assert worth_known(replace(known, each=(0.0, 0.0)), 100, setting, Deployment(2, 0), "remote", 10).savings == ()
+    unseen = worth_known(replace(known, each=(200.0, 0.0)), 100, setting, Deployment(2, 0), "remote", 10)
+    assert unseen == worth, "a side that was never seen counts as the other one"

@@ -64,7 +64,7 @@ class Restless:
     """Asks for another deployment after every window, in a fixed sequence."""
 
     window_batches = 20
-    converged = False
+    converged = looks = False
 
     def __init__(self, targets: list[Deployment], removal: str = "drain") -> None:
         self.start = targets[0]
@@ -116,17 +116,6 @@ def test_windows_in_which_workers_drain_or_are_awaited_are_thrown_away() -> None
     assert any(not turn.window.touched for turn in timeline)
 
 
-def test_a_trainer_that_lives_on_its_stock_is_shown_the_pace_that_lasts() -> None:
-    """Ten workers fill the queue; one then supplies half a batch a step, while the trainer does not wait yet."""
-    targets = [Deployment(0, 10), Deployment(0, 2)]
-    deep = small(client_buffer=60)
-    spec = unending(deep, Restless(targets), 200, client=ClientRule(window_s=None))
-    turns = [turn for turn in simulate(spec).timeline if turn.deployment == Deployment(0, 2)]
-    lived_on = [turn.window for turn in turns if turn.window.queue_size > 10 and not turn.window.touched]
-    assert lived_on
-    assert lived_on[0].batch_time == pytest.approx(0.1, rel=0.15), "two workers make ten batches a second"
-
-
 def test_the_papers_client_measures_nothing_until_150_batches_after_a_change() -> None:
     driver = Restless([Deployment(0, 4), Deployment(0, 5)])
     quick = small(nodes__start_s=0.5)
@@ -144,13 +133,9 @@ def test_a_node_is_paid_for_from_its_grant_and_takes_its_time() -> None:
     assert outcome.end.remote_seconds > 0
 
 
-@pytest.mark.parametrize(
-    "pool", [PoolRule(workers=0), PoolRule(workers=100, lost_share=1.0)], ids=["no nodes", "lost requests"]
-)
-def test_where_no_node_ever_comes_the_policy_settles_for_what_there_is(pool: PoolRule) -> None:
+@pytest.mark.parametrize("pool", [PoolRule(workers=0), PoolRule(workers=100, lost_share=1.0)])
+def test_where_no_node_ever_comes_local_workers_do_what_they_can(pool: PoolRule) -> None:
     outcome = run(small(max_local=2), "auto", batches=5000, pool=pool)
-    assert "settle_for_less" in {turn.decision.phase for turn in outcome.timeline}
-    assert outcome.converged is not None
     assert outcome.running == Deployment(2, 0)
     assert outcome.end.remote_seconds == 0
 

@@ -168,16 +168,6 @@ def test_the_first_window_of_several_trainers_knows_who_waited_for_its_first_bat
     assert window.batch_time - window.wait_time == pytest.approx(0.1)
 
 
-def test_a_pause_counts_as_one_and_not_as_a_step() -> None:
-    flow = quiet_flow(Trainer(step_s=0.1, pause_every=50, pause_s=30.0), [0.01])
-    assert flow.advance(NEVER, 120)
-    totals = flow.clients[0].totals
-    assert totals.pauses == 2
-    assert totals.batches == 120 - WARM_UP - 2
-    assert totals.seconds / totals.batches == pytest.approx(0.1, rel=0.01)
-    assert flow.paused == 60.0
-
-
 def test_without_workers_nothing_comes() -> None:
     assert quiet_flow(Trainer(), []).idle
     assert not quiet_flow(Trainer(), []).advance(NEVER, 1)

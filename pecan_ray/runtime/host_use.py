@@ -1,0 +1,50 @@
+"""What a process may use of its node, and uses: CPUs, memory, and its threads' time in line for a CPU."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pecan_ray.engines.usable_cpus import CGROUPS, OWN_CGROUPS, cgroups_of, usable_cpus
+from pecan_ray.job.room import HostUse
+
+UNLIMITED = 1 << 60
+"""Bytes from which on a bound on memory is none: cgroup v1 writes a number near 2**63."""
+
+
+def host_use(thread: int | None = None) -> HostUse:
+    """Return what this process may use of its node, and uses; `thread`: the native number of the training loop's."""
+    return HostUse(usable_cpus(), free_memory(), time.process_time(), None if thread is None else in_line_s(thread))
+
+
+def free_memory(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int | None:
+    """Return the bytes of memory that are left to the node, or fewer by a bound on any of the process's cgroups."""
+    left = [free for folder in cgroups_of("memory", root, own) if (free := _left(folder)) is not None]
+    return min([*left, *_available()], default=None)
+
+
+def in_line_s(thread: int) -> float | None:
+    """Return for how many seconds a thread of this process has been ready to run without a CPU; None: not known."""
+    text = _read(Path(f"/proc/self/task/{thread}/schedstat"))
+    return int(text.split()[1]) / 1e9 if text else None
+
+
+def _left(folder: Path) -> int | None:
+    for bound, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        most, now = _read(folder / bound), _read(folder / used)
+        if most and now and most != "max" and int(most) < UNLIMITED:
+            return max(0, int(most) - int(now))
+    return None
+
+
+def _available() -> list[int]:
+    lines = (_read(Path("/proc/meminfo")) or "").splitlines()
+    return [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+
+
+def _read(path: Path) -> str | None:
+    """Return what a file says; None where there is none, or it may not be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,311 @@
+"""The placement controller: how many workers run beside the trainers and how many on other nodes.
+
+    control(state, observation, now, per_hour) -> decision, state
+
+Pure: equal inputs give equal outputs.  It steers by two facts: how long the trainer waited, and which share of their
+time nothing held the workers back (`load`).  With FULL, the load up to which workers are given,
+
+    workers needed = workers * load / FULL          while nobody waits
+                   >= workers / (1 - wait) / FULL   while the trainer waits
+
+If supply grows slower than linearly with the workers, neither step passes what is needed.  Local CPUs are paid for
+already: they are used at once, and given back when nobody waits.  Each removal and each remote worker is a trial:
+judged with all workers present, undone if it was wrong, and remembered.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from pecan_ray.placement.lessons import (
+    FULL,
+    MAX_QUIET_S,
+    QUIET_S,
+    Bound,
+    ControlState,
+    Floor,
+    LastRemoval,
+)
+from pecan_ray.placement.looks import LOOK_S, ROWS, STEPS, Look, LookSums, NeedPeaks, Observation, newest
+from pecan_ray.placement.trials import WAITS as WAITS
+from pecan_ray.placement.trials import PerHour, Ruling, Trials, beat_s, cheapest, hold
+from pecan_ray.plan.windows import Deployment
+
+ALONE = 0.5
+"""A worker that would need less than this share of its time alone is held up by something shared: half is lost."""
+KNEE = 1.5
+"""Workers that are kept, over those that would do if nobody waited for what is shared: a closed network of queues then
+gives 0.9 of its bound."""
+LEAP = 4.0
+"""Remote supply grows by this factor at most: beside a program that runs ahead, a wait says nothing about demand.  Four
+makes starts and surplus together cheapest, where nodes take 3 minutes and a host costs 10 workers."""
+GUESS_S = 0.02
+"""No trainer's step is taken for shorter before one was seen: ResNet18's, the fastest known, takes 22 ms."""
+PAUSE_STEPS = 10.0
+"""A trainer that has not asked for a batch in so many of its steps does something else."""
+LAGS = 0.05
+"""Share of its time that the trainer's thread may stand in line for a CPU: half of what FULL leaves free."""
+
+
+def begin(row_s: float | None, batch: int, room: int) -> int:
+    """Return the local workers to begin with: those that make a batch in GUESS_S, by a sample's seconds of a row."""
+    if row_s is None:
+        return min(1, room)
+    return max(min(1, room), min(room, math.ceil(batch * row_s / GUESS_S)))
+
+
+def control(state: ControlState, o: Observation, now: float, per_hour: PerHour | None = None) -> Ruling:
+    """Return what shall run, and what to remember.
+
+    Args:
+        state: What the last call has returned.
+        o: What was seen since then.
+        now: Seconds since the job began.
+        per_hour: What remote workers cost; None: only the trainer's wait counts, and then the number of workers.
+    """
+    if _does_something_else(state, o):
+        return hold(state, o, "measure", "the trainer does something else")
+    case = _Rules(_seen(state, o), o, now, per_hour)
+    rules = (case.unsettled, case.go_on, case.judge_bill, case.judge, case.too_few, case.unknown, case.in_line)
+    for rule in rules:
+        answer = rule()
+        if answer is not None:
+            return answer
+    return case.enough()
+
+
+def _does_something_else(state: ControlState, o: Observation) -> bool:
+    """Tell a pause (an evaluation, a checkpoint, compilation) from steps: the absence of a step is no news."""
+    usual_s = max(state.known.step_s, LOOK_S / PAUSE_STEPS)
+    return not o.steps and not o.waited and o.since_taken > PAUSE_STEPS * usual_s
+
+
+def _seen(state: ControlState, o: Observation) -> ControlState:
+    """Add a look to what was seen."""
+    same = state.running == o.running
+    looks = newest((*(state.looks if same else ()), Look.of(o)), 2 * ROWS, 2 * beat_s(state, o))
+    taken = state.taken if same else (o.since_taken - o.dt, 0.0)
+    sums, known = LookSums.over(looks), state.known
+    if sums.steps >= STEPS and o.steps:
+        known = replace(known, step_s=(sums.span - min(sums.span, sums.waited)) / sums.steps)
+    each = [_rate_of_one(sums, side, known.each[side]) for side in (0, 1)]
+    return replace(
+        state,
+        running=o.running,
+        looks=looks,
+        known=replace(known, each=(each[0], each[1])),
+        taken=(taken[0] + o.dt, taken[1] + o.rows),
+    )
+
+
+def _rate_of_one(sums: LookSums, side: int, before: float) -> float:
+    """Return rows a second of one worker of a side that nothing holds back; the rate before, while rows are few."""
+    if sums.each_worked[side] <= 0 or (sums.rows < ROWS and before):
+        return before
+    return sums.made[side] / sums.each_worked[side]
+
+
+class _Rules(Trials):
+    """The rules read what a call has computed, in their order; the first that answers decides."""
+
+    def unsettled(self) -> Ruling | None:
+        """Judge nothing while local workers start, or everything stands still: storage has hiccups of seconds."""
+        if self.sums.span < LOOK_S:
+            return self.hold("too little was seen")
+        starting, more = self.o.asked.local > self.o.running.local, self.o.room.local > self.o.asked.local
+        if starting and not (self.waits and more):
+            return self.hold("local workers are starting")
+        promised = self.sums.worked * self.supply / max(1, self.o.running.workers)
+        if self.waits and self.sums.rows < ALONE * promised:
+            return self.hold("workers stand still")
+        return None
+
+    def too_few(self) -> Ruling | None:
+        """Add workers while the trainer waits and workers do not."""
+        busy = self.o.busy_waiting
+        if not self.waits or (busy is not None and busy <= FULL):
+            return None
+        if self.o.running.workers and self.sums.worked <= 0:
+            return self.hold("workers have not begun")
+        self.state = replace(self.state, needs=NeedPeaks())
+        short = 1 / max(1 - self.wait, 1e-3) / FULL
+        answer = self._undo_removal(short) or self._shared_limit()
+        if answer is not None:
+            return answer
+        self.state = replace(self.state, clocks=replace(self.state.clocks, held_since=None))
+        return self._add_local(short) or self._add_remote(short) or self.hold("nothing is left to add", self.phase)
+
+    def _undo_removal(self, short: float) -> Ruling | None:
+        """Bring back what was removed last; each reversal doubles the time of quiet, and leaves a floor."""
+        state, running = self.state, self.o.running
+        if state.removal is None or not self.whole:
+            return None
+        removal, before = state.removal, state.removal.before
+        soon = self.now - removal.at < 2 * state.clocks.quiet_s
+        least = Deployment(
+            running.local + 1 if before.local > running.local else 0,
+            running.remote + 1 if before.remote > running.remote else 0,
+        )
+        lessons = replace(
+            state.lessons, floor=Floor(least, state.known.demand, self.now + MAX_QUIET_S), slope=0.0, pruned=(0, 0.0)
+        )
+        self.state = replace(
+            self.state, removal=None, lessons=lessons, clocks=replace(state.clocks, quiet_s=state.clocks.longer())
+        )
+        back = Deployment(
+            _towards(running.local, before.local, self.o.room.local, short),
+            _towards(running.remote, before.remote, self.o.room.remote, short),
+        )
+        if not soon or back == running:
+            return None
+        return self.ask(
+            back.local, back.remote, "back", f"workers that went are missed, the trainer waits {self.wait:.0%}"
+        )
+
+    def _shared_limit(self) -> Ruling | None:
+        """Try fewer workers where storage, a link or a quota holds them up: more of them would only wait for it."""
+        state, running = self.state, self.o.running
+        alone = self._alone()
+        side = 1 if running.remote and alone[1] < ALONE else 0
+        count, share = (running.local, running.remote)[side], alone[side]
+        known = state.known.each[side] < FULL * state.lessons.shown[side]
+        sure = self.whole and self._rates_known() and self.sums.load > FULL
+        if not sure or not known or count < 2 or share >= ALONE:
+            return None
+        if state.clocks.held_since is None:
+            self.state = replace(self.state, clocks=replace(state.clocks, held_since=self.now))
+        held_s = self.now - (self.state.clocks.held_since or self.now)
+        knee = max(1, math.ceil(KNEE * count * share))
+        if held_s < state.clocks.quiet_s or knee >= count:
+            return self.hold(f"something shared lets a worker work for {share:.0%} of its time")
+        bounds = list(state.lessons.bounds)
+        bounds[side] = Bound(knee, self.rate, (self.o.room.local, self.o.room.remote)[side], self.now + MAX_QUIET_S)
+        clocks = replace(self.state.clocks, held_since=None)
+        self.state = replace(self.state, lessons=replace(state.lessons, bounds=(bounds[0], bounds[1])), clocks=clocks)
+        self._try("fewer")
+        target = (knee, running.remote) if side == 0 else (running.local, knee)
+        return self.ask(*target, "trial", f"something shared lets a worker work for {share:.0%} of its time")
+
+    def _rates_known(self) -> bool:
+        """Return whether there were rows enough, and more than the first batch of each worker."""
+        return self.sums.rows >= max(ROWS, 1.5 * self.o.grain * self.o.running.workers)
+
+    def _alone(self) -> tuple[float, float]:
+        """Return which share of its time a worker of each side would need if nobody was in its way."""
+        own, (local, remote), threads = self.o.own_s, self.state.known.each, self.o.threads
+        if own is None:
+            return 1.0, 1.0
+        return local * own / threads[0], remote * own / threads[1]
+
+    def _top(self, side: int) -> float:
+        room = (self.o.room.local, self.o.room.remote)[side]
+        return min(room, self.state.lessons.bounds[side].most(self.now, self.rate, room))
+
+    def _add_local(self, short: float) -> Ruling | None:
+        running, top = self.o.running, self._top(0)
+        more = int(min(top, max(running.local + 1, math.ceil(running.local * short))))
+        if more <= self.o.asked.local:
+            return None
+        self._try("add")
+        return self.ask(more, self.o.asked.remote, "add_local", f"the trainer waits {self.wait:.0%}, and CPUs are idle")
+
+    def _add_remote(self, short: float) -> Ruling | None:
+        """Add remote workers where they are worth it; never while some are awaited, or some at hand are idle."""
+        running, top, known = self.o.running, self._top(1), self.state.known
+        starts = self.state.taken[0] < QUIET_S  # a wait that will be over before a node is there
+        if starts or running.remote >= top or not self.whole or not self._rates_known() or self.sums.load <= FULL:
+            return None
+        one = known.each[1] or self.guess_remote()
+        wanted = min(LEAP, short) * self.rate
+        if known.demand > FULL * self.rate:  # it was seen without a wait
+            wanted = min(wanted, known.demand / FULL)
+        wanted = min(wanted, self.o.pace / FULL)
+        more = int(min(top, running.remote + max(1, math.ceil((wanted - self.rate) / one))))
+        if self.per_hour is not None:
+            others = self.rate - running.remote * known.each[1]
+            more = cheapest(self.per_hour, others, one, running.remote, more, wanted)
+        if more <= running.remote:
+            return None
+        self._try("add")
+        return self.ask(
+            running.local, more, "add_remote", f"the trainer waits {self.wait:.0%} beside all local workers"
+        )
+
+    def unknown(self) -> Ruling | None:
+        """Judge nothing without steps of the trainer, or with other workers than were asked for."""
+        lags = (self.o.lag or 0.0) > LAGS
+        if self.sums.steps >= STEPS and self.whole and self.sums.worked > 0 and (not self.waits or lags):
+            return None
+        self.state = replace(self.state, clocks=replace(self.state.clocks, held_since=None))
+        return self.hold("too little is known")
+
+    def in_line(self) -> Ruling | None:
+        """Try fewer local workers where the trainer's own thread stands in line for a CPU."""
+        lag, clocks, running = self.o.lag or 0.0, self.state.clocks, self.o.running
+        if lag <= LAGS or running.local < 2:
+            self.state = replace(self.state, clocks=replace(clocks, held_since=None))
+            return None
+        since = self.now if clocks.held_since is None else clocks.held_since
+        self.state = replace(self.state, clocks=replace(clocks, held_since=since), needs=NeedPeaks())
+        why = f"the trainer stands in line for a CPU for {lag:.0%} of its time"
+        if self.now - since < clocks.quiet_s:
+            return self.hold(why)
+        self._try("lag")
+        self.state = replace(self.state, clocks=replace(clocks, held_since=None))
+        fewer = max(1, min(running.local - 1, math.ceil(running.local * (1 - lag))))
+        return self.ask(fewer, running.remote, "trial", why)
+
+    def enough(self) -> Ruling:
+        """Remove workers that are not needed: nobody waits."""
+        o, state = self.o, self.state
+        need = min(self.rate, o.pace)
+        keep_s = max(self.quiet_s, o.start_remote_s)
+        known = replace(state.known, demand=self.sums.taken / self.sums.span)
+        self.state = replace(self.state, known=known, needs=state.needs.add(o.dt, need, keep_s))
+        local, remote = self._fewest(keep_s)
+        if (local, remote) == (o.running.local, o.running.remote):
+            answer = self._try_bill()
+            if answer is not None:
+                return answer
+        floor = self.state.lessons.floor.workers(self.now, self.sums.taken / self.sums.span)
+        local = max(local, min(o.running.local, floor.local), o.least.local)
+        remote = max(remote, min(o.running.remote, floor.remote), o.least.remote)
+        most = FULL**2 if self.phase == "converged" else FULL  # what drift explains stays
+        stays = remote == o.running.remote and local > o.running.local * most
+        if stays or (local, remote) == (o.running.local, o.running.remote):
+            return self.hold("nobody waits, and no worker is too many", self.phase)
+        self.state = replace(self.state, removal=LastRemoval(self.now, o.running))
+        return self.ask(
+            local, remote, "remove", f"nobody waits, and workers are busy for {self.sums.load:.0%} of their time"
+        )
+
+    def _fewest(self, keep_s: float) -> tuple[int, int]:
+        """Return the fewest workers for the needs that were seen: remote ones go first."""
+        running, local, needs = self.o.running, self.state.known.each[0], self.state.needs
+        if running.remote:
+            calm = needs.calm_s >= keep_s - LOOK_S
+            return running.local, self.fitted_remote() if calm else running.remote
+        if needs.calm_s < self.quiet_s - LOOK_S:
+            return running.local, running.remote
+        lessons = self.state.lessons
+        if 0 < running.local < lessons.pruned[0]:
+            steps = lessons.pruned[0] - running.local
+            lessons = replace(lessons, slope=max(0.0, local - lessons.pruned[1]) / steps / 2)  # the rest is flatter
+        fewest = next(
+            (count for count in range(1, running.local) if FULL * self._supply_of(count, lessons.slope) >= needs.most),
+            running.local,
+        )
+        if fewest < running.local:
+            lessons = replace(lessons, pruned=(running.local, local))
+        self.state = replace(self.state, lessons=lessons)
+        return fewest, 0
+
+    def _supply_of(self, local: int, slope: float) -> float:
+        """Return rows a second of fewer local workers, each of which is the faster the fewer they are."""
+        return local * (self.state.known.each[0] + slope * (self.o.running.local - local))
+
+
+def _towards(count: int, before: int, room: int, short: float) -> int:
+    """Return how many workers to come back to, of those that were there before a removal."""
+    return max(count, min(room, before, max(count + 1, math.ceil(count * short))))

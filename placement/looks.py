@@ -1,0 +1,168 @@
+"""What the placement controller reads of a job, twice a second, and the sums over its last looks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pecan_ray.plan.windows import Deployment
+
+LOOK_S = 1.0
+"""A verdict rests on so many seconds since workers came or went: two looks of half a second."""
+ROWS = 30
+"""A rate rests on so many rows: with rows that differ as much as their mean, it is then right to 18 %."""
+STEPS = 4
+"""So many steps of the trainer say what it needs while it does not wait; one alone may be a pause."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at a job.  What cannot be measured is None; seconds, rows and steps are those since the look before."""
+
+    dt: float
+    """Seconds since the look before."""
+    running: Deployment
+    asked: Deployment
+    """Workers that run, and those that were asked for and may still come beside them."""
+    room: Deployment
+    """Most workers that CPUs, memory, prices, other jobs and the user allow."""
+    waited: float = 0.0
+    """Seconds in which a trainer waited for a batch, the wait that is not over included."""
+    rows: float = 0.0
+    """Rows that trainers took."""
+    steps: int = 0
+    since_taken: float = 0.0
+    """Seconds since a trainer took a batch last."""
+    made: tuple[float, float] = (0.0, 0.0)
+    """Rows that local and remote workers made."""
+    worked: tuple[float, float] = (0.0, 0.0)
+    """Seconds of local and of remote workers with work that nothing held back,"""
+    blocked: tuple[float, float] = (0.0, 0.0)
+    """and those in which finished batches were not taken."""
+    busy_waiting: float | None = None
+    """While the trainer waited: share of the workers without a finished batch."""
+    own_s: float | None = None
+    """Seconds of one thread for a row when nobody is in its way: CPU time, and the waiting that a sample saw."""
+    threads: tuple[float, float] = (1.0, 1.0)
+    """Threads of a local and of a remote worker."""
+    lag: float | None = None
+    """Share of its time in which the trainer's own thread stood in line for a CPU."""
+    least: Deployment = field(default_factory=lambda: Deployment(0, 0))
+    """Workers that the user wants at least."""
+    start_remote_s: float = 0.0
+    """Seconds that remote workers took to start."""
+    pace: float = math.inf
+    """Rows a second that are enough, by a deadline."""
+    grain: float = 1.0
+    """Rows that come at once: workers count a batch when it is finished."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look adds to the sums."""
+
+    dt: float
+    waited: float
+    rows: float
+    steps: int
+    made: tuple[float, float]
+    worked: tuple[float, float]
+    blocked: float
+
+    @classmethod
+    def of(cls, o: Observation) -> Look:
+        """Return what an observation adds."""
+        return cls(o.dt, o.waited, o.rows, o.steps, o.made, o.worked, sum(o.blocked))
+
+
+@dataclass(frozen=True)
+class LookSums:
+    """Sums over looks."""
+
+    span: float
+    waited: float
+    rows: float
+    """That workers made."""
+    taken: float
+    """That trainers took."""
+    steps: int
+    made: tuple[float, float]
+    each_worked: tuple[float, float]
+    """Seconds of local and of remote workers that nothing held back."""
+    blocked: float
+
+    @classmethod
+    def over(cls, looks: Sequence[Look]) -> LookSums:
+        """Add looks up."""
+        made = sum(one.made[0] for one in looks), sum(one.made[1] for one in looks)
+        return cls(
+            span=sum(one.dt for one in looks),
+            waited=sum(one.waited for one in looks),
+            rows=sum(made),
+            taken=sum(one.rows for one in looks),
+            steps=sum(one.steps for one in looks),
+            made=made,
+            each_worked=(sum(one.worked[0] for one in looks), sum(one.worked[1] for one in looks)),
+            blocked=sum(one.blocked for one in looks),
+        )
+
+    @property
+    def wait(self) -> float:
+        """Share of the time in which the trainer waited."""
+        return min(1.0, self.waited / self.span)
+
+    @property
+    def worked(self) -> float:
+        """Worker seconds that nothing held back."""
+        return sum(self.each_worked)
+
+    @property
+    def load(self) -> float:
+        """Share of the workers' time in which nothing held them back."""
+        busy = self.worked + self.blocked
+        return self.worked / busy if busy > 0 else 0.0
+
+    @property
+    def suffices(self) -> bool:
+        """Whether these looks are long enough for a verdict."""
+        told = self.steps >= STEPS or self.waited > 0
+        return self.span >= 2 * LOOK_S and told
+
+
+def newest(looks: tuple[Look, ...], rows: float, span: float) -> tuple[Look, ...]:
+    """Drop the oldest looks that a verdict on so many rows and seconds does not need: they would swallow a pause."""
+    while len(looks) > 2 and (sums := LookSums.over(looks[1:])).suffices and sums.rows >= rows and sums.span >= span:
+        looks = looks[1:]
+    return looks
+
+
+def last_of(looks: tuple[Look, ...]) -> tuple[Look, ...]:
+    """Return the looks of the last second."""
+    span = 0.0
+    for count, one in enumerate(reversed(looks), 1):
+        span += one.dt
+        if span >= LOOK_S - 1e-9:
+            return looks[-count:]
+    return looks
+
+
+@dataclass(frozen=True)
+class NeedPeaks:
+    """The highest need of a stretch in which nobody waited: only needs that no later one has reached are kept."""
+
+    calm_s: float = 0.0
+    """Length of the stretch so far."""
+    peaks: tuple[tuple[float, float], ...] = ()
+    """When in the stretch, and rows a second."""
+
+    def add(self, dt: float, need: float, keep_s: float) -> NeedPeaks:
+        """Return the stretch with one look more; needs older than `keep_s` are forgotten."""
+        now = self.calm_s + dt
+        higher = tuple(peak for peak in self.peaks if peak[1] > need and peak[0] > now - keep_s)
+        return NeedPeaks(now, (*higher, (now, need)))
+
+    @property
+    def most(self) -> float:
+        """The highest need."""
+        return self.peaks[0][1]

@@ -1,0 +1,222 @@
+"""The trials of the placement controller: what is on trial, how it is judged, and what is learned from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from pecan_ray.placement.lessons import FULL, MAX_QUIET_S, QUIET_S, Bound, ControlState, PlacementTrial, TrialKind
+from pecan_ray.placement.looks import LOOK_S, LookSums, NeedPeaks, Observation, last_of
+from pecan_ray.plan.windows import Decision, Deployment
+
+WAITS = 0.02
+"""Share of its time that a trainer may wait which is not to wait."""
+GAIN = 0.03
+"""A change of rate or bill by less than this share is none: T of the papers (Pecan §5.1)."""
+PLAUSIBLE = 0.8
+"""Neighbours leave the trainer this share of its speed at least, so that no more is paid for their absence."""
+MAX_BEAT_S = 30.0
+"""Workers that take longer for a batch count as if they took so long: a state keeps two beats of looks."""
+
+PerHour: TypeAlias = Callable[[int], float]
+"""$ an hour of the trainers' hosts and so many remote workers."""
+Ruling: TypeAlias = tuple[Decision, ControlState]
+
+
+def beat_s(state: ControlState, o: Observation) -> float:
+    """Return how long a worker takes for a batch: rows are told by the batch, and workers may beat in time.
+
+    As long as none was told, that may be as long as is counted: the time until the first batch belongs to it.
+    """
+    counts = (o.running.local, o.running.remote)
+    rates = [rate for rate, count in zip(state.known.each, counts, strict=True) if count]
+    return min(MAX_BEAT_S, o.grain / min(rates)) if rates and all(rates) else MAX_BEAT_S
+
+
+def hold(state: ControlState, o: Observation, phase: str, why: str) -> Ruling:
+    return Decision(o.asked, phase, f"keep {o.asked}: {why}."), state
+
+
+class Trials:
+    """One call of the controller: what it computes of a look, and the rules about trials."""
+
+    def __init__(self, state: ControlState, o: Observation, now: float, per_hour: PerHour | None) -> None:
+        self.state, self.o, self.now, self.per_hour = state, o, now, per_hour
+        self.sums = LookSums.over(state.looks)
+        self.rate = self.sums.rows / self.sums.span
+        self.wait = min(self.sums.wait, LookSums.over(last_of(state.looks)).wait)
+        self.waits = self.wait > WAITS and self.rate < o.pace
+        self.whole = o.asked == o.running
+        self.beat_s = beat_s(state, o) if any(state.known.each) else 0.0
+        self.quiet_s = max(state.clocks.quiet_s, 2 * self.beat_s)
+        self.phase = "converged" if now - state.clocks.changed > 6 * QUIET_S else "measure"
+        each = state.known.each
+        self.supply = o.running.local * each[0] + o.running.remote * each[1]
+
+    def hold(self, why: str, phase: str = "measure") -> Ruling:
+        """Keep what runs."""
+        return hold(self.state, self.o, phase, why)
+
+    def ask(self, local: int, remote: int, phase: str, why: str) -> Ruling:
+        """Ask for other workers, within bounds; what was seen of the old ones is forgotten."""
+        room, least = self.o.room, self.o.least
+        target = Deployment(
+            max(least.local, min(local, max(room.local, self.o.running.local))),
+            max(least.remote, min(remote, max(room.remote, self.o.running.remote))),
+        )
+        if not target.workers:
+            target = Deployment(1, 0) if room.local else Deployment(0, 1)
+        clocks = replace(self.state.clocks, changed=self.now)
+        state = replace(self.state, looks=(), needs=NeedPeaks(), taken=(self.o.since_taken, 0.0), clocks=clocks)
+        return Decision(target, phase, f"{why}: {target} in place of {self.o.asked}."), state
+
+    def go_on(self) -> Ruling | None:
+        """Let workers go once those that replace them are there."""
+        follow = self.state.follow
+        if follow is None or not self.whole:
+            return None
+        self.state = replace(self.state, follow=None)
+        return self.ask(follow.local, follow.remote, "remove", "those that replace them are there")
+
+    def judge_bill(self) -> Ruling | None:
+        """Keep a deployment that was tried for the bill if a row costs less."""
+        trial = self.state.trial
+        if trial is None or trial.kind != "bill" or not self.whole or self.per_hour is None:
+            return None
+        if self.state.taken[0] < self._bill_s():
+            return self.hold("the bill is on trial", "trial")
+        before, running = trial.before, self.o.running
+        bill = self.bill()
+        self.state = replace(self.state, trial=None, removal=None)
+        least = GAIN if before.remote else 2 * GAIN  # chance shall bring no nodes
+        if bill <= trial.measure * (1 - least):
+            return None
+        stride = (self.state.lessons.stride or 0) // 2
+        back = before if before.remote < running.remote else None
+        self.state = replace(self.state, lessons=replace(self.state.lessons, stride=stride), follow=back)
+        why = f"a row costs {bill / trial.measure - 1:+.1%} with fewer neighbours of the trainer"
+        return self.ask(before.local, max(before.remote, running.remote), "back", why)
+
+    def judge(self) -> Ruling | None:
+        """Undo a trial that has brought nothing, or has cost something."""
+        trial = self.state.trial
+        if trial is None or trial.kind == "bill" or not self.whole or self.sums.span < max(2 * LOOK_S, self.beat_s):
+            return None
+        self.state = replace(self.state, trial=None)
+        adds, running = trial.kind == "add", self.o.running
+        if adds and running.remote <= trial.before.remote:
+            return None
+        wanted = trial.measure * (1 + GAIN if adds else 1 - 2 * GAIN)
+        if self.rate >= wanted or not (self.waits or trial.kind == "lag"):
+            return None
+        self._learn(trial)
+        before, change = trial.before, self.rate / max(trial.measure, 1e-9) - 1
+        return self.ask(before.local, before.remote, "back", f"{running} have changed the rate by {change:+.1%}")
+
+    def _learn(self, trial: PlacementTrial) -> None:
+        """Remember a trial that was wrong."""
+        state, lessons = self.state, self.state.lessons
+        if trial.kind == "add":
+            bounds = (
+                self._bound(0, self.o.running.local, trial.before.local, trial.measure),
+                self._bound(1, self.o.running.remote, trial.before.remote, trial.measure),
+            )
+            self.state = replace(
+                self.state, lessons=replace(lessons, bounds=bounds), clocks=replace(state.clocks, held_since=None)
+            )
+            return
+        shown, (local, remote) = lessons.shown, state.known.each
+        if trial.kind == "fewer":
+            shown = (
+                local if self.o.running.local < trial.before.local else shown[0],
+                remote if self.o.running.remote < trial.before.remote else shown[1],
+            )
+        clocks = replace(state.clocks, quiet_s=state.clocks.longer(), held_since=None)
+        self.state = replace(self.state, lessons=replace(lessons, shown=shown), clocks=clocks)
+
+    def _bound(self, side: int, count: int, before: int, rate: float) -> Bound:
+        room = (self.o.room.local, self.o.room.remote)[side]
+        if count <= before:
+            return self.state.lessons.bounds[side]
+        return Bound(before, max(self.rate, rate), room, self.now + MAX_QUIET_S)
+
+    def _try(self, kind: TrialKind) -> None:
+        self.state = replace(self.state, trial=PlacementTrial(kind, self.o.running, self.rate))
+
+    def _try_bill(self) -> Ruling | None:
+        """Try half of the local workers, with remote ones in their place: neighbours may slow the trainer down."""
+        running, lessons, (local, remote) = self.o.running, self.state.lessons, self.state.known.each
+        remote = remote or self.guess_remote()
+        calm = self.state.needs.calm_s >= self.quiet_s - LOOK_S
+        few = running.local < 2 and not running.remote
+        fixed = few or running.local <= self.o.least.local or not self.o.room.remote
+        if self.per_hour is None or fixed or lessons.stride == 0 or not calm:
+            return None
+        if lessons.stride is None:
+            self.state = replace(
+                self.state,
+                lessons=replace(lessons, stride=math.ceil(running.local / 2)),
+                taken=(self.o.since_taken, 0.0),
+                looks=(),
+                needs=NeedPeaks(),
+            )
+            return self.hold("the bill is looked at")
+        if self.state.taken[0] < self._bill_s():
+            return self.hold("the bill is looked at")
+        stride = min(running.local - self.o.least.local, lessons.stride)
+        if not remote or not stride:
+            return None
+        spare = self.supply - self.state.needs.most / FULL
+        more = int(min(self.o.room.remote, running.remote + max(0, math.ceil((stride * local - spare) / remote))))
+        if self.per_hour(more) * PLAUSIBLE > self.per_hour(running.remote):
+            self.state = replace(self.state, lessons=replace(lessons, stride=stride // 2))
+            return None
+        target = Deployment(running.local - stride, more)
+        self.state = replace(
+            self.state,
+            trial=PlacementTrial("bill", running, self.bill()),
+            lessons=replace(lessons, stride=stride),
+            follow=target if more > running.remote else None,
+        )
+        why = "fewer neighbours of the trainer may make a row cheaper"
+        return self.ask(running.local if more > running.remote else target.local, more, "trial", why)
+
+    def _bill_s(self) -> float:
+        """Return how long a bill is looked at."""
+        return max(2 * QUIET_S, 2 * self.beat_s)
+
+    def fitted_remote(self) -> int:
+        """Return how many of the remote workers are needed, or worth it, beside the local ones."""
+        running, (local, remote), needs = self.o.running, self.state.known.each, self.state.needs
+        if remote <= 0 or not needs.peaks:
+            return running.remote
+        others = running.local * local
+        least = max(0, math.ceil((needs.most / FULL - others) / remote))
+        if self.per_hour is not None:  # a wait may be cheaper than the workers that end it
+            least = min(least, cheapest(self.per_hour, others, remote, 0, running.remote, needs.most))
+        return min(running.remote, least)
+
+    def guess_remote(self) -> float:
+        """Return rows a second of a remote worker before one was seen: local ones may be in each other's way."""
+        threads = self.o.threads
+        alone = threads[1] / self.o.own_s if self.o.own_s else 0.0
+        return max(alone, self.state.known.each[0] * threads[1] / threads[0])
+
+    def bill(self) -> float:
+        """Return $ an hour over rows a second since workers came or went, without workers that may go.
+
+        Counted from one batch to another: a stretch holds few of them.
+        """
+        assert self.per_hour is not None
+        seconds, rows = self.state.taken
+        return self.per_hour(self.fitted_remote()) / max(1e-9, rows / max(LOOK_S, seconds - self.o.since_taken))
+
+
+def cheapest(per_hour: PerHour, others: float, one: float, least: int, most: int, demand: float) -> int:
+    """Return how many remote workers make a row cheapest, beside what others supply; rates are rows a second."""
+    return min(
+        range(least, most + 1),
+        key=lambda remote: (per_hour(remote) / max(1e-9, min(demand, others + remote * one)), remote),
+    )

@@ -1,0 +1,333 @@
+"""The placement controller: its properties on a job as a fluid, and whatever it is shown."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import fields, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.placement.control import LEAP, begin, control
+from pecan_ray.placement.lessons import MAX_QUIET_S, QUIET_S, ControlState
+from pecan_ray.placement.looks import LOOK_S, Observation
+from pecan_ray.plan.prices import Prices
+from pecan_ray.plan.windows import Deployment
+from tests.long_form import examples
+from tests.unit.placement.fluid import Fluid, Run, with_room
+
+PRICES = Prices(accelerator_host=4.96, remote_worker=0.42)
+
+
+def per_hour(remote: int) -> float:
+    return PRICES.per_hour(1, remote)
+
+
+def needed(job: Fluid, demand: float) -> int:
+    """Return the fewest local workers that supply a demand."""
+    return next(n for n in range(1, 100) if job.supply(Deployment(n, 0)) >= demand)
+
+
+REMOTE = Fluid(room=Deployment(4, 24), demand=lambda _: 6000.0)
+
+# --- what it is shown, whatever it is ------------------------------------------------------------------------
+
+COUNTS = st.integers(0, 20)
+SHARES = st.floats(0.0, 1.0)
+ROOMS = st.tuples(st.integers(0, 16), st.integers(0, 24)).filter(lambda room: sum(room) > 0)
+
+
+@st.composite
+def looks(draw: st.DrawFn) -> list[Observation]:
+    """Draw what a job might show for some seconds: workers come and go, and nothing need be measurable."""
+    room, found = Deployment(*draw(ROOMS)), list[Observation]()
+    for _ in range(draw(st.integers(1, 40))):
+        running = Deployment(min(draw(COUNTS), room.local), min(draw(COUNTS), room.remote))
+        asked = Deployment(draw(st.integers(0, room.local)), draw(st.integers(0, room.remote)))
+        dt, load = draw(st.sampled_from([0.5, 1.0])), draw(SHARES)
+        found.append(
+            Observation(
+                dt=dt,
+                running=running,
+                asked=asked,
+                room=room,
+                waited=dt * draw(SHARES),
+                rows=draw(st.floats(0, 1e5)),
+                steps=draw(st.integers(0, 50)),
+                since_taken=draw(st.floats(0, 100)),
+                made=(draw(st.floats(0, 1e5)), draw(st.floats(0, 1e5))),
+                worked=(dt * load * running.local, dt * load * running.remote),
+                blocked=(dt * (1 - load) * running.local, dt * (1 - load) * running.remote),
+                busy_waiting=draw(st.none() | SHARES),
+                own_s=draw(st.none() | st.floats(1e-6, 10)),
+                lag=draw(st.none() | SHARES),
+                pace=draw(st.just(math.inf) | st.floats(1, 1e4)),
+                grain=draw(st.sampled_from([1.0, 256.0])),
+            )
+        )
+    return found
+
+
+@given(looks(), st.booleans())
+@examples(50)
+def test_it_is_pure_keeps_to_its_bounds_and_its_state_is_a_value(seen: list[Observation], priced: bool) -> None:
+    state = again = ControlState()
+    for number, o in enumerate(seen):
+        prices = per_hour if priced else None
+        decision, state = control(state, o, number / 2, prices)
+        other, again = control(pickle.loads(pickle.dumps(again)), o, number / 2, prices)
+        assert (decision, state) == (other, again)
+        target = decision.target
+        assert target.workers >= 1 or o.asked.workers == 0
+        assert target.local <= max(o.room.local, o.running.local, o.asked.local)
+        assert target.remote <= max(o.room.remote, o.running.remote, o.asked.remote)
+        assert decision.reason.endswith(".") and "nan" not in decision.reason
+
+
+@given(looks())
+@examples(50)
+def test_without_a_wait_and_prices_there_are_never_more_workers(seen: list[Observation]) -> None:
+    state = ControlState()
+    for number, o in enumerate(seen):
+        calm = replace(o, waited=0.0, asked=o.running)
+        decision, state = control(state, calm, number / 2)
+        assert decision.target.local <= max(calm.asked.local, 1)
+        assert decision.target.remote <= max(calm.asked.remote, 1)
+
+
+# --- the beginning ------------------------------------------------------------------------------------------
+
+
+def test_it_begins_with_as_many_local_workers_as_a_sample_asks_for() -> None:
+    assert begin(0.002, 256, 15) == 15
+    assert begin(0.0004, 256, 15) == 6
+    assert begin(1e-5, 256, 15) == 1, "tiny elements"
+    assert begin(None, 256, 15) == 1
+    assert begin(0.002, 256, 0) == 0, "no CPU on the trainer's node"
+
+
+@pytest.mark.parametrize("row_s", [0.002, 0.0007, 0.006, None])
+def test_the_rate_is_there_soon_after_the_workers_with_and_without_a_sample(row_s: float | None) -> None:
+    """All sixteen CPUs are needed."""
+    job = Fluid(demand=lambda _: 60_000.0, row_s=row_s)
+    run = Run(job).go(12)
+    assert run.asked.local == 16
+    last = max((at for at, _, _ in run.changes), default=0.0)
+    assert last <= (1.0 if row_s == 0.002 else 8.0)
+    assert run.go(120).late_changes(12) == 0
+
+
+def test_it_is_impossible_to_wait_beside_idle_cpus_for_long() -> None:
+    """Sleepers: nothing was known, and the sample saw a third of the truth."""
+    for row_s in (None, 0.001):
+        run = Run(Fluid(demand=lambda _: 12_800.0, local=lambda n: 125.0 * n, row_s=row_s)).go(15)
+        assert run.asked == Deployment(16, 0)
+
+
+# --- enough, and no more ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("demand", [700.0, 2600.0, 4000.0])
+def test_workers_that_are_not_needed_go_once_and_nothing_changes_after_that(demand: float, seed: int) -> None:
+    job = Fluid(demand=lambda _: demand, drift=0.02)
+    run = Run(job, seed).go(30)
+    assert needed(job, demand) <= run.asked.local <= math.ceil(demand / 500 / 0.9) + 2
+    run.go(300)
+    assert run.late_changes() <= 1
+    assert run.waited <= 0.02 * run.now + 4, "but for the start"
+
+
+@given(
+    exponent=st.floats(0.4, 1.0),
+    demand=st.floats(500.0, 6000.0),
+    start=st.integers(1, 16),
+)
+@examples(25)
+def test_it_comes_from_its_own_side_where_supply_grows_slower_than_linearly(
+    exponent: float, demand: float, start: int
+) -> None:
+    """With a concave supply no step passes what is needed, so that it never turns round."""
+    job = Fluid(demand=lambda _: demand, local=lambda n: 600.0 * n**exponent, row_s=None)
+    run = Run(job)
+    run.asked = Deployment(start, 0)
+    run._order()
+    run.go(120)
+    counts = [after.local - before.local for _, before, after in run.changes]
+    assert all(step > 0 for step in counts) or all(step < 0 for step in counts) or len(counts) <= 2
+
+
+def test_reversals_are_bounded_although_supply_drifts_by_a_tenth() -> None:
+    for seed in range(3):
+        run = Run(Fluid(demand=lambda _: 4000.0, drift=0.1), seed).go(3600)
+        counts = [after.workers - before.workers for _, before, after in run.changes]
+        reversals = sum(before < 0 < after for before, after in pairwise(counts))
+        assert reversals <= 7 + 3600 / MAX_QUIET_S
+        assert len(run.changes) <= 24
+
+
+def test_so_few_workers_as_were_missed_are_not_tried_again_for_the_same_demand() -> None:
+    """Cached epochs: every minute twenty seconds of elements that cost a fifth."""
+    run = Run(Fluid(demand=lambda _: 4000.0))
+    dear, cheap = run.job, replace(run.job, local=lambda n: 2500.0 * n)
+    for _ in range(6):
+        run.meet(dear).go(40).meet(cheap).go(20)
+    assert run.late_changes(120.0) <= 10, "fifteen if the time of quiet did not double"
+
+
+def test_a_demand_that_grows_is_met_within_seconds() -> None:
+    run = Run(Fluid(demand=lambda now: 1500.0 if now < 60 else 6000.0)).go(60)
+    assert run.asked.local <= 5
+    run.go(10)
+    assert run.running.local >= 12
+
+
+# --- no news ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pause_s", [40.0, 600.0])
+def test_a_pause_of_any_length_changes_nothing(pause_s: float) -> None:
+    run = Run(Fluid(demand=lambda now: 0.0 if 60 <= now < 60 + pause_s else 2500.0)).go(60)
+    before = run.asked
+    run.go(pause_s + 30)
+    assert run.asked == before
+    assert run.late_changes(58.0) == 0
+
+
+def test_a_first_step_that_compiles_removes_nobody() -> None:
+    run = Run(Fluid(demand=lambda now: 0.0 if 4.0 <= now < 45.0 else 2500.0)).go(44)
+    assert run.changes == []
+
+
+def test_accumulation_is_met_by_its_mean_and_not_by_its_bursts() -> None:
+    """Sixteen batches at once, and then a long step: workers stand still for some of the time."""
+    run = Run(Fluid(demand=lambda now: 8000.0 if now % 1.0 < 0.2 else 0.5, batch=64, queue=30.0)).go(60)
+    assert 3 <= run.asked.local <= 8
+    assert run.go(200).late_changes(60.0) <= 2
+
+
+def test_nothing_is_judged_while_workers_are_awaited() -> None:
+    job = replace(REMOTE, per_hour=per_hour)
+    run = Run(job, 1).go(30)
+    assert run.asked.remote > 0 and run.running.remote == 0, "they are on their way"
+    asked = run.asked
+    run.go(8)
+    assert run.asked == asked and run.running.remote == 0
+
+
+# --- remote workers -----------------------------------------------------------------------------------------
+
+
+def test_remote_workers_are_asked_for_once_all_local_ones_are_busy() -> None:
+    run = Run(REMOTE, 1).go(240)
+    for _, before, after in run.changes:
+        assert after.remote <= before.remote or before.local == 4
+    assert run.asked.local == 4 and 8 <= run.asked.remote <= 11
+    assert run.late_changes(200.0) == 0
+
+
+def test_remote_supply_grows_by_the_leap_at_most() -> None:
+    """A program that runs ahead waits for nearly all of its time, whatever its demand is."""
+    run = Run(with_room(Fluid(demand=lambda _: 1e6), 2, 64), 2)
+    while run.now < 400:
+        run.heed(run.look())
+        if run.changes and run.changes[-1][0] == run.now:
+            _, before, after = run.changes[-1]
+            if after.remote > before.remote:
+                assert run.job.supply(after) <= LEAP * run.job.supply(before) + run.job.remote
+
+
+def test_remote_workers_that_bring_nothing_go_again_and_are_not_asked_for_soon() -> None:
+    run = Run(replace(REMOTE, shared=2000.0), 1).go(300)
+    assert run.asked == Deployment(4, 0)
+    assert sum(after.remote > before.remote for _, before, after in run.changes) == 1
+
+
+def test_a_wait_that_is_cheaper_than_its_workers_stays() -> None:
+    dear = replace(REMOTE, per_hour=lambda remote: 1.0 + 10.0 * remote)
+    assert Run(dear, 1).go(200).asked == Deployment(4, 0)
+    assert Run(replace(REMOTE, per_hour=per_hour), 1).go(240).asked.remote >= 6
+
+
+def test_neighbours_that_cost_more_than_they_spare_are_found_by_the_bill() -> None:
+    """Eight local workers slow the trainer down by a third; remote ones cost little."""
+    run = Run(Fluid(room=Deployment(8, 24), per_hour=lambda remote: 10.0 + 0.1 * remote), 1)
+
+    def demand(_: float) -> float:
+        return 9000.0 / (1 + 0.04 * run.running.local)
+
+    run.meet(replace(run.job, demand=demand)).go(900)
+    assert run.asked.local <= 2
+    assert run.asked.remote >= 14
+
+
+# --- what holds workers up ----------------------------------------------------------------------------------
+
+
+def test_workers_that_wait_for_something_shared_are_not_multiplied() -> None:
+    run = Run(Fluid(shared=900.0, demand=lambda _: 4000.0)).go(120)
+    assert run.asked.local <= math.ceil(1.5 * 900 / 500)
+    assert run.late_changes() == 0
+    assert run.taken >= 0.95 * 900 * (run.now - 5)
+
+
+def test_a_trial_with_fewer_workers_that_was_wrong_is_undone_and_remembered() -> None:
+    """By a sample that is wrong by three they seem to be held up."""
+    run = Run(Fluid(demand=lambda _: 60_000.0))
+    while run.now < 300:
+        o = run.look()
+        assert o.own_s is not None
+        run.heed(replace(o, own_s=o.own_s / 3))
+    trials = [at for at, before, after in run.changes if after.local < before.local]
+    backs = [at for at, before, after in run.changes if after.local > before.local]
+    assert len(trials) == 1 and len(backs) == 1
+    assert backs[0] - trials[0] <= 3 * LOOK_S
+    assert run.asked.local == 16
+
+
+def test_a_trainer_in_line_for_a_cpu_gets_its_core_back() -> None:
+    """It does not wait for rows, but for a CPU, beside more than eight workers."""
+    run = Run(Fluid(demand=lambda _: 3700.0, lag=lambda local: 0.2 if local > 8 else 0.0)).go(60)
+    assert run.asked.local <= 9
+    assert run.late_changes() <= 1
+
+
+def test_it_works_without_anything_that_may_be_none() -> None:
+    run = Run(Fluid(demand=lambda _: 4000.0), blind=True).go(60)
+    assert 8 <= run.asked.local <= 10
+    assert Run(Fluid(demand=lambda _: 60_000.0, row_s=None), blind=True).go(15).asked.local == 16
+
+
+def test_a_hiccup_of_storage_brings_no_workers() -> None:
+    run = Run(Fluid(demand=lambda _: 2200.0)).go(60)
+    before, usual = run.asked, run.job
+    run.meet(replace(usual, shared=1e-6)).go(2).meet(usual).go(30)
+    assert run.asked == before
+
+
+# --- deadlines, units ----------------------------------------------------------------------------------------
+
+
+def test_no_more_is_done_than_a_deadline_asks_for() -> None:
+    """The trainer could take four times as much."""
+    run = Run(Fluid(demand=lambda _: 8000.0))
+    while run.now < 60:
+        run.heed(replace(run.look(), pace=2000.0))
+    assert 4 <= run.asked.local <= 6
+
+
+def test_units_do_not_matter() -> None:
+    """Ten times the rows in a tenth of them each are the same job."""
+    fine = Fluid(demand=lambda _: 40_000.0, local=lambda n: 5000.0 * n, batch=2560, row_s=0.0002)
+    coarse = Fluid(demand=lambda _: 4000.0, local=lambda n: 500.0 * n, batch=256, row_s=0.002)
+    assert Run(fine).go(90).changes == Run(coarse).go(90).changes
+
+
+def test_a_state_is_some_hundred_bytes() -> None:
+    run = Run(replace(REMOTE, per_hour=per_hour), 1).go(300)
+    assert len(pickle.dumps(run.state)) < 2500
+    assert {field.name for field in fields(run.state)} <= set(vars(run.state))
+    assert run.state.clocks.quiet_s >= QUIET_S

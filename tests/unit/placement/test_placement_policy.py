@@ -1,0 +1,145 @@
+"""AutoPlacement: bounds, what it is asked, and what is stored of it; for all modes."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.autoscaler.search import DeploymentLimits
+from pecan_ray.errors import PlanError
+from pecan_ray.job.placing import begin
+from pecan_ray.job.room import Room
+from pecan_ray.options import AutoWorkers
+from pecan_ray.placement import MODES, AutoPlacement, Decision, Deployment, Observation, Prices, Window
+from tests.long_form import some_later
+from tests.unit.placement.plants import Meter, Plant, drive, random_plant
+
+PAPERS = [mode for mode in MODES if mode != "auto"]
+
+
+def placed(plant: Plant, mode: str = "pecan") -> AutoPlacement:
+    return AutoPlacement(mode, plant.prices, max_local=plant.max_local, max_remote=plant.max_remote)
+
+
+def decisions(mode: str, seed: int, restart_every: int | None) -> list[Decision]:
+    """Let a paper's mode run, with narrower bounds after some time; stored and restored now and then."""
+    plant = random_plant(seed)
+    policy, meter = placed(plant, mode), Meter(plant, seed=seed, noise=0.02, stalls=0.05)
+    at, found = policy.start, list[Decision]()
+    for number in range(200):
+        if restart_every is not None and number % restart_every == restart_every - 1:
+            policy = pickle.loads(pickle.dumps(policy))
+        if number == 100:
+            policy.restrict(remote=max(1, plant.max_remote // 2))
+        found.append(policy.decide(meter.window(at), at))
+        at = found[-1].target
+    return found
+
+
+@pytest.mark.parametrize("mode", PAPERS)
+@pytest.mark.parametrize("seed", some_later(range(2), 1))
+def test_a_paper_s_mode_that_is_stored_now_and_then_decides_as_one_that_is_not(mode: str, seed: int) -> None:
+    assert decisions(mode, seed, 37) == decisions(mode, seed, None)
+
+
+def waiting(running: Deployment, room: Deployment) -> Observation:
+    """Half a second of a trainer that waits for busy workers."""
+    seconds = 0.5 * running.local, 0.5 * running.remote
+    made = 50.0 * running.local, 50.0 * running.remote
+    return Observation(0.5, running, running, room, 0.4, sum(made), 4, made=made, worked=seconds)
+
+
+def test_mode_auto_looks_and_keeps_to_the_bounds_of_the_moment() -> None:
+    policy, at = AutoPlacement(max_local=6, max_remote=20, priced=False), Deployment(1, 0)
+    policy.restrict(remote=3)
+    for number in range(40):
+        at = policy.look(waiting(at, Deployment(16, 64)), number / 2).target
+    assert at == Deployment(6, 3)
+    stored = pickle.loads(pickle.dumps(policy))
+    assert stored.state == policy.state
+    policy.restrict()
+    for number in range(40, 80):
+        at = policy.look(waiting(at, Deployment(16, 64)), number / 2).target
+    assert at == Deployment(6, 20)
+
+
+def test_a_mode_is_asked_what_it_reads() -> None:
+    with pytest.raises(PlanError, match="not by windows: use look"):
+        AutoPlacement().decide(Window(1.0, 0.0, 100), Deployment(1, 0))
+    with pytest.raises(PlanError, match="decides by windows: use decide"):
+        AutoPlacement("pecan").look(waiting(Deployment(1, 0), Deployment(1, 0)), 0.0)
+
+
+def test_the_budget_of_an_hour_is_kept() -> None:
+    plant = Plant(t_model=0.1, t_work=3.0, max_local=4)
+    policy = AutoPlacement("pecan", max_local=4, max_per_hour=4.96 + 10.5 * 0.42)
+    assert policy.limits.max_remote == 10
+    run = drive(policy, Meter(plant), Deployment(0, 1))
+    assert all(plant.prices.per_hour(1, at.remote) <= 4.96 + 10.5 * 0.42 for at in run.moves)
+    with pytest.raises(PlanError, match="raise the budget to that at least"):
+        AutoPlacement(max_per_hour=4.0)
+
+
+def test_the_cpus_of_the_trainers_hosts_are_shared() -> None:
+    policy = AutoPlacement(max_local=64, clients=2, max_local_cpu_fraction=0.5, host_cpus=96, cpus_per_worker=8)
+    assert policy.limits.max_local == 2 * 6
+
+
+def test_a_host_without_a_price_is_not_left_to_starve() -> None:
+    for prices in (Prices(0.0, 0.42), Prices(0.0, 0.0)):
+        assert AutoPlacement(prices=prices).per_hour(Deployment(0, 0)) > 10 * prices.remote_worker
+
+
+def test_what_never_comes_is_done_without_and_said() -> None:
+    policy = AutoPlacement("pecan", max_local=4, patience=5)
+    meter, at, said = Meter(Plant(t_model=0.1, t_work=1.2, max_local=4)), Deployment(0, 1), list[Decision]()
+    for _ in range(40):
+        decision = policy.decide(meter.window(at), at)
+        at = Deployment(decision.target.local, min(decision.target.remote, 3))
+        said += [decision] if decision.phase == "settle_for_less" else []
+    assert len(said) == 1 and "so settle for what there is" in said[0].reason
+
+
+@given(st.integers(1, 40), st.integers(1, 300), st.floats(1e-6, 10.0))
+def test_mode_auto_begins_within_its_bounds(most: int, room: int, row_s: float) -> None:
+    policy = AutoPlacement(max_local=most, max_remote=0)
+    assert 1 <= policy.first(row_s, 256, room).local <= most
+    assert policy.first(None, 256, room) == Deployment(1, 0)
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+@pytest.mark.parametrize(
+    ("bounds", "remote_cpus"),
+    [({}, (4.0,)), ({"max_local": 0}, (4.0,)), ({"min_local": 1}, (4.0,)), ({"min_remote": 2, "max_remote": 4}, ())],
+)
+def test_a_job_begins_with_a_worker(mode: Any, bounds: dict[str, Any], remote_cpus: tuple[float, ...]) -> None:
+    if mode == "collocated" and bounds.get("max_local") == 0:
+        return
+    placing = begin(AutoWorkers(mode=mode, **bounds), Room((4.0,), remote_cpus), 1.0, "exactly_once", 1)
+    limits = placing.policy.limits
+    assert limits.clamp(placing.target.local, placing.target.remote) == placing.target
+    assert placing.target.workers >= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (AutoWorkers(mode="cachew"), "mode='cachew' runs remote workers only"),
+        (AutoWorkers(max_local=0), "max_local=0 allows remote workers only"),
+        (AutoWorkers(max_local_cpu_fraction=0.0), "max_local_cpu_fraction=0 allows remote workers only"),
+        (AutoWorkers(min_remote=1), "min_remote=1 asks for remote workers"),
+    ],
+)
+def test_a_job_that_needs_other_nodes_is_refused_if_there_are_none(options: AutoWorkers, why: str) -> None:
+    with pytest.raises(PlanError, match=why):
+        begin(options, Room((4.0,), ()), 1.0, "exactly_once", 1)
+
+
+def test_one_worker_remains_whatever_the_share() -> None:
+    assert AutoPlacement(max_local=0, max_remote=4).restrict(remote=0) == DeploymentLimits(0, 1)
+    assert AutoPlacement(max_local=4, max_remote=4).restrict(0, 0) == DeploymentLimits(1, 0)
+    assert AutoPlacement(max_local=4, max_remote=4, min_remote=2).restrict(0, 0) == DeploymentLimits(1, 2, 0, 2)
