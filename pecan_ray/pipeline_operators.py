@@ -15,9 +15,11 @@ from pecan_ray.plan.operators import (
     Autocache,
     Batch,
     BucketByLength,
+    Collate,
     Filter,
     FlatMap,
     Function,
+    Gather,
     Join,
     JoinKind,
     Map,
@@ -97,10 +99,28 @@ class OperatorMethods(ABC):
 
     # --- operators on the sequence -------------------------------------------------------------------------
 
-    def batch(self, size: int, drop_remainder: bool = False) -> Self:
-        """Stack `size` elements into a batch with a leading dimension; images and tensors become arrays."""
+    def batch(self, size: int, drop_remainder: bool = False, *, collate: Function | None = None) -> Self:
+        """Stack `size` elements into a batch with a leading dimension; images and tensors become arrays.
+
+        Args:
+            size: elements in a batch.
+            drop_remainder: leave out what does not fill a batch at the end of an epoch.
+            collate: a function that takes the list of elements and returns the batch, a dict of anything that can be
+                pickled: lists of arrays of unequal shapes, graphs, padded tokens. Workers run it; one with a parameter
+                `rng` gets a generator for each batch (python engine).
+        """
         size = positive("batch", size)
-        return self._then(Batch(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
+        if collate is None:
+            return self._then(Batch(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
+        if self._engine != "python":
+            raise PlanError(
+                f"batch(collate=...): the {self._engine} engine gives no function a list of elements: use "
+                'engine="python", or padded_batch.'
+            )
+        fn, called = a_function("batch(collate=...)", collate), function_name(collate)
+        gathered = self._then(Gather(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
+        name = gathered._unique("collate" if called == "<lambda>" else called)
+        return gathered._then(Collate(name=name, fn=fn))
 
     def padded_batch(
         self,

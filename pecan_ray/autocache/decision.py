@@ -24,7 +24,7 @@ from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError, MissingExtraError, PlanError, SourceError
 from pecan_ray.options import Cache, EngineName
 from pecan_ray.plan.fingerprint import described
-from pecan_ray.plan.operators import Autocache, Batch, ElementOp, Join, PaddedBatch, Plan, Prefetch
+from pecan_ray.plan.operators import Autocache, Batch, ElementOp, FixedSizeBatchingOp, Join, Plan, Prefetch
 from pecan_ray.plan.renaming import free_name
 from pecan_ray.plan.shape import name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, Source
@@ -265,7 +265,7 @@ class SampledCosts:
 
 def _rows(plan: Plan) -> int:
     """Return the elements of a batch, in the last operator that makes batches; 0 where none says it."""
-    sizes = [op.size for op in plan.ops if isinstance(op, (Batch, PaddedBatch))]
+    sizes = [op.size for op in plan.ops if isinstance(op, FixedSizeBatchingOp)]
     return sizes[-1] if sizes else 0
 
 

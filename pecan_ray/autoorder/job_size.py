@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from pecan_ray.autoorder.order_request import JobSize
-from pecan_ray.plan.operators import Batch, Join, PaddedBatch, Plan, Take
+from pecan_ray.plan.operators import FixedSizeBatchingOp, Join, Plan, Take
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Source
 from pecan_ray.sources.listing import list_splits
@@ -41,7 +41,7 @@ def num_elements(plan: Plan) -> float | None:
     total *= math.inf if repetitions is None and total else repetitions or 1
     size = 1
     for op in plan.ops:
-        if isinstance(op, (Batch, PaddedBatch)):
+        if isinstance(op, FixedSizeBatchingOp):
             size = op.size
         elif isinstance(op, Take):
             total = min(total, op.count * size)

@@ -37,6 +37,14 @@ class GlobalGenerators:
         """The key of this process; None: its generators are the user's."""
         return self._key
 
+    @property
+    def number(self) -> int:
+        """A number that no other process of the job has, the same whenever it is asked for; 0 in the user's."""
+        if self._key is None:
+            return 0
+        words = hashlib.blake2b(repr(self._key).encode(), digest_size=4).digest()
+        return int.from_bytes(words, "little") + 1
+
     def begin(self, key: SeedKey | None) -> None:
         """Seed the generators from a key, and again whenever `seed_again` is called; None: leave them alone."""
         with self._lock:

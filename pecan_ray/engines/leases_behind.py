@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pecan_ray.engines.contract import BadElement, Leases, SharedLeases
-from pecan_ray.engines.reading import values_of
+from pecan_ray.engines.left_out import elements_of_error
+from pecan_ray.engines.reading import values_or_errors
+from pecan_ray.errors import SourceError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Source
 
 
@@ -55,8 +57,8 @@ class LeasesBehind:
         """Return how many elements a split holds, or more than `most`: where nobody knows, by reading them."""
         if lease.split.elements is not None:
             return lease.split.elements
-        read = itertools.islice(values_of(self._sources[lease.branch], lease, 0), most + 1)
-        held = sum(1 for _ in read)
+        read = itertools.islice(values_or_errors(self._sources[lease.branch], lease, 0), most + 1)
+        held = sum(elements_of_error(one) if isinstance(one, SourceError) else 1 for one in read)
         if held <= most:
             self._leases.ended(lease, held)
         return held

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NoReturn, TypeVar
 
-from pecan_ray.engines.contract import BadElement, Leases, SharedLeases
+from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import Item
+from pecan_ray.engines.left_out import UnreadableElements, elements_of_error, leave_out, nbytes_of
 from pecan_ray.engines.own_results import NOTHING, own_element
 from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.stages import Recognized, ThreadStage
@@ -26,19 +27,21 @@ from pecan_ray.plan.splits import (
     ColumnarSource,
     Columns,
     Element,
+    IndependentElements,
+    IndependentRows,
     Lease,
+    LeaseKey,
     Source,
     Split,
     as_written,
+    of_lease,
     origin_of,
 )
 from pecan_ray.storage.local_errors import passes
 from pecan_ray.storage.retry import retry
 
 T = TypeVar("T")
-
-CANNOT_OPEN = (FileNotFoundError, PermissionError)
-"""What a file may be for one node and not for another one."""
+C = TypeVar("C", bound="Columns | SourceError")
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,12 @@ def read_lease(
     """Yield (number in the split, value, positions to deliver) for each element that a lease asks for.
 
     A split read to its end is reported to `leases`.  Data that cannot be read raises `SourceError`; under
-    ``on_error="skip"`` and ``"quarantine"`` it is told to `undelivered`, and ends the split.  A storage that does not
-    answer raises always: nothing is known of the data behind it.
+    ``on_error="skip"`` and ``"quarantine"`` it is told to `undelivered`, and ends the split unless elements are
+    independent there.  A storage that does not answer raises always: nothing is known of the data behind it.
     """
+    if on_error != "raise" and isinstance(source, IndependentElements):
+        yield from _read_past_errors(source, lease, leases, undelivered)
+        return
     number, key = lease.spans[0][0] >> OUTPUT_BITS, lease.key
     missing = deque(lease.spans)
     try:
@@ -106,24 +112,24 @@ def read_lease(
             if not missing:
                 return
     except SourceError as error:
-        if on_error == "raise" or isinstance(error, StorageOutageError) or error.fields.get("ends_job"):
+        if on_error == "raise" or _ends_job(error):
             raise
-        _leave_out(source, lease, number, missing, error, leases, undelivered)
+        leave_out(source, lease, number, missing, error, leases, undelivered)
         return
-    # Where a lease asks for some elements only, of a split whose length was not known, it may end before them.
-    if lease.spans[-1][1] == END or number > lease.spans[0][0] >> OUTPUT_BITS:
-        undelivered.note_length(lease.branch, number, _nbytes(lease.split))
-    leases.ended(lease, number)
+    _end(lease, number, leases, undelivered)
 
 
 def read_lease_columns(
     source: ColumnarSource, lease: Lease, leases: Leases, undelivered: UndeliveredPositions, on_error: OnError
 ) -> Iterator[Run]:
     """Yield the elements that a lease asks for in runs, as `read_lease` does one by one."""
+    if on_error != "raise" and isinstance(source, IndependentRows):
+        yield from _read_columns_past_errors(source, lease, leases, undelivered)
+        return
     number = lease.spans[0][0] >> OUTPUT_BITS
     missing = deque(lease.spans)
     try:
-        for columns, rows in _columns(source, lease, number):
+        for columns, rows in _columns(source, source.read_columns, lease, number):
             end = (number + rows) << OUTPUT_BITS
             yield from _runs(lease, number, rows, columns, tuple(_until(missing, end)))
             while missing and missing[0][1] <= end:
@@ -132,99 +138,100 @@ def read_lease_columns(
             if not missing:
                 return
     except SourceError as error:
-        if on_error == "raise" or isinstance(error, StorageOutageError) or error.fields.get("ends_job"):
+        if on_error == "raise" or _ends_job(error):
             raise
-        _leave_out(source, lease, number, missing, error, leases, undelivered)
+        leave_out(source, lease, number, missing, error, leases, undelivered)
         return
-    # Where a lease asks for some elements only, of a split whose length was not known, it may end before them.
-    if lease.spans[-1][1] == END or number > lease.spans[0][0] >> OUTPUT_BITS:
-        undelivered.note_length(lease.branch, number, _nbytes(lease.split))
-    leases.ended(lease, number)
+    _end(lease, number, leases, undelivered)
 
 
-def _leave_out(
+def _read_past_errors(
+    source: IndependentElements, lease: Lease, leases: Leases, undelivered: UndeliveredPositions
+) -> Iterator[tuple[int, Element, list[Part]]]:
+    """Yield as `read_lease` does what can be read, and leave single elements out."""
+    number, missing = lease.spans[0][0] >> OUTPUT_BITS, deque(lease.spans)
+    unreadable = UnreadableElements(source, lease, leases, undelivered)
+    try:
+        for value in values_or_errors(source, lease, number):
+            count = elements_of_error(value) if isinstance(value, SourceError) else 1
+            parts = _taken(missing, lease.key, number, count)
+            if isinstance(value, SourceError):
+                if not unreadable.add(number, value, parts):
+                    return
+            else:
+                unreadable.element_read()
+                if parts:
+                    yield number, value, parts
+            number += count
+            if not missing:
+                break
+    except SourceError as error:
+        _left_behind(source, lease, number, missing, error, unreadable)
+        return
+    if unreadable.ended() and missing:
+        _end(lease, number, leases, undelivered)
+
+
+def _read_columns_past_errors(
+    source: IndependentRows, lease: Lease, leases: Leases, undelivered: UndeliveredPositions
+) -> Iterator[Run]:
+    """Yield as `read_lease_columns` does what can be read, and leave single rows out."""
+    number, missing = lease.spans[0][0] >> OUTPUT_BITS, deque(lease.spans)
+    unreadable = UnreadableElements(source, lease, leases, undelivered)
+    try:
+        for columns, rows in _columns(source, source.read_columns_past_errors, lease, number):
+            if isinstance(columns, SourceError):
+                if not unreadable.add(number, columns, _taken(missing, lease.key, number, rows)):
+                    return
+            else:
+                unreadable.element_read()
+                spans = tuple(_until(missing, (number + rows) << OUTPUT_BITS))
+                yield from _runs(lease, number, rows, columns, spans)
+                _taken(missing, lease.key, number, rows)
+            number += rows
+            if not missing:
+                break
+    except SourceError as error:
+        _left_behind(source, lease, number, missing, error, unreadable)
+        return
+    if unreadable.ended() and missing:
+        _end(lease, number, leases, undelivered)
+
+
+def _taken(missing: deque[tuple[int, int]], key: LeaseKey, number: int, count: int) -> list[Part]:
+    """Take positions of elements off those that are missing, and return them."""
+    begin, end = number << OUTPUT_BITS, (number + count) << OUTPUT_BITS
+    parts = [(key, max(a, begin), min(b, end)) for a, b in _until(missing, end) if b > begin]
+    while missing and missing[0][1] <= end:
+        missing.popleft()
+    return parts
+
+
+def _left_behind(
     source: Source,
     lease: Lease,
     number: int,
     missing: Iterable[tuple[int, int]],
     error: SourceError,
-    leases: Leases,
-    undelivered: UndeliveredPositions,
+    unreadable: UnreadableElements,
 ) -> None:
-    """End a split at its element `number`, which cannot be read, and say why: the rest of it is dealt with.
+    """End a split at an error behind which nothing can be read; raise what ends the job."""
+    if _ends_job(error):
+        raise error
+    unreadable.element_read()
+    leave_out(source, lease, number, missing, error, unreadable.leases, unreadable.undelivered)
 
-    One that cannot even be opened is left to other workers, on whose nodes its file may be.
-    """
-    cannot_open = isinstance(error, CANNOT_OPEN) or isinstance(error.__cause__, CANNOT_OPEN)
-    unopened = cannot_open and number == lease.spans[0][0] >> OUTPUT_BITS
-    bad = _left_out(source, lease, number, tuple(missing), error, undelivered)
-    if unopened and isinstance(leases, SharedLeases) and leases.elsewhere(lease, bad):
-        return
-    undelivered.add([], bad)
+
+def _end(lease: Lease, number: int, leases: Leases, undelivered: UndeliveredPositions) -> None:
+    """Tell the length of a split that was read to its end."""
+    # Where a lease asks for some elements only, of a split whose length was not known, it may end before them.
+    if lease.spans[-1][1] == END or number > lease.spans[0][0] >> OUTPUT_BITS:
+        undelivered.note_length(lease.branch, number, nbytes_of(lease.split))
     leases.ended(lease, number)
 
 
-def _left_out(
-    source: Source,
-    lease: Lease,
-    number: int,
-    spans: Sequence[tuple[int, int]],
-    error: SourceError,
-    undelivered: UndeliveredPositions,
-) -> BadElement:
-    """Return what is left out of a split that breaks at its element `number`."""
-    length, estimate = lease.split.elements, ""
-    open_end = length is None and any(stop == END for _, stop in spans)
-    if open_end and (found := _estimated_length(lease, number, error, undelivered)):
-        length, estimate = found
-    left_out = _elements_behind(length, number, spans)
-    how_many = ""
-    if estimate:
-        how_many = f" About {left_out} elements are left out, estimated by {estimate}."
-    elif open_end:
-        how_many = f" At least {left_out} left out: nothing tells how many elements the rest of the split holds."
-    return BadElement(
-        f"read {type(as_written(source)).__name__}",
-        lease.split.where(number),
-        f"{error}{how_many}",
-        first=origin_of(lease, number),
-        elements_left_out=left_out,
-        estimated=bool(estimate),
-        open_end=open_end and not estimate,
-    )
-
-
-def _estimated_length(
-    lease: Lease, number: int, error: SourceError, undelivered: UndeliveredPositions
-) -> tuple[int, str] | None:
-    """Return about how many elements a broken split holds, and by what that is known; None if by nothing."""
-    share = error.fields.get("share_read")
-    if share and number:
-        return max(number + 1, round(number / share)), f"the {number} before, {share:.0%} of its bytes"
-    nbytes = _nbytes(lease.split)
-    by_bytes = None if nbytes is None else undelivered.length_of_bytes(lease.branch, nbytes)
-    if by_bytes is not None:
-        return max(number + 1, round(by_bytes)), f"its {nbytes} bytes, by those of other splits"
-    mean = undelivered.mean_length(lease.branch)
-    return None if mean is None else (max(number + 1, round(mean)), "the mean length of other splits")
-
-
-def _nbytes(split: Split) -> int | None:
-    """Return the size of a split, in bytes or whatever its source counts; None where it is not known."""
-    return None if split.stop is None else split.stop - split.start
-
-
-def _elements_behind(length: int | None, number: int, missing: Iterable[tuple[int, int]]) -> int:
-    """Return how many elements of a split are missing from `number` on; 1 where its length is not known."""
-    count, at = 0, number
-    for start, stop in missing:
-        end = length if stop == END else ((stop - 1) >> OUTPUT_BITS) + 1
-        if end is None:
-            continue
-        first = max(at, start >> OUTPUT_BITS)
-        count += max(0, end - first)
-        at = max(at, end)
-    return max(1, count)
+def _ends_job(error: SourceError) -> bool:
+    return isinstance(error, StorageOutageError) or bool(error.fields.get("ends_job"))
 
 
 def _until(spans: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
@@ -251,16 +258,32 @@ def values_of(source: Source, lease: Lease, start: int) -> Iterator[Element]:
 
     An error that passes, as of a mount that is cut off, is waited out: the split is read on from where it was.
     """
+    return _values(source, of_lease(source, lease).read, lease, start, past_errors=False)
+
+
+def values_or_errors(source: Source, lease: Lease, start: int) -> Iterator[Element | SourceError]:
+    """Read a split as `values_of` does, and where the source can, past errors: they come in their elements' place."""
+    if isinstance(source, IndependentElements):
+        return _values(source, source.read_past_errors, lease, start, past_errors=True)
+    return values_of(source, lease, start)
+
+
+def _values(
+    source: Source, read: Callable[[Split, int], Iterator[Any]], lease: Lease, start: int, *, past_errors: bool
+) -> Iterator[Any]:
     number, generation, begun = start, forks.generation, True
     ours = type(as_written(source)).__module__.startswith("pecan_ray.sources.")
     while True:
         try:
-            for value in _begin(source.read, lease, number, begun):
+            for value in _begin(read, lease, number, begun):
                 if forks.generation != generation:
                     _end_child(source, lease, number)
                 # Sources of users may yield one dict again and again, or an array.
                 yield value if ours or type(value) is not dict else own_element(value, NOTHING, None, [])
-                number += 1
+                if past_errors and isinstance(value, SourceError):
+                    number += elements_of_error(value)
+                else:
+                    number += 1
                 generation = forks.generation
             return
         except PecanError:
@@ -273,12 +296,14 @@ def values_of(source: Source, lease: Lease, start: int) -> Iterator[Element]:
             begun = False
 
 
-def _columns(source: ColumnarSource, lease: Lease, start: int) -> Iterator[tuple[Columns, int]]:
+def _columns(
+    source: ColumnarSource, read: Callable[[Split, int], Iterator[C]], lease: Lease, start: int
+) -> Iterator[tuple[C, int]]:
     """Read the columns of a split, and their lengths, as `values_of` reads elements."""
     number, generation, begun = start, forks.generation, True
     while True:
         try:
-            for columns in _begin(source.read_columns, lease, number, begun):
+            for columns in _begin(read, lease, number, begun):
                 if forks.generation != generation:
                     _end_child(source, lease, number)
                 rows = _rows_of(columns)
@@ -309,7 +334,9 @@ def _begin(read: Callable[[Split, int], Iterator[T]], lease: Lease, number: int,
     return retry(attempt, passes=passes, path=lease.split.where(number))
 
 
-def _rows_of(columns: Columns) -> int:
+def _rows_of(columns: Columns | SourceError) -> int:
+    if isinstance(columns, SourceError):
+        return elements_of_error(columns)
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"read_columns gave columns of unequal lengths: {lengths}")
@@ -333,7 +360,7 @@ def reading_of(sources: Sequence[Source]) -> dict[CodeType, Recognize]:
         at = AtWork(f"read {type(as_written(source)).__name__}", origin_of(lease, number), reads=True)
         return Sighting(("read", lease.epoch, lease.key, number), text, at)
 
-    return {values_of.__code__: recognize, _columns.__code__: recognize}
+    return {_values.__code__: recognize, _columns.__code__: recognize}
 
 
 def reading_stages(sources: Sequence[Source]) -> dict[CodeType, Recognized]:
@@ -343,7 +370,7 @@ def reading_stages(sources: Sequence[Source]) -> dict[CodeType, Recognized]:
     def recognize(local: Mapping[str, Any]) -> ThreadStage | None:
         return ThreadStage("reading") if id(as_written(local.get("source"))) in mine else None
 
-    return {values_of.__code__: recognize, _columns.__code__: recognize}
+    return {_values.__code__: recognize, _columns.__code__: recognize}
 
 
 def _from_outside(error: BaseException) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from pecan_ray.engines.contract import is_plain
 from pecan_ray.engines.foreign import as_tensor
+from pecan_ray.engines.sendable import PLAIN_OR_NUMBERS
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.options import Format
 
@@ -20,7 +21,7 @@ def converter(format: Format) -> Converter:
     """Return the function that turns a batch of NumPy arrays into a batch of a framework's tensors.
 
     Columns that are not arrays of numbers (bytes, str, ragged) stay as they are; TensorFlow takes bytes and str.  In
-    dicts and tuples of columns each is converted.
+    dicts and tuples of columns each is converted, and in lists each array.
     torch shares the memory of a batch, unless it is read-only; TensorFlow and JAX copy it as they see fit.
     Raises `MissingExtraError` if the framework is not installed.
     """
@@ -38,12 +39,17 @@ def converter(format: Format) -> Converter:
         ) from error
 
 
-def each(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a batch, or a column of it, in which every column in dicts and tuples is converted."""
+def each(value: Any, convert: Callable[[Any], Any], *, in_lists: bool = True) -> Any:
+    """Return a batch, or a column of it, in which every column in dicts and tuples is converted.
+
+    `in_lists`: arrays and tensors in lists, too; numbers and texts in lists stay as they are.
+    """
     if type(value) is dict:
-        return {name: each(one, convert) for name, one in value.items()}
+        return {name: each(one, convert, in_lists=in_lists) for name, one in value.items()}
     if type(value) is tuple:
-        return tuple(each(one, convert) for one in value)
+        return tuple(each(one, convert, in_lists=in_lists) for one in value)
+    if type(value) is list and in_lists:
+        return [one if type(one) in PLAIN_OR_NUMBERS else each(one, convert) for one in value]
     return convert(value)
 
 

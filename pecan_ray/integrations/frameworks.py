@@ -107,8 +107,10 @@ class FrameworkMethods:
         """Wrap an existing tf.data pipeline, given by a function that makes it.
 
         A function that takes ``(num_shards, shard_index)`` is read by many workers, shard by shard; one without
-        parameters by one.  A job ends with `PlanError` if one of several shards has no end (``.repeat()``) or drops a
-        remainder (``drop_remainder=True``): data would never be read.
+        parameters by one.  It may also take `epoch` and `seed`: the number of the pass, and the pipeline's seed.  Each
+        shard and each pass draws random numbers of its own, and the same when it is read again.  A job ends with
+        `PlanError` if one of several shards has no end (``.repeat()``) or drops a remainder (``drop_remainder=True``):
+        data would never be read.
         """
         make: Callable[..., Self] = cls
         source = TfDataSource(make_dataset, num_shards=num_shards)

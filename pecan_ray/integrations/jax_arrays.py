@@ -67,7 +67,7 @@ class OnMesh:
             raise PlanError(f"sharding: there is no column {unknown[0]!r}; a batch has {sorted(batch)}.")
         if self._one_shape is not None:
             self._one_shape.check(self._shapes(batch))
-        return {name: each(value, partial(self._placed, name)) for name, value in batch.items()}
+        return {name: each(value, partial(self._placed, name), in_lists=False) for name, value in batch.items()}
 
     def _shapes(self, batch: Element) -> Shapes:
         found: dict[str, str] = {}
@@ -78,7 +78,7 @@ class OnMesh:
                 found[place] = f"{value.dtype}{list(np.shape(value))}"
 
         for name, value in batch.items():
-            each(value, partial(note, name))
+            each(value, partial(note, name), in_lists=False)
         return found
 
     def _sharding_of(self, name: str, value: Any) -> NamedSharding | None:

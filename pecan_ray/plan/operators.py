@@ -22,6 +22,9 @@ from pecan_ray.plan.weight_schedule import WeightSchedule
 
 Function: TypeAlias = Callable[..., Any]
 
+ELEMENTS = "elements"
+"""Name of what `Gather` yields: a list of elements."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Op:
@@ -121,6 +124,19 @@ class BatchInRows(Batch):
     """Their names, from the source on."""
     exactly: bool = False
     """Whether only arithmetic may run so that is equal to the last bit by its definition."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gather(FixedSizeBatchingOp):
+    """Takes `size` elements together as a list, which the `Collate` behind it makes a batch of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collate(Map):
+    """Makes a batch of a list of elements: what its function returns is the batch, whatever its columns hold."""
+
+    on: str | None = ELEMENTS
+    keep_position: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,6 +329,8 @@ def wants_rng(fn: Function) -> bool:
 
 def method_name(op: Op) -> str:
     """Return the name of the pipeline's method that makes such an operator."""
+    if isinstance(op, Gather):
+        return "batch"
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower()
 
 

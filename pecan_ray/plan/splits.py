@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 
 import numpy as np
 
+from pecan_ray.errors import SourceError
+
 OUTPUT_BITS = 32
 """An element has two to the power of so many positions."""
 END = 1 << 62
@@ -107,6 +109,28 @@ class ColumnarSource(Source, Protocol):
 
 
 @runtime_checkable
+class IndependentElements(Source, Protocol):
+    """A source that can read on behind an element that is broken: the next line, file or row group."""
+
+    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
+        """Yield what `read` yields, and in the place of an element that cannot be read its error.
+
+        An error with a field `elements` stands for so many consecutive elements. An error that is raised ends the
+        split.
+        """
+        ...
+
+
+@runtime_checkable
+class IndependentRows(ColumnarSource, Protocol):
+    """A source that can read on behind broken rows, by columns."""
+
+    def read_columns_past_errors(self, split: Split, start: int = 0) -> Iterator[Columns | SourceError]:
+        """Yield what `read_columns` yields, and errors as `IndependentElements.read_past_errors` does."""
+        ...
+
+
+@runtime_checkable
 class PerhapsColumnar(Source, Protocol):
     """A source of which only looking at its data tells whether it can be given by columns."""
 
@@ -148,6 +172,29 @@ class Lease:
     def key(self) -> LeaseKey:
         """Name of the split within its epoch: (branch, repetition, split index)."""
         return (self.branch, self.repetition, self.split.index)
+
+
+@runtime_checkable
+class DrawingSource(Source, Protocol):
+    """A source that draws random numbers by itself: which ones depends on the job's seed and the pass."""
+
+    def with_seed(self, seed: int) -> DrawingSource:
+        """Return the source as a job of a seed reads it."""
+        ...
+
+    def of_lease(self, lease: Lease) -> Source:
+        """Return the source as it is read in the pass of a lease."""
+        ...
+
+
+def with_seed(source: Source, seed: int) -> Source:
+    """Return a source as a job of a seed reads it."""
+    return source.with_seed(seed) if isinstance(source, DrawingSource) else source
+
+
+def of_lease(source: Source, lease: Lease) -> Source:
+    """Return a source as it is read in the pass of a lease."""
+    return source.of_lease(lease) if isinstance(source, DrawingSource) else source
 
 
 @dataclass(frozen=True)

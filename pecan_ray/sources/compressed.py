@@ -254,9 +254,7 @@ def opened(split: Split, begin: int | None = None, *, listed: bool = True) -> It
             raise  # what is there now tells nothing of what was listed
         except CorruptSourceError as error:
             if checked is None:
-                problem = _disguised(split.path)
-                if problem:
-                    raise CorruptSourceError(problem, **error.fields) from error
+                refuse_disguised(split.path, error)
             error.fields["share_read"] = _share_read(split, error.fields.get("offset"), checked)
             raise
         except PecanError:
@@ -277,11 +275,13 @@ def _share_read(split: Split, offset: int | None, checked: _Checked | None) -> f
     return min(1.0, offset / in_all) if in_all else 0.0
 
 
-def _disguised(path: str) -> str:
-    """Return what is wrong with a file that begins as compressed ones do; empty if it does not."""
+def refuse_disguised(path: str, found: CorruptSourceError | None = None) -> None:
+    """Raise CorruptSourceError for a file that begins as compressed ones do, and is not called so."""
     begin = read_range(path, 0, 8)
     for magic, kind, ending in _BEGINNINGS:
         if begin.startswith(magic):
             cure = f"Let its name end in {ending}" if ending else "Unpack it, or compress it as .gz, .bz2, .xz or .zst"
-            return f"{path} begins as {kind} files do, and is not named as one. {cure}."
-    return ""
+            fields = {"path": path} if found is None else found.fields
+            raise CorruptSourceError(
+                f"{path} begins as {kind} files do, and is not named as one. {cure}.", **fields
+            ) from found

@@ -1,40 +1,49 @@
-"""CSV files with a header row."""
+"""CSV files, with a header row or with names that are given."""
 
 from __future__ import annotations
 
 import csv
-import io
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
-from typing import Any, BinaryIO, ClassVar, Literal, NoReturn
+from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv as pacsv
 
-from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError
-from pecan_ray.plan.exact_arrays import EXACT_BELOW
+from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError, SourceError
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import columns_of, rows_of
+from pecan_ray.sources.csv_dialect import CsvDialect, is_carriage_return
+from pecan_ray.sources.csv_parsing import BadLine, CsvParser, RoundedError, as_floats, joined_lines
 from pecan_ray.sources.files import (
     MAX_RECORD_BYTES,
     SPLIT_BYTES,
     Paths,
     byte_ranges,
     check_positive,
+    data_files,
     identity_of,
     patterns_of,
 )
-from pecan_ray.sources.lines import TextLine, bad_line, filled, lines_of, opened_for_lines, shortened
-from pecan_ray.storage import list_files
+from pecan_ray.sources.lines import (
+    UTF_8,
+    BadLines,
+    TextLine,
+    line_encoding,
+    line_error,
+    lines_of,
+    opened_for_lines,
+)
 from pecan_ray.storage.options import storage_options
 
 SAMPLE_BYTES = 1 << 20
 CHUNK_LINES = 4096
 CHUNK_BYTES = 16 << 20
 """So many bytes of lines are parsed at a time, or one line more."""
+HEADER_STOPS = (1, 1 << 16, None)
+"""A header is looked for in the lines that begin before these bytes: mostly it is the first one."""
 MOST_LINES = 1 << 20
 """Lines of the longest record, whose quoted values hold line ends."""
 MOST_RECORD_BYTES = 1 << 30
@@ -43,7 +52,7 @@ MOST_RECORD_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Csv:
-    """The rows of CSV files, whose first line names the columns.
+    """The rows of CSV files, whose first line names the columns, unless `names` does.
 
     Types are inferred from the first MiB of the first file, once for all splits, as int64, float64, bool or
     str; a column of integers with empty cells there, or beyond int64, is read as float64, and an integer that a float64
@@ -57,13 +66,26 @@ class Csv:
     `split_bytes`, aligned to line ends; elements are counted from 0 within a split.  Where quoted values hold
     line ends, say ``newlines_in_values=True``: every file is then one split.  Raises ColumnError for unknown
     columns and for files whose header has other names than the first one's or a name twice,
-    CorruptSourceError with its line for a row that does not fit, or has more than `max_record_bytes`.
+    CorruptSourceError with its line for a row that does not fit, or has more than `max_record_bytes`; where bad
+    elements are skipped, that row alone is left out, and with `newlines_in_values` the rest of the file.
     """
 
     paths: Paths = field(hash=False)
     columns: Sequence[str] | None = field(default=None, kw_only=True)
+    names: Sequence[str] | None = field(default=None, kw_only=True)
+    """Of all columns: then the first line is data, unless `header` is True, and these stand in its place."""
+    header: bool | None = field(default=None, kw_only=True)
+    """Whether the first line is a header; None: it is one where no `names` are given."""
     types: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
     delimiter: str = field(default=",", kw_only=True)
+    quote: str | None = field(default='"', kw_only=True)
+    """What stands around values that hold delimiters, and is doubled inside of them; None: quotes are text."""
+    escape: str | None = field(default=None, kw_only=True)
+    """What stands before a quote inside of a quoted value instead, as Spark's backslash."""
+    comment: str | None = field(default=None, kw_only=True)
+    """Lines that begin with it are not elements."""
+    encoding: str = field(default=UTF_8, kw_only=True)
+    """A codec of Python in which ASCII is ASCII: latin-1, cp1252, shift_jis, gb18030."""
     newlines_in_values: bool = field(default=False, kw_only=True)
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
@@ -79,20 +101,36 @@ class Csv:
             raise PlanError(f"max_record_bytes must be {MOST_RECORD_BYTES} at most, but got {self.max_record_bytes}.")
         object.__setattr__(self, "patterns", patterns_of(self.paths))
         object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
+        object.__setattr__(self, "encoding", line_encoding(self.encoding))
+        if self.escape is not None and self.escape == self.quote:  # another word for doubled quotes
+            object.__setattr__(self, "escape", None)
+        self._dialect  # noqa: B018 - it is checked when it is made
         if self.columns is not None:
             names = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
             object.__setattr__(self, "columns", names)
             if not names:
                 raise PlanError("Csv(columns=...) names no column, which is no element: name one, or leave it out.")
-        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
-            raise PlanError(f"delimiter must be one ASCII character, no quote or line end, but got {self.delimiter!r}.")
+        if self.header not in (None, True, False):
+            raise PlanError(f"Csv(header=...) must be True, False or None, but got {self.header!r}.")
+        if self.names is not None:
+            object.__setattr__(self, "names", _checked_names(self.names))
+        elif self.header is False:
+            raise PlanError("Csv(header=False): files without a header do not name their columns. Say names=[...].")
         for name, kind in self.types.items():
             _arrow_type(name, kind)
+
+    @property
+    def _dialect(self) -> CsvDialect:
+        return CsvDialect(self.delimiter, self.quote, self.escape, self.comment, self.encoding)
+
+    @property
+    def _has_header(self) -> bool:
+        return self.names is None if self.header is None else self.header
 
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files, each with the schema that the first file's beginning gave."""
         schema: Any = None
-        for split in byte_ranges(self.patterns, self.split_bytes, whole=self.newlines_in_values):
+        for split in byte_ranges(data_files(self.patterns), self.split_bytes, whole=self.newlines_in_values):
             if schema is None:
                 schema = self._infer(split.path, split.version)
             yield replace(split, payload=schema)
@@ -102,27 +140,44 @@ class Csv:
         for columns in self.read_columns(split, start):
             yield from rows_of(columns)
 
+    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
+        """Yield rows as `read` does, and the errors of bad ones in their place."""
+        for columns in self.read_columns_past_errors(split, start):
+            if isinstance(columns, SourceError):
+                yield columns
+            else:
+                yield from rows_of(columns)
+
     def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
         """Yield the columns of some thousand rows at a time."""
-        names = self._header(split.path, split.version)
-        _check_same(split.path, names, split.payload.names)
-        number = start
+        bad = BadLines(split, self.max_record_bytes, past_errors=False)
+        return cast("Iterator[Columns]", self._columns(start, bad))
+
+    def read_columns_past_errors(self, split: Split, start: int = 0) -> Iterator[Columns | SourceError]:
+        """Yield columns as `read_columns` does, and the errors of bad rows in their place.
+
+        Where values hold line ends an error is raised: a quote that was lost lets all that follows change its meaning.
+        """
+        return self._columns(start, BadLines(split, self.max_record_bytes, past_errors=not self.newlines_in_values))
+
+    def _columns(self, start: int, bad: BadLines) -> Iterator[Columns | SourceError]:
+        split = bad.split
+        header = self._header(split.path, split.version)
+        _check_same(split.path, header.names, split.payload.names)
+        number, parser = start, self._parser(header.names)
         with opened_for_lines(split) as stream:
-            records = self._records(stream, split)
-            if split.start == 0:
+            records = self._records(stream, bad)
+            if header.lies_in(split):
                 next(records, None)
             for chunk in _chunks(islice(records, start, None)):
-                try:
-                    table = self._parse(chunk, names, split.payload)
-                except _RoundedError as rounded:
-                    self._refuse_rounding(rounded, chunk[rounded.row].where(split), split.path)
-                except pa.ArrowException:
-                    place, problem, before = self._first_bad(chunk, names, split.payload)
-                    for table in before:
-                        yield columns_of(table)
-                    bad_line(split, chunk[place], number + place, problem)
-                yield columns_of(table)
-                number += len(chunk)
+                for part in parser.parts(chunk, split.payload, bad):
+                    if isinstance(part, BadLine):
+                        yield bad.error(part.line, number, part.problem)
+                        number += 1
+                    else:
+                        yield columns_of(part)
+                        number += part.num_rows
+                bad.refused.clear()
 
     def num_elements(self) -> None:
         """Return None: rows are not counted without reading."""
@@ -136,26 +191,45 @@ class Csv:
             self.delimiter,
             self.newlines_in_values,
             self.split_bytes,
+            # Those that were added later are no part of the identity of sources that do not use them.
+            *(option for option in self._later_options() if option[1] is not None),
         )
-        return identity_of("Csv", options, list_files(self.patterns))
+        return identity_of("Csv", options, data_files(self.patterns))
 
-    def _records(self, stream: BinaryIO, split: Split) -> Iterator[TextLine]:
+    def _later_options(self) -> Iterator[tuple[str, object]]:
+        yield "names", self.names
+        yield "header", self.header
+        yield "quote", None if self.quote == '"' else f"quote={self.quote}"
+        yield "escape", self.escape
+        yield "comment", self.comment
+        yield "encoding", None if self.encoding == UTF_8 else self.encoding
+
+    def _records(self, stream: BinaryIO, bad: BadLines) -> Iterator[TextLine]:
         """Yield the lines that are not empty; with `newlines_in_values`, those of one record joined."""
-        if not self.newlines_in_values:
-            return filled(lines_of(stream, split, self.max_record_bytes), split, _is_empty)
-        # The carriage return at a line's end may stand inside a value: Arrow tells.
-        return filled(self._joined(lines_of(stream, split, self.max_record_bytes, end=b""), split), split, _is_empty)
+        dialect = self._dialect
+        # The carriage return at a line's end may stand inside a value that goes on: Arrow tells.
+        lines = lines_of(stream, bad, end=b"" if self.newlines_in_values else b"\r")
+        if dialect.encoding != UTF_8:
+            lines = dialect.in_utf_8(lines, bad)
+        if self.newlines_in_values:
+            lines = self._joined(lines, bad.split)
+        elif dialect.comment is not None:
+            lines = (line for line in lines if not dialect.is_comment(line.data))
+        return dialect.records(lines, bad)
 
     def _joined(self, lines: Iterator[TextLine], split: Split) -> Iterator[TextLine]:
-        """Yield lines, those joined in whose midst a quote is open."""
+        """Yield lines but comments, those joined in whose midst a quote is open."""
+        dialect = self._dialect
         held: list[bytes] = []
         first: TextLine | None = None
         size = 0
-        element = -1  # the header is none
+        element = -1 if self._has_header else 0
         for line in lines:
-            closes = line.data.count(b'"') % 2 == 1
+            if first is None and dialect.is_comment(line.data):
+                continue
+            closes = dialect.opens_or_closes(line.data)
             if first is None and not closes:
-                element += bool(line.data) and not _is_empty(line.data)
+                element += bool(line.data) and not is_carriage_return(line.data)
                 yield line
                 continue
             if first is None:
@@ -164,42 +238,40 @@ class Csv:
             size += len(line.data) + 1
             if size > self.max_record_bytes or len(held) > MOST_LINES:
                 within = f"max_record_bytes={self.max_record_bytes} and {MOST_LINES} lines"
-                bad_line(split, first, max(element, 0), f"its quote is not closed within {within}")
+                raise line_error(split, first, max(element, 0), f"its quote is not closed within {within}")
             if closes:
                 element += 1
                 yield first._replace(data=b"\n".join(held))
                 held, first = [], None
         if first is not None:
-            bad_line(split, first, max(element, 0), "a quote is opened and never closed")
+            raise line_error(split, first, max(element, 0), "a quote is opened and never closed")
 
-    def _header(self, path: str, version: str) -> list[str]:
-        """Return the names of a file's columns."""
+    def _header(self, path: str, version: str) -> _Header:
+        """Return the names of a file's columns, and where they stand."""
+        if self.names is not None and not self._has_header:
+            return _Header(list(self.names), -1)
         # Whoever reads one line must not make an object store fetch the rest.
-        split = Split(index=0, path=path, stop=1, version=version)
-        with opened_for_lines(split, listed=False) as stream:
-            first = next(self._records(stream, split), None)
-            if first is None:
-                raise CorruptSourceError(f"{path} is empty: it has no header line.", path=path, offset=0, element=0)
-            names = self._names(split, first)
-        counts = Counter(names)
-        if len(counts) < len(names):
-            twice = sorted(name for name, count in counts.items() if count > 1)
-            raise ColumnError(f"The header of {path} names {_shown(twice)} twice.", path=path, columns=tuple(names))
-        return names
-
-    def _names(self, split: Split, line: TextLine) -> list[str]:
-        """Return the values of a header line."""
-        try:
-            (names,) = csv.reader(
-                [line.data.removesuffix(b"\r").decode("utf-8")], delimiter=self.delimiter, strict=True
-            )
-        except (csv.Error, ValueError) as error:
-            bad_line(split, line, 0, f"it cannot be read as a header ({error})")
-        return names
+        for stop in HEADER_STOPS:
+            split = Split(index=0, path=path, stop=stop, version=version)
+            bad = BadLines(split, self.max_record_bytes, past_errors=False)
+            with opened_for_lines(split, listed=False) as stream:
+                first = next(self._records(stream, bad), None)
+                if first is None:
+                    continue
+                try:
+                    if first.number in bad.refused:
+                        raise ValueError(bad.refused[first.number])
+                    header = self._dialect.fields(first.data)
+                except (csv.Error, ValueError) as error:
+                    raise line_error(split, first, 0, f"it cannot be read as a header ({error})") from error
+            names = _checked_header(path, header, self.names, numbers_allowed=self.header is True)
+            return _Header(names, first.offset)
+        raise CorruptSourceError(f"{path} is empty: it has no header line.", path=path, offset=0, element=0)
 
     def _infer(self, path: str, version: str) -> Any:
         """Return the Arrow schema of the wanted columns."""
-        names = self._header(path, version)
+        header = self._header(path, version)
+        names = header.names
         for asked in (self.columns or (), self.types):
             missing = [name for name in asked if name not in names]
             if missing:
@@ -208,174 +280,122 @@ class Csv:
                     path=path,
                     columns=tuple(names),
                 )
-        whole = Split(index=0, path=path, stop=None if self.newlines_in_values else SAMPLE_BYTES, version=version)
-        given = {name: _arrow_type(name, kind) for name, kind in self.types.items()}
-        with opened_for_lines(whole, listed=False) as stream:
-            lines = islice(self._records(stream, whole), 1, None)
-            sample = list(takewhile(lambda line: line.offset < SAMPLE_BYTES, lines))
-            try:
-                table = self._parse(sample, names, None, given) if sample else None
-            except pa.ArrowNotImplementedError as error:
-                raise PlanError(f"types={dict(self.types)}: {error}.") from error
-            except pa.ArrowException:
-                place, problem, _ = self._first_bad(sample, names, None, given)
-                if not place:
-                    bad_line(whole, sample[place], place, problem)
-                # Whoever reads the split meets the bad line, and knows what to do with it.
-                table = self._parse(sample[:place], names, None, given)
-        kinds = {name: given.get(name) or (_simple(table.column(name)) if table else pa.string()) for name in names}
+        parser = self._parser(names)
+        sample, table, whole = self._good_lines(path, version, header.offset, parser)
+        kinds = {
+            name: parser.types.get(name) or (_simple(table.column(name)) if table else pa.string()) for name in names
+        }
         schema = pa.schema(list(kinds.items()))
         if table:
             try:
-                self._check_sizes(
-                    _as_floats(table, schema, self.columns), _joined_lines(sample[: table.num_rows]), names
-                )
-            except _RoundedError as rounded:
-                self._refuse_rounding(rounded, sample[rounded.row].where(whole), path)
+                parser.check_sizes(as_floats(table, schema, self.columns), joined_lines(sample))
+            except RoundedError as rounded:
+                parser.refuse_rounding(rounded, sample[rounded.row].where(whole), path)
             except pa.ArrowInvalid:  # whoever reads the split meets what is too large
                 pass
         return schema
 
-    def _refuse_rounding(self, rounded: _RoundedError, where: str, path: str) -> NoReturn:
-        name, value = rounded.column, int(rounded.text)
-        kind = "int64" if -(1 << 63) <= value < 1 << 63 else "uint64" if 0 <= value < 1 << 64 else "string"
-        raise PlanError(
-            f"{shortened(rounded.text)} in column {name!r} would be rounded, {where}: the column is read as float64, "
-            "because of empty cells, of numbers with a point, or of numbers beyond int64 in the file's beginning. Say "
-            f"Csv(..., types={{{name!r}: {kind!r}}}); 'string' if others have a point; 'float64' if it may be rounded.",
-            path=path,
-            column=name,
-        ) from None
+    def _good_lines(
+        self, path: str, version: str, header_offset: int, parser: CsvParser
+    ) -> tuple[list[TextLine], Any, Split]:
+        """Return the lines of a file's beginning that can be parsed, their table, and what they were read of.
 
-    def _parse(
-        self, lines: list[TextLine], names: list[str], schema: Any, types: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Return the table of some lines; raise ArrowInvalid if one does not fit."""
-        data = _joined_lines(lines)
-        table = self._table(data, names, schema, types)
-        if table.num_rows < len(lines):
-            raise pa.ArrowInvalid("a quoted value goes on in the next line; say newlines_in_values=True")
-        # Arrow takes a lone carriage return for a line end, which could make up for a line that is joined to another.
-        if b"\r" in data and any(b"\r" in part for line in lines for part in _outside_quotes(line)):
-            raise pa.ArrowInvalid("a carriage return stands inside the line, outside of quotes")
-        if table.num_rows > len(lines):
-            raise pa.ArrowInvalid("it holds several rows")
-        if schema is not None:  # while types are inferred it is open whether these are numbers
-            self._check_sizes(table, data, names)
-        if b'"' in lines[-1].data:
-            # Arrow takes the end of the data for the end of an open quote: what follows tells whether it is.
-            empty = self.delimiter.encode() * (len(names) - 1) or b"x"
-            strings = dict.fromkeys(names, pa.string())
-            if self._table(lines[-1].data + b"\n" + empty + b"\n", names, None, strings).num_rows < 2:
-                raise pa.ArrowInvalid("a quote is opened and not closed in the line")
-        return table
-
-    def _check_sizes(self, table: Any, data: bytes, names: list[str]) -> None:
-        """Raise ArrowInvalid for a number that its column's type cannot hold, of which Arrow makes infinity.
-
-        Raises _RoundedError for an integer in a column of floats that is none of them, unless the type is the user's.
+        Whoever reads the split meets the others, and knows what to do with them.  Raises if there are bad ones alone.
         """
-        for column, kind in zip(table.column_names, table.schema.types, strict=True):
-            if not pa.types.is_floating(kind):
-                continue
-            infinite = pc.is_inf(table.column(column))
-            large = pc.greater_equal(pc.abs(table.column(column)), float(EXACT_BELOW))
-            if not pc.any(infinite).as_py() and (column in self.types or not pc.any(large).as_py()):
-                continue
-            texts = self._table(data, names, None, dict.fromkeys(names, pa.string())).column(column)
-            # Infinity itself is written in letters.
-            written = pc.filter(texts, pc.and_kleene(infinite, pc.match_substring_regex(texts, "[0-9]")))
-            if len(written):
-                shown, wider = shortened(written[0].as_py()), "string" if kind == pa.float64() else "float64"
-                raise pa.ArrowInvalid(
-                    f"{shown} in column {column!r} is more than a {kind} holds; say types={{{column!r}: {wider!r}}}"
-                )
-            if column not in self.types:
-                _check_whole(column, table.column(column), texts, large)
-
-    def _table(self, data: bytes, names: list[str], schema: Any, types: Mapping[str, Any] | None) -> Any:
-        """Return the table that Arrow makes of some bytes."""
-        return pacsv.read_csv(
-            io.BytesIO(data),
-            read_options=pacsv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
-            parse_options=pacsv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=self.newlines_in_values, ignore_empty_lines=False
-            ),
-            convert_options=pacsv.ConvertOptions(
-                column_types=schema if schema is not None else types,
-                include_columns=list(self.columns) if self.columns is not None and schema is not None else None,
-            ),
-        )
-
-    def _first_bad(
-        self, lines: list[TextLine], names: list[str], schema: Any, types: Mapping[str, Any] | None = None
-    ) -> tuple[int, str, list[Any]]:
-        """Return the first line that does not fit, why, and the lines before it as tables."""
-        good, bad, problem = 0, len(lines) - 1, "it does not fit to the lines before"
-        before: list[Any] = []
-        while good < bad:
-            middle = (good + bad) // 2
+        end = max(header_offset, 0) + SAMPLE_BYTES
+        split = Split(index=0, path=path, stop=None if self.newlines_in_values else end, version=version)
+        bad = BadLines(split, self.max_record_bytes, past_errors=not self.newlines_in_values)
+        with opened_for_lines(split, listed=False) as stream:
+            lines = islice(self._records(stream, bad), int(self._has_header), None)
+            sample = list(takewhile(lambda line: line.offset < end, lines))
+            if not sample:
+                return [], None, split
             try:
-                before.append(self._parse(lines[good : middle + 1], names, schema, types))
-                good = middle + 1
-            except pa.ArrowException as error:
-                bad, problem = middle, str(error)
-        try:
-            self._parse(lines[good : good + 1], names, schema, types)
-        except pa.ArrowException as error:
-            problem = str(error)
-        problem = problem.rstrip(".")
-        if lines[good].data.count(b'"') % 2 and not self.newlines_in_values:
-            problem += " (it opens a quote: say newlines_in_values=True if values hold line ends)"
-        return good, problem, before
+                parts = list(parser.parts(sample, None, bad))
+            except pa.ArrowNotImplementedError as error:
+                raise PlanError(f"types={dict(self.types)}: {error}.") from error
+            failed = {part.line.number: part.problem for part in parts if isinstance(part, BadLine)}
+            if len(parts) == 1 and not failed:
+                return sample, parts[0], split
+            good = [line for line in sample if line.number not in failed]
+            if not good:
+                raise line_error(split, sample[0], 0, failed[sample[0].number])
+            # Types that are inferred of several parts may differ: they are those of all good lines.
+            return good, parser.table(joined_lines(good), None), split
+
+    def _parser(self, names: list[str]) -> CsvParser:
+        types = {name: _arrow_type(name, kind) for name, kind in self.types.items()}
+        return CsvParser(self._dialect, names, self.columns, types, self.newlines_in_values)
 
 
-class _RoundedError(Exception):
-    """An integer of a file would be rounded; no reader meets it."""
+class _Header(NamedTuple):
+    """The names of a file's columns."""
 
-    def __init__(self, row: int, column: str, text: str) -> None:
-        super().__init__(row, column, text)
-        self.row, self.column, self.text = row, column, text
+    names: list[str]
+    offset: int
+    """First byte of their line, in the file as decompressed; -1: it has none."""
 
-
-def _check_whole(name: str, floats: Any, texts: Any, large: Any) -> None:
-    """Raise _RoundedError for the first large float of a column that is not the integer that is written."""
-    written = pc.and_kleene(large, pc.match_substring_regex(texts, r"^\s*[+-]?[0-9]+\s*$"))
-    for row in pc.indices_nonzero(pc.fill_null(written, False)).to_pylist():
-        if int(texts[row].as_py()) != floats[row].as_py():
-            raise _RoundedError(row, name, texts[row].as_py().strip())
+    def lies_in(self, split: Split) -> bool:
+        """Tell whether a split begins with this line, or with comments and empty lines before it."""
+        return split.start <= self.offset and (split.stop is None or self.offset < split.stop)
 
 
-def _as_floats(table: Any, schema: Any, wanted: Sequence[str] | None) -> Any:
-    """Return the wanted columns of a table that are read as float64, as such."""
-    floats = [name for name in table.column_names if schema.field(name).type == pa.float64()]
-    names = [name for name in floats if wanted is None or name in wanted]
-    return pa.table({name: table.column(name).cast(pa.float64(), safe=False) for name in names})
+def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of columns that a user has given; raises PlanError for none, or one twice."""
+    given = tuple(names) if not isinstance(names, str) else ()
+    if not given or not all(isinstance(name, str) for name in given) or len(set(given)) < len(given):
+        raise PlanError(f"Csv(names=...) must be a list of different names, one for each column, but got {names!r}.")
+    return given
 
 
-def _joined_lines(lines: Sequence[TextLine]) -> bytes:
-    return b"\n".join(line.data for line in lines) + b"\n"
+def _checked_header(path: str, header: list[str], given: Sequence[str] | None, *, numbers_allowed: bool) -> list[str]:
+    """Return the names of the columns of a file with a header; raises ColumnError for one that cannot be."""
+    if given is not None and len(given) != len(header):
+        raise ColumnError(
+            f"Csv(names=...) names {len(given)} columns, and the header of {path} {len(header)}: {_shown(header)}.",
+            path=path,
+            columns=tuple(header),
+        )
+    without = "Say names=[...] if the file has no header."
+    twice = sorted(name for name, count in Counter(header).items() if count > 1)
+    if twice and given is None:
+        raise ColumnError(
+            f"The header of {path} names {_shown(twice)} twice. {without}", path=path, columns=tuple(header)
+        )
+    if given is None and not numbers_allowed and _looks_like_data(header):
+        raise ColumnError(
+            f"The first line of {path} holds numbers: {_shown(header)}. {without} Say header=True if these are "
+            "the names of its columns.",
+            path=path,
+            columns=tuple(header),
+        )
+    return header if given is None else list(given)
 
 
-def _is_empty(data: bytes) -> bool:
-    return data == b"\r"
-
-
-def _outside_quotes(line: TextLine) -> list[bytes]:
-    return line.data.removesuffix(b"\r").split(b'"')[::2]
+def _looks_like_data(header: Sequence[str]) -> bool:
+    """Tell whether a header holds numbers that are no names: all of them, but 0, 1, 2, or one with a point."""
+    if list(header) in ([str(n) for n in range(len(header))], [str(n) for n in range(1, len(header) + 1)]):
+        return False
+    numbers = [name for name in header if re.fullmatch(r"\s*[+-]?[0-9]*\.?[0-9]+(e[+-]?[0-9]+)?\s*", name, re.I)]
+    return len(numbers) == len(header) or any(not name.strip().lstrip("+-").isdigit() for name in numbers)
 
 
 def _chunks(lines: Iterator[TextLine]) -> Iterator[list[TextLine]]:
-    """Yield lines as many at a time as are parsed together."""
+    """Yield lines as many at a time as are parsed together, and before an error what was read until there."""
     chunk: list[TextLine] = []
     first = 0
-    for line in lines:
-        if not chunk:
-            first = line.offset
-        chunk.append(line)
-        if len(chunk) == CHUNK_LINES or line.offset - first + len(line.data) >= CHUNK_BYTES:
+    try:
+        for line in lines:
+            if not chunk:
+                first = line.offset
+            chunk.append(line)
+            if len(chunk) == CHUNK_LINES or line.offset - first + len(line.data) >= CHUNK_BYTES:
+                full, chunk = chunk, []
+                yield full
+    except SourceError:
+        if chunk:
             yield chunk
-            chunk = []
+        raise
     if chunk:
         yield chunk
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, Protocol, TypeAlias, runtime_checkable
@@ -17,6 +18,14 @@ from pecan_ray.storage.ranges import Asked
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 """Files, folders and globs: local, ``s3://`` or ``gs://``."""
 
+ABOUT_DATA = re.compile(
+    r"(readme|license|licence|copying|notice)(\.(md|txt|rst|html|pdf))?"
+    r"|.*\.(md|crc|md5|sha1|sha256|sha512)|(md5|sha1|sha256|sha512)sums?(\.txt)?"
+    r"|citation\.cff|thumbs\.db|desktop\.ini"
+    r"|_success|(_common)?_metadata|_(committed|started)_.*",
+    re.IGNORECASE,
+)
+"""Names of files that lie in folders of data and hold none."""
 SPLITS_AHEAD = 32
 SPLIT_BYTES = 64 << 20
 """Default size that byte ranges aim at."""
@@ -74,10 +83,19 @@ def identity_of(kind: str, options: object, files: Iterable[FileInfo]) -> str:
     return f"{kind}:{digest.hexdigest()}"
 
 
-def byte_ranges(patterns: tuple[str, ...], split_bytes: int, *, whole: bool = False) -> Iterator[Split]:
+def data_files(patterns: tuple[str, ...]) -> Iterator[FileInfo]:
+    """Yield the files of patterns as `list_files` does, without those of folders that tell people about the data."""
+    return list_files(patterns, without=_is_about_data)
+
+
+def _is_about_data(path: str) -> bool:
+    return ABOUT_DATA.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def byte_ranges(files: Iterable[FileInfo], split_bytes: int, *, whole: bool = False) -> Iterator[Split]:
     """Yield byte ranges of about equal size, none longer than `split_bytes`; compressed files stay whole."""
     index = 0
-    for file in list_files(patterns):
+    for file in files:
         if whole or compression_of(file.path):
             yield Split(index=index, path=file.path, version=file.version)
             index += 1

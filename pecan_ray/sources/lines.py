@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import BinaryIO, NamedTuple, NoReturn
+from itertools import islice
+from typing import BinaryIO, NamedTuple
 
-from pecan_ray.errors import CorruptSourceError
+from pecan_ray.errors import CorruptSourceError, PlanError, SourceError
 from pecan_ray.plan.splits import Split
-from pecan_ray.sources.compressed import opened
+from pecan_ray.sources.compressed import compression_of, opened, refuse_disguised
 
 BLOCK_BYTES = 1 << 18
 """So much is read at a time."""
@@ -17,6 +19,12 @@ TAIL_BYTES = 1 << 16
 """So much is read at a time behind the end of a range, where its last line ends."""
 MOST_EMPTY = 1 << 20
 """So many lines in a row may be empty where these are not elements."""
+
+UTF_8 = "utf-8"
+SHOWN_BYTES = 80
+"""So much of a bad line is shown in its error."""
+ENDLESS_RATIO = 16
+"""A line of more than so many times `max_record_bytes` has no end: it ends its split, because all of it is read."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -36,21 +44,65 @@ class TextLine(NamedTuple):
         return f"line {self.number}{behind} of {split.path} (byte {self.offset})"
 
 
+class LongLine(NamedTuple):
+    """A line of too many bytes, of which only the first are held."""
+
+    shown: bytes
+    nbytes: int
+    """So many have been read."""
+
+
+class BadLines:
+    """Decides what becomes of the lines of a split that cannot be read.
+
+    Either the first one raises its error, or each error comes in its line's place.
+    """
+
+    def __init__(self, split: Split, max_record_bytes: int, *, past_errors: bool) -> None:
+        self.split, self.max_record_bytes, self.past_errors = split, max_record_bytes, past_errors
+        self.refused: dict[int, str] = {}
+        """By their numbers, what is wrong with lines that need not be looked into."""
+        self._any = False
+
+    def error(self, line: TextLine, element: int, problem: str) -> CorruptSourceError:
+        """Return the error of a line for its place, or raise it."""
+        error = line_error(self.split, line, element, problem)
+        if not self.past_errors:
+            raise error
+        # What is no file of lines at all ends the split at its first error.
+        if not self._any and compression_of(self.split.path) is None:
+            refuse_disguised(self.split.path, error)
+        self._any = True
+        return error
+
+
 def opened_for_lines(split: Split, *, listed: bool = True) -> AbstractContextManager[BinaryIO]:
     """Open a split's file for `lines_of`: at the byte before its range, which tells whether a line begins there."""
     return opened(split, max(split.start - 1, 0), listed=listed)
 
 
-def lines_of(stream: BinaryIO, split: Split, max_record_bytes: int, end: bytes = b"\r") -> Iterator[TextLine]:
+def lines_of(stream: BinaryIO, bad: BadLines, end: bytes = b"\r") -> Iterator[TextLine]:
     r"""Yield the lines that begin in a split's byte range (of a compressed file: all lines).
 
-    Their final ``\n``, and `end` before it, are taken off.  Raises CorruptSourceError for one of more than
-    `max_record_bytes`.
+    Their final ``\n``, and `end` before it, are taken off.  One of more than `max_record_bytes` raises
+    CorruptSourceError, or is noted in `bad` and yielded with its first bytes.
     """
+    split = bad.split
     offset, stop = max(split.start - 1, 0), sys.maxsize if split.stop is None else split.stop
     # The line that the byte before the range belongs to is the business of the split before.
     number = -1 if split.start else 0
-    for block in _blocks(stream, split, max_record_bytes):
+    for block in _blocks(stream, bad):
+        if isinstance(block, LongLine):
+            number += 1
+            if number:
+                if offset >= stop:
+                    return
+                if not bad.past_errors:
+                    raise _endless(split, offset, bad.max_record_bytes)
+                bad.refused[number] = f"it {_too_long(bad.max_record_bytes)}"
+                yield TextLine(number, offset, block.shown + b"...")  # never empty: it is an element
+            offset += block.nbytes + 1
+            continue
         for data in block:
             number += 1
             if number:
@@ -61,11 +113,11 @@ def lines_of(stream: BinaryIO, split: Split, max_record_bytes: int, end: bytes =
             offset += len(data) + 1
 
 
-def _blocks(stream: BinaryIO, split: Split, max_record_bytes: int) -> Iterator[list[bytes]]:
+def _blocks(stream: BinaryIO, bad: BadLines) -> Iterator[list[bytes] | LongLine]:
     r"""Yield, some at a time, what lies between the ``\n`` of a stream, and behind the last one if it is not empty."""
+    split, most = bad.split, bad.max_record_bytes
     at, stop = max(split.start - 1, 0), split.stop
-    held: list[bytes] = []
-    held_bytes = 0
+    open_line = _OpenLine(most, belongs_to_split=split.start == 0)
     while True:
         # Behind the range no more is read than the end of its last line takes: a store would fetch it for nothing.
         count = BLOCK_BYTES if stop is None else min(BLOCK_BYTES, stop - at) if at < stop else TAIL_BYTES
@@ -74,33 +126,72 @@ def _blocks(stream: BinaryIO, split: Split, max_record_bytes: int) -> Iterator[l
             break
         at += len(block)
         lines = block.split(b"\n")
-        held_bytes += len(lines[0])
-        if held_bytes > max_record_bytes:
-            _endless(split, at - len(block) + len(lines[0]) - held_bytes, max_record_bytes)
-        held.append(lines[0])
+        open_line.add(lines[0])
+        if open_line.is_too_long and (not bad.past_errors or open_line.nbytes > ENDLESS_RATIO * most):
+            raise _endless(split, at - len(block) + len(lines[0]) - open_line.nbytes, most)
         if len(lines) == 1:
+            if not open_line.belongs_to_split and stop is not None and at >= stop:
+                return  # no line begins in the range
             continue
-        lines[0] = b"".join(held)
-        held = [lines.pop()]
-        held_bytes = len(held[0])
-        if max_record_bytes < BLOCK_BYTES:
-            yield from _bounded(lines, split, at - held_bytes, max_record_bytes)
+        tail = lines.pop()
+        if open_line.nbytes > most:
+            yield open_line.as_long()
+            del lines[0]
+        else:
+            lines[0] = open_line.whole()
+        if most < BLOCK_BYTES:
+            yield from _bounded(lines, most)
         else:
             yield lines
-    last = b"".join(held)
-    if last and not (last == _BYTE_ORDER_MARK and at == len(last)):
+        if stop is not None and at - len(tail) >= stop:
+            return
+        open_line = _OpenLine(most)
+        open_line.add(tail)
+    if open_line.nbytes > most:
+        yield open_line.as_long()
+    elif (last := open_line.whole()) and not (last == _BYTE_ORDER_MARK and at == len(last)):
         yield [last]
 
 
-def _bounded(lines: list[bytes], split: Split, end: int, max_record_bytes: int) -> Iterator[list[bytes]]:
-    """Yield lines that end before byte `end`, up to the first one that is too long."""
-    offset = end - sum(map(len, lines)) - len(lines)
+class _OpenLine:
+    """A line of which the end has not been read yet."""
+
+    def __init__(self, most: int, *, belongs_to_split: bool = True) -> None:
+        self._most, self.belongs_to_split = most, belongs_to_split
+        self._pieces: list[bytes] = []
+        self.nbytes = 0
+
+    def add(self, piece: bytes) -> None:
+        """Add what was read next; of a line that is too long only the beginning is held."""
+        self.nbytes += len(piece)
+        if self.nbytes <= self._most:
+            self._pieces.append(piece)
+        else:
+            self._pieces = [b"".join(held[:SHOWN_BYTES] for held in (*self._pieces, piece))[:SHOWN_BYTES]]
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether it has more bytes than it may, and is no line of the split before."""
+        return self.belongs_to_split and self.nbytes > self._most
+
+    def whole(self) -> bytes:
+        """Return its bytes."""
+        return b"".join(self._pieces)
+
+    def as_long(self) -> LongLine:
+        """Return its beginning."""
+        return LongLine(self.whole()[:SHOWN_BYTES], self.nbytes)
+
+
+def _bounded(lines: list[bytes], most: int) -> Iterator[list[bytes] | LongLine]:
+    """Yield lines, those of more than `most` bytes by their beginnings."""
+    begin = 0
     for number, line in enumerate(lines):
-        if len(line) > max_record_bytes:
-            yield lines[:number]
-            _endless(split, offset, max_record_bytes)
-        offset += len(line) + 1
-    yield lines
+        if len(line) > most:
+            yield lines[begin:number]
+            yield LongLine(line[:SHOWN_BYTES], len(line))
+            begin = number + 1
+    yield lines[begin:]
 
 
 def filled(lines: Iterable[TextLine], split: Split, is_empty: Callable[[bytes], bool]) -> Iterator[TextLine]:
@@ -121,10 +212,26 @@ def filled(lines: Iterable[TextLine], split: Split, is_empty: Callable[[bytes], 
                 )
 
 
-def bad_line(split: Split, line: TextLine, element: int, problem: str) -> NoReturn:
-    """Raise the CorruptSourceError that shows the line and says what is wrong with it."""
-    shown = line.data[:80].decode("utf-8", "replace") + ("..." if len(line.data) > 80 else "")
-    raise CorruptSourceError(
+def in_chunks(lines: Iterator[TextLine], most: int) -> Iterator[list[TextLine]]:
+    """Yield `most` lines at a time, and before an error what was read until there."""
+    while True:
+        chunk: list[TextLine] = []
+        try:
+            chunk.extend(islice(lines, most))
+        except SourceError:
+            if chunk:
+                yield chunk
+            raise
+        if not chunk:
+            return
+        yield chunk
+
+
+def line_error(split: Split, line: TextLine, element: int, problem: str) -> CorruptSourceError:
+    """Return the error that shows the line and says what is wrong with it."""
+    beginning = line.data[:SHOWN_BYTES].decode("utf-8", "replace")
+    shown = beginning + ("..." if len(line.data) > SHOWN_BYTES else "")
+    return CorruptSourceError(
         f"Element {element}, {line.where(split)}: {problem}. The line reads: {shown!r}.",
         path=split.path,
         offset=line.offset,
@@ -133,13 +240,33 @@ def bad_line(split: Split, line: TextLine, element: int, problem: str) -> NoRetu
     )
 
 
-def _endless(split: Split, offset: int, max_record_bytes: int) -> NoReturn:
-    raise CorruptSourceError(
-        f"The line at byte {offset} of {split.path} has more than max_record_bytes={max_record_bytes} bytes. Check "
-        "that it is a file of lines, or raise the bound.",
-        path=split.path,
-        offset=offset,
+def _endless(split: Split, offset: int, max_record_bytes: int) -> CorruptSourceError:
+    return CorruptSourceError(
+        f"The line at byte {offset} of {split.path} {_too_long(max_record_bytes)}.", path=split.path, offset=offset
     )
+
+
+def _too_long(max_record_bytes: int) -> str:
+    return (
+        f"has more than max_record_bytes={max_record_bytes} bytes. Check that it is a file of lines, or raise the bound"
+    )
+
+
+def line_encoding(name: str) -> str:
+    """Return the name of an encoding as Python has it; refuse one whose line ends and commas are not those of ASCII."""
+    ascii_bytes = bytes(range(128))
+    try:
+        encoding = codecs.lookup(name).name
+        fits = ascii_bytes.decode(encoding) == ascii_bytes.decode("ascii")
+    except (LookupError, UnicodeError, TypeError, ValueError):
+        encoding, fits = "", False
+    if not fits:
+        raise PlanError(
+            f"encoding={name!r} is none that lines can be read in: Python must know it, and ASCII characters must be "
+            "the bytes of ASCII, as in latin-1, cp1252, cp932 or gb18030. Convert the files: "
+            "iconv -f OLD -t UTF-8."
+        )
+    return UTF_8 if encoding == "utf-8-sig" else encoding
 
 
 def shortened(text: str, most: int = 40) -> str:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, NoReturn
 
 from pyarrow import parquet as pq
 
-from pecan_ray.errors import ColumnError, CorruptSourceError, PecanError, PlanError
+from pecan_ray.errors import (
+    ColumnError,
+    CorruptSourceError,
+    PecanError,
+    PlanError,
+    SourceError,
+    SourceReplacedError,
+)
 from pecan_ray.plan.splits import Array, Columns, Element, Split
 from pecan_ray.sources.arrow import readable_columns, rows_of
 from pecan_ray.sources.files import (
@@ -18,6 +25,7 @@ from pecan_ray.sources.files import (
     SPLIT_BYTES,
     Paths,
     check_positive,
+    data_files,
     identity_of,
     patterns_of,
 )
@@ -26,7 +34,7 @@ from pecan_ray.sources.parquet_footers import learn_ranges, needed_ranges
 from pecan_ray.sources.parquet_int96 import INT96_UNITS, Int96Unit, exact_batches
 from pecan_ray.sources.parquet_rows import check_columns, fitting_rows, wanted_columns
 from pecan_ray.sources.partitions import Partitions, alike, check_partitions, partition_values, with_partitions
-from pecan_ray.storage import FileInfo, among_several, list_files, open_random
+from pecan_ray.storage import FileInfo, among_several, open_random
 from pecan_ray.storage.options import storage_options
 from pecan_ray.storage.ranges import Asked
 
@@ -138,6 +146,49 @@ class Parquet:
                     element=number,
                 ) from error
 
+    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
+        """Yield rows as `read` does; what is left of a row group that cannot be decoded is one error."""
+        for columns in self.read_columns_past_errors(split, start):
+            if isinstance(columns, SourceError):
+                yield columns
+            else:
+                yield from rows_of(columns)
+
+    def read_columns_past_errors(self, split: Split, start: int = 0) -> Iterator[Columns | SourceError]:
+        """Yield columns as `read_columns` does; what is left of a row group that cannot be decoded is one error."""
+        number = start
+        while True:
+            try:
+                for columns in self.read_columns(split, number):
+                    yield columns
+                    number += len(next(iter(columns.values()), ()))
+                return
+            except SourceReplacedError:
+                raise
+            except CorruptSourceError as error:
+                if (group := _group_at(split, number)) is None:
+                    raise
+                # Rows that are decoded at a time may be of two row groups, and only the second one is broken.
+                yield from self._group(split, group, number, error)
+                number = group.stop
+                if number >= (split.elements or 0):
+                    return
+
+    def _group(
+        self, split: Split, group: _Group, start: int, error: CorruptSourceError
+    ) -> Iterator[Columns | SourceError]:
+        """Yield what can be read of one row group from a row of the split on, and an error for the rest."""
+        number, alone = start, replace(split, payload=(group.number,), elements=group.stop - group.first)
+        try:
+            for columns in self.read_columns(alone, start - group.first):
+                yield columns
+                number += len(next(iter(columns.values()), ()))
+        except SourceReplacedError:
+            raise
+        except CorruptSourceError:
+            error.fields["elements"] = group.stop - number
+            yield error
+
     def needed_ranges(self, splits: Sequence[Split]) -> list[list[Asked]]:
         """Return which bytes of buckets reading each of some splits needs, as far as it is known: nothing is fetched.
 
@@ -152,7 +203,7 @@ class Parquet:
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""
         options = self.columns, self.split_bytes, self.partitions, self.fill
-        return identity_of("Parquet", options, list_files(self.patterns))
+        return identity_of("Parquet", options, data_files(self.patterns))
 
     def _told(self, path: str, held: Sequence[str]) -> dict[str, Array]:
         """Return what the folders of a file say that is wanted, and not a column of the file."""
@@ -162,7 +213,7 @@ class Parquet:
 
     def _footers(self) -> Iterator[tuple[FileInfo, Any]]:
         expected: list[str] | None = None
-        for info in alike(list_files(self.patterns), self.patterns, self.partitions):
+        for info in alike(data_files(self.patterns), self.patterns, self.partitions):
             metadata, names = _footer(info)
             counts = Counter(names)
             twice = [name for name in dict.fromkeys(self.columns or names) if counts[name] > 1]
@@ -187,6 +238,28 @@ class Parquet:
                 )
             expected = wanted
             yield info, metadata
+
+
+class _Group(NamedTuple):
+    """A row group, and the rows of a split that it holds."""
+
+    number: int
+    first: int
+    stop: int
+
+
+def _group_at(split: Split, number: int) -> _Group | None:
+    """Return the row group that holds a row of a split; None if the footer does not tell."""
+    with open_random(split.path, version=split.version) as file:
+        try:
+            metadata = pq.ParquetFile(file).metadata
+            groups, before = _groups_from(metadata, list(split.payload), number)
+            first = number - before
+            return _Group(groups[0], first, first + metadata.row_group(groups[0]).num_rows) if groups else None
+        except (PecanError, MemoryError):
+            raise
+        except Exception:  # Arrow raises many kinds for broken footers: the first error is told
+            return None
 
 
 def _rows_within(batch: Any, first: int, most: int) -> int:

@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
+from pecan_ray.errors import SourceError
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import objects
 from pecan_ray.sources.files import (
@@ -17,12 +18,23 @@ from pecan_ray.sources.files import (
     Paths,
     byte_ranges,
     check_positive,
+    data_files,
     identity_of,
     patterns_of,
 )
 from pecan_ray.sources.filling import check_fill
 from pecan_ray.sources.json_values import array_or_list, json_types, with_types
-from pecan_ray.sources.lines import TextLine, bad_line, filled, lines_of, opened_for_lines, shortened
+from pecan_ray.sources.lines import (
+    UTF_8,
+    BadLines,
+    TextLine,
+    filled,
+    in_chunks,
+    line_encoding,
+    lines_of,
+    opened_for_lines,
+    shortened,
+)
 from pecan_ray.sources.partitions import Partitions, add_partitions, alike, check_partitions, partition_values
 from pecan_ray.storage import list_files
 from pecan_ray.storage.options import storage_options
@@ -32,16 +44,19 @@ CHUNK_LINES = 512
 
 @dataclass(frozen=True)
 class TextLines:
-    """The lines of text files (UTF-8), empty ones too, without line ends: column ``text``.
+    """The lines of text files, empty ones too, without line ends: column ``text``.
 
     Compressed files (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are one split each, other ones are cut into byte ranges of
     about `split_bytes`, aligned to line ends; elements are counted from 0 within a split.  Raises
-    CorruptSourceError for a line that is no UTF-8, and for one of more than `max_record_bytes`.
+    CorruptSourceError for a line that is not in the `encoding`, and for one of more than `max_record_bytes`; where
+    bad elements are skipped, that line alone is left out.
     """
 
     paths: Paths = field(hash=False)
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
+    encoding: str = field(default=UTF_8, kw_only=True)
+    """A codec of Python in which ASCII is ASCII: latin-1, cp1252, shift_jis, gb18030."""
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
     """Of the storage, in fsspec's words; secrets as `Env`."""
     patterns: tuple[str, ...] = field(init=False, repr=False)
@@ -50,12 +65,13 @@ class TextLines:
 
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
+        object.__setattr__(self, "encoding", line_encoding(self.encoding))
         object.__setattr__(self, "patterns", patterns_of(self.paths))
         object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files."""
-        return byte_ranges(self.patterns, self.split_bytes)
+        return byte_ranges(list_files(self.patterns), self.split_bytes)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield lines from number `start` on; those before are read, but not decoded."""
@@ -63,19 +79,59 @@ class TextLines:
             for text in columns["text"]:
                 yield {"text": text}
 
+    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
+        """Yield lines as `read` does, and the errors of bad ones in their place."""
+        for columns in self.read_columns_past_errors(split, start):
+            if isinstance(columns, SourceError):
+                yield columns
+            else:
+                for text in columns["text"]:
+                    yield {"text": text}
+
     def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
         """Yield some hundred lines at a time."""
+        bad = BadLines(split, self.max_record_bytes, past_errors=False)
+        return cast("Iterator[Columns]", self._chunks(start, bad))
+
+    def read_columns_past_errors(self, split: Split, start: int = 0) -> Iterator[Columns | SourceError]:
+        """Yield lines as `read_columns` does, and the errors of bad ones in their place."""
+        return self._chunks(start, BadLines(split, self.max_record_bytes, past_errors=True))
+
+    def _chunks(self, start: int, bad: BadLines) -> Iterator[Columns | SourceError]:
         number = start
-        with opened_for_lines(split) as stream:
-            lines = islice(lines_of(stream, split, self.max_record_bytes), start, None)
-            while chunk := list(islice(lines, CHUNK_LINES)):
+        with opened_for_lines(bad.split) as stream:
+            for chunk in in_chunks(islice(lines_of(stream, bad), start, None), CHUNK_LINES):
+                texts = None if bad.refused else self._decoded(chunk)
+                if texts is None:
+                    yield from self._one_by_one(chunk, number, bad)
+                else:
+                    yield {"text": objects(texts)}
+                number += len(chunk)
+
+    def _decoded(self, chunk: Sequence[TextLine]) -> list[str] | None:
+        """Return the texts of lines; None if one is not in the encoding."""
+        try:
+            return b"\n".join([line.data for line in chunk]).decode(self.encoding).split("\n")
+        except UnicodeDecodeError:
+            return None
+
+    def _one_by_one(self, chunk: Sequence[TextLine], number: int, bad: BadLines) -> Iterator[Columns | SourceError]:
+        """Yield the good lines of a chunk, some at a time, and the errors of bad ones."""
+        texts: list[str] = []
+        for place, line in enumerate(chunk):
+            problem = bad.refused.pop(line.number, "")
+            if not problem:
                 try:
-                    texts = b"\n".join([line.data for line in chunk]).decode("utf-8").split("\n")
-                except UnicodeDecodeError:
-                    yield from _up_to_bad_line(chunk, split, number)
-                    raise
+                    texts.append(line.data.decode(self.encoding))
+                    continue
+                except UnicodeDecodeError as error:
+                    problem = f"it is not {self.encoding.upper()} ({error})"
+            if texts:
                 yield {"text": objects(texts)}
-                number += len(texts)
+                texts = []
+            yield bad.error(line, number + place, problem)
+        if texts:
+            yield {"text": objects(texts)}
 
     def num_elements(self) -> None:
         """Return None: lines are not counted without reading."""
@@ -83,19 +139,12 @@ class TextLines:
 
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""
-        return identity_of("TextLines", self.split_bytes, list_files(self.patterns))
+        return identity_of("TextLines", _options(self), list_files(self.patterns))
 
 
-def _up_to_bad_line(chunk: Sequence[TextLine], split: Split, number: int) -> Iterator[Columns]:
-    """Yield the lines before the first one that is no UTF-8, and raise for that."""
-    texts: list[str] = []
-    for line in chunk:
-        try:
-            texts.append(line.data.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            if texts:
-                yield {"text": objects(texts)}
-            bad_line(split, line, number + len(texts), f"it is not UTF-8 ({error})")
+def _options(source: TextLines | JsonLines) -> object:
+    """Return what an identity holds of a source's options."""
+    return source.split_bytes if source.encoding == UTF_8 else (source.split_bytes, source.encoding)
 
 
 def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -130,7 +179,8 @@ class JsonLines:
     Compressed files (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are one split each, other ones are cut into byte ranges of
     about `split_bytes`, aligned to line ends; elements count from 0 within a split.  Raises CorruptSourceError for
     a line that is not a JSON object, names something twice, or holds a number that is more than a float64 holds
-    (``1e400``) or a value that is none of its column's type, and for one of more than `max_record_bytes`.
+    (``1e400``) or a value that is none of its column's type, and for one of more than `max_record_bytes`; where bad
+    elements are skipped, that line alone is left out.
     """
 
     paths: Paths = field(hash=False)
@@ -141,6 +191,8 @@ class JsonLines:
     """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
+    encoding: str = field(default=UTF_8, kw_only=True)
+    """A codec of Python in which ASCII is ASCII: latin-1, cp1252, shift_jis, gb18030."""
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
     """Of the storage, in fsspec's words; secrets as `Env`."""
     patterns: tuple[str, ...] = field(init=False, repr=False)
@@ -152,30 +204,51 @@ class JsonLines:
         check_partitions(self.partitions)
         check_fill(self.fill)
         json_types(self.types)
+        object.__setattr__(self, "encoding", line_encoding(self.encoding))
         object.__setattr__(self, "patterns", patterns_of(self.paths))
         object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files."""
-        return alike(byte_ranges(self.patterns, self.split_bytes), self.patterns, self.partitions)
+        files = data_files(self.patterns)
+        return alike(byte_ranges(files, self.split_bytes), self.patterns, self.partitions)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield objects from number `start` on; the lines before are read, but not parsed."""
-        told = partition_values(split.path, self.patterns, self.partitions)
+        bad = BadLines(split, self.max_record_bytes, past_errors=False)
+        return cast("Iterator[Element]", self._objects(start, bad))
+
+    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
+        """Yield objects as `read` does, and the errors of bad lines in their place."""
+        return self._objects(start, BadLines(split, self.max_record_bytes, past_errors=True))
+
+    def _objects(self, start: int, bad: BadLines) -> Iterator[Element | SourceError]:
+        told = partition_values(bad.split.path, self.patterns, self.partitions)
         types, fill = json_types(self.types), dict(self.fill or {})
-        with opened_for_lines(split) as stream:
-            lines = filled(lines_of(stream, split, self.max_record_bytes), split, bytes.isspace)
+        with opened_for_lines(bad.split) as stream:
+            lines = filled(lines_of(stream, bad), bad.split, bytes.isspace)
             for number, line in enumerate(islice(lines, start, None), start=start):
+                if line.number in bad.refused:
+                    yield bad.error(line, number, bad.refused.pop(line.number))
+                    continue
                 try:
-                    value = OBJECTS.decode(line.data.decode(json.detect_encoding(line.data), "surrogatepass"))
+                    value = OBJECTS.decode(self._text(line.data))
                     if type(value) is dict and (fill or types):
                         value = with_types(value, types, fill)
                 except (ValueError, RecursionError) as error:
-                    bad_line(split, line, number, f"it is not JSON that can be read ({error})")
+                    yield bad.error(line, number, f"it is not JSON that can be read ({error})")
+                    continue
                 if not isinstance(value, dict):
-                    bad_line(split, line, number, f"it holds a {type(value).__name__}, not an object with named values")
+                    problem = f"it holds a {type(value).__name__}, not an object with named values"
+                    yield bad.error(line, number, problem)
+                    continue
                 element = {name: array_or_list(held) if type(held) is list else held for name, held in value.items()}
                 yield add_partitions(element, told)
+
+    def _text(self, data: bytes) -> str:
+        if self.encoding != UTF_8:
+            return data.decode(self.encoding)
+        return data.decode(json.detect_encoding(data), "surrogatepass")
 
     def num_elements(self) -> None:
         """Return None: objects are not counted without reading."""
@@ -183,5 +256,5 @@ class JsonLines:
 
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""
-        options = self.split_bytes, sorted(self.types.items()), self.fill, self.partitions
-        return identity_of("JsonLines", options, list_files(self.patterns))
+        options = _options(self), sorted(self.types.items()), self.fill, self.partitions
+        return identity_of("JsonLines", options, data_files(self.patterns))

@@ -6,15 +6,16 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.plan.fingerprint import spelled_out
-from pecan_ray.plan.splits import Element, Split
+from pecan_ray.plan.splits import Element, Lease, Split
 from pecan_ray.sources.files import check_positive
-from pecan_ray.sources.tf_randomness import restarting_randomness
-from pecan_ray.sources.tf_shards import chain, check_shard, counted_by_shard, shuffles_anew
+from pecan_ray.sources.tf_randomness import outside_states, python_generators
+from pecan_ray.sources.tf_seeds import DatasetPass, Scope, make_seeded
+from pecan_ray.sources.tf_shards import check_shard, counted_by_shard
 
 logger = logging.getLogger("pecan_ray")
 
@@ -24,18 +25,24 @@ class TfDataSource:
     """The elements of the ``tf.data.Dataset`` that a function makes.
 
     A function of ``(num_shards, shard_index)`` is called for each of `num_shards` shards, so that many workers
-    share the data; one without parameters is read as a whole, by one worker.  A dataset of tuples has the
-    columns "0", "1" and so on; nested names are joined by "/".  Elements are counted within their shard: a
-    shard must yield the same elements in the same order whenever it is read, or "exactly once" cannot hold
-    when a worker is lost (shuffle with a seed, and ``reshuffle_each_iteration=False``).
+    share the data; one without parameters is read as a whole, by one worker.  It may also take `epoch` and `seed`, the
+    number of the pass and the job's seed.  A dataset of tuples has the columns "0", "1" and so on; nested names are
+    joined by "/".  Elements are counted within their shard: a shard must yield the same elements in the same order
+    whenever it is read in one pass, or "exactly once" cannot hold when a worker is lost.
+
+    Random operations and shuffles are given seeds of the job, the pass and the shard, so that each shard and each pass
+    draws its own numbers, and the same when it is read again.  States that such seeds do not reach are warned of.
 
     Of several shards, one without an end (``repeat()``) is refused, since no worker would leave it, and so is one that
-    drops a remainder (``drop_remainder=True``), which would be dropped of each, or shuffles without a seed before it is
-    sharded.  Random numbers whose state begins anew with the dataset are warned of, and other shuffles without a seed.
+    drops a remainder (``drop_remainder=True``), which would be dropped of each.
     """
 
     make_dataset: Callable[..., Any] = field(hash=False)
     num_shards: int = field(default=16, kw_only=True)
+    place: DatasetPass = field(default=DatasetPass(), kw_only=True, compare=False)
+    """The pass that is read, in a job of a seed."""
+    scopes: dict[int, Scope] = field(default_factory=dict, kw_only=True, compare=False, repr=False)
+    """Which seeds are alike in all shards, as the datasets that were made by now have shown."""
 
     def __post_init__(self) -> None:
         if not callable(self.make_dataset):
@@ -45,45 +52,52 @@ class TfDataSource:
             )
         check_positive(num_shards=self.num_shards)
 
+    def with_seed(self, seed: int) -> TfDataSource:
+        """Return the source as a job of a seed reads it."""
+        return replace(self, place=replace(self.place, seed=seed))
+
+    def of_lease(self, lease: Lease) -> TfDataSource:
+        """Return the source in the pass of a lease."""
+        return replace(self, place=self.place.of_lease(lease))
+
     @property
     def sharded(self) -> bool:
         """Whether the function takes (num_shards, shard_index)."""
-        parameters = inspect.signature(self.make_dataset).parameters.values()
-        needed = [
-            p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-        if len(needed) not in (0, 2):
-            raise PlanError(
-                f"from_tf_data: {spelled(self.make_dataset)} takes {len(needed)} arguments, but it must take none, or "
-                "(num_shards, shard_index)."
-            )
-        return len(needed) == 2
+        return bool(_shard_parameters(self.make_dataset))
+
+    @property
+    def shards(self) -> int:
+        """How many datasets the function makes."""
+        return self.num_shards if self.sharded else 1
 
     def splits(self) -> Iterator[Split]:
         """Yield one split for each shard."""
-        for index in range(self.num_shards if self.sharded else 1):
+        for index in range(self.shards):
             yield Split(index=index, path=f"shard {index} of {spelled(self.make_dataset)}")
 
-    def dataset(self, split: Split) -> Any:
-        """Return a shard's tf.data.Dataset of dicts from column name to tensor."""
+    def made(self, split: Split) -> Any:
+        """Return a shard's tf.data.Dataset as the function makes it."""
         try:
             import tensorflow as tf
         except ImportError as error:
             raise MissingExtraError('from_tf_data needs TensorFlow: pip install "pecan_ray[tf]".') from error
-        made = self.make_dataset(self.num_shards, split.index) if self.sharded else self.make_dataset()
+        name, shards = spelled(self.make_dataset), self.shards
+        build = functools.partial(_call, self.make_dataset, self.num_shards, split.index, self.place)
+        made, fold = make_seeded(build, replace(self.place, shard=split.index), self.scopes)
         if not isinstance(made, tf.data.Dataset):
-            raise PlanError(
-                f"from_tf_data: {spelled(self.make_dataset)} returned {type(made).__name__}, not a tf.data.Dataset."
-            )
-        shards = self.num_shards if self.sharded else 1
-        check_shard(made, spelled(self.make_dataset), shards)
-        if drawn := restarting_randomness(made):
-            _warn_of_randomness(spelled(self.make_dataset), drawn, shards)
+            raise PlanError(f"from_tf_data: {name} returned {type(made).__name__}, not a tf.data.Dataset.")
+        check_shard(made, name, shards)
+        if moved := outside_states(made, fold.variables):
+            _warn_of_states(name, moved)
+        if held := python_generators(made):
+            _warn_of_generators(name, held)
         if shards > 1 and (counted := counted_by_shard(made)):
-            _warn_of_counting(spelled(self.make_dataset), counted, shards)
-        if any(map(shuffles_anew, chain(made))):
-            _warn_of_shuffling(spelled(self.make_dataset))
-        return made.map(lambda *parts: columns_of(parts[0] if len(parts) == 1 else parts))
+            _warn_of_counting(name, counted, shards)
+        return made
+
+    def dataset(self, split: Split) -> Any:
+        """Return a shard's tf.data.Dataset of dicts from column name to tensor."""
+        return self.made(split).map(lambda *parts: columns_of(parts[0] if len(parts) == 1 else parts))
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield a shard's elements from number `start` on, as NumPy values."""
@@ -99,17 +113,68 @@ class TfDataSource:
         return f"TfDataSource:{self.num_shards}:{spelled_out(self.make_dataset)}"
 
 
+OF_PASS = ("epoch", "seed")
+"""Parameters that a function may have beside those of the shard."""
+
+
+def _takes(make: Callable[..., Any], parameter: inspect.Parameter) -> bool:
+    """Tell whether a parameter is one of the pass, which the user has not given a value of his own."""
+    if parameter.name not in OF_PASS or parameter.kind is parameter.POSITIONAL_ONLY:
+        return False
+    if isinstance(make, functools.partial) and parameter.name in make.keywords:
+        return False
+    return parameter.name == "epoch" or parameter.default in (parameter.empty, None)
+
+
+def _shard_parameters(make: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters for number of shards and index; none if the function makes one dataset."""
+    needed = [
+        parameter
+        for parameter in inspect.signature(make).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and not _takes(make, parameter)
+    ]
+    if len(needed) not in (0, 2):
+        raise PlanError(
+            f"from_tf_data: {spelled(make)} takes {len(needed)} arguments, but it must take none, or "
+            "(num_shards, shard_index); beside them it may take epoch and seed."
+        )
+    return needed
+
+
+def _call(make: Callable[..., Any], num_shards: int, index: int, place: DatasetPass) -> Any:
+    """Call a function that makes a dataset with what it takes."""
+    positional, named = [], {}
+    for parameter, value in zip(_shard_parameters(make), (num_shards, index), strict=False):
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            positional.append(value)
+        else:
+            named[parameter.name] = value
+    for parameter in inspect.signature(make).parameters.values():
+        if _takes(make, parameter):
+            named[parameter.name] = getattr(place, parameter.name)
+    return make(*positional, **named)
+
+
 @functools.lru_cache(maxsize=256)  # once for a function in each process
-def _warn_of_randomness(name: str, drawn: tuple[str, ...], shards: int) -> None:
-    places = f"in each of its {shards} shards and in each epoch" if shards > 1 else "in each epoch"
+def _warn_of_states(name: str, moved: tuple[str, ...]) -> None:
     logger.warning(
-        "from_tf_data: %s draws random numbers by %s. Their state begins anew wherever the dataset is made, which is "
-        "%s: with a seed, the same numbers come again. Draw in a function behind from_tf_data (map(fn), where fn takes "
-        "rng), or by tf.random.stateless_* with a seed that differs from element to element, and shuffle behind it, by "
-        ".shuffle(n).",
-        name,
-        ", ".join(drawn),
-        places,
+        "from_tf_data: %s moves on a state that was made outside of it (%s), as of a tf.random.Generator or a layer of "
+        "Keras: each worker has a copy, so that workers draw the same numbers. Make the generator, or the layer, in "
+        "%s: then each shard and each epoch draws its own numbers.",
+        *(name, ", ".join(moved), name),
+    )
+
+
+@functools.lru_cache(maxsize=256)  # once for a function in each process
+def _warn_of_generators(name: str, held: tuple[str, ...]) -> None:
+    logger.warning(
+        "from_tf_data: %s draws random numbers by %s. One that is made in it begins anew in each shard and each epoch: "
+        "let %s take the parameters epoch and seed, and give the generator a seed of them and the shard's index, as "
+        "np.random.default_rng([seed, epoch, shard_index]) does. One that is made outside of it is copied to each "
+        "worker.",
+        *(name, ", ".join(held), name),
     )
 
 
@@ -119,16 +184,6 @@ def _warn_of_counting(name: str, counted: tuple[str, ...], shards: int) -> None:
         "from_tf_data: %s calls %s on its shards: the number counts in each of the %d shards, so that %d times as many "
         "elements are taken, or left out, as it says. If it is meant for the whole, call it in front of .shard().",
         *(name, " and ".join(counted), shards, shards),
-    )
-
-
-@functools.lru_cache(maxsize=256)  # once for a function in each process
-def _warn_of_shuffling(name: str) -> None:
-    logger.warning(
-        "from_tf_data: %s shuffles without a seed, so that a shard has another order whenever it is read. If a worker "
-        "is lost, or the job goes on from a state, elements come twice and others never. Shuffle behind from_tf_data, "
-        "by .shuffle(n), or give the shuffle a seed.",
-        name,
     )
 
 

@@ -1,33 +1,17 @@
-"""Random numbers in a tf.data.Dataset whose state begins anew wherever the dataset is made: in each shard and epoch.
-
-A dataset tells what it was made of by attributes that tf.data does not document; a dataset without them is not checked.
-"""
+"""Random numbers in a tf.data.Dataset that a seed of its own pass and shard does not reach."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from pecan_ray.sources.tf_shards import chain, has_seed
+from pecan_ray.sources.tf_datasets import chain, functions_of, graph_nodes
 
-SEEDED = (
-    "Multinomial",
-    "ParameterizedTruncatedNormal",
-    "RandomGamma",
-    "RandomPoissonV2",
-    "RandomShuffle",
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "StatelessMultinomial",
-    "TruncatedNormal",
-)
-"""Operations that draw from a sequence of their own, which is the same wherever it begins if a seed is given."""
 STATEFUL = ("RngReadAndSkip", "RngSkip", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 """Operations that move a generator on, or a variable: of `tf.random.Generator`, and of layers of Keras."""
 PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
@@ -37,47 +21,40 @@ MAX_DEPTH = 8
 """From the function that TensorFlow calls to a generator that the user's function holds; 5 for `from_generator`."""
 
 
-def restarting_randomness(data: Any) -> tuple[str, ...]:
-    """Return the operations in a dataset whose random numbers begin anew wherever the dataset is made."""
-    found: dict[str, None] = {}
-    for one in chain(data):
-        if drawn := _drawn_by(one):
-            found[drawn] = None
-        for graph in _graphs(one):
-            found.update(dict.fromkeys(filter(None, map(_restarts, _nodes(graph)))))
+def outside_states(data: Any, made: Sequence[Any]) -> tuple[str, ...]:
+    """Return the operations that move on a state that was not made with the dataset.
+
+    `made`: handles of the variables that were.
+    """
+    known, found = set(map(id, made)), dict[str, None]()
+    for function in _functions(data):
+        held = (one for one in function.captured_inputs if _is_variable(one))
+        if any(id(one) not in known for one in held):
+            moved = (str(node.op) for node in graph_nodes(function.graph.as_graph_def()) if node.op in STATEFUL)
+            found.update(dict.fromkeys(moved))
     return tuple(found)
 
 
-def _drawn_by(data: Any) -> str:
-    """Name a dataset that draws random numbers itself, from a seed; empty for others."""
-    kind = type(data).__name__
-    if kind == "_ShuffleDataset" and has_seed(data) and bool(getattr(data, "_reshuffle_each_iteration", True)):
-        return "shuffle(seed=...)"
-    return "Dataset.random(seed=...)" if kind == "_RandomDataset" and has_seed(data) else ""
+def python_generators(data: Any) -> tuple[str, ...]:
+    """Return the operations that call functions of Python which hold a generator of random numbers."""
+    found: dict[str, None] = {}
+    for function in _functions(data):
+        for node in graph_nodes(function.graph.as_graph_def()):
+            if node.op in PYTHON and (held := _generator_in(_python_function(node), MAX_DEPTH)) is not None:
+                module = type(held).__module__.partition(".")[0]
+                found[f"{node.op} (a {type(held).__name__} of {module})"] = None
+    return tuple(found)
 
 
-def _graphs(data: Any) -> Iterator[Any]:
-    """Yield the graphs of the functions that a dataset calls."""
-    functions = getattr(data, "_functions", None)
-    for one in [] if functions is None else functions():
-        yield one.function.graph.as_graph_def()
+def _functions(data: Any) -> Iterator[Any]:
+    for one in chain(data):
+        yield from functions_of(one)
 
 
-def _nodes(graph: Any) -> Iterator[Any]:
-    yield from graph.node
-    for function in graph.library.function:
-        yield from function.node_def
-
-
-def _restarts(node: Any) -> str:
-    """Name an operation whose random numbers begin anew; empty for others."""
-    if node.op in STATEFUL:
-        return str(node.op)
-    if node.op in SEEDED and (node.attr["seed"].i or node.attr["seed2"].i):
-        return str(node.op)
-    if node.op in PYTHON and (held := _generator_in(_python_function(node), MAX_DEPTH)) is not None:
-        return f"{node.op} (a {type(held).__name__} of {type(held).__module__.partition('.')[0]})"
-    return ""
+def _is_variable(handle: Any) -> bool:
+    """Tell whether what a function holds is a variable; tables, say, have no type of their values."""
+    described = getattr(handle, "_handle_data", None)
+    return described is not None and bool(described.is_set)
 
 
 def _python_function(node: Any) -> Any:

@@ -1,14 +1,11 @@
-"""What means another thing for a shard's tf.data.Dataset than for the whole: no end, remainders, an order of its own.
-
-A dataset tells what it was made of by attributes that tf.data does not document; a dataset without them is not checked.
-"""
+"""What means another thing for a shard's tf.data.Dataset than for the whole: no end, and remainders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from pecan_ray.errors import PlanError
+from pecan_ray.sources.tf_datasets import chain, inputs_of, is_shard, selector_of
 
 INFINITE = -1
 """The cardinality of a `tf.data.Dataset` without an end."""
@@ -38,31 +35,15 @@ def check_shard(data: Any, name: str, num_shards: int) -> None:
                 "batch, and write from_tf_data(...).batch(size, drop_remainder=True), which drops one remainder; or "
                 "batch without drop_remainder."
             )
-        if type(one).__name__ == "_ShardDataset" and any(map(shuffles_anew, chain(one))):
-            raise PlanError(
-                f"from_tf_data: {name} shuffles in front of .shard(), in an order that is another one for each of its "
-                f"{num_shards} shards: some elements would be read several times, and others never. Give the shuffle a "
-                "seed, or shard first; list_files shuffles, too, unless shuffle=False."
-            )
 
 
 def counted_by_shard(data: Any) -> tuple[str, ...]:
     """Return the methods that leave elements out by their number, but for those in front of `.shard()`."""
-    kind, inputs = type(data).__name__, _inputs(data)
-    if kind == "_ShardDataset":
+    kind, inputs = type(data).__name__, inputs_of(data)
+    if is_shard(data):
         return ()
     mine = (COUNTING[kind],) if kind in COUNTING else ()
     return tuple(dict.fromkeys((*mine, *(name for given in inputs for name in counted_by_shard(given)))))
-
-
-def shuffles_anew(data: Any) -> bool:
-    """Tell whether a dataset shuffles in an order that is another one wherever it is made."""
-    return type(data).__name__ == "_ShuffleDataset" and not has_seed(data)
-
-
-def has_seed(data: Any) -> bool:
-    """Tell whether a dataset that draws random numbers was given a seed, or TensorFlow was."""
-    return any(int(getattr(data, name, 0)) for name in ("_seed", "_seed2"))
 
 
 def _endless(data: Any) -> bool:
@@ -70,31 +51,19 @@ def _endless(data: Any) -> bool:
     count = int(data.cardinality())
     if count != UNKNOWN:
         return count == INFINITE
-    kind, inputs = type(data).__name__, _inputs(data)
+    kind, inputs = type(data).__name__, inputs_of(data)[len(selector_of(data)) :]
     if kind in CUTS or not inputs:
         return False
-    return all(map(_endless, inputs)) if kind == "_ZipDataset" else any(map(_endless, inputs))
+    ends_with_one = kind == "_ZipDataset" or bool(getattr(data, "_stop_on_empty_dataset", False))
+    return all(map(_endless, inputs)) if ends_with_one else any(map(_endless, inputs))
 
 
 def _loses_remainder(data: Any) -> bool:
     """Tell whether a batch of a dataset may leave elements out at its end."""
     if not bool(getattr(data, "_drop_remainder", False)):
         return False
-    size, (given,) = int(getattr(data, "_size", getattr(data, "_batch_size", 1))), _inputs(data)
+    size, (given,) = int(getattr(data, "_size", getattr(data, "_batch_size", 1))), inputs_of(data)
     if int(getattr(data, "_shift", size)) < size:
         return False  # windows that overlap: what the last ones lack was in others
     count = int(given.cardinality())
     return count == UNKNOWN or (count >= 0 and count % size != 0)
-
-
-def chain(data: Any) -> Iterator[Any]:
-    """Yield a dataset and all that it is made of, but for what only chooses among others."""
-    yield data
-    chooses = type(data).__name__ == "_DirectedInterleaveDataset"
-    for given in _inputs(data)[1 if chooses else 0 :]:
-        yield from chain(given)
-
-
-def _inputs(data: Any) -> list[Any]:
-    inputs = getattr(data, "_inputs", None)
-    return [] if inputs is None else list(inputs())

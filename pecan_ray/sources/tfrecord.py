@@ -18,12 +18,13 @@ from pecan_ray.sources.files import (
     SPLIT_BYTES,
     Paths,
     check_positive,
+    data_files,
     identity_of,
     patterns_of,
     skip_bytes,
 )
 from pecan_ray.sources.partitions import Partitions, add_partitions, alike, check_partitions, partition_values
-from pecan_ray.storage import list_files, open_random
+from pecan_ray.storage import open_random
 from pecan_ray.storage.options import storage_options
 
 _HEADER = struct.Struct("<QI")
@@ -70,7 +71,7 @@ class TFRecords:
     def splits(self) -> Iterator[Split]:
         """Yield whole files, and ranges of records of large local files."""
         index = 0
-        for file in alike(list_files(self.patterns), self.patterns, self.partitions):
+        for file in alike(data_files(self.patterns), self.patterns, self.partitions):
             if compression_of(file.path):
                 yield Split(index=index, path=file.path, version=file.version)
                 index += 1
@@ -105,7 +106,7 @@ class TFRecords:
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""
         options = self.parse, self.split_bytes, sorted(self.features.items()), self.partitions
-        return identity_of("TFRecords", options, list_files(self.patterns))
+        return identity_of("TFRecords", options, data_files(self.patterns))
 
 
 def _record_ranges(path: str, size: int, split_bytes: int) -> Iterator[tuple[int, int, int | None]]:

@@ -11,9 +11,8 @@ from typing import Any, ClassVar, Literal, NoReturn
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.compressed import compression_of, opened
-from pecan_ray.sources.files import MAX_RECORD_BYTES, Paths, check_positive, identity_of, patterns_of
+from pecan_ray.sources.files import MAX_RECORD_BYTES, Paths, check_positive, data_files, identity_of, patterns_of
 from pecan_ray.sources.tar import TarMember, members
-from pecan_ray.storage import list_files
 from pecan_ray.storage.options import storage_options
 
 
@@ -45,7 +44,7 @@ class WebDataset:
 
     def splits(self) -> Iterator[Split]:
         """Yield one split for each archive."""
-        for index, file in enumerate(list_files(self.patterns)):
+        for index, file in enumerate(data_files(self.patterns)):
             stop = None if compression_of(file.path) else file.size
             yield Split(index=index, path=file.path, stop=stop, version=file.version)
 
@@ -72,7 +71,7 @@ class WebDataset:
 
     def identity(self) -> str:
         """Return a digest of every archive's path, size and version."""
-        return identity_of("WebDataset", None, list_files(self.patterns))
+        return identity_of("WebDataset", None, data_files(self.patterns))
 
 
 def _named(found: Iterator[TarMember], unnamed: list[str]) -> Iterator[tuple[str, str, TarMember]]:

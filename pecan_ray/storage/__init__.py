@@ -7,31 +7,29 @@ from pecan_ray.storage.access import (
     bytes_from_node,
     delete_file,
     fetch_ahead,
-    file_info,
     forget_ahead,
     hedge_reads,
-    is_remote,
     keep_on_node,
-    list_files,
-    list_folder,
     open_random,
     open_stream,
     read_all,
+    read_each,
     read_many,
     read_piece,
     read_range,
     reads_hedged,
     reset_clients,
-    subfolders,
     write_file,
 )
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.block_cache import BlockCache
+from pecan_ray.storage.clients import is_remote
 from pecan_ray.storage.company import dataset_of
 from pecan_ray.storage.digest import ObjectDigest
 from pecan_ray.storage.digesting import changed, make_digest, read_digest, write_digest
 from pecan_ray.storage.heads import HEAD_BYTES, Head
 from pecan_ray.storage.hedged_reads import HedgeCount
+from pecan_ray.storage.listing import file_info, list_files, list_folder, subfolders
 from pecan_ray.storage.local import file_on_disk
 from pecan_ray.storage.on_node import (
     among_several,
@@ -78,6 +76,7 @@ __all__ = [
     "open_stream",
     "read_all",
     "read_digest",
+    "read_each",
     "read_many",
     "read_piece",
     "read_range",

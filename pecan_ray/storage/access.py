@@ -10,34 +10,29 @@ import io
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
-from pecan_ray.errors import SourceError, SourceNotFoundError, SourceReplacedError
-from pecan_ray.storage.backend import MAGIC, Backend, FileInfo
+from pecan_ray.errors import SourceError, SourceReplacedError, StorageOutageError
 from pecan_ray.storage.block_cache import BlockCache
-from pecan_ray.storage.fsspec_files import FsspecFiles
-from pecan_ray.storage.gcs import GoogleStorage
+from pecan_ray.storage.clients import backend, forget_clients, is_remote
 from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
 from pecan_ray.storage.hedged_reads import HedgeCount, HedgedReads
-from pecan_ray.storage.local import LocalFiles
+from pecan_ray.storage.listing import file_info
 from pecan_ray.storage.local_stream import open_local
-from pecan_ray.storage.objects import ObjectStore
-from pecan_ray.storage.options import StorageOptions, options_of
 from pecan_ray.storage.ranges import Asked, FileRange, replaced
 from pecan_ray.storage.retry import unless_given_up
-from pecan_ray.storage.s3 import S3
 from pecan_ray.storage.threads import RequestThreads
 from pecan_ray.storage.throttle import throttle
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-Patterns: TypeAlias = str | Sequence[str]
+T = TypeVar("T")
 
 BLOCK_BYTES = 8 << 20
 """Size of one ranged read of a big object."""
@@ -49,58 +44,13 @@ THREADS = 16
 AHEAD_BYTES = 32 << 20
 """Bound on the beginnings of files that this process holds because they will be read soon."""
 
-_MAKERS: dict[str, Callable[[dict[str, Any]], Backend]] = {
-    "": lambda _: LocalFiles(),
-    "s3": lambda options: ObjectStore(S3(options)),
-    "gs": lambda options: ObjectStore(GoogleStorage(options)),
-}
-
-
-def is_remote(path: str) -> bool:
-    """Say whether a path lies in an object store, or another storage that has no files of this machine."""
-    return "://" in path
-
 
 def reset_clients() -> None:
     """Forget this process's clients, so that changed credentials or endpoints are looked up again."""
     forget_ahead()
-    _backend_of.cache_clear()
+    forget_clients()
     _heads.cache_clear()
     _hedged.cache_clear()
-
-
-def list_files(patterns: Patterns) -> Iterator[FileInfo]:
-    """Yield the files of files, folders and globs, each pattern's in the order of their names, page by page.
-
-    Folders are searched to any depth, leaving out names that begin with ``.`` or ``_``.  A file that two
-    patterns name is yielded twice.  Raises SourceNotFoundError for a pattern that names nothing,
-    SourcePermissionError where listing is not allowed.
-    """
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        count = 0
-        for file in _expand(pattern):
-            count += 1
-            yield file
-        if count == 0:
-            raise SourceNotFoundError(_nothing(pattern), path=pattern)
-
-
-def list_folder(folder: str) -> Iterator[FileInfo]:
-    """Yield the files below a folder whose name is taken literally, as `list_files` does; maybe none."""
-    return _backend(folder).folder(folder)
-
-
-def subfolders(folder: str) -> list[str]:
-    """Return the sorted names of the folders directly below a folder, without those beginning with . or _."""
-    return _backend(folder).subfolders(folder)
-
-
-def file_info(path: str) -> FileInfo:
-    """Describe one file, or raise SourceNotFoundError."""
-    found = _backend(path).info(path)
-    if found is None:
-        raise SourceNotFoundError(_nothing(path), path=path)
-    return found
 
 
 def read_range(path: str, start: int, stop: int | None = None, *, version: str = "") -> bytes:
@@ -119,7 +69,7 @@ def read_all(path: str, size: int | None = None, *, version: str = "") -> bytes:
     if first.size != size:
         raise replaced(path)
     rest = _ranges(path, len(first.data), first.size, first.version or version)
-    return b"".join((first.data, *_in_order(rest)))
+    return b"".join((first.data, *_in_order(rest, _exactly)))
 
 
 def read_many(paths: Sequence[str], versions: Sequence[str] = ()) -> Generator[bytes, None, None]:
@@ -128,12 +78,33 @@ def read_many(paths: Sequence[str], versions: Sequence[str] = ()) -> Generator[b
     Each comes by one request, which is answered with one version of it: raises SourceReplacedError where `versions` are
     given, and a file has another one.
     """
+    return _whole_files(paths, versions, _exactly)
+
+
+def read_each(paths: Sequence[str], versions: Sequence[str] = ()) -> Generator[bytes | SourceError, None, None]:
+    """Yield the contents of many small files as `read_many` does; for one that cannot be read its error comes.
+
+    A storage that does not answer raises StorageOutageError: nothing is known of its files.
+    """
+
+    def content(asked: Asked) -> bytes | SourceError:
+        try:
+            return _exactly(asked)
+        except StorageOutageError:
+            raise
+        except SourceError as error:
+            return error
+
+    return _whole_files(paths, versions, content)
+
+
+def _whole_files(paths: Sequence[str], versions: Sequence[str], read: Callable[[Asked], T]) -> Generator[T, None, None]:
     asked = [Asked(path, 0, None, version) for path, version in zip(paths, versions or [""] * len(paths), strict=True)]
     if any(is_remote(path) for path in paths):
-        yield from _in_order(asked, THREADS)
+        yield from _in_order(asked, read, THREADS)
     else:
         for one in asked:
-            yield read_range(one.path, 0, version=one.version)
+            yield read(one)
 
 
 def read_piece(path: str, start: int, stop: int | None = None, *, version: str = "") -> FileRange:
@@ -147,12 +118,12 @@ def write_file(path: str, data: bytes) -> None:
     It is there with all its bytes or not at all, also where two write it at once.  Failures that pass are waited out;
     raises SourcePermissionError where writing is not allowed.
     """
-    _backend(path).write(path, data)
+    backend(path).write(path, data)
 
 
 def delete_file(path: str) -> None:
     """Remove a file or object, if it is there."""
-    _backend(path).delete(path)
+    backend(path).delete(path)
 
 
 def open_stream(
@@ -248,41 +219,6 @@ def bytes_from_node() -> int:
     return _heads(os.getpid()).found + (0 if blocks is None else blocks.nbytes)
 
 
-def _expand(pattern: str) -> Iterator[FileInfo]:
-    backend = _backend(pattern)
-    if MAGIC.search(pattern):
-        yield from backend.glob(pattern)
-        return
-    found = backend.info(pattern)
-    if found is not None:
-        yield found
-    else:
-        yield from backend.folder(pattern)
-
-
-def _nothing(pattern: str) -> str:
-    if MAGIC.search(pattern):
-        return (
-            f"The pattern {pattern} matches no file. Check the folder and spelling; `*` stays within one "
-            "folder, `**` crosses folders, and only files match."
-        )
-    where = "with this key or below this prefix" if is_remote(pattern) else "on this machine with this name or below it"
-    return f"{pattern}: there is no file {where}. Check the path, and that all workers see the same storage."
-
-
-def _backend(path: str) -> Backend:
-    scheme, separator, _ = path.partition("://")
-    if not separator:
-        return _backend_of("", None, os.getpid())
-    return _backend_of(scheme, options_of(path), os.getpid())
-
-
-@cache
-def _backend_of(scheme: str, options: StorageOptions | None, pid: int) -> Backend:
-    given = {} if options is None else options.resolved()
-    return _MAKERS[scheme](given) if scheme in _MAKERS else FsspecFiles(scheme, given)
-
-
 @dataclass
 class _Hedging:
     """Whether this process asks for late reads twice."""
@@ -329,9 +265,9 @@ def _read(path: str, start: int, stop: int | None, version: str = "") -> FileRan
     if stop is not None and stop <= start:
         return FileRange(b"", start)
     if not is_remote(path):
-        return _backend(path).read(path, start, stop, version)
+        return backend(path).read(path, start, stop, version)
     hedged = partial(_hedged(os.getpid()).read, path) if _hedging.on else None
-    ask = partial(throttle.read, partial(_backend(path).read, path), hedged=hedged)
+    ask = partial(throttle.read, partial(backend(path).read, path), hedged=hedged)
     blocks = _kept.blocks_here()
     return ask(start, stop, version) if blocks is None else blocks.read(ask, path, start, stop, version)
 
@@ -355,18 +291,20 @@ def _exactly(asked: Asked) -> bytes:
     return data
 
 
-def _in_order(ranges: Iterable[Asked], in_flight: int = IN_FLIGHT) -> Generator[bytes, None, None]:
-    """Yield the bytes of ranges in their order, some of them being read at the same time.
+def _in_order(
+    ranges: Iterable[Asked], read: Callable[[Asked], T], in_flight: int = IN_FLIGHT
+) -> Generator[T, None, None]:
+    """Yield what is read of ranges in their order, some of them being read at the same time.
 
     When it is closed, those that are under way and fail are not tried again.
     """
     threads = _threads(os.getpid())
-    flying: deque[Future[bytes]] = deque()
+    flying: deque[Future[T]] = deque()
     given_up = threading.Event()
 
-    def fetch(asked: Asked) -> bytes:
+    def fetch(asked: Asked) -> T:
         with unless_given_up(given_up):
-            return _exactly(asked)
+            return read(asked)
 
     try:
         for asked in ranges:
@@ -439,7 +377,7 @@ class _AheadReader(io.RawIOBase):
             )
         reached = self._start + len(first.data)
         self._tail = max(reached, self._size if self._expect is None else min(self._expect, self._size))
-        self._blocks = _in_order(_ranges(self._path, reached, self._tail, self._version))
+        self._blocks = _in_order(_ranges(self._path, reached, self._tail, self._version), _exactly)
         return first.data
 
     def _first(self) -> FileRange:

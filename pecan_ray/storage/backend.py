@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count, zip_longest
 from typing import Protocol
 
-from pecan_ray.errors import PlanError
+from pecan_ray.errors import PlanError, SourcePermissionError
 from pecan_ray.storage.ranges import FileRange
 
 MAGIC = re.compile(r"[*?\[]")
@@ -65,6 +65,14 @@ class Backend(Protocol):
     def delete(self, path: str) -> None:
         """Remove a file; nothing to do where there is none."""
         ...
+
+
+def called_so(storage: Backend, pattern: str) -> FileInfo | None:
+    """Return the file that is called like a pattern itself, with its stars and brackets; None if there is none."""
+    try:
+        return storage.info(pattern)
+    except SourcePermissionError:  # some stores answer so for names that do not exist: the listing tells
+        return None
 
 
 def is_hidden(relative: str) -> bool:

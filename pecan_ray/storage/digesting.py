@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from pecan_ray.errors import CorruptSourceError
-from pecan_ray.storage.access import Patterns, list_files, open_stream, read_all, write_file
+from pecan_ray.storage.access import open_stream, read_all, write_file
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.digest import BLOCK_BYTES, ObjectDigest, block_hash, digest_lines, digest_objects
+from pecan_ray.storage.listing import Patterns, list_files
 
 READERS = 8
 """Objects that are read at the same time."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
-from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
+from pecan_ray.storage.backend import MAGIC, FileInfo, called_so, compile_glob, is_hidden
 from pecan_ray.storage.local_errors import passes
 from pecan_ray.storage.ranges import Asked, FileRange, ShortAnswerError
 from pecan_ray.storage.retry import Doing, mistrusts, retry
@@ -88,7 +88,7 @@ class FsspecFiles:
 
     def glob(self, pattern: str) -> Iterator[FileInfo]:
         """Yield the files that match, in the order of their names; a question mark of a URL is no wildcard."""
-        literal = self.info(pattern) if self._scheme in WEB or "[" in pattern else None
+        literal = called_so(self, pattern)
         if literal is not None:
             yield literal
             return
@@ -96,7 +96,13 @@ class FsspecFiles:
         base = pattern[: magic.start()].rpartition("/")[0] if magic else pattern
         matches = compile_glob(pattern).match
         depth = None if "**" in pattern else pattern[len(base) :].count("/")
-        yield from (file for file in self._found(base, depth) if matches(file.path))
+        found = False
+        for file in self._found(base, depth):
+            if matches(file.path):
+                found = True
+                yield file
+        if not found and self._scheme not in WEB:
+            yield from self.folder(pattern)
 
     def subfolders(self, path: str) -> list[str]:
         """Return the sorted names of the folders directly below a folder."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
+from pecan_ray.storage.backend import MAGIC, FileInfo, called_so, compile_glob, is_hidden
 from pecan_ray.storage.ranges import Asked, FileRange
 
 
@@ -69,10 +69,10 @@ class ObjectStore:
     def glob(self, pattern: str) -> Iterator[FileInfo]:
         """Yield the objects that match, page by page; only its fixed beginning is listed.
 
-        An object that is called like the pattern itself, with its brackets, is what is meant.
+        An object that is called like the pattern itself is what is meant, or a folder of which nothing else matches.
         """
         bucket, key = self._split(pattern)
-        literal = self.info(pattern) if "[" in key else None
+        literal = called_so(self, pattern)
         if literal is not None:
             yield literal
             return
@@ -80,12 +80,15 @@ class ObjectStore:
         prefix = key[: magic.start()] if magic else key
         # With a delimiter the store leaves out what lies deeper than the pattern can match.
         delimiter = "" if "/" in key[len(prefix) :] or "**" in key else "/"
-        matches = compile_glob(key).match
+        matches, found = compile_glob(key).match, False
         start = len(f"{self.api.scheme}://{bucket}/")
         for page in self.api.pages(bucket, prefix, delimiter):
             for file in page.files:
                 if not file.path.endswith("/") and matches(file.path[start:]):
+                    found = True
                     yield file
+        if not found:
+            yield from self.folder(pattern)
 
     def subfolders(self, path: str) -> list[str]:
         """Return the sorted names of the prefixes directly below a prefix."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from pecan_ray.errors import PlanError, SourcePermissionError
 from pecan_ray.storage.backend import MAGIC
+from pecan_ray.storage.braces import before_braces
 
 SECRET = re.compile(
     r"secret|passw|pwd|credential|token|connection_?string|(^|[_-])(key|sas|auth|authorization|cookie)([_-]|$)",
@@ -112,8 +113,10 @@ def options_of(path: str) -> StorageOptions | None:
 
 
 def _prefix(pattern: str) -> str:
-    magic = MAGIC.search(pattern)
-    return pattern[: pattern.rfind("/", 0, magic.start()) + 1] if magic else pattern.rstrip("/")
+    fixed = before_braces(pattern)
+    if magic := MAGIC.search(fixed):
+        fixed = fixed[: magic.start()]
+    return pattern.rstrip("/") if fixed == pattern else fixed[: fixed.rfind("/") + 1]
 
 
 def _below(path: str, prefix: str) -> bool:

@@ -23,6 +23,7 @@ import numpy as np
 
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import SpansByKey
+from pecan_ray.engines.folding import unfolded
 from pecan_ray.engines.layout import ColumnPlace, Layout
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.ring import ALIGNMENT, LastView, MemoryFile, ReleasePipe, RingSlots, SlotAddress, last_view
@@ -150,7 +151,7 @@ class SlotLender:
         memory[: source.size] = os.pread(source.file.fd, source.size, source.offset)
         self._numbers += 1
         batch = replace(loan.batch, number=self._numbers, address=slot.address())
-        views = batch.layout.views(np.frombuffer(memory, np.uint8), _others(batch.pickled, memory))
+        views = unfolded(batch.layout.views(np.frombuffer(memory, np.uint8), _others(batch.pickled, memory)))
         moved = Loan(batch, views, slot.size)
         weakref.finalize(moved, slot.release).atexit = False
         return moved
@@ -211,7 +212,7 @@ class SlotBorrower:
         shared = self._maps.get((address.token, address.file.number)) or self._mapped(address.file)
         memory: Any = np.frombuffer(shared, np.uint8, address.size, address.offset)
         _hold(last_view(memory, self._pipe, batch.number))
-        return batch.layout.views(memory, _others(batch.pickled, memory))
+        return unfolded(batch.layout.views(memory, _others(batch.pickled, memory)))
 
     def _mapped(self, file: MemoryFile) -> mmap.mmap:
         path = f"/proc/{file.pid}/fd/{file.fd}"

@@ -25,14 +25,12 @@ from pecan_ray.engines.python.complete_calls import Call, complete_call
 from pecan_ray.engines.python.pieces import Piece, divided, output_of
 from pecan_ray.engines.python.processes import InProcess
 from pecan_ray.engines.sendable import MASKED, unsendable_columns, why_unsendable
-from pecan_ray.engines.stages import Recognized, ThreadStage
-from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, listed, spelled, told
 from pecan_ray.options import OnError
-from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Subset, wants_rng
+from pecan_ray.plan.operators import ELEMENTS, Collate, ElementOp, Filter, FlatMap, Map, Subset, wants_rng
 from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.plan.shape import name_of_last
-from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, origin_of
+from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
 from pecan_ray.sampling.randomness import ThreadGenerator, element_key
 from pecan_ray.sampling.subsets import is_member
 from pecan_ray.storage.local_errors import passes
@@ -139,6 +137,7 @@ class Chain:
         self._undelivered = undelivered
         self._spreads = any(isinstance(op, FlatMap) for op in ops)
         self._changes = any(not isinstance(op, Filter) for op in ops)
+        self._collates = any(isinstance(op, Collate) for op in ops)
         self._buffers = SharedBuffers()
         self._silent = {step.op.name: 0 for step in self._steps if step.op.on is not None and isinstance(step.op, Map)}
         """Maps of a column that have returned nothing but None so far, and for how many arrays or lists."""
@@ -161,7 +160,8 @@ class Chain:
 
         Functions may have written into the arrays of the item nevertheless.
         """
-        given = None if item.members is None or self._spreads or not self._changes else dict(item.value)
+        keeps_rows = item.members is not None and not self._collates
+        given = dict(item.value) if keeps_rows and self._changes and not self._spreads else None
         try:
             items = self._spread(item) if self._spreads else self._straight(item)
             if given is not None and items:
@@ -174,7 +174,7 @@ class Chain:
         for one in items:
             if type(one.value) is not dict:
                 one.value = self._as_dict(one)
-            if item.members is not None:
+            if keeps_rows:
                 one.rows = max(1, leading(one.value))  # 0 rows would mean that it carries positions only
         return items
 
@@ -218,7 +218,7 @@ class Chain:
 
     def _straight(self, item: Item) -> list[Item]:
         value = item.value
-        before, began = (dict(value), self._buffers.now()) if self._changes else ({}, 0.0)
+        before, began = (self._values_given(value), self._buffers.now()) if self._changes else ({}, 0.0)
         counts = None if self._counts is None else self._counts_of(item)
         for step in self._steps:
             size = element_bytes(value) if counts else 0
@@ -240,6 +240,13 @@ class Chain:
                 self._check_buffers(held, item, began)
         item.value = value
         return [item]
+
+    def _values_given(self, value: dict[str, Any]) -> dict[Any, Any]:
+        """Return the values that the functions are given, which are ours: nobody else writes into them."""
+        if not self._collates:
+            return dict(value)
+        elements = enumerate(value[ELEMENTS])
+        return {(row, name): one for row, element in elements for name, one in element.items()}
 
     def _check_buffers(self, held: list[HeldValue], item: Item, began: float) -> None:
         try:
@@ -296,7 +303,9 @@ class Chain:
 
     def _map(self, step: ChainStep, value: Any, item: Item, output: int) -> Any:
         result = self._call(step, value, item, output)
-        if step.op.on is not None:
+        if isinstance(step.op, Collate):
+            result = dict(result) if isinstance(result, Mapping) else result
+        elif step.op.on is not None:
             if self._silent:
                 self._hear(step.op, value, result, item)
             if isinstance(result, types.CoroutineType):
@@ -401,49 +410,6 @@ def end_child(op: str, item: Item, error: BaseException | None = None) -> NoRetu
     """End this process, a child that has come back from an operator's function."""
     file, element = item.lease.split.file_of(item.element), item.element
     forks.end_child(op, item.where(), error, file=file, element=element)
-
-
-def calls_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
-    """Return the functions by which a stack shows which operator an engine with these very options has called."""
-
-    def one(local: Mapping[str, Any]) -> Sighting | None:
-        chain, step, item = local.get("self"), local.get("step"), local.get("item")
-        if chain is None or chain._options is not options or step is None or item is None:
-            return None
-        return working(step.op, [item], local.get("output", 0))
-
-    def several(local: Mapping[str, Any]) -> Sighting | None:
-        chain, step, items = local.get("self"), local.get("step"), local.get("items")
-        if chain is None or chain._options is not options or step is None or not items:
-            return None
-        return working(step.op, items, items[0].output)
-
-    return {Chain._call.__code__: one, Chain._call_ahead.__code__: several}
-
-
-def call_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
-    """Return the functions by which a stack shows in which operator of an engine with these very options it is."""
-
-    def recognize(local: Mapping[str, Any]) -> ThreadStage | None:
-        chain, step = local.get("self"), local.get("step")
-        if chain is None or chain._options is not options or step is None:
-            return None
-        return ThreadStage("operator", step.op.name, isinstance(step.call, InProcess))
-
-    return {Chain._call.__code__: recognize, Chain._call_ahead.__code__: recognize}
-
-
-def working(op: ElementOp, items: Sequence[Item], output: int) -> Sighting:
-    """Return that an operator works on an element, or on one of several."""
-    first = items[0]
-    where = first.where() if first.members is None else f"the batch that begins with {first.where()}"
-    if len(items) > 1:
-        where = f"{len(items)} elements from {where} on"
-    lease = first.lease
-    key = (op.name, lease.epoch, lease.key, first.element, output, len(items))
-    alone = len(items) == 1 and first.members is None
-    at = AtWork(op.name, origin_of(lease, first.element) if alone else None)
-    return Sighting(key, f"{op.name} has been working on {where} for {{seconds}}", at)
 
 
 def op_error(op: str, item: Item, error: BaseException, column: str | None = None) -> OpError:

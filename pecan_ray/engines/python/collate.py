@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,11 @@ from pecan_ray.errors import (
 )
 from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.splits import Array
+
+UNEQUAL_REMEDY = (
+    "Resize or crop elements to one shape, use padded_batch, or put them together by a function of your own: "
+    "batch(n, collate=fn)"
+)
 
 
 def collate(items: Sequence[Item], op: str) -> dict[str, Any]:
@@ -121,10 +127,12 @@ def checked_array(
         return array
     if not is_columnar(value):
         kind, remedy = f"a {type(value).__name__}", "Convert it, or fill in what is missing, by a map before"
+    elif array.dtype != dtype and array.shape != shape and not (array.size and math.prod(shape)):
+        kind, remedy = f"{array.dtype}{list(array.shape)}", UNEQUAL_REMEDY  # an empty one has no type of its own
     elif array.dtype != dtype:
         kind, remedy = f"{array.dtype}{list(array.shape)}", "Convert elements to one dtype before"
     else:
-        kind, remedy = f"{dtype}{list(array.shape)}", "Resize or crop elements to one shape, or use padded_batch"
+        kind, remedy = f"{dtype}{list(array.shape)}", UNEQUAL_REMEDY
     raise _unlike(
         f"{op}: column {spelled(name)} of {item.where()} "
         f"is {kind}, but that of {other} is {dtype}{list(shape)}. {remedy}.",

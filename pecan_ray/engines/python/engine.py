@@ -12,11 +12,13 @@ from typing import Any
 from pecan_ray.engines.caching import SplitCache
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import Counts, OpCount
+from pecan_ray.engines.folding import folded
 from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions, merge
 from pecan_ray.engines.python.batch_writer import BatchWriter, OpenBatch
-from pecan_ray.engines.python.chain import call_stages, calls_under, check_sendable
+from pecan_ray.engines.python.call_stacks import call_stages, calls_under
+from pecan_ray.engines.python.chain import check_sendable
 from pecan_ray.engines.python.collate import collate, collate_padded
 from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers
 from pecan_ray.engines.python.complete_calls import complete_call
@@ -145,7 +147,7 @@ class PythonEngine:
             parts, bad = ([], []) if item.partial else stream.undelivered.take()
             # Many batches are partial at a time where rounds are made, too many for the slots, perhaps.
             slots = HeapSlots() if item.partial and self._options.ranks else self._slots
-            columns, slot = into_slot(item.value, slots)
+            columns, slot = into_slot(folded(item.value), slots)
             yield Produced(
                 columns,
                 merge(item.parts + parts),

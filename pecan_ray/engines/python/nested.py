@@ -24,8 +24,8 @@ STAY = TEXTS - {type(None)}
 """Those that stay so whatever else is in the column."""
 NUMBERS = (bool, int, float, complex, np.bool_, np.number)
 LIST_REMEDY = (
-    "Pad it by padded_batch, or cut it by a map before. A function on batches behind gets such values in an array of "
-    "objects, and a list that it returns stays as it is"
+    "Pad it by padded_batch, cut it by a map before, or put elements together by a function of your own, "
+    "batch(n, collate=fn), in whose result lists stay lists"
 )
 
 
@@ -71,6 +71,16 @@ def finished(columns: dict[str, Any], rows: BatchRows) -> dict[str, Any]:
         name: _NestedColumn(name, rows).together(list(column), "") if name in nested else column
         for name, column in columns.items()
     }
+
+
+def arrays_within(value: Any) -> Any:
+    """Return a value in which tensors and images are arrays, also in dicts, lists and tuples."""
+    if type(value) is dict:
+        return {name: arrays_within(one) for name, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(arrays_within, value))
+    array = as_array(value)
+    return value if array is None else array
 
 
 def _holds_others(column: Any) -> bool:
@@ -129,7 +139,8 @@ class _NestedColumn:
         shape, dtype = arrays[0].shape, arrays[0].dtype
         for row, array in enumerate(arrays):
             if array.shape != shape or (array.dtype != dtype and array.dtype.kind not in "SU"):
-                remedy = LIST_REMEDY if array.dtype == dtype else "Convert elements to one dtype before"
+                lengths = array.dtype == dtype or not array.size or not arrays[0].size  # [] has no type of its own
+                remedy = LIST_REMEDY if lengths else "Convert elements to one dtype before"
                 said = f"is {_told(array)}, but that of {self.rows.where(0)} is {_told(arrays[0])}. {remedy}"
                 raise self.rows.refusal(row, self.name, path, said)
         return np.stack(arrays)

@@ -22,7 +22,7 @@ from pecan_ray.engines.python.threads import Threads
 from pecan_ray.errors import BatchShapeError, ElementError, PlanError
 from pecan_ray.options import OnError
 from pecan_ray.plan.empty_pass import WatchedRun
-from pecan_ray.plan.operators import Batch, BucketByLength, Join, PaddedBatch, Shuffle, Unbatch
+from pecan_ray.plan.operators import ELEMENTS, Batch, BucketByLength, Gather, Join, PaddedBatch, Shuffle, Unbatch
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.randomness import generator, mix_key, shuffle_key
 from pecan_ray.sampling.tail_rounds import of_rank, tail_rounds
@@ -95,6 +95,11 @@ def _joined(items: Sequence[Item], columns: dict[str, Any], partial: bool) -> It
 def batched(items: ItemIterator, op: Batch) -> ItemIterator:
     """Stack `size` items at a time; what is left at the end is marked partial."""
     return _grouped(items, op.size, lambda rows: collate(rows, op.name))
+
+
+def gathered(items: ItemIterator, op: Gather) -> ItemIterator:
+    """Take `size` items at a time together as a list; what is left at the end is marked partial."""
+    return _grouped(items, op.size, lambda rows: {ELEMENTS: [row.value for row in rows]})
 
 
 def padded(items: ItemIterator, op: PaddedBatch) -> ItemIterator:

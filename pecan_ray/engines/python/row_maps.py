@@ -20,7 +20,8 @@ from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import Counts, column_bytes
 from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.python.chain import Chainlike, end_child, working
+from pecan_ray.engines.python.call_stacks import working
+from pecan_ray.engines.python.chain import Chainlike, end_child
 from pecan_ray.engines.python.rows import NUMBERS, HeldColumn, NotInRowsError, RowsColumn, RowsWatch, array_of
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.stages import Recognized, ThreadStage

@@ -21,7 +21,7 @@ from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.fallback import FallbackChain
 from pecan_ray.engines.python.fused import FusedPlan
 from pecan_ray.engines.python.kept import KeptChain
-from pecan_ray.engines.python.nested import BatchRows, finished
+from pecan_ray.engines.python.nested import BatchRows, arrays_within, finished
 from pecan_ray.engines.python.packing import packed
 from pecan_ray.engines.python.repeating import MakeItems, each_pass, repeated
 from pecan_ray.engines.python.row_maps import RowMaps, RowsChain
@@ -37,6 +37,7 @@ from pecan_ray.plan.operators import (
     BatchInRows,
     BucketByLength,
     ElementOp,
+    Gather,
     Join,
     Op,
     Pack,
@@ -270,9 +271,18 @@ class ItemStream:
         return self._can_be_sent(items, name_of_last(self.plan.ops))
 
     def _finished(self, items: ItemIterator) -> ItemIterator:
-        """Put together what batches hold beside arrays, texts and bytes, or refuse it."""
+        """Put together what batches hold beside arrays, texts and bytes, or refuse it.
+
+        What a function has made of a list of elements stays as it is, but for tensors and images, which become arrays.
+        """
         if not yields_batches(self.plan):
             yield from items
+            return
+        if any(isinstance(op, Gather) for op in self.plan.all_ops()):
+            for item in items:
+                if item is not None:
+                    item.value = arrays_within(item.value)
+                yield item
             return
         op = next(op.name for op in reversed(list(self.plan.all_ops())) if changes([op]))
         for item in items:
@@ -353,6 +363,8 @@ class ItemStream:
     def _batching(self, op: BatchingOp, items: ItemIterator) -> ItemIterator:
         if isinstance(op, Batch):
             return operators.batched(items, op)
+        if isinstance(op, Gather):
+            return operators.gathered(items, op)
         if isinstance(op, PaddedBatch):
             return operators.padded(items, op)
         if isinstance(op, BucketByLength):

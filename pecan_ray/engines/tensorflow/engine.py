@@ -43,7 +43,7 @@ from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import ElementError, OpError, OrderError, PlanError
 from pecan_ray.plan.operators import BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Plan, wants_rng
 from pecan_ray.plan.shape import element_ops_from, last_batching, name_of_last, plan_shape
-from pecan_ray.plan.splits import AtWork, Source, Split
+from pecan_ray.plan.splits import AtWork, Source, Split, with_seed
 from pecan_ray.sampling.randomness import split_orders
 from pecan_ray.sources.tf_data import TfDataSource
 
@@ -124,7 +124,8 @@ class TensorFlowEngine:
         for op in plan.all_ops():
             if isinstance(op, ElementOp) and op.processes:
                 raise PlanError(f'{op.name}: processes=True needs engine="python"; graphs do not hold the GIL.')
-        self._plan, self._sources, self._options, self._slots = plan, sources, options, slots
+        self._plan, self._options, self._slots = plan, options, slots
+        self._sources = tuple(with_seed(source, options.seed) for source in sources)
         self._serial = plan_shape(plan).serial
         last = last_batching(plan)
         self._batched = last is not None
@@ -143,7 +144,7 @@ class TensorFlowEngine:
         self._signatures: dict[int, Signature | None] = {}
         self._stretch = StretchInProgress([], UndeliveredPositions())
         self._begin_graph()
-        self._reading = StackWatch(reading_of(sources))
+        self._reading = StackWatch(reading_of(self._sources))
         self._computing = StackWatch({**graph_computing(), **native_computing()})
 
     def _begin_graph(self) -> None:
@@ -153,8 +154,8 @@ class TensorFlowEngine:
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch."""
-        head = self._plan.head
-        if isinstance(head, TfDataSource) and not self._plan.ops:
+        (head, *others) = self._sources
+        if isinstance(head, TfDataSource) and not others and not self._plan.ops:
             yield from run_native(head, leases, self._options, self._slots)
             return
         undelivered = UndeliveredPositions()

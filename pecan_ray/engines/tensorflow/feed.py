@@ -27,7 +27,7 @@ from pecan_ray.engines.tensorflow.chunks import (
 )
 from pecan_ray.engines.tensorflow.meta import WIDTH, rows_of, rows_of_run
 from pecan_ray.errors import OutputTypeError, PecanError, SourceError
-from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Lease, LeaseKey, Source, origin_of
+from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Lease, LeaseKey, Source, of_lease, origin_of
 from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources.memory import Arrays
 
@@ -162,7 +162,7 @@ class GraphFeed:
     def read_again(self, key: LeaseKey, number: int) -> Read:
         """Return one element anew, from its split."""
         lease = self.lease_of(key)
-        return Read(lease, number, next(iter(self._source.read(lease.split, number))), [])
+        return Read(lease, number, next(iter(of_lease(self._source, lease).read(lease.split, number))), [])
 
     def last_given(self) -> str:
         """Say in words which element was given to the graph last; empty if none was."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
-import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -18,9 +16,11 @@ import pecan_ray.engines.tensorflow.checks as checks
 import pecan_ray.engines.tensorflow.meta as meta
 import pecan_ray.engines.tensorflow.mixing as mixing
 from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.global_generators import global_generators
 from pecan_ray.engines.reruns import passes_before
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
+from pecan_ray.engines.tensorflow.control_flow import with_control_flow
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched
 from pecan_ray.engines.tensorflow.own_seed import without_global_seed
 from pecan_ray.engines.tensorflow.repeating import DealtPasses, EndlessRepeat, drained
@@ -53,8 +53,7 @@ from pecan_ray.plan.operators import (
 from pecan_ray.plan.shape import last_batching, name_of_last, plan_shape
 from pecan_ray.sampling.randomness import graph_seed, mix_key, shuffle_key
 from pecan_ray.sampling.subsets import is_member
-
-logger = logging.getLogger(__name__)
+from pecan_ray.sources.tf_seeds import DatasetPass, SeedFold, folding
 
 Data = Any
 """A tf.data.Dataset."""
@@ -63,8 +62,6 @@ POOL_PER_THREAD = 3
 """Threads of TensorFlow's pool for each CPU: closures wait for one where it is small, and CPUs with them."""
 _SCOPE = "operator_"
 """Begins the names of what an operator's function adds to a graph; its own name follows, byte by byte."""
-MOST_CONVERTED = 64
-"""Functions whose conversion by AutoGraph is kept."""
 
 
 class Graph:
@@ -89,7 +86,7 @@ class Graph:
         self._traced: dict[tuple[Any, ...], GraphFunction] = {}
         self._makers: dict[str, str] = {}
         """By column, the operator that has made it last, which a message names."""
-        self._epoch = 0
+        self._epoch, self._seeds = 0, SeedFold(DatasetPass())
         self._passes: DealtPasses | None = None
         self.failed: PlanError | None = None
         """Why the graph has ended early."""
@@ -97,6 +94,8 @@ class Graph:
     def dataset(self, feeds: Sequence[GraphFeed], epoch: int) -> Data | None:
         """Return the graph of one stretch, or None if it has no elements."""
         self._epoch, self._passes = epoch, DealtPasses(feeds) if self._drained else None
+        # Operations that hold a state of their own draw other numbers in each worker and each epoch.
+        self._seeds = SeedFold(DatasetPass(self._options.seed, epoch, shard=global_generators.number))
         data = self._of_plan(self._plan, iter(feeds))
         if data is None:
             return None
@@ -210,8 +209,14 @@ class Graph:
             asks = isinstance(ops[0], checks.RowCheck)  # costs little, and no element alone shows what it finds
             if asks or (self._watches and self._options.on_error != "raise"):
                 run = self.calls.watching(run, ops)
-            self._traced[key] = _traced(run, data.element_spec, "/".join(op.name for op in ops))
-        data = data.map(self._traced[key], num_parallel_calls=tf.data.AUTOTUNE, deterministic=self._deterministic)
+            before = self._seeds.requests
+            with folding(self._seeds):
+                traced = _traced(run, data.element_spec, "/".join(op.name for op in ops))
+            if self._seeds.requests == before:
+                self._traced[key] = traced  # else its seeds are those of this epoch
+        else:
+            traced = self._traced[key]
+        data = data.map(traced, num_parallel_calls=tf.data.AUTOTUNE, deterministic=self._deterministic)
         return data if self._options.on_error == "raise" else data.ignore_errors(log_warning=False)
 
     def _mapped(self, data: Data, ops: list[Map]) -> Data:
@@ -352,7 +357,7 @@ def _called(name: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> A
     """Call an operator's function; in a graph whatever it raises is an error by name."""
     if tf.executing_eagerly():
         return fn(*args, **keywords)
-    in_graph = _with_control_flow(fn)
+    in_graph = with_control_flow(fn)
     try:
         with tf.name_scope(_SCOPE + name.encode().hex()):
             return in_graph(*args, **keywords)
@@ -390,28 +395,6 @@ def _batches(head: Any) -> bool:
     """Tell whether something is batched before a join."""
     plans = head.inputs if isinstance(head, Join) else ()
     return any(_batches(plan.head) or any(isinstance(op, BatchingOp) for op in plan.ops) for plan in plans)
-
-
-def _with_control_flow(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose ifs and loops over tensors become graph operations, where its source is at hand."""
-    return converted(fn) if inspect.isfunction(fn) else _convert(fn)
-
-
-@functools.lru_cache(maxsize=MOST_CONVERTED)
-def converted(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what `_convert` does, once for a function: it takes longer than all else that tracing does."""
-    return _convert(fn)
-
-
-def _convert(fn: Callable[..., Any]) -> Callable[..., Any]:
-    if not (inspect.isfunction(fn) or inspect.ismethod(fn)):
-        return fn
-    try:
-        in_graph: Callable[..., Any] = tf.autograph.to_graph(fn)
-    except Exception as error:  # the conversion runs the function's source anew, which can fail in any way
-        logger.info("AutoGraph cannot convert %s, which is traced as it is: %s", fn.__name__, error)
-        return fn
-    return in_graph
 
 
 def apply_map(op: Map, columns: TensorColumns, row: Tensor) -> TensorColumns:

@@ -33,7 +33,7 @@ def _shard(
 ) -> Generator[Produced, None, None]:
     number = lease.spans[0][0] >> OUTPUT_BITS
     with tf.device("/CPU:0"):
-        data = source.dataset(lease.split).skip(number).prefetch(tf.data.AUTOTUNE)
+        data = source.of_lease(lease).dataset(lease.split).skip(number).prefetch(tf.data.AUTOTUNE)
     check_columns(_name(source), data.element_spec, {}, ragged=True, where="it leaves the graph")
     with contextlib.closing(Elements(data)) as elements:
         yield from _iterated(elements, number, source, lease, leases, options, slots)

@@ -20,7 +20,17 @@ from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.python.batch_writer import copy_into
 from pecan_ray.engines.python.columns import MOST_AHEAD, by_columns
 from pecan_ray.errors import BatchShapeError, CorruptSourceError, SourceError
-from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split
+from pecan_ray.plan.splits import (
+    END,
+    OUTPUT_BITS,
+    ColumnarSource,
+    Columns,
+    Element,
+    IndependentElements,
+    Lease,
+    Source,
+    Split,
+)
 from pecan_ray.sources import Arrays, Csv, Items, Parquet
 from tests.long_form import examples
 from tests.ray.waiting import until
@@ -47,6 +57,10 @@ class ByRows(OwnSource):
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         return self.source.read(split, start)
+
+    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
+        source = self.source
+        return (source.read_past_errors if isinstance(source, IndependentElements) else source.read)(split, start)
 
 
 def table(rows: int = ROWS) -> pa.Table:
@@ -274,16 +288,16 @@ def test_columns_that_change_are_refused_in_the_same_words(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("size", [4, 50])
-def test_a_bad_line_costs_the_rest_of_its_split_and_nothing_before_it(tmp_path: Path, size: int) -> None:
+def test_a_bad_line_costs_itself_by_columns_as_by_rows(tmp_path: Path, size: int) -> None:
     lines = ["n", *(str(n) for n in range(33)), "x,y", *(str(n) for n in range(34, 40))]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
     source = Csv(str(tmp_path / "rows.csv"))
     columns, rows = failures(source, size)
     assert columns == rows and columns[0] == CorruptSourceError.__name__ and "Element 33" in columns[1]
     columns, rows = both(source, whole_leases([source]), size, on_error="skip", order="strict")
-    assert columns[1:] == rows[1:] and list(columns[1].values()) == [33] and len(columns[2]) == 1
+    assert columns[1:] == rows[1:] and list(columns[1].values()) == [40] and len(columns[2]) == 1
     values = [[(batch[0], batch[2]) for batch in side[0] if batch[2][0]] for side in (columns, rows)]
-    assert values[0] == values[1] and sum(counts[0] for _, counts in values[0]) == 33
+    assert values[0] == values[1] and sum(counts[0] for _, counts in values[0]) == 39
 
 
 def test_a_batch_does_not_share_memory_with_the_source() -> None:

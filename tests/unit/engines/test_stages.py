@@ -12,7 +12,8 @@ import pecan_ray as pecan
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.positions import UndeliveredPositions
-from pecan_ray.engines.python.chain import Chain, call_stages
+from pecan_ray.engines.python.call_stacks import call_stages
+from pecan_ray.engines.python.chain import Chain
 from pecan_ray.engines.python.engine import PythonEngine
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.slots import HeapSlots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import pickle
 import tarfile
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from pyarrow import parquet as pq
 
 from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError, SourceNotFoundError, SourceReplacedError
 from pecan_ray.plan.splits import Element
-from pecan_ray.sources import ImageFolder, Parquet, TextLines, WebDataset
+from pecan_ray.sources import ImageFolder, JsonLines, Parquet, TextLines, WebDataset
 from tests.source_contract import check_contract, elements_of
 
 
@@ -113,6 +114,34 @@ def test_image_folder_without_classes_or_images(tmp_path: Path) -> None:
         next(ImageFolder(str(tmp_path)).splits())
     with pytest.raises(SourceNotFoundError, match="does not exist"):
         next(ImageFolder(str(tmp_path / "none")).splits())
+
+
+def test_classes_are_those_that_are_given_in_their_order(tmp_path: Path) -> None:
+    images_in(tmp_path)
+    (tmp_path / "cat.small" / "five.JFIF").write_bytes(b"five")
+    (tmp_path / "cat.small" / "notes.heics").write_bytes(b"none")
+    source = ImageFolder(tmp_path, classes=["cat.small"])
+    assert {(one["label"], one["path"].split("/")[-2]) for one in elements_of(source)} == {(0, "cat.small")}
+    assert source.num_elements() == 3 and pickle.loads(pickle.dumps(source)) == source
+    both = ImageFolder(tmp_path, classes=["cat.small", "cat"])
+    assert both.classes == ["cat.small", "cat"] and both.identity() != ImageFolder(tmp_path).identity()
+    with pytest.raises(SourceNotFoundError, match=r"'dog'.*It has: cat, cat\.small"):
+        list(ImageFolder(tmp_path, classes=["cat", "dog"]).splits())
+    for wrong in ("cat", [], ["cat", "cat"], ["a/b"], [1]):
+        with pytest.raises(PlanError, match="different names of folders"):
+            ImageFolder(tmp_path, classes=wrong)  # type: ignore[arg-type]
+
+
+def test_files_about_data_are_no_data(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
+    for name in ("README.md", "LICENSE", "_SUCCESS", ".DS_Store", "a.jsonl.crc", "Thumbs.db", "dataset-card.md"):
+        (tmp_path / name).write_text("of no use\n")
+    for path in (tmp_path, tmp_path / "*", tmp_path / "**"):
+        assert elements_of(JsonLines(path)) == [{"n": 1}]
+    with pytest.raises(CorruptSourceError, match=r"README\.md"):
+        elements_of(JsonLines(tmp_path / "README.md"))
+    with pytest.raises(CorruptSourceError, match=r"README\.md"):
+        elements_of(JsonLines(tmp_path / "*.md"))
 
 
 def tar_of(files: dict[str, bytes], kind: int = tarfile.PAX_FORMAT) -> bytes:

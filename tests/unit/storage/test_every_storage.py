@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pecan_ray import storage
-from pecan_ray.errors import SourceNotFoundError
+from pecan_ray.errors import PlanError, SourceNotFoundError
 from pecan_ray.sources import TextLines
 from tests.unit.storage.conftest import Place
 
@@ -37,6 +37,8 @@ PATTERNS = {
     "**/.git/*": ["b/.git/4.txt"],
     "*/c/*.txt": ["b/c/3.txt"],
     "d[[]1]/*": ["d[1]/5.txt"],
+    "{b,a}.txt": ["b.txt", "a.txt"],
+    "{b/{c,1.txt},a*}": ["b/c/3.txt", "b/1.txt", "a.txt"],
 }
 
 
@@ -53,10 +55,24 @@ def test_a_pattern_names_the_same_files_on_every_storage(place: Place) -> None:
 
 
 def test_a_file_that_is_called_like_a_pattern_can_be_named(place: Place) -> None:
-    place.put({"a[1].txt": b"odd\n", "a1.txt": b"plain\n"})
-    for name, text in (("a[1].txt", "odd"), ("a[[]1].txt", "odd"), ("a[12].txt", "plain")):
+    odd = ["a[1].txt", "a*.txt", "b?.txt", "c{1,2}.txt", "d*/x.txt"]
+    place.put({name: name.encode() for name in (*odd, "a1.txt", "b1.txt", "c1.txt", "c2.txt", "d1/y.txt")})
+    named = {"a[[]1].txt": "a[1].txt", "a[12].txt": "a1.txt"} | {name: name for name in odd}
+    for name, text in named.items():
         source = TextLines(f"{place.root}/{name}")
         assert [element["text"] for split in source.splits() for element in source.read(split)] == [text]
+
+
+def test_braces_stand_for_names_each_of_which_must_be_there(place: Place) -> None:
+    names = [f"s-{n:03}.txt" for n in range(5, 25)]
+    place.put(dict.fromkeys([*names, "s-1000.txt"], b"x"))
+    for pattern in ("s-{005..024}.txt", "s-{024..005..1}.txt", "s-0{0{5..9},1{0..9},20,21,22,23,24}.txt"):
+        found = [file.path.rpartition("/")[2] for file in storage.list_files(f"{place.root}/{pattern}")]
+        assert found == (names if "24..005" not in pattern else names[::-1])
+    with pytest.raises(SourceNotFoundError, match=r"s-025\.txt"):
+        list(storage.list_files(f"{place.root}/s-{{005..030}}.txt"))
+    with pytest.raises(PlanError, match="1,000,000"):
+        list(storage.list_files(f"{place.root}/s-{{0..9999999}}.txt"))
 
 
 @pytest.mark.parametrize("name", ["missing", "*.png", "b/c/*.bin", "nowhere/*"])

@@ -1,0 +1,180 @@
+"""How the lines of a CSV file are to be understood, and which lines that does not allow."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.errors import PlanError
+from pecan_ray.sources.lines import UTF_8, BadLines, TextLine, filled
+
+LINE_ENDS = (10, 13)
+
+
+@dataclass(frozen=True)
+class CsvDialect:
+    """The characters that separate, quote, escape and comment; each is one of ASCII, or None.
+
+    Inside of a quoted value a quote is doubled, or with `escape` written behind that, which stands for itself before
+    any other character.  Outside of quoted values quotes and escapes are characters as all others.
+    """
+
+    delimiter: str
+    quote: str | None
+    escape: str | None
+    comment: str | None
+    encoding: str
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in ("delimiter", "quote", "escape", "comment")}
+        for name, value in given.items():
+            if value is None and name != "delimiter":
+                continue
+            if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in "\r\n\0":
+                raise PlanError(f"{name} must be one ASCII character, and no line end, but got {value!r}.")
+        characters = [value for value in given.values() if value is not None]
+        if len(set(characters)) < len(characters):
+            raise PlanError(f"delimiter, quote, escape and comment must be different characters, but got {given}.")
+        if self.escape is not None and self.quote is None:
+            raise PlanError("escape is what stands before a quote inside of quoted values: it needs a quote.")
+
+    def is_comment(self, line: bytes) -> bool:
+        """Tell whether a line is a comment."""
+        return self.comment is not None and line.startswith(self.comment.encode())
+
+    def in_utf_8(self, lines: Iterator[TextLine], bad: BadLines) -> Iterator[TextLine]:
+        """Yield lines in UTF-8; those that are not in the encoding are noted in `bad`."""
+        for line in lines:
+            if line.number in bad.refused:
+                yield line
+                continue
+            try:
+                yield line._replace(data=line.data.decode(self.encoding).encode())
+            except UnicodeError as error:
+                bad.refused[line.number] = f"it is not {self.encoding.upper()} ({error})"
+                yield line
+
+    def records(self, records: Iterator[TextLine], bad: BadLines) -> Iterator[TextLine]:
+        """Yield the records that are not empty, with quotes doubled; those that cannot be are noted in `bad`."""
+        for record in filled(records, bad.split, is_carriage_return):
+            if self.escape is not None and record.number not in bad.refused:
+                try:
+                    record = record._replace(data=self._without_escapes(record.data))
+                except ValueError as error:
+                    bad.refused[record.number] = str(error)
+            yield record
+
+    def opens_or_closes(self, data: bytes) -> bool:
+        """Tell whether a quoted value is open behind a line and was not before, or the other way round."""
+        if self.quote is None:
+            return False
+        if self.escape is not None:
+            data = _regex(rb"%s[^\r\n]" % _escaped(self.escape)).sub(b"", data)
+        return data.count(self.quote.encode()) % 2 == 1
+
+    def fields(self, line: bytes) -> list[str]:
+        """Return the values of a line; raises ValueError or csv.Error for one that is none."""
+        quoting: Any = {"quoting": csv.QUOTE_NONE} if self.quote is None else {"quotechar": self.quote}
+        text = line.removesuffix(b"\r").decode(UTF_8)
+        (fields,) = csv.reader([text], delimiter=self.delimiter, strict=True, **quoting)
+        return fields
+
+    def outside_quotes(self, line: bytes) -> list[bytes]:
+        """Return the parts of a line that are not quoted."""
+        line = line.removesuffix(b"\r")
+        return [line] if self.quote is None else line.split(self.quote.encode())[::2]
+
+    def unlike(self, data: bytes, lines: Sequence[TextLine]) -> str:
+        """Return what is wrong with quotes in lines whose quotes are doubled; empty if nothing is."""
+        if self.quote is None or self.escape is not None or self._all_as_usual(data):
+            return ""
+        for line in lines:
+            if self.quote.encode() in line.data and not self._doubled.fullmatch(line.data.removesuffix(b"\r")):
+                return (
+                    "text stands behind the quote that closes a value. Quotes inside of quoted values must be doubled; "
+                    f"say escape={chr(92)!r} if a backslash stands before them, quote=None if quotes are text"
+                )
+        return ""
+
+    def _all_as_usual(self, data: bytes) -> bool:
+        """Tell by bytes whether every second quote closes a value, or is doubled; False: lines must be looked at."""
+        assert self.quote is not None
+        quote, delimiter = ord(self.quote), ord(self.delimiter)
+        found = np.frombuffer(data, np.uint8)
+        places = np.flatnonzero(found == quote)
+        if len(places) % 2:
+            return False
+        before, behind = found[np.maximum(places[::2] - 1, 0)], found[np.minimum(places[1::2] + 1, len(found) - 1)]
+        begins = np.isin(before, (delimiter, quote, *LINE_ENDS)) | (places[::2] == 0)
+        ends = np.isin(behind, (delimiter, quote, *LINE_ENDS))
+        return bool(begins.all() and ends.all())
+
+    def _without_escapes(self, line: bytes) -> bytes:
+        assert self.quote is not None and self.escape is not None
+        quote, escape = self.quote.encode(), self.escape.encode()
+        if quote not in line and escape not in line:
+            return line
+        end = b"\r" if line.endswith(b"\r") else b""
+        body = line.removesuffix(b"\r")
+        if not self._with_escapes.fullmatch(body):
+            raise ValueError(
+                f"its quotes are not those of a value in {self.quote} with {self.escape} before each quote inside; "
+                "where quotes are doubled leave escape out"
+            )
+
+        def doubled(found: re.Match[bytes]) -> bytes:
+            return quote * 2 if found[1] == quote else escape
+
+        def value(found: re.Match[bytes]) -> bytes:
+            inner = found[2]
+            if inner is None:
+                return found[0]
+            return found[1] + quote + self._escapes.sub(doubled, inner) + quote
+
+        return self._one_value.sub(value, body) + end
+
+    @property
+    def _doubled(self) -> re.Pattern[bytes]:
+        q, d = _escaped(self.quote), _escaped(self.delimiter)
+        value = rb"(?:%s[^%s]*(?:%s%s[^%s]*)*%s|(?:[^%s%s][^%s]*)?)" % (q, q, q, q, q, q, q, d, d)
+        return _regex(rb"(?:%s%s)*%s" % (value, d, value))
+
+    @property
+    def _with_escapes(self) -> re.Pattern[bytes]:
+        q, d, e = _escaped(self.quote), _escaped(self.delimiter), _escaped(self.escape)
+        quoted = rb"%s[^%s%s]*(?:%s[\x00-\xff][^%s%s]*)*%s" % (q, q, e, e, q, e, q)
+        # Outside of quotes readers disagree about an escape before a quote or delimiter.
+        plain = rb"(?:(?:[^%s%s%s]|%s(?![%s%s]))(?:[^%s%s]|%s(?![%s%s]))*)?" % (q, d, e, e, q, d, d, e, e, q, d)
+        return _regex(rb"(?:(?:%s|%s)%s)*(?:%s|%s)" % (quoted, plain, d, quoted, plain))
+
+    @property
+    def _one_value(self) -> re.Pattern[bytes]:
+        q, d, e = _escaped(self.quote), _escaped(self.delimiter), _escaped(self.escape)
+        return _regex(rb"(^|%s)(?:%s([^%s%s]*(?:%s[\x00-\xff][^%s%s]*)*)%s|[^%s]*)" % (d, q, q, e, e, q, e, q, d))
+
+    @property
+    def _escapes(self) -> re.Pattern[bytes]:
+        q, e = _escaped(self.quote), _escaped(self.escape)
+        return _regex(rb"%s(%s|%s)" % (e, q, e))
+
+
+def is_carriage_return(data: bytes) -> bool:
+    """Tell whether a line has nothing but its end."""
+    return data == b"\r"
+
+
+@functools.cache
+def _regex(pattern: bytes) -> re.Pattern[bytes]:
+    return re.compile(pattern)
+
+
+def _escaped(character: str | None) -> bytes:
+    """Return a character for a regular expression, inside of brackets and outside."""
+    assert character is not None
+    return b"\\x%02x" % ord(character)

@@ -1,0 +1,49 @@
+"""The clients of storages that this process has: each is found by the scheme of a path, and what it was told for it.
+
+They belong to the process that uses them: nothing here is pickled, and a forked child makes its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from pecan_ray.storage.backend import Backend
+from pecan_ray.storage.fsspec_files import FsspecFiles
+from pecan_ray.storage.gcs import GoogleStorage
+from pecan_ray.storage.local import LocalFiles
+from pecan_ray.storage.objects import ObjectStore
+from pecan_ray.storage.options import StorageOptions, options_of
+from pecan_ray.storage.s3 import S3
+
+_MAKERS: dict[str, Callable[[dict[str, Any]], Backend]] = {
+    "": lambda _: LocalFiles(),
+    "s3": lambda options: ObjectStore(S3(options)),
+    "gs": lambda options: ObjectStore(GoogleStorage(options)),
+}
+
+
+def is_remote(path: str) -> bool:
+    """Say whether a path lies in an object store, or another storage that has no files of this machine."""
+    return "://" in path
+
+
+def backend(path: str) -> Backend:
+    """Return this process's client for a path."""
+    scheme, separator, _ = path.partition("://")
+    if not separator:
+        return _backend_of("", None, os.getpid())
+    return _backend_of(scheme, options_of(path), os.getpid())
+
+
+@cache
+def _backend_of(scheme: str, options: StorageOptions | None, pid: int) -> Backend:
+    given = {} if options is None else options.resolved()
+    return _MAKERS[scheme](given) if scheme in _MAKERS else FsspecFiles(scheme, given)
+
+
+def forget_clients() -> None:
+    """Forget this process's clients, so that changed credentials or endpoints are looked up again."""
+    _backend_of.cache_clear()

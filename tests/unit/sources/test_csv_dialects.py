@@ -1,0 +1,164 @@
+"""Csv(names=, header=, quote=, escape=, comment=, encoding=), and what a dialect does not allow."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError
+from pecan_ray.sources import Csv, JsonLines, TextLines
+from tests.long_form import examples
+from tests.source_contract import check_contract, elements_of
+
+
+def rows(path: Path, content: str | bytes, **options: Any) -> list[list[Any]]:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return [list(element.values()) for element in elements_of(Csv(path, **options))]
+
+
+def test_files_without_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    content = "".join(f"{n},x{n}\n" for n in range(20))
+    path.write_text(content)
+    expected = [{"n": np.int64(n), "x": f"x{n}"} for n in range(20)]
+    check_contract(Csv(path, names=["n", "x"], split_bytes=30), expected, splits=-(-len(content) // 30))
+    assert Csv(path, names=["n", "x"]).identity() != Csv(path, names=["n", "y"]).identity()
+    assert rows(path, "a,b\n1,2\n", names=["n", "x"], header=True) == [[1, 2]]
+    with pytest.raises(ColumnError, match=r"names 1 columns, and the header of .* 2"):
+        rows(path, "a,b\n1,2\n", names=["n"], header=True)
+    with pytest.raises(CorruptSourceError, match="Expected 3 columns, got 2"):
+        rows(path, "a,b\n1,2\n", names=["n", "x", "y"])
+
+
+@pytest.mark.parametrize("first", ["5.1,3.5,setosa", "7,12", "1e5", "0,0,1", "-1,2"])
+def test_a_first_row_of_numbers_does_not_vanish(tmp_path: Path, first: str) -> None:
+    names = [f"c{n}" for n in range(first.count(",") + 1)]
+    with pytest.raises(ColumnError, match="names="):
+        rows(tmp_path / "a.csv", f"{first}\n{first}\n")
+    assert len(rows(tmp_path / "a.csv", f"{first}\n{first}\n", names=names)) == 2
+    if first != "0,0,1":
+        assert len(rows(tmp_path / "a.csv", f"{first}\n{first}\n", header=True)) == 1
+    for header in ("0,1,2", "1,2", "id,1990,1991", "v1.0"):
+        rows(tmp_path / "a.csv", f"{header}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        (r'"say \"hi\""', 'say "hi"'),
+        (r'"a\\"', "a\\"),
+        (r'"C:\temp, x"', r"C:\temp, x"),
+        (r"C:\temp", r"C:\temp"),
+        (r'"\\\""', '\\"'),
+        ('""', ""),
+        (r'"\","', '",'),
+        ("5'", "5'"),
+        (r'"a""b"', None),
+        (r'"a"b', None),
+        (r'"a\"', None),
+        (r"a\,b", None),
+    ],
+)
+def test_quotes_behind_backslashes(tmp_path: Path, line: str, value: str | None) -> None:
+    path, options = tmp_path / "a.csv", {"escape": "\\", "names": ["text", "n"], "types": {"text": "string"}}
+    for newlines in (False, True):
+        if value is None:
+            with pytest.raises(CorruptSourceError):
+                rows(path, f"x,1\n{line},7\n", newlines_in_values=newlines, **options)
+        else:
+            assert rows(path, f"{line},7\r\n", newlines_in_values=newlines, **options) == [[value, 7]]
+
+
+@pytest.mark.parametrize("line", [r'"say \"hi\""', '"a"b', '"a" ', '"a,"b'])
+def test_what_doubled_quotes_do_not_allow_is_refused(tmp_path: Path, line: str) -> None:
+    for newlines in (False, True):
+        with pytest.raises(CorruptSourceError, match=r"line 3 .*escape="):
+            rows(tmp_path / "a.csv", f'text,n\n"x",1\n{line},7\n"y",2\n', newlines_in_values=newlines)
+
+
+_TEXT = st.text("a\",\\'|\n\té€ ", max_size=6)
+
+
+@given(
+    table=st.lists(st.tuples(_TEXT, _TEXT), min_size=1, max_size=6),
+    delimiter=st.sampled_from(",|;\t"),
+    quote=st.sampled_from("\"'"),
+    encoding=st.sampled_from(["utf-8", "cp1252", "utf-8-sig"]),
+    packed=st.booleans(),
+)
+@examples(80)
+def test_what_pythons_writer_writes_is_read(
+    tmp_path_factory: pytest.TempPathFactory,
+    table: list[tuple[str, str]],
+    delimiter: str,
+    quote: str,
+    encoding: str,
+    packed: bool,
+) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=delimiter, quotechar=quote, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerows([("one", "two"), *table])
+    data = text.getvalue().encode(encoding)
+    path = tmp_path_factory.mktemp("csv") / ("a.csv.gz" if packed else "a.csv")
+    path.write_bytes(gzip.compress(data) if packed else data)
+    source = Csv(
+        path,
+        delimiter=delimiter,
+        quote=quote,
+        encoding=encoding,
+        newlines_in_values=True,
+        types={"one": "string", "two": "string"},
+    )
+    assert [tuple(element.values()) for element in elements_of(source)] == table
+
+
+def test_comments_quotes_as_text_and_encodings(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    assert rows(path, '# made by "x\na,b\n#1,2\n3,4 # five\n', comment="#") == [[3, "4 # five"]]
+    content = "".join(f"# comment {n}\n" for n in range(9)) + "a\n" + "".join(f"{n}\n#\n" for n in range(9))
+    assert rows(path, content, comment="#", split_bytes=20) == [[n] for n in range(9)], (
+        "the header is in no first split"
+    )
+    content = '#"\nname\n"a\n#b"\n#c\n'
+    assert rows(path, content, comment="#", newlines_in_values=True) == [["a\n#b"]]
+    assert rows(path, 'a,b\n"x,5"\n', quote=None) == [['"x', '5"']]
+    assert rows(path, "a,b\né,ü\n".encode("latin-1"), encoding="latin-1") == [["é", "ü"]]
+    assert rows(path, "a|b\n表|ソ\n".encode("cp932"), encoding="cp932", delimiter="|") == [["表", "ソ"]]
+    with pytest.raises(CorruptSourceError, match=r"line 2 .*not CP932"):
+        rows(path, b"a\n\x85\n", encoding="cp932")
+    path.write_bytes("é\n".encode("latin-1"))
+    assert elements_of(TextLines(path, encoding="latin-1")) == [{"text": "é"}]
+    path.write_bytes('{"é": "ü"}\n'.encode("latin-1"))
+    assert elements_of(JsonLines(path, encoding="latin-1")) == [{"é": "ü"}]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"quote": ","}, "different"),
+        ({"escape": "ab"}, "escape must be one ASCII"),
+        ({"comment": "\n"}, "comment must be one ASCII"),
+        ({"quote": "é"}, "quote must be one ASCII"),
+        ({"quote": None, "escape": "\\"}, "needs a quote"),
+        ({"encoding": "utf-16"}, "iconv"),
+        ({"encoding": "utf-7"}, "iconv"),
+        ({"encoding": "none"}, "iconv"),
+        ({"encoding": "rot13"}, "iconv"),
+        ({"names": []}, "list of different names"),
+        ({"names": ["a", "a"]}, "list of different names"),
+        ({"names": "ab"}, "list of different names"),
+        ({"header": False}, r"Say names=\[...\]"),
+        ({"header": 1.5}, "True, False or None"),
+    ],
+)
+def test_dialects_that_cannot_be(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        Csv(tmp_path, **options)

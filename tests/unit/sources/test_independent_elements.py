@@ -1,0 +1,172 @@
+"""Where bad elements are skipped, a bad line, file or row group costs itself alone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pecan_ray as pecan
+from pecan_ray.engines.contract import BadElement
+from pecan_ray.errors import CorruptSourceError
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Source
+from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines
+from tests.long_form import examples
+from tests.source_contract import elements_of
+from tests.unit.engines.engine_leases import ListedLeases, run_engine
+
+GOOD = {JsonLines: b'{"n": %d}', Csv: b"%d", TextLines: b"%d"}
+BAD = {
+    JsonLines: [b'{"n":', b"[1]", b"\xff", b'{"n": 1, "n": 2}', b'{"n": 1e999}', b"x" * 200],
+    Csv: [b"1,2", b'"1', b"\xff,", b'"1"2', b"x" * 200],
+    TextLines: [b"\xff", b"\xc3", b"x" * 200],
+}
+
+
+def read(source: Source, leases: list[Lease] | None = None) -> tuple[list[int], list[BadElement]]:
+    """Return the numbers that a job would get, and what it would be told of the others."""
+    pipe = pecan.PecanPipeline(source).batch(7)
+    produced = run_engine(pipe, None if leases is None else ListedLeases(leases), on_error="skip")
+    columns = [batch.columns for batch in produced if batch.rows]
+    return [int(n) for one in columns for n in next(iter(one.values()))], [bad for one in produced for bad in one.bad]
+
+
+@pytest.mark.parametrize("kind", [JsonLines, Csv, TextLines])
+@given(data=st.data())
+@examples(60)
+def test_each_bad_line_costs_itself(
+    tmp_path_factory: pytest.TempPathFactory, kind: type[JsonLines | Csv | TextLines], data: st.DataObject
+) -> None:
+    bad = data.draw(st.sets(st.integers(0, 39), max_size=40))
+    lines = [data.draw(st.sampled_from(BAD[kind])) if n in bad else GOOD[kind] % n for n in range(40)]
+    content = (b"n\n" if kind is Csv else b"") + b"\n".join(lines) + b"\n" * data.draw(st.integers(0, 1))
+    ending, split_bytes = data.draw(st.sampled_from([("", 1 << 20), ("", 50), (".gz", 1 << 20)]))
+    path = tmp_path_factory.mktemp("lines") / f"a.lines{ending}"
+    path.write_bytes(gzip.compress(content) if ending else content)
+    options = {"types": {"n": "int64"}} if kind is Csv else {}
+    source = kind(path, split_bytes=split_bytes, max_record_bytes=100, **options)  # type: ignore[arg-type]
+    if kind is Csv and len(bad) == 40:
+        with pytest.raises(CorruptSourceError):
+            list(source.splits())
+        return
+    got, told = read(source)
+    assert sorted(got) == [n for n in range(40) if n not in bad]
+    assert len(told) == len(bad) == len({one.identity for one in told})
+    assert all(one.elements_left_out == 1 and "byte" in one.error and str(path) in one.error for one in told)
+    if bad:
+        with pytest.raises(CorruptSourceError):
+            elements_of(source)
+
+
+def test_what_is_left_of_a_split_is_read_past_errors_too(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"n": {n}}}\n' if n % 3 else "{\n" for n in range(30)))
+    (split,) = JsonLines(tmp_path).splits()
+    spans = tuple(
+        (begin << OUTPUT_BITS, end << OUTPUT_BITS) for begin, end in ((3, 5), (9, 10), (20, END >> OUTPUT_BITS))
+    )
+    got, told = read(JsonLines(tmp_path), [Lease(0, split, spans)])
+    assert got == [4, *(n for n in range(20, 30) if n % 3)]
+    assert [one.first.element for one in told if one.first] == [3, 9, 21, 24, 27]
+
+
+def test_a_line_without_an_end_ends_its_split(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"1\n" + b"x" * (1 << 20) + b"\n3\n")
+    got, told = read(TextLines(tmp_path, max_record_bytes=100))
+    assert got == [1] and "has more than max_record_bytes=100" in told[0].error
+    got, told = read(TextLines(tmp_path, max_record_bytes=1 << 17, split_bytes=1000))
+    assert got == [1, 3] and len(told) == 1, "it has an end, and belongs to one range alone"
+
+
+def test_lines_that_are_compressed_and_not_called_so_are_one_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(gzip.compress("\n".join(json.dumps({"n": n}) for n in range(9999)).encode()))
+    got, told = read(JsonLines(tmp_path))
+    assert got == [] and len(told) == 1 and "begins as gzip files do" in told[0].error
+
+
+def test_a_quote_that_is_lost_ends_a_file_whose_values_hold_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('n\n1\n"x"y\n3\n')
+    got, told = read(Csv(tmp_path, types={"n": "int64"}, newlines_in_values=True))
+    assert got == [1] and len(told) == 1
+
+
+@pytest.mark.parametrize("missing", [{0}, {5}, {0, 1, 2, 9}, set(range(10))])
+def test_a_missing_image_costs_itself(tmp_path: Path, missing: set[int]) -> None:
+    (tmp_path / "cat").mkdir()
+    for n in range(10):
+        (tmp_path / "cat" / f"{n}.jpg").write_bytes(b"%d" % n)
+    source = ImageFolder(tmp_path)
+    leases = [Lease(0, split) for split in source.splits()]
+    for n in missing:
+        (tmp_path / "cat" / f"{n}.jpg").unlink()
+    got, told = read(source, leases)
+    assert got == [n for n in range(10) if n not in missing]
+    assert [one.where for one in told] == [f"{tmp_path}/cat/{n}.jpg" for n in sorted(missing)]
+    assert all(one.elements_left_out == 1 and one.where in one.error for one in told)
+
+
+class _SharedLeases(ListedLeases):
+    """Leases of which other workers may take those that this one cannot open."""
+
+    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
+        """Take a lease."""
+        self.left = bad
+        return True
+
+
+@pytest.mark.parametrize("missing", [{1}, {0, 1, 2}])
+def test_a_split_of_which_no_file_is_here_goes_to_another_worker(tmp_path: Path, missing: set[int]) -> None:
+    (tmp_path / "cat").mkdir()
+    for n in range(3):
+        (tmp_path / "cat" / f"{n}.jpg").write_bytes(b"%d" % n)
+    source = ImageFolder(tmp_path)
+    leases = _SharedLeases([Lease(0, split) for split in source.splits()])
+    for n in missing:
+        (tmp_path / "cat" / f"{n}.jpg").unlink()
+    produced = run_engine(pecan.PecanPipeline(source).batch(7), leases, on_error="skip")
+    told = [bad for one in produced for bad in one.bad]
+    if len(missing) < 3:
+        assert [one.where for one in told] == [f"{tmp_path}/cat/1.jpg"] and not hasattr(leases, "left")
+    else:
+        assert told == [] and leases.left.elements_left_out == 3
+
+
+def test_a_broken_row_group_costs_its_rows(tmp_path: Path) -> None:
+    table = pa.table({"n": list(range(100))})
+    pq.write_table(
+        table,
+        tmp_path / "a.parquet",
+        row_group_size=10,
+        compression="none",
+        use_dictionary=False,
+        write_page_checksum=True,
+    )
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    for group in (3, 4, 9):
+        at = data.index((group * 10 + 5).to_bytes(8, "little"))
+        data[at] ^= 0x40
+    (tmp_path / "a.parquet").write_bytes(data)
+    got, told = read(Parquet(tmp_path))
+    assert got == [n for n in range(100) if n // 10 not in (3, 4, 9)]
+    assert [one.elements_left_out for one in told] == [10, 10, 10]
+    assert [f"row group {n}" in one.error for n, one in zip((3, 4, 9), told, strict=True)] == [True] * 3
+
+
+@pytest.mark.parametrize("engine", ["python", "tensorflow"])
+def test_jobs_count_and_keep_each_once(tmp_path: Path, engine: pecan.options.EngineName) -> None:
+    if engine == "tensorflow":
+        pytest.importorskip("tensorflow")
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"n": {n}}}\n' if n % 10 else "{\n" for n in range(200)))
+    config = pecan.Config(error_budget=1.0, progress=False, quarantine_path=str(tmp_path / "bad.jsonl"))
+    pipe = pecan.PecanPipeline(JsonLines(tmp_path / "a.jsonl"), engine=engine, config=config).batch(8)
+    with pipe.iter_batches(debug=True, on_error="quarantine") as batches:
+        got = sorted(int(n) for batch in batches for n in batch["n"])
+        assert batches.report().bad_elements == 20
+    assert got == [n for n in range(200) if n % 10]
+    kept = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert sum("line 11 of" in str(one) for one in kept) == 1
