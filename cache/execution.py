@@ -116,20 +116,24 @@ def choose_execution(
         for option in _options(profile, store_model, room, memory, remote, most_entry_bytes)
         for seconds in [took.get((option.mode, option.point))]
     )
-    compute, *caches = options
-    if not caches:
-        chosen, reason = compute, f"compute: {_time(compute.seconds)} an epoch; no autocache point is marked."
-    else:
-        fastest = min(option.seconds for option in caches)
-        near = [option for option in caches if option.seconds <= fastest * (1 + LEAST_GAIN)]
-        best = min(near, key=lambda option: option.nbytes)
-        chosen = best if best.seconds < compute.seconds * (1 - LEAST_GAIN) else compute
-        reason = _reason(chosen, options)
+    chosen, reason = _chosen(options)
     large = tuple(one.too_large for one in options if one.too_large and (one.point or chosen.mode == "compute"))
     random = _warnings(profile)
     frozen = tuple(text for name, text in random.items() if name == chosen.point)
     warnings = (*random.values(), *large)
     return ExecutionChoice(chosen.mode, chosen.point, chosen.seconds, reason, options, chosen.remote, warnings, frozen)
+
+
+def _chosen(options: Sequence[ExecutionOption]) -> tuple[ExecutionOption, str]:
+    """Return the option that is taken, and why: the smallest cache of those that save most, if it saves enough."""
+    compute, *caches = options
+    if not caches:
+        return compute, f"compute: {_time(compute.seconds)} an epoch; no autocache point is marked."
+    fastest = min(option.seconds for option in caches)
+    near = [option for option in caches if option.seconds <= fastest * (1 + LEAST_GAIN)]
+    best = min(near, key=lambda option: option.nbytes)
+    chosen = best if best.seconds < compute.seconds * (1 - LEAST_GAIN) else compute
+    return chosen, _reason(chosen, options)
 
 
 def _options(

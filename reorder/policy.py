@@ -65,6 +65,36 @@ class Question:
         return cost_model(self.ops, [self.index[name] for name in self.measured_in], self.neutral_band)
 
 
+def _question(
+    ops: Iterable[ProfiledOp],
+    mode: Mode,
+    commutes: Commutes,
+    forbidden: Collection[Pair],
+    neutral_band: float,
+    measured_in: Sequence[str] | None,
+) -> Question:
+    """Return what is asked of the policy; raises PlanError for what cannot be asked."""
+    checked = check_ops(ops)
+    names = tuple(op.name for op in checked)
+    if mode not in get_args(Mode):
+        raise PlanError(f"mode must be one of {', '.join(map(repr, get_args(Mode)))}, but got {mode!r}.")
+    if not 0 <= neutral_band < 1:
+        raise PlanError(f"neutral_band must be in [0, 1), but got {neutral_band}.")
+    pairs = frozenset((first, second) for first, second in forbidden)
+    if unknown := sorted(set(chain.from_iterable(pairs)) - set(names)):
+        raise PlanError(f"forbidden names the op {unknown[0]!r}, but there are only {list(names)}.")
+    if measured_in is not None:
+        order_indices("measured_in", measured_in, {name: number for number, name in enumerate(names)})
+    return Question(
+        checked,
+        mode,
+        functools.cache(commutes) if callable(commutes) else commutes,
+        pairs,
+        neutral_band,
+        names if measured_in is None else tuple(measured_in),
+    )
+
+
 def auto_order(
     ops: Iterable[ProfiledOp],
     mode: Mode = "pecan",
@@ -83,25 +113,7 @@ def auto_order(
 
     Raises `PlanError` for unknown modes or names, and for two ops of one name.
     """
-    checked = check_ops(ops)
-    names = tuple(op.name for op in checked)
-    if mode not in get_args(Mode):
-        raise PlanError(f"mode must be one of {', '.join(map(repr, get_args(Mode)))}, but got {mode!r}.")
-    if not 0 <= neutral_band < 1:
-        raise PlanError(f"neutral_band must be in [0, 1), but got {neutral_band}.")
-    pairs = frozenset((first, second) for first, second in forbidden)
-    if unknown := sorted(set(chain.from_iterable(pairs)) - set(names)):
-        raise PlanError(f"forbidden names the op {unknown[0]!r}, but there are only {list(names)}.")
-    if measured_in is not None:
-        order_indices("measured_in", measured_in, {name: number for number, name in enumerate(names)})
-    question = Question(
-        checked,
-        mode,
-        functools.cache(commutes) if callable(commutes) else commutes,
-        pairs,
-        neutral_band,
-        names if measured_in is None else tuple(measured_in),
-    )
+    question = _question(ops, mode, commutes, forbidden, neutral_band, measured_in)
     ops, model, band = question.ops, question.model, question.neutral_band
     order: list[int] = list(range(len(ops)))
     moves: list[Move] = []
@@ -120,7 +132,7 @@ def auto_order(
         rejected=tuple(rejected),
         seconds_before=model.measured_total(range(len(ops))),
         seconds_after=model.measured_total(order),
-        forbidden=pairs,
+        forbidden=question.forbidden,
         neutral_band=band,
         measured_in=question.measured_in,
     )

@@ -103,6 +103,31 @@ def moved(
     equal but for rounding.  `step`: the size of a step of 8 bits in the result (`step_of`), 0 where there are none.
     `each`: neither operator mixes values, so that each is a block of its own.
     """
+    if (told := _told_by_form(user, exchanged)) is not None:
+        return told
+    first, second = _numbers(_plain(user)), _numbers(_plain(exchanged))
+    if (np.isfinite(first) != np.isfinite(second)).any():
+        return Moved(math.inf, why="other values of it are infinite or NaN")
+    difference = np.abs(_finite(first - second))
+    least = _rounding(user, first)
+    mean, largest = (difference, difference) if each else (_by_blocks(difference, one) for one in (np.mean, np.max))
+    block = STEPS if each else STEPS_OF_BLOCK
+    rounded = (largest <= max(STEPS * step, least)) & (mean <= max(block * step, least))
+    if rounded.all():
+        return EQUAL
+    effects = [_effect(user, first, one, least) for one in without if one is not None and one.shape == user.shape]
+    if not effects:
+        why = "nothing is equal to it in form without one of them, so that it had to be equal"
+        return Moved(math.inf, by=float(difference.mean()), why=why)
+    effect, done = _least_effect(effects, _finite(first), each=each)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.where(rounded, 0.0, np.where(effect > least, mean / effect, math.inf))
+    by = float(difference.mean())
+    return Moved(by / done if done > least else math.inf, float(shares.max()), by, done)
+
+
+def _told_by_form(user: Array, exchanged: Array) -> Moved | None:
+    """Return what needs no amounts: other shapes and dtypes, equal results, and numbers that are names."""
     if user.shape != exchanged.shape or user.dtype != exchanged.dtype:
         return Moved(math.inf, why=f"it becomes {_spelled(exchanged)} instead of {_spelled(user)}")
     if user.dtype.kind not in "biufc" and _plain(user).dtype.kind not in "biufc":
@@ -110,34 +135,28 @@ def moved(
     u, x = _plain(user), _plain(exchanged)
     if np.array_equal(u, x, equal_nan=u.dtype.kind in "fc"):
         return EQUAL
-    if names_things(user):
-        if u.dtype.kind == "f" and _close(u, x):
-            return EQUAL
-        return Moved(math.inf, why="its numbers become others, and are few, or names")
-    first, second = _numbers(u), _numbers(x)
-    if (np.isfinite(first) != np.isfinite(second)).any():
-        return Moved(math.inf, why="other values of it are infinite or NaN")
-    difference = np.abs(np.nan_to_num(first - second, nan=0.0, posinf=0.0, neginf=0.0))
-    least = _rounding(user, first)
-    spread = (difference, difference) if each else (_by_blocks(difference, np.mean), _by_blocks(difference, np.max))
-    block = STEPS if each else STEPS_OF_BLOCK
-    rounded = (spread[1] <= max(STEPS * step, least)) & (spread[0] <= max(block * step, least))
-    if rounded.all():
+    if not names_things(user):
+        return None
+    if u.dtype.kind == "f" and _close(u, x):
         return EQUAL
-    effects = [_effect(user, first, one, least) for one in without if one is not None and one.shape == user.shape]
-    if not effects:
-        why = "nothing is equal to it in form without one of them, so that it had to be equal"
-        return Moved(math.inf, by=float(difference.mean()), why=why)
-    effect = np.minimum.reduce([one if each else _by_blocks(one, np.mean) for one in effects])
-    finite = np.nan_to_num(first, nan=0.0, posinf=0.0, neginf=0.0)
+    return Moved(math.inf, why="its numbers become others, and are few, or names")
+
+
+def _least_effect(effects: Sequence[Array], finite: Array, *, each: bool) -> tuple[Array, float]:
+    """Return what the operator that does less does to each block, and to the whole.
+
+    Neither counts for more than how much the result itself varies: what is flat has nothing to show.
+    """
+    done = min(float(one.mean()) for one in effects)
+    if each:
+        return np.minimum.reduce(list(effects)), done
     shown = float(np.abs(finite - finite.mean()).mean())
-    if not each:
-        effect = np.minimum(effect, np.maximum(_shown_by_blocks(finite), SHARE_OF_ELEMENT * shown))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = np.where(rounded, 0.0, np.where(effect > least, spread[0] / effect, math.inf))
-    by, done = float(difference.mean()), min(float(one.mean()) for one in effects)
-    done = done if each else min(done, shown)
-    return Moved(by / done if done > least else math.inf, float(shares.max()), by, done)
+    effect = np.minimum.reduce([_by_blocks(one, np.mean) for one in effects])
+    return np.minimum(effect, np.maximum(_shown_by_blocks(finite), SHARE_OF_ELEMENT * shown)), min(done, shown)
+
+
+def _finite(array: Array) -> Array:
+    return np.nan_to_num(array, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def names_things(array: Array) -> bool:

@@ -134,12 +134,7 @@ class _Decision:
         """Return a plan, or an input of a join, with what it is to keep."""
         head = plan.head
         if isinstance(head, Join):
-            inputs = [self.made(branch) for branch in head.inputs]
-            joined = replace(head, inputs=tuple(one.plan for one in inputs))
-            choices = tuple(choice for one in inputs for choice in one.choices)
-            said = tuple(text for one in inputs for text in one.said)
-            frozen = tuple(text for one in inputs for text in one.frozen)
-            return Kept(replace(plan, head=joined), choices, said, frozen=frozen)
+            return self._made_of_join(plan, head)
         if not has_points(plan):
             return Kept(plan)
         profile = self._profile(plan, head)
@@ -220,16 +215,30 @@ class _Decision:
         else:
             self.store.note(note, name)
 
-    def _profile(self, plan: Plan, source: Source) -> ExecutionProfile | None:
-        """Return what is known of a plan's costs: written down by an earlier job, or sampled now."""
+    def _costs(self, plan: Plan) -> SampledCosts | None:
+        """Return what the store has noted of a plan's costs, or what a sample shows, which it then notes."""
         note = f"profile {prefix_key(plan, self.engine, self.seed)}"
         written = self.store.noted(note)
         costs = None if written is None else _costs_from_json(written)
         if costs is None:
             costs = self.costs(plan)
-            if costs is None:
-                return None
-            self.store.note(note, json.dumps(asdict(costs)))
+            if costs is not None:
+                self.store.note(note, json.dumps(asdict(costs)))
+        return costs
+
+    def _made_of_join(self, plan: Plan, head: Join) -> Kept:
+        inputs = [self.made(branch) for branch in head.inputs]
+        joined = replace(head, inputs=tuple(one.plan for one in inputs))
+        choices = tuple(choice for one in inputs for choice in one.choices)
+        said = tuple(text for one in inputs for text in one.said)
+        frozen = tuple(text for one in inputs for text in one.frozen)
+        return Kept(replace(plan, head=joined), choices, said, frozen=frozen)
+
+    def _profile(self, plan: Plan, source: Source) -> ExecutionProfile | None:
+        """Return what is known of a plan's costs: written down by an earlier job, or sampled now."""
+        costs = self._costs(plan)
+        if costs is None:
+            return None
         listing = list_splits(source)
         workers = max(1, min(self.workers, int(self.cpus)))  # more of them take turns
         told = source.num_elements() or listing.elements
@@ -239,6 +248,7 @@ class _Decision:
         each = sum(known) / len(known) if known else ELEMENTS_OF_A_SPLIT
         splits = len(listing.splits) if listing.complete and listing.splits else max(1, round(elements / each))
         alike = (elements / splits,) if likely and listing.complete else ()
+        rows = _rows(self.whole)
         return ExecutionProfile(
             source=costs.source,
             ops=costs.ops,
@@ -247,9 +257,7 @@ class _Decision:
             splits=splits,
             workers=workers,
             threads=max(1, int(self.cpus / workers)),
-            batches=elements * math.prod(op.elements for op in costs.ops) / rows
-            if (rows := _rows(self.whole))
-            else 0.0,
+            batches=elements * math.prod(op.elements for op in costs.ops) / rows if rows else 0.0,
             rows=_in_rows(plan, self.whole),
             split_elements=elements_of_splits(listing, costs.source.nbytes) or alike,
         )

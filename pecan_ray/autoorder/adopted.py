@@ -161,13 +161,18 @@ class Ordering:
             return f"AutoOrder runs {order if self.changed else 'the order as it is written'}: {self.origin}"
         if not self.stretches:
             return self.notes[0] if not self.final else ""
+        sampled = max(stretch.sample.elements for stretch in self.stretches)
+        return f"{self._found()} (sampled {sampled} elements in {self.seconds:.1f} s)"
+
+    def _found(self) -> str:
+        """Say what was adopted, or why nothing was."""
         told = [_told(stretch) for stretch in self.stretches if stretch.adopted.changed]
         told += [one.in_rows.told() for one in self.stretches if one.in_rows.ops]
-        sampled = max(stretch.sample.elements for stretch in self.stretches)
+        if told:
+            return "; ".join(told)
         reasons = [stretch.refused[0].reason for stretch in self.stretches if stretch.refused]
         why = f": {reasons[0]}" if reasons else ""
-        text = "; ".join(told) if told else f"AutoOrder left the order as it is written{why}"
-        return f"{text} (sampled {sampled} elements in {self.seconds:.1f} s)"
+        return f"AutoOrder left the order as it is written{why}"
 
 
 def _told(stretch: StretchOrder) -> str:

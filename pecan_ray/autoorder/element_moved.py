@@ -11,6 +11,7 @@ import numpy as np
 
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.leaves import leaves
+from pecan_ray.plan.splits import Array
 from pecan_ray.reorder.relative_bound import Moved, moved, names_things, step_of
 
 REWRITTEN = 0.3
@@ -50,10 +51,9 @@ def element_moved(
             return ColumnMoved(column, Moved(math.inf, why="it is there in one order only"))
         u, x = before[column], after[column]
         if isinstance(u, np.ndarray) and isinstance(x, np.ndarray):
-            effects = [w if isinstance(w := one.get(column), np.ndarray) else None for one in others]
-            enters = entered.get(column)
-            step = step_of([enters], [u]) if isinstance(enters, np.ndarray) else 0.0
-            found = moved(u, x, effects, step, each=each)
+            effects = [_array_or_none(one.get(column)) for one in others]
+            enters = _array_or_none(entered.get(column))
+            found = moved(u, x, effects, 0.0 if enters is None else step_of([enters], [u]), each=each)
         else:
             found = Moved(0.0) if same(u, x) else Moved(math.inf, why="it becomes another one")
         if found.excess > worst.moved.excess or (found.why and not worst.moved.why):
@@ -156,3 +156,7 @@ def _apart(u: np.ndarray[Any, Any], x: np.ndarray[Any, Any]) -> tuple[float, flo
         close = u.dtype.kind == "f" and float(difference.max()) <= ROUNDED * float(np.abs(a).max())
         return (0.0 if close else math.inf), float(a.std())
     return float(difference.mean()), float(np.nan_to_num(a).std())
+
+
+def _array_or_none(value: Any) -> Array | None:
+    return value if isinstance(value, np.ndarray) else None

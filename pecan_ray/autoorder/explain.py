@@ -219,18 +219,20 @@ def _refusals(ordering: Ordering) -> Iterator[tuple[str, str]]:
             yield " -> ".join(one.order), one.reason
 
 
+def _html_table(ordering: Ordering) -> str:
+    """Return what `as_html` tells of each operator, a row for each; those that have moved stand out."""
+    head = "".join(f"<th style='text-align:left'>{html.escape(heading)}</th>" for heading in HEADINGS)
+    body = ""
+    for row in rows(ordering):
+        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells())
+        body += f"<tr{_STYLE if row.moved else ''}>{cells}</tr>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
 def as_html(name: str, ordering: Ordering) -> str:
     """Return the same as HTML, for a notebook."""
     said = [_headline(ordering), *(text for stretch in ordering.stretches if (text := gains(stretch)))]
-    head = "".join(f"<th style='text-align:left'>{html.escape(heading)}</th>" for heading in HEADINGS)
-    body = "".join(
-        f"<tr{_STYLE if row.moved else ''}>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row.cells())}</tr>"
-        for row in rows(ordering)
-    )
-    parts = [
-        f"<div><b>{html.escape(name)}</b><br>{'<br>'.join(map(html.escape, said))}",
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
-    ]
+    parts = [f"<div><b>{html.escape(name)}</b><br>{'<br>'.join(map(html.escape, said))}", _html_table(ordering)]
     if told := [f"<li>{html.escape(one)}</li>" for one in differences(ordering)]:
         parts.append(f"results beside those of the order as it is written:<ul>{''.join(told)}</ul>")
     parts += [_picture(one) for stretch in ordering.stretches for one in stretch.exchanges if all(one.pictures)]
@@ -295,21 +297,23 @@ def _load_facts(load: OpLoad) -> dict[str, Any]:
 
 def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
     found = stretch.measured
+    of_measured = ("speedup", "error", "seconds_before", "seconds_after")
+    measured = {name: None if found is None else getattr(found, name) for name in of_measured}
     return {
         "before": list(stretch.names),
         "after": list(stretch.adopted.order),
         "elements": stretch.sample.elements,
         "expected_speedup": stretch.adopted.expected_speedup if stretch.adopted.changed else None,
-        "measured_speedup": None if found is None else found.speedup,
+        "measured_speedup": measured["speedup"],
         "share": stretch.share,
         "whole_speedup": stretch.whole_speedup,
         "in_rows": list(stretch.in_rows.ops),
         "taken_over": [list(one.ops) for one in stretch.taken_over.pushed],
         "differences": [asdict(one) for one in stretch.differences],
         "exchanges": [asdict(one) for one in stretch.exchanges],
-        "measured_error": None if found is None else found.error,
-        "seconds_before": None if found is None else found.seconds_before,
-        "seconds_after": None if found is None else found.seconds_after,
+        "measured_error": measured["error"],
+        "seconds_before": measured["seconds_before"],
+        "seconds_after": measured["seconds_after"],
         "moves": [{"name": m.name, "from": m.from_, "to": m.to, "reason": m.reason} for m in stretch.adopted.moves],
         "fixed": [{"name": fixed.name, "reason": fixed.reason} for fixed in stretch.adopted.fixed],
         "rejected": [{"name": one.name, "reason": one.reason} for one in stretch.proposed.rejected],

@@ -129,7 +129,11 @@ def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> InRows:
         return NOTHING_IN_ROWS
     if any(op.random or op.draws or op.unequal or op.stateful for op in ops):
         return InRows(refused="one of them draws random numbers, or holds state")
-    exactly = mode == "strict"
+    return _tried(sampled, maps, exactly=mode == "strict")
+
+
+def _tried(sampled: Sampled, maps: Sequence[Map], *, exactly: bool) -> InRows:
+    """Run maps in rows beside one by one, and return whether they are worth it."""
     trial = _RowsTrial(sampled, RowMaps(maps, EngineOptions(), exactly=exactly))
     try:
         measured = trial.measured()

@@ -29,6 +29,10 @@ FORMAT = 1
 """Grows whenever what was written before cannot be read as it is."""
 
 
+def _are_names(written: FactJson) -> bool:
+    return isinstance(written, list) and all(isinstance(name, str) for name in written)
+
+
 @dataclass(frozen=True)
 class KeptOrder:
     """The order of every stretch of a pipeline whose operators can be exchanged."""
@@ -84,15 +88,12 @@ class KeptOrder:
         if not isinstance(written, dict) or written.get("format") != FORMAT:
             found = written.get("format") if isinstance(written, dict) else type(written).__name__
             raise ValueError(f"it needs to be an object with format {FORMAT}, but has {found!r}")
-        orders = written.get("orders")
-        if not isinstance(orders, list) or not all(isinstance(order, list) for order in orders):
+        orders, decoders = written.get("orders"), written.get("decoders", [])
+        if not isinstance(orders, list) or not all(map(_are_names, orders)):
             raise ValueError("orders must be a list of lists of operators' names")
-        if not all(isinstance(name, str) for order in orders for name in order):
-            raise ValueError("an operator's name must be a string")
         if not all(orders):
             raise ValueError("an order must have an operator's name at least (leave out an order that has none)")
-        decoders = written.get("decoders", [])
-        if not isinstance(decoders, list) or not all(isinstance(name, str) for name in decoders):
+        if not _are_names(decoders):
             raise ValueError("decoders must be a list of operators' names")
         told = {name: str(written.get(name, "")) for name in ("pipeline", "mode", "fingerprint", "found", "why")}
         facts = written.get("facts")

@@ -36,7 +36,7 @@ from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Map, Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import Stretch, reordered, stretches
-from pecan_ray.reorder import NEUTRAL_BAND, ProfiledOp, auto_order
+from pecan_ray.reorder import NEUTRAL_BAND, Mode, ProfiledOp, auto_order
 
 logger = logging.getLogger("pecan_ray")
 
@@ -87,18 +87,23 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
         made = _orders(request, missing)
     found.update({one.names: replace(one, sample=with_ops_of(plan, one.sample)) for one in made})
     orders = [found[one.names] for one in wanted]
-    after = reordered(plan, {one.names: one.adopted.order for one in orders})
     cut_short = runs < math.inf or any(one.sample.elements < LEAST_ELEMENTS for one in orders)
-    notes = [note for one in orders for note in (*one.sample.notes, *one.notes, *one.taken_over.notes)]
+    return _adopted(plan, mode, orders, time.perf_counter() - began, cut_short=cut_short)
+
+
+def _adopted(plan: Plan, mode: Mode, orders: Sequence[StretchOrder], seconds: float, *, cut_short: bool) -> Ordering:
+    """Return the plan in the orders that its stretches have adopted; `cut_short`: more elements may tell more."""
     pushed = [pushed for one in orders for pushed in one.taken_over.pushed]
     in_rows = [one.in_rows for one in orders if one.in_rows.ops]
+    notes = [note for one in orders for note in (*one.sample.notes, *one.notes, *one.taken_over.notes)]
+    notes += [*(one.told() for one in pushed), *(one.told() for one in in_rows)]
     return Ordering(
         before=plan,
-        plan=after,
+        plan=reordered(plan, {one.names: one.adopted.order for one in orders}),
         mode=mode,
         stretches=tuple(orders),
-        seconds=time.perf_counter() - began,
-        notes=tuple(dict.fromkeys([*notes, *(one.told() for one in pushed), *(one.told() for one in in_rows)])),
+        seconds=seconds,
+        notes=tuple(dict.fromkeys(notes)),
         final=not cut_short or bool(pushed or in_rows) or any(one.adopted.changed for one in orders),
         decoders=(*(one.decoder for one in pushed), *(one.name for one in in_rows)),
     )

@@ -120,9 +120,7 @@ class DecoderTakesOver:
             if between and not reduces:
                 continue
             names = tuple(op.name for op in span)
-            taken = [op.name for op in run]
-            why = _one_warp([names[0], *taken]) if rule in EARLY else f"the decoder takes over {', '.join(taken)}"
-            why += f", behind which comes {', '.join(op.name for op in between)}" if between else ""
+            why = _why_taken_over(names[0], run, between, early=rule in EARLY)
             rewrite = Pushed(rule, names, names[0] if first else "+".join(names), why, reduces)
             only_parts = engine == "python" and not reduces
             made = (replace(run[0], fn=fn), *between)
@@ -156,6 +154,12 @@ def only_casts(op: Map) -> bool:
     except Exception:  # what it raises it may raise of this alone
         return False
     return not watch.refused and made.dtype.kind == "f" and np.array_equal(made, given)
+
+
+def _why_taken_over(decoder: str, run: Sequence[Op], between: Sequence[Op], *, early: bool) -> str:
+    taken = [op.name for op in run]
+    why = _one_warp([decoder, *taken]) if early else f"the decoder takes over {', '.join(taken)}"
+    return f"{why}, behind which comes {', '.join(op.name for op in between)}" if between else why
 
 
 def _one_warp(names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled, timed_run
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
 from pecan_ray.errors import told
 from pecan_ray.options import EngineName
+from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
 from pecan_ray.reorder.policy import Pair
 
@@ -293,6 +294,12 @@ class Trial:
         library = part_decoding.library() if one.only_parts else ""
         return library if isinstance(library, str) else ""
 
+    def _refused_pair(self, mine: Element, other: Element) -> str:
+        """Return why what decoders have made may not take the place of an element of the user's order, or ""."""
+        if self._strict and not equal(mine, other):
+            return "its result on the sample is not equal to that of the user's order"
+        return refused_by_check(self._check, mine, other) if self._check is not None else ""
+
     def _taking_over_refused(
         self, order: OpOrder, decoders: Collection[str], place: int
     ) -> tuple[str, tuple[ColumnDifference, ...]]:
@@ -313,9 +320,7 @@ class Trial:
                     return f"{len(after)} elements come through instead of {len(before)}", ()
                 for mine, other in zip(before, after, strict=True):
                     spec.add(other)
-                    if self._strict and not equal(mine, other):
-                        return "its result on the sample is not equal to that of the user's order", ()
-                    if self._check is not None and (refused := refused_by_check(self._check, mine, other)):
+                    if refused := self._refused_pair(mine, other):
                         return refused, ()
                     pairs.add(mine, other)
                 ran += 1

@@ -115,7 +115,7 @@ class _OwnValues:
         elif is_tensor(one):
             if alone and not lends_memory(one):
                 return one
-        elif alone or not (is_picture(one) or isinstance(one, (list, dict, set, bytearray, np.void))):
+        elif alone or not _may_be_written(one):
             return one
         return self._copy(one)
 
@@ -279,3 +279,8 @@ _COLUMN_ALONE = _column_references()
 """To a column of it, in a loop over its items."""
 _VALUE_ALONE = _value_references()
 """To a value of a container and of a list of its values."""
+
+
+def _may_be_written(one: Any) -> bool:
+    """Tell whether a value is of those that are known here, and can be written into."""
+    return is_picture(one) or isinstance(one, (list, dict, set, bytearray, np.void))

@@ -42,23 +42,9 @@ def encode(value: Any, put: Put) -> Written:
         return value
     if kind is int and value.bit_length() <= LONGEST_INT:
         return value
-    if kind is float:
-        return value if math.isfinite(value) else {"float": str(value)}
-    if kind is bytes:
-        return {"bytes": put(value)}
-    if kind is list:
-        return [encode(one, put) for one in value]
-    if kind is tuple:
-        return {"tuple": [encode(one, put) for one in value]}
-    if kind is dict:
-        return {"dict": [[encode(key, put), encode(one, put)] for key, one in value.items()]}
-    if kind is complex:
-        return {"complex": [str(value.real), str(value.imag)]}
-    if kind is np.ndarray:
-        return _encode_array(value, put)
-    if kind is np.bytes_ or kind is np.str_:
-        # As a scalar of NumPy it would lose the zeros at its end.
-        return {"text of NumPy": encode(bytes(value) if kind is np.bytes_ else str.__str__(value), put)}
+    encoder = ENCODERS.get(kind)
+    if encoder is not None:
+        return encoder(value, put)
     if isinstance(value, np.generic) and kind is value.dtype.type:
         return {"scalar": [dtype_name(value.dtype), put(value.tobytes())]}
     raise NotPlainError(kind.__qualname__)
@@ -220,3 +206,18 @@ _DECODERS: Mapping[str, Callable[[Written, Get], Any]] = {
     "blobs": _decode_blobs,
     "texts": _decode_texts,
 }
+
+
+ENCODERS: dict[type, Callable[[Any, Put], Written]] = {
+    float: lambda value, put: value if math.isfinite(value) else {"float": str(value)},
+    bytes: lambda value, put: {"bytes": put(value)},
+    list: lambda value, put: [encode(one, put) for one in value],
+    tuple: lambda value, put: {"tuple": [encode(one, put) for one in value]},
+    dict: lambda value, put: {"dict": [[encode(key, put), encode(one, put)] for key, one in value.items()]},
+    complex: lambda value, put: {"complex": [str(value.real), str(value.imag)]},
+    np.ndarray: _encode_array,
+    # As scalars of NumPy they would lose the zeros at their end.
+    np.bytes_: lambda value, put: {"text of NumPy": encode(bytes(value), put)},
+    np.str_: lambda value, put: {"text of NumPy": encode(str.__str__(value), put)},
+}
+"""What JSON has no value for, by type."""

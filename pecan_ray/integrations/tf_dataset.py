@@ -101,11 +101,11 @@ def _column_spec(name: str, values: Sequence[Any], elements: Sequence[Element], 
     dtype = _dtype(name, values[0])
     if any(len(shape) != len(shapes[0]) for shape in shapes):
         return tf.TensorSpec(None, dtype)
-    alike = [set(lengths) for lengths in zip(*shapes, strict=True)]
     inner = [np.shape(element[name]) for element in elements if name in element]
-    if inner and all(len(shape) == len(alike) - 1 for shape in inner):
-        alike[1:] = [seen | set(lengths) for seen, lengths in zip(alike[1:], zip(*inner, strict=True), strict=True)]
-    lengths = [seen.pop() if len(seen) == 1 else None for seen in alike]
+    if all(len(shape) == len(shapes[0]) - 1 for shape in inner):
+        shapes += [(shapes[0][0], *shape) for shape in inner]  # as rows of a batch, whose length they do not tell
+    seen = [set(lengths) for lengths in zip(*shapes, strict=True)]
+    lengths = [one.pop() if len(one) == 1 else None for one in seen]
     return tf.TensorSpec([None, *lengths[1:]] if rows and lengths else lengths, dtype)
 
 

@@ -154,26 +154,18 @@ def _trainer(waits: float) -> Bottleneck:
 
 def _input(run: RunNumbers, waits: float) -> Bottleneck:
     """Say which part of the input holds a run up whose trainer waits."""
-    seen, where = run.stages, f"the trainer waited {waits:.0%} of the time behind the first batch"
-    pool_s = seen.computing_s + seen.batching_s
-    if seen.watched_s >= SEEN_S and seen.blocked_s > BLOCKED * seen.watched_s:
-        blocked = seen.blocked_s / seen.watched_s
-        text = (
-            f"the way of batches to the trainer: {where}, while workers had finished ones for {blocked:.0%} of theirs"
-        )
-        change = (
-            "send fewer bytes (cast and crop before batch(), to uint8 if it can be), or let workers run on the "
-            "trainer's node (workers=Workers(local=...))"
-        )
-        return _told("network", text, _saved(run, blocked), change)
+    where = f"the trainer waited {waits:.0%} of the time behind the first batch"
+    seen = run.stages
+    reading = seen.reading_s / max(seen.watched_s, 1e-9)
+    pool = (seen.computing_s + seen.batching_s) / max(seen.threads_s, 1e-9)
+    if seen.watched_s >= SEEN_S:  # else shares of it tell nothing
+        if seen.blocked_s > BLOCKED * seen.watched_s:
+            return _network(run, where)
+        if seen.operators and max(reading, pool) < BUSY:
+            return _handing_out(run, where)
+        if reading > pool and not _locked(seen):
+            return _storage(run, where, reading, pool)
     operators = dict(seen.operators) or dict(run.op_seconds)
-    reading, pool = seen.reading_s / max(seen.watched_s, 1e-9), pool_s / max(seen.threads_s, 1e-9)
-    if seen.watched_s >= SEEN_S and seen.operators and max(reading, pool) < BUSY:
-        text = f"handing out work: {where}, and workers had nothing to do for most of theirs"
-        change = "make splits larger (split_bytes=..., fewer and larger files), or let fewer workers run"
-        return _told("unknown", text, run.time.waited_s / run.time.total_s, change)
-    if seen.watched_s >= SEEN_S and reading > pool and not _locked(seen):
-        return _storage(run, where, reading, pool)
     if not operators or (seen.watched_s < SEEN_S and not run.op_seconds):
         text = f"input: {where}, and workers were seen at work too shortly to tell at what"
         return _told("unknown", text, run.time.waited_s / run.time.total_s, _more_workers(run))
@@ -188,6 +180,22 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
         change = "let elements be smaller where they are batched (uint8 instead of float32, fewer columns)"
         return _told("batching", text, gain, change)
     return _operator(run, name, share, gain, where)
+
+
+def _network(run: RunNumbers, where: str) -> Bottleneck:
+    blocked = run.stages.blocked_s / run.stages.watched_s
+    text = f"the way of batches to the trainer: {where}, while workers had finished ones for {blocked:.0%} of theirs"
+    change = (
+        "send fewer bytes (cast and crop before batch(), to uint8 if it can be), or let workers run on the "
+        "trainer's node (workers=Workers(local=...))"
+    )
+    return _told("network", text, _saved(run, blocked), change)
+
+
+def _handing_out(run: RunNumbers, where: str) -> Bottleneck:
+    text = f"handing out work: {where}, and workers had nothing to do for most of theirs"
+    change = "make splits larger (split_bytes=..., fewer and larger files), or let fewer workers run"
+    return _told("unknown", text, run.time.waited_s / run.time.total_s, change)
 
 
 def _operator(run: RunNumbers, name: str, share: float, gain: float, where: str) -> Bottleneck:

@@ -11,7 +11,7 @@ import base64
 import dataclasses
 import pickle
 import types
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from pecan_ray.errors import JournalError, PecanError
@@ -81,6 +81,8 @@ def _form(hint: Any) -> _Form:
 
 def _form_of(hint: Any) -> _Form:
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
     if dataclasses.is_dataclass(hint):
         return _dataclass_form(cast(type[Any], hint))
     if origin in (Union, types.UnionType):
@@ -95,14 +97,6 @@ def _form_of(hint: Any) -> _Form:
         return _tuple_form((arguments[0], ...))
     if isinstance(hint, type) and issubclass(hint, BaseException):
         return _Form(_encode_error, _decode_error)
-    if hint in (bool, int, str):
-        return _Form(hint, hint)
-    if hint is float:
-        return _Form(_encode_float, float)
-    if hint is bytes:
-        return _Form(lambda data: base64.b64encode(data).decode(), base64.b64decode)
-    if hint in (Any, Hashable):
-        return _Form(_encode_any, _decode_any)
     raise JournalError(f"values of type {hint} cannot be written to a journal.")
 
 
@@ -120,31 +114,38 @@ def _dataclass_form(kind: type[Any]) -> _Form:
 
 
 def _union_form(arguments: tuple[Any, ...]) -> _Form:
-    """Members are told apart by what JSON has for them: null, an object with its type, a list, or a word."""
-    classes = [kind for kind in arguments if isinstance(kind, type)]
-    kinds: dict[str, type[Any]] = {kind.__name__: kind for kind in classes if dataclasses.is_dataclass(kind)}
-    others = [hint for hint in arguments if hint not in kinds.values() and hint is not type(None)]
+    classes = [kind for kind in arguments if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+    others = [hint for hint in arguments if hint not in classes and hint is not type(None)]
     lists = [_form(hint) for hint in others if get_origin(hint) is tuple]
     words = [_form(hint) for hint in others if get_origin(hint) is not tuple]
     if len(lists) > 1 or len(words) > 1:
         raise JournalError(f"values of {' | '.join(map(str, arguments))} cannot be told apart in a journal.")
+    members = _Members({kind.__name__: kind for kind in classes}, lists, words)
+    return _Form(members.encode, members.decode)
 
-    def encode_member(value: Any) -> Json:
+
+class _Members(NamedTuple):
+    """Members of a union, told apart by what JSON has for them: null, an object with its type, a list, or a word."""
+
+    kinds: Mapping[str, type[Any]]
+    lists: Sequence[_Form]
+    words: Sequence[_Form]
+    """Of both there is one, or none."""
+
+    def encode(self, value: Any) -> Json:
         if value is None:
             return None
         name = type(value).__name__
-        if name in kinds:
-            return {"type": name, "fields": _form(kinds[name]).encode(value)}
-        return (lists if isinstance(value, tuple) else words)[0].encode(value)
+        if name in self.kinds:
+            return {"type": name, "fields": _form(self.kinds[name]).encode(value)}
+        return (self.lists if isinstance(value, tuple) else self.words)[0].encode(value)
 
-    def decode_member(written: Json) -> Any:
+    def decode(self, written: Json) -> Any:
         if written is None:
             return None
-        if kinds and isinstance(written, dict):
-            return _form(kinds[written["type"]]).decode(written["fields"])
-        return (lists if lists and isinstance(written, list) else words)[0].decode(written)
-
-    return _Form(encode_member, decode_member)
+        if self.kinds and isinstance(written, dict):
+            return _form(self.kinds[written["type"]]).decode(written["fields"])
+        return (self.lists if self.lists and isinstance(written, list) else self.words)[0].decode(written)
 
 
 def _literal_form(choices: tuple[Any, ...]) -> _Form:
@@ -225,3 +226,14 @@ def _decode_error(written: Json) -> BaseException:
     except Exception:  # its class may not be here
         return told
     return error if isinstance(error, BaseException) else told
+
+
+_SIMPLE: dict[Any, _Form] = {
+    bool: _Form(bool, bool),
+    int: _Form(int, int),
+    str: _Form(str, str),
+    float: _Form(_encode_float, float),
+    bytes: _Form(lambda data: base64.b64encode(data).decode(), base64.b64decode),
+    Any: _Form(_encode_any, _decode_any),
+    Hashable: _Form(_encode_any, _decode_any),
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
 from pecan_ray.job.events import WorkerUnplaced
@@ -217,14 +217,7 @@ class Fleet:
 
     def waiting_for(self, now: float, silent_after_s: float) -> dict[Hashable, str]:
         """Return what workers wait for, what they have been doing for long, and who has said nothing for long."""
-        waiting = [w for w in self.workers.values() if w.unplaced and not w.node and not w.draining]
-        reasons = Counter((worker.placement, worker.starting, worker.unplaced) for worker in waiting)
-        waits: dict[Hashable, str] = {}
-        for (placement, starting, reason), count in reasons.items():
-            first = next(w.name for w in waiting if (w.placement, w.unplaced) == (placement, reason))
-            who = first if count == 1 else f"{first} and {count - 1} more {placement} worker(s)"
-            what = "start(s) for {seconds}" if starting else "wait(s) for a place"
-            waits["place", placement, reason] = f"{who} {what}: {reason}"
+        waits = waiting_for_places(self.workers.values())
         for key, worker in self._stuck().items():
             waits[key] = f"{worker.name}: {worker.told.stuck}"
         for name in self.silent(now, silent_after_s / 2):  # one that works speaks three times meanwhile
@@ -251,3 +244,17 @@ class Fleet:
     def _stuck(self) -> dict[Hashable, FleetWorker]:
         workers = self.workers.values()
         return {("stuck", worker.name, worker.told.stuck): worker for worker in workers if worker.told.stuck}
+
+
+def waiting_for_places(workers: Iterable[FleetWorker]) -> dict[Hashable, str]:
+    """Return for what reasons workers have no node yet, with how many of them."""
+    reasons: dict[tuple[str, bool, str], list[str]] = {}
+    for worker in workers:
+        if worker.unplaced and not worker.node and not worker.draining:
+            reasons.setdefault((worker.placement, worker.starting, worker.unplaced), []).append(worker.name)
+    waits: dict[Hashable, str] = {}
+    for (placement, starting, reason), names in reasons.items():
+        more = f" and {len(names) - 1} more {placement} worker(s)" if len(names) > 1 else ""
+        what = "start(s) for {seconds}" if starting else "wait(s) for a place"
+        waits["place", placement, reason] = f"{names[0]}{more} {what}: {reason}"
+    return waits

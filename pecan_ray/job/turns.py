@@ -116,12 +116,7 @@ def give_out_again(
         leftovers.groups.appendleft(Group(state.rank, tuple(rest)))
         return ()
     if state.apart:
-        suspects.put_back(within(rest, state.untaken))
-        at_hand, rest = within(rest, state.suspected), without(without(rest, state.untaken), state.suspected)
-        if state.died:
-            suspects.died_apart(at_hand, state.died)
-        else:
-            suspects.put_back(at_hand)
+        rest = _settle_apart(state, rest, suspects)
     elif state.died and shape.in_order and state.died.at is None and rest:
         suspects.died_in_vain("in order", delivered, 'a plan with order="strict"', state.died)
     elif state.died:
@@ -129,6 +124,17 @@ def give_out_again(
     for lease in reversed(rest):
         queues.put_back(lease)
     return ()
+
+
+def _settle_apart(state: WorkerHoldings, rest: Sequence[Lease], suspects: Suspects) -> Sequence[Lease]:
+    """Settle what a worker held that ran suspected elements one by one; return what it held besides."""
+    suspects.put_back(within(rest, state.untaken))
+    at_hand = within(rest, state.suspected)
+    if state.died:
+        suspects.died_apart(at_hand, state.died)
+    else:
+        suspects.put_back(at_hand)
+    return without(without(rest, state.untaken), state.suspected)
 
 
 def all_given(workers: Collection[WorkerHoldings], shape: LedgerShape, epoch: int) -> bool:

@@ -35,12 +35,18 @@ def explain_placement(facts: JobFacts) -> str:
     if not found.stopped:
         lines.append(f"  it wants {last.target} ({last.phase}{_decided(facts.timeline)}): {last.reason}")
     chosen = running if found.stopped else str(last.target)
-    table = [HEAD, *(cells(rival, found, facts.prices is not None, chosen) for rival in found.rivals)]
+    return "\n".join(lines + _table_of_rivals(found, facts.prices is not None, chosen))
+
+
+def _table_of_rivals(found: PlacementComparison, priced: bool, chosen: str) -> list[str]:
+    """Return the lines of a table of what was compared."""
+    table = [HEAD, *(cells(rival, found, priced, chosen) for rival in found.rivals)]
     widths = [max(len(row[column]) for row in table) for column in range(len(HEAD) - 1)]
+    lines = []
     for row in table:
         padded = [cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)]
         lines.append(f"  {'  '.join(padded)}".rstrip())
-    return "\n".join(lines)
+    return lines
 
 
 def explain_and_announce(facts: JobFacts) -> str:

@@ -50,26 +50,34 @@ def summary(jobs: Sequence[LiveJob]) -> str:
 
 
 def _row(job: LiveJob) -> list[str]:
-    speed, size = job.speed, job.speed.dataset_bytes
-    reads = speed.bytes_per_s > 0
-    ideal = speed.ideal_bytes_per_s
     workers = f"{job.running.local}+{job.running.remote}"
     if job.running.workers != job.wanted.workers:
         workers += f" of {job.wanted.workers}"
+    wait_share = job.speed.wait_share
     return [
         job.job,
         workers,
         str(job.epoch),
-        f"{speed.rows_per_s:,.0f}",
-        UNKNOWN if speed.wait_share is None else f"{speed.wait_share:.0%}",
+        f"{job.speed.rows_per_s:,.0f}",
+        UNKNOWN if wait_share is None else f"{wait_share:.0%}",
+        *_reads(job),
+        UNKNOWN if job.dollars is None else f"{job.dollars:.4f}",
+    ]
+
+
+def _reads(job: LiveJob) -> list[str]:
+    """Return the cells about what a job reads, and what it gets of the cluster's cache and pipe."""
+    speed, room, ideal = job.speed, job.room, job.speed.ideal_bytes_per_s
+    reads = speed.bytes_per_s > 0
+    hits = reads and (room is not None or speed.hit_share > 0)
+    return [
         _mega(speed.bytes_per_s) if reads else UNKNOWN,
         UNKNOWN if ideal is None else _mega(ideal),
-        UNKNOWN if job.room is None else f"{job.room / 1e9:,.3g}",
-        f"{speed.hit_share:.0%}" if reads and (job.room is not None or speed.hit_share) else UNKNOWN,
+        UNKNOWN if room is None else f"{room / 1e9:,.3g}",
+        f"{speed.hit_share:.0%}" if hits else UNKNOWN,
         _mega(speed.bytes_per_s * (1 - speed.hit_share)) if reads else UNKNOWN,
         UNKNOWN if job.remote_io is None else _mega(job.remote_io),
-        f"{ideal / size:.2g}" if ideal is not None and size else UNKNOWN,
-        UNKNOWN if job.dollars is None else f"{job.dollars:.4f}",
+        f"{ideal / speed.dataset_bytes:.2g}" if ideal is not None and speed.dataset_bytes else UNKNOWN,
     ]
 
 

@@ -136,17 +136,8 @@ def watched_run(plan: Plan, run: Sequence[Op], branch: int) -> WatchedRun | None
 
 def _endless(plan: Plan, ops: Iterable[Op], branch: int) -> dict[int, Op]:
     """Return, by source, the repeat by which what comes out of some operators of a plan has no end; none if it ends."""
-    found: dict[int, Op] = {}
     count = sum(1 for _ in plan.sources())
-    if isinstance(plan.head, Join):
-        first, inputs = branch, []
-        for one in plan.head.inputs:
-            inputs.append(_endless(one, one.ops, first))
-            first += sum(1 for _ in one.sources())
-        if plan.head.kind == "concat" or (plan.head.kind == "zip" and all(inputs)):
-            found = dict(next(filter(None, inputs), {}))  # what is told of is of the first one
-        elif plan.head.kind == "mix" and (plan.head.stop != "first" or all(inputs)):
-            found = {source: op for one in inputs for source, op in one.items()}
+    found = _endless_inputs(plan.head, branch) if isinstance(plan.head, Join) else {}
     for op in ops:
         if isinstance(op, Take):
             found = {}
@@ -190,3 +181,16 @@ def endless_passes(plan: Plan) -> EmptyPasses | None:
     """Return what holds for a plan that the job deals out without end; None where it has no such repeat."""
     repeat = next((op for op in plan.ops if isinstance(op, Repeat) and op.count is None), None)
     return None if repeat is None else EmptyPasses.of(repeat, plan.all_ops())
+
+
+def _endless_inputs(join: Join, branch: int) -> dict[int, Op]:
+    """Return, by source, the repeat by which what comes out of a join has no end; none if it ends."""
+    inputs = []
+    for one in join.inputs:
+        inputs.append(_endless(one, one.ops, branch))
+        branch += sum(1 for _ in one.sources())
+    if join.kind == "concat" or (join.kind == "zip" and all(inputs)):
+        return dict(next(filter(None, inputs), {}))  # what is told of is of the first one
+    if join.kind == "mix" and (join.stop != "first" or all(inputs)):
+        return {source: op for one in inputs for source, op in one.items()}
+    return {}

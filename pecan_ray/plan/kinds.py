@@ -56,29 +56,50 @@ def _kinds(options: Any) -> dict[str, Any]:
 def _kept(value: Any, kind: Any) -> Any:
     """Return a value as a kind; raises TypeError for another one."""
     origin, parts = get_origin(kind) or kind, get_args(kind)
-    if origin in (Union, UnionType):
-        return _kept_as_one_of(value, parts)
-    if origin in (tuple, Sequence):
-        if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes)):
-            return tuple(_kept(one, parts[0]) for one in value)
-    elif origin in (dict, Mapping):
-        if isinstance(value, Mapping):
-            return {_kept(key, parts[0]): _kept(one, parts[1]) for key, one in value.items()}
-    elif origin is int:
-        if not isinstance(value, bool):
-            return operator.index(value)
-    elif origin is float:
-        if isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value:
-            return value if isinstance(value, (int, float)) and not isinstance(value, np.generic) else float(value)
-    elif origin is bool:
-        if isinstance(value, (bool, np.bool_)):
-            return bool(value)
-    elif origin is Literal:
-        if isinstance(value, str) and value in parts:
-            return value
-    elif origin is Any or isinstance(value, origin):
+    keep = CONVERSIONS.get(origin)
+    if keep is not None:
+        return keep(value, parts)
+    if origin is Any or isinstance(value, origin):
         return value
     raise TypeError
+
+
+def _kept_sequence(value: Any, parts: Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
+        raise TypeError
+    return tuple(_kept(one, parts[0]) for one in value)
+
+
+def _kept_mapping(value: Any, parts: Sequence[Any]) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError
+    return {_kept(key, parts[0]): _kept(one, parts[1]) for key, one in value.items()}
+
+
+def _kept_whole(value: Any, parts: Sequence[Any]) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
+
+
+def _kept_number(value: Any, parts: Sequence[Any]) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value:  # NaN
+        raise TypeError
+    if isinstance(value, (int, float)) and not isinstance(value, np.generic):
+        return value
+    return float(value)
+
+
+def _kept_truth(value: Any, parts: Sequence[Any]) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError
+    return bool(value)
+
+
+def _kept_word(value: Any, parts: Sequence[Any]) -> str:
+    if not isinstance(value, str) or value not in parts:
+        raise TypeError
+    return value
 
 
 def _kept_as_one_of(value: Any, kinds: Sequence[Any]) -> Any:
@@ -88,6 +109,21 @@ def _kept_as_one_of(value: Any, kinds: Sequence[Any]) -> Any:
         except TypeError:
             continue
     raise TypeError
+
+
+CONVERSIONS: dict[Any, Callable[[Any, Sequence[Any]], Any]] = {
+    Union: _kept_as_one_of,
+    UnionType: _kept_as_one_of,
+    tuple: _kept_sequence,
+    Sequence: _kept_sequence,
+    dict: _kept_mapping,
+    Mapping: _kept_mapping,
+    int: _kept_whole,
+    float: _kept_number,
+    bool: _kept_truth,
+    Literal: _kept_word,
+}
+"""How a value becomes one of a kind; of other kinds it must be an instance."""
 
 
 def _words(kind: Any) -> str:

@@ -66,6 +66,17 @@ class PlanShape:
         return self.serial or self.regroups
 
 
+def _repetitions(plan: Plan) -> int | None:
+    """Return how often a plan's splits are handed out; None for no end."""
+    repetitions = 1
+    for op in plan.ops:
+        if isinstance(op, Repeat):
+            if op.count is None:
+                return None
+            repetitions *= op.count
+    return repetitions
+
+
 def plan_shape(plan: Plan) -> PlanShape:
     """Derive a plan's shape.
 
@@ -73,15 +84,10 @@ def plan_shape(plan: Plan) -> PlanShape:
     places, and together with operators that need the whole sequence, it makes the plan serial.
     """
     serial = _is_serial(plan)
-    repeats = [op for op in plan.ops if isinstance(op, Repeat)]
-    repetitions: int | None = 1
-    if repeats and not serial:
-        counts = [op.count for op in repeats]
-        repetitions = None if None in counts else math.prod(count for count in counts if count is not None)
     batching = last_batching(plan)
     return PlanShape(
         serial=serial,
-        repetitions=repetitions,
+        repetitions=1 if serial else _repetitions(plan),
         batch_size=1 if batching is None else batching.most_rows,
         shuffled=tuple(None if serial and _has_seed(op) else op for op in _shuffled(plan)),
         drop_remainder=batching is not None and batching.drop_remainder,

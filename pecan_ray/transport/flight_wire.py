@@ -135,19 +135,20 @@ def arrivals(reader: Any, key: bytes) -> Iterator[tuple[Label, Memory]]:
 
 def _memory(pieces: list[Any], label: Label) -> Memory:
     """Return the bytes of a lot, aligned and writable: of one piece without a copy."""
-    if label.codec != "none" and label.size > MOST_RATIO * sum(piece.size for piece in pieces):
+    came, packed = sum(piece.size for piece in pieces), label.codec != "none"
+    if packed and label.size > MOST_RATIO * came:
         raise ConnectionError(f"few bytes are said to unpack to {label.size}")
-    if label.codec == "none" and label.size != sum(piece.size for piece in pieces):
+    if not packed and label.size != came:
         raise ConnectionError(f"a message of another size came than its label says ({label.size})")
     if not pieces:
         return np.empty(0, np.uint8)
-    if len(pieces) == 1 and label.codec == "none" and pieces[0].address % ALIGNMENT == 0:
+    if len(pieces) == 1 and not packed and pieces[0].address % ALIGNMENT == 0:
         return own(pieces[0])
     if len(pieces) == 1:
         whole = pieces[0]
     else:
         whole = pa.py_buffer(np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces]))
-    if label.codec != "none":
+    if packed:
         return own(unpack(whole, label.size, label.codec))
     memory: Memory = np.frombuffer(whole, np.uint8)
     return memory if memory.flags.writeable else memory.copy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pecan_ray.engines.contract import EngineOptions, Slots
@@ -36,17 +36,15 @@ class ColumnarPlan:
 
 def by_columns(plan: Plan, source: Source) -> ColumnarPlan | None:
     """Divide a plan; None for one in which anything happens to single elements, before they are batched or later."""
-    # `repeat` gives the splits out again.
-    ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
     if isinstance(plan.head, Join):
         return None
+    # `repeat` gives the splits out again.
+    ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
     maps = tuple(itertools.takewhile(lambda op: isinstance(op, ElementOp), ops))
     ops = ops[len(maps) :]
-    if maps and not (ops and isinstance(ops[0], BatchInRows) and ops[0].maps == tuple(op.name for op in maps)):
+    if not ops or (maps and not _runs_in_rows(ops[0], maps)):
         return None
-    if not ops or not isinstance(batch := ops[0], Batch):
-        return None
-    if not all(isinstance(op, ElementOp) for op in ops[1:]):
+    if not isinstance(batch := ops[0], Batch) or not all(isinstance(op, ElementOp) for op in ops[1:]):
         return None
     if (columnar := as_columnar(source)) is None:  # asked last: it may look at all of the data
         return None
@@ -113,3 +111,8 @@ class Table:
     def rest(self) -> OpenBatch | None:
         """Return the batch that was not filled, once everything is written."""
         return None if self._open is None or self._open.complete else self._open
+
+
+def _runs_in_rows(batch: Op, maps: Sequence[Op]) -> bool:
+    """Tell whether AutoOrder has found that maps before a batch run on its rows at once."""
+    return isinstance(batch, BatchInRows) and batch.maps == tuple(op.name for op in maps)

@@ -57,35 +57,14 @@ def record_of(view: JobView, nodes: Mapping[str, str]) -> JobRecord:
     progress = together(view.trainers)
     report = Report.of_job(facts, progress, None)
     windows = [*((step.seconds, step.window) for step in steps), *((one.seconds, one.window) for one in facts.windows)]
-    placed = {one.name: one for one in view.placed}
     return JobRecord(
         line=line_of(view.live),
         windows=seen_windows(windows, view.live.trainers),
         decisions=decisions_of(steps),
         running=tuple(RunningWorkers(at, one.local, one.remote) for at, one in facts.deployments),
         cost=_cost(facts, progress),
-        workers=tuple(
-            SeenWorker(
-                name,
-                one.placement,
-                named(placed[name].node, nodes) if name in placed else "",
-                placed[name].state if name in placed else "gone",
-                *(one.elements, one.batches, one.threads, one.remote_bytes),
-            )
-            for name, one in facts.workers.items()
-        )
-        + tuple(
-            SeenWorker(one.name, one.placement, named(one.node, nodes), one.state, 0, 0, 0)
-            for one in view.placed
-            if one.name not in facts.workers
-        ),
-        trainers=tuple(
-            SeenTrainer(
-                *(one.rank, named(one.node, nodes), one.batches, one.rows),
-                *(one.waited_s / one.elapsed_s if one.elapsed_s > 0 else 0.0, one.queued),
-            )
-            for one in view.trainers
-        ),
+        workers=_workers_of(view, nodes),
+        trainers=_trainers_of(view, nodes),
         events=tuple(SeenEvent(one.seconds, one.kind, one.text) for one in facts.events),
         bad=report.bad_in_words() if facts.bad_elements else "",
         explained=view.explained,
@@ -150,3 +129,26 @@ def _cost(facts: JobFacts, progress: TrainerProgress) -> tuple[tuple[float, floa
         return ()
     waiting = min(1.0, progress.waited_s / progress.elapsed_s) if progress.elapsed_s > 0 else 0.0
     return cost_curve(facts.deployments, facts.prices, facts.hosts, facts.seconds, waiting)
+
+
+def _workers_of(view: JobView, nodes: Mapping[str, str]) -> tuple[SeenWorker, ...]:
+    """Return the workers that have told something, and behind them those that are yet to."""
+    placed, told = {one.name: one for one in view.placed}, view.facts.workers
+    seen = []
+    for name, one in told.items():
+        here = placed.get(name)
+        node, state = ("", "gone") if here is None else (named(here.node, nodes), here.state)
+        made = (one.elements, one.batches, one.threads, one.remote_bytes)
+        seen.append(SeenWorker(name, one.placement, node, state, *made))
+    for name, worker in placed.items():
+        if name not in told:
+            seen.append(SeenWorker(name, worker.placement, named(worker.node, nodes), worker.state, 0, 0, 0))
+    return tuple(seen)
+
+
+def _trainers_of(view: JobView, nodes: Mapping[str, str]) -> tuple[SeenTrainer, ...]:
+    seen = []
+    for one in view.trainers:
+        wait_share = one.waited_s / one.elapsed_s if one.elapsed_s > 0 else 0.0
+        seen.append(SeenTrainer(one.rank, named(one.node, nodes), one.batches, one.rows, wait_share, one.queued))
+    return tuple(seen)

@@ -125,19 +125,12 @@ def workers(found: Sequence[SeenWorker]) -> Content:
     here = [one for one in found if one.state not in ("gone", "")]
     nodes = Counter((one.node or "no place yet", one.placement) for one in here)
     rows = [(node, placement, str(count)) for (node, placement), count in sorted(nodes.items())]
-    by_node = (
-        table("Live workers by node", ("node", "placement", "workers"), rows, numbers=frozenset({2})) if rows else None
-    )
+    headings = ("node", "placement", "workers")
+    by_node = table("Live workers by node", headings, rows, numbers=frozenset({2})) if rows else None
     each = table(
         several(len(found), "worker"),
         ("worker", "placement", "node", "state", "elements", "batches", "threads", "read of object stores"),
-        [
-            (
-                *(one.name, one.placement, one.node or "-", one.state or "-", f"{one.elements:,}", f"{one.batches:,}"),
-                *(str(one.threads or "-"), size(one.remote_bytes) if one.remote_bytes else "-"),
-            )
-            for one in found
-        ],
+        [_worker_cells(one) for one in found],
         numbers=frozenset({4, 5, 6, 7}),
     )
     if len(found) <= WORKERS_SHOWN:
@@ -184,3 +177,9 @@ def events(found: Sequence[SeenEvent], caption: str = "Events") -> Content:
     newest = list(reversed(found))[:MOST_LISTED]
     rows = [(duration(one.seconds), one.kind, one.text) for one in newest]
     return table(f"{caption}, the newest first", ("after", "kind", "what"), rows)
+
+
+def _worker_cells(one: SeenWorker) -> tuple[str, ...]:
+    where = (one.name, one.placement, one.node or "-", one.state or "-")
+    read = size(one.remote_bytes) if one.remote_bytes else "-"
+    return (*where, f"{one.elements:,}", f"{one.batches:,}", str(one.threads or "-"), read)
