@@ -16,6 +16,7 @@ from pecan_ray.plan.operators import (
     Batch,
     BucketByLength,
     Collate,
+    ElementOp,
     Filter,
     FlatMap,
     Function,
@@ -35,6 +36,7 @@ from pecan_ray.plan.operators import (
     Take,
     Unbatch,
     method_name,
+    wants_epoch,
 )
 from pecan_ray.plan.own_attributes import function_name
 from pecan_ray.plan.renaming import free_name, renamed
@@ -256,6 +258,13 @@ class OperatorMethods(ABC):
             raise PlanError(
                 f"autocache: it stands behind {where}, but only what a split of one source gives can be kept: put it "
                 "before."
+            )
+        by_epoch = (op for op in self._plan.ops if isinstance(op, ElementOp) and wants_epoch(op.fn))
+        if (one := next((op.name for op in by_epoch if op.random is not False), None)) is not None:
+            raise PlanError(
+                f"autocache: it stands behind {one}, which is given the number of the epoch: what is kept in one epoch "
+                f"would be taken in all others. Put autocache before it, or write random=False for {one} if its "
+                "results are the same in each epoch."
             )
         return self._then(Autocache(name=self._unique(name or "autocache"), version=version, refresh=refresh))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pecan_ray.plan.operators import ElementOp, FlatMap
+from pecan_ray.plan.operators import ElementOp, FlatMap, wants_epoch
 from pecan_ray.reorder.profile import CostCurve, ProfiledOp
 
 INSENSITIVE_SHARE = 0.05
@@ -87,7 +87,7 @@ class OpSample:
             bytes_in=self.bytes_in / self.elements_in,
             seconds=self._curve(),
             random=self.random,
-            fixed=HOLDS_STATE if self.stateful else "",
+            fixed=HOLDS_STATE if self.stateful else BY_EPOCH if wants_epoch(self.op.fn) else "",
         )
 
     def _curve(self) -> CostCurve | None:
@@ -114,6 +114,9 @@ class OpLoad:
 
 NOT_MEASURED = "it was not reached by the sample"
 HOLDS_STATE = "gives other results for an equal element, so it seems to hold state (random=True says that it does not)"
+
+
+BY_EPOCH = "is given the epoch's number, and a sample shows the first epoch alone"
 
 
 @dataclass(frozen=True)

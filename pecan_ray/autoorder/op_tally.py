@@ -10,7 +10,7 @@ from typing import Any
 from pecan_ray.autoorder.element_spec import has_custom_type, kind_of, rank_of
 from pecan_ray.autoorder.facts import OpLoad, OpSample, Point
 from pecan_ray.engines.counting import OpCount, column_bytes, element_bytes
-from pecan_ray.plan.operators import ElementOp, wants_rng
+from pecan_ray.plan.operators import ElementOp, varies_by_pass
 from pecan_ray.plan.splits import Element
 
 LEAST_PER_POINT = 16
@@ -140,7 +140,7 @@ class OpTally:
         return OpLoad(self.op.name, self.elements_in, self.elements_out, self.bytes_in, self.bytes_out, seconds)
 
     def _random(self) -> bool | None:
-        if wants_rng(self.op.fn) or self.draws or self.stateful:
+        if varies_by_pass(self.op) or self.draws or self.stateful:
             return True
         return False if self.elements_in else None
 

@@ -26,7 +26,7 @@ from pecan_ray.engines.python.rows import RowsColumn, RowsWatch, array_of
 from pecan_ray.fused_warps import DecodeWarp, Warp
 from pecan_ray.known.recognise import known_functions, steps_of
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import Map, Op, Plan, wants_rng
+from pecan_ray.plan.operators import Map, Op, Plan, varies_by_pass
 from pecan_ray.plan.splits import Source
 
 WARPED = (images.RandomFlip, images.RandomRotate, images.RandomShear)
@@ -146,7 +146,7 @@ def only_casts(op: Map) -> bool:
     """
     plain = isinstance(op.fn, types.FunctionType) and not op.fn.__closure__
     by_name = plain and set(op.fn.__code__.co_names) <= CASTING
-    if op.random or wants_rng(op.fn) or not (by_name or type(op.fn) is operator.methodcaller):
+    if varies_by_pass(op) or not (by_name or type(op.fn) is operator.methodcaller):
         return False
     given, watch = np.arange(256, dtype=np.uint8).reshape(256, 1, 1, 1), RowsWatch(256, exactly=True)
     try:

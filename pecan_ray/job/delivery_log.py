@@ -116,6 +116,12 @@ class DeliveryLog:
             for mine in waiting.values():
                 yield from mine
 
+    def begins(self, epoch: int, batches: int) -> bool:
+        """Tell whether the last of so many batches of each rank are all of epochs before this one."""
+        last = [kept - batches + 1 for kept in self._kept]
+        ranks = zip(self._deliveries, last, strict=True)
+        return all(0 < place <= len(known) and known[-place].epoch < epoch for known, place in ranks)
+
     def before(self, batches: int) -> Iterator[tuple[Delivery, ...]]:
         """Yield what each rank has as its last one of so many batches, as the one before that, and so on."""
         for back in range(min(self._steps, batches)):

@@ -71,10 +71,10 @@ def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint 
         return ResumePoint(epoch, (BranchPoint(),) * ledger.shape.branches, made=made)
     branches, passes = range(ledger.shape.branches), ledger.shape.repetitions or 0
     steps = tuple(_steps(log, batches, len(branches)))
-    if epoch < ledger.epoch:
+    if log.begins(epoch, batches) or (ledger.finished and epoch == ledger.epoch):
+        points = [BranchPoint() for _ in branches]  # nothing of it is used, or begun, if another run has more epochs
+    elif epoch < ledger.epoch:
         points = [ended(passes, tuple(_rests(missing, branch))) for branch in branches]
-    elif ledger.finished:  # another run may have more epochs, and nothing of the next one was begun
-        points = [BranchPoint() for _ in branches]
     else:
         _add(missing, _begun(ledger))
         queues = enumerate(ledger.queues.common)

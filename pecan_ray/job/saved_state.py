@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, zip_longest
 from typing import Any, TypeAlias
 
@@ -134,10 +134,13 @@ def must_go_on(saved: SavedState, options: IterOptions) -> None:
         )
 
 
-def must_fit(
-    saved: SavedState, *, engine: str, seed: int | None, parts: Sequence[tuple[str, str]], order: Order = "relaxed"
-) -> None:
-    """Raise StateError, naming what differs, unless a state is of this pipeline; `seed`: None if any will do."""
+def _difference(
+    saved: SavedState, engine: str, seed: int | None, parts: Sequence[tuple[str, str]], order: Order
+) -> str:
+    """Return in words what differs between the pipeline of a state and this one; empty: nothing does.
+
+    `seed`: None if any will do.
+    """
     mine = [("engine", engine), ("order", order), *parts]
     theirs = [("engine", saved.engine), ("order", saved.order), *saved.parts]
     if seed is not None:
@@ -146,7 +149,8 @@ def must_fit(
         if one != other:
             here = f"{one[0]} ({one[1]})" if one else "nothing"
             there = f"{other[0]} ({other[1]})" if other else "nothing"
-            raise StateError(f"the state is of another pipeline: it has {there} where this one has {here}.")
+            return f"it has {there} where this one has {here}"
+    return ""
 
 
 def fitting_state(
@@ -157,11 +161,45 @@ def fitting_state(
     seed: int | None,
     parts: Sequence[tuple[str, str]],
 ) -> SavedState:
-    """Return a state from which a run with these options can go on; raises StateError or PlanError for another one."""
-    saved = SavedState.from_json(state)
+    """Return a state from which a run with these options can go on; raises StateError or PlanError for another one.
+
+    One that was taken at the end of an epoch fits any pipeline over the same sources: the next epoch begins with that.
+    """
+    saved, order = SavedState.from_json(state), options.order or "relaxed"
     must_go_on(saved, options)
-    must_fit(saved, engine=engine, seed=seed, parts=parts, order=options.order or "relaxed")
-    return saved
+    said = _difference(saved, engine, seed, parts, order)
+    if not said:
+        return saved
+    epoch = epoch_that_begins(saved.point)
+    if _sources(saved.parts) != _sources(parts) or (seed is not None and seed != saved.seed):
+        raise StateError(f"the state is of another pipeline: {said}.")
+    if epoch is None:
+        raise StateError(
+            f"the state is of another pipeline: {said}. A pipeline may change at the end of an epoch, and this state "
+            f"was taken in the middle of epoch {saved.point.epoch}."
+        )
+    point = ResumePoint(epoch, (BranchPoint(),) * len(saved.point.branches), saved.point.listings)
+    return replace(saved, point=point, engine=engine, parts=tuple(parts), order=order)
+
+
+def epoch_that_begins(point: ResumePoint) -> int | None:
+    """Return the epoch of which nothing was used where a state was taken; None in the middle of one."""
+    if all(branch == BranchPoint() for branch in point.branches) and not point.made:
+        return point.epoch
+    places = zip(point.branches, point.listings, strict=True) if point.listings and point.passes else ()
+    ended = [_all_used(branch, listing, point.passes) for branch, listing in places]
+    return point.epoch + 1 if ended and all(ended) and not point.made else None
+
+
+def _all_used(branch: BranchPoint, listing: KnownListing, passes: int) -> bool:
+    """Tell whether nothing of a source is left in an epoch."""
+    cursor = branch.cursor
+    begun = listing.complete and cursor.taken >= listing.splits and cursor.repetition >= passes - 1
+    return begun and not cursor.missing and not branch.rests
+
+
+def _sources(parts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [part for part in parts if part[0].startswith("source ")]
 
 
 def checksum_of(fields: Mapping[str, Plain]) -> str:

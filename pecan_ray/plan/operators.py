@@ -309,22 +309,37 @@ class Plan:
 
 
 def wants_rng(fn: Function) -> bool:
-    """Tell whether a function declares a parameter named `rng` and takes one from its caller.
+    """Tell whether a function is given a generator of random numbers: it has a parameter named `rng`."""
+    return _takes(fn, "rng")
 
-    What `functools.partial` has given already stays, and a wrapper that takes no `rng` has one of its own.
+
+def wants_epoch(fn: Function) -> bool:
+    """Tell whether a function is given the number of the epoch: it has a parameter named `epoch`."""
+    return _takes(fn, "epoch")
+
+
+def varies_by_pass(op: ElementOp) -> bool:
+    """Tell whether it is known that equal elements give different results in another pass."""
+    return bool(op.random) or wants_rng(op.fn) or wants_epoch(op.fn)
+
+
+def _takes(fn: Function, name: str) -> bool:
+    """Tell whether a function declares a parameter of a name and takes it from its caller.
+
+    What `functools.partial` has given already stays, and a wrapper that does not take it has one of its own.
     """
-    if isinstance(fn, partial) and "rng" in fn.keywords:
+    if isinstance(fn, partial) and name in fn.keywords:
         return False
     python = isinstance(fn, (types.FunctionType, types.MethodType, partial, type))
-    if not python and not any(own_attribute(fn, name) for name in ("__signature__", "__wrapped__")):
+    if not python and not any(own_attribute(fn, one) for one in ("__signature__", "__wrapped__")):
         fn = type(fn).__call__  # else `inspect` asks the `__getattr__` of the user's object
     try:
         declared = inspect.signature(fn).parameters
         taken = inspect.signature(fn, follow_wrapped=False).parameters
     except Exception:  # builtins have no signature, and `__getattr__` of an object in a partial may raise anything
-        return isinstance(fn, partial) and wants_rng(fn.func)
+        return isinstance(fn, partial) and _takes(fn.func, name)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
-    return "rng" in declared and ("rng" in taken or takes_any)
+    return name in declared and (name in taken or takes_any)
 
 
 def method_name(op: Op) -> str:

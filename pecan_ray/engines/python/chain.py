@@ -27,7 +27,7 @@ from pecan_ray.engines.python.processes import InProcess
 from pecan_ray.engines.sendable import MASKED, unsendable_columns, why_unsendable
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, listed, spelled, told
 from pecan_ray.options import OnError
-from pecan_ray.plan.operators import ELEMENTS, Collate, ElementOp, Filter, FlatMap, Map, Subset, wants_rng
+from pecan_ray.plan.operators import ELEMENTS, Collate, ElementOp, Filter, FlatMap, Map, Subset, wants_epoch, wants_rng
 from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.plan.shape import name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
@@ -49,6 +49,7 @@ class ChainStep:
     op: ElementOp
     call: Call
     wants_rng: bool
+    wants_epoch: bool
     filters: bool
     """Whether it is asked for keeping an element."""
 
@@ -132,7 +133,9 @@ class Chain:
         call: Callable[[ElementOp], Call] = complete_call,
         counts: Counts | None = None,
     ) -> None:
-        self._steps = [ChainStep(op, call(op), wants_rng(op.fn), isinstance(op, Filter)) for op in ops]
+        self._steps = [
+            ChainStep(op, call(op), wants_rng(op.fn), wants_epoch(op.fn), isinstance(op, Filter)) for op in ops
+        ]
         self._options = options
         self._undelivered = undelivered
         self._spreads = any(isinstance(op, FlatMap) for op in ops)
@@ -214,7 +217,8 @@ class Chain:
         return (item.value if on is None else item.value[on]), self._keywords(step, item, item.output)
 
     def _keywords(self, step: ChainStep, item: Item, output: int) -> dict[str, Any]:
-        return {"rng": self._rng(step.op, item, output)} if step.wants_rng else {}
+        keywords = {"rng": self._rng(step.op, item, output)} if step.wants_rng else {}
+        return {**keywords, "epoch": item.lease.epoch} if step.wants_epoch else keywords
 
     def _straight(self, item: Item) -> list[Item]:
         value = item.value
@@ -367,7 +371,8 @@ class Chain:
             argument = value[op.on]
         generation = forks.generation
         try:
-            result = step.call(argument, rng=self._rng(op, item, output)) if step.wants_rng else step.call(argument)
+            keywords = self._keywords(step, item, output) if step.wants_rng or step.wants_epoch else {}
+            result = step.call(argument, **keywords)
         except BaseException as error:  # sys.exit() in a function ends no thread of ours in silence
             if forks.generation != generation:
                 end_child(op.name, item, error)

@@ -21,6 +21,7 @@ from pecan_ray.engines.reruns import passes_before
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
 from pecan_ray.engines.tensorflow.control_flow import with_control_flow
+from pecan_ray.engines.tensorflow.epochs import of_first_epoch, told_epoch
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched
 from pecan_ray.engines.tensorflow.own_seed import without_global_seed
 from pecan_ray.engines.tensorflow.repeating import DealtPasses, EndlessRepeat, drained
@@ -96,7 +97,7 @@ class Graph:
         self._epoch, self._passes = epoch, DealtPasses(feeds) if self._drained else None
         # Operations that hold a state of their own draw other numbers in each worker and each epoch.
         self._seeds = SeedFold(DatasetPass(self._options.seed, epoch, shard=global_generators.number))
-        data = self._of_plan(self._plan, iter(feeds))
+        data = self._of_plan(told_epoch(self._plan, epoch), iter(feeds))
         if data is None:
             return None
         checks.check_columns(
@@ -325,11 +326,12 @@ def call(op: ElementOp, columns: TensorColumns, row: Tensor) -> Any:
     if isinstance(op, Subset):
         return _membership(op, row)
     argument = columns if op.on is None else _column(op.name, columns, op.on)
+    known = of_first_epoch(op)
     if not wants_rng(op.fn):
-        return _called(op.name, op.fn, argument)
+        return _called(op.name, op.fn, argument, **known)
     first = row if row.shape.rank == 1 else row[0]
     seed = tf.bitwise.bitwise_xor(first[meta.KEY : meta.KEY_HIGH + 1], tf.constant(meta.op_key(op.name), tf.int64))
-    return _called(op.name, op.fn, argument, rng=seed)
+    return _called(op.name, op.fn, argument, rng=seed, **known)
 
 
 def _membership(op: Subset, row: Tensor) -> Tensor:

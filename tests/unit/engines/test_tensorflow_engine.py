@@ -129,6 +129,15 @@ def test_random_numbers_depend_on_seed_epoch_and_element_alone() -> None:
     assert not set(one.values()) & {tuple(x) for x in values(later, "x")}
 
 
+def test_functions_with_a_parameter_epoch_are_given_its_number() -> None:
+    pipe = numbers().map(lambda i, epoch: i + 1000 * epoch, on="i", name="numbered").batch(16)
+    pipe = pipe.map(lambda batch, rng, epoch: {"i": batch["i"], "epoch": epoch}, name="behind")
+    for epoch in (0, 3):
+        batches = run(pipe, AllLeases(list(pipe.plan.sources()), epoch, 1))
+        assert sorted(values(batches)) == [1000 * epoch + i for i in range(ROWS)]
+        assert {int(batch.columns["epoch"]) for batch in batches if batch.rows} == {epoch}
+
+
 def test_what_shuffle_and_mix_draw_does_not_depend_on_the_process_and_its_global_seed() -> None:
     """A worker seeds its global generators, each in its own way, and users seed those of the trainer."""
     other = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000, 1040)), engine="tensorflow")

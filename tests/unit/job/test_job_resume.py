@@ -159,6 +159,14 @@ def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used_but_for_the_last
     assert ids(log.beyond(998)) == [999, 1000, 1001] and not log.knows(996)
 
 
+def test_an_epoch_begins_where_the_last_batches_of_all_ranks_are_of_the_one_before() -> None:
+    log = DeliveryLog(2)
+    log.received(0, 3, [Delivery(1, 4, {}), Delivery(2, 4, {}), Delivery(3, 5, {})])
+    log.received(1, 3, [Delivery(4, 4, {}), Delivery(5, 5, {}), Delivery(6, 5, {})])
+    assert [log.begins(5, batches) for batches in (0, 1, 2, 3)] == [False, True, False, False]
+    assert not log.begins(4, 1)
+
+
 # --- a queue --------------------------------------------------------------------------------------------------
 
 

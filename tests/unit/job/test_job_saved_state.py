@@ -19,10 +19,11 @@ from pecan_ray.job import events, state_numbers
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.listing_digest import ListingCheck
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
-from pecan_ray.job.saved_state import SavedState, checksum_of, must_fit
+from pecan_ray.job.saved_state import SavedState, checksum_of, fitting_state
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.job.state_numbers import StateNumbers
+from pecan_ray.options import IterOptions
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
 from pecan_ray.sampling.spans import Spans
 from tests.long_form import examples
@@ -208,8 +209,12 @@ def test_the_numbers_of_all_sources_are_bounded_together_and_too_many_are_not_sa
 
 def test_a_state_of_another_pipeline_is_refused_by_what_differs() -> None:
     state = a_state()
-    must_fit(state, engine="python", seed=None, parts=PARTS)
-    must_fit(state, engine="python", seed=3, parts=PARTS)
+
+    def fitted(order: Any = None, **changes: Any) -> SavedState:
+        mine = dict[str, Any](engine="python", seed=None, parts=PARTS) | changes
+        return fitting_state(state.to_json(), IterOptions(epochs=5, order=order), **mine)
+
+    assert fitted() == fitted(seed=3) == state
     changed: list[tuple[dict[str, Any], str]] = [
         ({"engine": "another"}, "engine"),
         ({"seed": 4}, r"seed \(3\)"),
@@ -219,7 +224,40 @@ def test_a_state_of_another_pipeline_is_refused_by_what_differs() -> None:
     ]
     for changes, said in changed:
         with pytest.raises(StateError, match=said):
-            must_fit(state, **dict[str, Any](engine="python", seed=None, parts=PARTS) | changes)
+            fitted(**changes)
+
+
+def test_another_pipeline_over_the_same_source_begins_the_epoch_behind_the_state() -> None:
+    middle = ResumePoint(2, (BranchPoint(Cursor(0, 40)),), (KnownListing(70, True, ("aa", "bb")),))
+    used, ahead = BranchPoint(Cursor(0, 70)), BranchPoint(Cursor(0, 9, ((3, 9),)), (Rest(1, 0, ((WIDTH, END),)),))
+    at_an_end = {
+        "the run has finished": (replace(middle, branches=(BranchPoint(),)), 2),
+        "all of it is used": (replace(middle, branches=(used,)), 3),
+    }
+    not_at_one = {
+        "some splits wait": middle,
+        "something is left": replace(middle, branches=(replace(used, rests=ahead.rests),)),
+        "a pass is left": replace(middle, branches=(used,), passes=2),
+        "passes have no end": replace(middle, branches=(used,), passes=0),
+        "it has been begun": replace(middle, branches=(ahead,)),
+        "one worker is in it": replace(middle, branches=(BranchPoint(),), made=4),
+    }
+    parts = (PARTS[0], ("operator another", "ee"))
+
+    def fitted(point: ResumePoint, **changes: Any) -> SavedState:
+        state = replace(a_state(), point=point).to_json()
+        other = dict[str, Any](engine="tensorflow", seed=3, parts=parts) | changes
+        return fitting_state(state, IterOptions(epochs=5), **other)
+
+    for said, (point, epoch) in at_an_end.items():
+        assert fitted(point).point == ResumePoint(epoch, (BranchPoint(),), point.listings), said
+        assert fitted(point, engine="python", parts=PARTS).point == point, said
+        for changes in ({"seed": 4}, {"parts": (("source TextLines", "ac"), *parts[1:])}):
+            with pytest.raises(StateError, match=r"of another pipeline: it has \w+ [^.]*\.$"):
+                fitted(point, **changes)
+    for said, point in not_at_one.items():
+        with pytest.raises(StateError, match="taken in the middle of epoch 2"):
+            raise AssertionError(said, fitted(point))
 
 
 def test_whether_an_element_is_partly_delivered_is_told() -> None:
