@@ -22,7 +22,7 @@ import numpy as np
 from pecan_ray import part_decoding
 from pecan_ray.averaging import averaged, checked_pixels
 from pecan_ray.errors import PlanError
-from pecan_ray.orientation import orientation, with_orientation
+from pecan_ray.orientation import FIRST_SWAPPED, FLIPPED_COLUMNS, FLIPPED_ROWS, orientation, turned, with_orientation
 from pecan_ray.warps import ImageSize, Placed, RandomFlip, RandomRotate, RandomShear, opencv, scaled, shifted
 
 __all__ = [
@@ -50,11 +50,24 @@ LARGEST_JPEG = 65_500
 
 @dataclass(frozen=True)
 class Decode:
-    """Encoded photograph to uint8 RGB, as stored (EXIF orientation is not applied); raises ValueError if it is none."""
+    """Encoded photograph to uint8 RGB, as stored unless it is to be `upright`; raises ValueError if it is none.
+
+    Upright images are turned as the EXIF data of a JPEG, PNG or WebP says. What follows such a decoder runs behind it:
+    boxes and sizes are those of the turned image.
+    """
+
+    upright: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.upright, bool):
+            raise PlanError(f"Decode(upright=...) must be True or False, but got {self.upright!r}.")
 
     def __call__(self, encoded: Image) -> Image:
         """Decode an image."""
-        return decoded(encoded)
+        image = decoded(encoded)
+        if not self.upright:
+            return image
+        return _turned_in_graph(image, encoded) if _in_graph(encoded) else turned(image, orientation(bytes(encoded)))
 
 
 @dataclass(frozen=True)
@@ -330,8 +343,22 @@ def decoded(encoded: Image, ratio: int = 1) -> Image:
     flag = sizes.get(ratio, cv2.IMREAD_REDUCED_GRAYSCALE_8) | (rgb or cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
     image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flag) if len(encoded) else None
     if image is None:
-        raise ValueError(f"these {len(encoded)} bytes are not an image that OpenCV can decode")
+        heic = bytes(encoded[4:8]) == b"ftyp"
+        advice = " (a HEIC or AVIF: convert it, or map a function of pillow-heif)" if heic else ""
+        raise ValueError(f"these {len(encoded)} bytes are not an image that OpenCV can decode{advice}")
     return image if rgb else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+
+
+def _turned_in_graph(image: Any, encoded: Any) -> Any:
+    """Return an image as its file says that it is to be turned."""
+    tf = _tf()
+    number = tf.numpy_function(lambda file: np.int32(orientation(file)), [encoded], tf.int32)
+    number.set_shape([])
+    swapped = tf.cond(number >= FIRST_SWAPPED, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
+    for axis, flipped in enumerate((FLIPPED_ROWS, FLIPPED_COLUMNS)):
+        among = tf.reduce_any(tf.equal(number, flipped))
+        swapped = tf.cond(among, lambda of=swapped, axis=axis: tf.reverse(of, [axis]), lambda of=swapped: of)
+    return tf.ensure_shape(swapped, [None, None, 3])
 
 
 def cut_out(encoded: Any, box: Box, ratio: int = 1) -> Image:

@@ -1,12 +1,21 @@
-"""How a photograph is to be turned when it is shown: a number in its EXIF data, which no decoder here applies."""
+"""How a photograph is to be turned when it is shown: a number in its EXIF data."""
 
 from __future__ import annotations
 
 import struct
+from typing import Any
+
+import numpy as np
 
 UPRIGHT = 1
 """As it is stored."""
 TAG = 0x0112
+FIRST_SWAPPED = 5
+"""From this number on rows are stored as columns."""
+FLIPPED_ROWS = (3, 4, 7, 8)
+"""Numbers that stand, when that is mended, for the last row first,"""
+FLIPPED_COLUMNS = (2, 3, 6, 7)
+"""and for the last column first."""
 MOST_FIELDS = 1000
 """Of EXIF data that are looked at."""
 WHOLE_NUMBER = 3
@@ -29,6 +38,17 @@ def with_orientation(jpeg: bytes, number: int) -> bytes:
     exif = b"Exif\0\0" + struct.pack(">2sHIH", b"MM", 42, 8, 1) + field + bytes(4)
     at = 4 + int.from_bytes(jpeg[4:6], "big") if jpeg[2:4] == b"\xff\xe0" else 2  # behind the header of JFIF
     return jpeg[:at] + b"\xff\xe1" + struct.pack(">H", 2 + len(exif)) + exif + jpeg[at:]
+
+
+def turned(image: np.ndarray[Any, Any], number: int) -> np.ndarray[Any, Any]:
+    """Return an image [height, width, ...], as it is stored, as the number says that it is shown."""
+    if number >= FIRST_SWAPPED:
+        image = image.swapaxes(0, 1)
+    if number in FLIPPED_ROWS:
+        image = image[::-1]
+    if number in FLIPPED_COLUMNS:
+        image = image[:, ::-1]
+    return np.ascontiguousarray(image)
 
 
 def _in_exif(exif: bytes) -> int:

@@ -75,7 +75,7 @@ class KnownAtOnce:
     def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
         """Yield it with other pixels, and with equal ones."""
         maps = _maps(ops) if engine == "python" else []
-        decodes = bool(maps) and isinstance(maps[0].fn, images.Decode)
+        decodes = bool(maps) and _decodes(maps[0])
         run = list(itertools.takewhile(lambda op: steps_of(op.fn) is not None, maps[decodes:]))
         found = known_functions([(op.name, op.fn) for op in run], decodes=decodes) if run else None
         if found is None:
@@ -110,7 +110,7 @@ class DecoderTakesOver:
     def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
         """Yield what it can take over, the most first."""
         maps, first = _maps(ops), True
-        if not maps or not isinstance(maps[0].fn, images.Decode):
+        if not maps or not _decodes(maps[0]):
             return
         casts = {op.name for op in maps if only_casts(op)} if engine == "python" else set[str]()
         known = list(itertools.takewhile(lambda op: op.name in casts or isinstance(op.fn, TAKEN_OVER), maps[1:]))
@@ -160,6 +160,11 @@ def _why_taken_over(decoder: str, run: Sequence[Op], between: Sequence[Op], *, e
     taken = [op.name for op in run]
     why = _one_warp([decoder, *taken]) if early else f"the decoder takes over {', '.join(taken)}"
     return f"{why}, behind which comes {', '.join(op.name for op in between)}" if between else why
+
+
+def _decodes(op: Map) -> bool:
+    """Tell whether an operator is a decoder that can take over what follows: one that turns images has other boxes."""
+    return isinstance(op.fn, images.Decode) and not op.fn.upright
 
 
 def _one_warp(names: Sequence[str]) -> str:

@@ -21,6 +21,8 @@ from pecan_ray.storage import open_random, open_stream, read_range
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+GZIP_BITS = 16 + zlib.MAX_WBITS
+"""How zlib is told that a stream has gzip's header and checksum."""
 INPUT_BYTES = 1 << 16
 OUTPUT_BYTES = 1 << 20
 XZ_MEMORY = 512 << 20
@@ -38,6 +40,7 @@ ENDINGS = {
     ".xz": "xz",
     ".txz": "xz",
     ".lzma": "lzma",
+    ".zlib": "zlib",
     ".zst": "zstd",
     ".zstd": "zstd",
     ".tzst": "zstd",
@@ -47,11 +50,16 @@ _BEGINNINGS = (
     (b"BZh", "bzip2", ".bz2"),
     (b"\xfd7zXZ\0", "xz", ".xz"),
     (b"\x28\xb5\x2f\xfd", "zstd", ".zst"),
+    (b"\x78\x01", "zlib", ".zlib"),
+    (b"\x78\x9c", "zlib", ".zlib"),
+    (b"\x78\xda", "zlib", ".zlib"),
     (b"PK\x03\x04", "zip", ""),
     (b"7z\xbc\xaf\x27\x1c", "7z", ""),
     (b"Rar!", "rar", ""),
     (b"\x04\x22\x4d\x18", "lz4", ""),
 )
+CHECKED_BY = {"zlib": "pigz"}
+"""Programs that check files of a kind, where they are called otherwise."""
 _ZERO_PADDED = ("gzip", "xz")
 """Kinds behind whose streams bytes of zero may follow, as tapes and `tar` leave them."""
 
@@ -69,10 +77,10 @@ class _Decoder(Protocol):
 
 
 class _Inflate:
-    """zlib's decompressor of one gzip stream, in the form of the others."""
+    """zlib's decompressor of one stream, in the form of the others."""
 
-    def __init__(self) -> None:
-        self._stream = zlib.decompressobj(31)
+    def __init__(self, window_bits: int) -> None:
+        self._stream = zlib.decompressobj(window_bits)
 
     @property
     def eof(self) -> bool:
@@ -92,7 +100,8 @@ class _Inflate:
 
 
 _DECODERS: dict[str, Callable[[], _Decoder]] = {
-    "gzip": _Inflate,
+    "gzip": lambda: _Inflate(GZIP_BITS),
+    "zlib": lambda: _Inflate(zlib.MAX_WBITS),
     "bzip2": bz2.BZ2Decompressor,
     # Told apart by the name: nothing but zeros would be an empty file of the old kind.
     "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY),
@@ -207,7 +216,7 @@ class _Checked(io.RawIOBase):
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
             raise CorruptSourceError(
                 f"{self._path} is broken or cut off after {self.offset} decompressed bytes: {error}. "
-                f"Check it with `{self._kind} -t` and copy it again.",
+                f"Check it with `{CHECKED_BY.get(self._kind, self._kind)} -t` and copy it again.",
                 path=self._path,
                 offset=self.offset,
             ) from error

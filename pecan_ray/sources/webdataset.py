@@ -55,9 +55,15 @@ class WebDataset:
             unnamed: list[str] = []
             samples = groupby(_named(found, unnamed), key=lambda named: named[0])
             number = -1
+            seen: dict[int, int] = {}
             for number, (key, parts) in enumerate(samples):
                 if number >= start:
-                    yield _sample(split, number, key, parts, self.max_record_bytes)
+                    element = _sample(split, number, key, parts, self.max_record_bytes)
+                    _check_whole(split, number, key, frozenset(element), seen)
+                    yield element
+                else:
+                    columns = [column for _, column, _ in parts]
+                    _check_whole(split, number, key, frozenset(("__key__", *columns)), seen)
             if number < 0 and unnamed:
                 raise CorruptSourceError(
                     f"Archive {split.path} has files and no sample, since their names have no extension "
@@ -83,6 +89,21 @@ def _named(found: Iterator[TarMember], unnamed: list[str]) -> Iterator[tuple[str
             yield os.path.join(folder, stem), extension.lower(), member
         elif stem and not dot and not name.startswith("_") and not unnamed:
             unnamed.append(member.name)
+
+
+def _check_whole(split: Split, number: int, key: str, columns: frozenset[str], seen: dict[int, int]) -> None:
+    """Raise CorruptSourceError for a key that has come with other columns before: its sample lies in two places.
+
+    `seen`: by the hashes of keys those of their columns. Samples of archives one behind the other may have one key.
+    """
+    before = seen.setdefault(hash(key), hash(columns))
+    if before != hash(columns):
+        raise CorruptSourceError(
+            f"Sample {key!r}, {split.where(number)}, has come before with other columns: members of a sample are not "
+            "neighbours in the archive, and each was a sample of its own. Pack them with `tar --sort=name`.",
+            path=split.path,
+            element=number,
+        )
 
 
 def _sample(

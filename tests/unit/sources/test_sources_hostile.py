@@ -9,6 +9,7 @@ import os
 import struct
 import subprocess
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".GZ": gzip.compress,
     ".bz2": bz2.compress,
+    ".zlib": zlib.compress,
     ".xz": lzma.compress,
     ".lzma": lambda data: lzma.compress(data, lzma.FORMAT_ALONE),
     ".zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
