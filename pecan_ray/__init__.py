@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pecan_ray.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from pecan_ray import errors, images, sources
+    from pecan_ray import errors, images, media, sources
     from pecan_ray.autoorder import SampleProfile, sample_profile
     from pecan_ray.batches import Batches
     from pecan_ray.job.merge_states import merge_states
@@ -40,6 +40,7 @@ __all__ = [
     "errors",
     "images",
     "journal_state",
+    "media",
     "merge_states",
     "sample_profile",
     "sources",
@@ -63,6 +64,7 @@ __getattr__ = lazy_names(
         "Workers": "pecan_ray.options",
         "errors": "",
         "images": "",
+        "media": "",
         "journal_state": "pecan_ray.runtime.journal_state",
         "merge_states": "pecan_ray.job.merge_states",
         "sample_profile": "pecan_ray.autoorder",

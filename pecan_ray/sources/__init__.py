@@ -1,4 +1,4 @@
-"""Where elements come from: files on disks and in buckets, memory, and datasets of Ray."""
+"""Where elements come from: files on disks and in buckets, memory, and datasets of other libraries."""
 
 from __future__ import annotations
 
@@ -7,37 +7,52 @@ from typing import TYPE_CHECKING
 from pecan_ray.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from pecan_ray.sources.audio_folder import AudioFolder
     from pecan_ray.sources.csv_table import Csv
     from pecan_ray.sources.hugging_face import HuggingFace
     from pecan_ray.sources.image_folder import ImageFolder
     from pecan_ray.sources.lance_table import Lance
+    from pecan_ray.sources.lit_data import LitData
     from pecan_ray.sources.memory import Arrays, Items
+    from pecan_ray.sources.mosaic import Mds
     from pecan_ray.sources.parquet import Parquet
     from pecan_ray.sources.ray_dataset import RayDataset
     from pecan_ray.sources.text import JsonLines, TextLines
     from pecan_ray.sources.tfrecord import TFRecords
+    from pecan_ray.sources.torch_iterable import TorchIterable
     from pecan_ray.sources.webdataset import WebDataset
+    from pecan_ray.sources.whole_files import Files
     from pecan_ray.storage.options import Env
 
 __all__ = [
     "Arrays",
+    "AudioFolder",
     "Csv",
     "Env",
+    "Files",
     "HuggingFace",
     "ImageFolder",
     "Items",
     "JsonLines",
     "Lance",
+    "LitData",
+    "Mds",
     "Parquet",
     "RayDataset",
     "TFRecords",
     "TextLines",
+    "TorchIterable",
     "WebDataset",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
+        "TorchIterable": "pecan_ray.sources.torch_iterable",
+        "Mds": "pecan_ray.sources.mosaic",
+        "LitData": "pecan_ray.sources.lit_data",
+        "Files": "pecan_ray.sources.whole_files",
+        "AudioFolder": "pecan_ray.sources.audio_folder",
         "Arrays": "pecan_ray.sources.memory",
         "Csv": "pecan_ray.sources.csv_table",
         "Env": "pecan_ray.storage.options",

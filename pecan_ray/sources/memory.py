@@ -170,6 +170,8 @@ def _put_together(values: list[Any]) -> np.ndarray[Any, Any]:
 class Arrays:
     """Elements from arrays of equal length, given as one dict or by keyword; row i of each makes element i.
 
+    One table does as well: of pandas, polars or Arrow; its values are those that `Parquet` gives.
+
     The arrays are sent to every worker: for much data use files, or `RayDataset`.  Raises PlanError if
     there are no arrays, or their lengths differ.
     """
@@ -178,10 +180,14 @@ class Arrays:
     split_rows: int | None = None
 
     def __init__(
-        self, columns: Mapping[str, Any] | None = None, /, *, split_rows: int | None = None, **arrays: Any
+        self, columns: Mapping[str, Any] | Any = None, /, *, split_rows: int | None = None, **arrays: Any
     ) -> None:
         if split_rows is not None:
             check_positive(split_rows=split_rows)
+        if columns is not None and not isinstance(columns, Mapping):
+            from pecan_ray.sources.tables import arrays_of_table  # which imports Arrow
+
+            columns = arrays_of_table(columns)
         held = {name: _as_array(name, value) for name, value in {**(columns or {}), **arrays}.items()}
         masked = [name for name, value in {**(columns or {}), **arrays}.items() if isinstance(value, np.ma.MaskedArray)]
         if masked:

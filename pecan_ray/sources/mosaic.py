@@ -1,0 +1,104 @@
+"""Folders that Mosaic's streaming library has written (MDS), read by that library."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pecan_ray.errors import CorruptSourceError, MissingExtraError, PlanError, SourceNotFoundError
+from pecan_ray.plan.splits import Element, Split
+from pecan_ray.sources.files import identity_of, patterns_of
+from pecan_ray.storage import file_info, is_remote, read_all
+
+
+@dataclass(frozen=True)
+class Mds:
+    """The samples of a local folder with the ``index.json`` of Mosaic's MDSWriter; each shard is a split.
+
+    It needs the library: ``pip install 'pecan_ray[mosaic]'``.  Raises PlanError for shards that are compressed alone,
+    and for columns that are pickled: reading these would run code.
+    """
+
+    folder: str | os.PathLike[str]
+
+    def __post_init__(self) -> None:
+        folder = patterns_of(self.folder)[0].rstrip("/")
+        if is_remote(folder):
+            raise PlanError(f"Mds reads local folders, but got {folder}: copy it, or mount the bucket.")
+        object.__setattr__(self, "folder", folder)
+
+    def splits(self) -> Iterator[Split]:
+        """Yield the shards."""
+        for index, shard in enumerate(self._shards()):
+            path = f"{self.folder}/{shard['raw_data']['basename']}"
+            try:
+                version = file_info(path).version
+            except SourceNotFoundError:
+                if shard.get("zip_data") and os.path.exists(f"{self.folder}/{shard['zip_data']['basename']}"):
+                    raise PlanError(
+                        f"Mds: the shards in {self.folder} are compressed ({shard['compression']}): unpack them first, "
+                        "as StreamingDataset(local=...) does when it is iterated over."
+                    ) from None
+                raise
+            yield Split(index, path, elements=int(shard["samples"]), payload=shard, version=version)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield samples from number `start` on."""
+        library = _library("streaming.base.format")
+        try:
+            shard = library.reader_from_json(self.folder, None, split.payload)
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            raise self._no_index(f"its shard {split.index} cannot be read ({error!r})") from error
+        try:
+            shard.validate(allow_unsafe_types=False)
+        except ValueError as error:
+            raise PlanError(
+                f"Mds: {split.path}: {error} Reading it would run code. Write it with other types."
+            ) from error
+        for number in range(start, split.elements or 0):
+            try:
+                sample = shard.get_item(number)
+            except OSError:
+                raise
+            except Exception as error:  # the library decodes by many others
+                raise CorruptSourceError(
+                    f"Sample {number} of {split.path} cannot be decoded: {error}.", path=split.path, element=number
+                ) from error
+            yield dict(sample)
+
+    def num_elements(self) -> int:
+        """Return the number of samples that the index tells."""
+        return sum(int(shard["samples"]) for shard in self._shards())
+
+    def identity(self) -> str:
+        """Return a digest of every shard's path, size and version."""
+        return identity_of("Mds", None, (file_info(split.path) for split in self.splits()))
+
+    def _shards(self) -> list[dict[str, Any]]:
+        try:
+            index = json.loads(read_all(f"{self.folder}/index.json"))
+            shards = [dict(shard) for shard in index["shards"]]
+            for shard in shards:
+                _ = str(shard["raw_data"]["basename"]), int(shard["samples"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._no_index(repr(error)) from error
+        return shards
+
+    def _no_index(self, why: str) -> CorruptSourceError:
+        path = f"{self.folder}/index.json"
+        return CorruptSourceError(f"{path} is no index that MDSWriter has written: {why}.", path=path)
+
+
+def _library(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"sources.Mds needs Mosaic's streaming library ({error}): pip install 'pecan_ray[mosaic]' (on the workers "
+            "too).",
+            extra="mosaic",
+        ) from error

@@ -1,0 +1,59 @@
+"""Files that are elements as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pecan_ray.errors import SourceError
+from pecan_ray.plan.splits import Element, Split
+from pecan_ray.sources.class_folders import grouped, read_group, read_group_past_errors
+from pecan_ray.sources.files import Paths, check_positive, data_files, identity_of, patterns_of
+from pecan_ray.storage import FileInfo
+from pecan_ray.storage.options import storage_options
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files that paths name, each an element: columns content (bytes) and path (str).
+
+    Where bad elements are skipped, a file that cannot be read is left out alone.
+    """
+
+    paths: Paths = field(hash=False)
+    split_files: int = field(default=64, kw_only=True)
+    """Files in a split."""
+    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
+    """Of the storage, in fsspec's words; secrets as `Env`."""
+    patterns: tuple[str, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_positive(split_files=self.split_files)
+        object.__setattr__(self, "patterns", patterns_of(self.paths))
+        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
+
+    def splits(self) -> Iterator[Split]:
+        """Yield groups of files."""
+        return grouped(((file, None) for file in self._files()), self.split_files)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the files of a group."""
+        for path, _, content in read_group(split, start):
+            yield {"content": content, "path": path}
+
+    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
+        """Yield files as `read` does, and errors in the place of those that cannot be read."""
+        for path, _, content in read_group_past_errors(split, start):
+            yield content if isinstance(content, SourceError) else {"content": content, "path": path}
+
+    def num_elements(self) -> int:
+        """Return the number of files, by listing them."""
+        return sum(1 for _ in self._files())
+
+    def identity(self) -> str:
+        """Return a digest of the options and of every file's path, size and version."""
+        return identity_of("Files", self.split_files, self._files())
+
+    def _files(self) -> Iterator[FileInfo]:
+        return data_files(self.patterns)
