@@ -6,13 +6,13 @@ pipe = pecan.PecanPipeline(pecan.sources.Files("films")).flat_map(pecan.media.Vi
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pecan_ray.errors import MissingExtraError, PlanError
+from pecan_ray.errors import PlanError
+from pecan_ray.sources.libraries import library
 
 __all__ = ["DecodeAudio", "VideoFrames"]
 
@@ -29,7 +29,7 @@ class DecodeAudio:
 
     def __call__(self, encoded: bytes) -> dict[str, Any]:
         """Decode a recording."""
-        soundfile = _library("soundfile", "media.DecodeAudio", "audio")
+        soundfile = library("soundfile", "media.DecodeAudio", "audio")
         try:
             samples, rate = soundfile.read(io.BytesIO(encoded), dtype="float32", always_2d=True)
         except soundfile.LibsndfileError as error:
@@ -59,7 +59,7 @@ class VideoFrames:
 
     def __call__(self, element: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the frames of a film."""
-        av = _library("av", "media.VideoFrames", "video")
+        av = library("av", "media.VideoFrames", "video")
         others = {name: value for name, value in element.items() if name != self.column}
         try:
             with av.open(io.BytesIO(element[self.column])) as film:
@@ -72,12 +72,3 @@ class VideoFrames:
                         yield {**others, "frame": frame.to_ndarray(format="rgb24"), "time_s": frame.time}
         except av.FFmpegError as error:
             raise ValueError(f"column {self.column!r} holds no film that PyAV can decode: {error}") from error
-
-
-def _library(module: str, needed_by: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{needed_by} needs {module}: pip install 'pecan_ray[{extra}]' (on the workers too).", extra=extra
-        ) from error

@@ -73,6 +73,7 @@ BY_TEXT = {
     "pecan_ray/lazy.py",
     "pecan_ray/sources/hugging_face.py",
     "pecan_ray/sources/lance_table.py",
+    "pecan_ray/sources/libraries.py",
     "pecan_ray/sources/tf_randomness.py",
     "pecan_ray/storage/fsspec_files.py",
     "pecan_ray/storage/gcs.py",

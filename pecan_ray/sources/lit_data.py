@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -10,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pecan_ray.errors import MissingExtraError, PlanError
+from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.files import check_positive, identity_of, patterns_of
+from pecan_ray.sources.libraries import library
 from pecan_ray.sources.memory import row_ranges
 from pecan_ray.storage import is_remote, list_files, read_all
 
@@ -68,11 +68,5 @@ class LitData:
     def _held(self) -> Any:
         """The opened data set."""
         read_all(f"{self.folder}/index.json")  # what is not there is told in our words
-        try:
-            library = importlib.import_module("litdata")
-        except ImportError as error:
-            raise MissingExtraError(
-                f"sources.LitData needs litdata ({error}): pip install 'pecan_ray[litdata]' (on the workers too).",
-                extra="litdata",
-            ) from error
-        return library.StreamingDataset(str(self.folder), shuffle=False, drop_last=False)
+        litdata = library("litdata", "sources.LitData", "litdata")
+        return litdata.StreamingDataset(str(self.folder), shuffle=False, drop_last=False)

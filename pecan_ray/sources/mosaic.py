@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pecan_ray.errors import CorruptSourceError, MissingExtraError, PlanError, SourceNotFoundError
+from pecan_ray.errors import CorruptSourceError, PlanError, SourceNotFoundError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.files import identity_of, patterns_of
+from pecan_ray.sources.libraries import library
 from pecan_ray.storage import file_info, is_remote, read_all
 
 
@@ -48,17 +48,16 @@ class Mds:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield samples from number `start` on."""
-        library = _library("streaming.base.format")
+        formats = library("streaming.base.format", "sources.Mds", "mosaic")
         try:
-            shard = library.reader_from_json(self.folder, None, split.payload)
+            shard = formats.reader_from_json(self.folder, None, split.payload)
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise self._no_index(f"its shard {split.index} cannot be read ({error!r})") from error
         try:
             shard.validate(allow_unsafe_types=False)
         except ValueError as error:
-            raise PlanError(
-                f"Mds: {split.path}: {error} Reading it would run code. Write it with other types."
-            ) from error
+            words = str(error).partition(". ")[0]
+            raise PlanError(f"Mds: {split.path}: {words}: reading it runs code. Write it with other types.") from error
         for number in range(start, split.elements or 0):
             try:
                 sample = shard.get_item(number)
@@ -91,14 +90,3 @@ class Mds:
     def _no_index(self, why: str) -> CorruptSourceError:
         path = f"{self.folder}/index.json"
         return CorruptSourceError(f"{path} is no index that MDSWriter has written: {why}.", path=path)
-
-
-def _library(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"sources.Mds needs Mosaic's streaming library ({error}): pip install 'pecan_ray[mosaic]' (on the workers "
-            "too).",
-            extra="mosaic",
-        ) from error

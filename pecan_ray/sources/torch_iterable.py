@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import itertools
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pecan_ray.errors import MissingExtraError, PlanError
+from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.files import check_positive
+from pecan_ray.sources.libraries import library
 
 _asking = threading.Lock()
 """PyTorch tells a data set through a variable of the process which of its workers asks it."""
@@ -33,7 +33,7 @@ class TorchIterable:
 
     def __post_init__(self) -> None:
         check_positive(shards=self.shards)
-        if not isinstance(self.dataset, _data().IterableDataset):
+        if not isinstance(self.dataset, _torch("").IterableDataset):
             raise PlanError(
                 f"TorchIterable needs a torch.utils.data.IterableDataset, but got {type(self.dataset).__name__}. Of a "
                 "map-style data set take the indices: Items(range(len(dataset))), and map(dataset.__getitem__, ...)."
@@ -62,7 +62,7 @@ class TorchIterable:
         return f"TorchIterable:{hashlib.sha256(told.encode()).hexdigest()}"
 
     def _shard(self, number: int) -> Iterator[Any]:
-        worker: Any = importlib.import_module("torch.utils.data._utils.worker")
+        worker: Any = _torch("._utils.worker")
         info = worker.WorkerInfo(id=number, num_workers=self.shards, seed=number, dataset=self.dataset)
         values: Iterator[Any] | None = None
         while True:
@@ -78,10 +78,5 @@ class TorchIterable:
             yield value
 
 
-def _data() -> Any:
-    try:
-        return importlib.import_module("torch.utils.data")
-    except ImportError as error:
-        raise MissingExtraError(
-            "sources.TorchIterable needs torch: pip install 'pecan_ray[torch]' (on the workers too).", extra="torch"
-        ) from error
+def _torch(module: str) -> Any:
+    return library(f"torch.utils.data{module}", "sources.TorchIterable", "torch")
