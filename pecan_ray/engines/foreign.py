@@ -67,10 +67,10 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
         return None if array.dtype.hasobject else array
     if is_picture(value):
         return np.asarray(value.convert("RGBA") if value.mode in ("P", "PA") else value)
-    if not is_tensor(value):
+    if not is_tensor(value) or value.is_meta or value.is_nested or value.is_quantized:
         return None
     dense = value.detach().cpu()
-    dense = dense.to_dense() if dense.is_sparse else dense.resolve_conj().resolve_neg()
+    dense = dense.resolve_conj().resolve_neg() if has_memory(value) else dense.to_dense()
     try:
         return np.asarray(dense.numpy())
     except TypeError:
@@ -95,6 +95,21 @@ def _of_registered_type(dense: Any) -> npt.NDArray[Any] | None:
         return None
     bits = torch.uint8 if dense.element_size() == 1 else torch.int16
     return np.asarray(dense.contiguous().view(bits).numpy().view(kind))
+
+
+def with_arrays_inside(value: Any) -> Any:
+    """Return a value with arrays in the place of the tensors in it; torch cannot pickle all that NumPy can."""
+    if isinstance(value, dict):
+        return {name: with_arrays_inside(one) for name, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(with_arrays_inside, value))
+    array = as_array(value) if is_tensor(value) else None
+    return value if array is None else array
+
+
+def has_memory(tensor: Any) -> bool:
+    """Tell whether a tensor of PyTorch has its items in memory side by side: sparse ones have not."""
+    return tensor.layout is sys.modules["torch"].strided
 
 
 def as_tensor(array: npt.NDArray[Any]) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pecan_ray.engines.foreign import as_array, copied_value, is_picture, is_tensor, lends_memory
+from pecan_ray.engines.foreign import as_array, copied_value, has_memory, is_picture, is_tensor, lends_memory
 from pecan_ray.engines.nesting import check_nesting
 from pecan_ray.sources.copies import UNCHANGING, own_copy
 
@@ -228,7 +228,7 @@ def _address(value: Any) -> int:
     """Return where an array or a tensor has its memory; of an image, which does not tell, what names it."""
     if isinstance(value, np.ndarray):
         return value.ctypes.data
-    return int(value.data_ptr()) if is_tensor(value) else id(value)
+    return int(value.data_ptr()) if is_tensor(value) and has_memory(value) else id(value)
 
 
 def _keeps_to_itself(owner: Any, alone: bool) -> bool:

@@ -19,6 +19,8 @@ class TokensAlone:
         if self.on not in element:
             raise KeyError(f"pack(on={self.on!r}): there is no such column; there are {sorted(element)}")
         value = element[self.on]
+        if isinstance(value, (int, np.integer)):  # of a feature with one value
+            value = [value]
         tokens = np.asarray(value if len(value) else np.zeros(0, np.int64))
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise TypeError(

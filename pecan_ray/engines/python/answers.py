@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-PICKLE_PROTOCOL = 5
+from pecan_ray.engines.python.tensor_pickling import pickled
+
 IMMUTABLE = frozenset((bool, int, float, complex, str, bytes, type(None)))
 NUMBERS = "biufc"
 """Kinds of dtypes that a column of numbers has."""
@@ -75,17 +76,17 @@ class AnswerWriter:
         if self._pickled is None and self._write(result):
             self._written += 1
             return
-        pickled = pickle.dumps((True, result), PICKLE_PROTOCOL)
-        self._one_by_one().append(pickled)
+        answer = pickled((True, result))
+        self._one_by_one().append(answer)
 
     def add_error(self, error: BaseException) -> None:
         """Add an exception that survives pickling."""
-        self._one_by_one().append(pickle.dumps((False, error), PICKLE_PROTOCOL))
+        self._one_by_one().append(pickled((False, error)))
 
     def message(self) -> bytes:
         """Return all of them, for `answers_in`."""
         answers = AnswerColumns(self._names, tuple(self._columns)) if self._pickled is None else self._pickled
-        return pickle.dumps(answers, PICKLE_PROTOCOL)
+        return pickled(answers)
 
     def _write(self, result: Any) -> bool:
         """Write a result into the columns; False if it does not fit, and then none of its row counts."""
@@ -119,7 +120,7 @@ class AnswerWriter:
         if self._pickled is None:
             rows = [column[: self._written] for column in self._columns]
             written = AnswerColumns(self._names, tuple(rows)).answers() if self._written else []
-            self._pickled = [pickle.dumps((True, one.result), PICKLE_PROTOCOL) for one in written]
+            self._pickled = [pickled((True, one.result)) for one in written]
             self._columns = []
         return self._pickled
 

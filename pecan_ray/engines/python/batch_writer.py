@@ -21,6 +21,7 @@ from pecan_ray.engines.python.collate import (
     check_columns,
     check_is_object,
     checked_array,
+    is_empty_list,
     numbers_of_one_type,
     numbers_of_python,
     with_arrays,
@@ -87,12 +88,15 @@ class OpenBatch:
     def _write_each(self, name: str, rows: np.ndarray[Any, Any], items: list[Item], first: int) -> None:
         """Write one column, element by element, into rows of the batch from `first` on."""
         shape, dtype, objects = rows.shape[1:], rows.dtype, rows.dtype.hasobject
-        other = ""
+        other, opened_by = "", self._item.value[name]
+        lists = objects and (type(opened_by) in (list, tuple) or is_empty_list(opened_by))
         for row, item in enumerate(items):
             value = item.value[name]
             if objects:
-                if is_columnar(value):
-                    check_is_object(name, value, self._item.value[name], item, self.first, self.op)
+                if lists and is_empty_list(value):
+                    value = []
+                elif is_columnar(value):
+                    check_is_object(name, value, opened_by, item, self.first, self.op)
                 rows[row] = value
                 if type(value) not in STAY:
                     self._rows[first + row] = item.without_value()
@@ -170,7 +174,8 @@ def copy_into(rows: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
 
 def _kind(value: Any, size: int) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
     """Return dtype and shape of the column of a batch that a value begins; no dtype for a column of objects."""
-    if not is_columnar(value):
+    # What an empty list of JSON would hold is not known: lists of texts may follow.
+    if not is_columnar(value) or (is_empty_list(value) and value.dtype == np.float64):
         return None, ()
     array = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)
     return array.dtype, (size, *array.shape)

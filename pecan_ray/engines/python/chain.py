@@ -14,10 +14,11 @@ import numpy as np
 from pecan_ray.engines.batch_rows import RowsMissingError, check_rows
 from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
+from pecan_ray.engines.foreign import with_arrays_inside
 from pecan_ray.engines.forks import forks
 from pecan_ray.engines.global_generators import global_generators
 from pecan_ray.engines.items import Item, copied, has_rows, leading
-from pecan_ray.engines.nesting import NestedValueError
+from pecan_ray.engines.nesting import NestedValueError, check_nesting
 from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
 from pecan_ray.engines.positions import UndeliveredPositions, elements_in
 from pecan_ray.engines.python.calling_again import call_again, may_call_again
@@ -400,8 +401,10 @@ class Chain:
         if isinstance(result, types.CoroutineType):
             result.close()  # else Python warns that nobody has awaited it
             hint = " Let the function wait for it: several threads of a worker call it at a time."
-        elif op.on is None and not isinstance(op, Filter):
-            hint = ' To change one column by a function of its value, pass on="column".'
+        elif result is None:
+            hint = " Did it forget its `return`?"
+        if op.on is None and not isinstance(op, Filter) and not isinstance(result, types.CoroutineType):
+            hint += ' To change one column by a function of its value, pass on="column".'
         return OutputTypeError(
             f"{op.name} returned {type(result).__name__} for {item.where()}, but it must return {wanted}.{hint}",
             op=op.name,
@@ -441,8 +444,11 @@ def _tells_nothing(error: BaseException) -> bool:
 
 def check_sendable(item: Item, op: str) -> None:
     """Raise `OpError` for an element, or a batch, that cannot travel to the trainer."""
-    for name, value in item.value.items():
+    for name, value in list(item.value.items()):
         if not (reason := _why_not(value)):
+            continue
+        if not _why_not(arrays := _without_tensors(value)):
+            item.value[name] = arrays
             continue
         where = item.where() if item.members is None else f"the batch that begins with {item.where()}"
         if item.members and has_rows(value) and len(value) == len(item.members):
@@ -456,6 +462,15 @@ def check_sendable(item: Item, op: str) -> None:
             element=item.element,
             column=name,
         )
+
+
+def _without_tensors(value: Any) -> Any:
+    """Return a value with arrays in the place of tensors, unless it holds itself."""
+    try:
+        check_nesting(value)
+    except NestedValueError:
+        return value
+    return with_arrays_inside(value)
 
 
 def _why_not(value: Any) -> str:

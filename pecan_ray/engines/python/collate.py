@@ -41,6 +41,16 @@ def collate(items: Sequence[Item], op: str) -> dict[str, Any]:
     return {name: _collate_column(items, name, op) for name in _columns(items, op)}
 
 
+def is_empty_list(value: Any) -> bool:
+    """Tell whether a value may be an empty list of JSON, an array of nothing: what it would hold is not said."""
+    return type(value) is np.ndarray and value.shape == (0,)
+
+
+def empty_as_list(value: Any) -> Any:
+    """Return an empty list as such; any other value as it is."""
+    return [] if is_empty_list(value) else value
+
+
 def with_arrays(items: Sequence[Item]) -> list[Item]:
     """Return elements whose images and tensors are arrays: that is what a batch can hold."""
     return [item if all(map(is_columnar, item.value.values())) else _with_arrays(item) for item in items]
@@ -77,12 +87,15 @@ def _collate_column(items: Sequence[Item], name: str, op: str) -> Array:
     values = [item.value[name] for item in items]
     first = items[0].where()
     if not is_columnar(values[0]):
+        values = [empty_as_list(value) for value in values] if type(values[0]) in (list, tuple) else values
         column = np.empty(len(values), object)
         for row, (item, value) in enumerate(zip(items, values, strict=True)):
             check_is_object(name, value, values[0], item, first, op)
             column[row] = value
         return column
     shape, dtype = np.shape(values[0]), np.asarray(values[0]).dtype
+    if is_empty_list(values[0]) and any(type(value) in (list, tuple) for value in values):
+        return np.fromiter(map(empty_as_list, values), object, len(values))
     if not shape and (numbers := _single_numbers(values, dtype)) is not None:
         return numbers
     return np.stack([checked_array(name, v, shape, dtype, i, first, op) for i, v in zip(items, values, strict=True)])
@@ -163,10 +176,12 @@ def check_is_object(name: str, value: Any, first: Any, item: Item, other: str, o
     """Raise `BatchShapeError` for a number or array of numbers in a column of objects (bytes, str, lists, None)."""
     if is_columnar(value):
         array = np.asarray(value)
+        kind, remedy = f"a {type(first).__name__}", "Convert one of them, or fill in what is missing, by a map before"
+        if is_empty_list(first):
+            kind, remedy = "an empty list", "Lists of different lengths go together by padded_batch"
         raise _unlike(
             f"{op}: column {spelled(name)} of {item.where()} "
-            f"is {array.dtype}{list(array.shape)}, but that of {other} is a "
-            f"{type(first).__name__}. Convert one of them, or fill in what is missing, by a map before.",
+            f"is {array.dtype}{list(array.shape)}, but that of {other} is {kind}. {remedy}.",
             name,
             item,
             op,
@@ -221,7 +236,12 @@ def _check_needs_no_padding(name: str, item: Item, op: str) -> None:
 
 def _with_lists_as_arrays(items: list[Item], op: str) -> list[Item]:
     """Return elements whose lists of numbers are arrays, as padding needs them; empty ones take the dtype of others."""
-    names = [name for name, value in items[0].value.items() if type(value) in (list, tuple)]
+    names = [
+        name
+        for name, value in items[0].value.items()
+        if type(value) in (list, tuple)
+        or (is_empty_list(value) and any(type(item.value[name]) in (list, tuple) for item in items))
+    ]
     for name in names:
         arrays = [_array_of(name, item, items[0], op) for item in items]
         full = [array for array in arrays if array.size]
@@ -238,6 +258,8 @@ def _array_of(name: str, item: Item, first: Item, op: str) -> Array:
     value = item.value.get(name)
     error: Exception | None
     try:
+        if is_empty_list(value):
+            return np.asarray(value)
         if type(value) not in (list, tuple):
             said, error = f"is a {type(value).__name__}, but that of {first.where()} is a list", None
         elif any(one is None for one in value):
@@ -267,6 +289,7 @@ def _padding(padding: Any, name: str) -> Any:
 
 
 def _pad(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None, padding: Any, op: str) -> Array:
+    items = _with_alike(items, name, fixed)
     first = np.asarray(items[0].value[name])
     arrays = [_same_rank(name, item, first, items[0].where(), op) for item in items]
     if fixed is not None and len(fixed) != first.ndim:
@@ -290,6 +313,32 @@ def _pad(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None,
         place: Any = (row, *(slice(0, have) for have in array.shape))
         out[place] = array
     return out
+
+
+def _with_alike(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None) -> Sequence[Item]:
+    """Return elements whose empty lists are of the others' dtype and dimensions, and whose single numbers are lists.
+
+    What holds nothing has no type of its own in JSON, and a feature of an Example with one value is a single number.
+    """
+    values = [item.value[name] for item in items]
+    arrays = [np.asarray(value) for value in values if is_columnar(value)]
+    full = [array for array in arrays if array.size or array.ndim != 1]
+    rank = max((array.ndim for array in full or arrays), default=0)
+    if (len(full) < len(arrays) and rank == 0) or (fixed is not None and len(fixed) == 1):
+        rank = max(rank, 1)
+    if not any(array.ndim != rank or array.dtype != arrays[0].dtype for array in arrays):
+        return items
+    dtype = (full or arrays)[0].dtype
+    return [replace(item, value={**item.value, name: _alike(item.value[name], rank, dtype)}) for item in items]
+
+
+def _alike(value: Any, rank: int, dtype: np.dtype[Any]) -> Any:
+    if not is_columnar(value):
+        return value
+    array = np.asarray(value)
+    if array.ndim == 1 and not array.size:
+        return np.empty((0,) * rank, dtype)
+    return array.reshape(1) if array.ndim == 0 and rank == 1 else value
 
 
 def _same_rank(name: str, item: Item, first: Array, other: str, op: str) -> Array:

@@ -27,7 +27,8 @@ from pecan_ray.by_value import dumps
 from pecan_ray.engines.forks import ForkedError, forks
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.global_generators import SeedKey, global_generators
-from pecan_ray.engines.python.answers import PICKLE_PROTOCOL, AnswerWriter, CallAnswer, answers_in
+from pecan_ray.engines.python.answers import AnswerWriter, CallAnswer, answers_in
+from pecan_ray.engines.python.tensor_pickling import pickled
 from pecan_ray.errors import OpError, is_interrupt, told
 
 AT_EXIT = 10
@@ -69,7 +70,7 @@ class Processes:
 
         Raises RuntimeError if the process ended, and what pickle raises for arguments that it cannot send.
         """
-        message = pickle.dumps((name, arguments), PICKLE_PROTOCOL)
+        message = pickled((name, arguments))
         worker = self._free.get()
         alive: _Worker | None = None
         try:

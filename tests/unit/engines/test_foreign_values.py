@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import warnings
 from collections.abc import Callable
@@ -12,8 +13,11 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray import Config, PecanPipeline
 from pecan_ray.engines.foreign import as_array
-from pecan_ray.errors import BatchShapeError, MissingExtraError
+from pecan_ray.engines.python.tensor_pickling import pickled
+from pecan_ray.errors import BatchShapeError, MissingExtraError, OpError
+from pecan_ray.sources import Items
 from tests.unit.engines.engine_leases import run_engine
 
 ROWS = 4
@@ -79,7 +83,10 @@ def test_images_and_tensors_are_batched_as_arrays(
         np.testing.assert_array_equal(debugged["x"], column)
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "uint16"])
+TYPES = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "uint16", "uint32", "uint64"]
+
+
+@pytest.mark.parametrize("name", TYPES)
 def test_tensors_of_torch_keep_their_type(name: str) -> None:
     torch = pytest.importorskip("torch")
     kind = getattr(torch, name)
@@ -87,6 +94,47 @@ def test_tensors_of_torch_keep_their_type(name: str) -> None:
         pipe = making(always(made)).batch(ROWS)
         (batch,) = pipe.iter_batches(debug=True, format="torch")
         assert batch["x"].dtype == kind and batch["x"].float().tolist() == [wanted] * ROWS
+
+
+@pytest.mark.parametrize("name", ["uint16", "uint32", "uint64", "float8_e5m2", "int64"])
+def test_tensors_travel_whose_type_torch_does_not_pickle(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    made = torch.tensor([[1, 2]]).to(getattr(torch, name))
+    for value in (made, [made], {"a": (made,)}):
+        for element in run_engine(making(always(value)), order="strict"):
+            found = element.columns["x"]
+            found = found["a"][0] if isinstance(found, dict) else found[0] if isinstance(found, list) else found
+            found = found.float() if torch.is_tensor(found) else found.astype(np.int64)
+            assert found.ravel().tolist() == [1, 2]
+        again = pickle.loads(pickled((value, 1)))[0]
+        again = again["a"][0] if isinstance(again, dict) else again[0] if isinstance(again, list) else again
+        assert again.dtype == made.dtype and again.to(torch.int64).tolist() == [[1, 2]]
+    there = making(always(made)).map(torch.Tensor.contiguous, on="x", processes=True, name="there").batch(ROWS)
+    (batch,) = run_engine(there, order="strict")
+    assert batch.columns["x"].astype(np.int64).tolist() == [[[1, 2]]] * ROWS
+    alone = making(always(torch.tensor(3).to(made.dtype)[None][:0])).batch(ROWS)
+    assert run_engine(alone, order="strict")[0].columns["x"].shape == (ROWS, 0)
+
+
+@pytest.mark.parametrize("make", ["to_sparse", "to_sparse_csr"])
+def test_sparse_tensors_are_batched_as_arrays(make: str) -> None:
+    torch = pytest.importorskip("torch")
+    (batch,) = run_engine(making(lambda row: getattr(torch.eye(2) * row, make)()).batch(ROWS), order="strict")
+    assert batch.columns["x"].tolist() == [[[row, 0.0], [0.0, row]] for row in range(ROWS)]
+
+
+@pytest.mark.parametrize("make", ["meta", "nested", "quantized"])
+def test_tensors_that_no_array_holds_are_refused_by_name(make: str) -> None:
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that it knows few operations on them
+        value = {
+            "meta": lambda: torch.empty(2, device="meta"),
+            "nested": lambda: torch.nested.nested_tensor([torch.zeros(1), torch.zeros(2)]),
+            "quantized": lambda: torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.quint8),
+        }[make]()
+        with pytest.raises((BatchShapeError, OpError), match=r"'x' of element 0 of split 0 .*[Dd]rop it"):
+            run_engine(making(always(value)).batch(ROWS), order="strict")
 
 
 def test_half_complex_tensors_lose_no_part() -> None:
@@ -129,6 +177,43 @@ def test_lists_and_tensors_are_padded_and_texts_beside_them_stay() -> None:
         assert batch.columns["x"].tolist() == [value * row for row in range(ROWS)]
     (batch,) = run_engine(making(lambda row: tensorflow.constant("a" * row)).batch(ROWS), order="strict")
     assert batch.columns["x"].dtype == object
+
+
+EMPTY = np.array([])
+"""What JSON's empty list is."""
+
+
+@pytest.mark.parametrize(
+    ("values", "padded"),
+    [
+        ([EMPTY, np.array([1, 2])], [[0, 0], [1, 2]]),
+        ([np.array([[1, 2]], np.uint8), EMPTY], [[[1, 2]], [[0, 0]]]),
+        ([7, np.array([1, 2])], [[7, 0], [1, 2]]),
+        ([np.float32(7), EMPTY, np.array([1, 2], np.float32)], [[7, 0], [0, 0], [1, 2]]),
+        ([7, np.zeros(0, np.int64)], [[7], [0]]),
+        ([EMPTY, [1, 2]], [[0, 0], [1, 2]]),
+        ([[1, 2], EMPTY], [[1, 2], [0, 0]]),
+        ([np.zeros(0, np.int32), np.zeros(0, np.int32)], [[], []]),
+    ],
+)
+def test_empty_lists_and_single_numbers_are_padded_like_the_others(values: list[Any], padded: list[Any]) -> None:
+    pipe = PecanPipeline(Items([{"x": value} for value in values]), config=Config(reorder="off"))
+    for made in (pipe.padded_batch(9), pipe.padded_batch(9, shapes={"x": (None,) * (np.ndim(padded) - 1)})):
+        (batch,) = run_engine(made, order="strict")
+        column = batch.columns["x"]
+        others = {np.asarray(value).dtype for value in values if np.size(value)} or {values[0].dtype}
+        assert column.tolist() == padded and {column.dtype} == others
+    if not any(isinstance(value, list) for value in values):
+        return
+    lists = pipe.batch(9).map(lambda batch: {"x": [list(one) for one in batch["x"]]})
+    for batches in (list(lists.iter_batches(debug=True)), [one.columns for one in run_engine(lists, order="strict")]):
+        assert batches == [{"x": [list(value) for value in values]}]
+
+
+def test_a_single_number_is_packed_as_one_token() -> None:
+    pipe = PecanPipeline(Items([{"ids": value} for value in (7, EMPTY, np.array([1, 2]))]))
+    (batch,) = pipe.pack(4, on="ids").batch(1).iter_batches(debug=True)
+    assert sorted(batch["ids"].ravel().tolist()) == [0, 1, 2, 7]
 
 
 NO_NUMBERS = "holds no numbers, which"
