@@ -28,7 +28,6 @@ from pecan_ray.placement.lessons import (
     LastRemoval,
 )
 from pecan_ray.placement.looks import LOOK_S, ROWS, STEPS, Look, LookSums, NeedPeaks, Observation, newest
-from pecan_ray.placement.trials import WAITS as WAITS
 from pecan_ray.placement.trials import PerHour, Ruling, Trials, beat_s, cheapest, hold
 from pecan_ray.plan.windows import Deployment
 

@@ -9,10 +9,9 @@ from typing import TypeAlias
 
 from pecan_ray.placement.lessons import FULL, MAX_QUIET_S, QUIET_S, Bound, ControlState, PlacementTrial, TrialKind
 from pecan_ray.placement.looks import LOOK_S, LookSums, NeedPeaks, Observation, last_of
+from pecan_ray.placement.objective import NO_WAIT_SHARE
 from pecan_ray.plan.windows import Decision, Deployment
 
-WAITS = 0.02
-"""Share of its time that a trainer may wait which is not to wait."""
 GAIN = 0.03
 """A change of rate or bill by less than this share is none: T of the papers (Pecan §5.1)."""
 PLAUSIBLE = 0.8
@@ -47,7 +46,7 @@ class Trials:
         self.sums = LookSums.over(state.looks)
         self.rate = self.sums.rows / self.sums.span
         self.wait = min(self.sums.wait, LookSums.over(last_of(state.looks)).wait)
-        self.waits = self.wait > WAITS and self.rate < o.pace
+        self.waits = self.wait > NO_WAIT_SHARE and self.rate < o.pace
         self.whole = o.asked == o.running
         self.beat_s = beat_s(state, o) if any(state.known.each) else 0.0
         self.quiet_s = max(state.clocks.quiet_s, 2 * self.beat_s)

@@ -123,6 +123,7 @@ class Looker:
             made=(sums.made[0] - before.made[0], sums.made[1] - before.made[1]),
             worked=(max(0.0, watched[0] - blocked[0]), max(0.0, watched[1] - blocked[1])),
             blocked=(max(0.0, blocked[0]), max(0.0, blocked[1])),
+            busy_waiting=_busy_waiting(self.wait, sum(watched), sum(blocked)),
             own_s=self._own_s(seen, fleet),
             threads=(_threads(fleet, "local"), _threads(fleet, "remote")),
             lag=_lag(sums, before, dt - waited),
@@ -172,6 +173,17 @@ def _threads(fleet: Fleet, placement: str) -> float:
     stages = [one.told.stages for one in fleet.workers.values() if one.running and one.placement == placement]
     watched = sum(one.watched_s for one in stages)
     return max(1.0, sum(one.threads_s for one in stages) / watched) if watched > 0 else 1.0
+
+
+def _busy_waiting(wait: float, watched_s: float, blocked_s: float) -> float | None:
+    """Return the share of the workers that had no finished batch while the trainer waited, at most; None: unknown.
+
+    What they were held back beyond the time in which it did not wait, they were while it waited: for an order, for one
+    of them that is late, or for the transport.
+    """
+    if wait <= 0 or watched_s <= 0:
+        return None
+    return 1.0 - min(1.0, max(0.0, blocked_s / watched_s - (1 - wait)) / wait)
 
 
 def _lag(sums: JobSums, before: JobSums, own_s: float) -> float | None:

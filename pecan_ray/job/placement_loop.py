@@ -16,7 +16,7 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.placement import Objective, Prices
-from pecan_ray.placement.control import WAITS
+from pecan_ray.placement.objective import NO_WAIT_SHARE
 from pecan_ray.placement.pool import Demand, Worth, indispensable, worth_known
 from pecan_ray.plan.windows import Deployment
 
@@ -132,7 +132,7 @@ class PlacementLoop:
             return Worth(), getattr(here, placement)  # what it began with
         batch = placing.looker.batch or 1
         most = getattr(placing.policy.limits, f"max_{placement}")
-        waits, unknown = placing.looker.wait > WAITS, not known.each[placement == "remote"]
+        waits, unknown = placing.looker.wait > NO_WAIT_SHARE, not known.each[placement == "remote"]
         least = indispensable(here, placement, waits=waits, unknown=unknown)
         worth = worth_known(known, batch, placing.policy.setting, here, placement, most)
         return worth, max(least, getattr(placing.policy.limits, f"min_{placement}"))

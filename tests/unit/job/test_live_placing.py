@@ -63,7 +63,17 @@ def test_sums_of_trainers_and_workers_become_an_observation() -> None:
     assert (o.worked[0], o.blocked[0]) == pytest.approx((0.9, 0.3))
     assert o.own_s == pytest.approx(0.02), "CPU time is 2.6 s for 130 rows"
     assert o.lag == pytest.approx(0.1 / 0.4)
+    assert o.busy_waiting == 1, "a quarter of their time is less than that in which it did not wait"
     assert looker.look([replace(later, elapsed_s=10.8)], fleet, two) is None, "too soon"
+
+
+def test_workers_that_hold_finished_batches_while_the_trainer_waits_are_not_too_few() -> None:
+    """It waits for 0.9 of a second, and three of four are held back for all of it: the fourth is late."""
+    looker, four = Looker(trainers=1, batch=10), Deployment(4, 0)
+    looker.look([TrainerProgress(elapsed_s=1.0)], fleet_of(*[worked(0, 1.0)] * 4), four)
+    later = [worked(10, 2.0), *[worked(20, 2.0, 1.0)] * 3]
+    o = looker.look([TrainerProgress(elapsed_s=2.0, waited_s=0.9)], fleet_of(*later), four)
+    assert o is not None and o.busy_waiting == pytest.approx(1 - (0.75 - 0.1) / 0.9)
 
 
 def test_what_cannot_be_measured_is_none() -> None:
