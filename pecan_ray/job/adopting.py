@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pecan_ray.job import events
+from pecan_ray.job.core import JobCore
 from pecan_ray.job.instructions import AdoptWorker, DrainWorker, EndStrangers, Instructions, UseUsersOrder
-
-if TYPE_CHECKING:
-    from pecan_ray.job.state import JobState
+from pecan_ray.job.questions import Questions
+from pecan_ray.job.remote_io import RemoteIoShares
 
 
 class Adoption:
     """The part of a job that takes workers over which another process has started."""
 
-    def __init__(self, job: JobState) -> None:
-        self._job = job
+    def __init__(self, job: JobCore, questions: Questions, remote_io: RemoteIoShares) -> None:
+        self._job, self._questions, self._remote_io = job, questions, remote_io
         self.generation = 0
         """How many processes the controller had before this one: what an earlier one asks for is refused."""
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
@@ -31,7 +31,7 @@ class Adoption:
         not know any more is ended.
         """
         self.generation += 1
-        fleet, reverted = self._job.fleet, bool(self._job.questions.reverted)
+        fleet, reverted = self._job.fleet, bool(self._questions.reverted)
         for worker in fleet.workers.values():
             if worker.running:
                 done.append(AdoptWorker(worker.name, worker.placement, worker.node, worker.pid))
@@ -44,7 +44,7 @@ class Adoption:
         if self._job.ledger.left.count:
             done += fleet.leave_epochs(before=self._job.ledger.epoch)
         done.append(EndStrangers())
-        self._job.remote_io.again()
+        self._remote_io.again()
 
     def _on_adopted(self, event: events.WorkerAdopted, now: float, done: Instructions) -> None:
         worker = self._job.fleet.workers.get(event.worker)

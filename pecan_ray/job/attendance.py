@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pecan_ray.errors import ClusterError, PecanError, RankTakenError, StaleJobError
 from pecan_ray.job import events
+from pecan_ray.job.core import JobCore
 from pecan_ray.job.instructions import (
     BeginListing,
     FindRoom,
@@ -16,18 +17,15 @@ from pecan_ray.job.instructions import (
     Refuse,
     TrainerProcess,
 )
-from pecan_ray.job.summing_up import made_again
+from pecan_ray.job.staffing import Staffing
 from pecan_ray.job.trainers import RegisteredTrainer, silence
-
-if TYPE_CHECKING:
-    from pecan_ray.job.state import JobState
 
 
 class Attendance:
     """The part of a job that knows which trainers are there."""
 
-    def __init__(self, job: JobState) -> None:
-        self._job, self._trainers = job, job.trainers
+    def __init__(self, job: JobCore, staffing: Staffing) -> None:
+        self._job, self._staffing, self._trainers = job, staffing, job.trainers
         self.begun = False
         """Whether all ranks have come, and with them the job has begun."""
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
@@ -52,7 +50,7 @@ class Attendance:
     def _begin(self, now: float, done: Instructions) -> None:
         job, self.begun = self._job, True
         job.ledger.finished = job.ledger.epoch == job.spec.shape.end_epoch  # so a run before may have ended
-        if text := made_again(job.spec):
+        if text := job.spec.made_again():
             job.tell("state", text, now)
             done.append(Log("warning", f"job {job.spec.name}: {text}"))
         done += [BeginListing(), FindRoom(self._trainers.nodes)]
@@ -64,7 +62,7 @@ class Attendance:
         done.append(Log("warning", f"job {self._job.spec.name}: {said}"))
         for worker in [worker.name for worker in self._job.fleet.workers.values() if worker.running]:
             why = "it may have sent batches to a process that is gone"
-            self._job.staffing.lose(worker, "restart", why, now, done)
+            self._staffing.lose(worker, "restart", why, now, done)
 
     def _on_other_run(self, event: events.OtherRunCame, now: float, done: Instructions) -> None:
         self._refuse(event.incarnation, self._trainers.give_way(now), now, done)

@@ -7,38 +7,31 @@ over what it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
 from pecan_ray.errors import ClusterError
 from pecan_ray.job import events
+from pecan_ray.job.core import JobCore
 from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.heartbeat import NOTICE_S
 from pecan_ray.job.instructions import Instructions, Log
-
-if TYPE_CHECKING:
-    from pecan_ray.job.staffing import Staffing
-    from pecan_ray.job.state import JobState
 
 HAND_OVER_S = 15.0
 """So long before its end a worker takes no more work, also if no other one has come."""
 
 
 class Departures:
-    """The part of a job that gets ahead of announced ends."""
+    """What was announced of a job's workers: who leaves, and when."""
 
-    def __init__(self, job: JobState, staffing: Staffing) -> None:
-        self._job, self._staffing, self._fleet = job, staffing, job.fleet
-        self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {events.NodesLeave: self._on_nodes}
+    def __init__(self, job: JobCore) -> None:
+        self._job, self._fleet = job, job.fleet
 
-    def _on_nodes(self, event: events.NodesLeave, now: float, done: Instructions) -> None:
+    def announce(self, event: events.NodesLeave, now: float, done: Instructions) -> None:
+        """Note that nodes are taken away, and let their workers leave with them."""
         for node, seconds in event.nodes:
             if node not in self._fleet.leaving:
                 self._fleet.leaving[node] = now + (NOTICE_S if seconds is None else seconds)
                 self._tell_of(node, seconds, now, done)
-        for worker in list(self._fleet.workers.values()):
-            self._look_at(worker)
-        self._replace(now, done)
+        for worker in self._fleet.workers.values():
+            self.leaves_with_node(worker)
 
     def _tell_of(self, node: str, seconds: float | None, now: float, done: Instructions) -> None:
         """Say what goes, if it concerns the job: nobody can take the place of a trainer."""
@@ -57,42 +50,36 @@ class Departures:
         self._job.tell("leaving", said, now)
         done.append(Log("warning", f"job {self._job.spec.name}: {said}"))
 
-    def placed(self, worker: FleetWorker, now: float, done: Instructions) -> None:
-        """Take note of where a worker runs: it may have got its place before the announcement was heard."""
-        if self._look_at(worker):
-            self._replace(now, done)
+    def leaves_with_node(self, worker: FleetWorker) -> bool:
+        """Let a worker leave with its node, and tell whether that is new.
 
-    def _look_at(self, worker: FleetWorker) -> bool:
-        """Let a worker leave with its node; one of a trainer's node works for that as long as it is there."""
+        One of a trainer's node works for that as long as it is there.
+        """
         leaves = worker.node in self._fleet.leaving and worker.leaves is None and worker.host != worker.node
         if leaves:
             worker.leaves = self._fleet.leaving[worker.node]
         return leaves
 
-    def told_to_end(self, worker: FleetWorker, now: float, done: Instructions) -> None:
-        """Let a worker leave whose process was asked to end; it may be asked since an element needs too much memory."""
+    def told_to_end(self, worker: FleetWorker, now: float, done: Instructions) -> bool:
+        """Let a worker leave whose process was asked to end, and tell whether another one is to come in its place.
+
+        It may be asked because an element needs too much memory: then the next worker would end as it does.
+        """
         if worker.leaves is not None or worker.draining:
-            return
+            return False
         worker.leaves, worker.told_to_end = now + NOTICE_S, True
         said = f"{worker.name} was asked to end (SIGTERM): it is replaced, and hands over what it has"
         self._job.tell("leaving", said, now)
         done.append(Log("warning", said))
         if hopeless := self._fleet.losses.asked_to_end(worker.name, worker.node, worker.requested, now):
             self._job.fail(ClusterError(f"job {self._job.spec.name}: {hopeless}."), now, done)
-            return
-        self._replace(now, done)
+            return False
+        return True
 
-    def _replace(self, now: float, done: Instructions) -> None:
-        if not self._job.over:
-            done += self._fleet.fill(now)
-            self._staffing.shed(now, done)
-            self.hand_over(now, done)
-
-    def hand_over(self, now: float, done: Instructions) -> None:
-        """Drain those that have no more time."""
-        for worker in list(self._fleet.workers.values()):
-            if worker.leaves is not None and not worker.draining and worker.leaves - now <= HAND_OVER_S:
-                self._staffing.drain(worker, now, done)
+    def due(self, now: float) -> list[FleetWorker]:
+        """Return the workers that have no more time, and must hand over what they have."""
+        workers = [worker for worker in self._fleet.workers.values() if not worker.draining]
+        return [one for one in workers if one.leaves is not None and one.leaves - now <= HAND_OVER_S]
 
     def excuses(self, worker: FleetWorker) -> bool:
         """Tell whether a worker is gone since its node was taken away, and not because of what it did."""

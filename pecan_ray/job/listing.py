@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pecan_ray.errors import StateError
 from pecan_ray.job import events
+from pecan_ray.job.core import JobCore
 from pecan_ray.job.instructions import BeginListing, Instructions, Log
 from pecan_ray.job.listing_digest import ListingCheck
 from pecan_ray.job.resume_point import KnownListing
-from pecan_ray.job.summing_up import begins_behind
 from pecan_ray.job.waiting import Waits
-
-if TYPE_CHECKING:
-    from pecan_ray.job.state import JobState
 
 
 class SourceListing:
     """The part of a job that hears of splits."""
 
-    def __init__(self, job: JobState, waits: Waits) -> None:
+    def __init__(self, job: JobCore, waits: Waits) -> None:
         self._job, self._ledger, self._waits = job, job.ledger, waits
         known = job.spec.start.listings if job.spec.start is not None else ()
         self._check = ListingCheck(known or (KnownListing(),) * job.spec.shape.branches)
@@ -52,7 +49,7 @@ class SourceListing:
         """Say once of a source that it must be read again, since it does not tell how long its splits are."""
         spec = self._job.spec
         unknown = not all(split.elements is not None for split in event.splits)
-        if unknown and event.branch not in self._of_unknown_length and begins_behind(spec):
+        if unknown and event.branch not in self._of_unknown_length and spec.begins_behind:
             self._of_unknown_length.add(event.branch)
             text = (
                 f"source {event.branch} does not tell how many elements its splits hold: those that went into the "

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pecan_ray.errors import ClusterError, OpError
 from pecan_ray.job import events
+from pecan_ray.job.core import JobCore
 from pecan_ray.job.instructions import Answer, Instruction, Log, UseUsersOrder
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
@@ -23,16 +24,12 @@ from pecan_ray.job.messages import (
     Reply,
     WorkerQuestion,
 )
-from pecan_ray.job.sampled_start import begin_with_sample
 from pecan_ray.job.turns import any_will_do, in_a_batch, offered
 from pecan_ray.job.unopened import UnopenedSplits
 from pecan_ray.job.vain_passes import VainPasses
 from pecan_ray.job.worker_calls import WorkerCalls
 from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.plan.stretches import OpOrders
-
-if TYPE_CHECKING:
-    from pecan_ray.job.state import JobState
 
 LEAST_LOT_S = 0.5
 CALLS_PER_SECOND = 30.0
@@ -50,9 +47,9 @@ MOST_LOGGED = 100
 class Questions:
     """The part of a job that answers workers."""
 
-    def __init__(self, job: JobState) -> None:
+    def __init__(self, job: JobCore) -> None:
         self._job, self._ledger = job, job.ledger
-        self._calls, self.unopened = WorkerCalls(), UnopenedSplits(job)
+        self._calls, self.unopened = WorkerCalls(), UnopenedSplits(job, self.leave_out)
         self._seen_changes = -1
         self._static_distributed = False
         self.ordered = job.spec.ordered
@@ -70,7 +67,6 @@ class Questions:
         """Reports of bad elements, each of which may be of many."""
         self.handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
             events.WorkerAsked: self._on_asked,
-            events.OrderKnown: self._on_order_known,
             events.PlanChanged: self._on_plan_changed,
         }
 
@@ -79,11 +75,11 @@ class Questions:
         """Whether workers wait for an answer."""
         return len(self._calls) > 0
 
-    def _on_order_known(self, event: events.OrderKnown, now: float, done: list[Instruction]) -> None:
+    def note_order(self, event: events.OrderKnown) -> None:
+        """Note the order of operators, unless it was known."""
         if not self.ordered:
             self.ordered = True
             self._op_orders += [(event.order, event.decoders)] * event.changed
-            begin_with_sample(self._job, event.row_s, now, done)
             self._job.placement.op_seconds = event.op_seconds
             self._ledger.changes += 1
 

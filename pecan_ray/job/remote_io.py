@@ -7,14 +7,12 @@ share to its end.  With their shares workers are told what nodes may keep of eac
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pecan_ray.job import events
+from pecan_ray.job.core import JobCore
 from pecan_ray.job.instructions import Instructions, LimitRemoteIo
 from pecan_ray.job.messages import DatasetRooms
-
-if TYPE_CHECKING:
-    from pecan_ray.job.state import JobState
 
 TOLD_FROM = 0.8
 """Of two quotas that somebody renews every second, the ratio from which on the job's story tells of the second."""
@@ -23,7 +21,7 @@ TOLD_FROM = 0.8
 class RemoteIoShares:
     """The part of a job that deals its quota of remote reads."""
 
-    def __init__(self, job: JobState) -> None:
+    def __init__(self, job: JobCore) -> None:
         self._job = job
         self._dealt: tuple[float | None, DatasetRooms, int] = (None, (), 0)
         """The quota, the rooms, and how often workers had come and gone, when shares were dealt last."""

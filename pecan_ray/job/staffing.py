@@ -3,135 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pecan_ray.errors import ClusterError, PlanError
+from pecan_ray.errors import ClusterError
 from pecan_ray.job import events
+from pecan_ray.job.core import JobCore
 from pecan_ray.job.departures import Departures
 from pecan_ray.job.events import LossCause
 from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import Instructions, KillWorker, Log
 from pecan_ray.job.losses import Loss
-from pecan_ray.job.messages import LogLevel
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.questions import Questions
-from pecan_ray.job.sharing import PoolBid, Sharing
 from pecan_ray.job.suspects import hung
 from pecan_ray.job.suspicion import CRASHED, SILENT, Suspicion
-from pecan_ray.options import AutoWorkers, Workers
-from pecan_ray.plan.windows import Deployment
-
-if TYPE_CHECKING:
-    from pecan_ray.job.state import JobState
-
-FIXED = "AutoPlacement decides no more: the numbers of workers were fixed by scale()"
 
 
 class Staffing:
     """The part of a job that has workers come and go."""
 
-    def __init__(self, job: JobState, orders: OrderBook, questions: Questions) -> None:
+    def __init__(self, job: JobCore, orders: OrderBook, questions: Questions) -> None:
         self._job, self._orders, self._questions = job, orders, questions
         self._fleet, self._ledger, self._placement = job.fleet, job.ledger, job.placement
         self._draining: dict[str, None] = {}
-        self.sharing, self.departures = Sharing(), Departures(job, self)
+        self._departures = Departures(job)
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
-            events.RoomFound: self._on_room,
             events.WorkerPlaced: self._on_placed,
             events.WorkerUnplaced: self._on_unplaced,
             events.WorkerReady: self._on_ready,
             events.WorkerTold: self._on_told,
             events.WorkerLost: self._on_lost,
             events.OrderFailed: self._on_order_failed,
-            events.ScaleAsked: self._on_scale,
-            events.RoomAsked: self._on_room_asked,
-            events.BidsHeard: self._on_bids,
-            **self.departures.handlers,
+            events.NodesLeave: self._on_nodes_leave,
         }
-
-    # --- numbers -------------------------------------------------------------------------------------------
-
-    def _on_room(self, event: events.RoomFound, now: float, done: Instructions) -> None:
-        if self._fleet.hosts:
-            return  # a controller that was started again has asked anew, and the job has its workers
-        self._fleet.hosts = dict(event.hosts)
-        try:
-            begun = self._placement.begin(self._fleet.hosts, event.remote_cpus)
-            target = self._placement.sampled(self._placement.row_s, self._job.trainers.progress, self._fleet) or begun
-        except PlanError as error:  # the bounds leave no worker on these nodes
-            self._job.fail(error, now, done)
-            return
-        if self._job.spec.shape.one_at_a_time and isinstance(self._job.spec.workers, AutoWorkers):
-            said = "one worker at a time can run this pipeline: AutoPlacement has nothing to decide"
-            self._job.tell("placement", said, now)
-        for said in self._fleet.cramped() if target.local else ():
-            self._say(said, now, done, "warning")
-        self.scale(target, now, done)
-
-    def _on_scale(self, event: events.ScaleAsked, now: float, done: Instructions) -> None:
-        if self._placement.fix(Workers(event.local, event.remote)):
-            self._job.tell("placement", FIXED, now)
-        if self._fleet.hosts:
-            self.scale(Deployment(event.local, event.remote), now, done)
-
-    def place(self, now: float, done: Instructions) -> None:
-        """Have the policy look at the job, and do what it says."""
-        epochs = self._ledger.shape.epochs_before(self._ledger.epoch) + (self._ledger.queues.share_taken() or 0.0)
-        step = self._placement.decide(self._fleet, now, self._job.trainers.progress, epochs)
-        for said in self._placement.take_said():
-            self._say(said, now, done, "warning")
-        if step is None:
-            return
-        decision, placing = step.decision, self._placement.placing
-        if decision.phase == "failed" and placing is not None and placing.failures == 1:
-            self._say(f"AutoPlacement: {decision.reason}", now, done, "warning")
-        if decision.target == self._fleet.wanted:
-            return
-        self._say(f"{decision.phase}: {step.deployment} -> {decision.target}: {decision.reason}", now, done)
-        self._placement.fast_removal = decision.removal == "fast"
-        self.scale(decision.target, now, done)
-
-    def _say(self, said: str, now: float, done: Instructions, level: LogLevel = "info") -> None:
-        self._job.tell("placement", said, now)
-        done.append(Log(level, said))
-
-    def scale(self, target: Deployment, now: float, done: Instructions) -> None:
-        """Want so many workers."""
-        self._job.tell("scale", f"{target.local} local and {target.remote} remote workers wanted", now)
-        done += self._fleet.scale(target, now)
-        self.shed(now, done)
-
-    def _on_room_asked(self, event: events.RoomAsked, now: float, done: Instructions) -> None:
-        """Give up a local worker for a job that has no place, where the user's bounds and the work allow it."""
-        wanted, workers = self._fleet.wanted, self._job.spec.workers
-        if not (isinstance(workers, AutoWorkers) and self._placement.decides) or wanted.workers < 2:
-            return
-        if wanted.local > workers.min_local:
-            fewer = Deployment(wanted.local - 1, wanted.remote)
-            self._job.tell("placement", f"{wanted} -> {fewer}: job {event.job} waits for CPUs of this node", now)
-            self._placement.give_up_local(fewer.local, now)
-            self.scale(fewer, now, done)
-
-    def _on_bids(self, event: events.BidsHeard, now: float, done: Instructions) -> None:
-        """Keep to the job's share of nodes that others want as well."""
-        self.sharing.forget(event.gone)
-        self.sharing.hear(event.bids, dict(event.nodes), dict(event.cpus), now)
-        mine = [bid for bid in self.bids() if self._placement.shares_nodes(bid.placement)]
-        shares = self.sharing.shares(mine)
-        for placement, share in shares.items():
-            if share != self.sharing.obeyed.get(placement):
-                bound = "no longer bounded" if share is None else f"at most {share}, as other jobs bid as well"
-                self._job.tell("sharing", f"{placement} workers: {bound}", now)
-        self.sharing.obeyed = shares
-        fewer = self._placement.restrict(shares, self._fleet)
-        if fewer is not None and fewer != self._fleet.wanted:
-            said = f"{self._fleet.wanted} -> {fewer}: other jobs save more by workers on these nodes"
-            self._say(said, now, done)
-            self.scale(fewer, now, done)
-
-    def bids(self) -> tuple[PoolBid, ...]:
-        """Return what the job bids for nodes that others may want as well."""
-        return self._placement.bids(self._fleet, self.sharing.nodes)
 
     def shed(self, now: float, done: Instructions) -> None:
         """Drain the workers that are too many, and have splits distributed once as many are there as are wanted."""
@@ -176,7 +80,8 @@ class Staffing:
         worker = self._fleet.workers.get(event.worker)
         if worker is not None:
             worker.node, worker.pid, worker.unplaced, worker.heard = event.node, event.pid, "", now
-            self.departures.placed(worker, now, done)
+            if self._departures.leaves_with_node(worker):  # the announcement came before its place was known
+                self._replace(now, done)
 
     def _on_unplaced(self, event: events.WorkerUnplaced, now: float, done: Instructions) -> None:
         worker = self._fleet.workers.get(event.worker)
@@ -218,8 +123,8 @@ class Staffing:
         worker = self._fleet.workers.get(event.worker)
         if worker is not None:
             worker.told, worker.heard = event.progress, now
-            if event.progress.told_to_end:
-                self.departures.told_to_end(worker, now, done)
+            if event.progress.told_to_end and self._departures.told_to_end(worker, now, done):
+                self._replace(now, done)
             if event.progress.fell_back:
                 self._questions.revert(event.progress.fell_back, now, done)
             if (by := hung(event.progress, self._job.spec.hung_after_s)) is not None:
@@ -249,7 +154,7 @@ class Staffing:
         needed = not (worker.draining or self._job.over)
         apart = (held := self._ledger.workers.get(name)) is not None and held.runs_apart
         loss = Loss(name, worker.node, cause, why, worker.requested, now)
-        blamed = self._fleet.losses.blames_work(loss, self._ledger.shape) and not self.departures.excuses(worker)
+        blamed = self._fleet.losses.blames_work(loss, self._ledger.shape) and not self._departures.excuses(worker)
         self._ledger.lost(name, died=by if blamed else None)
         self._questions.forget(name)
         self._placement.changed(self._fleet, now)
@@ -271,20 +176,35 @@ class Staffing:
             done.append(self._fleet.request(worker.host, now))
         self.shed(now, done)
 
+    def _on_nodes_leave(self, event: events.NodesLeave, now: float, done: Instructions) -> None:
+        self._departures.announce(event, now, done)
+        self._replace(now, done)
+
+    def _replace(self, now: float, done: Instructions) -> None:
+        """Request others in the places of those that will be ended, which drain when they have no more time."""
+        if not self._job.over:
+            done += self._fleet.fill(now)
+            self.shed(now, done)
+            self._hand_over(now, done)
+
+    def _hand_over(self, now: float, done: Instructions) -> None:
+        for worker in self._departures.due(now):
+            self.drain(worker, now, done)
+
     def look(self, now: float, done: Instructions) -> None:
         """Act on time that has passed: on ends that have come near, and on workers that were not heard."""
-        self.departures.hand_over(now, done)
+        self._hand_over(now, done)
         silent_s = self._job.spec.silent_after_s
         for worker in self._fleet.silent(now, silent_s):
             self.lose(worker, "stream", f"it has said nothing for {silent_s:.0f} s", now, done, SILENT)
 
 
-def _tell_dropped(job: JobState, now: float, done: Instructions) -> None:
+def _tell_dropped(job: JobCore, now: float, done: Instructions) -> None:
     """Say what went with workers that are gone, where data is visited at most once."""
     for drop in job.ledger.dropped.take_untold():
         job.tell("dropped", str(drop), now)
         done.append(Log("warning", str(drop)))
 
 
-def _fate_of_what_it_held(job: JobState) -> str:
+def _fate_of_what_it_held(job: JobCore) -> str:
     return "dropped" if job.ledger.shape.visitation == "at_most_once" else "given out again"

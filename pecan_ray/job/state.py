@@ -14,69 +14,58 @@ from pecan_ray.errors import SourceError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.adopting import Adoption
 from pecan_ray.job.attendance import Attendance
-from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
+from pecan_ray.job.core import JobCore
 from pecan_ray.job.delivery_log import DeliveryLog
-from pecan_ray.job.facts import JobEvent, JobFacts
-from pecan_ray.job.fleet import Fleet
+from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.instructions import (
     EndJob,
     FindRoom,
     Instruction,
     Instructions,
-    KillWorker,
     Log,
     Refuse,
     TellTrainers,
 )
-from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.listing import SourceListing
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.order_book import OrderBook
-from pecan_ray.job.placement_loop import PlacementLoop
 from pecan_ray.job.questions import Questions
 from pecan_ray.job.remote_io import RemoteIoShares
 from pecan_ray.job.resume import ResumePoints
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.rounds import HeldUp
+from pecan_ray.job.scaling import Scaling
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.spending import spent, wait_share
 from pecan_ray.job.staffing import Staffing
-from pecan_ray.job.story import EpochEnds, Story
+from pecan_ray.job.story import EpochEnds
 from pecan_ray.job.summing_up import completed, job_facts
-from pecan_ray.job.trainers import Trainers, spell
+from pecan_ray.job.trainers import spell
 from pecan_ray.job.waiting import Waits
 from pecan_ray.placement import Cost
 
 
-class JobState:
+class JobState(JobCore):
     """Everything that a job's controller decides."""
 
     def __init__(self, spec: JobSpec, now: float) -> None:
-        self.spec = spec
-        self.error: BaseException | None = None
-        self.ledger = Ledger(spec.shape, spec.start)
+        super().__init__(spec, now)
         self.log = DeliveryLog(spec.shape.world_size, rounds=spec.shape.coordinated)
         self._points = ResumePoints()
-        self.fleet = Fleet(spec.name, spec.cpus_per_worker, spec.remote_io)
         self.remote_io = RemoteIoShares(self)
-        self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
-        self.bad = BadElements(spec.name, spec.error_budget, spec.start)
-        self.quarantine = QuarantineQueue()
-        self.placement = PlacementLoop(spec, now)
-        self.told = Story()  # for the report
-        self.began = now
         self.held_up = HeldUp(spec.shape.world_size)
-        self.rows = self.bytes = 0
-        """Elements that trainers have received and kept, and their bytes."""
+        self.bytes = 0
+        """Of the elements that trainers have received and kept."""
         self.epoch_ends = EpochEnds()
-        self._ended, self._orders = False, OrderBook()
+        self._orders = OrderBook()
         self._waits = Waits(spec.say_after_s)
         self.listing = SourceListing(self, self._waits)
         self.questions = Questions(self)
         self.staffing = Staffing(self, self._orders, self.questions)
-        self.adoption = Adoption(self)
-        self.attendance = Attendance(self)
+        self.scaling = Scaling(self, self.staffing)
+        self.adoption = Adoption(self, self.questions, self.remote_io)
+        self.attendance = Attendance(self, self.staffing)
         self._handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.TrainerReported: self._on_reported,
             events.JobFailed: self._on_failed,
@@ -84,10 +73,12 @@ class JobState:
             events.TimePassed: self._on_time,
             events.ControllerRestarted: self._on_restarted,
             events.JournalsKept: self._on_journals_kept,
+            events.OrderKnown: self._on_order_known,
             **self.attendance.handlers,
             **self.listing.handlers,
             **self.questions.handlers,
             **self.staffing.handlers,
+            **self.scaling.handlers,
             **self.adoption.handlers,
             **self.remote_io.handlers,
         }
@@ -95,9 +86,12 @@ class JobState:
     def handle(self, event: events.Event, now: float) -> list[Instruction]:
         """Take an event and return what must be done, in this order."""
         done: Instructions = []
-        if self._ended:
+        if self.ended:
             return _after_the_end(self.spec.name, event)
         self._handlers[type(event)](event, now, done)
+        # Parts know only those that were made before them, so that this one cannot let workers go itself.
+        for worker in self.questions.unopened.take_useless():
+            self.staffing.drain(worker, now, done)
         self.epoch_ends.reach(self.spec.shape.epochs_before(self.ledger.epoch), now - self.began)
         self.questions.answer_waiting(now, done)
         self.staffing.finish_departures(now, done)
@@ -114,11 +108,6 @@ class JobState:
     def ordered(self) -> bool:
         """Whether the order of operators is known."""
         return self.questions.ordered
-
-    @property
-    def over(self) -> bool:
-        """Whether there is nothing left to do but to end."""
-        return self.ledger.finished or self.error is not None
 
     # --- trainers ------------------------------------------------------------------------------------------
 
@@ -159,13 +148,7 @@ class JobState:
             self.tell("transport", note, now)
         if not self.over:
             self.placement.reported(report.rank, report.progress.steps, now)
-            self.staffing.place(now, done)
-
-    def end(self, done: Instructions, *, orphaned: bool) -> None:
-        """End all workers, and the job; `orphaned`: its trainers are gone."""
-        self._ended = True
-        done += [KillWorker(name) for name in self.fleet.workers]
-        done.append(EndJob(orphaned))
+            self.scaling.place(now, done)
 
     # --- failures and time --------------------------------------------------------------------
 
@@ -180,6 +163,11 @@ class JobState:
     def _on_journals_kept(self, event: events.JournalsKept, now: float, done: Instructions) -> None:
         self.tell("journal", kept_as(event.where), now)
 
+    def _on_order_known(self, event: events.OrderKnown, now: float, done: Instructions) -> None:
+        if not self.ordered:
+            self.questions.note_order(event)
+            self.scaling.begin_with_sample(event.row_s, now, done)
+
     def _on_failed(self, event: events.JobFailed | events.WorkerFailed, now: float, done: Instructions) -> None:
         # A worker that is fenced off may have failed since its controller was gone.
         if isinstance(event, events.JobFailed):
@@ -187,20 +175,12 @@ class JobState:
         elif event.worker in self.fleet.workers:
             self.fail(_with_node(event, self.fleet.workers[event.worker].node), now, done)
 
-    def fail(self, error: BaseException, now: float, done: Instructions) -> None:
-        """End the job with an error: the trainers raise it."""
-        if self.error is None:
-            self.error = error
-            self.ledger.changes += 1
-            self.tell("error", f"{type(error).__name__}: {error}", now)
-            done.append(Log("error", f"{type(error).__name__}: {error}"))
-
     def _on_time(self, event: events.TimePassed, now: float, done: Instructions) -> None:
         if self.trainers.complete:
             self.log.used(self.trainers.used)
         self.ledger.made.forget(self.log.oldest_epoch(self.ledger.epoch))
         self.attendance.look(now, done)
-        if self._ended:
+        if self.ended:
             return
         if not self.over:
             self.staffing.look(now, done)
@@ -230,10 +210,6 @@ class JobState:
 
     # --- what is told --------------------------------------------------------------------------------------
 
-    def tell(self, kind: str, text: str, now: float) -> None:
-        """Note an event for the report."""
-        self.told.add(JobEvent(now - self.began, kind, text))
-
     def _renew_orders(self, done: Instructions) -> None:
         present = self.trainers.present
         wanted, waits = self.fleet.wanted, self._waits.standing
@@ -247,11 +223,11 @@ class JobState:
 
     def resume_point(self, batches: int) -> ResumePoint | None:
         """Return where the job stands after so many batches of each rank; None before they were reported."""
-        return self._points.at(self.ledger, self.log, batches, lambda point: completed(self, point))
+        return self._points.at(self.ledger, self.log, batches, self._completed)
 
     def bids(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers on nodes that others may want as well."""
-        return self.staffing.bids()
+        return self.scaling.bids()
 
     def cost(self, now: float, since: float = 0.0) -> Cost | None:
         """Return what the job has cost so far, from so many seconds after it began; None without prices."""
@@ -262,7 +238,17 @@ class JobState:
 
     def facts(self, now: float) -> JobFacts:
         """Return what can be told about the job so far."""
-        return job_facts(self, now)
+        return job_facts(
+            self,
+            now,
+            nbytes=self.bytes,
+            epoch_ends=self.epoch_ends,
+            held_up=self.held_up,
+            reverted=self.questions.reverted,
+        )
+
+    def _completed(self, point: ResumePoint) -> ResumePoint:
+        return completed(self, self.questions, self.listing, point)
 
 
 def kept_as(where: str) -> str:

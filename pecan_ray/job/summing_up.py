@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pecan_ray.job.comparing import compare
+from pecan_ray.job.core import JobCore
 from pecan_ray.job.facts import JobFacts, WorkerFacts
+from pecan_ray.job.listing import SourceListing
+from pecan_ray.job.questions import Questions
 from pecan_ray.job.resume_point import ResumePoint
-from pecan_ray.job.spec import JobSpec
-
-if TYPE_CHECKING:
-    from pecan_ray.job.state import JobState
+from pecan_ray.job.rounds import HeldUp
+from pecan_ray.job.story import EpochEnds
 
 
-def job_facts(job: JobState, now: float) -> JobFacts:
-    """Return the facts of a job at a time."""
+def job_facts(
+    job: JobCore, now: float, *, nbytes: int, epoch_ends: EpochEnds, held_up: HeldUp, reverted: str
+) -> JobFacts:
+    """Return the facts of a job at a time.
+
+    Args:
+        job: The job.
+        now: Seconds, by the clock that it began by.
+        nbytes: Bytes of the elements that trainers have received and kept.
+        epoch_ends: When its epochs have ended.
+        held_up: How long ranks have waited for one another.
+        reverted: Why it runs the user's order of operators; empty where it does not.
+    """
     placing = job.placement.placing
     workers = {
         name: WorkerFacts(
@@ -30,7 +41,7 @@ def job_facts(job: JobState, now: float) -> JobFacts:
         seconds=now - job.began,
         epochs=job.spec.shape.epochs_before(job.ledger.epoch),
         elements=job.rows - sum(one.progress.passed_rows for one in job.trainers.ranks.values()),
-        bytes=job.bytes,
+        bytes=nbytes,
         bad_elements=job.bad.count,
         bad_estimated=job.bad.counted.estimated,
         bad_open_ends=job.bad.counted.open_ends,
@@ -45,41 +56,22 @@ def job_facts(job: JobState, now: float) -> JobFacts:
         timeline=job.placement.timeline(),
         windows=tuple(job.placement.observed.windows) if job.placement.observed is not None else (),
         deployments=tuple(job.placement.deployments),
-        epoch_ends=tuple(job.epoch_ends.newest),
-        epochs_before=job.epoch_ends.before,
+        epoch_ends=tuple(epoch_ends.newest),
+        epochs_before=epoch_ends.before,
         op_seconds=job.placement.op_seconds,
         comparison=None
         if placing is None
         else compare(job.placement.timeline(), placing.policy, stopped=placing.stopped),
         prices=job.placement.prices,
         trainers=job.spec.shape.world_size,
-        held_up=tuple(job.held_up.seconds) if job.spec.shape.coordinated else (),
+        held_up=tuple(held_up.seconds) if job.spec.shape.coordinated else (),
         hosts=max(1, len(job.fleet.hosts)),
-        reverted=job.questions.reverted,
+        reverted=reverted,
     )
 
 
-def made_again(spec: JobSpec) -> str:
-    """Say what a job makes again that goes on in the middle of a plan that cannot be cut; empty for another job."""
-    start, end = spec.start, spec.shape.end_epoch
-    if start is None or not start.made or not spec.shape.runs_whole or start.epoch == end:
-        return ""
-    used = (
-        f"one worker runs this plan as a whole: the {start.made} batches of epoch {start.epoch} that were used before"
-    )
-    if begins_behind(spec):
-        return f"{used} are not made again: it begins behind the elements that went into them"
-    return f"{used} are made again, and left out"
-
-
-def begins_behind(spec: JobSpec) -> bool:
-    """Tell whether a job begins a plan that cannot be cut behind what a run before it has had of it."""
-    start = spec.start
-    return spec.shape.counts and start is not None and start.made > 0 and not start.bad
-
-
-def completed(job: JobState, point: ResumePoint) -> ResumePoint:
+def completed(job: JobCore, questions: Questions, listing: SourceListing, point: ResumePoint) -> ResumePoint:
     """Add to where a job stands what else a state tells of it."""
-    order, decoders = job.questions.op_order(point.epoch)
+    order, decoders = questions.op_order(point.epoch)
     bad = job.bad.digests(point.epoch) if job.spec.shape.runs_whole else ()
-    return replace(point, listings=job.listing.known(), op_order=order, decoders=decoders, bad=bad)
+    return replace(point, listings=listing.known(), op_order=order, decoders=decoders, bad=bad)

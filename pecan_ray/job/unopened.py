@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from pecan_ray.job.core import JobCore
+from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.holdings import WorkerHoldings
 from pecan_ray.job.instructions import Instructions, Log
 from pecan_ray.job.messages import LeftOutElement, UnopenedSplit
 from pecan_ray.plan.splits import LeaseKey, Split
-
-if TYPE_CHECKING:
-    from pecan_ray.job.state import JobState
 
 MOST_UNOPENED = 3
 """A worker that has opened nothing is taken out when others have read so many splits that it could not open."""
@@ -55,11 +54,23 @@ class _Refused:
     """Those that could not."""
 
 
+class LeaveOut(Protocol):
+    """Counts elements that were left out, as `Questions.leave_out`."""
+
+    def __call__(
+        self, elements: tuple[LeftOutElement, ...], now: float, done: Instructions, *, keep: bool = False
+    ) -> None:
+        """Count them; `keep`: no trainer has them, and one is to be told of them."""
+        ...
+
+
 class UnopenedSplits:
     """The part of a job that deals with splits that cannot be opened."""
 
-    def __init__(self, job: JobState) -> None:
-        self._job, self._ledger = job, job.ledger
+    def __init__(self, job: JobCore, leave_out: LeaveOut) -> None:
+        """`leave_out`: counts elements that nobody can open."""
+        self._job, self._ledger, self._leave_out_elements = job, job.ledger, leave_out
+        self._useless: list[FleetWorker] = []
         self._waiting: dict[LeaseKey, _Refused] = {}
         """Of the epoch at hand."""
         self._epoch = -1
@@ -141,7 +152,7 @@ class UnopenedSplits:
         if error.open_end and elements is not None:
             said = f"{error.error} About {elements} elements are left out, estimated by its bytes."
             error = replace(error, error=said, elements=elements, estimated=True, open_end=False)
-        self._job.questions.leave_out((error,), now, done, keep=True)
+        self._leave_out_elements((error,), now, done, keep=True)
 
     def _take_out(self, name: str, error: LeftOutElement, now: float, done: Instructions) -> None:
         """Let a worker go that is of no use, and ask for none in its place."""
@@ -157,7 +168,12 @@ class UnopenedSplits:
         self._job.tell("worker", said, now)
         done.append(Log("warning", said))
         fleet.taken_out[worker.host] += 1
-        self._job.staffing.drain(worker, now, done)
+        self._useless.append(worker)
+
+    def take_useless(self) -> list[FleetWorker]:
+        """Return the workers that are to be let go since this was asked last."""
+        useless, self._useless = self._useless, []
+        return useless
 
     @property
     def _goes_on(self) -> bool:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from pecan_ray.errors import PlanError
+from pecan_ray.job.core import JobCore
 from pecan_ray.job.instructions import Instructions
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.plan.empty_pass import EmptyPasses, PassesInVain
-
-if TYPE_CHECKING:
-    from pecan_ray.job.state import JobState
 
 
 class VainPasses:
@@ -31,7 +28,7 @@ class VainPasses:
         if goes_on and self._vain is not None:
             self._vain = self._vain.behind(max(self._at(), default=0))
 
-    def judge(self, job: JobState, now: float, done: Instructions) -> None:
+    def judge(self, job: JobCore, now: float, done: Instructions) -> None:
         """End a job of which too many passes one after the other have yielded nothing."""
         if (error := self.too_many()) is not None:
             job.fail(error, now, done)

@@ -57,7 +57,7 @@ def check_shares(job: JobState) -> None:
         return
     must(wanted.workers > 0, "a job with rivals wants no worker")
     awaited = not all(worker.running or worker.draining for worker in job.fleet.workers.values())
-    for placement, share in job.staffing.sharing.obeyed.items():
+    for placement, share in job.scaling.sharing.obeyed.items():
         count, running = getattr(wanted, placement), getattr(here, placement)
         must(
             share is None or count <= max(share, 1), f"{count} {placement} workers are wanted, and its share is {share}"

@@ -115,7 +115,7 @@ def test_the_only_worker_moves_to_the_other_side_once_trainers_have_something_fr
     rig = JobRig(LedgerShape(sharding=sharding), AutoWorkers())
     (first,) = rig.come(remote=(4.0,))
     rig.handle(shared_local(*[1000.0] * 9))
-    assert rig.job.staffing.sharing.obeyed["local"] == 0
+    assert rig.job.scaling.sharing.obeyed["local"] == 0
     assert rig.job.fleet.wanted == Deployment(1, 0), "it has not even come up"
     rig.place(first)
     rig.handle(shared_local(*[1000.0] * 9))

@@ -1,0 +1,56 @@
+"""What the parts of a job share: its data and workers, what is told of it, how it fails and how it ends."""
+
+from __future__ import annotations
+
+from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
+from pecan_ray.job.facts import JobEvent
+from pecan_ray.job.fleet import Fleet
+from pecan_ray.job.instructions import EndJob, Instructions, KillWorker, Log
+from pecan_ray.job.ledger import Ledger
+from pecan_ray.job.placement_loop import PlacementLoop
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.story import Story
+from pecan_ray.job.trainers import Trainers
+
+
+class JobCore:
+    """A job without its parts: each part stands on it and on the parts before it, and on no other one."""
+
+    def __init__(self, spec: JobSpec, now: float) -> None:
+        self.spec = spec
+        self.began = now
+        self.ended = False
+        self.error: BaseException | None = None
+        self.ledger = Ledger(spec.shape, spec.start)
+        self.fleet = Fleet(spec.name, spec.cpus_per_worker, spec.remote_io)
+        self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
+        self.bad = BadElements(spec.name, spec.error_budget, spec.start)
+        self.quarantine = QuarantineQueue()
+        self.placement = PlacementLoop(spec, now)
+        self.told = Story()  # for the report
+        self.rows = 0
+        """Elements that trainers have received and kept."""
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to do but to end."""
+        return self.ledger.finished or self.error is not None
+
+    def tell(self, kind: str, text: str, now: float) -> None:
+        """Note an event for the report."""
+        self.told.add(JobEvent(now - self.began, kind, text))
+
+    def fail(self, error: BaseException, now: float, done: Instructions) -> None:
+        """End the job with an error: the trainers raise it."""
+        # The first error is the cause: what follows from it would only hide it.
+        if self.error is None:
+            self.error = error
+            self.ledger.changes += 1
+            self.tell("error", f"{type(error).__name__}: {error}", now)
+            done.append(Log("error", f"{type(error).__name__}: {error}"))
+
+    def end(self, done: Instructions, *, orphaned: bool) -> None:
+        """End all workers, and the job; `orphaned`: its trainers are gone."""
+        self.ended = True
+        done += [KillWorker(name) for name in self.fleet.workers]
+        done.append(EndJob(orphaned))
