@@ -27,6 +27,7 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
+from pecan_ray.sources.filling import check_fill, without_nulls
 from pecan_ray.sources.lines import (
     UTF_8,
     BadLines,
@@ -36,6 +37,7 @@ from pecan_ray.sources.lines import (
     lines_of,
     opened_for_lines,
 )
+from pecan_ray.sources.partitions import Partitions, alike, check_partitions, wanted_values, with_partitions
 from pecan_ray.storage.options import storage_options
 
 SAMPLE_BYTES = 1 << 20
@@ -77,6 +79,10 @@ class Csv:
     header: bool | None = field(default=None, kw_only=True)
     """Whether the first line is a header; None: it is one where no `names` are given."""
     types: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
+    fill: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
+    """What comes in the place of an empty cell, by column."""
+    partitions: Partitions = field(default=True, kw_only=True, hash=False)
+    """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
     delimiter: str = field(default=",", kw_only=True)
     quote: str | None = field(default='"', kw_only=True)
     """What stands around values that hold delimiters, and is doubled inside of them; None: quotes are text."""
@@ -118,6 +124,8 @@ class Csv:
             raise PlanError("Csv(header=False): files without a header do not name their columns. Say names=[...].")
         for name, kind in self.types.items():
             _arrow_type(name, kind)
+        check_fill(self.fill)
+        check_partitions(self.partitions)
 
     @property
     def _dialect(self) -> CsvDialect:
@@ -130,7 +138,8 @@ class Csv:
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files, each with the schema that the first file's beginning gave."""
         schema: Any = None
-        for split in byte_ranges(data_files(self.patterns), self.split_bytes, whole=self.newlines_in_values):
+        pieces = byte_ranges(data_files(self.patterns), self.split_bytes, whole=self.newlines_in_values)
+        for split in alike(pieces, self.patterns, self.partitions):
             if schema is None:
                 schema = self._infer(split.path, split.version)
             yield replace(split, payload=schema)
@@ -164,7 +173,10 @@ class Csv:
         split = bad.split
         header = self._header(split.path, split.version)
         _check_same(split.path, header.names, split.payload.names)
-        number, parser = start, self._parser(header.names)
+        told = wanted_values(split.path, self, self.columns, header.names)
+        wanted = self.columns and [name for name in self.columns if name not in told]
+        # Arrow takes no column for all of them.
+        number, parser = start, self._parser(header.names, header.names[:1] if wanted == [] else wanted)
         with opened_for_lines(split) as stream:
             records = self._records(stream, bad)
             if header.lies_in(split):
@@ -175,7 +187,8 @@ class Csv:
                         yield bad.error(part.line, number, part.problem)
                         number += 1
                     else:
-                        yield columns_of(part)
+                        held = {} if wanted == [] else columns_of(without_nulls(part, self.fill or {}, split.path))
+                        yield with_partitions(held, told, part.num_rows)
                         number += part.num_rows
                 bad.refused.clear()
 
@@ -197,6 +210,8 @@ class Csv:
         return identity_of("Csv", options, data_files(self.patterns))
 
     def _later_options(self) -> Iterator[tuple[str, object]]:
+        yield "fill", self.fill
+        yield "partitions", None if self.partitions is True else f"partitions={self.partitions}"
         yield "names", self.names
         yield "header", self.header
         yield "quote", None if self.quote == '"' else f"quote={self.quote}"
@@ -272,15 +287,16 @@ class Csv:
         """Return the Arrow schema of the wanted columns."""
         header = self._header(path, version)
         names = header.names
-        for asked in (self.columns or (), self.types):
-            missing = [name for name in asked if name not in names]
+        told = wanted_values(path, self, self.columns, names)
+        for asked in (self.columns or (), self.types, self.fill or ()):
+            missing = [name for name in asked if name not in names and (asked is not self.columns or name not in told)]
             if missing:
                 raise ColumnError(
                     f"{path} has no column {', '.join(map(repr, missing))}. It has: {_shown(names)}.",
                     path=path,
                     columns=tuple(names),
                 )
-        parser = self._parser(names)
+        parser = self._parser(names, self.columns)
         sample, table, whole = self._good_lines(path, version, header.offset, parser)
         kinds = {
             name: parser.types.get(name) or (_simple(table.column(name)) if table else pa.string()) for name in names
@@ -323,9 +339,9 @@ class Csv:
             # Types that are inferred of several parts may differ: they are those of all good lines.
             return good, parser.table(joined_lines(good), None), split
 
-    def _parser(self, names: list[str]) -> CsvParser:
+    def _parser(self, names: list[str], wanted: Sequence[str] | None) -> CsvParser:
         types = {name: _arrow_type(name, kind) for name, kind in self.types.items()}
-        return CsvParser(self._dialect, names, self.columns, types, self.newlines_in_values)
+        return CsvParser(self._dialect, names, wanted, types, self.newlines_in_values)
 
 
 class _Header(NamedTuple):

@@ -34,7 +34,9 @@ def without_nulls(batch: Any, fill: Mapping[str, Any], path: str) -> Any:
     for name, value in fill.items():
         place = batch.schema.get_field_index(name)
         if place < 0:
-            raise ColumnError(f"{path} has no column {name!r}, which fill= names.", path=path, column=name)
+            raise ColumnError(
+                f"{path} has no column {name!r} among those that are read, and fill= names it.", path=path, column=name
+            )
         column = batch.column(place)
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)

@@ -18,7 +18,7 @@ from pecan_ray.errors import (
     SourceError,
     SourceReplacedError,
 )
-from pecan_ray.plan.splits import Array, Columns, Element, Split
+from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import readable_columns, rows_of
 from pecan_ray.sources.files import (
     MAX_RECORD_BYTES,
@@ -33,7 +33,7 @@ from pecan_ray.sources.filling import check_fill, without_nulls
 from pecan_ray.sources.parquet_footers import learn_ranges, needed_ranges
 from pecan_ray.sources.parquet_int96 import INT96_UNITS, Int96Unit, exact_batches
 from pecan_ray.sources.parquet_rows import check_columns, fitting_rows, wanted_columns
-from pecan_ray.sources.partitions import Partitions, alike, check_partitions, partition_values, with_partitions
+from pecan_ray.sources.partitions import Partitions, alike, check_partitions, wanted_values, with_partitions
 from pecan_ray.storage import FileInfo, among_several, open_random
 from pecan_ray.storage.options import storage_options
 from pecan_ray.storage.ranges import Asked
@@ -119,7 +119,7 @@ class Parquet:
                 if among_several():
                     learn_ranges(split, footer, size, self.columns)
                 groups, skip = _groups_from(footer, list(split.payload), start)
-                told = self._told(split.path, parquet.schema_arrow.names)
+                told = wanted_values(split.path, self, self.columns, parquet.schema_arrow.names)
                 names = None if self.columns is None else [name for name in self.columns if name not in told]
                 at_a_time = fitting_rows(file, footer, groups, names, self.batch_rows)
                 how = {"batch_size": at_a_time, "row_groups": groups}
@@ -205,12 +205,6 @@ class Parquet:
         options = self.columns, self.split_bytes, self.partitions, self.fill
         return identity_of("Parquet", options, data_files(self.patterns))
 
-    def _told(self, path: str, held: Sequence[str]) -> dict[str, Array]:
-        """Return what the folders of a file say that is wanted, and not a column of the file."""
-        told = partition_values(path, self.patterns, self.partitions)
-        wanted = told if self.columns is None else self.columns
-        return {name: value for name, value in told.items() if name in wanted and name not in held}
-
     def _footers(self) -> Iterator[tuple[FileInfo, Any]]:
         expected: list[str] | None = None
         for info in alike(data_files(self.patterns), self.patterns, self.partitions):
@@ -224,7 +218,7 @@ class Parquet:
                     columns=tuple(names),
                 )
             wanted = list(self.columns) if self.columns is not None else expected or names
-            held = [*names, *self._told(info.path, names)]
+            held = [*names, *wanted_values(info.path, self, self.columns, names)]
             missing = [name for name in wanted if name not in held and not wanted_columns(metadata, [name])]
             if missing:
                 _lacking(info.path, missing, held)

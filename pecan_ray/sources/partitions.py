@@ -7,9 +7,9 @@ choice of who named it.  A value is the text that stands there; whoever wants a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
@@ -25,6 +25,17 @@ Partitions: TypeAlias = "bool | Mapping[str, str]"
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 PATTERN = "*?[{"
+
+
+class Partitioned(Protocol):
+    """A source of files, which may lie in folders that name columns."""
+
+    @property
+    def patterns(self) -> tuple[str, ...]: ...
+
+    @property
+    def partitions(self) -> Partitions: ...
+
 
 _Listed = TypeVar("_Listed", FileInfo, Split)
 
@@ -76,6 +87,15 @@ def partition_values(path: str, patterns: tuple[str, ...], partitions: Partition
         raise ColumnError(f"The folders of {path} name a column twice. partitions=False reads the files alone.")
     types = {} if isinstance(partitions, bool) else partitions
     return {unquote(name): _value(unquote(name), value, types, path) for name, _, value in told}
+
+
+def wanted_values(
+    path: str, source: Partitioned, columns: Sequence[str] | None, held: Collection[str]
+) -> dict[str, Array]:
+    """Return what the folders of a file say that is wanted (None: all), and no column that the file holds itself."""
+    told = partition_values(path, source.patterns, source.partitions)
+    wanted = told if columns is None else columns
+    return {name: value for name, value in told.items() if name in wanted and name not in held}
 
 
 def add_partitions(element: Element, told: Mapping[str, Array]) -> Element:

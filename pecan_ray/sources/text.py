@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from pecan_ray.errors import SourceError
 from pecan_ray.plan.splits import Columns, Element, Split
-from pecan_ray.sources.arrow import objects
+from pecan_ray.sources.arrow import objects, rows_of
 from pecan_ray.sources.files import (
     MAX_RECORD_BYTES,
     SPLIT_BYTES,
@@ -35,7 +35,15 @@ from pecan_ray.sources.lines import (
     opened_for_lines,
     shortened,
 )
-from pecan_ray.sources.partitions import Partitions, add_partitions, alike, check_partitions, partition_values
+from pecan_ray.sources.partitions import (
+    Partitions,
+    add_partitions,
+    alike,
+    check_partitions,
+    partition_values,
+    wanted_values,
+    with_partitions,
+)
 from pecan_ray.storage import list_files
 from pecan_ray.storage.options import storage_options
 
@@ -53,6 +61,8 @@ class TextLines:
     """
 
     paths: Paths = field(hash=False)
+    partitions: Partitions = field(default=True, kw_only=True, hash=False)
+    """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
     encoding: str = field(default=UTF_8, kw_only=True)
@@ -65,19 +75,19 @@ class TextLines:
 
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
+        check_partitions(self.partitions)
         object.__setattr__(self, "encoding", line_encoding(self.encoding))
         object.__setattr__(self, "patterns", patterns_of(self.paths))
         object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files."""
-        return byte_ranges(list_files(self.patterns), self.split_bytes)
+        return alike(byte_ranges(list_files(self.patterns), self.split_bytes), self.patterns, self.partitions)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield lines from number `start` on; those before are read, but not decoded."""
         for columns in self.read_columns(split, start):
-            for text in columns["text"]:
-                yield {"text": text}
+            yield from rows_of(columns)
 
     def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
         """Yield lines as `read` does, and the errors of bad ones in their place."""
@@ -85,8 +95,7 @@ class TextLines:
             if isinstance(columns, SourceError):
                 yield columns
             else:
-                for text in columns["text"]:
-                    yield {"text": text}
+                yield from rows_of(columns)
 
     def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
         """Yield some hundred lines at a time."""
@@ -98,14 +107,15 @@ class TextLines:
         return self._chunks(start, BadLines(split, self.max_record_bytes, past_errors=True))
 
     def _chunks(self, start: int, bad: BadLines) -> Iterator[Columns | SourceError]:
-        number = start
+        number, told = start, wanted_values(bad.split.path, self, None, ("text",))
         with opened_for_lines(bad.split) as stream:
             for chunk in in_chunks(islice(lines_of(stream, bad), start, None), CHUNK_LINES):
                 texts = None if bad.refused else self._decoded(chunk)
                 if texts is None:
-                    yield from self._one_by_one(chunk, number, bad)
+                    for part in self._one_by_one(chunk, number, bad):
+                        yield part if isinstance(part, SourceError) else with_partitions(part, told, len(part["text"]))
                 else:
-                    yield {"text": objects(texts)}
+                    yield with_partitions({"text": objects(texts)}, told, len(texts))
                 number += len(chunk)
 
     def _decoded(self, chunk: Sequence[TextLine]) -> list[str] | None:
@@ -144,7 +154,7 @@ class TextLines:
 
 def _options(source: TextLines | JsonLines) -> object:
     """Return what an identity holds of a source's options."""
-    return source.split_bytes if source.encoding == UTF_8 else (source.split_bytes, source.encoding)
+    return source.split_bytes, None if source.encoding == UTF_8 else source.encoding, source.partitions
 
 
 def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -242,7 +252,10 @@ class JsonLines:
                     problem = f"it holds a {type(value).__name__}, not an object with named values"
                     yield bad.error(line, number, problem)
                     continue
-                element = {name: array_or_list(held) if type(held) is list else held for name, held in value.items()}
+                element = {
+                    name: array_or_list(held) if type(held) is list and name not in types else held
+                    for name, held in value.items()
+                }
                 yield add_partitions(element, told)
 
     def _text(self, data: bytes) -> str:
@@ -256,5 +269,5 @@ class JsonLines:
 
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""
-        options = _options(self), sorted(self.types.items()), self.fill, self.partitions
+        options = _options(self), sorted(self.types.items()), self.fill
         return identity_of("JsonLines", options, data_files(self.patterns))

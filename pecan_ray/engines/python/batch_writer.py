@@ -93,9 +93,7 @@ class OpenBatch:
         for row, item in enumerate(items):
             value = item.value[name]
             if objects:
-                if lists and is_empty_list(value):
-                    value = []
-                elif is_columnar(value):
+                if is_columnar(value) and not (lists and is_empty_list(value)):
                     check_is_object(name, value, opened_by, item, self.first, self.op)
                 rows[row] = value
                 if type(value) not in STAY:

@@ -46,11 +46,6 @@ def is_empty_list(value: Any) -> bool:
     return type(value) is np.ndarray and value.shape == (0,)
 
 
-def empty_as_list(value: Any) -> Any:
-    """Return an empty list as such; any other value as it is."""
-    return [] if is_empty_list(value) else value
-
-
 def with_arrays(items: Sequence[Item]) -> list[Item]:
     """Return elements whose images and tensors are arrays: that is what a batch can hold."""
     return [item if all(map(is_columnar, item.value.values())) else _with_arrays(item) for item in items]
@@ -86,16 +81,16 @@ def check_columns(item: Item, names: Any, other: str, op: str) -> None:
 def _collate_column(items: Sequence[Item], name: str, op: str) -> Array:
     values = [item.value[name] for item in items]
     first = items[0].where()
-    if not is_columnar(values[0]):
-        values = [empty_as_list(value) for value in values] if type(values[0]) in (list, tuple) else values
+    begins_empty = is_empty_list(values[0])
+    lists = type(values[0]) in (list, tuple) or (begins_empty and any(type(one) in (list, tuple) for one in values))
+    if lists or not is_columnar(values[0]):
         column = np.empty(len(values), object)
         for row, (item, value) in enumerate(zip(items, values, strict=True)):
-            check_is_object(name, value, values[0], item, first, op)
+            if not (lists and is_empty_list(value)):
+                check_is_object(name, value, values[0], item, first, op)
             column[row] = value
         return column
     shape, dtype = np.shape(values[0]), np.asarray(values[0]).dtype
-    if is_empty_list(values[0]) and any(type(value) in (list, tuple) for value in values):
-        return np.fromiter(map(empty_as_list, values), object, len(values))
     if not shape and (numbers := _single_numbers(values, dtype)) is not None:
         return numbers
     return np.stack([checked_array(name, v, shape, dtype, i, first, op) for i, v in zip(items, values, strict=True)])

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet as pq
 
 from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError
-from pecan_ray.sources import JsonLines, Parquet, TFRecords
+from pecan_ray.sources import Csv, JsonLines, Parquet, TextLines, TFRecords
 from tests.source_contract import check_columns, elements_of, plain
 from tests.unit.sources.test_sources_tfrecord import framed
 
@@ -27,6 +27,7 @@ def in_folders(root: Path) -> None:
         folder = root / f"label={name}" / f"month={month}"
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"x": [row, row]}), folder / "a.parquet")
+        (folder / "a.csv").write_text(f"x\n{row}\n{row}\n")
         (folder / "a.jsonl").write_text(f'{{"x": {row}}}\n' * 2)
         (folder / "a.tfrecord").write_bytes(framed(example(x=[row]).SerializeToString()) * 2)
 
@@ -40,7 +41,12 @@ def example(**features: Any) -> Any:
     return made
 
 
-SOURCES = {"parquet": Parquet, "jsonl": JsonLines, "tfrecord": lambda path, **how: TFRecords(path, parse=True, **how)}
+SOURCES = {
+    "parquet": Parquet,
+    "csv": Csv,
+    "jsonl": JsonLines,
+    "tfrecord": lambda path, **how: TFRecords(path, parse=True, **how),
+}
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -70,10 +76,15 @@ def test_folders_that_name_columns_are_columns(tmp_path: Path, kind: str) -> Non
 
 def test_columns_of_folders_can_be_named_and_a_files_own_comes_first(tmp_path: Path) -> None:
     in_folders(tmp_path)
+    csv = Csv(f"{tmp_path}/**/*.csv", columns=["month"])
+    texts = TextLines(f"{tmp_path}/**/*.csv")
     source = Parquet(f"{tmp_path}/**/*.parquet", columns=["month"])
-    assert sorted(element["month"] for element in elements_of(source)) == ["05", "05", "06", "06", "07", "07"]
-    for split in source.splits():
-        check_columns(source, split, list(source.read(split)))
+    for one, rows in ((csv, 2), (source, 2), (texts, 3)):
+        found = elements_of(one)
+        assert sorted(element["month"] for element in found) == sorted(["05", "06", "07"] * rows)
+        assert set(found[0]) == ({"text", "label", "month"} if one is texts else {"month"})
+        for split in one.splits():
+            check_columns(one, split, list(one.read(split)))
     for name in (Path(split.path) for split in source.splits()):
         pq.write_table(pa.table({"month": [1], "x": [2]}), name)
     own = elements_of(Parquet(f"{tmp_path}/**/*.parquet", columns=["month", "x"]))
@@ -110,8 +121,15 @@ def test_nulls_become_what_is_said(tmp_path: Path) -> None:
             elements_of(Parquet(path, fill={name: value}))
     with pytest.raises(PlanError, match=r"fill\['n'\] must be"):
         Parquet(path, fill={"n": [1]})
-    with pytest.raises(ColumnError, match="no column 'm', which fill="):
+    with pytest.raises(ColumnError, match=r"no column .m. among those that are read"):
         elements_of(Parquet(path, fill={"m": 1}))
+    (tmp_path / "a.csv").write_text("n,f\n1,\n,0.5\n")
+    assert plain(elements_of(Csv(str(tmp_path / "a.csv"), types={"n": "int8"}, fill={"n": -1, "f": 2}))) == [
+        {"n": 1, "f": 2.0},
+        {"n": -1, "f": 0.5},
+    ]
+    with pytest.raises(ColumnError, match="no column 'm'"):
+        elements_of(Csv(str(tmp_path / "a.csv"), fill={"m": 1}))
     (tmp_path / "a.jsonl").write_text('{"n": null, "m": null}\n{"n": 3}\n')
     filled = elements_of(JsonLines(str(tmp_path / "a.jsonl"), fill={"n": 0}, types={"n": "uint8"}))
     assert filled == [{"n": 0, "m": None}, {"n": 3}] and filled[0]["n"].dtype == np.uint8
