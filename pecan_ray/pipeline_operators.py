@@ -42,6 +42,7 @@ from pecan_ray.plan.own_attributes import function_name
 from pecan_ray.plan.renaming import free_name, renamed
 from pecan_ray.plan.shape import mixes_splits
 from pecan_ray.plan.weight_schedule import WeightSchedule, checked_weights
+from pecan_ray.sources.by_index import ByIndex
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -119,10 +120,14 @@ class OperatorMethods(ABC):
                 f"batch(collate=...): the {self._engine} engine gives no function a list of elements: use "
                 'engine="python", or padded_batch.'
             )
-        fn, called = a_function("batch(collate=...)", collate), function_name(collate)
+        fn = a_function("batch(collate=...)", collate)
         gathered = self._then(Gather(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
-        name = gathered._unique("collate" if called == "<lambda>" else called)
-        return gathered._then(Collate(name=name, fn=fn))
+        return gathered._collated(fn)
+
+    def _collated(self, fn: Function) -> Self:
+        """Make batches of lists of elements."""
+        called = function_name(fn)
+        return self._then(Collate(name=self._unique("collate" if called == "<lambda>" else called), fn=fn))
 
     def padded_batch(
         self,
@@ -258,6 +263,11 @@ class OperatorMethods(ABC):
             raise PlanError(
                 f"autocache: it stands behind {where}, but only what a split of one source gives can be kept: put it "
                 "before."
+            )
+        if isinstance(self._plan.head, ByIndex):
+            raise PlanError(
+                "autocache: a sampler gives each split other elements in each epoch, so what one epoch keeps would be "
+                "wrong in all others. Let the data set keep what is expensive, or read it without a sampler."
             )
         by_epoch = (op for op in self._plan.ops if isinstance(op, ElementOp) and wants_epoch(op.fn))
         if (one := next((op.name for op in by_epoch if op.random is not False), None)) is not None:

@@ -14,6 +14,7 @@ from pecan_ray.plan.kinds import of_kind
 from pecan_ray.plan.operators import Subset
 from pecan_ray.plan.renaming import free_name
 from pecan_ray.plan.shape import mixes_splits
+from pecan_ray.sources.by_index import ByIndex
 
 
 def split(pipeline: PecanPipeline, shares: Sequence[float], *, seed: int | None = None) -> tuple[PecanPipeline, ...]:
@@ -51,6 +52,11 @@ def split(pipeline: PecanPipeline, shares: Sequence[float], *, seed: int | None 
         raise PlanError(
             f"split: it stands behind {where}, but only the elements of one source, in its order, can be told "
             "apart in each pass: split before it, and write the rest of the pipeline for each part."
+        )
+    if isinstance(plan.head, ByIndex):
+        raise PlanError(
+            "split: a sampler gives each place another element in each pass, so parts would not stay apart: give each "
+            "part a sampler over its own indices."
         )
     chosen = pipeline.seed if seed is None else natural("split(seed=...)", seed)
     level = sum(isinstance(op, Subset) for op in plan.ops)

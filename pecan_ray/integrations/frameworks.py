@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.integrations.async_batches import AsyncBatches
-from pecan_ray.integrations.map_style import DatasetIndices, DatasetRows, HeldDataset, must_be_map_style
+from pecan_ray.integrations.map_style import DatasetIndices, DatasetRows, HeldDataset, must_be_map_style, stacked
 from pecan_ray.integrations.notebook import pipeline_html
 from pecan_ray.integrations.passes import OnBreak, Passes
 from pecan_ray.integrations.train_context import found_place
@@ -23,6 +23,7 @@ from pecan_ray.options import Config
 from pecan_ray.plan.arguments import positive
 from pecan_ray.plan.operators import Function, Plan
 from pecan_ray.plan.shape import keeps_source_order
+from pecan_ray.sources.by_index import ByIndex
 from pecan_ray.sources.hugging_face import HuggingFace
 from pecan_ray.sources.ray_dataset import RayDataset
 from pecan_ray.sources.tf_data import TfDataSource
@@ -122,6 +123,11 @@ class FrameworkMethods:
         dataset: Any,
         *,
         columns: Sequence[str] | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        weights: Any = None,
+        shuffle: bool = False,
+        collate: Function | None = None,
         name: str | None = None,
         seed: int | None = None,
         config: Config | None = None,
@@ -131,16 +137,34 @@ class FrameworkMethods:
         Its indices are dealt out; one with ``__getitems__`` is asked for several at once.  Samples that are dicts have
         their keys as columns; tuples have `columns`, or "0", "1" and so on.  Tensors become arrays.  The data set is
         sent to every worker.
+
+        Args:
+            dataset: the data set.
+            columns: of samples that are tuples.
+            sampler: a function of epoch and seed that returns the indices of an epoch: any number of them, with or
+                without repetition. Or a sampler of torch, such as `WeightedRandomSampler`; `set_epoch` is called.
+            batch_sampler: the same with a sequence of indices for each batch: the pipeline yields these batches.
+            weights: one for each sample; as many samples as there are are drawn by them, with replacement.
+            shuffle: each sample once, in a random order, of which nothing is loaded before its turn.
+            collate: with `batch_sampler`, makes a batch of the list of samples. None: they are stacked.
+            name: in the dashboard, metrics and logs.
+            seed: of random numbers, and of samplers.
+            config: settings.
         """
         must_be_map_style(dataset)
         make: Callable[..., Any] = cls
         held, kind = HeldDataset(dataset, columns), type(dataset).__name__
-        options = {"name": name, "seed": seed, "config": config}
-        if hasattr(type(dataset), "__getitems__"):
-            several: Self = make(DatasetRows(held), **options)
-            return several
-        singly: Self = make(DatasetIndices(len(dataset)), **options).map(held.fetch, name=kind, keep_position=True)
-        return singly
+        several, in_batches = hasattr(type(dataset), "__getitems__"), batch_sampler is not None
+        source: Any = DatasetRows(held) if several else DatasetIndices(len(dataset))
+        if shuffle or any(one is not None for one in (sampler, batch_sampler, weights)):
+            source = ByIndex.for_caller("from_torch_dataset", source, sampler, batch_sampler, weights, shuffle)
+        if collate is not None and not in_batches:
+            raise PlanError("from_torch_dataset(collate=...) needs a batch_sampler. Else write .batch(n, collate=fn).")
+        pipe = make(source, name=name, seed=seed, config=config)
+        if not several:
+            pipe = pipe.map(held.fetch_all if in_batches else held.fetch, name=kind, keep_position=True)
+        made: Self = pipe._collated(collate or stacked) if in_batches else pipe
+        return made
 
     @classmethod
     def from_hf_dataset(

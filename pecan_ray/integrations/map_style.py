@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pecan_ray.engines.foreign import as_array, is_tensor
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.python.collate import collate
+from pecan_ray.engines.python.nested import BatchRows, finished
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.fingerprint import spelled_out
-from pecan_ray.plan.splits import Element, Split
+from pecan_ray.plan.operators import ELEMENTS
+from pecan_ray.plan.splits import Element, Lease, Split
 from pecan_ray.sources.memory import row_ranges
 
 LOT = 32
@@ -37,6 +42,10 @@ class DatasetIndices:
     def num_elements(self) -> int:
         """Return the length of the data set."""
         return self.count
+
+    def rows_at(self, indices: Iterable[int]) -> Iterator[Element]:
+        """Yield some indices."""
+        return ({"index": int(index)} for index in indices)
 
     def identity(self) -> str:
         """Return the length: what lies at an index is what the function that fetches it says."""
@@ -67,16 +76,20 @@ class HeldDataset:
         self._reseed()
         return self._element(self.dataset[element["index"]])
 
-    def rows(self, start: int, stop: int) -> Iterator[Element]:
-        """Yield samples, of which the data set gives several at once."""
+    def fetch_all(self, batch: Element) -> Element:
+        """Return the samples of the indices of a batch."""
+        return {ELEMENTS: [self.fetch(element) for element in batch[ELEMENTS]]}
+
+    def rows(self, wanted: Iterable[int]) -> Iterator[Element]:
+        """Yield the samples of some indices, of which the data set gives several at once."""
         self._reseed()
-        for first in range(start, stop, LOT):
-            indices = list(range(first, min(first + LOT, stop)))
+        numbers = map(int, wanted)
+        while indices := list(itertools.islice(numbers, LOT)):
             samples = list(self.dataset.__getitems__(indices))
             if len(samples) != len(indices):
                 raise PlanError(
                     f"{type(self.dataset).__name__}.__getitems__ was asked for {len(indices)} samples, from index "
-                    f"{first} on, and gave {len(samples)}: it must give one for each index."
+                    f"{indices[0]} on, and gave {len(samples)}: it must give one for each index."
                 )
             yield from map(self._element, samples)
 
@@ -126,7 +139,11 @@ class DatasetRows:
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the samples of a range."""
         stop = self.num_elements() if split.stop is None else split.stop
-        return self.held.rows(split.start + start, stop)
+        return self.held.rows(range(split.start + start, stop))
+
+    def rows_at(self, indices: Iterable[int]) -> Iterator[Element]:
+        """Yield the samples of some indices."""
+        return self.held.rows(indices)
 
     def num_elements(self) -> int:
         """Return the length of the data set."""
@@ -135,6 +152,13 @@ class DatasetRows:
     def identity(self) -> str:
         """Return what the data set holds, spelled out."""
         return f"DatasetRows:{spelled_out(self.held)}"
+
+
+def stacked(elements: list[Element]) -> Element:
+    """Return samples as a batch, as `PecanPipeline.batch` puts elements together."""
+    split = Split(0, files=tuple(f"sample {number} of the batch" for number in range(len(elements))))
+    items = [Item(element, [], Lease(0, split), number) for number, element in enumerate(elements)]
+    return finished(collate(items, "collate"), BatchRows("collate", items[0], items))
 
 
 def must_be_map_style(dataset: Any) -> None:

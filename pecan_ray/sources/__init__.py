@@ -8,6 +8,7 @@ from pecan_ray.lazy import lazy_names
 
 if TYPE_CHECKING:
     from pecan_ray.sources.audio_folder import AudioFolder
+    from pecan_ray.sources.by_index import ByIndex
     from pecan_ray.sources.csv_table import Csv
     from pecan_ray.sources.hugging_face import HuggingFace
     from pecan_ray.sources.image_folder import ImageFolder
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Arrays",
     "AudioFolder",
+    "ByIndex",
     "Csv",
     "Env",
     "Files",
@@ -54,6 +56,7 @@ __getattr__ = lazy_names(
         "Files": "pecan_ray.sources.whole_files",
         "AudioFolder": "pecan_ray.sources.audio_folder",
         "Arrays": "pecan_ray.sources.memory",
+        "ByIndex": "pecan_ray.sources.by_index",
         "Csv": "pecan_ray.sources.csv_table",
         "Env": "pecan_ray.storage.options",
         "HuggingFace": "pecan_ray.sources.hugging_face",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,9 +66,7 @@ class Items:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the elements of a row range as copies, so that functions may write into them."""
-        for item in self.items[split.start + start : split.stop]:
-            columns = item if type(item) is dict or isinstance(item, Mapping) else {"item": item}
-            yield {name: own_copy(value, copied_object) for name, value in columns.items()}
+        return map(_own_columns, self.items[split.start + start : split.stop])
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was found by looking at the items: they may change, and it is no part of what they are."""
@@ -90,6 +88,10 @@ class Items:
             return None
         alike = all(_are_alike(values) for values in (_column(self.items, name) for name in names))
         return ItemsByColumns(self, tuple(names)) if alike else None
+
+    def rows_at(self, indices: Iterable[int]) -> Iterator[Element]:
+        """Yield the elements with some numbers, as copies."""
+        return (_own_columns(self.items[index]) for index in indices)
 
     def num_elements(self) -> int:
         """Return the length of the list."""
@@ -135,6 +137,12 @@ class ItemsByColumns:
     def identity(self) -> str:
         """Return that of the list."""
         return self.whole.identity()
+
+
+def _own_columns(item: Any) -> Element:
+    """Return an item as an element that can be changed."""
+    columns = item if type(item) is dict or isinstance(item, Mapping) else {"item": item}
+    return {name: own_copy(value, copied_object) for name, value in columns.items()}
 
 
 def _column(items: Sequence[Any], name: str) -> list[Any]:
@@ -212,9 +220,11 @@ class Arrays:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the rows of a range as copies, so that functions may write into them."""
-        stop = self.num_elements() if split.stop is None else split.stop
-        for row in range(split.start + start, stop):
-            yield {name: _own(array[row]) for name, array in self.arrays.items()}
+        return self.rows_at(range(split.start + start, self.num_elements() if split.stop is None else split.stop))
+
+    def rows_at(self, indices: Iterable[int]) -> Iterator[Element]:
+        """Yield the rows with some numbers, as copies."""
+        return ({name: _own(array[row]) for name, array in self.arrays.items()} for row in indices)
 
     def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
         """Yield the columns of a range, numbers as views of the arrays."""

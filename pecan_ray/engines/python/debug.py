@@ -14,13 +14,14 @@ from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.errors import OpError
 from pecan_ray.plan.operators import ElementOp, Plan
-from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.plan.splits import Lease, Split, with_seed
 
 
 def run_here(plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Produced, None, None]:
     """Yield what a plan makes of leases; a user's exception is raised as it is, with a note that names the element."""
     undelivered = UndeliveredPositions()
-    stream = ItemStream(plan, tuple(plan.sources()), options, leases, undelivered, pool=None, call=complete_call)
+    sources = tuple(with_seed(source, options.seed) for source in plan.sources())
+    stream = ItemStream(plan, sources, options, leases, undelivered, pool=None, call=complete_call)
     failed: OpError
     try:
         for item in stream.items():

@@ -38,7 +38,7 @@ from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import BatchShapeError, OrderError
 from pecan_ray.plan.operators import BatchInRows, ElementOp, Plan
 from pecan_ray.plan.shape import kept_points, name_of_last, plan_shape
-from pecan_ray.plan.splits import Source, Split
+from pecan_ray.plan.splits import Source, Split, with_seed
 
 PUT_TOGETHER = tuple(
     function.__code__
@@ -54,14 +54,15 @@ class PythonEngine:
     """Runs a plan on this machine; one stretch at a time."""
 
     def __init__(self, plan: Plan, sources: Sequence[Source], options: EngineOptions, slots: Slots) -> None:
-        self._plan, self._sources, self._options = plan, sources, options
+        self._plan, self._options = plan, options
+        self._sources = tuple(with_seed(source, options.seed) for source in sources)
         self._threads, self._slots = engine_threads(options, slots)
         self._processes: dict[str, Processes] = {}
         """For the functions of the plan, and for those of the plan as the user wrote it."""
         self._kept = kept_points(plan) if options.cache is not None else {}
         self._cache = SplitCache(options.cache) if options.cache and self._kept else None
         self._counts = None if options.count_epoch is None else Counts()
-        self._watch = StackWatch({**calls_under(options), **rows_under(options), **reading_of(sources)})
+        self._watch = StackWatch({**calls_under(options), **rows_under(options), **reading_of(self._sources)})
         limit_native_threads()
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:

@@ -36,6 +36,7 @@ from pecan_ray.plan.operators import (
     BatchingOp,
     BatchInRows,
     BucketByLength,
+    Collate,
     ElementOp,
     Gather,
     Join,
@@ -51,7 +52,7 @@ from pecan_ray.plan.operators import (
     Unbatch,
 )
 from pecan_ray.plan.shape import kept_points, last_batching, name_of_last, plan_shape, yields_batches
-from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source
+from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source, of_lease
 from pecan_ray.sampling.randomness import split_orders
 
 MakeCall = Callable[[ElementOp], Callable[..., Any]]
@@ -209,7 +210,7 @@ class ItemStream:
     def _read_again(self, item: Item) -> Element:
         """Return an element anew, as its source gives it."""
         source = self._sources[item.lease.branch]
-        return next(iter(source.read(item.lease.split, item.element)))
+        return next(iter(of_lease(source, item.lease).read(item.lease.split, item.element)))
 
     def _plan_items(
         self, plan: Plan, branch: int, ops: Sequence[Op] | None = None, *, outermost: bool = False
@@ -275,14 +276,14 @@ class ItemStream:
 
         What a function has made of a list of elements stays as it is, but for tensors and images, which become arrays.
         """
-        if not yields_batches(self.plan):
-            yield from items
-            return
-        if any(isinstance(op, Gather) for op in self.plan.all_ops()):
+        if any(isinstance(op, Collate) for op in self.plan.all_ops()):
             for item in items:
                 if item is not None:
                     item.value = arrays_within(item.value)
                 yield item
+            return
+        if not yields_batches(self.plan):
+            yield from items
             return
         op = next(op.name for op in reversed(list(self.plan.all_ops())) if changes([op]))
         for item in items:

@@ -1,0 +1,230 @@
+"""A source read by indices that a sampler draws anew in each pass.
+
+What is dealt out are the places of the sampler's sequence: splits are ranges of them, the same in each pass, so that
+exactly once, states and order hold over places as they do over elements.  Which index lies at a place the worker finds
+when it reads: it draws the sequence of the pass, which is the same in each worker.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.fingerprint import spelled_out
+from pecan_ray.plan.operators import ELEMENTS
+from pecan_ray.plan.splits import Element, Lease, Source, Split
+from pecan_ray.sampling.randomness import random_key
+from pecan_ray.sources.memory import row_ranges
+from pecan_ray.sources.samplers import Drawn, Permutation, Sampler, sampler_of, weighted
+
+PASSES_KEPT = 2
+"""Sequences that a process keeps: of the pass that ends, and of the one that begins."""
+
+
+@runtime_checkable
+class Indexed(Source, Protocol):
+    """A source of which any elements can be read by their numbers."""
+
+    def rows_at(self, indices: Iterable[int]) -> Iterator[Element]:
+        """Yield the elements with these numbers."""
+        ...
+
+
+class SequencesKept:
+    """The last sequences that were drawn in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Guards the sequences, and lets one thread draw while others wait for what it draws."""
+        self._drawn: OrderedDict[tuple[int, int], Drawn] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type[SequencesKept], tuple[()]]:
+        return SequencesKept, ()
+
+    def drawn(self, sampler: Sampler, epoch: int, seed: int, count: int) -> Drawn:
+        """Return what a sampler gives for a pass."""
+        with self._lock:
+            found = self._drawn.pop((epoch, seed), None) or sampler.drawn(epoch, seed, count)
+            self._drawn[epoch, seed] = found
+            if len(self._drawn) > PASSES_KEPT:
+                self._drawn.popitem(last=False)
+        return found
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class ByIndex:
+    """The elements of another source by the indices that a sampler draws, in another sequence in each pass."""
+
+    source: Indexed
+    sampler: Sampler
+    places: int
+    """In a pass."""
+    varies: bool
+    """Whether passes have other numbers of them."""
+    seed: int
+    _kept: SequencesKept = field(repr=False)
+
+    def __init__(
+        self,
+        source: Indexed,
+        *,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        weights: Any = None,
+        shuffle: bool = False,
+    ) -> None:
+        """Give one of these; raises PlanError for several, and for what is no sampler.
+
+        Args:
+            source: of which any element can be read by its number: `Arrays`, `Items`.
+            sampler: a function of epoch and seed that returns indices: any number of them, with or without repetition;
+                the same ones whenever it is called with the same numbers. Or a sampler of torch.
+            batch_sampler: the same with a sequence of indices for each batch.
+            weights: one for each element, which are drawn in proportion to them, with replacement.
+            shuffle: each element once, in a random order.
+        """
+        self._sample("ByIndex", source, sampler, batch_sampler, weights, shuffle)
+
+    @classmethod
+    def for_caller(
+        cls, what: str, source: Indexed, sampler: Any, batch_sampler: Any, weights: Any, shuffle: bool
+    ) -> ByIndex:
+        """Return what the constructor makes; `what` is named in messages in its place."""
+        made = cls.__new__(cls)
+        made._sample(what, source, sampler, batch_sampler, weights, shuffle)
+        return made
+
+    def _sample(
+        self, what: str, source: Indexed, sampler: Any, batch_sampler: Any, weights: Any, shuffle: bool
+    ) -> None:
+        if not isinstance(source, Indexed):
+            raise PlanError(f"{what} reads by indices, which {type(source).__name__} cannot: it needs Arrays or Items.")
+        count = source.num_elements()
+        assert count is not None
+        given = {"sampler": sampler, "batch_sampler": batch_sampler, "weights": weights, "shuffle": shuffle or None}
+        chosen = {name: one for name, one in given.items() if one is not None}
+        if len(chosen) != 1:
+            raise PlanError(
+                f"{what} needs one of sampler, batch_sampler, weights and shuffle=True, but got "
+                f"{' and '.join(chosen) or 'none'}."
+            )
+        ((name, one),) = chosen.items()
+        named = f"{what}({name}=...)"
+        if name in ("shuffle", "weights"):
+            asked = Sampler(Permutation(count), named) if name == "shuffle" else weighted(named, one, count)
+            places, varies = count, False
+        else:
+            asked = sampler_of(named, one, in_batches=name == "batch_sampler")
+            places, varies = _looked_at(asked, count)
+        made = {"source": source, "sampler": asked, "places": places, "varies": varies, "seed": 0}
+        for field_name, value in {**made, "_kept": SequencesKept()}.items():
+            object.__setattr__(self, field_name, value)
+
+    def splits(self) -> Iterator[Split]:
+        """Yield ranges of places; where passes have other numbers of them, shares of each pass."""
+        for split in row_ranges(self.places, None):
+            yield Split(split.index, start=split.index, stop=split.index + 1) if self.varies else split
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the elements of a split in epoch 0 under the seed 0, as a look at the data shows it."""
+        return self._pass(0, self.seed).read(split, start)
+
+    def with_seed(self, seed: int) -> ByIndex:
+        """Return the source as a job of a seed reads it."""
+        seeded = copy.copy(self)
+        object.__setattr__(seeded, "seed", seed)
+        return seeded
+
+    def of_lease(self, lease: Lease) -> SampledPass:
+        """Return what is read in the pass of a lease; raises PlanError where the sampler gives too many, or too few."""
+        seed = self.seed
+        if lease.repetition:  # of a `repeat`: a pass of its own
+            seed = random_key(seed, 0, lease.repetition, 0, 0, 0, 0, "sampler")[0] >> 1
+        return self._pass(lease.epoch, seed)
+
+    def _pass(self, epoch: int, seed: int) -> SampledPass:
+        count = self.source.num_elements()
+        assert count is not None
+        drawn = self._kept.drawn(self.sampler, epoch, seed, count)
+        if len(drawn) != self.places and not self.varies:
+            raise PlanError(
+                f"{self.sampler.name} gave {len(drawn)} indices for epoch {epoch}, and {self.places} for the first "
+                "ones: give as many in each epoch, or other numbers in epochs 0 and 1 already, so that no length is "
+                "promised."
+            )
+        return SampledPass(self, drawn)
+
+    def num_elements(self) -> int | None:
+        """Return the places of a pass; None where that differs."""
+        return None if self.varies else self.places
+
+    def identity(self) -> str:
+        """Return that of the source, and what the sampler does."""
+        digest = hashlib.sha256(spelled_out(self.sampler).encode()).hexdigest()
+        return f"ByIndex:{self.source.identity()}:{digest}"
+
+
+@dataclass(frozen=True)
+class SampledPass:
+    """What is read in one pass."""
+
+    whole: ByIndex
+    drawn: Drawn
+
+    def splits(self) -> Iterator[Split]:
+        """Yield those of each pass."""
+        return self.whole.splits()
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the elements of a range of places, of which only those that are asked for are read."""
+        first, stop = self._range(split)
+        source, drawn = self.whole.source, self.drawn
+        if drawn.bounds is None:
+            yield from source.rows_at(drawn.indices[first + start : stop])
+            return
+        for indices in drawn.batches(first + start, stop):
+            yield {ELEMENTS: list(source.rows_at(indices))}
+
+    def _range(self, split: Split) -> tuple[int, int]:
+        if not self.whole.varies:
+            return split.start, self.whole.places if split.stop is None else split.stop
+        shares = sum(1 for _ in self.whole.splits())
+        first, stop = (len(self.drawn) * number // shares for number in (split.index, split.index + 1))
+        return first, stop
+
+    def num_elements(self) -> int:
+        """Return the places of this pass."""
+        return len(self.drawn)
+
+    def identity(self) -> str:
+        """Return that of all passes."""
+        return self.whole.identity()
+
+
+def _looked_at(sampler: Sampler, count: int) -> tuple[int, bool]:
+    """Return how many places a pass has, and whether passes differ in it.
+
+    Raises PlanError for a sampler that gives other indices when it is asked again: workers would not agree.
+    """
+    first, again, second = (sampler.drawn(epoch, 0, count) for epoch in (0, 0, 1))
+    if not _same(first, again):
+        raise PlanError(
+            f"{sampler.name} gave other indices for epoch 0 when it was asked again: each worker asks it, so it must "
+            "depend on epoch and seed alone. Let it draw from numpy.random.default_rng((seed, epoch)), and keep "
+            "nothing between calls."
+        )
+    return len(first), len(first) != len(second)
+
+
+def _same(one: Drawn, other: Drawn) -> bool:
+    if one.bounds is not None and other.bounds is not None and not np.array_equal(one.bounds, other.bounds):
+        return False
+    return np.array_equal(one.indices, other.indices)

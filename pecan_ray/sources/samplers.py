@@ -1,0 +1,200 @@
+"""Samplers: what gives the indices of a pass, and what it gave, looked at before anybody reads by it.
+
+A sampler is asked in every worker that reads, so it must be a function of epoch and seed alone: two workers that were
+given other sequences would read elements twice, or not at all, without a word.  Samplers of torch become such functions
+with a generator of their own for each pass.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pecan_ray.errors import PlanError, is_interrupt, told
+from pecan_ray.sampling.randomness import generator, random_key
+
+DrawIndices: TypeAlias = Callable[[int, int], Any]
+"""Returns the indices of an epoch under a seed; of a batch sampler, a sequence of indices for each batch."""
+DrawnIndices: TypeAlias = npt.NDArray[np.integer[Any]]
+MOST_IN_FOUR_BYTES = 1 << 31
+"""So many indices fit into 32 bits with a sign."""
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """Every index once, in a random order."""
+
+    count: int
+
+    def __call__(self, epoch: int, seed: int) -> DrawnIndices:
+        """Return the order of a pass, in four bytes for each index where they suffice."""
+        order: DrawnIndices = np.arange(self.count).astype(np.int32 if self.count <= MOST_IN_FOUR_BYTES else np.int64)
+        generator(_key(epoch, seed)).shuffle(order)
+        return order
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """As many indices as there are weights, drawn with replacement in proportion to them."""
+
+    weights: npt.NDArray[np.float64]
+
+    def __call__(self, epoch: int, seed: int) -> DrawnIndices:
+        """Return the indices of a pass."""
+        bounds = np.cumsum(self.weights)
+        places = generator(_key(epoch, seed)).random(len(bounds)) * bounds[-1]
+        # Rounding may put a place on the last bound: the last index that has a weight takes it.
+        last = int(np.flatnonzero(self.weights)[-1])
+        indices: DrawnIndices = np.searchsorted(bounds, places, side="right").clip(max=last)
+        return indices
+
+
+class OfObject:
+    """An object that is iterated over, such as one of torch's samplers: `set_epoch` is called, if it has that."""
+
+    def __init__(self, sampler: Any) -> None:
+        if getattr(sampler, "num_replicas", 1) > 1:
+            raise PlanError(
+                f"{type(sampler).__name__} deals indices to ranks, which the job does: give the sampler behind it, or "
+                "shuffle=True."
+            )
+        self._seeds: list[int] = []
+        """Of the generators that the user has given it: these do not travel to other processes."""
+        self._sampler = self._with_generators(sampler, self._note)
+
+    def __call__(self, epoch: int, seed: int) -> list[Any]:
+        """Return what it yields in an epoch."""
+        key = _key(epoch, sum(self._seeds, seed))
+
+        def begun(given: Any) -> Any:
+            torch = sys.modules.get("torch")
+            return None if torch is None else torch.Generator().manual_seed(key[0] >> 1)
+
+        sampler = self._with_generators(self._sampler, begun)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        return list(sampler)
+
+    def _note(self, given: Any) -> None:
+        if given is not None:
+            self._seeds.append(int(given.initial_seed()))
+
+    def _with_generators(self, sampler: Any, make: Callable[[Any], Any]) -> Any:
+        """Return a copy with other generators, also of the sampler whose indices it puts together."""
+        held = getattr(sampler, "__dict__", {})
+        if not (held.keys() & {"generator", "sampler"}) and not hasattr(sampler, "set_epoch"):
+            return sampler
+        sampler = copy.copy(sampler)
+        if "generator" in held:
+            sampler.generator = make(held["generator"])
+        if "sampler" in held:
+            sampler.sampler = self._with_generators(held["sampler"], make)
+        return sampler
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What a sampler has given for a pass: an index at each place, or the indices of a batch."""
+
+    indices: DrawnIndices
+    bounds: npt.NDArray[np.int64] | None = None
+    """Where the batches begin, and where the last one ends; None: there are no batches."""
+
+    def __len__(self) -> int:
+        return len(self.indices) if self.bounds is None else len(self.bounds) - 1
+
+    def batches(self, start: int, stop: int) -> Iterator[DrawnIndices]:
+        """Yield the indices of some batches."""
+        assert self.bounds is not None
+        for place in range(start, stop):
+            yield self.indices[self.bounds[place] : self.bounds[place + 1]]
+
+
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """A function of epoch and seed."""
+
+    draw: DrawIndices
+    name: str
+    """The argument that it was given as, for messages."""
+    in_batches: bool = False
+
+    def drawn(self, epoch: int, seed: int, count: int) -> Drawn:
+        """Return the indices of a pass, all below `count`; raises PlanError for anything else."""
+        try:
+            given = self.draw(epoch, seed)
+            batches = list(given) if self.in_batches else [given]
+            arrays = [self._checked(one, epoch, count) for one in batches]
+        except PlanError:
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise PlanError(f"{self.name} failed in epoch {epoch}: {told(error)}") from error
+        if not self.in_batches:
+            return Drawn(arrays[0])
+        lengths = [len(one) for one in arrays]
+        if 0 in lengths:
+            raise PlanError(f"{self.name}: batch {lengths.index(0)} of epoch {epoch} is empty: leave such batches out.")
+        return Drawn(np.concatenate(arrays) if arrays else np.empty(0, np.int64), np.cumsum([0, *lengths]))
+
+    def _checked(self, given: Any, epoch: int, count: int) -> DrawnIndices:
+        indices = np.asarray(given if hasattr(given, "__array__") or isinstance(given, list) else _listed(given))
+        if not indices.size:
+            return np.empty(0, np.int64)
+        said = f"{self.name} gave for epoch {epoch}"
+        if indices.dtype.kind not in "iu" or indices.ndim != 1:
+            what = "a sequence of indices for each batch" if self.in_batches else "indices"
+            raise PlanError(
+                f"{said} {indices.dtype}{list(indices.shape)}, but it must give {what}: whole numbers, one behind "
+                "the other. A mask becomes indices by numpy.flatnonzero."
+            )
+        low, high = indices.min(), indices.max()
+        if low < 0 or high >= count:
+            raise PlanError(f"{said} the index {low if low < 0 else high}, but there are {count} elements, from 0 on.")
+        return indices
+
+
+def sampler_of(what: str, given: Any, *, in_batches: bool = False) -> Sampler:
+    """Return a user's sampler; raises PlanError for what is none.  `what` names the argument."""
+    if isinstance(given, Iterator):
+        kind = type(given).__name__
+        raise PlanError(f"{what}: a {kind} can be gone through only once: give a function that makes it.")
+    if isinstance(given, Iterable):
+        return Sampler(OfObject(given), what, in_batches)
+    if not callable(given):
+        raise PlanError(
+            f"{what} needs a function of epoch and seed that returns indices, or a sampler of torch, but got "
+            f"{type(given).__name__}."
+        )
+    return Sampler(given, what, in_batches)
+
+
+def weighted(what: str, given: Any, count: int) -> Sampler:
+    """Return what draws by weights; raises PlanError unless there is one for each element, and some are positive."""
+    try:
+        weights = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"{what} needs a number for each element: {error}.") from error
+    if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        raise PlanError(
+            f"{what} needs a number >= 0 for each of the {count} elements, of which one is positive, but got "
+            f"{weights.dtype}{list(weights.shape)}."
+        )
+    return Sampler(Weighted(weights), what)
+
+
+def _listed(given: Any) -> list[Any]:
+    if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
+        raise TypeError(f"it returned a {type(given).__name__}, and no indices")
+    return list(given)
+
+
+def _key(epoch: int, seed: int) -> tuple[int, int]:
+    return random_key(seed, epoch, 0, 0, 0, 0, 0, "sampler")
