@@ -93,7 +93,7 @@ class Batches(EpochLoops[BatchT]):
         the epochs that begin.
         """
         self._clock, self._go_on, self._passes = clock or RunClock(), go_on, passes
-        self._convert = converter(options.format if mesh is None else "numpy")
+        self._convert = converter(options.format if mesh is None else "numpy", plan)
         self._device = device_copies(options.device) if mesh is None else mesh
         self._options, self._config, self._name = options, config, name
         self._yielded = 0

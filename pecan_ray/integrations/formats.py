@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ from pecan_ray.engines.foreign import as_tensor
 from pecan_ray.engines.sendable import PLAIN_OR_NUMBERS
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.options import Format
+from pecan_ray.plan.operators import Plan
+from pecan_ray.sources.tf_data import TfDataSource
 
 Converter = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def converter(format: Format) -> Converter:
+def converter(format: Format, plan: Plan | None = None) -> Converter:
     """Return the function that turns a batch of NumPy arrays into a batch of a framework's tensors.
 
     Columns that are not arrays of numbers (bytes, str, ragged) stay as they are; TensorFlow takes bytes and str.  In
@@ -25,7 +27,7 @@ def converter(format: Format) -> Converter:
     torch shares the memory of a batch, unless it is read-only; TensorFlow and JAX copy it as they see fit.
     Raises `MissingExtraError` if the framework is not installed.
     """
-    makers: dict[str, Callable[[], Converter]] = {"torch": _torch, "tf": _tensorflow, "jax": _jax}
+    makers: dict[str, Callable[[], Converter]] = {"torch": _torch, "tf": partial(_tensorflow, plan), "jax": _jax}
     if format == "numpy":
         return dict
     if format not in makers:
@@ -75,8 +77,11 @@ def _torch() -> Converter:
     return lambda batch: each(batch, convert)
 
 
-def _tensorflow() -> Converter:
+def _tensorflow(plan: Plan | None) -> Converter:
     import tensorflow as tf
+
+    if plan is not None and isinstance(plan.head, TfDataSource):
+        return _structured(plan)
 
     def convert(value: Any) -> Any:
         if isinstance(value, np.bytes_):
@@ -85,6 +90,20 @@ def _tensorflow() -> Converter:
         return tf.convert_to_tensor(value) if known else value
 
     return lambda batch: each(batch, convert)
+
+
+def _structured(plan: Plan) -> Converter:
+    """Return what gives the elements of an existing dataset in its own structure, if they have its columns."""
+    from pecan_ray.integrations.tf_structure import structure_of
+
+    flat = _tensorflow(None)
+    made = cache(partial(structure_of, plan))  # the dataset is made for the first batch
+
+    def converted(batch: dict[str, Any]) -> Any:
+        structure = made()
+        return structure.tensors(batch) if structure is not None and structure.fits(batch) else flat(batch)
+
+    return converted
 
 
 def _all_strings(value: Any) -> bool:

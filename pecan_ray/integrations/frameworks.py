@@ -221,6 +221,9 @@ class FrameworkMethods:
     ) -> Any:
         """Return a `tf.data.Dataset` of dicts of tensors: each iteration over it is a new pass.
 
+        Elements of an existing tf.data pipeline have their own structure and `element_spec`.  The job ends by
+        ``close()``, and when nobody has the dataset; its state is saved by `state_dict`, or ``tf.train.Checkpoint``.
+
         `spec`: a `tf.TensorSpec` for each column; None: what the first batches are like, which are run in this process.
         `epochs`: how many iterations there will be; None: as many as are asked for.  `on_break`: what follows one that
         was left in the middle (``take(3)``): a new pass, or with "continue" what is left of that one.  `options`: other
@@ -229,21 +232,19 @@ class FrameworkMethods:
         must_be_options("to_tf_dataset", options, self.iter_batches)
         must_end("to_tf_dataset", epochs, options)
         try:
-            from pecan_ray.integrations import tf_dataset
+            import pecan_ray.integrations.tf_dataset  # noqa: F401 - TensorFlow may be missing
         except ImportError as error:
             raise MissingExtraError(
                 'to_tf_dataset needs TensorFlow: pip install "pecan_ray[tf]".', extra="tf"
             ) from error
-        inferred = spec is None
-        if spec is None:
-            spec = tf_dataset.spec_of(self.plan, self.peek(LOOKED_AT), padded_elements(self))
-        begin = functools.partial(self.iter_batches, **options)
-        return tf_dataset.tf_dataset(
-            Passes(begin, what=f"{self.name}.to_tf_dataset()", epochs=epochs, on_break=on_break),
-            spec,
-            inferred=inferred,
-            length=certain_length(self, options) if on_break == "new" else None,
+        passes = Passes(
+            functools.partial(self.iter_batches, **options),
+            what=f"{self.name}.to_tf_dataset()",
+            epochs=epochs,
+            on_break=on_break,
         )
+        length = certain_length(self, options) if on_break == "new" else None
+        return dataset_of(self, passes, spec, length=length, shards_itself=ranks_of(options) > 1)
 
     def to_keras(
         self: Runnable,
@@ -314,6 +315,24 @@ class FrameworkMethods:
         what = f"{self.name}.to_torch()"
         length = functools.partial(one_ranks_length, self, options)
         return TorchBatches(begin, what=what, epochs=epochs, length=length, on_break=on_break)
+
+
+def dataset_of(
+    pipe: Runnable, passes: Passes, spec: Mapping[str, Any] | None, *, length: int | None, shards_itself: bool
+) -> Any:
+    """Return passes as a `tf.data.Dataset`, in the structure of an existing dataset where the pipeline reads one."""
+    from pecan_ray.integrations import tf_dataset, tf_structure
+
+    known: dict[str, Any] = {"length": length, "shards_itself": shards_itself}
+    if spec is not None:
+        return tf_dataset.tf_dataset(passes, spec, **known)
+    structure = tf_structure.structure_of(pipe.plan)
+    if structure is not None and tf_structure.keeps_elements(pipe.plan):
+        return tf_dataset.tf_dataset_of(passes, structure, **known)
+    spec = tf_dataset.spec_of(pipe.plan, pipe.peek(LOOKED_AT), padded_elements(pipe))
+    if structure is not None and not structure.fits(spec):
+        structure = None
+    return tf_dataset.tf_dataset(passes, spec, inferred=True, structure=structure, **known)
 
 
 def padded_elements(pipe: Any) -> list[Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
 
-from pecan_ray.errors import ColumnError, PlanError, listed
+from pecan_ray.errors import ColumnError, PlanError, StateError, listed
 from pecan_ray.integrations.keras_iterators import KerasIterators
 from pecan_ray.integrations.passes import OnBreak, must_be_on_break
 from pecan_ray.plan.splits import Element
@@ -28,7 +28,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
 
     def __init__(
         self,
-        begin: Callable[[], Iterator[Element]],
+        begin: Callable[..., Any],
         columns: Sequence[ColumnNames],
         *,
         what: str,
@@ -36,14 +36,17 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         on_break: OnBreak = "new",
         shares: bool = False,
     ) -> None:
-        """`begin` starts the job; `columns`: of the inputs, the targets, and the weights, as far as there are.
+        """`begin` starts the job, at a `state` if it is given one.
 
+        `columns`: of the inputs, the targets, and the weights, as far as there are.
         `shares`: the job is a reader of a group, which gives no pass anew.
         """
         must_be_on_break(what, on_break)
         super().__init__()
         self._begin, self._columns, self._what, self._steps = begin, columns, what, steps
         self._batches: Any = None
+        self._state: Mapping[str, Any] | None = None
+        """Of the job that is to begin."""
         self._goes_on, self._shares = on_break == "continue", shares
         self._iterators = KerasIterators(steps, self._next, self._leave)
 
@@ -73,9 +76,25 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         """Keras has ended an epoch, or begins with the first one; the job goes on."""
         self._iterators.end_epoch()
 
+    def state_dict(self, *, used: int | None = None) -> dict[str, Any]:
+        """Return where the job stands, as plain values.
+
+        `used`: so many batches of Keras' present epoch were trained on, of those that it has fetched; None: all.
+        """
+        if self._batches is None:
+            return {"batches": self._state}
+        return {"batches": self._batches.state_dict(ahead=self._iterators.ahead(used))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken: what runs now ends, and the next batch is of another job."""
+        if not isinstance(state, Mapping) or "batches" not in state:
+            raise StateError(f"{self._what}: this is no state of it: pass what its own state_dict() has returned.")
+        self.close()
+        self._state = state["batches"]
+
     def close(self) -> None:
         """End the job; another one begins where more batches are asked for."""
-        batches, self._batches = self._batches, None
+        batches, self._batches, self._state = self._batches, None, None
         self._iterators.forget()
         if batches is not None:
             batches.close()
@@ -96,7 +115,8 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
 
     def _next(self) -> tuple[Any, ...]:
         if self._batches is None:
-            self._batches = self._begin()
+            state, self._state = self._state, None
+            self._batches = self._begin() if state is None else self._begin(state=state)
         try:
             batch = next(self._batches)
         except StopIteration:
@@ -108,7 +128,17 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
 
 
 def _chosen(batch: Element, names: ColumnNames) -> Any:
-    for name in [names] if isinstance(names, str) else names:
-        if name not in batch:
-            raise ColumnError(f"to_keras: the batch has no column {name!r}; it has {listed(batch)}.")
-    return batch[names] if isinstance(names, str) else {name: batch[name] for name in names}
+    if isinstance(names, str):
+        return _column(batch, names)
+    return {name: _column(batch, name) for name in names}
+
+
+def _column(batch: Element, name: str) -> Any:
+    """Return a column, or all whose names begin with that one and "/": parts of a dict or a tuple of a dataset."""
+    if name in batch:
+        return batch[name]
+    parts = list(dict.fromkeys(one[len(name) + 1 :].partition("/")[0] for one in batch if one.startswith(f"{name}/")))
+    if not parts:
+        raise ColumnError(f"to_keras: the batch has no column {name!r}; it has {listed(batch)}.")
+    found = {part: _column(batch, f"{name}/{part}") for part in parts}
+    return tuple(found.values()) if parts == [str(place) for place in range(len(parts))] else found

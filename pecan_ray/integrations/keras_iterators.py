@@ -61,6 +61,14 @@ class KerasIterators:
             self._held.clear()
         return batch
 
+    def ahead(self, used: int | None) -> int:
+        """Return how many of the batches that were fetched are not used.
+
+        `used`: of the present epoch of Keras; None: all that it was given.
+        """
+        looked_at = len(self._held) if self._looks and len(self._held) == self._given else len(self._again)
+        return looked_at if used is None or self._looks else looked_at + max(self._of_epoch - used, 0)
+
     def begin_epoch(self) -> None:
         """Note that Keras begins with an epoch."""
         self._in_epoch, self._of_epoch, self._begun = True, 0, True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +12,8 @@ import tensorflow as tf
 
 from pecan_ray.engines.contract import is_plain
 from pecan_ray.errors import PlanError, listed
+from pecan_ray.integrations.passes import Passes, PassesState
+from pecan_ray.integrations.tf_structure import Structure
 from pecan_ray.plan.operators import Batch, BucketByLength, PaddedBatch, Plan
 from pecan_ray.plan.shape import yields_batches
 from pecan_ray.plan.splits import Element
@@ -20,25 +24,125 @@ CASTS: dict[bool, Literal["safe", "same_kind"]] = {True: "safe", False: "same_ki
 """What may be cast, by whether the user has not asked for the dtype."""
 
 
+class TfBatches(tf.data.Dataset, tf.train.experimental.PythonState):  # type: ignore[misc]  # TensorFlow has no types
+    """The batches of one job: each iteration is a pass; the job ends when nobody has it, or what was made of it.
+
+    ``tf.train.Checkpoint(data=...)`` saves and restores where it stands, as `state_dict` and `load_state_dict` do: what
+    TensorFlow has taken counts as used, so save between two steps, with no `prefetch` behind it.
+    """
+
+    def __init__(self, passes: Passes, data: Any, length: int | None) -> None:
+        """`data`: one pass; `length`: its batches, if they are known."""
+        self._passes, self._pass, self._length = passes, data, length
+        counted = data if length is None else data.apply(tf.data.experimental.assert_cardinality(length))
+        super().__init__(tf.data.experimental.to_variant(counted))
+
+    def _inputs(self) -> list[Any]:
+        return [self._pass]
+
+    @property
+    def element_spec(self) -> Any:
+        """What a batch is."""
+        return self._pass.element_spec
+
+    def cardinality(self) -> Any:
+        """Return the batches of a pass, or what TensorFlow has for an unknown number."""
+        return super().cardinality() if self._length is None else tf.constant(self._length, tf.int64)
+
+    def state_dict(self, *, used: int | None = None) -> dict[str, Any]:
+        """Return where the passes stand, as plain values.
+
+        `used`: so many batches of the pass were trained on, of those that TensorFlow has taken; None: all.
+        """
+        return self._passes.state_dict(ahead=0 if used is None else max(self._passes.given_in_pass - used, 0))
+
+    def load_state_dict(self, state: PassesState) -> None:
+        """Go on where a state was taken, with the next iteration; call it before other data sets are made of this."""
+        self._passes.load_state_dict(state)
+        # What is left of a pass has fewer batches than TensorFlow has been promised.
+        self._variant_tensor_attr = tf.data.experimental.to_variant(self._pass)
+
+    def serialize(self) -> str:
+        """Return the state for a checkpoint."""
+        return json.dumps(self.state_dict())
+
+    def deserialize(self, string_value: bytes) -> None:
+        """Go on from the state of a checkpoint."""
+        self.load_state_dict(json.loads(string_value))
+
+    def close(self) -> None:
+        """End the job; the next iteration begins another one."""
+        self._passes.close()
+
+
 def tf_dataset(
-    passes: Iterable[Element], spec: Mapping[str, Any], *, inferred: bool = False, length: int | None = None
-) -> Any:
+    passes: Passes,
+    spec: Mapping[str, Any],
+    *,
+    inferred: bool = False,
+    length: int | None = None,
+    structure: Structure | None = None,
+    shards_itself: bool = False,
+) -> TfBatches:
     """Return a dataset of which each iteration is a pass, of `length` batches if that is known.
 
     Columns are cast to the dtypes of a spec that the user has given, within their kind, and never where they would lose
     anything against an `inferred` one.  Raises PlanError for a spec that is none.
     TensorFlow takes the memory of a column as it is where that is aligned as it wants it, and copies it otherwise.
+
+    Args:
+        passes: yield dicts of columns.
+        spec: by column; with a `structure`, what the batches have in its places.
+        inferred: whether the spec is of the first batches.
+        length: batches of a pass.
+        structure: in which the columns are given.
+        shards_itself: whether each process of a `tf.distribute.Strategy` has batches of its own.
     """
-
     must_be_spec(spec)
+    # TensorFlow keeps functions of Python for ever; whoever has the data set keeps the job.
+    held = weakref.ref(passes)
 
-    def elements() -> Iterator[dict[str, Any]]:
-        for batch in passes:
+    def elements() -> Iterator[Any]:
+        for batch in _held_passes(held):
             must_fit(batch, spec, inferred)
-            yield {name: batch[name] for name in spec}
+            columns = {name: batch[name] for name in spec}
+            yield columns if structure is None else structure.packed(columns)
 
-    found = tf.data.Dataset.from_generator(elements, output_signature=dict(spec))
-    return found if length is None else found.apply(tf.data.experimental.assert_cardinality(length))
+    signature = dict(spec) if structure is None else structure.packed(spec)
+    return _as_dataset(passes, elements, signature, length, shards_itself)
+
+
+def tf_dataset_of(
+    passes: Passes, structure: Structure, *, length: int | None = None, shards_itself: bool = False
+) -> TfBatches:
+    """Return a dataset of an existing dataset's own elements, with its `element_spec`; arguments as of `tf_dataset`."""
+    held = weakref.ref(passes)
+
+    def elements() -> Iterator[Any]:
+        for batch in _held_passes(held):
+            yield structure.tensors(batch)
+
+    return _as_dataset(passes, elements, structure.spec, length, shards_itself)
+
+
+def _held_passes(held: weakref.ref[Passes]) -> Passes:
+    passes = held()
+    if passes is None:
+        raise PlanError(
+            "to_tf_dataset: nobody has the data set any more, so its job is over. Keep it while it is used."
+        )
+    return passes
+
+
+def _as_dataset(
+    passes: Passes, elements: Callable[[], Iterator[Any]], signature: Any, length: int | None, shards_itself: bool
+) -> TfBatches:
+    data = tf.data.Dataset.from_generator(elements, output_signature=signature)
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False  # a state would lose what was taken ahead
+    if shards_itself:
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return TfBatches(passes, data.with_options(options), length)
 
 
 def must_be_spec(spec: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -23,6 +24,9 @@ TASKS_OF_LAUNCHERS = {
 A sweep is started like this, too, and so are the nodes of a Ray cluster, whose variables reach each program on them.
 """
 
+TRAINING_TASKS = ("chief", "worker")
+"""Types of tasks in TF_CONFIG that train together, in the order of their ranks."""
+
 _warned: set[str] = set()
 """Launchers of which this process has warned."""
 
@@ -38,8 +42,8 @@ class Launch:
 
 
 def launch() -> Launch | None:
-    """Return this process's place by torch.distributed, JAX, or RANK and WORLD_SIZE; None if none of them says one."""
-    return _of_torch() or _of_jax() or _of_environment()
+    """Return this process's place by torch.distributed, JAX, RANK and WORLD_SIZE, or TF_CONFIG; None: none says one."""
+    return _of_torch() or _of_jax() or _of_environment() or _of_tensorflow()
 
 
 def warn_of_tasks(name: str) -> None:
@@ -84,6 +88,22 @@ def _of_jax() -> Launch | None:
 def _of_environment() -> Launch | None:
     numbers = None if is_ray_worker() else _numbers("RANK", "WORLD_SIZE")
     return None if numbers is None else Launch(*numbers, _run())
+
+
+def _of_tensorflow() -> Launch | None:
+    """Return the place among the workers of a `tf.distribute.MultiWorkerMirroredStrategy`.
+
+    An evaluator trains with nobody, and where there are parameter servers a coordinator deals out the data.
+    """
+    try:
+        config = None if is_ray_worker() else json.loads(os.environ.get("TF_CONFIG") or "null")
+        cluster, task = config["cluster"], config["task"]
+        tasks = [(kind, place) for kind in TRAINING_TASKS for place in range(len(cluster.get(kind, ())))]
+        place = tasks.index((task["type"], int(task["index"])))
+        port = next(str(cluster[kind][0]) for kind, _ in tasks).rpartition(":")[2]
+    except (AttributeError, KeyError, TypeError, ValueError):  # it names no such task, as for an evaluator
+        return None
+    return None if "ps" in cluster or len(tasks) < 2 else Launch(place, len(tasks), port)
 
 
 def _numbers(*variables: str) -> tuple[int, int] | None:

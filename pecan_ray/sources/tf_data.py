@@ -86,6 +86,7 @@ class TfDataSource:
         made, fold = make_seeded(build, replace(self.place, shard=split.index), self.scopes)
         if not isinstance(made, tf.data.Dataset):
             raise PlanError(f"from_tf_data: {name} returned {type(made).__name__}, not a tf.data.Dataset.")
+        _check_names(made.element_spec, name)
         check_shard(made, name, shards)
         if moved := outside_states(made, fold.variables):
             _warn_of_states(name, moved)
@@ -185,6 +186,17 @@ def _warn_of_counting(name: str, counted: tuple[str, ...], shards: int) -> None:
         "elements are taken, or left out, as it says. If it is meant for the whole, call it in front of .shard().",
         *(name, " and ".join(counted), shards, shards),
     )
+
+
+def _check_names(spec: Any, name: str) -> None:
+    """Raise PlanError where two parts of an element would be columns of one name."""
+    names = [column for column, _ in _flat("", spec)]
+    for column in names:
+        if names.count(column) > 1:
+            raise PlanError(
+                f"from_tf_data: two parts of an element of {name} have the column name {column!r}: {spec}. Names of "
+                "nested parts are joined by '/'; give one of them another name."
+            )
 
 
 def columns_of(value: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
+from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns, is_none
 from pecan_ray.errors import OutputTypeError, told
 
 NO_COLUMN = (tf.variant, tf.resource)
@@ -40,12 +40,19 @@ def _stacked(op: str, name: str, value: Any) -> Tensor:
         ) from error
 
 
-def check_columns(op: str, spec: Mapping[str, Any], makers: Mapping[str, str], *, ragged: bool, where: str) -> None:
-    """Raise `OutputTypeError` unless all columns are tensors, or ragged ones where these may be."""
+def check_columns(
+    op: str, spec: Mapping[str, Any], makers: Mapping[str, str], *, ragged: bool, where: str, sparse: bool = False
+) -> None:
+    """Raise `OutputTypeError` unless all columns are tensors, or ragged ones where these may be.
+
+    `sparse`: sparse tensors and None may be there, too.
+    """
     for name, column in spec.items():
         if isinstance(column, tf.TensorSpec) and column.dtype not in NO_COLUMN:
             continue
         if ragged and isinstance(column, tf.RaggedTensorSpec):
+            continue
+        if sparse and (isinstance(column, tf.SparseTensorSpec) or is_none(column)):
             continue
         found = column.value_type.__name__ if isinstance(column, tf.TypeSpec) else type(column).__name__
         found = f"a tensor of {column.dtype.name}" if isinstance(column, tf.TensorSpec) else f"a {found}"
@@ -91,13 +98,16 @@ ROW_HINT = (
 
 @dataclass(frozen=True)
 class RowCheck:
-    """The question whether a batch has a row for each of its elements; with the name of what made the batch."""
+    """The question whether a batch has a row for each of its elements; with the name of what made the batch.
+
+    An element that is no batch of ours needs equally many rows in its columns.
+    """
 
     name: str
 
     def checked(self, columns: TensorColumns, row: Tensor) -> TensorColumns:
         """Return the columns."""
-        return same_rows(self.name, columns, row)
+        return same_rows(self.name, columns, row if row.shape.rank == 2 else None)
 
 
 def same_rows(op: str, columns: TensorColumns, elements: Tensor | None = None) -> TensorColumns:

@@ -13,11 +13,23 @@ TensorColumns: TypeAlias = dict[str, Tensor]
 """An element, or a batch."""
 
 
+def is_none(spec: Any) -> bool:
+    """Tell whether a part of an `element_spec` stands for None; TensorFlow has no public name for its type."""
+    return type(spec).__name__ == "NoneTensorSpec"
+
+
 def as_column(value: Any) -> Any:
-    """Return a tensor as a NumPy array without a copy; strings as objects, ragged tensors as an object per row."""
+    """Return a tensor as a NumPy array without a copy; strings as objects, ragged tensors as an object per row.
+
+    A sparse tensor is a dict of its three parts.
+    """
     if isinstance(value, tf.RaggedTensor):
         column = np.empty(int(value.nrows()), object)
         column[:] = [as_column(row) for row in value]
         return column
+    if isinstance(value, tf.SparseTensor):
+        return {part: np.asarray(getattr(value, part)) for part in ("indices", "values", "dense_shape")}
+    if isinstance(value, tf.Tensor) and value.dtype.is_floating and value.ndim == 0:
+        value = value.numpy()  # NumPy cannot ask a tensor for one bfloat16
     array = np.asarray(value)
     return array.item() if array.dtype.hasobject and array.ndim == 0 else array

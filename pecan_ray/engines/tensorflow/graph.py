@@ -23,6 +23,7 @@ from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
 from pecan_ray.engines.tensorflow.control_flow import with_control_flow
 from pecan_ray.engines.tensorflow.epochs import of_first_epoch, told_epoch
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched
+from pecan_ray.engines.tensorflow.outputs import asked_for, rows_of_outputs
 from pecan_ray.engines.tensorflow.own_seed import without_global_seed
 from pecan_ray.engines.tensorflow.repeating import DealtPasses, EndlessRepeat, drained
 from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
@@ -170,6 +171,8 @@ class Graph:
         if isinstance(op, (PaddedBatch, BucketByLength)):
             return self._padded(data, op)
         if isinstance(op, Unbatch):
+            if data.element_spec[1].shape.rank == 1:
+                return self._rows_of_elements(data, op, plan)
             return unbatched(self._in_rows(data, op, plan))
         if isinstance(op, Shuffle):
             seed = graph_seed(shuffle_key(op, self._options.seed, self._epoch))
@@ -270,12 +273,27 @@ class Graph:
             outputs = apply_flat_map(op, columns, row)
             count = tf.cast(checks.count_of(next(iter(outputs.values()))), tf.int64)
             row = self._counted(row, [(op.name, columns, count, lambda: columns_bytes(outputs))])
-            rows = rows_of_outputs(row, count)
-            return outputs, tf.cond(count > 0, lambda: rows, lambda: self._without(row, rows))
+            return outputs, self._rows_for(row, count)
 
-        return unbatched(self._parallel(data, [op], run)).filter(
-            lambda columns, row: tf.logical_and(row[meta.BEGIN] < row[meta.HIGH], row[meta.END] > row[meta.LOW])
+        return asked_for(unbatched(self._parallel(data, [op], run)))
+
+    def _rows_of_elements(self, data: Data, op: Unbatch, plan: Plan) -> Data:
+        """Give each row of an element that is no batch of ours, but holds rows, a row of its own."""
+        made_by = name_of_last(plan.ops[: plan.ops.index(op)])
+        checks.check_columns(
+            made_by, data.element_spec[0], self._makers, ragged=True, where=f"{op.name} takes its rows"
         )
+
+        def run(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor]:
+            columns = checks.same_rows(made_by, columns)
+            return columns, self._rows_for(row, tf.cast(checks.count_of(next(iter(columns.values()))), tf.int64))
+
+        return asked_for(unbatched(self._parallel(data, [checks.RowCheck(made_by)], run)))
+
+    def _rows_for(self, row: Tensor, count: Tensor) -> Tensor:
+        """Return a row for each output of an element; that it has none is noted."""
+        rows = rows_of_outputs(row, count)
+        return tf.cond(count > 0, lambda: rows, lambda: self._without(row, rows))
 
     def _without(self, row: Tensor, rows: Tensor) -> Tensor:
         with tf.control_dependencies([self._note_dropped(row)]):
@@ -425,19 +443,6 @@ def apply_flat_map(op: FlatMap, columns: TensorColumns, row: Tensor) -> TensorCo
     if not isinstance(result, dict) or not result:
         raise _wrong_type(op, result, "a dict of tensors whose first dimension counts the outputs")
     return checks.same_rows(op.name, {name: tf.convert_to_tensor(value) for name, value in result.items()})
-
-
-def rows_of_outputs(row: Tensor, count: Tensor) -> Tensor:
-    """Share an element's positions among its outputs; the last one takes what is left."""
-    number = tf.range(count)
-    step = (row[meta.END] - row[meta.BEGIN]) // tf.maximum(count, 1)
-    begin = row[meta.BEGIN] + number * step
-    end = tf.where(number == count - 1, row[meta.END], begin + step)
-    keys = tf.random.stateless_uniform([count, 2], row[meta.KEY : meta.KEY_HIGH + 1], None, None, tf.int64)
-    same = tf.repeat(row[tf.newaxis], count, axis=0)
-    columns = [same[:, : meta.BEGIN], begin[:, tf.newaxis], end[:, tf.newaxis]]
-    columns += [same[:, meta.LOW : meta.HIGH + 1], keys, same[:, meta.SIZE :]]
-    return tf.ensure_shape(tf.concat(columns, axis=1), [None, meta.WIDTH])
 
 
 def _column(op: str, columns: TensorColumns, name: str) -> Tensor:

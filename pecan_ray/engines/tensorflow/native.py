@@ -34,7 +34,7 @@ def _shard(
     number = lease.spans[0][0] >> OUTPUT_BITS
     with tf.device("/CPU:0"):
         data = source.of_lease(lease).dataset(lease.split).skip(number).prefetch(tf.data.AUTOTUNE)
-    check_columns(_name(source), data.element_spec, {}, ragged=True, where="it leaves the graph")
+    check_columns(_name(source), data.element_spec, {}, ragged=True, sparse=True, where="it leaves the graph")
     with contextlib.closing(Elements(data)) as elements:
         yield from _iterated(elements, number, source, lease, leases, options, slots)
 

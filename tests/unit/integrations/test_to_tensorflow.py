@@ -27,6 +27,10 @@ def rows(count: int = 10) -> PecanPipeline:
     return PecanPipeline(Arrays(i=np.arange(count), x=x, y=x.sum(axis=1)), name="rows").batch(4)
 
 
+class Listed(list[Any]):
+    """Stands for passes."""
+
+
 def ids(batches: Any) -> list[int]:
     return [int(i) for batch in batches for i in batch["i"]]
 
@@ -93,7 +97,8 @@ def test_tensorflow_uses_the_memory_of_a_column() -> None:
     memory = np.zeros(1 << 16, np.uint8)
     start = -memory.ctypes.data % 64
     column = memory[start : start + 4096].view(np.float32).reshape(16, 64)
-    (batch,) = tf_dataset([{"x": column}], {"x": tf.TensorSpec([None, 64], tf.float32)})
+    passes: Any = Listed([{"x": column}])
+    (batch,) = tf_dataset(passes, {"x": tf.TensorSpec([None, 64], tf.float32)})
     assert batch["x"]._numpy().ctypes.data == column.ctypes.data
 
 

@@ -26,7 +26,7 @@ Place = tuple[int, int, str | None]
 @pytest.fixture(autouse=True)
 def outside_of_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
     of_launchers = {name for both in launch.TASKS_OF_LAUNCHERS.values() for name in both}
-    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT", *of_launchers):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT", "TF_CONFIG", *of_launchers):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(launch, "_warned", set())
 
@@ -80,6 +80,33 @@ def test_half_a_place_is_none(variables: dict[str, str], monkeypatch: pytest.Mon
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert placed("half", None, None, None) == (0, 1, None)
+
+
+WORKERS = {"worker": ["a:2222", "b:2222"]}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "place"),
+    [
+        (WORKERS, ("worker", 1), (1, 2, "2222")),
+        ({"chief": ["c:5000"], **WORKERS, "evaluator": ["e:1"]}, ("worker", "0"), (1, 3, "5000")),
+        ({"chief": ["c:5000"], **WORKERS}, ("chief", 0), (0, 3, "5000")),
+        (WORKERS, ("evaluator", 0), None),
+        ({**WORKERS, "chief": ["c:1"], "ps": ["p:1"]}, ("worker", 0), None),
+        ({"worker": ["a:2222"]}, ("worker", 0), None),
+        (WORKERS, ("worker", 2), None),
+        ([], ("worker", 0), None),
+    ],
+)
+def test_workers_of_tf_config_are_ranks(
+    cluster: Any, task: tuple[str, Any], place: Place | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"cluster": cluster, "task": dict(zip(("type", "index"), task, strict=True))}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    name = f"{cluster} {task}"
+    assert placed(name, None, None, None) == ((0, 1, None) if place is None else (*place[:2], f"{name}-{place[2]}-1"))
+    monkeypatch.setenv("TF_CONFIG", "{")
+    assert placed(name, None, None, None) == (0, 1, None)
 
 
 @pytest.mark.usefixtures("rank_1_of_2")

@@ -1,0 +1,89 @@
+"""Elements of an existing tf.data pipeline as they were before they became flat columns.
+
+Workers send columns by name: "0/a" is the part "a" of the first part of a tuple.  TensorFlow's users get the tuples,
+dicts, ragged and sparse tensors that their dataset has, as its element_spec says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pecan_ray.plan.operators import Autocache, Filter, Plan, Prefetch, Repeat, Shuffle, Skip, Subset, Take
+from pecan_ray.plan.splits import Element
+from pecan_ray.sources.tf_data import TfDataSource
+
+KEEPS_ELEMENTS = (Autocache, Filter, Prefetch, Repeat, Shuffle, Skip, Subset, Take)
+"""Operators behind which an element is as it was."""
+
+
+class Structure:
+    """What a dataset's elements are made of."""
+
+    def __init__(self, spec: Any) -> None:
+        """`spec`: the dataset's `element_spec`."""
+        self.spec = spec
+        self._leaves: dict[str, Any] = dict(zip(tf.nest.flatten(_named("", spec)), tf.nest.flatten(spec), strict=True))
+
+    def fits(self, columns: Mapping[str, Any]) -> bool:
+        """Tell whether a batch has the dataset's columns."""
+        return columns.keys() == self._leaves.keys()
+
+    def packed(self, values: Mapping[str, Any]) -> Any:
+        """Return values by column, or specs, in the places that they have in the dataset."""
+        return tf.nest.pack_sequence_as(self.spec, [values[name] for name in self._leaves])
+
+    def tensors(self, columns: Element) -> Any:
+        """Return a batch as the dataset's own tensors."""
+        return self.packed({name: _tensor(columns[name], leaf) for name, leaf in self._leaves.items()})
+
+
+def structure_of(plan: Plan) -> Structure | None:
+    """Return the structure of the existing dataset that a plan reads, of which one shard is made; None: it has none."""
+    if not isinstance(plan.head, TfDataSource):
+        return None
+    return Structure(plan.head.made(next(plan.head.splits())).element_spec)
+
+
+def keeps_elements(plan: Plan) -> bool:
+    """Tell whether a plan gives the elements of its source as they are."""
+    return all(isinstance(op, KEEPS_ELEMENTS) for op in plan.ops)
+
+
+def _named(prefix: str, spec: Any) -> Any:
+    """Return the names of columns in the places of a spec."""
+    before = f"{prefix}/" if prefix else ""
+    if isinstance(spec, dict):
+        return {name: _named(f"{before}{name}", part) for name, part in spec.items()}
+    if isinstance(spec, tuple):
+        return tuple(_named(f"{before}{number}", part) for number, part in enumerate(spec))
+    return prefix or "0"
+
+
+def _tensor(value: Any, spec: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return _ragged(value, spec)
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.SparseTensor(**value)
+    if isinstance(value, np.bytes_):
+        value = bytes(value)  # TensorFlow makes an array of it, without the zeros at its end
+    found = tf.convert_to_tensor(value)
+    quantized = isinstance(spec, tf.TensorSpec) and spec.dtype.is_quantized and found.dtype.is_integer
+    return tf.bitcast(found, spec.dtype) if quantized else found
+
+
+def _ragged(rows: Any, spec: Any) -> Any:
+    """Return rows of unequal lengths as a ragged tensor."""
+    splits = []
+    for depth in range(spec.ragged_rank):
+        rows = rows if depth == 0 else [part for row in rows for part in row]
+        splits.append(np.cumsum([0, *map(len, rows)]))
+    dtype, inner = spec.dtype.as_numpy_dtype, spec.shape[spec.ragged_rank + 1 :]
+    values = np.concatenate([*rows]) if len(rows) else np.zeros([0, *(length or 0 for length in inner)], dtype)
+    kept = [tf.constant(split, spec.row_splits_dtype) for split in splits]
+    return tf.RaggedTensor.from_nested_row_splits(tf.constant(values, spec.dtype), kept)
