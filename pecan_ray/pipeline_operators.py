@@ -294,14 +294,23 @@ class OperatorMethods(ABC):
     def mix(self, *others: Self, weights: Sequence[float] | WeightSchedule, stop: MixStop = "all") -> Self:
         """Draw elements from several pipelines at random, in proportion to `weights`; a `WeightSchedule` changes them.
 
-        Ends when all have run out, or with ``stop="first"`` when the first has.
+        Ends when all have run out, or with ``stop="first"`` when the first has.  From one with a weight of 0 nothing is
+        drawn, nor waited for; one worker runs such a pipeline.
         """
         if stop not in ("first", "all"):
             raise PlanError(f"mix: stop must be 'first' or 'all', but got {stop!r}.")
         schedule = weights if isinstance(weights, WeightSchedule) else None
         given = weights.at(0) if isinstance(weights, WeightSchedule) else weights
         first = checked_weights("mix(weights=...)", given, len(others) + 1)
-        return self._join("mix", others, weights=first, stop=stop, schedule=schedule)
+        mixed = self._join("mix", others, weights=first, stop=stop, schedule=schedule)
+        join = mixed._plan.head
+        assert isinstance(join, Join)
+        if self._engine == "tensorflow" and join.counts_draws and join.leaves_out and stop == "all":
+            raise PlanError(
+                "mix: in the tensorflow engine draws from what has run out count, so with a weight of 0 by elements it "
+                'would never end: write stop="first", a schedule by epochs, or engine="python".'
+            )
+        return mixed
 
     def _join(self, kind: JoinKind, others: Sequence[Self], **details: Any) -> Self:
         if not others:

@@ -274,6 +274,12 @@ class Join:
         """Whether what is drawn depends on how many elements were drawn before."""
         return self.schedule is not None and self.schedule.by == "elements"
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether nothing is drawn from some input, at least for a while."""
+        weights = [self.weights] if self.schedule is None else [one for _, one in self.schedule.steps]
+        return any(0 in one for one in weights)
+
     def weights_at(self, epoch: int, drawn: int = 0) -> tuple[float, ...]:
         """Return the weights by which the next element of an epoch is drawn."""
         if self.schedule is None:

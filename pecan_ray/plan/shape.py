@@ -167,7 +167,8 @@ def _is_serial(plan: Plan) -> bool:
     head = plan.head
     if not isinstance(head, Join):
         return False
-    if _depends_on_order(head) or head.counts_draws:
+    # What an input with a weight of 0 holds is never asked for: that counts as done where one worker runs the plan.
+    if _depends_on_order(head) or head.counts_draws or head.leaves_out:
         return True
     return any(
         _is_serial(branch) or any(isinstance(op, Repeat) or _drops(op) for op in branch.all_ops())
@@ -222,7 +223,7 @@ def _head_count(plan: Plan, serial: bool, members: CountMembers) -> float | None
         return None
     if head.kind == "zip":
         return min(known)
-    return None if head.kind == "mix" and head.stop == "first" else sum(known)
+    return None if head.kind == "mix" and (head.stop == "first" or head.leaves_out) else sum(known)
 
 
 def _times(count: float | None, repetitions: int | None) -> float | None:

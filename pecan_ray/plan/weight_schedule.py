@@ -60,14 +60,16 @@ def checked_weights(what: str, given: Sequence[float], count: int | None = None)
     wanted = len(weights) if count is None else count
     if len(weights) != wanted or not weights or not _are_shares(weights):
         number = "" if count is None else f" ({count})"
-        raise PlanError(f"{what} needs one positive number per pipeline{number}, but got {list(weights)}.")
+        raise PlanError(
+            f"{what} needs one number >= 0 per pipeline{number}, of which one is positive, but got {list(weights)}."
+        )
     return tuple(map(float, weights))
 
 
 def _are_shares(weights: Sequence[float]) -> bool:
-    """Tell whether weights are positive, and their sum is a number too."""
+    """Tell whether no weight is negative, and their sum is a positive number too."""
     try:
-        return all(weight > 0 for weight in weights) and sum(map(float, weights)) < math.inf
+        return all(weight >= 0 for weight in weights) and 0 < sum(map(float, weights)) < math.inf
     except OverflowError:
         return False
 

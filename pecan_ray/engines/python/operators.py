@@ -352,6 +352,8 @@ def mixed(branches: Sequence[ItemIterator], join: Join, seed: int, number: int) 
     drawn = 0
     while alive:
         shares = np.asarray(join.weights_at(epoch, drawn))[alive]
+        if not shares.any():
+            return  # nothing is drawn from what is left
         current = shares / shares.sum()
         place = alive[int(rng.choice(len(alive), p=current))]
         item = yield from next_item(streams[place])

@@ -29,4 +29,4 @@ def shares(join: Join, epoch: int, present: Sequence[bool]) -> Any:
 
 def _normal(weights: Sequence[float], present: Sequence[bool]) -> list[float]:
     found = [weight for weight, there in zip(weights, present, strict=True) if there]
-    return [weight / sum(found) for weight in found]
+    return [weight / (sum(found) or 1) for weight in found]

@@ -56,6 +56,20 @@ def test_weights_by_elements_need_one_worker_and_those_by_epochs_do_not() -> Non
     assert not plan_shape(two(BY_EPOCH).plan).serial and plan_shape(two(BY_ELEMENTS).plan).serial
 
 
+def test_nothing_is_drawn_from_what_has_no_weight() -> None:
+    later = pecan.WeightSchedule([(0, [1, 0]), (1, [1, 1])])
+    for weights in ([1, 0], later):
+        assert sorted(drawn(two(weights))) == [*range(300)]
+        assert plan_shape(two(weights).plan).serial
+        with pytest.raises(TypeError):
+            len(two(weights))
+    assert Counter(drawn(two(later), 1)) == Counter([*range(300), *range(1000, 1300)])
+    rising = pecan.WeightSchedule([(0, [1, 0]), (100, [1, 1]), (200, [1, 0])], by="elements")
+    elements = drawn(two(rising))
+    assert share_of_first(elements[:100]) == 1 and 0.3 < share_of_first(elements[100:200]) < 0.7
+    assert {*range(300)} < set(elements) and share_of_first(elements[200:]) == 1
+
+
 def test_a_schedule_is_part_of_what_a_plan_is() -> None:
     prints = [two(weights).fingerprint() for weights in ([9, 1], BY_EPOCH, BY_ELEMENTS)]
     assert len(set(prints)) == 3
@@ -75,6 +89,9 @@ def test_tensorflow_draws_by_the_same_steps() -> None:
     elements = share(schedule)
     assert Counter(elements) == Counter(share([9, 1]))
     assert share_of_first(elements[:30]) > 0.75 and share_of_first(elements[30:60]) < 0.3
+    assert set(share([0, 1])) == {i for i in elements if i >= 1000}
+    with pytest.raises(PlanError, match="draws from what has run out count"):
+        share(pecan.WeightSchedule([(0, [1, 0]), (30, [1, 9])], by="elements"))
 
 
 @pytest.mark.parametrize(
@@ -85,10 +102,11 @@ def test_tensorflow_draws_by_the_same_steps() -> None:
         (lambda: ANY([(1, [1, 2])]), r"steps must begin from 0 on and rise, but got \[1\]"),
         (lambda: ANY([(0, [1]), (0, [2])]), r"begin from 0 on and rise, but got \[0, 0\]"),
         (lambda: ANY([(0, [1, 2]), (5, [1])]), r"each step needs as many weights, but got \[2, 1\]"),
-        (lambda: ANY([(0, [1, 0])]), r"from 0 on: needs one positive number .* but got \[1, 0\]"),
+        (lambda: ANY([(0, [1, -1])]), r"from 0 on: needs one number >= 0 per pipeline, .* but got \[1, -1\]"),
+        (lambda: ANY([(0, [0, 0])]), r"of which one is positive, but got \[0, 0\]"),
         (lambda: ANY([(-1, [1])]), "a step needs a whole number >= 0, but got -1"),
         (lambda: ANY([(0, [1])], by="step"), "must be one of 'epoch', 'elements', but got 'step'"),
-        (lambda: two(ANY([(0, [1, 2, 3])])), r"mix\(weights=...\) .* \(2\), but got \[1.*, 3"),
+        (lambda: two(ANY([(0, [1, 2, 3])])), r"mix\(weights=...\) .* \(2\), of which .*, but got \[1.*, 3"),
     ],
 )
 def test_nonsense_is_refused_when_it_is_written(make: Any, message: str) -> None:
@@ -98,5 +116,5 @@ def test_nonsense_is_refused_when_it_is_written(make: Any, message: str) -> None
 
 @pytest.mark.parametrize("weights", [[1e308, 1e308], [10**400, 1]])
 def test_weights_whose_sum_is_no_number_are_refused(weights: list[float]) -> None:
-    with pytest.raises(PlanError, match="one positive number per pipeline"):
+    with pytest.raises(PlanError, match="one number >= 0 per pipeline"):
         pecan.WeightSchedule([(0, weights)])
