@@ -411,7 +411,7 @@ class IterOptions:
     rank: int = 0
     world_size: int = 1
     order: Order | None = None
-    """None: that of the source, where one fixed worker makes all batches (`pecan_ray.job.row_order`)."""
+    """None: that of the source, where it can be kept (`pecan_ray.job.row_order`)."""
     visitation: Visitation = "exactly_once"
     sharding: Sharding = "dynamic"
     on_error: OnError = "raise"

@@ -120,6 +120,8 @@ class Produced:
     """How the columns lie in the slot, where that is known beforehand."""
     without_data: SpansByKey = field(default_factory=dict)
     """Of `spans`, what was filtered or skipped: it is dealt with even if the batch is not used."""
+    row: int | None = None
+    """Which row of the epoch its first one is, where rows are numbered: the worker says it."""
 
 
 @dataclass(frozen=True)

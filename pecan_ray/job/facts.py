@@ -88,6 +88,8 @@ class JobFacts:
     trainers: int = 1
     held_up: tuple[float, ...] = ()
     """For so many seconds other ranks waited for each one that lacked its batch of a round; empty: no rounds."""
+    order_given_up: str = ""
+    """Why rows do not come in the order of the source any more; empty: they do, or never did."""
     reverted: str = ""
     """Why the job went back to the user's order of operators; empty if it did not."""
     lost: str = ""

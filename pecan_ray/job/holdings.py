@@ -48,6 +48,8 @@ class WorkerHoldings:
     """Elements that it was given in its assignment, as far as their number is known;"""
     in_lots: bool = False
     """the last ones in a lot, which ends with a full batch."""
+    has_tail: bool = False
+    """Its last run is the end of the epoch, and fills no batch: nothing may follow it in the assignment."""
     working: bool = False
     finished_epoch: int = -1
     made: int = 0
@@ -100,7 +102,7 @@ class WorkerHoldings:
         self.working, self.group, self.rank, self.apart = True, list(group), rank, apart
         self.dealt = bool(self.group) and rank is None and not apart
         self.suspected, self.refused = {}, {}
-        self.taken, self.in_lots = 0, False
+        self.taken, self.in_lots, self.has_tail = 0, False, False
 
     def begin_epoch(self, *, forget: bool) -> None:
         """Begin an epoch; `forget`: what the worker still holds of the last one."""

@@ -67,6 +67,8 @@ class Ledger(LedgerState):
         if self.leftovers.groups and sees:
             state.begin((group := self.leftovers.groups.popleft()).leases, group.rank)
             return Assignment(self.epoch, group.rank)
+        if not self.runs.may_begin(self.rows_in_turn, len(self.workers)):
+            return "wait"
         taken = elsewhere(worker, self.shape, self._whole, self.workers)
         apart = bool(self.suspects) and sees
         if not apart and (taken or not has_work(worker, state, self.epoch, self.queues)):
@@ -86,10 +88,22 @@ class Ledger(LedgerState):
         answer = next_lease(worker, branch, state, self.shape, self.queues, self.suspects, len(self.workers), wanted)
         return state.give(answer) if isinstance(answer, Lease) else answer
 
+    def take_run(self, worker: str, most: int) -> tuple[Lease, ...] | None:
+        """Give a worker the next run of about so many rows; none ends its assignment; None: more are being listed."""
+        state = self._living(worker)
+        if state is None or self._end.left:
+            return ()
+        run = self.runs.take(state, most, self.rows_in_turn, len(self.workers), self.suspects)
+        return None if run is None else tuple(map(state.give, run))
+
     def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:
         """Note a split's length, read to its end: nothing is missing behind it."""
         if epoch == self.epoch and worker in self.workers:
             self.suspects.ended(key, elements)
+            split = self.queues.listings[key[0]][key[2]]
+            if elements != split.elements:
+                said = f"of {split.path or f'split {split.index}'} {split.elements} elements were told, and it holds"
+                self.runs.give_up(f"{said} {elements}")
         self.consumed(worker, epoch, {key: [(elements << OUTPUT_BITS, END)]})
 
     def consumed(self, worker: str, epoch: int, spans: LeaseSpans, *, left_out: int = 0) -> None:
@@ -122,6 +136,7 @@ class Ledger(LedgerState):
         others = any(other.holds for name, other in self.workers.items() if name != worker)
         alone = self.shape.groups == 1 and self.closing() and not (others or self.leftovers or self.rounds.revoked)
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
+        flush = flush or (self.runs.kept and state.has_tail)
         returns = bool(state.refused) or not flush
         if returns:
             self.leftovers.take_back(state, leftover, deal=state.deals and not self.shape.coordinated)
@@ -161,7 +176,7 @@ class Ledger(LedgerState):
             self._whole = WholePlan()
             self.queues.restart()
         elif worker != self._whole.runner:
-            places = self.queues, self.leftovers, self.suspects
+            places = self.queues, self.leftovers, self.suspects, self.runs
             self.dropped.add(worker, give_out_again(state, self.shape, *places, sum(self.counts)))
         self._advance()
 
@@ -175,6 +190,7 @@ class Ledger(LedgerState):
             state.received += batches
             self._fulfil(state, spans)
             self.rounds.received(rank, worker, batches)
+        self.changes += self.runs.kept  # there is room for more
         self._advance()
 
     def given_back(self, rank: int, epoch: int, spans: LeaseSpans, batches: int, rows: int) -> None:
@@ -245,6 +261,7 @@ class Ledger(LedgerState):
         self._whole = WholePlan()
         self.leftovers.begin_epoch()
         self.rounds.begin_epoch()
+        self.runs.begin_epoch()
         self.suspects.begin_epoch()
         for worker in filter(self._living, ended.latecomers):
             self.queues.join(worker)

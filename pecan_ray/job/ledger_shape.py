@@ -38,6 +38,9 @@ class LedgerShape:
     """Of a plan that cannot be cut it is known how many elements its first batches took."""
     keeps: bool = False
     """What a split gives is kept, once one worker has gone through all of it."""
+    numbered: bool = False
+    """Which row of an epoch an element becomes is known: workers get runs of whole batches, and the only trainer puts
+    their batches in order (`pecan_ray.job.row_runs`)."""
 
     @property
     def end_epoch(self) -> int | None:

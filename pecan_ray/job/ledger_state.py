@@ -11,6 +11,7 @@ from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.rounds import Rounds
+from pecan_ray.job.row_runs import RowRuns
 from pecan_ray.job.suspects import Suspects
 from pecan_ray.job.turns import all_given
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
@@ -25,6 +26,7 @@ class LedgerState:
         self.finished = self.ran_dry = False
         """An endless run has ended, since an epoch of it had not a single batch."""
         self.queues = Queues(shape, start)
+        self.runs = RowRuns(shape, self.queues, goes_on=start is not None)
         self.made = MadeBatches({} if start is None else {start.epoch: start.made})
         self.workers: dict[str, WorkerHoldings] = {}
         self.leftovers = Leftovers(shape.groups, shape.batch_size, only_full=shape.drop_remainder)
@@ -43,6 +45,11 @@ class LedgerState:
     def _living(self, worker: str) -> WorkerHoldings | None:
         state = self.workers.get(worker)
         return None if self.finished or state is None or state.unsettled is not None else state
+
+    @property
+    def rows_in_turn(self) -> int:
+        """Rows of the epoch that have had their turn, where rows are numbered."""
+        return self.counts[0] * self.shape.batch_size
 
     def share(self, worker: str, branch: int = 0) -> int:
         """Return how many leases of a branch a worker may take at a time, so that all have work to the end."""

@@ -107,7 +107,10 @@ class AskAssignment:
 
 @dataclass(frozen=True)
 class AskLeases:
-    """A worker asks for its next leases, up to `most`; an empty answer ends the branch for its assignment."""
+    """A worker asks for its next leases, up to `most`; an empty answer ends the branch for its assignment.
+
+    Where rows are numbered it asks for about so many rows.
+    """
 
     epoch: int
     branch: int
@@ -315,6 +318,8 @@ class Orders:
     """turns of complete rounds, in the order in which their batches are used."""
     revoked: tuple[str, ...] = ()
     """Workers that are gone, of which batches without a turn must be given back."""
+    unordered: bool = False
+    """Batches that tell their rows come in no order any more: none waits for another one."""
     quarantine: tuple[LeftOutElement, ...] = ()
     """Bad elements that no batch brings, which this trainer shall keep, but for those that it has said to have;"""
     quarantined: int = 0

@@ -71,6 +71,7 @@ class OrderBook:
             turns=ledger.rounds.turns,
             revoked=ledger.rounds.revoked,
             level=ledger.level(),
+            unordered=bool(ledger.runs.given_up),
         )
         own = _own(ledger, ranks, unkept)
         if (shared, own) == (self._shared, self._own):

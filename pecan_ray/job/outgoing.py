@@ -85,12 +85,13 @@ class Outgoing:
         self._notes: list[str] = []
         self.unreported = 0
 
-    def acknowledge(self, batch: ReceivedBatch) -> None:
-        """Note a batch that was received."""
-        self._acks.setdefault((batch.worker, batch.epoch), []).append(batch)
-        self._batches.append(batch)
-        self._kept += 1
-        self.unreported += 1
+    def acknowledge(self, *batches: ReceivedBatch) -> None:
+        """Note batches that were received."""
+        for batch in batches:
+            self._acks.setdefault((batch.worker, batch.epoch), []).append(batch)
+        self._batches += batches
+        self._kept += len(batches)
+        self.unreported += len(batches)
 
     def give_back(self, epoch: int, batches: Sequence[ReceivedBatch]) -> None:
         """Note batches that will not be used."""

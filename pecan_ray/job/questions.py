@@ -32,6 +32,8 @@ from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.plan.stretches import OpOrders
 
 LEAST_LOT_S = 0.5
+RUN_S = 0.2
+"""A run is so long: others wait for it, and their batches take memory meanwhile."""
 CALLS_PER_SECOND = 30.0
 """So many calls for leases a job answers each second: with many workers each asks for more at a time."""
 MISSING_SHARE = 4
@@ -141,7 +143,8 @@ class Questions:
     def answer_waiting(self, now: float, done: list[Instruction]) -> None:
         """Answer the questions that have an answer now."""
         self.unopened.settle(now, done)
-        self._judge_suspects(now, done)
+        self.leave_out(_judge_suspects(self._job, now, done), now, done, keep=True)
+        _say_order(self._job, now, done)
         self._vain.judge(self._job, now, done)
         while self._seen_changes != self._ledger.changes:
             self._seen_changes = self._ledger.changes
@@ -160,7 +163,7 @@ class Questions:
                     done.append(self._calls.answer(asked, reply))
                 elif alike:
                     in_vain.add(kind)
-        self._judge_suspects(now, done)
+        self.leave_out(_judge_suspects(self._job, now, done), now, done, keep=True)
 
     def forget(self, worker: str) -> None:
         """Drop what a worker has asked that is gone."""
@@ -211,7 +214,8 @@ class Questions:
             answer = replace(answer, behind=0)  # what was left out is in no batch, so that its elements do not tell
         self._begin_epoch(answer.epoch)
         version = 0 if self.reverted else self._version_of(answer.epoch)
-        lot_s = max(LEAST_LOT_S, len(self._ledger.workers) / CALLS_PER_SECOND)
+        least_s = RUN_S if self._ledger.runs.kept else LEAST_LOT_S
+        lot_s = max(least_s, len(self._ledger.workers) / CALLS_PER_SECOND)
         return Assigned(answer, version, lot_s)
 
     def _leases(self, worker: str, question: AskLeases) -> tuple[Lease, ...] | Offered | NoMoreLeases | None:
@@ -240,6 +244,10 @@ class Questions:
     def _taken(self, worker: str, question: AskLeases) -> tuple[Lease, ...] | None:
         if self._job.error is not None or question.epoch != self._ledger.epoch:
             return ()
+        if self._ledger.runs.kept:
+            run = self._ledger.take_run(worker, question.most)
+            if self._ledger.runs.kept:
+                return run
         leases: list[Lease] = []
         wanted = deque(question.at_hand)
         fewer = MISSING_SHARE if question.look and not wanted else 1
@@ -270,29 +278,35 @@ class Questions:
         if elements and (over := self._job.bad.over_budget(self._job.rows)) is not None:
             self._job.fail(over, now, done)
 
-    def _judge_suspects(self, now: float, done: list[Instruction]) -> None:
-        """Do with elements that kill workers what is done with other bad ones."""
-        suspects = self._ledger.suspects
-        found, suspects.found = suspects.found, []
-        if found and self._job.spec.on_error == "raise":
-            first = found[0].left_out()
-            error = OpError(f"{first.where} cannot be processed: {first.error}. {self._last_words()}", op=first.op)
-            error.fields.update(file=found[0].lease.split.file_of(found[0].element), element=found[0].element)
-            self._job.fail(error, now, done)
-        elif found:
-            self._ledger.changes += 1
-            self._job.fleet.losses.delivered()  # workers come further again
-            left_out = tuple(one.left_out() for one in found)
-            for one in left_out:
-                self._job.tell("bad", f"{one.where} is left out: {one.error}", now)
-            self.leave_out(left_out, now, done, keep=True)
-        if suspects.hopeless:
-            why = f"{suspects.hopeless}. {self._last_words()}"
-            self._job.fail(ClusterError(f"job {self._job.spec.name}: {why}"), now, done)
 
-    def _last_words(self) -> str:
-        words = self._job.fleet.losses.last_words
-        return f"The last one, {words}" if words else "Look at the workers' logs."
+def _say_order(job: JobCore, now: float, done: list[Instruction]) -> None:
+    """Say once that rows do not come in order any more."""
+    if job.ledger.runs.is_news():
+        said = f"rows come as workers finish them from now on, and not in order: {job.ledger.runs.given_up}"
+        job.tell("order", said, now)
+        done.append(Log("warning", said))
+
+
+def _judge_suspects(job: JobCore, now: float, done: list[Instruction]) -> tuple[LeftOutElement, ...]:
+    """Do with elements that kill workers what is done with other bad ones; return what is left out for that."""
+    suspects, words = job.ledger.suspects, job.fleet.losses.last_words
+    last_words = f"The last one, {words}" if words else "Look at the workers' logs."
+    found, suspects.found = suspects.found, []
+    left_out = tuple(one.left_out() for one in found)
+    raises = bool(found) and job.spec.on_error == "raise"
+    if raises:
+        first = left_out[0]
+        error = OpError(f"{first.where} cannot be processed: {first.error}. {last_words}", op=first.op)
+        error.fields.update(file=found[0].lease.split.file_of(found[0].element), element=found[0].element)
+        job.fail(error, now, done)
+    elif found:
+        job.ledger.changes += 1
+        job.fleet.losses.delivered()  # workers come further again
+        for one in left_out:
+            job.tell("bad", f"{one.where} is left out: {one.error}", now)
+    if suspects.hopeless:
+        job.fail(ClusterError(f"job {job.spec.name}: {suspects.hopeless}. {last_words}"), now, done)
+    return () if raises else left_out
 
 
 def _to_nobody(question: WorkerQuestion) -> Reply:

@@ -17,13 +17,18 @@ class RowOrder:
     why: str
 
 
-def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None) -> RowOrder:
-    """Return the order that is in force; `workers`: so many make the batches now, where that is known.
+def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None, given_up: str = "") -> RowOrder:
+    """Return the order that is in force.
 
-    Without an `order`, rows have that of the source where one fixed worker makes them for one trainer.  What a lost
-    worker held goes to its successor first.  Splits are dealt out as in any other order: so elements that kill workers
-    are found, `scale` makes a job faster, and a state goes on with any workers.  Where these happen, rows come as
-    workers finish them; ``order="strict"`` promises more.
+    Without an `order`, rows have that of the source where nothing shuffles, and one trainer reads them: with any
+    workers where it is known beforehand which row an element becomes, else where one fixed worker makes them.  Where
+    that is not so, they come as workers finish them; ``order="strict"`` promises more.
+
+    Args:
+        options: What the user has asked for.
+        shape: Of the plan.
+        workers: So many make the batches now, where that is known.
+        given_up: Why the job has given up the order of the source, if it has.
     """
     if options.order == "strict":
         return RowOrder(True, 'batches come in one sequence, as order="strict" asks for.')
@@ -34,11 +39,35 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
         return RowOrder(False, f'{finished}, as order="relaxed" says.')
     if not shape.as_listed:
         return RowOrder(False, f"{finished}: the pipeline shuffles, mixes or makes buckets.")
+    if given_up:
+        return RowOrder(True, f"{finished} from now on: {given_up}.")
+    if options.world_size > 1:
+        return RowOrder(False, f"{finished}, since several ranks share them: {STRICT}.")
+    if not (unnumbered := why_unnumbered(options, shape)):
+        return RowOrder(True, "rows come in the order of the source, whatever the workers: nothing shuffles.")
     given = options.workers
-    if options.world_size > 1 or not isinstance(given, Workers) or given.local + given.remote > 1:
-        who = "several ranks share them" if options.world_size > 1 else "several workers may make them"
-        return RowOrder(False, f'{finished}, since {who}: order="strict" gives them in the order of the source.')
+    if not isinstance(given, Workers) or given.local + given.remote > 1:
+        return RowOrder(False, f"{finished}, since several workers may make them and {unnumbered}: {STRICT}.")
     if workers is not None and workers > 1:
-        said = 'scale() has asked for several: order="strict" gives them in the order of the source'
-        return RowOrder(True, f"{finished}, since {said}.")
+        return RowOrder(True, f"{finished}, since scale() has asked for several workers and {unnumbered}: {STRICT}.")
     return RowOrder(True, "rows come in the order of the source: nothing shuffles, and one worker makes them.")
+
+
+STRICT = 'order="strict" gives them in the order of the source'
+
+
+def why_unnumbered(options: IterOptions, shape: PlanShape) -> str:
+    """Return why it is not known beforehand which row of an epoch an element becomes; empty where it is."""
+    if shape.unnumbered:
+        return shape.unnumbered
+    if options.on_error != "raise":
+        return f"on_error={options.on_error!r} leaves bad elements out"
+    if options.sharding != "dynamic":
+        return f"sharding={options.sharding!r} deals out whole splits"
+    return "" if options.visitation == "exactly_once" else f"visitation={options.visitation!r} promises less"
+
+
+def runs_in_order(options: IterOptions, shape: PlanShape) -> bool:
+    """Tell whether several workers make the rows of one trainer in the order of the source."""
+    alone = options.world_size == 1 and options.order is None
+    return alone and shape.as_listed and not (shape.is_one_sequence or why_unnumbered(options, shape))

@@ -45,6 +45,8 @@ class JobSpec:
     """The order of operators as the user wrote it."""
     remote_io: float | None = None
     """Bytes a second that all workers together may read of object stores, at first; None: as many as they can."""
+    prefetch_bytes: int = 256 << 20
+    """What the trainer has memory for, where rows wait for those before them."""
     ordered: bool = True
     """The order of operators is known; if not, workers start meanwhile, and begin when it is."""
 

@@ -40,13 +40,15 @@ class Listing:
 
     def __init__(self) -> None:
         self.complete = False
+        self._elements_before = array("q", [0])
+        """Of each split, as far as all tell how many they hold, and of what comes next."""
         self._rows: list[tuple[Any, ...]] = []
         # Bare tuples of values: the garbage collector does not visit them, where a million objects of ours would stop
         # the job for 0.2 s each time.
 
     def __getstate__(self) -> dict[str, Any]:
         # Without the splits: a million of them would stop the job for seconds, and the journal has them already.
-        return {"complete": self.complete, "_rows": []}
+        return {"complete": self.complete, "_rows": [], "_elements_before": array("q", [0])}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -59,7 +61,26 @@ class Listing:
         for place, split in enumerate(page, len(self._rows)):
             if split.index != place:
                 raise ValueError(f"split {split.index} of {split.path or 'the source'} was listed at place {place}")
+        counted = self.counted
         self._rows.extend(map(_values, page))
+        for split in page if counted else ():
+            if split.elements is None:
+                break
+            self._elements_before.append(self._elements_before[-1] + split.elements)
+
+    @property
+    def counted(self) -> bool:
+        """Whether all splits, as far as they are known, tell how many elements they hold."""
+        return len(self._elements_before) == len(self._rows) + 1
+
+    @property
+    def elements(self) -> int:
+        """How many elements the splits hold, where they are counted."""
+        return self._elements_before[-1]
+
+    def elements_before(self, index: int) -> int:
+        """Return how many elements lie before a split, where they are counted."""
+        return self._elements_before[index]
 
 
 class SplitQueue:
@@ -79,7 +100,8 @@ class SplitQueue:
         """
         self._listing, self._branch, self._shuffling, self._passes = listing, branch, order, passes
         self._first, self._step = share if share[1] else (sys.maxsize, 1)
-        self._returned: deque[Lease] = deque()
+        self.returned: deque[Lease] = deque()
+        """What came back, which goes first."""
         self._unlisted: list[Rest] = []
         """Of a run before this one, begun splits that are not listed yet,"""
         self._missing: deque[tuple[int, int]] = deque()
@@ -116,7 +138,7 @@ class SplitQueue:
 
     def rests(self) -> Iterator[Rest]:
         """Yield what has come back, or has not been listed since a run before this one."""
-        for lease in self._returned:
+        for lease in self.returned:
             yield Rest(lease.split.index, lease.repetition, lease.spans)
         yield from self._unlisted
 
@@ -130,15 +152,15 @@ class SplitQueue:
 
     def __len__(self) -> int:
         fresh = self._fresh()
-        return fresh + len(self._passed) + len(self._returned)
+        return fresh + len(self._passed) + len(self.returned)
 
     def __bool__(self) -> bool:
-        return self._fresh() > 0 or bool(self._passed or self._returned)
+        return self._fresh() > 0 or bool(self._passed or self.returned)
 
     def __iter__(self) -> Iterator[Lease]:
         """Yield what waits, in no particular order where it is shuffled."""
         self.catch_up()
-        yield from self._returned
+        yield from self.returned
         yield from map(self._lease, self._passed)
         if not self._replay:
             yield from (self._lease(int(index)) for index in self._order[self._at :])
@@ -146,24 +168,24 @@ class SplitQueue:
 
     def put_back(self, lease: Lease) -> None:
         """Let a lease be the next one."""
-        self._returned.appendleft(lease)
+        self.returned.appendleft(lease)
 
     def withdraw(self, key: LeaseKey) -> Lease | None:
         """Take a lease out that came back; None if it does not wait."""
-        found = next((lease for lease in self._returned if lease.key == key), None)
+        found = next((lease for lease in self.returned if lease.key == key), None)
         if found is not None:
-            self._returned.remove(found)
+            self.returned.remove(found)
         return found
 
     def has_for(self, barred: Set[LeaseKey]) -> bool:
         """Tell whether a lease waits, or may come, for somebody for whom some that came back are barred."""
         if self._fresh() > 0 or self._passed or self.passes_left:
             return True
-        return any(lease.key not in barred for lease in self._returned)
+        return any(lease.key not in barred for lease in self.returned)
 
     def clear(self) -> None:
         """Drop what came back; the epoch begins anew."""
-        self._returned.clear()
+        self.returned.clear()
         self._missing.clear()
         self._unlisted.clear()
         self.begin(self._epoch, 0)
@@ -224,9 +246,9 @@ class SplitQueue:
         `barred`: leases that came back and are for others.
         """
         fresh = self._fresh()
-        for place, lease in enumerate(self._returned):
+        for place, lease in enumerate(self.returned):
             if lease.key not in barred:
-                del self._returned[place]
+                del self.returned[place]
                 return lease
         while wanted:
             index = wanted.popleft()
@@ -310,4 +332,4 @@ class SplitQueue:
         for rest, place in zip(listed, places, strict=True):
             lease = Lease(self._epoch, self._listing[rest.index], rest.spans, self._branch, rest.repetition)
             found.append((rest.repetition, place, lease))
-        self._returned.extend(lease for _, _, lease in sorted(found, key=itemgetter(0, 1)))
+        self.returned.extend(lease for _, _, lease in sorted(found, key=itemgetter(0, 1)))

@@ -124,6 +124,7 @@ class JobState(JobCore):
             self.ledger.acked(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches)
             if self.fleet.deliver(ack):
                 self.placement.touched()
+        self.ledger.runs.affordable = self.spec.prefetch_bytes * self.rows // max(1, self.bytes)
         back = report.given_back
         if self.spec.shape.world_size == 1:
             self.log.used([report.progress.used])

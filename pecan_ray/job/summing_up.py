@@ -67,6 +67,7 @@ def job_facts(
         held_up=tuple(held_up.seconds) if job.spec.shape.coordinated else (),
         hosts=max(1, len(job.fleet.hosts)),
         reverted=reverted,
+        order_given_up=job.ledger.runs.given_up,
     )
 
 

@@ -173,11 +173,16 @@ class Suspects:
                 self.found.append(Deadly(replace(lease, spans=mine), element, by))
         return replace(lease, spans=tuple(spans)) if spans else None
 
-    def died_in_vain(self, what: Hashable, reached: int, said: str, by: Suspicion = CRASHED) -> None:
-        """Note that a worker died of something that cannot be cut; it had come so far."""
+    def in_vain(self, what: Hashable, reached: int) -> int:
+        """Note that a worker died of something, which had come so far; return how many have since it came further."""
         if reached > self._reached.get(what, -1):
             self._reached[what], self._in_vain[what] = reached, 0
         self._in_vain[what] += 1
+        return self._in_vain[what]
+
+    def died_in_vain(self, what: Hashable, reached: int, said: str, by: Suspicion = CRASHED) -> None:
+        """Note that a worker died of something that cannot be cut; it had come so far."""
+        self.in_vain(what, reached)
         if by.at is not None:
             self._in_vain[by.at] += 1
         twice = by.at is not None and self._in_vain[by.at] >= STRIKES

@@ -5,7 +5,8 @@ several ranks a batch may be used once every rank has received as many of its ep
 have more give the rest back.
 
 What is queued takes memory of its worker's, unless the rank waits for others: then it counts as the trainer's, for in
-that memory the batches are made that the others need.
+that memory the batches are made that the others need.  So does what has come before its turn, where rows are numbered,
+while the loop waits for rows before it.
 
 Workers send against *credits*, so that whatever is under way is received: what a trainer has no room for stays with
 the worker, where other ranks can have it.  The queue is bounded by `prefetch_bytes`, which one message of each worker
@@ -70,8 +71,6 @@ class TrainerState:
         self.queue = TrainerQueue(world_size)
         self.unused = 0
         """Batches that were in it when the training loop ended."""
-        self._adopted = -1
-        """The newest batch of which the worker knows that it is the trainer's; those before it are as well."""
         self.outgoing = Outgoing(rank, world_size, incarnation, now)
         self._credits = CreditBook(prefetch_bytes)
         self._streams, self._settled = set[str](), set[str]()
@@ -106,7 +105,7 @@ class TrainerState:
             done.extend(map(Discard, passed))
             self._grant_freed(done)
         self._serve(now, done)
-        if self.world_size > 1:
+        if self.world_size > 1 or self.queue.early:
             self._adopt_held(done)
         if self.orders.settle:
             self._let_go(done)
@@ -145,6 +144,8 @@ class TrainerState:
             self._error = orders.error
         if fresh := self.outgoing.to_keep(orders):
             done.append(Quarantine(fresh))
+        if orders.unordered:
+            self.outgoing.acknowledge(*self.queue.give_up_order())
         self.queue.take_turns(orders.first_turn, orders.turns)
         for worker in orders.revoked:  # this rank has settled about it
             self._give_back(self.queue.revoke(worker), done)
@@ -159,7 +160,7 @@ class TrainerState:
                 _grant(self._credits.opened(worker, self._room(), self.queue.starved(orders, [worker])), done)
         self._consider_giving_back(done)
         for worker in orders.settle:
-            self._settle(worker)
+            self._settle(worker, done)
         self.queue.forget_before(orders.epoch - 1)
         self._grant_freed(done)
 
@@ -168,8 +169,7 @@ class TrainerState:
             if batch.epoch < self.queue.closed:
                 done.append(Discard(batch))
                 continue
-            self.queue.add(batch, in_turn=not self.orders.coordinated)
-            self.outgoing.acknowledge(batch)
+            self.outgoing.acknowledge(*self.queue.come(batch, in_turn=not self.orders.coordinated))
         self.outgoing.left_out(event.left_out)
         nbytes = sum(batch.nbytes for batch in event.batches)
         room = self._room() or bool(self.queue.starved(self.orders, [event.worker]))
@@ -181,7 +181,7 @@ class TrainerState:
         if event.broke:
             self.outgoing.broken(event.worker)
         if event.worker in self.orders.settle:
-            self._settle(event.worker)
+            self._settle(event.worker, done)
 
     def _on_wanted(self, event: BatchWanted, now: float, done: list[TrainerInstruction]) -> None:
         if self._wanted_since is None:
@@ -190,7 +190,7 @@ class TrainerState:
         self._within = event.within
 
     def _on_left(self, event: EpochLeft, now: float, done: list[TrainerInstruction]) -> None:
-        self.queue.leave(event.epoch)
+        done.extend(map(Discard, self.queue.leave(event.epoch)))
         self._steps.pause()
         self.outgoing.want()
 
@@ -249,14 +249,13 @@ class TrainerState:
         return bool(self.queue) and self._wanted_since is not None and not self.queue.usable(self.orders)
 
     def _adopt_held(self, done: list[TrainerInstruction]) -> None:
-        """While this rank waits for others, its batches must not take the memory that theirs are made in."""
-        if self._held() and (newest := self.queue.newest) is not None:
-            done.extend(Adopt(batch) for batch in self.queue if batch.id > self._adopted)
-            self._adopted = max(self._adopted, newest.id)
+        """While this rank waits for others, or rows, its batches must not take the memory that these are made in."""
+        if self._held() or (self.queue.early and self._wanted_since is not None):
+            done.extend(map(Adopt, self.queue.unadopted()))
 
     def _room(self) -> bool:
         """Tell whether to take more."""
-        return self._credits.room(self.queue.nbytes) or self.queue.may_exceed(self.orders)
+        return self._credits.room(self.queue.held_bytes) or self.queue.may_exceed(self.orders)
 
     def _consider_giving_back(self, done: list[TrainerInstruction]) -> None:
         """Return the newest batches of an epoch beyond those to keep: none of them was used, since this bounds use.
@@ -273,10 +272,11 @@ class TrainerState:
             self.outgoing.give_back(mine[0].epoch, mine)
             done.extend(map(Discard, mine))
 
-    def _settle(self, worker: str) -> None:
+    def _settle(self, worker: str, done: list[TrainerInstruction]) -> None:
         if worker not in self._streams and worker not in self._settled:
             self._seen.add(worker)
             self._settled.add(worker)
+            done.extend(map(Discard, self.queue.early.lose(worker)))
             self.outgoing.settle(worker)
 
     def _let_go(self, done: list[TrainerInstruction]) -> None:
@@ -291,7 +291,7 @@ class TrainerState:
                 self._streams.discard(worker)
                 self._credits.closed(worker)
                 done.append(CloseStream(worker))
-                self._settle(worker)
+                self._settle(worker, done)
 
     def _need(self) -> Need:
         used, full = self.queue.used(self.orders.epoch), not self._credits.room(self.queue.nbytes)
@@ -324,6 +324,11 @@ def _waited_for(trainer: TrainerState, held: bool) -> str:
         return (
             f"rank {rank} has waited {{seconds}} for the other ranks: it may use {orders.allowed} batches of "
             f"epoch {orders.epoch}, as many as the slowest rank has received"
+        )
+    if trainer.queue.early:
+        return (
+            f"the trainer has waited {{seconds}} for its next batch, and has {len(trainer.queue.early)} of later rows: "
+            'they come in the order of the source (order="relaxed" takes them as workers finish them)'
         )
     workers = (
         f"{orders.running} of {sum(orders.wanted)} workers run" if sum(orders.wanted) else "no worker is wanted yet"

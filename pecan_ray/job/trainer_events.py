@@ -22,6 +22,8 @@ class ReceivedBatch:
     nbytes: int
     without_data: LeaseSpans = field(default_factory=dict)
     """Of `spans`, what yields nothing: it is not given back with the batch."""
+    row: int | None = None
+    """Which row of the epoch its first one is, where rows are numbered."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,10 @@ class HandOver:
 
 @dataclass(frozen=True)
 class Adopt:
-    """Let the memory of a batch that waits for other ranks count as the trainer's: its worker may fill other memory."""
+    """Let the memory of a batch that waits, for other ranks or for rows before it, count as the trainer's.
+
+    Its worker may fill other memory.
+    """
 
     batch: ReceivedBatch
 

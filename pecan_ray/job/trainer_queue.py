@@ -7,12 +7,13 @@ batch whose round has none yet waits with its worker's others.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from pecan_ray.job.left_epochs import LoopPlace
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.rounds import Turns, spelled_turns
+from pecan_ray.job.row_sequence import RowSequence
 from pecan_ray.job.trainer_events import ReceivedBatch
 
 
@@ -30,6 +31,10 @@ class TrainerQueue:
         """Batches of each epoch that were received and not given back;"""
         self._used: Counter[int] = Counter()
         """of these, those that the training loop has, or has left."""
+        self.early = RowSequence()
+        """What has come before its turn, where rows are numbered: it is not received yet."""
+        self._adopted = -1
+        """The newest batch of which its worker knows that it is the trainer's."""
         self.left = self.closed = 0
         """The loop has left the epochs before this one; of those before that nothing is taken any more."""
         self.passed = self.passed_rows = 0
@@ -62,6 +67,26 @@ class TrainerQueue:
         """
         return jobs > epoch if self.head is None else self.head.epoch > epoch
 
+    def come(self, batch: ReceivedBatch, *, in_turn: bool = True) -> Sequence[ReceivedBatch]:
+        """Take a batch that has come; return those that are received with it, as `add` does."""
+        received = self.early.came(batch)
+        for one in received:
+            self.add(one, in_turn=in_turn)
+        return received
+
+    def give_up_order(self) -> Sequence[ReceivedBatch]:
+        """Let no batch wait for rows before it, from now on; return what did, which is received now."""
+        received = self.early.give_up()
+        for one in received:
+            self.add(one)
+        return received
+
+    def unadopted(self) -> Sequence[ReceivedBatch]:
+        """Return, once, the batches of which their workers do not know that they are the trainer's."""
+        found = [batch for batch in (*self, *self.early.waiting) if batch.id > self._adopted]
+        self._adopted = max((batch.id for batch in found), default=self._adopted)
+        return found
+
     def add(self, batch: ReceivedBatch, *, in_turn: bool = True) -> None:
         """Add a batch that has come; unless `in_turn`, it is used when its round has its turn."""
         if in_turn:
@@ -87,11 +112,19 @@ class TrainerQueue:
             return head is not None
         return head.epoch == orders.epoch and self.used(head.epoch) < orders.allowed
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of what has come, and was not used."""
+        return self.nbytes + self.early.nbytes
+
     def may_exceed(self, orders: Orders) -> bool:
         """Tell whether to take more without room: what is regrouped, unless the loop will make some by itself.
 
+        While all that is here waits for rows before it, these are taken: how much may wait the job has bounded.
         With a batch of a later epoch here, nothing is regrouped any more: these orders are of the past.
         """
+        if self.early and not self._batches:
+            return True
         newest = self.newest
         if not orders.regrouping or newest is None or newest.epoch > orders.epoch:
             return False
@@ -126,10 +159,11 @@ class TrainerQueue:
         """Which epochs the loop has left, as the job is told."""
         return LoopPlace(self.left, self.closed)
 
-    def leave(self, epoch: int) -> None:
-        """Note that the loop has left an epoch: a rank that is alone takes nothing of it any more."""
+    def leave(self, epoch: int) -> Sequence[ReceivedBatch]:
+        """Note that the loop has left an epoch: a rank that is alone takes nothing of it any more, and drops it."""
         self.left = max(self.left, epoch + 1)
         self.closed = self.left if self._alone else self.closed
+        return self.early.leave(self.closed)
 
     def pass_over(self, orders: Orders) -> list[ReceivedBatch]:
         """Take out what comes next of epochs that the loop has left, as far as it may be used."""
@@ -160,7 +194,7 @@ class TrainerQueue:
 
     def clear(self) -> list[ReceivedBatch]:
         """Take out everything."""
-        batches = list(self)
+        batches = [*self, *self.early.clear()]
         self._batches.clear()
         self._without_turn.clear()
         self.nbytes = 0

@@ -9,6 +9,7 @@ from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers
 from pecan_ray.job.lots import cut, elements_in, lot
 from pecan_ray.job.queues import NoLease, Queues, WantedSplits
+from pecan_ray.job.row_runs import MOST_VAIN_DEATHS, RowRuns
 from pecan_ray.job.suspects import Suspects
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 from pecan_ray.plan.behind import first_missing
@@ -97,6 +98,7 @@ def give_out_again(
     queues: Queues,
     leftovers: Leftovers,
     suspects: Suspects,
+    runs: RowRuns,
     delivered: int,
 ) -> Sequence[Lease]:
     """Let others have what a lost worker held; return what nobody gets, where data is visited at most once.
@@ -119,8 +121,11 @@ def give_out_again(
         rest = _settle_apart(state, rest, suspects)
     elif state.died and shape.in_order and state.died.at is None and rest:
         suspects.died_in_vain("in order", delivered, 'a plan with order="strict"', state.died)
-    elif state.died:
+    elif state.died and not _dies_in_order(state, suspects, runs, delivered):
         rest = suspects.died(rest, state.died)
+    if runs.kept:
+        runs.put_back(rest)
+        return ()
     for lease in reversed(rest):
         queues.put_back(lease)
     return ()
@@ -135,6 +140,16 @@ def _settle_apart(state: WorkerHoldings, rest: Sequence[Lease], suspects: Suspec
     else:
         suspects.put_back(at_hand)
     return without(without(rest, state.untaken), state.suspected)
+
+
+def _dies_in_order(state: WorkerHoldings, suspects: Suspects, runs: RowRuns, delivered: int) -> bool:
+    """Tell whether what a worker held at its death goes to others in order, as if it had not died of it."""
+    if not runs.kept or state.died is None or state.died.at is not None:
+        return False
+    if suspects.in_vain("runs", delivered) <= MOST_VAIN_DEATHS:
+        return True
+    runs.give_up(f"{MOST_VAIN_DEATHS + 1} workers have died one after the other, and no batch came meanwhile")
+    return False
 
 
 def all_given(workers: Collection[WorkerHoldings], shape: LedgerShape, epoch: int) -> bool:

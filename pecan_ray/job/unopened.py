@@ -111,6 +111,7 @@ class UnopenedSplits:
                 continue
             refused = self._waiting.setdefault(one.key, _Refused(self._named(worker, one), now))
             refused.workers.add(worker)
+            self._ledger.runs.give_up(f"{worker} cannot open {one.error.where}, which is left to others")
             if self._goes_on and self._may_try(refused, now):
                 self._ledger.queues.bar(worker, one.key)
                 self._hand_over(state, one)

@@ -31,7 +31,7 @@ from pecan_ray.plan.operators import (
     Unbatch,
 )
 from pecan_ray.plan.regrouping import regroups_at
-from pecan_ray.plan.splits import Source
+from pecan_ray.plan.splits import CountingSource, Source
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class PlanShape:
     """How many elements its first outputs took is known: it can begin behind them (`pecan_ray.plan.behind`)."""
     as_listed: bool = False
     """Batches in one sequence have the rows in the order of the source, or of sources one by one."""
+    unnumbered: str = ""
+    """Why it is not known beforehand which row of an epoch an element becomes; empty where it is."""
 
     @property
     def is_one_sequence(self) -> bool:
@@ -96,7 +98,22 @@ def plan_shape(plan: Plan) -> PlanShape:
         keeps=any(isinstance(op, Autocache) for op in plan.all_ops()),
         counts=counts_its_elements(plan),
         as_listed=keeps_source_order(plan),
+        unnumbered=_unnumbered(plan),
     )
+
+
+def _unnumbered(plan: Plan) -> str:
+    """Return why the place of an element among an epoch's rows is not known beforehand; empty where it is."""
+    if isinstance(plan.head, Join):
+        return f"{plan.head.kind} joins several sources"
+    last = last_batching(plan)
+    for op in plan.ops:
+        one_by_one = isinstance(op, (Map, Prefetch, Repeat)) or (op is last and isinstance(op, FixedSizeBatchingOp))
+        if not one_by_one:
+            return f"behind {op.name} elements are not known by their places in the source"
+    if not (isinstance(plan.head, CountingSource) and plan.head.counts_splits):
+        return f"{type(plan.head).__name__} does not tell how many elements its splits hold before they are read"
+    return ""
 
 
 def _has_seed(op: Shuffle | None) -> bool:

@@ -90,6 +90,16 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class CountingSource(Source, Protocol):
+    """A source that may know how many elements each of its splits holds, without reading them."""
+
+    @property
+    def counts_splits(self) -> bool:
+        """Whether it does: then all splits tell their `elements`."""
+        ...
+
+
+@runtime_checkable
 class SequentialSource(Source, Protocol):
     """A source that reads the files of its splits from the front, so that their beginnings can be fetched early."""
 
@@ -167,6 +177,8 @@ class Lease:
     passed: bool = False
     """A worker has had all of it behind the filters, and gave it back: it passes them unasked, since one that holds a
     state of its own would answer differently the second time."""
+    row: int | None = None
+    """Where rows are numbered: which row of the epoch the first element of the split is, or would be."""
 
     @property
     def key(self) -> LeaseKey:

@@ -408,7 +408,7 @@ def _wait_for_end(job: str, threads: Sequence[threading.Thread]) -> None:
 def _received(number: int, worker: str, message: Message, nbytes: int) -> events.ReceivedBatch:
     """Return what the trainer's state needs to know of a batch."""
     return events.ReceivedBatch(
-        number, worker, message.epoch, message.spans, message.rows, nbytes, message.without_data
+        number, worker, message.epoch, message.spans, message.rows, nbytes, message.without_data, message.row
     )
 
 

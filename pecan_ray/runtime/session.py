@@ -26,6 +26,7 @@ from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.registering import GiveUp, Hindered, Registration, TurnedAway
 from pecan_ray.job.resume_point import ResumePoint
+from pecan_ray.job.row_order import runs_in_order
 from pecan_ray.job.saved_state import SavedState
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.waiting import NO_ANSWER
@@ -350,6 +351,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         coordinated=options.coordinated and options.world_size > 1,
         counts=serial and shape.counts,
         keeps=shape.keeps,
+        numbered=runs_in_order(options, shape),
     )
     return JobSpec(
         name,
@@ -363,6 +365,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         config.hung_after_s,
         say_after_s=config.placement_warning_s,
         remote_io=first_quota(config),
+        prefetch_bytes=options.prefetch_bytes,
         ordered=False,
     )
 

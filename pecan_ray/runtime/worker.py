@@ -285,12 +285,12 @@ class WorkerProcess:
                 release(produced)
                 return
             rank = number % len(assignment.delivered)
+        produced.row = self._leases.first_row(produced)
         if isinstance(produced.slot, OwnedSlot):
             produced.slot = produced.slot.handed_on()
         nbytes = self._outbox.put(produced, rank)
         done, threads = self._progress, self._engine.threads if self._engine is not None else 0
-        made = (done.elements + produced.rows, done.batches + 1, done.bytes + nbytes)
-        self._progress = WorkerProgress(*made, threads)
+        self._progress = WorkerProgress(done.elements + produced.rows, done.batches + 1, done.bytes + nbytes, threads)
 
     def offer(self, rank: int, node_id: str, sees_process: bool) -> Offer:
         """Say how batches will travel to a client."""

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 import ray
 
 from pecan_ray.cache.substitution import LOOK_AHEAD
-from pecan_ray.engines.contract import BadElement, SpansByKey
+from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
 from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.lots import elements_in
 from pecan_ray.job.messages import (
     AskAssignment,
     AskLeases,
@@ -31,11 +32,14 @@ from pecan_ray.job.messages import (
     WorkerProgress,
     WorkerQuestion,
 )
-from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Split
 from pecan_ray.runtime.calls import PAUSE_S
 from pecan_ray.runtime.messages import left_out, left_out_whole
+from pecan_ray.sampling.spans import Spans
 
 MOST_IN_LOT = 4096
+MOST_IN_RUN = 1 << 20
+"""Rows that are asked for at a time."""
 LEAST_LOOK = 32
 """So many of the next splits are looked at, to find some that are at hand, however few are wanted."""
 AHEAD_S = 1.0
@@ -118,16 +122,26 @@ class Branch:
     foreseen: EpochBeginning = (-1, ())
     """An epoch, and what it begins with."""
     lease_s: float | None = None
-    """How long a lease takes, lately."""
+    """How long a lease takes, lately; a row, where runs are asked for."""
     given: float | None = None
-    """When the last one was handed out."""
+    """When the last one was handed out,"""
+    given_rows: int = 1
+    """and how many rows it has: 1 where these are not numbered, and nothing is asked for by them."""
+    in_rows: bool = False
+
+    def hand_out(self, lease: Lease, now: float | None) -> None:
+        """Note that a lease is handed out; None: nobody will read it."""
+        self.given = now
+        if self.in_rows != (lease.row is not None):
+            self.in_rows, self.lease_s = lease.row is not None, None
+        self.given_rows = (elements_in(lease) or 1) if self.in_rows else 1
 
 
-def lot_of(lease_s: float | None, lot_s: float) -> int:
-    """Return how many leases to ask for at a time, given how long one takes; None: not known yet."""
-    if lease_s is None:
+def lot_of(mine: Branch, lot_s: float) -> int:
+    """Return how many leases (or rows) to ask for at a time, so that they take so long; 1 while that is not known."""
+    if mine.lease_s is None:
         return 1
-    return max(1, min(MOST_IN_LOT, int(lot_s / max(lease_s, 1e-9))))
+    return max(1, min(MOST_IN_RUN if mine.in_rows else MOST_IN_LOT, int(lot_s / max(mine.lease_s, 1e-9))))
 
 
 def _leases(answer: Offered | NoMoreLeases | Sequence[Lease]) -> Sequence[Lease]:
@@ -159,6 +173,8 @@ class WorkerLeases:
         splits of which it returns the indices of those that had better go first, or None where that does not matter.
         """
         self._asking, self._ahead, self._coming, self._at_hand = asking, ahead, coming, at_hand
+        self._rows: dict[LeaseKey, int] = {}
+        """Of the splits of this assignment, the number of the row that their first element is."""
         self._branches: dict[int, Branch] = {}
         self._lengths: list[tuple[tuple[int, int, int], int]] = []
         self._unopened: list[UnopenedSplit] = []
@@ -169,6 +185,7 @@ class WorkerLeases:
 
     def begin(self, assigned: Assigned) -> Assignment:
         """Begin with an assignment."""
+        self._rows.clear()
         self._epoch, self.lot_s = assigned.assignment.epoch, assigned.lot_s
         for number, branch in self._branches.items():
             if branch.foreseen[0] == self._epoch:  # else it is still to come
@@ -207,20 +224,22 @@ class WorkerLeases:
             if not mine.here:
                 return None
             lease = mine.here.popleft()
+            if lease.row is not None:
+                self._rows[lease.key] = lease.row
             if self._ahead and self._wants_more(mine):
                 mine.asked = self._ask(branch, mine)
                 mine.asked.when_there(lambda answer: self._coming(branch, _splits_to_come(answer)))
-            mine.given = None if unread else time.monotonic()
+            mine.hand_out(lease, None if unread else time.monotonic())
             return lease
 
     @staticmethod
     def _wants_more(mine: Branch) -> bool:
         """Tell whether to ask for the next lot: its files come while the other half of this one is read."""
-        soon = mine.lease_s is not None and mine.lease_s < AHEAD_S
+        soon = mine.lease_s is not None and mine.lease_s * mine.given_rows < AHEAD_S
         return soon and mine.asked is None and len(mine.here) <= mine.lot // 2
 
     def _ask(self, branch: int, mine: Branch, *, unread: bool = False) -> PendingQuestion:
-        most = MOST_IN_LOT if unread else lot_of(mine.lease_s, self.lot_s) if self._ahead else 1
+        most = MOST_IN_LOT if unread else lot_of(mine, self.lot_s) if self._ahead else 1
         at_hand = None if unread else self._at_hand(branch, mine.offered)
         look = 0 if at_hand is None else max(LEAST_LOOK, LOOK_AHEAD * most)
         lengths, unopened = self._noted()
@@ -231,9 +250,21 @@ class WorkerLeases:
     def _time(mine: Branch) -> None:
         """Note how long the last lease took, with what the trainer made it wait."""
         if mine.given is not None:
-            took = time.monotonic() - mine.given
+            took = (time.monotonic() - mine.given) / mine.given_rows
             mine.lease_s = took if mine.lease_s is None else mine.lease_s + 0.3 * (took - mine.lease_s)
             mine.given = None
+
+    def first_row(self, produced: Produced) -> int | None:
+        """Return which row of the epoch a batch begins with; None where rows are not numbered."""
+        if not all(key in self._rows for key in produced.spans):
+            return None
+        places: list[int] = []
+        for key, spans in produced.spans.items():
+            data = Spans(spans)
+            for nothing in produced.without_data.get(key, ()):
+                data.remove(*nothing)
+            places += [self._rows[key] + (start >> OUTPUT_BITS) for start, _ in data]
+        return min(places, default=None)
 
     def ended(self, lease: Lease, elements: int) -> None:
         """Report the length of a split, with the next question that is due."""

@@ -63,6 +63,11 @@ class HuggingFace:
         """Return what is sent to workers: not what was opened here."""
         return {name: value for name, value in self.__dict__.items() if name != "_held"}
 
+    @property
+    def counts_splits(self) -> bool:
+        """Whether it is a table: what ``save_to_disk`` has written is one, which need not be opened to know that."""
+        return isinstance(self.dataset, str) or _is_table(self._held)
+
     def splits(self) -> Iterator[Split]:
         """Yield row ranges of a table, or the shards of a streamed data set."""
         held, path = self._held, self.dataset if isinstance(self.dataset, str) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from pecan_ray.errors import PlanError, SourceError
 from pecan_ray.plan.splits import Element, Split
@@ -44,6 +44,7 @@ class ImageFolder:
     given_classes: tuple[str, ...] | None
     storage_options: Mapping[str, Any] | None = field(hash=False)
     """Of the storage, in fsspec's words; secrets as `Env`."""
+    counts_splits: ClassVar[bool] = True
 
     def __init__(
         self,

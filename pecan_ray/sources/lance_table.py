@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from pecan_ray.errors import ColumnError, MissingExtraError, SourceNotFoundError
 from pecan_ray.plan.splits import Columns, Element, Split
@@ -32,6 +32,7 @@ class Lance:
     """Rows that are read at a time."""
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
     """In Lance's words; secrets as `Env`."""
+    counts_splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(batch_rows=self.batch_rows)

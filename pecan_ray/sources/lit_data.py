@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import Element, Split
@@ -30,6 +30,7 @@ class LitData:
     folder: str | os.PathLike[str]
     split_rows: int | None = field(default=None, kw_only=True)
     """Items in a split; None: so that there are at least 16 splits."""
+    counts_splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         folder = patterns_of(self.folder)[0].rstrip("/")

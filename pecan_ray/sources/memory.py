@@ -7,7 +7,7 @@ import hashlib
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class Items:
     items: Sequence[Any] = field(repr=False)
     split_rows: int | None = field(default=None, kw_only=True)
     """Elements in a split; None: so that there are at least 16 splits."""
+    counts_splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "items", list(self.items))
@@ -111,6 +112,7 @@ class ItemsByColumns:
 
     whole: Items
     names: tuple[str, ...]
+    counts_splits: ClassVar[bool] = True
 
     def splits(self) -> Iterator[Split]:
         """Yield those of the list."""
@@ -186,6 +188,7 @@ class Arrays:
 
     arrays: dict[str, np.ndarray[Any, Any]] = field(repr=False)
     split_rows: int | None = None
+    counts_splits: ClassVar[bool] = True
 
     def __init__(
         self, columns: Mapping[str, Any] | Any = None, /, *, split_rows: int | None = None, **arrays: Any

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pecan_ray.errors import CorruptSourceError, PlanError, SourceNotFoundError
 from pecan_ray.plan.splits import Element, Split
@@ -24,6 +24,7 @@ class Mds:
     """
 
     folder: str | os.PathLike[str]
+    counts_splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         folder = patterns_of(self.folder)[0].rstrip("/")

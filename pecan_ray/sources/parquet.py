@@ -6,7 +6,7 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from pyarrow import parquet as pq
 
@@ -66,6 +66,7 @@ class Parquet:
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
     """Of the storage, in fsspec's words; secrets as `Env`."""
     patterns: tuple[str, ...] = field(init=False, repr=False)
+    counts_splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)

@@ -23,6 +23,7 @@ class RayDataset:
     dataset: Any = field(repr=False)
     needs_cluster: ClassVar[Literal[True]] = True
     """It can be read in processes that are connected to its cluster only."""
+    counts_splits: ClassVar[bool] = True
 
     def splits(self) -> Iterator[Split]:
         """Yield one split for each block that is not empty; the payload is the block's ObjectRef."""

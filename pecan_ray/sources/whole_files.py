@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from pecan_ray.errors import SourceError
 from pecan_ray.plan.splits import Element, Split
@@ -27,6 +27,7 @@ class Files:
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
     """Of the storage, in fsspec's words; secrets as `Env`."""
     patterns: tuple[str, ...] = field(init=False, repr=False)
+    counts_splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(split_files=self.split_files)

@@ -115,7 +115,7 @@ def _message(message: Message, blobs: _Blobs) -> Written:
     columns = [[name, _column(column, blobs)] for name, column in message.columns.items()]
     bad = [_bad(one, blobs) for one in message.bad]
     spans, without_data = _spans(message.spans), _spans(message.without_data)
-    return [columns, spans, message.rows, message.epoch, bad, without_data]
+    return [columns, spans, message.rows, message.epoch, bad, without_data, message.row]
 
 
 def _column(column: Any, blobs: _Blobs) -> Written:
@@ -164,7 +164,7 @@ def read_label(data: Any, key: bytes) -> Label:
 
 
 def _read_message(written: Written, body: int, found: _Found) -> tuple[int, int, Message]:
-    start, size, (columns, spans, rows, epoch, bad, without_data) = written
+    start, size, (columns, spans, rows, epoch, bad, without_data, row) = written
     if whole(start) + whole(size) > body:
         raise ValueError("a batch goes on behind the end of its lot")
     read = {_text(name): _read_column(column, size, found) for name, column in columns}
@@ -175,6 +175,7 @@ def _read_message(written: Written, body: int, found: _Found) -> tuple[int, int,
         whole(epoch),
         bad=[_read_bad(one, found) for one in bad],
         without_data=_read_spans(without_data),
+        row=None if row is None else whole(row),
     )
     return start, size, message
 

@@ -32,6 +32,8 @@ class Message:
     """Where the columns lie that are not in `columns`."""
     without_data: SpansByKey = field(default_factory=dict)
     """Of `spans`, what yields nothing."""
+    row: int | None = None
+    """Which row of the epoch its first one is, where rows are numbered."""
 
 
 def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:
@@ -64,6 +66,7 @@ def described(
         produced.bad,
         layout,
         produced.without_data,
+        produced.row,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from pecan_ray.options import OnError
-from tests.protocol.scenario import BAD, DEADLY, HANGING, Fault, FaultKind, Scenario, SplitModel
+from tests.protocol.scenario import BAD, DEADLY, FATAL, HANGING, Fault, FaultKind, Scenario, SplitModel
 
 MIB = 1 << 20
 FAULTS: tuple[tuple[FaultKind, int], ...] = (
@@ -36,6 +36,8 @@ COORDINATED_SHARE = 0.3
 """Of histories of several ranks that may have rounds, and do."""
 IN_ORDER_SHARE = 0.12
 """Of histories that may be one sequence of batches, and are."""
+NUMBERED_SHARE = 0.7
+"""Of histories of one rank whose rows may be numbered, and are."""
 RESTART_SHARE = 0.08
 """Of histories in which the controller is killed,"""
 FROZEN_SHARE = 0.08
@@ -76,7 +78,7 @@ def draw(seed: int, *, hurt_controller: bool = False) -> Scenario:
     scenario = _with_announced(seed, _with_unseen(seed, _with_at_hand(seed, scenario)))
     scenario = replace(scenario, lengths_known=Random(f"lengths {seed}").random() < LENGTHS_SHARE)
     scenario = replace(scenario, processes_unknown=Random(f"unknown {seed}").random() < UNKNOWN_SHARE)
-    scenario = _left(seed, scenario)
+    scenario = _numbered(seed, _left(seed, scenario))
     kept = scenario.on_error == "skip" and Random(f"kept {seed}").random() < KEPT_SHARE
     return replace(scenario, on_error="quarantine") if kept else scenario
 
@@ -94,6 +96,19 @@ def _in_order(seed: int, scenario: Scenario) -> Scenario:
     if scenario.serial or scenario.sharding == "off" or Random(f"in order {seed}").random() > IN_ORDER_SHARE:
         return scenario
     return replace(scenario, in_order=True, sources=scenario.sources[:1], shuffled=False)
+
+
+def _numbered(seed: int, scenario: Scenario) -> Scenario:
+    """Let some scenarios of one rank have numbered rows, by draws of their own: the others stay as they were."""
+    random = Random(f"numbered {seed}")
+    cut = scenario.ranks == 1 and len(scenario.sources) == 1 and not (scenario.one_sequence or scenario.shuffled)
+    plain = all(split.torn is None and set(split.outputs) <= {1, *FATAL} for split in scenario.sources[0])
+    promised = scenario.sharding == "dynamic" and scenario.visitation == "exactly_once"
+    if not (cut and plain and promised) or random.random() > NUMBERED_SHARE:
+        return scenario
+    known = random.random() > 0.05  # else the order is given up with the first split
+    lot = random.choice((1, 3, 10, 100))
+    return replace(scenario, numbered=True, on_error="raise", lengths_known=known, lot=lot)
 
 
 def _coordinated(seed: int, scenario: Scenario) -> Scenario:

@@ -45,6 +45,8 @@ class Made:
     """Whom it is for, as a batch of a round;"""
     round: ModelPiece | None = None
     """which is named by its first output."""
+    row: int | None = None
+    """Which row of the epoch its first one is, where these are numbered."""
 
     @property
     def rows(self) -> int:

@@ -42,9 +42,11 @@ def _has_states(scenario: Scenario) -> bool:
 
 def _with_other_parties(scenario: Scenario, random: Random) -> Scenario:
     """Return the same data with other ranks, workers and pages of the listing."""
+    ranks = random.choice((scenario.ranks, 1, 2, 3))
     return replace(
         scenario,
-        ranks=random.choice((scenario.ranks, 1, 2, 3)),
+        ranks=ranks,
+        numbered=scenario.numbered and ranks == 1,
         local=random.choice((1, 2)),
         remote=random.choice((0, 1, 3)),
         lot=random.choice((1, 4, 16)),

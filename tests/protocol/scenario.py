@@ -89,6 +89,8 @@ class Scenario:
     shuffled: bool = False
     serial: bool = False
     in_order: bool = False
+    numbered: bool = False
+    """It is known which row of an epoch an element becomes: runs of rows are put in order."""
     buckets: int = 0
     """Batches are made in rounds, one for each rank, from so many buckets; 0: they are not."""
     take: int | None = None
@@ -172,6 +174,7 @@ class Scenario:
             serial=self.serial,
             in_order=self.in_order,
             coordinated=self.coordinated,
+            numbered=self.numbered,
         )
 
     @property
@@ -187,7 +190,7 @@ class Scenario:
     @property
     def one_sequence(self) -> bool:
         """Whether an engine finishes elements in order."""
-        return self.serial or self.in_order
+        return self.serial or self.in_order or self.numbered
 
     def leaves_after(self, rank: int, epoch: int) -> int | None:
         """Return after how many batches of an epoch a rank's loop leaves it; None: it does not."""

@@ -22,6 +22,7 @@ SIMPLER: dict[str, Any] = {
     "unseen": 0.0,
     "shuffled": False,
     "in_order": False,
+    "numbered": False,
     "ahead": False,
     "window": 1,
     "lot": 1,

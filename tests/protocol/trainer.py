@@ -203,7 +203,7 @@ class TrainerModel(Party):
             self._batches[number] = made
             nbytes = made.rows * self.world.scenario.row_bytes
             received.append(
-                told.ReceivedBatch(number, name, made.epoch, made.spans, made.rows, nbytes, made.without_data)
+                told.ReceivedBatch(number, name, made.epoch, made.spans, made.rows, nbytes, made.without_data, made.row)
             )
         left_out = tuple(one for made in message.batches for one in made.left_out)
         self.quarantined += left_out

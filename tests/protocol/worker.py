@@ -57,6 +57,8 @@ class WorkerModel(Party):
         self._engine: EngineModel | None = None
         self._here: dict[int, deque[Lease]] = {}
         self._ended: set[int] = set()
+        self._rows: dict[LeaseKey, int] = {}
+        """Of splits, which row of the epoch their first element is, where rows are numbered."""
         self._at_hand: dict[int, tuple[int, ...]] = {}
         """Of what each branch has offered."""
         self._unopened: list[UnopenedSplit] = []
@@ -170,7 +172,7 @@ class WorkerModel(Party):
         scenario = self.world.scenario
         self._engine = EngineModel(scenario, reply.assignment.epoch, self.world.clock.random)
         self._here = {branch: deque() for branch in range(len(scenario.sources))}
-        self._ended, self._at_hand = set(), {}
+        self._ended, self._at_hand, self._rows = set(), {}, {}
         self._held, self._working, self._ending = None, False, False
         self._numbers, self._made = reply.assignment.numbers(), 0
         self._work()
@@ -206,6 +208,8 @@ class WorkerModel(Party):
         if not leases:
             self._ended.add(branch)
         for lease in leases:
+            if lease.row is not None:
+                self._rows[lease.key] = lease.row
             if self._sees(lease):
                 self._here[branch].append(lease)
             else:
@@ -370,6 +374,9 @@ class WorkerModel(Party):
     def _deal(self, made: Made) -> None:
         rank, number = self._assignment.rank, next(self._numbers)
         self._made += 1
+        if self._rows and made.pieces:
+            key, element, _ = made.pieces[0]
+            made.row = self._rows[key] + element if key in self._rows else None
         if delivered := self._assignment.delivered:
             if self._assignment.has(number):
                 return

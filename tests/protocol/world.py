@@ -323,6 +323,7 @@ def spec_of(scenario: Scenario, saved: Saved | None = None) -> JobSpec:
         on_error=scenario.on_error,
         trainer_timeout_s=scenario.trainer_timeout_s,
         worker_timeout_s=scenario.worker_timeout_s,
+        prefetch_bytes=scenario.prefetch_bytes,
         hung_after_s=scenario.hung_after_s,
         start=saved.point if saved is not None else None,
         ordered=scenario.order_s is None,

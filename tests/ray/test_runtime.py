@@ -283,11 +283,20 @@ def uneven(i: Any) -> Any:
     return i
 
 
-def test_one_fixed_worker_keeps_the_order_of_the_source_by_default() -> None:
-    pipe = numbers(400, config=pecan.Config(threads_per_worker=4)).map(uneven, on="i").batch(8)
-    with pipe.iter_batches(workers=ONE, epochs=2) as batches:
-        assert ids(batches) == [*range(400)] * 2
-        assert "order: rows come in the order of the source" in batches.explain()
+def test_rows_have_the_order_of_the_source_by_default_with_any_workers_whatever_dies_and_across_a_cut(
+    tmp_path: Path,
+) -> None:
+    gate = tmp_path / "gate"
+    pipe = numbers(400, config=pecan.Config(threads_per_worker=4)).map(gated(gate), on="i").map(uneven, on="i").batch(8)
+    with pipe.iter_batches(workers=TWO, epochs=2) as it:
+        got = ids(islice(it, KILLED_AT))
+        lose(it, maker(it))
+        gate.touch()
+        got += ids(islice(it, CUT_AT - KILLED_AT))
+        state = json.loads(json.dumps(it.state_dict()))
+        assert "order: rows come in the order of the source" in it.explain()
+    got += ids(pipe.iter_batches(workers=ONE, state=state, epochs=2))
+    assert got == [*range(400)] * 2
 
 
 def test_jobs_with_one_seed_make_the_same_pixels_with_a_fresh_order_folder(

@@ -11,22 +11,27 @@ from pecan_ray.job.row_order import row_order
 from pecan_ray.options import AutoWorkers, IterOptions, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.sources import Arrays
+from pecan_ray.sources import Arrays, TextLines
 
 ROWS = PecanPipeline(Arrays(x=np.arange(10)), name="rows")
 PLAIN, SHUFFLED, FIRSTS = ROWS.batch(4), ROWS.shuffle(5).batch(4), ROWS.shuffle(5).take(3)
+FILTERED, LINES = ROWS.filter(bool, on="x").batch(4), PecanPipeline(TextLines("x.txt"), name="lines")
 ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
 
 
 @pytest.mark.parametrize(
     ("pipe", "options", "kept", "why"),
     [
-        (PLAIN, {"workers": ONE}, True, "nothing shuffles, and one worker makes them"),
-        (PLAIN, {"workers": REMOTE}, True, "nothing shuffles, and one worker makes them"),
+        (PLAIN, {"workers": REMOTE}, True, "whatever the workers"),
+        (PLAIN, {"workers": AutoWorkers()}, True, "whatever the workers"),
+        (FILTERED, {"workers": ONE}, True, "nothing shuffles, and one worker makes them"),
+        (LINES, {"workers": REMOTE}, True, "nothing shuffles, and one worker makes them"),
         (PLAIN, {"workers": ONE, "sharding": "static"}, True, "nothing shuffles, and one worker makes them"),
         (PLAIN, {"workers": ONE, "order": "relaxed"}, False, 'as order="relaxed" says'),
-        (PLAIN, {"workers": Workers(local=2)}, False, "several workers may make them"),
-        (PLAIN, {"workers": AutoWorkers()}, False, "several workers may make them"),
+        (FILTERED, {"workers": Workers(local=2)}, False, "may make them and behind bool elements are not known"),
+        (LINES, {"workers": AutoWorkers()}, False, "may make them and TextLines does not tell how many elements"),
+        (PLAIN, {"workers": AutoWorkers(), "on_error": "skip"}, False, "on_error='skip' leaves bad elements out"),
+        (PLAIN, {"workers": AutoWorkers(), "visitation": "at_most_once"}, False, "'at_most_once' promises less"),
         (PLAIN, {"workers": ONE, "world_size": 2}, False, "several ranks share them"),
         (PLAIN, {"workers": Workers(local=2), "order": "strict"}, True, 'as order="strict" asks for'),
         (SHUFFLED, {"workers": ONE}, False, "the pipeline shuffles, mixes or makes buckets"),
@@ -41,8 +46,13 @@ def test_the_order_in_force_and_its_reason(pipe: PecanPipeline, options: dict[st
 
 
 def test_scaling_up_is_told() -> None:
-    found = row_order(IterOptions(workers=ONE), plan_shape(PLAIN.plan), workers=2)
+    found = row_order(IterOptions(workers=ONE), plan_shape(FILTERED.plan), workers=2)
     assert "as workers finish them, since scale() has asked for several" in found.why
+
+
+def test_an_order_that_the_job_has_given_up_is_told() -> None:
+    found = row_order(IterOptions(), plan_shape(PLAIN.plan), given_up="a split was longer")
+    assert found.kept and "as workers finish them from now on: a split was longer" in found.why
 
 
 def test_debug_mode_says_its_order() -> None:

@@ -1,0 +1,167 @@
+"""Runs: consecutive rows of an epoch, whole batches of them, which workers make while others make those before them.
+
+Where each element becomes one row, and splits tell how many elements they hold, it is known before an element is read
+which row of the epoch it becomes.  Let B be the rows of a batch.  A run begins where a batch does, and holds a multiple
+of B, but for the one that ends the epoch.  So all batches are those that one worker would make in order, whoever makes
+them, and each is known by its first row: the trainer puts them in order (`pecan_ray.job.row_sequence`), and
+acknowledges none before its turn.
+
+What a lost worker held begins and ends between batches, too, and is given out before anything new.  New rows are given
+out up to a *window* beyond those that have had their turn.  A worker that can get none ends its assignment, so that it
+holds nothing unfinished: the next batch is always with somebody who is at work on it, or is the next answer.
+
+Where a split proves longer or shorter than it told, where a worker cannot open one, or workers die again and again and
+come no further, the order is given up for the rest of the job: this is then dealt with as anywhere else.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pecan_ray.job.holdings import WorkerHoldings
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.lots import cut, elements_in
+from pecan_ray.job.queues import Queues
+from pecan_ray.job.suspects import Suspects
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+
+MANY = 1 << 40
+"""More rows than an epoch has."""
+WINDOW_BATCHES = 4
+"""Of each worker, in the window: one that it makes, one that it has asked for, and two that wait for their turn."""
+MOST_VAIN_DEATHS = 2
+"""Workers that may die one after the other while no batch has its turn, before an element to blame is looked for."""
+
+
+class RowRuns:
+    """Which rows of an epoch were given out."""
+
+    def __init__(self, shape: LedgerShape, queues: Queues, *, goes_on: bool) -> None:
+        """`goes_on`: a run before this one has used a part of the epoch."""
+        self._shape, self._queues = shape, queues
+        self._first: int | None = None if goes_on else 0
+        """The row of the source that is the epoch's first one here; None: not known yet."""
+        self._given = 0
+        """Rows before this one were given out."""
+        self.affordable = 0
+        """So many rows the trainer has memory for."""
+        self.given_up = ""
+        """Why rows come as workers finish them after all,"""
+        self._told = False
+        """and whether that was said."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether rows are given out, and come, in order."""
+        return self._shape.numbered and not self.given_up
+
+    def give_up(self, why: str) -> None:
+        """Let rows come as workers finish them from now on."""
+        if self.kept:
+            self.given_up = why
+
+    def is_news(self) -> bool:
+        """Tell, once, that the order was given up."""
+        news, self._told = bool(self.given_up) and not self._told, bool(self.given_up)
+        return news
+
+    def begin_epoch(self) -> None:
+        """Begin an epoch at its first row."""
+        self._first = self._given = 0
+
+    def may_begin(self, received: int, workers: int) -> bool:
+        """Tell whether a worker could be given something; `received`: so many rows have had their turn."""
+        if self._first is None and self._queues.listed:
+            self._first = self._find_first()
+        return not self.kept or (self._first is not None and self._room(received, workers) > 0)
+
+    def take(
+        self, state: WorkerHoldings, most: int, received: int, workers: int, suspects: Suspects
+    ) -> tuple[Lease, ...] | None:
+        """Return the next run, of about `most` rows; none where the worker must end its assignment first.
+
+        None: it must wait for the listing, or the order was given up.
+        """
+        size, room = self._shape.batch_size, self._room(received, workers)
+        if state.has_tail or room <= 0:
+            return ()
+        even_share = self._left() // (2 * max(1, workers))  # as in guided self-scheduling
+        wanted = max(1, min(most, room, even_share) // size) * size
+        run: list[Lease] = []
+        rows = 0
+        while rows < wanted and (lease := self._next(suspects)) is not None:
+            elements = elements_in(lease)
+            if elements is None:
+                self.put_back([*run, replace(lease, row=None)])
+                self.give_up(f"{lease.split.where(0)} and what follows are not counted before they are read")
+                return None
+            if elements > wanted - rows:
+                lease, rest = cut(lease, wanted - rows)
+                self.put_back([rest])
+                elements = wanted - rows
+            rows += elements
+            run.append(lease)
+        if rows < wanted and not self._queues.listed:
+            self.put_back(run)
+            return None
+        state.has_tail = rows % size > 0
+        for lease in run:
+            self._given = max(self._given, _rows_of(lease)[1])
+        return tuple(run)
+
+    def put_back(self, leases: Iterable[Lease]) -> None:
+        """Let leases be the next ones, together with those that came back before, in the order of the source."""
+        queue = self._queues.common[0]
+        back = sorted((*queue.returned, *leases), key=lambda one: (one.repetition, one.split.index, one.spans))
+        queue.returned = deque(back)
+
+    def _room(self, received: int, workers: int) -> int:
+        """Return how many rows may be given out: what came back in any case, else up to the end of the window."""
+        size, returned = self._shape.batch_size, self._queues.common[0].returned
+        if returned and _rows_of(self._numbered(returned[0]))[0] < self._given:
+            return size
+        return received + max(self.affordable, WINDOW_BATCHES * workers * size) - self._given
+
+    def _left(self) -> int:
+        """Return how many rows nobody was given; where that is not known, there are many."""
+        passes, listing = self._shape.repetitions, self._queues.listings[0]
+        if passes is None or not listing.complete:
+            return MANY
+        return passes * listing.elements - (self._first or 0) - self._given
+
+    def _next(self, suspects: Suspects) -> Lease | None:
+        while (lease := self._queues.common[0].take()) is not None:
+            if (rest := suspects.without_deadly(lease)) is not None:
+                return self._numbered(rest)
+        return None
+
+    def _numbered(self, lease: Lease) -> Lease:
+        """Return a lease with its row, where all splits before it are counted."""
+        listing, index = self._queues.listings[0], lease.split.index
+        before = listing.elements_before(index) if listing.counted else 0
+        return replace(lease, row=lease.repetition * listing.elements + before - (self._first or 0))
+
+    def _find_first(self) -> int:
+        """Return the row of the source with which a run goes on; give up the order where some behind it are used."""
+        queue, listing = self._queues.common[0], self._queues.listings[0]
+        if not listing.counted:
+            return 0  # it is given up with the first split that is not
+        begun = queue.repetition * listing.elements + listing.elements_before(min(queue.cursor().taken, len(listing)))
+        spans = [(self._numbered(one), span) for one in queue.returned for span in one.spans]
+        parts = sorted(_rows_of(replace(lease, spans=(span,))) for lease, span in spans)
+        parts = [(first, end) for first, end in parts if first < end] + [(begun, begun)]
+        if any(end != first for (_, end), (first, _) in itertools.pairwise(parts)):
+            self.give_up("the run goes on from a state of one whose rows came as workers finished them")
+        return parts[0][0]
+
+
+def _rows_of(lease: Lease) -> tuple[int, int]:
+    """Return the first row of a lease, and the one behind its last."""
+    assert lease.row is not None
+    (start, _), (_, stop) = lease.spans[0], lease.spans[-1]
+    elements = lease.split.elements or 0
+    last = elements if stop == END else min(elements, stop >> OUTPUT_BITS)
+    return lease.row + (start >> OUTPUT_BITS), lease.row + last
