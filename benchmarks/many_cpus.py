@@ -99,8 +99,9 @@ def measure(asked: argparse.Namespace, side: str) -> ManyCpus:
     """Run one side."""
     workers = pecan.AutoWorkers(max_remote=0) if side == "auto" else pecan.Workers(local=int(side))
     most = asked.cpus if side == "auto" else int(side)
-    began, arrivals, waits = time.perf_counter(), list[Arrival](), list[float]()
-    with pipeline(asked, asked.epoch).iter_batches(workers=workers, epochs=None) as batches:
+    pipe, arrivals, waits = pipeline(asked, asked.epoch), list[Arrival](), list[float]()
+    began = time.perf_counter()
+    with pipe.iter_batches(workers=workers, epochs=None) as batches:
         first = len(next(batches)["i"])
         zero = time.perf_counter()
         cpu_before = cpu_seconds(os.getpid(), processes())
@@ -113,7 +114,10 @@ def measure(asked: argparse.Namespace, side: str) -> ManyCpus:
         now = time.perf_counter() - zero
         cpu_s = cpu_seconds(os.getpid(), processes()) - cpu_before
         running = len(batches.report().workers)
-    late = [(at, count, waited) for (at, count), waited in zip(arrivals, waits, strict=True) if at > now * (1 - FINAL)]
+    last = now * (1 - FINAL)
+    late = [
+        (at, count, min(waited, at - last)) for (at, count), waited in zip(arrivals, waits, strict=True) if at > last
+    ]
     rate = sum(count for _, count, _ in late) / (now * FINAL)
     return ManyCpus(
         side,
@@ -124,14 +128,14 @@ def measure(asked: argparse.Namespace, side: str) -> ManyCpus:
         rate / ideal_rate(asked, most),
         sum(waited for *_, waited in late) / (now * FINAL),
         cpu_s / (first + sum(count for _, count in arrivals)),
-        epoch_s(asked, workers) / (asked.epoch / ideal_rate(asked, most)),
+        epoch_s(asked, pipe, workers) / (asked.epoch / ideal_rate(asked, most)),
     )
 
 
-def epoch_s(asked: argparse.Namespace, workers: pecan.Workers | pecan.AutoWorkers) -> float:
+def epoch_s(asked: argparse.Namespace, pipe: pecan.PecanPipeline, workers: pecan.Workers | pecan.AutoWorkers) -> float:
     """Return the seconds of one epoch, start included."""
     began = time.perf_counter()
-    for _ in pipeline(asked, asked.epoch).iter_batches(workers=workers):
+    for _ in pipe.iter_batches(workers=workers, first_epoch=0):
         time.sleep(asked.step)
     return time.perf_counter() - began
 

@@ -220,6 +220,8 @@ class _Rules(Trials):
         if known.demand > FULL * self.rate:  # it was seen without a wait
             wanted = min(wanted, known.demand / FULL)
         wanted = min(wanted, self.o.pace / FULL)
+        if running.remote >= self.state.lessons.bounds[1].count:  # more have brought nothing once: ask with few
+            wanted = min(wanted, self.rate / FULL)
         more = int(min(top, running.remote + max(1, math.ceil((wanted - self.rate) / one))))
         if self.per_hour is not None:
             others = self.rate - running.remote * known.each[1]
