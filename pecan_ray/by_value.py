@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copyreg
+import io
+import mmap
 import sys
 from typing import Any
 
@@ -13,12 +15,48 @@ SPAWNED_MAIN = "__mp_main__"
 """The main script in a process that multiprocessing has spawned; cloudpickle knows `__main__` alone."""
 
 
-def dumps(value: Any) -> bytes:
-    """Pickle a value, with functions and classes that other processes cannot import."""
+def dumps(value: Any, *, maps_by_path: bool = False) -> bytes:
+    """Pickle a value, with functions and classes that other processes cannot import.
+
+    `maps_by_path`: memory maps of files that were opened for reading are opened again by their paths, and not copied.
+    """
     main = sys.modules.get(SPAWNED_MAIN)
     if main is not None and main.__name__ == SPAWNED_MAIN:  # else it is `__main__` under another name
         cloudpickle.register_pickle_by_value(main)
-    return bytes(cloudpickle.dumps(value))
+    if not maps_by_path:
+        return bytes(cloudpickle.dumps(value))
+    written = io.BytesIO()
+    _WithMapsByPath(written).dump(value)
+    return written.getvalue()
+
+
+class _WithMapsByPath(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is np.memmap and (place := _place_in_file(obj)) is not None:
+            return _mapped, place
+        return super().reducer_override(obj)
+
+
+def _place_in_file(array: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
+    """Return where a map of a file, or a part of one, lies in it; None where it cannot be opened again so."""
+    whole: Any = array
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    of_file = isinstance(whole.base, mmap.mmap) and whole.mode == "r" and whole.filename is not None
+    if not of_file or not array.nbytes or not array.flags.forc:
+        return None
+    begin = whole.offset + array.ctypes.data - whole.ctypes.data
+    return str(whole.filename), array.dtype, begin, array.shape, "C" if array.flags.c_contiguous else "F"
+
+
+def _mapped(path: str, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], order: Any) -> Any:
+    try:
+        return np.memmap(path, dtype, "r", offset, shape, order)
+    except (OSError, ValueError) as error:
+        raise OSError(
+            f"the memory map of {path}, which the pipeline holds, cannot be opened here: {error}. Put the file where "
+            "all nodes see it, or hold a copy, numpy.array(map)."
+        ) from error
 
 
 def _as_bytes(value: np.bytes_) -> tuple[type[np.bytes_], tuple[bytes]]:

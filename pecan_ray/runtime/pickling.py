@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -14,11 +15,22 @@ from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.runtime import cluster
 
+logger = logging.getLogger("pecan_ray")
+
+LARGE_BYTES = 50 << 20
+"""A value of more than so many bytes that a function holds is warned of: each worker of a node has one."""
+
 
 def pickle_plan(plan: Plan) -> bytes:
-    """Pickle a plan for the workers; raises `UnpicklablePlanError` naming the op and the variable."""
+    """Pickle a plan for the workers; raises `UnpicklablePlanError` naming the op and the variable.
+
+    A large array that a function holds is warned of by name: each worker gets a copy.
+    """
     try:
-        return dumps(plan)
+        data = dumps(plan, maps_by_path=True)
+        if len(data) > LARGE_BYTES:
+            _warn_of_large_values(plan)
+        return data
     except Exception as error:
         for op in plan.all_ops():
             if isinstance(op, ElementOp):
@@ -26,6 +38,20 @@ def pickle_plan(plan: Plan) -> bytes:
         for source in plan.sources():
             _check_value(source, f"the source {type(source).__name__}", error)
         raise PlanError(f"the pipeline cannot be sent to workers: {type(error).__name__}: {error}") from error
+
+
+def _warn_of_large_values(plan: Plan) -> None:
+    for op in plan.all_ops():
+        for name, value in held_by(op.fn) if isinstance(op, ElementOp) else ():
+            size = getattr(value, "nbytes", None)
+            if isinstance(size, int) and size > LARGE_BYTES and len(dumps(value, maps_by_path=True)) > LARGE_BYTES:
+                logger.warning(
+                    "%s holds %r, %d MB, and each worker gets a copy of it. Write it to a file, and let the function "
+                    "hold a memory map, numpy.load(path, mmap_mode='r'): workers open it again, and share its memory",
+                    op.name,
+                    name,
+                    size >> 20,
+                )
 
 
 def unpickle_here(data: bytes, what: str) -> Any:

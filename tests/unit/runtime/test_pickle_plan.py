@@ -36,6 +36,39 @@ def test_a_plan_with_closures_and_lambdas_arrives_as_it_was() -> None:
     assert column(run_engine(arrived, order="strict"), "i") == [0, 6, 9]
 
 
+def test_memory_maps_are_opened_again_by_their_paths(tmp_path: Path) -> None:
+    np.save(tmp_path / "tokens.npy", np.arange(200_000).reshape(1000, 200))
+    np.save(tmp_path / "columns.npy", np.asfortranarray(np.arange(6).reshape(2, 3)))
+    whole = np.load(tmp_path / "tokens.npy", mmap_mode="r")
+    parts = [whole, whole[10:20], whole[990:, None][1:], np.load(tmp_path / "columns.npy", mmap_mode="r")]
+    copied = [whole[:, ::2], np.load(tmp_path / "columns.npy", mmap_mode="c"), whole[:0]]
+    held = parts + copied
+
+    def summed(i: Any) -> Any:
+        return [part.sum() for part in held]
+
+    sent = pickle_plan(numbers().map(summed, on="i").plan)
+    assert len(sent) < 1_000_000 < whole.nbytes
+    (op,) = pickle.loads(sent).ops
+    (arrived,) = (cell.cell_contents for cell in op.fn.__closure__)
+    assert all(map(np.array_equal, arrived, held))
+    assert [isinstance(part, np.memmap) and part.mode == "r" for part in arrived[: len(parts)]] == [True] * len(parts)
+    (tmp_path / "columns.npy").unlink()
+    with pytest.raises(OSError, match=r"columns\.npy, which the pipeline holds, cannot be opened here"):
+        pickle.loads(sent)
+
+
+def test_large_arrays_that_functions_hold_are_warned_of_by_name(caplog: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr("pecan_ray.runtime.pickling.LARGE_BYTES", 1 << 20)
+    table, small = np.zeros(1 << 18), np.zeros(8)
+    np.save(tmp_path / "map.npy", table)
+    mapped = np.load(tmp_path / "map.npy", mmap_mode="r")
+    pipe = numbers().map(lambda i: table[i] + small[i] + mapped[i], on="i", name="look_up")
+    pickle_plan(pipe.plan)
+    (said,) = caplog.messages
+    assert said.startswith("look_up holds 'table', 2 MB, and each worker gets a copy of it.")
+
+
 SPAWNING = """
 import dataclasses
 import multiprocessing
