@@ -183,22 +183,41 @@ class OperatorMethods(ABC):
         """
         return self._then(Unbatch(name=self._unique("unbatch"), same_rows=same_rows))
 
-    def pack(self, length: int, *, on: str = "tokens", among: int = 1024, padding: int = 0) -> Self:
+    def pack(
+        self,
+        length: int,
+        *,
+        on: str = "tokens",
+        among: int = 1024,
+        padding: int = 0,
+        along: Mapping[str, float] | None = None,
+    ) -> Self:
         """Put the token lists of elements together into rows of `length` tokens, as far as they fit.
 
         Each row has the columns `on`, "segment" (1, 2, ... for the sequences in it, 0 for padding) and "position" (of a
-        token in its sequence); other columns are left out.  Of `among` elements at a time the longest are placed first,
-        and one that is longer than a row is cut: no token is lost or repeated.  Behind it follows ``batch(n)``.
+        token in its sequence); of other columns those that are packed along.  Of `among` elements at a time the longest
+        are placed first, and one that is longer than a row is cut: no token is lost or repeated.  Behind it follows
+        ``batch(n)``.
+
+        Args:
+            length: tokens in a row.
+            on: the column with the tokens.
+            among: elements whose tokens share rows.
+            padding: stands behind the tokens of a row.
+            along: other columns with a number for each token, or one for all, and what stands for padding in each:
+                ``{"labels": -100, "loss_mask": 0}``.
         """
         if self._engine != "python":
             raise PlanError(
                 f'pack: the {self._engine} engine has no pack: use engine="python", or pack the data before.'
             )
         length, among = positive("pack", length), positive("pack(among=...)", among)
-        alone = self.map(
-            TokensAlone(of_kind("pack(on=...)", on, str)), name=self._unique("pack_tokens"), keep_position=True
-        )
-        return alone._then(Pack(name=alone._unique("pack"), length=length, on=on, among=among, padding=padding))
+        others: dict[str, Any] = dict(of_kind("pack(along=...)", {} if along is None else along, Mapping[str, Any]))
+        if taken := others.keys() & {of_kind("pack(on=...)", on, str), "segment", "position"}:
+            raise PlanError(f"pack(along=...): the column {min(taken)!r} is one that pack makes itself.")
+        alone = self.map(TokensAlone(on, tuple(others)), name=self._unique("pack_tokens"), keep_position=True)
+        name = alone._unique("pack")
+        return alone._then(Pack(name=name, length=length, on=on, among=among, padding=padding, along=others))
 
     def shuffle(self, buffer: int, seed: int | None = None, reshuffle: bool = True) -> Self:
         """Draw elements at random from a buffer per worker, and visit the splits in a random order.

@@ -10,9 +10,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TokensAlone:
-    """An element's tokens as one array, and no other column."""
+    """An element's tokens as one array, and no other column but those that have a value for each token."""
 
     on: str
+    along: tuple[str, ...] = ()
 
     def __call__(self, element: dict[str, Any]) -> dict[str, Any]:
         """Return the tokens; raises TypeError for what is no sequence of whole numbers."""
@@ -26,4 +27,18 @@ class TokensAlone:
             raise TypeError(
                 f"pack(on={self.on!r}) needs a list of whole numbers, but got {tokens.dtype}{list(tokens.shape)}"
             )
-        return {self.on: tokens}
+        return {self.on: tokens, **{name: self._along(name, element, len(tokens)) for name in self.along}}
+
+    def _along(self, name: str, element: dict[str, Any], count: int) -> Any:
+        """Return the values of another column, one for each token; a single number stands for all tokens."""
+        if name not in element:
+            raise KeyError(f"pack(along=...): there is no column {name!r}; there are {sorted(element)}")
+        values = np.asarray(element[name])
+        if not values.size and not count:
+            values = np.zeros(0, values.dtype if values.dtype.kind in "biuf" else np.int64)
+        if values.dtype.kind not in "biuf" or values.ndim > 1 or (values.ndim and len(values) != count):
+            raise ValueError(
+                f"pack(along=...): column {name!r} is {values.dtype}{list(values.shape)}, but it needs a number for "
+                f"each of the {count} tokens in {self.on!r}, or one for all"
+            )
+        return values if values.ndim else np.full(count, values)

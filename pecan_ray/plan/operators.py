@@ -183,6 +183,13 @@ class Pack(Op):
     on: str
     among: int
     padding: int
+    along: Mapping[str, Any] = field(default_factory=dict)
+    """Other columns that have a value for each token, and what stands for padding in each."""
+
+    @property
+    def unspelled(self) -> frozenset[str]:
+        """Leave out of fingerprints what earlier versions did not have."""
+        return frozenset() if self.along else frozenset({"along"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -294,7 +294,7 @@ def _pad(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None,
         )
     longest = [max(array.shape[axis] for array in arrays) for axis in range(first.ndim)]
     wanted = tuple(w if w is not None else longest[axis] for axis, w in enumerate(fixed or (None,) * first.ndim))
-    out = np.full((len(arrays), *wanted), _fill_value(padding, first.dtype, name, op), first.dtype)
+    out = np.full((len(arrays), *wanted), fill_value(padding, first.dtype, name, op), first.dtype)
     for row, (item, array) in enumerate(zip(items, arrays, strict=True)):
         if any(have > want for have, want in zip(array.shape, wanted, strict=True)):
             raise _unlike(
@@ -351,7 +351,7 @@ def _same_rank(name: str, item: Item, first: Array, other: str, op: str) -> Arra
     return array
 
 
-def _fill_value(padding: Any, dtype: np.dtype[Any], name: str, op: str) -> Any:
+def fill_value(padding: Any, dtype: np.dtype[Any], name: str, op: str) -> Any:
     """Return the padding as a value of the column's dtype; raises PlanError where it would become another value."""
     try:
         with np.errstate(invalid="ignore"):

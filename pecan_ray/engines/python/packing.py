@@ -8,7 +8,7 @@ elements, by any worker, and no token is lost or repeated.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.positions import Part, UndeliveredPositions
+from pecan_ray.engines.python.collate import fill_value
 from pecan_ray.engines.python.operators import mapped
 from pecan_ray.engines.python.pieces import first_position, within
 from pecan_ray.engines.python.threads import Threads
@@ -76,7 +77,7 @@ def _groups(items: ItemIterator, op: Pack) -> ItemIterator:
 
 def _group(members: list[Item], op: Pack) -> Item:
     first = members[0]
-    value = {op.on: [member.value[op.on] for member in members]}
+    value = {name: [member.value[name] for member in members] for name in (op.on, *op.along)}
     return Item(value, [], first.lease, first.element, first.output, members=members)
 
 
@@ -89,22 +90,23 @@ def _rows(op: Pack, undelivered: UndeliveredPositions, group: Item) -> list[Item
     there = [one for one in missing if one.first < one.end]
     if not there:
         return []
-    dtype = _common_dtype([one.tokens.dtype for one in there], op, group)
+    dtypes = {name: _common_dtype(name, there, op, group) for name in (op.on, *op.along)}
     packing = pack_rows([one.end - one.first for one in there], op.length)
-    return [_row([(there[piece.sequence], piece) for piece in pieces], op, dtype) for pieces in packing]
+    return [_row([(there[piece.sequence], piece) for piece in pieces], op, dtypes) for pieces in packing]
 
 
-def _common_dtype(dtypes: Sequence[np.dtype[Any]], op: Pack, group: Item) -> np.dtype[Any]:
-    """Return a dtype that holds the tokens of all; NumPy makes floats of int64 beside uint64."""
+def _common_dtype(name: str, sequences: Sequence[MissingTokens], op: Pack, group: Item) -> np.dtype[Any]:
+    """Return a dtype that holds a column of all; NumPy makes floats of int64 beside uint64."""
+    dtypes = [one.item.value[name].dtype for one in sequences]
     dtype = np.result_type(*dtypes)
-    if dtype.kind in "iu":
+    if dtype.kind in "iub" or any(one.kind == "f" for one in dtypes):
         return dtype
     kinds = ", ".join(sorted(set(map(str, dtypes))))
     raise OutputTypeError(
         f"{op.name}: no type of whole numbers holds tokens of {kinds}, which are among the {op.among} elements from "
-        f"{group.where()} on. Cast column {op.on!r} to one type by a map before.",
+        f"{group.where()} on. Cast column {name!r} to one type by a map before.",
         op=op.name,
-        column=op.on,
+        column=name,
         ends_job=True,
     )
 
@@ -122,9 +124,13 @@ def _missing_tokens(item: Item, on: str) -> Iterator[MissingTokens]:
         yield MissingTokens(item, tokens, first, end, [(key, start, stop)])
 
 
-def _row(pieces: list[tuple[MissingTokens, PackedPiece]], op: Pack, dtype: np.dtype[Any]) -> Item:
+def _row(pieces: list[tuple[MissingTokens, PackedPiece]], op: Pack, dtypes: Mapping[str, np.dtype[Any]]) -> Item:
     """Return a row of tokens, of the number that a sequence has within the row, and of places within the sequences."""
-    tokens = np.full(op.length, op.padding, dtype)
+    tokens = np.full(op.length, op.padding, dtypes[op.on])
+    along = {
+        name: np.full(op.length, fill_value(padding, dtypes[name], name, op.name), dtypes[name])
+        for name, padding in op.along.items()
+    }
     segments, positions = np.zeros(op.length, np.int32), np.zeros(op.length, np.int32)
     parts: list[Part] = []
     at = 0
@@ -132,6 +138,8 @@ def _row(pieces: list[tuple[MissingTokens, PackedPiece]], op: Pack, dtype: np.dt
         first, end = sequence.first + piece.start, sequence.first + piece.stop
         to = at + piece.tokens
         tokens[at:to] = sequence.tokens[first:end]
+        for name, column in along.items():
+            column[at:to] = sequence.item.value[name][first:end]
         segments[at:to] = number
         positions[at:to] = np.arange(first, end)
         parts += sequence.positions(piece)
@@ -140,5 +148,5 @@ def _row(pieces: list[tuple[MissingTokens, PackedPiece]], op: Pack, dtype: np.dt
     item = sequence.item
     # Named by its first token, which is in no other row: so random numbers behind differ from row to row.
     output = item.output + sequence.position(sequence.first + piece.start) - first_position(item)
-    value = {op.on: tokens, "segment": segments, "position": positions}
+    value = {op.on: tokens, **along, "segment": segments, "position": positions}
     return Item(value, parts, item.lease, item.element, output)

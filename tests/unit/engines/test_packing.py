@@ -132,3 +132,44 @@ def test_the_tensorflow_engine_refuses_it_by_name() -> None:
         PecanPipeline(TextLines("x.txt"), engine="tensorflow").pack(4)
     with pytest.raises(PlanError, match="pack needs a whole number >= 1, but got 0"):
         PecanPipeline(Items([1])).pack(0)
+
+
+def test_other_columns_are_packed_along() -> None:
+    given = sequences(60)
+    rows = [
+        {"tokens": one, "labels": [-token for token in one], "mask": np.array(one) % 2 == 0, "document": number / 2}
+        for number, one in enumerate(given)
+    ]
+    pipe = (
+        PecanPipeline(Items(rows)).pack(20, along={"labels": -100, "mask": False, "document": -1}, padding=-1).batch(4)
+    )
+    seen = 0
+    for produced in run_engine(pipe, threads=2):
+        if produced.rows:
+            tokens, segment = produced.columns["tokens"], produced.columns["segment"]
+            there = segment > 0
+            seen += int(there.sum())
+            assert np.array_equal(produced.columns["labels"], np.where(there, -tokens, -100))
+            assert np.array_equal(produced.columns["mask"], there & (tokens % 2 == 0))
+            assert np.array_equal(produced.columns["document"], np.where(there, tokens // 1000 / 2, -1))
+    assert seen == sum(map(len, given))
+
+
+@pytest.mark.parametrize(
+    ("element", "along", "said"),
+    [
+        (
+            {"tokens": [1, 2], "labels": [1]},
+            {"labels": 0},
+            r"'labels' is int64\[1\], .* each of the 2 tokens in 'tokens'",
+        ),
+        ({"tokens": [1], "labels": ["a"]}, {"labels": 0}, r"'labels' is <U1\[1\]"),
+        ({"tokens": [1]}, {"labels": 0}, r"there is no column 'labels'; there are \['tokens'\]"),
+        ({"tokens": [1], "labels": np.array([1], np.uint8)}, {"labels": -100}, r"padding -100 is no value of column"),
+        ({"tokens": [1]}, {"segment": 0}, r"'segment' is one that pack makes itself"),
+        ({"tokens": [1]}, ["labels"], r"pack\(along=\.\.\.\) must be"),
+    ],
+)
+def test_what_cannot_be_packed_along_is_refused(element: Any, along: Any, said: str) -> None:
+    with pytest.raises((PlanError, KeyError, ValueError), match=said):
+        list(PecanPipeline(Items([element])).pack(4, along=along).batch(1).iter_batches(debug=True))
