@@ -147,7 +147,7 @@ class _Rules(Trials):
             running.remote + 1 if before.remote > running.remote else 0,
         )
         lessons = replace(
-            state.lessons, floor=Floor(least, state.known.demand, self.now + MAX_QUIET_S), slope=0.0, pruned=(0, 0.0)
+            state.lessons, floor=Floor(least, self._taken(), self.now + MAX_QUIET_S), slope=0.0, pruned=(0, 0.0)
         )
         self.state = replace(
             self.state, removal=None, lessons=lessons, clocks=replace(state.clocks, quiet_s=state.clocks.longer())
@@ -269,7 +269,7 @@ class _Rules(Trials):
             answer = self._try_bill()
             if answer is not None:
                 return answer
-        floor = self.state.lessons.floor.workers(self.now, self.sums.taken / self.sums.span)
+        floor = self.state.lessons.floor.workers(self.now, self._taken())
         local = max(local, min(o.running.local, floor.local), o.least.local)
         remote = max(remote, min(o.running.remote, floor.remote), o.least.remote)
         most = FULL**2 if self.phase == "converged" else FULL  # what drift explains stays
@@ -280,6 +280,11 @@ class _Rules(Trials):
         return self.ask(
             local, remote, "remove", f"nobody waits, and workers are busy for {self.sums.load:.0%} of their time"
         )
+
+    def _taken(self) -> float:
+        """Return rows a second that the trainer took since workers came or went: steps come in beats."""
+        seconds, rows = self.state.taken
+        return rows / max(LOOK_S, seconds)
 
     def _fewest(self, keep_s: float) -> tuple[int, int]:
         """Return the fewest workers for the needs that were seen: remote ones go first."""
