@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.deadline import Deadline
@@ -100,21 +100,26 @@ class AutoWorkers:
             raise PlanError("max_local=0 and max_remote=0 leave no worker: raise one of them.")
         if not 0 <= self.threshold < 1:
             raise PlanError(f"threshold must be a share in [0, 1), but got {self.threshold}.")
-        if self.max_per_hour is not None and self.prices is None:
-            raise PlanError(
-                f"max_per_hour={self.max_per_hour} is a budget in $ and needs prices: pass "
-                "prices=Prices(accelerator_host=..., remote_worker=...) of pecan_ray.placement, in $ per hour."
-            )
-        if self.max_per_hour is not None and not 0 <= self.max_per_hour < math.inf:
-            raise PlanError(f"max_per_hour must be a number of $ >= 0, but got {self.max_per_hour!r}.")
+        self._check_budget()
         fraction = self.max_local_cpu_fraction
         if fraction is not None and not 0 <= fraction <= 1:
             raise PlanError(f"max_local_cpu_fraction must be a share in [0, 1], but got {fraction}.")
         for name in ("window_s", "patience_s"):
             if not getattr(self, name) > 0:
                 raise PlanError(f"{name} must be positive, but got {getattr(self, name)}.")
-        if self.window_batches is not None and self.window_batches < 2:
-            raise PlanError(f"window_batches must be at least 2, but got {self.window_batches}.")
+        check_least(self, {"window_batches": (2, "at least 2")})
+
+    def _check_budget(self) -> None:
+        """Raise `PlanError` for a budget that cannot be kept."""
+        if self.max_per_hour is None:
+            return
+        if self.prices is None:
+            raise PlanError(
+                f"max_per_hour={self.max_per_hour} is a budget in $ and needs prices: pass "
+                "prices=Prices(accelerator_host=..., remote_worker=...) of pecan_ray.placement, in $ per hour."
+            )
+        if not 0 <= self.max_per_hour < math.inf:
+            raise PlanError(f"max_per_hour must be a number of $ >= 0, but got {self.max_per_hour!r}.")
 
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -235,6 +240,29 @@ class ClusterIo:
             raise PlanError(f"ClusterIo(cache_bytes=...) must be 0 or more, but got {self.cache_bytes}.")
 
 
+CONFIG_BOUNDS: Mapping[str, tuple[float, str]] = {
+    # A trainer reports, and a worker speaks, every second or so: five of them may be late.
+    "trainer_timeout_s": (5, "at least 5"),
+    "worker_timeout_s": (5, "at least 5"),
+    "hung_after_s": (5, "at least 5"),
+    "storage_patience_s": (0, "0 or more"),
+    "placement_warning_s": (0, "0 or more"),
+    "threads_per_worker": (1, "at least 1"),
+    "ring_bytes": (MIB, "at least 1 MiB"),
+    "flight_streams": (1, f"from 1 to {MOST_STREAMS}"),
+    "sample_elements": (1, "at least 1"),
+}
+"""The least that fields of `Config` may be, and how that is said."""
+
+
+def check_least(options: object, bounds: Mapping[str, tuple[float, str]]) -> None:
+    """Raise `PlanError` for a field that is less than its bound; None is no number."""
+    for name, (least, words) in bounds.items():
+        value = getattr(options, name)
+        if value is not None and not value >= least:
+            raise PlanError(f"{name} must be {words}, but got {value}.")
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings of a pipeline that have good defaults.
@@ -282,9 +310,7 @@ class Config:
     """Bound on the batches that a shared group keeps for readers that lag; one batch must fit."""
     share_disk_bytes: int = 0
     """Bound on the batches that such a group keeps besides on disk, where the window in memory is full and somebody has
-    not read them."""
-    share_disk_path: str | None = None
-    """Folder for them on the group's node; None: the system's folder for temporary files there."""
+    not read them: in the system's folder for temporary files."""
     share_linger_s: float = 10.0
     """A shared group that nobody reads ends after this time."""
     cache: Cache = Cache()
@@ -329,19 +355,13 @@ class Config:
 
     def __post_init__(self) -> None:
         settle(self)
-        for name in ("trainer_timeout_s", "worker_timeout_s", "hung_after_s"):
-            if not getattr(self, name) >= 5:
-                raise PlanError(f"{name} must be at least 5, but got {getattr(self, name)}.")
+        check_least(self, CONFIG_BOUNDS)
+        self._check_order()
         where = "" if self.journal is None else os.fspath(self.journal)
         if "://" in where and not re.fullmatch(r"(s3|gs)://[^/]+(/.*)?", where):
             raise PlanError(f"journal must be a folder, s3://BUCKET/... or gs://BUCKET/..., but got {where!r}.")
-        for name in ("storage_patience_s", "placement_warning_s"):
-            if getattr(self, name) < 0:
-                raise PlanError(f"{name} must be 0 or more, but got {getattr(self, name)}.")
         if not 0 < self.cpus_per_worker < math.inf:
             raise PlanError(f"cpus_per_worker must be positive and finite, but got {self.cpus_per_worker}.")
-        if self.threads_per_worker is not None and self.threads_per_worker < 1:
-            raise PlanError(f"threads_per_worker must be at least 1, but got {self.threads_per_worker}.")
         if not isinstance(self.remote_io, ClusterIo):
             check_remote_io(self.remote_io)
         if not 0 <= self.error_budget <= 1:
@@ -351,12 +371,11 @@ class Config:
                 "share_linger_s and share_disk_bytes must be 0 or more and share_window_bytes positive, but got "
                 f"{self.share_linger_s}, {self.share_disk_bytes} and {self.share_window_bytes}."
             )
-        if self.ring_bytes < MIB:
-            raise PlanError(f"ring_bytes must be at least 1 MiB, but got {self.ring_bytes}.")
-        if not 1 <= self.flight_streams <= MOST_STREAMS:
+        if self.flight_streams > MOST_STREAMS:
             raise PlanError(f"flight_streams must be from 1 to {MOST_STREAMS}, but got {self.flight_streams}.")
-        if self.sample_elements is not None and self.sample_elements < 1:
-            raise PlanError(f"sample_elements must be at least 1, but got {self.sample_elements}.")
+
+    def _check_order(self) -> None:
+        """Raise `PlanError` for what AutoOrder cannot do."""
         if self.sample_seconds is not None and self.sample_seconds <= 0:
             raise PlanError(f"sample_seconds must be positive, but got {self.sample_seconds}.")
         if self.order_file is not None and self.reorder == "off":
@@ -372,30 +391,6 @@ def check_remote_io(bytes_per_s: float | None) -> None:
         raise PlanError(
             f"remote_io must be a finite number of bytes a second > 0, or None for no bound, but got {bytes_per_s!r}."
         )
-
-
-class IterKeywords(TypedDict, total=False):
-    """What `iter_batches` takes beside `format`, for type checkers."""
-
-    epochs: int | None
-    first_epoch: int | None
-    workers: Workers | AutoWorkers | None
-    device: Any
-    rank: int | None
-    world_size: int | None
-    share: bool | str
-    max_lag: int | None
-    order: Order | None
-    visitation: Visitation | None
-    sharding: Sharding | Any
-    on_error: OnError
-    prefetch_bytes: int
-    job: str | None
-    debug: bool
-    state: Mapping[str, Any] | None
-    allow_changed_source: bool
-    coordinated: bool
-    headspace: bool | int
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from pecan_ray.images import Decode
 from pecan_ray.integrations.frameworks import FrameworkMethods
 from pecan_ray.integrations.on_devices import mesh_copies
 from pecan_ray.integrations.train_context import placed
+from pecan_ray.iter_keywords import IterKeywords
 from pecan_ray.job.saved_state import SavedState, fitting_state
 from pecan_ray.observe.read_program import clock_of_run
 from pecan_ray.options import (
@@ -27,7 +28,6 @@ from pecan_ray.options import (
     Config,
     EngineName,
     Format,
-    IterKeywords,
     IterOptions,
     OnError,
     Order,

@@ -79,7 +79,7 @@ def window_on_disk(config: Config) -> WindowOnDisk:
     """Return what a group may keep on disk, and where."""
     if not config.share_disk_bytes:
         return WindowOnDisk()
-    return WindowOnDisk(config.share_disk_bytes, Path(config.share_disk_path or tempfile.gettempdir()).absolute())
+    return WindowOnDisk(config.share_disk_bytes, Path(tempfile.gettempdir()))
 
 
 def own_options(options: IterOptions, visitation: Visitation | None) -> IterOptions:

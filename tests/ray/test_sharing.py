@@ -119,9 +119,12 @@ def test_a_loop_over_epochs_reads_each_epoch_of_a_group_once(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_what_a_slow_reader_lacks_waits_on_disk_and_a_disk_that_fails_ends_nothing(tmp_path: Path) -> None:
+def test_what_a_slow_reader_lacks_waits_on_disk_and_a_disk_that_fails_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = tmp_path / "disk"
-    small: dict[str, Any] = {"share_window_bytes": 60_000, "share_disk_bytes": 1 << 30, "share_disk_path": str(disk)}
+    monkeypatch.setattr("tempfile.tempdir", str(disk))
+    small: dict[str, Any] = {"share_window_bytes": 60_000, "share_disk_bytes": 1 << 30}
     disk.mkdir()
     for share, missing in (("on-disk", False), ("no-disk", True)):
         if missing:
