@@ -113,6 +113,8 @@ def judge(name: str, source: str, root: Path = ROOT) -> Iterator[tuple[int, str]
         if isinstance(node, ast.ImportFrom) and node.module == "pecan_ray" and name not in FACADE:
             public = [one.name for one in node.names if not _is_module(root / "pecan_ray" / one.name)]
             yield from ((node.lineno, f"imports {one} from the facade") for one in public)
+        if isinstance(node, ast.Import) and "pecan_ray" in _imported(node) and name not in FACADE:
+            yield node.lineno, "imports the facade"
         if isinstance(node, ast.Call) and name not in BY_TEXT and ast.unparse(node.func) in IMPORTERS:
             yield node.lineno, "imports by text"
         if pure is not None:
@@ -132,7 +134,13 @@ def _of_import(name: str, module: str, pure: frozenset[str] | None, *, at_import
 
 
 def _of_acts(node: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield what reaches out of a pure floor without an import."""
+    """Yield what reaches out of a pure floor through what it may import."""
+    if isinstance(node, ast.Import) and "numpy.random" in _imported(node):
+        yield node.lineno, "imports numpy.random whole, by whose functions it draws from the state of the process"
+    if isinstance(node, ast.ImportFrom):
+        names = {one.name for one in node.names}
+        forbidden = {"numpy": names & (REACHES | {"random"}), "numpy.random": names - SEEDED}
+        yield from ((node.lineno, f"imports {one} of NumPy") for one in sorted(forbidden.get(node.module or "", ())))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ACTS:
         yield node.lineno, f"calls {node.func.id}() in a pure floor"
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in REACHES:
