@@ -54,6 +54,7 @@ from pecan_ray.runtime.session import refuse_at_exit
 from pecan_ray.sampling.subsets import members
 from pecan_ray.sharing import own_options, share_request
 from pecan_ray.sources.image_folder import ImageFolder
+from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import hedge_reads, set_patience
 
 if TYPE_CHECKING:
@@ -186,8 +187,11 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         self._order.save(path, again=again)
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch for one trainer; raises TypeError where it is not known."""
-        count = num_batches(self._plan, members)
+        """Return the number of batches of an epoch for one trainer; raises TypeError where it is not known.
+
+        The datasets of an existing tf.data pipeline are made for that, in this process.
+        """
+        count = num_batches(self._counted_plan, members)
         if count is None:
             raise TypeError(f"the length of pipeline {self._name} is not known without reading its data")
         return count
@@ -401,6 +405,11 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         new._seed, new._seeded, new._config = self._seed, self._seeded, self._config
         new._counts = self._counts
         return new
+
+    @functools.cached_property
+    def _counted_plan(self) -> Plan:
+        head = self._plan.head
+        return replace(self._plan, head=head.counted()) if isinstance(head, TfDataSource) else self._plan
 
     @functools.cached_property
     def _order(self) -> JobOrder:

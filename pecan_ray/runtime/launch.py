@@ -96,7 +96,7 @@ def _of_tensorflow() -> Launch | None:
     An evaluator trains with nobody, and where there are parameter servers a coordinator deals out the data.
     """
     try:
-        config = None if is_ray_worker() else json.loads(os.environ.get("TF_CONFIG") or "null")
+        config: Any = None if is_ray_worker() else json.loads(os.environ.get("TF_CONFIG") or "null")
         cluster, task = config["cluster"], config["task"]
         tasks = [(kind, place) for kind in TRAINING_TASKS for place in range(len(cluster.get(kind, ())))]
         place = tasks.index((task["type"], int(task["index"])))

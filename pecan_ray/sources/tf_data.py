@@ -41,6 +41,8 @@ class TfDataSource:
     num_shards: int = field(default=16, kw_only=True)
     place: DatasetPass = field(default=DatasetPass(), kw_only=True, compare=False)
     """The pass that is read, in a job of a seed."""
+    elements: int | None = field(default=None, kw_only=True, compare=False)
+    """How many elements all shards have together; None: nobody has asked."""
     scopes: dict[int, Scope] = field(default_factory=dict, kw_only=True, compare=False, repr=False)
     """Which seeds are alike in all shards, as the datasets that were made by now have shown."""
 
@@ -105,9 +107,19 @@ class TfDataSource:
         for element in self.dataset(split).skip(start).as_numpy_iterator():
             yield dict(element)
 
-    def num_elements(self) -> None:
-        """Return None: the dataset would have to be made in the trainer's process to count it."""
-        return
+    def num_elements(self) -> int | None:
+        """Return what `counted` has found; None before: datasets would have to be made in the trainer's process."""
+        return self.elements
+
+    def counted(self) -> TfDataSource:
+        """Make the datasets of all shards, and return the source with the number of elements that tf.data tells."""
+        total = 0
+        for split in self.splits():
+            count = int(self.made(split).cardinality())
+            if count < 0:  # it has no end, or tf.data does not know it
+                return self
+            total += count
+        return replace(self, elements=total)
 
     def identity(self) -> str:
         """Return what the function does, spelled out, and the number of shards."""

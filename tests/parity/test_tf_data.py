@@ -103,16 +103,18 @@ def test_a_pipeline_yields_what_tf_data_yields(name: str) -> None:
             alike(one, other)
     data = ours(make, 1).to_tf_dataset(debug=True)
     assert data.element_spec == make(1, 0).element_spec
+    assert int(data.cardinality()) == int(make(1, 0).cardinality())
     for one, other in zip(data, whole, strict=True):
         alike(one, other)
 
 
 def test_batches_behind_a_dataset_have_its_structure() -> None:
     pipe = ours(lambda: rows(1, 0).map(lambda n: ({"a": n}, n)), 1).batch(4)
+    assert len(pipe) == 3 and len(ours(rows, 3).batch(4)) == 3
     data = pipe.to_tf_dataset(debug=True)
     assert data.element_spec == ({"a": tf.TensorSpec([None], tf.int64)}, tf.TensorSpec([None], tf.int64))
     assert [len(targets) for _, targets in data] == [4, 4, 2]
-    inputs, targets = pipe.to_keras("0", "1", steps=3, debug=True)[0]
+    inputs, targets = pipe.to_keras("0", "1", debug=True)[0]
     assert inputs.keys() == {"a"} and np.array_equal(inputs["a"], targets)
     changed = pipe.map(lambda batch: {"x": batch["1"]}).to_tf_dataset(debug=True)
     assert changed.element_spec == {"x": tf.TensorSpec([None], tf.int64)}
