@@ -10,6 +10,7 @@ from typing import Any, Literal
 import keras
 
 from pecan_ray.errors import PlanError
+from pecan_ray.integrations.keras_dataset import KerasBatches
 from pecan_ray.plan.arguments import positive
 
 
@@ -31,6 +32,11 @@ class InputBackup(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has 
             )
         self._data, self._path = data, Path(path)
         self._every = None if save_freq == "epoch" else positive("InputBackup(save_freq=...)", save_freq)
+        if self._every is not None and not isinstance(data, KerasBatches):
+            raise PlanError(
+                f"InputBackup(save_freq={save_freq}): the rest of an epoch has fewer batches than Keras expects of a "
+                'tf.data.Dataset, and it would end its training. Give fit what to_keras() returns, or say "epoch".'
+            )
         self._since = 0
         """Batches since the last save."""
         self._last = -1

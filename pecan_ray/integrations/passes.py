@@ -62,8 +62,6 @@ class Passes:
         """When the last batches were yielded."""
         self._state: PassesState | None = None
         """Of the job that is to begin."""
-        self.given_in_pass = 0
-        """Batches that the newest iterator has given."""
 
     @property
     def running(self) -> bool:
@@ -72,7 +70,6 @@ class Passes:
 
     def __iter__(self) -> Iterator[Any]:
         mine = self._newest = object()
-        self.given_in_pass = 0
         if self._left and self._on_break == "new":
             self._leave()
         left, yielded = self._left, False
@@ -84,7 +81,6 @@ class Passes:
             for batch in batches.one_epoch():
                 yielded = self._left = True
                 self._given_by.append(self._given)
-                self.given_in_pass += 1
                 yield batch
                 self._must_be_newest(mine)
             if self._batches is not batches:

@@ -49,12 +49,9 @@ class TfBatches(tf.data.Dataset, tf.train.experimental.PythonState):  # type: ig
         """Return the batches of a pass, or what TensorFlow has for an unknown number."""
         return super().cardinality() if self._length is None else tf.constant(self._length, tf.int64)
 
-    def state_dict(self, *, used: int | None = None) -> dict[str, Any]:
-        """Return where the passes stand, as plain values.
-
-        `used`: so many batches of the pass were trained on, of those that TensorFlow has taken; None: all.
-        """
-        return self._passes.state_dict(ahead=0 if used is None else max(self._passes.given_in_pass - used, 0))
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the passes stand, as plain values: what TensorFlow has taken counts as used."""
+        return self._passes.state_dict()
 
     def load_state_dict(self, state: PassesState) -> None:
         """Go on where a state was taken, with the next iteration; call it before other data sets are made of this."""
