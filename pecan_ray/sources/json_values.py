@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ def array_or_list(values: list[Any]) -> Any:
 
 def json_types(types: Mapping[str, str]) -> dict[str, Any]:
     """Return the types of Arrow of columns that a user has named; raises PlanError for one that JSON has not."""
+    if not isinstance(types, Mapping):
+        raise PlanError(f'types must give types by column ({{"ids": "list<int64>"}}), but got {types!r}.')
     return {name: _arrow_type(name, text) for name, text in types.items()}
 
 
@@ -68,9 +71,9 @@ def _arrow_type(name: str, text: str) -> Any:
         leaf, depth = leaf.removeprefix("list<").removesuffix(">"), depth + 1
     try:
         kind = pa.type_for_alias(leaf)
-    except (TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):  # no text, or no name of a type
         kind = pa.null()
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or kind in (pa.bool_(), pa.string())):
+    if not (pa.types.is_integer(kind) or kind in (pa.float32(), pa.float64(), pa.bool_(), pa.string())):
         raise PlanError(
             f"types[{name!r}] = {text!r} is no type for JSON: name a type of numbers (int64, uint8, float32, ...), "
             'bool or string, or a list of one: "list<float32>", "list<list<string>>".'
@@ -87,7 +90,19 @@ def _check(value: Any, kind: Any) -> None:
             _check(one, kind.value_type)
     elif value is not None and not _holds(value, kind):
         said = shortened(str(value)) if isinstance(value, (int, float)) else f"a {type(value).__name__}"
-        raise ValueError(f"{said} is no {kind}")
+        raise ValueError(f"{said} is no {_named(kind)}")
+
+
+@lru_cache(maxsize=16)
+def _dtype(kind: Any) -> np.dtype[Any]:
+    return np.asarray(pa.array([], kind).to_numpy(zero_copy_only=False)).dtype
+
+
+def _named(kind: Any) -> str:
+    """Return a type as a user writes it."""
+    if pa.types.is_list(kind):
+        return f"list<{_named(kind.value_type)}>"
+    return str(_dtype(kind)) if pa.types.is_floating(kind) else str(kind)
 
 
 def _holds(value: Any, kind: Any) -> bool:
@@ -95,7 +110,7 @@ def _holds(value: Any, kind: Any) -> bool:
         return type(value) is (str if kind == pa.string() else bool)
     if pa.types.is_list(kind):
         return False
-    dtype = np.dtype(kind.to_pandas_dtype())
+    dtype = _dtype(kind)
     if dtype.kind in "iu":
         return type(value) is int and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
     most = float(np.finfo(dtype).max)

@@ -27,6 +27,7 @@ from pecan_ray.sources.arrow import column_of, columns_of, values_of
 from tests.long_form import examples
 from tests.source_contract import elements_of, plain, same
 
+ARROW = int(pa.__version__.partition(".")[0])
 NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "D": 86_400 * 10**9}
 DAY_NS = NS["D"]
 UNITS = ("s", "ms", "us", "ns")
@@ -87,7 +88,9 @@ def stored(draw: st.DrawFn) -> tuple[Any, Any, list[Any]]:
         unit = getattr(kind, "unit", "D" if kind == pa.date32() else "ms")
         held = [one if one is None else one * NS[unit] for one in held]
     else:
-        flat = pa.array([np.float16(one) for one in held] if kind == pa.float16() and None not in held else held, kind)
+        flat = pa.array(
+            [one if one is None else np.float16(one) for one in held] if kind == pa.float16() else held, kind
+        )
     array = flat
     for nest in draw(st.lists(st.sampled_from(NESTS), max_size=2)):
         array, held = nested(nest, array, held, draw)
@@ -179,6 +182,7 @@ def test_every_type_comes_as_it_is_stored(drawn: tuple[Any, Any, list[Any]]) -> 
 @examples(300)
 def test_every_type_of_parquet_comes_as_it_is_stored(drawn: tuple[Any, Any, list[Any]]) -> None:
     array, flat, held = drawn
+    assume(ARROW >= 23 or not pa.types.is_temporal(flat.type))  # older versions give whole numbers for some of them
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/a.parquet"
         try:
@@ -211,7 +215,7 @@ def test_every_value_of_json_comes_as_it_is_written(drawn: tuple[Any, Any, list[
         Path(path).write_text("".join(json.dumps({"x": one}) + "\n" for one in held))
         rows = [row["x"] for row in elements_of(JsonLines(path))]
         assert plain(rows) == held
-        if kind == flat.type and (leaf.strip("u")[:3] == "int" or leaf in ("bool", "string", "float", "float16")):
+        if kind == flat.type and (leaf.strip("u")[:3] == "int" or leaf in ("bool", "string", "float")):
             text = "list<" * depth + leaf + ">" * depth
             check_values([row["x"] for row in elements_of(JsonLines(path, types={"x": text}))], flat, held)
 
@@ -258,6 +262,9 @@ def test_a_value_of_json_that_is_not_of_its_type_is_refused(tmp_path: Path, valu
 
 
 def test_a_type_that_json_has_not_is_refused() -> None:
-    for text in ("float31", "list<>", "list<int8", "struct<a: int8>", "decimal128(3, 1)"):
+    for wrong in (["x"], {"x": None}, {"x": int}):
+        with pytest.raises(PlanError, match="types"):
+            JsonLines("/nowhere", types=wrong)  # type: ignore[arg-type]  # what a user may write
+    for text in ("float31", "float16", "list<>", "list<int8", "struct<a: int8>", "decimal128(3, 1)"):
         with pytest.raises(PlanError, match=r"types\['x'\]"):
             JsonLines("/nowhere", types={"x": text})
