@@ -32,7 +32,6 @@ from benchmarks.guard.exchange import Exchange
 from benchmarks.guard.exchanges import all_exchanges
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.sample import sample_stretch, undisturbed
-from pecan_ray.autoorder.shared_state import find_shared_state
 from pecan_ray.autoorder.trial import Trial
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import stretches
@@ -50,7 +49,6 @@ def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[str, ...]
     order = (*stretch.names[:place], second, first, *stretch.names[place + 2 :])
     with undisturbed():
         sampled = sample_stretch(stretch, "python", 0, SampleLimits(len(given), math.inf))
-        find_shared_state(sampled)
         profiled = sampled.profile().profiled
         fixed = {one.name: one.reason for one in auto_order(profiled, "off").fixed}
         if first in fixed or second in fixed:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pecan_ray.autocache.decision import Promise
-from pecan_ray.autoorder.job_order import Ordered, ReorderAfterEpoch
+from pecan_ray.autoorder.job_order import Ordered, ReorderAfterEpoch, Replanned
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.epoch_loops import EpochLoops
 from pecan_ray.errors import PecanError, PlanError, told
@@ -198,6 +198,8 @@ class Batches(EpochLoops[BatchT]):
         note_running(self)
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
+        if isinstance(self._session, Session) and ordered.beside is not None:
+            self._replan_when(self._session, ordered.beside)
         # A rank of several sees a part of an epoch, and does not wait for the others.
         self._promise = ordered.promise if self._options.world_size == 1 else None
 
@@ -313,7 +315,7 @@ class Batches(EpochLoops[BatchT]):
         later = self._epoch > self._options.first_epoch
         if isinstance(session, Session) and self._reorder_after_epoch is not None and later:
             look, self._reorder_after_epoch = self._reorder_after_epoch, None
-            threading.Thread(target=self._look_again, args=(session, look), name="pecan-reorder", daemon=True).start()
+            self._replan_when(session, lambda: look(session.counts()))
         self._progress.show(session.client, received.provenance.epoch)
         return received
 
@@ -343,16 +345,20 @@ class Batches(EpochLoops[BatchT]):
         if self._quarantine is not None:
             self._quarantine.add(bad)
 
-    def _look_again(self, session: Session, look: ReorderAfterEpoch) -> None:
-        """Ask AutoOrder again, beside the training, what the first epoch has shown."""
-        try:
-            found = look(session.counts())
-            if found is not None and not session.closed:
-                session.replan(*found)
-                logger.info("%s: %s", self._name, found.said)
-        except Exception as error:  # whatever a user's function, a source or an ended job can raise
-            if not session.closed:
-                logger.warning("the order of operators was not looked at again: %s: %s", type(error).__name__, error)
+    def _replan_when(self, session: Session, look: Callable[[], Replanned | None]) -> None:
+        """Run, from an epoch on, the order that a look finds beside the training."""
+
+        def looked() -> None:
+            try:
+                found = look()
+                if found is not None and not session.closed:
+                    session.replan(*found)
+                    logger.info("%s: %s", self._name, found.said)
+            except Exception as error:  # whatever a user's function, a source or an ended job can raise
+                if not session.closed:
+                    logger.warning("the order of operators stays: %s: %s", type(error).__name__, error)
+
+        threading.Thread(target=looked, name="pecan-reorder", daemon=True).start()
 
     @property
     def quarantine_path(self) -> Path:

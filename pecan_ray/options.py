@@ -347,8 +347,8 @@ class Config:
     sample_elements: int | None = None
     """Elements that AutoOrder runs before the job starts, in the trainer's process; None: 300."""
     sample_seconds: float | None = None
-    """Bound on the time that it takes for that; None: 5 s, and, where `sample_elements` is None too, at most 2 % of a
-    job whose number of elements is known."""
+    """Bound on the CPU time of that; None: 20 s, and, where `sample_elements` is None too, at most 2 % of a job whose
+    number of elements is known."""
     reorder_check: Callable[[dict[str, Any], dict[str, Any]], Any] | None = None
     """Called with an element as your order makes it and as another one does; False, or an exception, refuses that
     order."""
@@ -376,8 +376,8 @@ class Config:
 
     def _check_order(self) -> None:
         """Raise `PlanError` for what AutoOrder cannot do."""
-        if self.sample_seconds is not None and self.sample_seconds <= 0:
-            raise PlanError(f"sample_seconds must be positive, but got {self.sample_seconds}.")
+        if self.sample_seconds is not None and not 0 < self.sample_seconds <= 86_400:
+            raise PlanError(f"sample_seconds must be positive, and a day at most, but got {self.sample_seconds}.")
         if self.order_file is not None and self.reorder == "off":
             raise PlanError(
                 f'order_file={os.fspath(self.order_file)!r} asks for another order of operators and reorder="off" for '

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pecan_ray.reorder.cost import Load, predict
 from pecan_ray.reorder.factor import inflation_factor
-from pecan_ray.reorder.order_plan import Fixed, Mode, Move, OrderPlan, Rejected
+from pecan_ray.reorder.order_plan import Fixed, Mode, Move, OrderPlan
 from pecan_ray.reorder.policy import auto_order
 from pecan_ray.reorder.profile import NEUTRAL_BAND, CostCurve, ProfiledOp
 from pecan_ray.reorder.revalidation import revalidate
@@ -18,7 +18,6 @@ __all__ = [
     "Move",
     "OrderPlan",
     "ProfiledOp",
-    "Rejected",
     "auto_order",
     "inflation_factor",
     "predict",

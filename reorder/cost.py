@@ -14,8 +14,9 @@ measured the estimate is the volume of data that flows into ops.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -97,39 +98,26 @@ class CostModel:
         return out
 
 
-def cost_model(ops: tuple[ProfiledOp, ...], measured_in: Sequence[int], neutral_band: float = 0.0) -> CostModel:
-    """Build the model; `measured_in` is the order (indices) that ran while the ops were measured."""
+def cost_model(ops: tuple[ProfiledOp, ...], neutral_band: float = 0.0) -> CostModel:
+    """Build the model of ops that were measured in the user's order."""
     multiplying = tuple(math.log(op.elements) for op in ops)
     growth = tuple(
         0.0 if op.elements == 1.0 and op.verdict(neutral_band) == "neutral" else math.log(op.inflation) - elements
         for op, elements in zip(ops, multiplying, strict=True)
     )
-    measured = [0.0] * len(ops)
-    at = 0.0
-    for index in measured_in:
-        measured[index] = at
-        at += growth[index]
+    measured = tuple(itertools.accumulate(growth[:-1], initial=0.0))[: len(ops)]
     volumes = sum(_exp(place) for op, place in zip(ops, measured, strict=True) if op.seconds is not None)
     seconds = sum(op.seconds_at(1.0) or 0.0 for op in ops)
-    return CostModel(ops, growth, multiplying, tuple(measured), seconds / volumes if volumes else 1.0)
+    return CostModel(ops, growth, multiplying, measured, seconds / volumes if volumes else 1.0)
 
 
-def predict(ops: Iterable[ProfiledOp], order: Sequence[str], *, measured_in: Sequence[str] | None = None) -> list[Load]:
-    """Return what each op of `order` is expected to be given, and how long it takes.
-
-    `ops` are in the user's order; `measured_in` is the order that ran while they were measured, if another.
-    """
+def predict(ops: Iterable[ProfiledOp], order: Sequence[str]) -> list[Load]:
+    """Return what each op of `order` is expected to be given, and how long it takes; `ops` are in the user's order."""
     checked = check_ops(ops)
     index = {op.name: number for number, op in enumerate(checked)}
-    measured = order_indices("measured_in", measured_in, index) if measured_in else list(index.values())
-    return cost_model(checked, measured).loads(order_indices("order", order, index))
-
-
-def order_indices(what: str, order: Sequence[str], index: Mapping[str, int]) -> list[int]:
-    """Return the indices of the names; raises `PlanError` unless each op is named once."""
     if sorted(order) != sorted(index):
-        raise PlanError(f"{what} must name each op once: {list(index)}, but got {list(order)}.")
-    return [index[name] for name in order]
+        raise PlanError(f"order must name each op once: {list(index)}, but got {list(order)}.")
+    return cost_model(checked).loads(index[name] for name in order)
 
 
 def _exp(exponent: float) -> float:

@@ -15,16 +15,8 @@ from pecan_ray.errors import PlanError
 ShapeAndType: TypeAlias = tuple[Sequence[int | None] | None, npt.DTypeLike]
 """Shape and dtype of a column; None for a shape or a dimension that is not known beforehand."""
 
-CUSTOM_BITS = {
-    "bfloat16": 16,
-    "float8_e4m3fn": 8,
-    "float8_e4m3b11fnuz": 8,
-    "float8_e4m3fnuz": 8,
-    "float8_e5m2": 8,
-    "float8_e5m2fnuz": 8,
-    "int4": 4,
-    "uint4": 4,
-}
+CUSTOM_BITS = {"bfloat16": 16, "int4": 4, "uint4": 4}
+CUSTOM_BITS |= {f"float8_{kind}": 8 for kind in ("e4m3fn", "e4m3b11fnuz", "e4m3fnuz", "e5m2", "e5m2fnuz")}
 """Bits of an atomic element for types that NumPy does not know by name."""
 
 
@@ -58,12 +50,11 @@ def inflation_factor(
 
 
 def _size(what: str, side: Mapping[str, ShapeAndType] | float) -> float | None:
-    if isinstance(side, Mapping):
-        sizes = [_column_bytes(f"{what}[{column!r}]", spec) for column, spec in side.items()]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if len(known) == len(sizes) else None
-    _count(what, side, least=0.0)
-    return float(side)
+    if not isinstance(side, Mapping):
+        _count(what, side, least=0.0)
+        return float(side)
+    sizes = [_column_bytes(f"{what}[{column!r}]", spec) for column, spec in side.items()]
+    return None if None in sizes else sum(size or 0.0 for size in sizes)
 
 
 def _column_bytes(what: str, spec: ShapeAndType) -> float | None:
@@ -88,9 +79,8 @@ def _bits(what: str, dtype: npt.DTypeLike) -> int | None:
     try:
         known = np.dtype(dtype)
     except TypeError:
-        raise PlanError(
-            f"inflation_factor: {what} has an unknown dtype {dtype!r}; give one that NumPy knows."
-        ) from None
+        message = f"inflation_factor: {what} has an unknown dtype {dtype!r}; give one that NumPy knows."
+        raise PlanError(message) from None
     return None if known.kind in "OSUT" else CUSTOM_BITS.get(known.name, known.itemsize * 8)
 
 

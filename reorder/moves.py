@@ -1,11 +1,10 @@
-"""What changed between two orders, in words: who moved, and why; who did not, and why."""
+"""What changed between two orders, in words: who moved, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from pecan_ray.reorder.dependencies import Constraint
-from pecan_ray.reorder.order_plan import Move, Rejected
+from pecan_ray.reorder.order_plan import Move
 from pecan_ray.reorder.profile import ProfiledOp
 
 
@@ -67,24 +66,3 @@ def _reason(op: ProfiledOp, neighbour: ProfiledOp, *, up: bool, neutral_band: fl
     if not up and op.custom_dtype_cast:
         return f"casts to a type with which CPUs compute slowly ({factor}): runs later, {where}"
     return f"the pipeline is estimated to be faster with it {where} ({factor})"
-
-
-def rejections(
-    ops: Sequence[ProfiledOp],
-    desired: Sequence[int],
-    constraints: Iterable[Constraint],
-    neutral_band: float = 0.0,
-) -> list[Rejected]:
-    """Return the moves of Algorithm 2 (`desired`) that a constraint forbids, each op with the nearest in its way."""
-    wanted = {index: number for number, index in enumerate(desired)}
-    nearest: dict[int, tuple[int, str]] = {}
-    for first, second, reason in constraints:
-        if wanted[second] > wanted[first]:
-            continue
-        if ops[second].verdict(neutral_band) == "deflates":
-            blocked, where = second, f"not moved before {ops[first].name!r}"
-        else:
-            blocked, where = first, f"not moved after {ops[second].name!r}"
-        if blocked not in nearest or second - first < nearest[blocked][0]:
-            nearest[blocked] = (second - first, f"{where}: {reason}")
-    return [Rejected(ops[index].name, nearest[index][1]) for index in sorted(nearest)]

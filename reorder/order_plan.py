@@ -28,13 +28,6 @@ class Fixed(NamedTuple):
     reason: str
 
 
-class Rejected(NamedTuple):
-    """A free op that Algorithm 2 would have moved, and why it was not."""
-
-    name: str
-    reason: str
-
-
 @dataclass(frozen=True)
 class OrderPlan:
     """An order of the ops, with its reasons."""
@@ -46,7 +39,6 @@ class OrderPlan:
     mode: Mode
     moves: tuple[Move, ...] = ()
     fixed: tuple[Fixed, ...] = ()
-    rejected: tuple[Rejected, ...] = ()
     seconds_before: float | None = None
     """Estimated seconds per source element in the user's order, of the measured ops; None where ops that may
     move were not measured."""
@@ -55,8 +47,6 @@ class OrderPlan:
     forbidden: frozenset[tuple[str, str]] = frozenset()
     """Pairs of ops that were not to be exchanged."""
     neutral_band: float = 0.0
-    measured_in: tuple[str, ...] = ()
-    """The order that ran while the ops were measured."""
     reason: str = ""
     """Of a plan that replaces another one: what changed."""
 

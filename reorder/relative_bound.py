@@ -87,8 +87,8 @@ class Moved:
         if self.why:
             return self.why
         if math.isinf(self.local):
-            return f"it moves values by {self.by:.3g} in the mean, also where one of them does nothing"
-        return f"it moves it by {self.share:.0%} of what the operators do to it, and a part of it by {self.local:.0%}"
+            return f"values differ by {self.by:.3g} on average, also where one of the operators does nothing"
+        return f"it differs by {self.share:.0%} of what the operators do to it, and a part of it by {self.local:.0%}"
 
 
 EQUAL = Moved(0.0)
@@ -117,7 +117,7 @@ def moved(
         return EQUAL
     effects = [_effect(user, first, one, least) for one in without if one is not None and one.shape == user.shape]
     if not effects:
-        why = "nothing is equal to it in form without one of them, so that it had to be equal"
+        why = "it differs, and nothing tells how much the operators do: without one of them it has another form"
         return Moved(math.inf, by=float(difference.mean()), why=why)
     effect, done = _least_effect(effects, _finite(first), each=each)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -139,7 +139,7 @@ def _told_by_form(user: Array, exchanged: Array) -> Moved | None:
         return None
     if u.dtype.kind == "f" and _close(u, x):
         return EQUAL
-    return Moved(math.inf, why="its numbers become others, and are few, or names")
+    return Moved(math.inf, why="its numbers differ, and have to be equal, as classes, boxes and labels have")
 
 
 def _least_effect(effects: Sequence[Array], finite: Array, *, each: bool) -> tuple[Array, float]:

@@ -29,7 +29,7 @@ def revalidate(old: OrderPlan, new_ops: Iterable[ProfiledOp]) -> OrderPlan | Non
         for past, new in zip(old.ops, ops, strict=True)
         if past.verdict(band) != new.verdict(band)
     ]
-    new = auto_order(ops, "pecan", forbidden=old.forbidden, neutral_band=band, measured_in=old.order)
+    new = auto_order(ops, "pecan", forbidden=old.forbidden, neutral_band=band)
     return replace(new, reason="; ".join(reasons)) if reasons and new.order != old.order else None
 
 

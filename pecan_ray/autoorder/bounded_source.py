@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator
 
 from pecan_ray.autoorder.op_runner import SampleClock
@@ -12,19 +11,15 @@ from pecan_ray.sources.files import with_files_ahead
 
 
 class Bounded:
-    """Another source's elements, until a deadline, and not many more than a sample needs; `exactly`: no more than that.
+    """Another source's elements, until a deadline.
 
     A source that would compute all of its data before it gives any has a method `first(count)`, which is used instead.
     """
 
-    def __init__(
-        self, source: Source, count: int, deadline: float, clock: SampleClock, *, exactly: bool = False
-    ) -> None:
+    def __init__(self, source: Source, count: int, deadline: float, clock: SampleClock) -> None:
         self._source, self._deadline, self._clock = source, deadline, clock
-        self._count, self._most = count, float(count) if exactly else math.inf
+        self._count = count
         self._first: Callable[[int], Iterator[Element]] | None = getattr(source, "first", None)
-        self.elements = 0
-        """So many were given."""
 
     def splits(self) -> Iterator[Split]:
         """Yield the source's splits, in time."""
@@ -43,13 +38,12 @@ class Bounded:
         for element in elements:
             if self.over:
                 return
-            self.elements += 1
             yield element
 
     @property
     def over(self) -> bool:
         """Whether nothing more is wanted: nothing more need be opened, which may take long of a bucket."""
-        return self.elements >= self._most or self._clock() > self._deadline
+        return self._clock() > self._deadline
 
     def num_elements(self) -> int | None:
         """Return the source's number of elements."""

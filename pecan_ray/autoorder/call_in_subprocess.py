@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -67,6 +68,8 @@ class OwnProcess:
             stderr=subprocess.PIPE,
             start_new_session=True,  # what it starts ends with it, and Ctrl-C is the trainer's
         )
+        self._end = weakref.finalize(self, _ended, self._process)
+        """Ends it with the program at the latest, which does not wait for a look beside its job."""
 
     def call(self, payload: bytes, seconds: float) -> Any:
         """Return what a pickled call returns, or raise what it raises, or `PecanError` where the process does not."""
@@ -86,15 +89,19 @@ class OwnProcess:
 
     def close(self) -> None:
         """End the process, and all that it has started."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        self._end()
         for pipe in (self._process.stdin, self._process.stderr):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
         self._process.wait()
         self._answer.close()
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ending(status: int) -> str:

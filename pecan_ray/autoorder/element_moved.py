@@ -12,15 +12,13 @@ import numpy as np
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.leaves import leaves
 from pecan_ray.plan.splits import Array
-from pecan_ray.reorder.relative_bound import Moved, moved, names_things, step_of
+from pecan_ray.reorder.relative_bound import Moved, moved, step_of
 
 REWRITTEN = 0.3
 """Standard deviations of a column by which a value may differ from itself where a decoder takes over the work behind
 it, in the mean of all elements: of photographs that are decoded at a reduced size it is 0.03 to 0.14;"""
 REWRITTEN_MOST = 2.0
 """and in the mean of the element that differs most, so many times as much."""
-ROUNDED = 1e-5
-"""Share of the largest number by which single floats may differ."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,10 @@ def element_moved(
     return worst
 
 
+def _array_or_none(value: Any) -> Array | None:
+    return value if isinstance(value, np.ndarray) else None
+
+
 def same(first: Any, second: Any) -> bool:
     """Tell whether two values are equal; objects of one type that only compare by identity are."""
     if equal(first, second):
@@ -97,41 +99,29 @@ class RewrittenElements:
     """Pairs of results: of an order as it is, and with decoders that take over work in it."""
 
     def __init__(self) -> None:
-        self._apart: dict[str, list[float]] = {}
-        self._spreads: dict[str, list[float]] = {}
-        self.refused = ""
-        """Why they may not; empty so far."""
+        self._apart: dict[str, list[tuple[float, float]]] = {}
 
     def add(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """Take one more element into account."""
         usual, new = leaves(before), leaves(after)
         for column in usual.keys() | new.keys():
-            u, x = usual.get(column), new.get(column)
-            apart, spread = 0.0, 0.0
-            if isinstance(u, np.ndarray) and isinstance(x, np.ndarray) and u.shape == x.shape:
-                apart, spread = _apart(u, x)
-            elif not same(u, x):
-                apart = math.inf
-            if math.isinf(apart):
-                self.refused = self.refused or f"column {column!r} becomes another one"
-            self._apart.setdefault(column, []).append(apart)
-            self._spreads.setdefault(column, []).append(spread)
+            self._apart.setdefault(column, []).append(_apart(usual.get(column), new.get(column)))
 
     def differences(self) -> tuple[ColumnDifference, ...]:
         """Return by how much each column differs."""
         found = []
-        for column, apart in sorted(self._apart.items()):
-            scale = float(np.mean(self._spreads[column])) or 1.0
-            shares = [one / scale for one in apart]
-            changed = sum(one > 0 for one in apart)
-            found.append(ColumnDifference(column, len(apart), changed, float(np.mean(shares)), max(shares)))
+        for column, pairs in sorted(self._apart.items()):
+            scale = float(np.mean([spread for _, spread in pairs])) or 1.0
+            shares = [apart / scale for apart, _ in pairs]
+            changed = sum(one > 0 for one in shares)
+            found.append(ColumnDifference(column, len(shares), changed, float(np.mean(shares)), max(shares)))
         return tuple(found)
 
     def told_refused(self) -> str:
         """Return why decoders may not take over that work; empty if they may."""
-        if self.refused:
-            return self.refused
         for one in self.differences():
+            if math.isinf(one.most):
+                return f"column {one.column!r} becomes another one"
             if one.apart > REWRITTEN or one.most > REWRITTEN_MOST * REWRITTEN:
                 return (
                     f"column {one.column!r}: a value of an element differs from itself by {one.most:.2g} standard "
@@ -140,23 +130,10 @@ class RewrittenElements:
         return ""
 
 
-def _apart(u: np.ndarray[Any, Any], x: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Return the mean distance of two arrays' values, infinite for names that differ, and the spread of the first."""
-    if u.dtype != x.dtype:
-        return math.inf, 0.0
-    if equal(u, x):
-        return 0.0, float(u.std()) if u.dtype.kind in "biuf" and u.size else 0.0
-    if u.dtype.kind not in "iuf":
-        return math.inf, 0.0
-    a, b = u.astype(np.float64), x.astype(np.float64)
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-        return math.inf, 0.0
-    difference = np.abs(np.nan_to_num(a - b, nan=0.0))
-    if names_things(u):
-        close = u.dtype.kind == "f" and float(difference.max()) <= ROUNDED * float(np.abs(a).max())
-        return (0.0 if close else math.inf), float(a.std())
-    return float(difference.mean()), float(np.nan_to_num(a).std())
-
-
-def _array_or_none(value: Any) -> Array | None:
-    return value if isinstance(value, np.ndarray) else None
+def _apart(u: Any, x: Any) -> tuple[float, float]:
+    """Return the mean distance of two values' numbers, infinite for what is no amount, and the spread of the first."""
+    if not (isinstance(u, np.ndarray) and isinstance(x, np.ndarray)):
+        return (0.0 if same(u, x) else math.inf), 0.0
+    found = moved(u, x, [])
+    spread = float(np.nan_to_num(u.astype(np.float64)).std()) if u.dtype.kind in "biuf" and u.size else 0.0
+    return (0.0 if not found.refused else found.by or math.inf), spread

@@ -193,7 +193,9 @@ class ExchangeCheck:
             usual, other = (self._runner.stages((*before, *names)) for names in (pair, pair[::-1]))
             entering = run_through(usual[:-2], self._sampled.token(number))
             for piece in entering:
-                sides = [self._both(stages[-2:], number, piece) for stages in (usual, other)]
+                # The exchanged ones first: what one leaves in a variable for the other is that of another element.
+                exchanged = self._both(other[-2:], number, piece)
+                sides = (self._both(usual[-2:], number, piece), exchanged)
                 self._compare(one, number, piece, sides, each=all(self.facts[name].pointwise for name in pair))
         except OP_FAILURES as error:
             one.failed = f"it fails: {error.message.splitlines()[0]}"

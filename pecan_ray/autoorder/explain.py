@@ -118,7 +118,6 @@ def rows(ordering: Ordering) -> list[Row]:
 def _whys(stretch: StretchOrder) -> dict[str, str]:
     plan = stretch.adopted
     whys = {op.name: "free" for op in plan.ops}
-    whys.update({entry.name: f"free; {entry.reason}" for entry in stretch.proposed.rejected})
     whys.update({fixed.name: f"fixed: {fixed.reason}" for fixed in plan.fixed})
     whys.update({move.name: f"moved: {move.reason}" for move in plan.moves})
     return whys
@@ -192,8 +191,10 @@ def as_text(name: str, ordering: Ordering) -> str:
 
 def _headline(ordering: Ordering) -> str:
     if not ordering.stretches:
+        if ordering.failed or not ordering.final:
+            return ordering.notes[0]
         why = "it is switched off" if ordering.mode == "off" else "there are no two operators to exchange"
-        return f"AutoOrder left the order as it is written: {ordering.notes[0] if ordering.failed else why}"
+        return f"AutoOrder left the order as it is written: {why}"
     did = "changed the order" if ordering.changed else "left the order as it is written"
     elements = max(stretch.sample.elements for stretch in ordering.stretches)
     return f'AutoOrder (mode "{ordering.mode}") {did}; sampled {elements} elements in {ordering.seconds:.1f} s'
@@ -219,20 +220,18 @@ def _refusals(ordering: Ordering) -> Iterator[tuple[str, str]]:
             yield " -> ".join(one.order), one.reason
 
 
-def _html_table(ordering: Ordering) -> str:
-    """Return what `as_html` tells of each operator, a row for each; those that have moved stand out."""
-    head = "".join(f"<th style='text-align:left'>{html.escape(heading)}</th>" for heading in HEADINGS)
-    body = ""
-    for row in rows(ordering):
-        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells())
-        body += f"<tr{_STYLE if row.moved else ''}>{cells}</tr>"
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
 def as_html(name: str, ordering: Ordering) -> str:
     """Return the same as HTML, for a notebook."""
     said = [_headline(ordering), *(text for stretch in ordering.stretches if (text := gains(stretch)))]
-    parts = [f"<div><b>{html.escape(name)}</b><br>{'<br>'.join(map(html.escape, said))}", _html_table(ordering)]
+    head = "".join(f"<th style='text-align:left'>{html.escape(heading)}</th>" for heading in HEADINGS)
+    body = "".join(
+        f"<tr{_STYLE if row.moved else ''}>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row.cells())}</tr>"
+        for row in rows(ordering)
+    )
+    parts = [
+        f"<div><b>{html.escape(name)}</b><br>{'<br>'.join(map(html.escape, said))}",
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
+    ]
     if told := [f"<li>{html.escape(one)}</li>" for one in differences(ordering)]:
         parts.append(f"results beside those of the order as it is written:<ul>{''.join(told)}</ul>")
     parts += [_picture(one) for stretch in ordering.stretches for one in stretch.exchanges if all(one.pictures)]
@@ -273,51 +272,34 @@ def as_json(name: str, ordering: Ordering) -> str:
 def _row_facts(row: Row) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": row.name, "now": row.now, "was": row.was, "why": row.why, "moved": row.moved}
     if row.load is not None:
-        facts["in_new_order"] = _load_facts(row.load)
-    sample = row.sample
-    if sample is None:
+        facts["in_new_order"] = asdict(row.load) | {"microseconds": 1e6 * row.load.seconds}
+    one = row.sample
+    if one is None:
         return facts
-    return facts | {
-        "factor": sample.inflation if sample.measured else None,
-        "bytes_in": sample.bytes_in,
-        "bytes_out": sample.bytes_out,
-        "elements_in": sample.elements_in,
-        "elements_out": sample.elements_out,
-        "microseconds": None if sample.seconds is None else 1e6 * sample.seconds,
-        "points": [list(point) for point in sample.points],
-        "random": sample.random,
-        **{what: sorted(getattr(sample, what)) for what in ("reads", "writes", "creates", "drops")},
-    }
-
-
-def _load_facts(load: OpLoad) -> dict[str, Any]:
-    facts = asdict(load)
-    return {"microseconds": 1e6 * facts.pop("seconds"), **facts}
+    facts |= {what: getattr(one, what) for what in ("bytes_in", "bytes_out", "elements_in", "elements_out", "random")}
+    facts |= {what: sorted(getattr(one, what)) for what in ("reads", "writes", "creates", "drops")}
+    factor, seconds = one.inflation if one.measured else None, one.seconds
+    return facts | {"factor": factor, "microseconds": None if seconds is None else 1e6 * seconds, "points": one.points}
 
 
 def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
-    found = stretch.measured
-    of_measured = ("speedup", "error", "seconds_before", "seconds_after")
-    measured = {name: None if found is None else getattr(found, name) for name in of_measured}
+    adopted, found = stretch.adopted, stretch.measured
     return {
-        "before": list(stretch.names),
-        "after": list(stretch.adopted.order),
+        "before": stretch.names,
+        "after": adopted.order,
         "elements": stretch.sample.elements,
-        "expected_speedup": stretch.adopted.expected_speedup if stretch.adopted.changed else None,
-        "measured_speedup": measured["speedup"],
+        "expected_speedup": adopted.expected_speedup if adopted.changed else None,
+        "measured_speedup": None if found is None else found.speedup,
+        "measured": None if found is None else asdict(found),
         "share": stretch.share,
         "whole_speedup": stretch.whole_speedup,
-        "in_rows": list(stretch.in_rows.ops),
-        "taken_over": [list(one.ops) for one in stretch.taken_over.pushed],
+        "in_rows": stretch.in_rows.ops,
+        "taken_over": [one.ops for one in stretch.taken_over.pushed],
         "differences": [asdict(one) for one in stretch.differences],
         "exchanges": [asdict(one) for one in stretch.exchanges],
-        "measured_error": measured["error"],
-        "seconds_before": measured["seconds_before"],
-        "seconds_after": measured["seconds_after"],
-        "moves": [{"name": m.name, "from": m.from_, "to": m.to, "reason": m.reason} for m in stretch.adopted.moves],
-        "fixed": [{"name": fixed.name, "reason": fixed.reason} for fixed in stretch.adopted.fixed],
-        "rejected": [{"name": one.name, "reason": one.reason} for one in stretch.proposed.rejected],
-        "refused": [{"order": list(one.order), "reason": one.reason} for one in stretch.refused],
+        "moves": [{**move._asdict(), "from": move.from_} for move in adopted.moves],
+        "fixed": [fixed._asdict() for fixed in adopted.fixed],
+        "refused": [asdict(one) for one in stretch.refused],
     }
 
 

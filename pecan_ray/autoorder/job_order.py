@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -20,7 +21,8 @@ from pecan_ray.autoorder.explain import as_json
 from pecan_ray.autoorder.in_rows import RowsAtOnce
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, usual_folder
-from pecan_ray.autoorder.order import order_for_job, order_plan
+from pecan_ray.autoorder.look_clock import begun
+from pecan_ray.autoorder.order import order_for_job, order_plan, runs_apart
 from pecan_ray.autoorder.order_check import order_refused
 from pecan_ray.autoorder.order_key import order_key
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, mode_under
@@ -31,15 +33,19 @@ from pecan_ray.engines.usable_cpus import usable_cpus
 from pecan_ray.errors import ColumnError, StateError, told
 from pecan_ray.options import Config, EngineName
 from pecan_ray.plan.fingerprint import described, described_behind
-from pecan_ray.plan.operators import ElementOp, Plan
+from pecan_ray.plan.operators import Autocache, ElementOp, Plan
 from pecan_ray.plan.stretches import OpOrders, orders_in, stretches
 
 logger = logging.getLogger("pecan_ray")
 
 CHECKED_AGAIN = 16
 """Elements on which a kept order is compared again beside a later job."""
-ASKED_FOR = 4.0
-"""Who asks for an explanation waits so many times as long as a job does, where that is needed."""
+WAITED_S = 10.0
+"""A job waits so long for a look, or for `Config(sample_seconds=...)` if that is longer: then it begins without."""
+STILL_LOOKING = (
+    "AutoOrder is still looking, so the job begins in the order as it is written. What is found is run from the next "
+    "epoch on of which nothing has begun, and by later jobs"
+)
 
 
 class Replanned(NamedTuple):
@@ -49,6 +55,7 @@ class Replanned(NamedTuple):
     order: OpOrders
     said: str
     """Why."""
+    decoders: tuple[str, ...] = ()
 
 
 ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], Replanned | None]
@@ -69,6 +76,8 @@ class Ordered:
     row_seconds: float | None = None
     """Seconds of one thread for a row of a batch; None: not measured."""
     reorder_after_epoch: ReorderAfterEpoch | None = None
+    beside: Callable[[], Replanned | None] | None = None
+    """Waits for the end of a look that goes on beside the job, and returns what it has found."""
     reverted: Callable[[str], None] | None = None
     """To be told that a job went back to the user's order, and why."""
     decoders: tuple[str, ...] = ()
@@ -99,6 +108,8 @@ class JobOrder:
         folder = usual_folder() if config.order_folder is None else config.order_folder
         self._folder = OrderFolder(folder) if os.fspath(folder) else None
         self._found: dict[bool, Ordering] = {}
+        self._looks: dict[bool, Future[Ordering]] = {}
+        """Those that are under way; `skip_bad` or not."""
         self._state_pins: KeptOrder | None = None
 
     @functools.cached_property
@@ -187,13 +198,14 @@ class JobOrder:
         for text in said:
             logger.log(logging.WARNING if text in keeps.frozen else logging.INFO, "%s: %s", self._name, text)
         pinned = self._config.order_file is not None or self._state_pins is not None
-        once = once or pinned or not ordering.stretches
+        once = once or pinned
         look = None if once else self._after_epoch(ordering, skip_bad=skip_bad)
+        beside = None if once else self._beside(skip_bad)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
         seconds = ordering.op_seconds(), ordering.row_seconds()
         found = as_json(self._name, ordering)
         return Ordered(
-            keeps.plan, order, tuple(said), *seconds, look, reverted, ordering.decoders, keeps.promise, found
+            keeps.plan, order, tuple(said), *seconds, look, beside, reverted, ordering.decoders, keeps.promise, found
         )
 
     def explained(self, *, again: bool = False) -> Ordering:
@@ -206,10 +218,7 @@ class JobOrder:
             found = self._with_facts(found)
         elif found is None or len(found.stretches) < len(stretches(self._plan)):
             known = () if found is None else found.stretches
-            request = self._request(skip_bad=False, sample_all=True)
-            if self._config.sample_seconds is None:
-                request = replace(request, seconds=ASKED_FOR * request.seconds)
-            found = self._keep(order_plan(request, known), again=again)
+            found = self._keep(order_plan(self._request(skip_bad=False, sample_all=True), known), again=again)
             found = replace(found, notes=(*found.notes, *self._seed_matters()))
         self._found[False] = found
         return found
@@ -239,10 +248,14 @@ class JobOrder:
     def _keeps(self, ordered: Plan, ordering: Ordering, job: JobSize) -> Kept:
         """Return an ordered plan as it is to run, with what it keeps."""
         plan, _ = rewritten(ordered, self._engine, ordering.decoders)
+        known = len(ordering.stretches) == len(stretches(self._plan))  # also those in which nothing can move
         as_sampled = _on_elements(plan) == _on_elements(ordered)
 
         def facts() -> Ordering:
-            return self._with_all_facts(ordering) if as_sampled else self._looked_at(plan)
+            if known and as_sampled:
+                return ordering
+            request = self._request(skip_bad=True, sample_all=True)
+            return order_for_job(replace(request, plan=self._plan if as_sampled else plan, mode="off"))
 
         return with_kept_points(
             plan,
@@ -280,11 +293,40 @@ class JobOrder:
                 check = functools.partial(self._check_again, known, skip_bad)
                 threading.Thread(target=check, name="pecan-reorder", daemon=True).start()
             return known
-        found = order_for_job(self._request(skip_bad=skip_bad, job=self._bound(job)))
+        request = self._request(skip_bad=skip_bad, job=self._bound(job))
+        request = replace(request, apart=runs_apart(request))
+        look = self._looks[skip_bad] = self._looks.get(skip_bad) or begun(lambda: self._looked(request))
+        keeps = any(isinstance(op, Autocache) for op in self._plan.all_ops())  # entries belong to an order
+        waits = job is None or not job.goes_on or not request.apart or keeps
+        if not waits and not wait([look], self._waited_s).done:
+            return Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False)
+        self._looks.pop(skip_bad, None)
+        return look.result()
+
+    @property
+    def _waited_s(self) -> float:
+        return max(WAITED_S, self._config.sample_seconds or 0.0)
+
+    def _looked(self, request: OrderRequest) -> Ordering:
+        found = order_for_job(request)
         if found.failed or not found.final:
             return found
-        self._found[skip_bad] = self._keep(found)
-        return self._found[skip_bad]
+        self._found[request.skip_bad] = self._keep(found)
+        return self._found[request.skip_bad]
+
+    def _beside(self, skip_bad: bool) -> Callable[[], Replanned | None] | None:
+        """Return what waits for a look that goes on beside a job, if there is one."""
+        if (look := self._looks.get(skip_bad)) is None:
+            return None
+
+        def ended() -> Replanned | None:
+            found = look.result()
+            if not (found.changed or found.decoders):
+                return None
+            plan, said = rewritten(found.plan, self._engine, found.decoders)
+            return Replanned(plan, orders_in(found.plan), "; ".join((found.summary(), *said)), found.decoders)
+
+        return ended
 
     def _pinned(self) -> Ordering | None:
         path = self._config.order_file
@@ -344,16 +386,6 @@ class JobOrder:
         found = order_plan(request)
         notes = tuple(dict.fromkeys([*known.notes, *found.notes]))
         return replace(known, stretches=found.stretches, seconds=found.seconds, notes=notes)
-
-    def _with_all_facts(self, ordering: Ordering) -> Ordering:
-        """Return an order with what a sample shows of all stretches, also of those in which nothing can move."""
-        if len(ordering.stretches) == len(stretches(self._plan)):
-            return ordering
-        return self._looked_at(self._plan)
-
-    def _looked_at(self, plan: Plan) -> Ordering:
-        """Return what a sample shows of all operators of a plan as it is."""
-        return order_for_job(replace(self._request(skip_bad=True, sample_all=True), plan=plan, mode="off"))
 
     def _after_epoch(self, ordering: Ordering, *, skip_bad: bool) -> ReorderAfterEpoch | None:
         """Return what asks AutoOrder again after the first epoch, in mode "pecan"."""

@@ -1,11 +1,18 @@
-"""The time that a look takes: CPU time, with the wall clock beside it."""
+"""The time that a look takes: CPU time, with the wall clock beside it; and a look that goes on beside its job."""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
 
-WALL_PER_CPU = 6.0
-"""A look may take so many times its seconds by the wall clock: the machine has other work, or operators wait."""
+T = TypeVar("T")
+
+WALL_PER_CPU = 15.0
+"""A look may take so many times its seconds by the wall clock, which ends operators that wait.  What a look finds
+must not depend on the load of a machine: beside forty other programs on two CPUs it takes ten times as long."""
 
 
 class LookClock:
@@ -20,3 +27,17 @@ class LookClock:
     def __call__(self) -> float:
         """Return the seconds since it was made."""
         return max(time.process_time() - self._cpu, (time.perf_counter() - self._wall) / WALL_PER_CPU)
+
+
+def begun(look: Callable[[], T]) -> Future[T]:
+    """Begin a look in a thread of its own, which does not keep the program from ending."""
+    found = Future[T]()
+
+    def run() -> None:
+        try:
+            found.set_result(look())
+        except BaseException as error:  # who asks for the result gets it
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="pecan-look", daemon=True).start()
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,9 +29,8 @@ from pecan_ray.autoorder.sample import (
     with_ops_of,
 )
 from pecan_ray.autoorder.search import OrderSearch
-from pecan_ray.autoorder.shared_state import find_shared_state
-from pecan_ray.autoorder.trial import COMPARING, make_trial, trial_error
-from pecan_ray.autoorder.whole import weighed, whole_seconds
+from pecan_ray.autoorder.trial import make_trial, trial_error
+from pecan_ray.autoorder.whole import weighed
 from pecan_ray.errors import ColumnError, told
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Map, Plan
@@ -50,8 +50,6 @@ BEGIN_SHARE = 0.9
 """Share of the time in which something may be begun: an operator that runs is not interrupted."""
 ENOUGH_S = 1.5
 """Where operators are slow, few elements are sampled after so long: the trainer waits for its first batch."""
-MOST_ASIDE = 12
-"""Elements on which another order can be run where the user's has not run."""
 TOO_SHORT = (
     f"AutoOrder left the order as it is written: {100 * SHARE_OF_JOB:.0f} % of so short a job is not enough for a "
     "look. pipe.explain() looks, and keeps what it finds for later jobs"
@@ -81,7 +79,7 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
     if runs < LEAST_RUNS:
         return Ordering(plan, plan, mode, notes=(TOO_SHORT,), final=False)
     request = replace(request, runs=runs, elements=int(min(request.elements, runs / RUNS_OF_AN_ELEMENT)))
-    if may_run_apart(request) and (can_be_sent(request) or needs_own_process(engine)):
+    if runs_apart(request) if request.apart is None else request.apart:
         made = call_in_subprocess(_orders, request, missing, engine=engine, seconds=WALL_PER_CPU * request.seconds)
     else:
         made = _orders(request, missing)
@@ -109,13 +107,13 @@ def _adopted(plan: Plan, mode: Mode, orders: Sequence[StretchOrder], seconds: fl
     )
 
 
-def may_run_apart(request: OrderRequest) -> bool:
-    """Tell whether a sample runs in a process of its own, if the plan can be sent there.
+def runs_apart(request: OrderRequest) -> bool:
+    """Tell whether a sample runs in a process of its own: where it can be sent there.
 
     Not one of a source that is part of the cluster that this process is connected to.
     """
     connected = any(getattr(source, "needs_cluster", False) for source in request.plan.sources())
-    return needs_own_process(request.engine) or (APART and not connected)
+    return needs_own_process(request.engine) or (APART and not connected and can_be_sent(request))
 
 
 class Pipeline(Protocol):
@@ -178,11 +176,7 @@ def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrde
             spread = not plan_shape(request.plan).serial
             limits = SampleLimits(request.elements, deadline, spread=spread, runs=request.runs / len(names))
             found.append(_order_stretch(copies[one], request, limits, clock))
-        if not any(one.adopted.changed or one.taken_over.pushed or one.in_rows.ops for one in found):
-            return found
-        until = BEGIN_SHARE * request.seconds
-        seconds = whole_seconds(private_copy(request.plan), request.engine, request.seed, until, clock)
-    return weighed(request.plan, found, seconds)
+    return weighed(request.plan, found)
 
 
 def order_for_job(request: OrderRequest) -> Ordering:
@@ -197,7 +191,8 @@ def order_for_job(request: OrderRequest) -> Ordering:
         raise
     except BaseException as error:  # whatever a user's function, a source or a framework can raise
         reason = f"AutoOrder left the order as it is written, since its sample ended with {told(error)}"
-        logger.warning("%s", reason)
+        if threading.main_thread().is_alive():  # else the program has ended, and the look with it
+            logger.warning("%s", reason)
         return Ordering(
             request.plan,
             request.plan,
@@ -211,10 +206,7 @@ def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits
     now = clock()
     half, late = (now + share * (limits.deadline - now) for share in (PROFILE_SHARE, LATE_SHARE))
     first = replace(limits, deadline=late, enough=min(half, now + ENOUGH_S), scarce=half)
-    aside = MOST_ASIDE if stretch.movable > 1 and request.mode in COMPARING else 0
-    sampled = sample_stretch(
-        stretch, request.engine, request.seed, first, clock=clock, skip_bad=request.skip_bad, aside=aside
-    )
+    sampled = sample_stretch(stretch, request.engine, request.seed, first, clock=clock, skip_bad=request.skip_bad)
     sampled.limits = replace(limits, deadline=min(limits.deadline, sampled.allowed_until))
     return _order_sampled(stretch, sampled, request)
 
@@ -238,8 +230,6 @@ def _order_sampled(stretch: Stretch, sampled: Sampled, request: OrderRequest) ->
 
 def _try_orders(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> StretchOrder:
     mode = request.mode
-    if mode != "off":
-        find_shared_state(sampled)
     sample = sampled.profile()
     user = auto_order(sample.profiled, "off", neutral_band=NEUTRAL_BAND)
     if mode == "off":

@@ -14,7 +14,7 @@ from pecan_ray.reorder import Mode
 from pecan_ray.sources.image_folder import ImageFolder
 from pecan_ray.storage import list_files, list_folder
 
-FORMAT = 7
+FORMAT = 8
 """Grows whenever the choice is made by other rules, so that what was kept before is looked for anew."""
 
 

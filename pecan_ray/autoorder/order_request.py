@@ -19,8 +19,8 @@ Check: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Any]
 
 ELEMENTS = 300
 """The usual sample has at most so many elements,"""
-SECONDS = 5.0
-"""and takes at most so long."""
+SECONDS = 20.0
+"""and takes at most so long, of CPU time: most looks end by themselves, so that a slow machine finds the same."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class JobSize:
     cpus: float
     workers: int = 1
     """Processes that these are divided among, as far as it is known."""
+    goes_on: bool = False
+    """Whether it may begin in the user's order, and be told of another one while it runs."""
 
 
 def job_size(options: IterOptions, config: Config, *, debug: bool = False) -> JobSize:
@@ -44,11 +46,11 @@ def job_size(options: IterOptions, config: Config, *, debug: bool = False) -> Jo
     if debug:
         return JobSize(passes, 1)
     if isinstance(options.workers, AutoWorkers):
-        return JobSize(passes, here)
+        return JobSize(passes, here, goes_on=True)
     each = config.threads_per_worker or here
     local = min(here, each * options.workers.local)
     workers = max(1, options.workers.local + options.workers.remote)
-    return JobSize(passes, max(1, local + each * options.workers.remote), workers)
+    return JobSize(passes, max(1, local + each * options.workers.remote), workers, goes_on=True)
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class OrderRequest:
     """Whether operators may be exchanged,"""
     rewrites: bool = True
     """and rewritten."""
+    apart: bool | None = None
+    """Whether the sample runs in a process of its own, as far as that is known before."""
     runs: float = math.inf
     """The look may take so many times as long as one element takes."""
 

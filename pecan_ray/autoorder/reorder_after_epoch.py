@@ -12,7 +12,7 @@ from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.stretches import reordered
-from pecan_ray.reorder import OrderPlan, ProfiledOp, inflation_factor, revalidate
+from pecan_ray.reorder import OrderPlan, ProfiledOp, revalidate
 
 logger = logging.getLogger("pecan_ray")
 
@@ -54,7 +54,6 @@ def new_order(stretch: StretchOrder, counts: Mapping[str, OpCount]) -> OrderPlan
 
 
 def _with_count(op: ProfiledOp, count: OpCount | None) -> ProfiledOp:
-    if count is None or count.elements_in < LEAST_COUNTED or not count.bytes_in:
+    if count is None or count.elements_in < LEAST_COUNTED or not (count.bytes_in and count.bytes_out):
         return op
-    factor = inflation_factor(count.bytes_in, count.bytes_out)
-    return op if factor is None else replace(op, inflation=factor)
+    return replace(op, inflation=count.bytes_out / count.bytes_in)

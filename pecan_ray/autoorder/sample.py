@@ -84,8 +84,8 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         randomness.restore()
-        if graphs := sys.modules.get("pecan_ray.engines.tensorflow.graph"):
-            graphs.converted.cache_clear()  # it would keep the copies of functions that were sampled
+        if control_flow := sys.modules.get("pecan_ray.engines.tensorflow.control_flow"):
+            control_flow.converted.cache_clear()  # it would keep the copies of functions that were sampled
         if cv2 is not None:
             cv2.setNumThreads(threads)
 
@@ -121,10 +121,6 @@ class Sampled:
     """Where each stood among those that were read."""
     results: list[int] = field(default_factory=list)
     """What became of each: the number of elements that came out."""
-    most_aside: int = 0
-    """So many elements are set aside, where more than a few are left."""
-    aside: list[Token] = field(default_factory=list)
-    """Elements on which the user's order has not run."""
     tallies: dict[str, OpTally] = field(default_factory=dict)
     spec: ElementSpec = field(default_factory=ElementSpec)
     """What the results have in common in the user's order."""
@@ -155,11 +151,6 @@ class Sampled:
         """Return what becomes of a copy of an element, whatever has become of it before."""
         self.seed(number)
         return run_through(stages, self.runner.fresh(token))
-
-    def untouched(self, count: int) -> list[Token]:
-        """Return elements on which nothing has run, none of them twice: fewer where there are no more."""
-        taken, self.aside = self.aside[:count], self.aside[count:]
-        return taken
 
     def in_time(self) -> bool:
         """Tell whether something more may be begun."""
@@ -194,8 +185,6 @@ class Sampled:
     def run_all(self, skip_bad: bool) -> None:
         """Run the elements that are held in the user's order; keep those that come through."""
         tokens, self.held = self.held, []
-        count = max(0, min(self.most_aside, len(tokens) - FEW))
-        tokens, self.aside = tokens[: len(tokens) - count], tokens[len(tokens) - count :]
         self.began, bad = self.clock(), 0
         stages = self.runner.stages(self.stretch.names)
         for number, token in enumerate(tokens):
@@ -314,18 +303,16 @@ def sample_stretch(
     *,
     clock: SampleClock = time.perf_counter,
     skip_bad: bool = False,
-    aside: int = 0,
 ) -> Sampled:
     """Read the elements that enter a stretch and run them through its operators in the user's order.
 
-    So many are set `aside`, where more than a few are left: another order can be run where the user's has not run.
     Raises `ElementError` for an element that an operator cannot take, unless `skip_bad`.
     """
     now = clock()
     until = now + (limits.deadline - now) * READ_SHARE
     runner = make_runner(stretch, engine, seed, replace(limits, deadline=until), clock)
     tallies = {op.name: OpTally(op) for op in stretch.ops}
-    sampled = Sampled(stretch, runner, limits, clock, tallies=tallies, looked_from=now, most_aside=aside)
+    sampled = Sampled(stretch, runner, limits, clock, tallies=tallies, looked_from=now)
     with patience_at_most(max(until - now, 0.0)):  # the job waits out an outage, and says so
         sampled.read(until)
     if not sampled.held:

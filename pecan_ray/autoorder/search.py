@@ -20,6 +20,8 @@ MOST_MEASURED = 3
 """and that are run against the user's."""
 WORTH_A_TRIAL = 1.03
 """An estimated speed-up below this is not measured."""
+WORTH_A_MOVE = 1.05
+"""What moves with others has to make the operators so much faster than the others do without it."""
 
 
 class OrderSearch:
@@ -59,8 +61,7 @@ class OrderSearch:
 
     def _policy(self, beside: Sequence[Pair] = ()) -> OrderPlan:
         """Ask for an order, by all times that were measured so far; `beside`: what is forbidden for this once."""
-        commutes = None if self._mode == "pecan" else self._trial.exchanges.may
-        ops, forbidden = self._again().profiled, [*self._forbidden, *beside]
+        ops, forbidden, commutes = self._again().profiled, [*self._forbidden, *beside], self._trial.exchanges.may
         return auto_order(ops, self._mode, commutes=commutes, forbidden=forbidden, neutral_band=NEUTRAL_BAND)
 
     def _search(self, plan: OrderPlan) -> tuple[OrderPlan | None, SpeedComparison | None]:
@@ -82,6 +83,8 @@ class OrderSearch:
                         self._trial.measure_taken_over(plan.order)  # what is slow by that is not the order
                     found, failed = self._trial.compare(plan.order)
                     refused = failed or _too_slow(found)
+                    if found is not None and not refused:
+                        plan, found = self._leanest(plan, found)
                 blamed = [self._least(plan)] if refused else []
             if not refused:
                 refused, pair, ran = self._trial.verify(plan.order)
@@ -93,6 +96,23 @@ class OrderSearch:
             self._forbidden += blamed or self._suspects(plan)
             plan = self._policy()
         return None, None
+
+    def _leanest(self, plan: OrderPlan, found: SpeedComparison) -> tuple[OrderPlan, SpeedComparison]:
+        """Return an order without the moves that gain little beside the others: ties keep the user's places."""
+        left: list[Pair] = []
+        for move in plan.moves if len(plan.moves) > 1 else ():
+            its = [pair for pair in exchanges(self._user, plan.order) if move.name in pair]
+            other = self._policy([*left, *its])
+            known = other.order in (plan.order, self._user) or other.order in self._refused
+            if known or self._trial.look(other.order):
+                continue
+            gain, _ = self._trial.compare(plan.order, beside=other.order)
+            if gain is None or gain.certainly(WORTH_A_MOVE):
+                continue
+            measured, _ = self._trial.compare(other.order)
+            if measured is not None and measured.faster:
+                plan, found, left = other, measured, [*left, *its]
+        return plan, found
 
     def _note(self, ran: int) -> None:
         if ran < self._sample.elements:

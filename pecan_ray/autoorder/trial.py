@@ -29,9 +29,6 @@ FIRST_LOOK = 16
 """Elements that show whether an order is worth being measured."""
 VERIFYING_SHARE = 0.5
 """An order is verified on all elements of the sample, as far as that takes no more than this share of the time left."""
-AFRESH = 4
-"""Elements that an order is given before the user's has run on them: what one of them leaves in a variable for another
-one is not there yet."""
 TAKEN_OVER_ELEMENTS = 64
 """Elements on which decoders take over what follows them, to see whether results stay,"""
 TAKEN_OVER_S = 0.7
@@ -85,7 +82,7 @@ class Trial:
     def look(self, order: OpOrder) -> str:
         """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
         tallies = self._timed[order] = {name: OpTally(self._ops[name]) for name in order}
-        refused = self._refused_on(order, range(FIRST_LOOK), tallies=tallies)[0] or self._refused_afresh(order)
+        refused = self._refused_on(order, range(FIRST_LOOK), tallies=tallies)[0]
         for name, tally in self._sampled.tallies.items():
             tally.elsewhere += tallies[name].timed
         return refused
@@ -104,27 +101,6 @@ class Trial:
         if pair is not None:
             refused = self.exchanges.refusals()[pair]
         return refused, pair, min(len(self._sampled.held), FIRST_LOOK) + ran
-
-    def _refused_afresh(self, order: OpOrder) -> str:
-        """Run an order on elements on which the user's has not run; return why it is refused, or ""."""
-        stages = self._runner.stages(order)
-        for token in self._sampled.untouched(AFRESH):
-            if not self._sampled.in_time():
-                return NO_TIME
-            try:
-                outputs = [dict(self._runner.columns(o)) for o in run_through(stages, self._runner.fresh(token))]
-                failed = ""
-            except OP_FAILURES as error:
-                outputs, failed = [], error.message.splitlines()[0]
-            try:
-                usual = [self._runner.columns(o) for o in run_through(self._user, self._runner.fresh(token))]
-            except OP_FAILURES:
-                continue
-            if failed:
-                return f"it fails where your order has not run before it: {failed}"
-            if refused := self._others(order, token, usual, outputs):
-                return f"where your order has not run before it, {refused}"
-        return ""
 
     def _refused_on(
         self,
@@ -205,13 +181,13 @@ class Trial:
             return {}, None
         return given, dict(self._runner.columns(made[0])) if len(made) == 1 else None
 
-    def compare(self, order: OpOrder) -> tuple[SpeedComparison | None, str]:
-        """Run an order in turn with the user's, until it is clear whether it is faster.
+    def compare(self, order: OpOrder, *, beside: OpOrder | None = None) -> tuple[SpeedComparison | None, str]:
+        """Run an order in turn with the user's, or with another one, until it is clear whether it is faster.
 
         In the user's own order decoders take over what `measure_taken_over` has found of it so far.  Returns None if
         there was no time for it, and how one of them fails on an element; empty if none does.
         """
-        return self._in_turn([self._fused(self._names), self._fused(order)], PATIENCE_S)
+        return self._in_turn([self._fused(beside or self._names), self._fused(order)], PATIENCE_S)
 
     def _in_turn(self, stages: Sequence[list[Stage]], patience_s: float) -> tuple[SpeedComparison | None, str]:
         try:

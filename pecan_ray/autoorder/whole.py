@@ -1,7 +1,7 @@
 """What an order gains is told, and judged, of the whole pipeline.
 
 A stretch that takes the share f of all time and becomes s times as fast makes the whole 1 / (1 - f (1 - 1/s)) times as
-fast.  The whole is timed by itself: some elements are read and run through every operator, batching included.
+fast.  The whole is reading and all operators on elements; what is done to batches is not sampled.
 """
 
 from __future__ import annotations
@@ -10,67 +10,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, StretchOrder, whole_speedup
-from pecan_ray.autoorder.bounded_source import Bounded
-from pecan_ray.autoorder.look_clock import LookClock
-from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.inprocess import AllLeases
-from pecan_ray.engines.positions import UndeliveredPositions
-from pecan_ray.engines.python.complete_calls import complete_call
-from pecan_ray.engines.python.stream import ItemStream
-from pecan_ray.engines.registry import ENGINES
-from pecan_ray.engines.stopwatch import Stopwatch
-from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Join, Plan
-from pecan_ray.plan.stretches import stretches, without_buffers
+from pecan_ray.plan.stretches import stretches
 from pecan_ray.reorder import auto_order
 
 WORTH = 1.05
 """Speed-up of the whole pipeline below which the user's order stays."""
 LEAST_SAVED_S = 3e-6
 """And the least that must be saved of an element's time: calls of Python differ by a microsecond or so."""
-ELEMENTS = 48
-"""Elements of each source that show what the whole takes."""
-LONGEST_S = 1.0
-
-NOT_RUN = "the whole pipeline was not run: its gain is that of reading and of the operators that were sampled"
 
 
-def whole_seconds(plan: Plan, engine: EngineName, seed: int, until: float, clock: LookClock) -> float | None:
-    """Return the seconds that a plan takes for an element of its sources; None where there is no time to tell.
-
-    A graph takes longer to be built than an answer is worth: its parts tell it.
-    """
-    if ENGINES[engine].framework is not None:
-        return None
-    plan, now = without_buffers(plan), clock()
-    options = EngineOptions(seed=seed, order="strict", on_error="skip")
-    end = min(until, now + LONGEST_S)
-    sources = [Bounded(source, ELEMENTS, end, clock, exactly=True) for source in plan.sources()]
-    leases = AllLeases(sources, epoch=0, repetitions=1)
-    stream = ItemStream(plan, sources, options, leases, UndeliveredPositions(), pool=None, call=complete_call)
-    items, stopwatch, seconds = stream.items(), Stopwatch(), 0.0
-    while True:
-        stopwatch.start()
-        ended = next(items, stream) is stream
-        seconds += stopwatch.stop()
-        if ended:
-            break
-    elements = sum(source.elements for source in sources)
-    return seconds / elements if elements else None
-
-
-def weighed(plan: Plan, orders: Sequence[StretchOrder], seconds: float | None) -> list[StretchOrder]:
+def weighed(plan: Plan, orders: Sequence[StretchOrder]) -> list[StretchOrder]:
     """Return the orders with their shares of the whole; the user's, where one gains too little of that.
 
-    Another order has to be worth it beside what decoders take over in the user's.  `seconds` is what the whole takes
-    for an element of the sources; None: the longest that is known of a part.
+    Another order has to be worth it beside what decoders take over in the user's.
     """
     told = [_told(plan, one) for one in orders]
     parts = [(one.sample.reading_s or 0.0) + own for one, own in zip(orders, told, strict=True)]
-    whole = max(seconds or max(parts, default=0.0), sum(told))
+    whole = max(*parts, sum(told))
     shared = [replace(one, share=own / whole if whole else 1.0) for one, own in zip(orders, told, strict=True)]
-    if seconds is None:
-        shared = [replace(one, notes=(*one.notes, NOT_RUN)) if one.speedup is not None else one for one in shared]
     return [_judged(one, whole) for one in shared]
 
 

@@ -144,7 +144,7 @@ def test_a_look_may_take_two_percent_of_a_job() -> None:
 
 def test_the_size_of_a_job() -> None:
     config = Config(threads_per_worker=2)
-    assert job_size(IterOptions(workers=Workers(0, 3)), config) == JobSize(1.0, 6, workers=3)
+    assert job_size(IterOptions(workers=Workers(0, 3)), config) == JobSize(1.0, 6, workers=3, goes_on=True)
     assert job_size(IterOptions(epochs=None, workers=AutoWorkers()), config).passes == math.inf
     assert job_size(IterOptions(epochs=7), config, debug=True) == JobSize(7.0, 1)
 

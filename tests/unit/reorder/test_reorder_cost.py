@@ -65,12 +65,6 @@ def test_predicted_loads_follow_the_factors() -> None:
         predict(ops, ["keep"])
 
 
-def test_times_measured_in_another_order_are_scaled_from_there() -> None:
-    ops = [ProfiledOp("flip", 1.0, seconds=0.5), ProfiledOp("resize", 0.5, seconds=1.0)]
-    plan = auto_order(ops, "safe", commutes=any_pair, measured_in=["resize", "flip"])
-    assert plan.seconds_before == pytest.approx(2.0) and plan.seconds_after == pytest.approx(1.5)
-
-
 def test_without_times_the_volume_of_data_decides_and_no_speedup_is_claimed() -> None:
     ops = [ProfiledOp("pad", 4.0), ProfiledOp("crop", 0.1), ProfiledOp("resize", 0.9)]
     plan = auto_order(ops, "safe", commutes=any_pair)

@@ -17,12 +17,10 @@ def op(
     writes: Iterable[str] = (),
     drops: Iterable[str] = (),
     creates: Iterable[str] = (),
-    custom_dtype_cast: bool = False,
 ) -> ProfiledOp:
     return ProfiledOp(
         name,
         inflation,
-        custom_dtype_cast=custom_dtype_cast,
         reads=frozenset(reads),
         writes=frozenset(writes),
         drops=frozenset(drops),
@@ -44,17 +42,7 @@ BLOCKED = {
 @pytest.mark.parametrize("mode", ["pecan", "safe", "strict"])
 @pytest.mark.parametrize("ops", BLOCKED.values(), ids=list(BLOCKED))
 def test_an_op_never_passes_the_one_it_depends_on(ops: list[ProfiledOp], mode: Mode) -> None:
-    plan = auto_order(ops, mode, commutes=lambda pair: True)
-    assert plan.order == (ops[0].name, ops[1].name)
-    (rejected,) = plan.rejected
-    assert rejected.name == ops[1].name
-    assert f"not moved before {ops[0].name!r}" in rejected.reason and "column" in rejected.reason
-
-
-def test_a_blocked_inflating_op_says_what_it_was_not_moved_behind() -> None:
-    ops = [op("make", 2.0, {"a"}, {"b"}), op("use", 1.0, {"b"}, {"b"})]
-    (rejected,) = auto_order(ops).rejected
-    assert rejected.name == "make" and "not moved after 'use'" in rejected.reason
+    assert auto_order(ops, mode, commutes=any_pair).order == (ops[0].name, ops[1].name)
 
 
 def test_an_op_moves_up_to_the_one_it_depends_on_and_no_further() -> None:
@@ -75,35 +63,10 @@ def test_a_dependency_through_a_third_op_holds() -> None:
         assert auto_order(ops, mode, commutes=any_pair).order == ("a", "b", "c")
 
 
-def test_a_value_derived_from_the_image_stays_behind_what_changes_the_image() -> None:
-    ops = [op("crop", 1.5, {"image"}, {"image"}), op("measure", 1.0, {"image"}, {"size"})]
-    plan = auto_order(ops, "safe", commutes=any_pair)
-    assert plan.order == ("crop", "measure")
-    assert "'measure' derives from column 'image', which 'crop' transforms" in plan.rejected[0].reason
-
-
 def test_a_filter_by_label_moves_ahead_of_work_on_the_image() -> None:
     blur = op("blur", 1.0, {"image"}, {"image"})
     keep = ProfiledOp("keep_cats", 0.2, elements=0.2, reads=frozenset({"label"}))
     assert auto_order([blur, keep], "safe", commutes=any_pair).order == ("keep_cats", "blur")
-
-
-def test_a_filter_that_looks_at_the_image_does_not_pass_work_on_it() -> None:
-    blur = op("blur", 1.0, {"image"}, {"image"})
-    keep = ProfiledOp("keep_sharp", 0.2, elements=0.2, reads=frozenset({"image"}))
-    assert auto_order([blur, keep], "safe", commutes=any_pair).order == ("blur", "keep_sharp")
-
-
-def test_augmentations_of_one_column_may_look_things_up_in_another() -> None:
-    both = {"source", "frames"}
-    ops = [op("pad", 4.0, both, both), op("mask", 1.0, both, {"source"})]
-    assert auto_order(ops, "safe", commutes=any_pair).order == ("mask", "pad")
-
-
-def test_no_op_moves_behind_a_cast_to_a_custom_type_by_cost() -> None:
-    ops = [op("pad", 4.0), op("cast", 0.5, custom_dtype_cast=True), op("resize", 0.5)]
-    plan = auto_order(ops, "safe", commutes=any_pair)
-    assert plan.order.index("pad") < plan.order.index("cast") and plan.order[0] == "resize"
 
 
 def test_unknown_columns_put_no_constraint() -> None:
