@@ -32,7 +32,6 @@ class JobSpeed:
     """A job lately; bytes are those that its sources read, of object stores and of nodes' disks."""
 
     rows_per_s: float = 0.0
-    batches_per_s: float = 0.0
     wait_share: float | None = None
     """Of the trainers' time; None: nothing has come yet."""
     bytes_per_s: float = 0.0
@@ -50,7 +49,6 @@ class _Totals:
 
     now: float
     rows: int
-    batches: int
     waited_s: float
     elapsed_s: float
     remote_bytes: int
@@ -89,7 +87,6 @@ class SpeedMeter:
         ideal = min(rows / max(seconds - waited, 1e-9), _most_rows_per_s(job.fleet.workers.values()))
         return JobSpeed(
             rows_per_s=rows / seconds,
-            batches_per_s=(totals.batches - then.batches) / seconds,
             wait_share=max(0.0, min(1.0, waited / seconds)),
             bytes_per_s=rows / seconds * (row_bytes or 0.0),
             hit_share=self._hits,
@@ -120,7 +117,6 @@ def _totals(job: JobState, told: Iterable[WorkerProgress], now: float) -> _Total
     return _Totals(
         now,
         sum(one.rows for one in trainers),
-        sum(one.yielded for one in trainers),
         fmean([one.waited_s for one in trainers] or [0.0]),
         fmean([one.elapsed_s for one in trainers] or [0.0]),
         sum(remote for remote, _ in read),

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pecan_ray.engines.tensorflow import meta
+import pecan_ray.engines.tensorflow.meta as meta
 from pecan_ray.engines.tensorflow.columns import Tensor
 
 

@@ -15,7 +15,7 @@ from pecan_ray.observe.top_command import screen
 from pecan_ray.observe.top_table import COLUMNS, top_lines
 from pecan_ray.plan.windows import Deployment
 
-SPEED = JobSpeed(1200.0, 10.0, 0.25, 60e6, 0.5, 80e6, 4e9)
+SPEED = JobSpeed(1200.0, 0.25, 60e6, 0.5, 80e6, 4e9)
 SET = "s3://bucket/set"
 BUSY = LiveJob(
     *("busy", "pipe", 60.0, 2),
