@@ -32,15 +32,16 @@ from pecan_ray.reorder.search import SectionSearch, repaired
 from pecan_ray.reorder.sections import check_ops, fixed_ops, sections
 
 Pair: TypeAlias = tuple[str, str]
-Commutes: TypeAlias = Callable[[Pair], bool]
-"""Whether two ops may be exchanged in modes "strict" and "safe": asked once, with names in the user's order."""
+Commutes: TypeAlias = Callable[[Pair], bool] | Collection[Pair]
+"""Which two ops may be exchanged in modes "strict" and "safe": a question asked once, with names in the user's order,
+or the pairs themselves, in any order."""
 
 
 def auto_order(
     ops: Iterable[ProfiledOp],
     mode: Mode = "pecan",
     *,
-    commutes: Commutes = lambda pair: False,
+    commutes: Commutes = (),
     forbidden: Collection[Pair] = (),
     neutral_band: float = 0.0,
 ) -> OrderPlan:
@@ -56,7 +57,7 @@ def auto_order(
     names = [op.name for op in ops]
     _check(names, mode, forbidden, neutral_band)
     model, order, moves = cost_model(ops, neutral_band), list(range(len(ops))), list[Move]()
-    may = functools.cache(commutes)
+    may = functools.cache(commutes if callable(commutes) else functools.partial(_among, commutes))
     for section in sections(ops) if mode != "off" else ():
         needs = [*constraints(ops, section), *_forbidden(names, forbidden, section)]
         desired = algorithm2(ops, section, neutral_band)
@@ -79,6 +80,10 @@ def auto_order(
     )
 
 
+def _among(pairs: Collection[Pair], pair: Pair) -> bool:
+    return pair in pairs or pair[::-1] in pairs
+
+
 def _check(names: Sequence[str], mode: Mode, forbidden: Collection[Pair], neutral_band: float) -> None:
     if mode not in get_args(Mode):
         raise PlanError(f"mode must be one of {', '.join(map(repr, get_args(Mode)))}, but got {mode!r}.")
@@ -89,7 +94,7 @@ def _check(names: Sequence[str], mode: Mode, forbidden: Collection[Pair], neutra
 
 
 def _cheapest(
-    model: CostModel, section: range, needs: list[Constraint], desired: Sequence[int], may: Commutes
+    model: CostModel, section: range, needs: list[Constraint], desired: Sequence[int], may: Callable[[Pair], bool]
 ) -> list[int]:
     """Return the order of a section that is estimated to cost least, of those that only exchange what may be."""
     start = Volume(sum(model.growth[: section.start]), sum(model.multiplying[: section.start]))

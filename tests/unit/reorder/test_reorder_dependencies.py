@@ -69,6 +69,12 @@ def test_a_filter_by_label_moves_ahead_of_work_on_the_image() -> None:
     assert auto_order([blur, keep], "safe", commutes=any_pair).order == ("keep_cats", "blur")
 
 
+def test_pairs_that_may_be_exchanged_are_given_in_any_order() -> None:
+    ops = [op("a", 2.0), op("b", 0.5)]
+    for pairs, order in (([("b", "a")], ("b", "a")), ({("a", "b")}, ("b", "a")), ((), ("a", "b"))):
+        assert auto_order(ops, "safe", commutes=pairs).order == order
+
+
 def test_unknown_columns_put_no_constraint() -> None:
     assert auto_order([op("a", 2.0), op("b", 0.5)], "safe", commutes=any_pair).order == ("b", "a")
 
