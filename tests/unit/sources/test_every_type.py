@@ -77,10 +77,15 @@ COUNTED = list(counted())
 NESTS = ("list", "large", "view", "fixed", "struct", "map", "runs")
 
 
+RUNS = [pa.bool_(), pa.float64(), pa.string(), pa.timestamp("us"), *(kind for kind, _ in whole_numbers())]
+"""Types of which runs are tried."""
+IN_JSON = [(kind, most) for kind, most in LEAVES if kind in RUNS or kind == pa.float32()]
+
+
 @st.composite
-def stored(draw: st.DrawFn) -> tuple[Any, Any, list[Any]]:
+def stored(draw: st.DrawFn, kinds: Any = None, nests: Any = NESTS) -> tuple[Any, Any, list[Any]]:
     """Return an array of Arrow, the flat one in it, and what it holds in Python's words; counts in nanoseconds."""
-    kind, extremes = draw(st.sampled_from([*LEAVES, *COUNTED]))
+    kind, extremes = draw(st.sampled_from(kinds or [*LEAVES, *COUNTED]))
     held = draw(st.lists(st.sampled_from([*extremes, None]), max_size=8))
     if (kind, extremes) in COUNTED:
         width = pa.int32() if kind.bit_width == 32 else pa.int64()
@@ -92,7 +97,7 @@ def stored(draw: st.DrawFn) -> tuple[Any, Any, list[Any]]:
             [one if one is None else np.float16(one) for one in held] if kind == pa.float16() else held, kind
         )
     array = flat
-    for nest in draw(st.lists(st.sampled_from(NESTS), max_size=2)):
+    for nest in draw(st.lists(st.sampled_from(nests), max_size=2)):
         array, held = nested(nest, array, held, draw)
     return array, flat, held
 
@@ -101,9 +106,7 @@ def nested(nest: str, array: Any, held: list[Any], draw: st.DrawFn) -> tuple[Any
     """Return an array of values that hold those of another one, and what they are."""
     count = len(held)
     if nest == "runs":
-        assume(not array.type.num_fields and array.type not in (pa.null(),) and "view" not in str(array.type))
-        assume(not pa.types.is_dictionary(array.type) and not pa.types.is_decimal(array.type))
-        return pc.run_end_encode(array) if not pa.types.is_float16(array.type) else array, held
+        return pc.run_end_encode(array) if array.type in RUNS else array, held
     if nest == "struct":
         missing = draw(st.lists(st.booleans(), min_size=count, max_size=count))
         mask = pa.array(missing, pa.bool_())
@@ -178,11 +181,11 @@ def test_every_type_comes_as_it_is_stored(drawn: tuple[Any, Any, list[Any]]) -> 
         assert same(value, values_of(column_of(array.slice(row, 1)))[0])
 
 
-@given(stored())
+# Older versions of Arrow give whole numbers for some counts.
+@given(stored(None if ARROW >= 23 else LEAVES, [nest for nest in NESTS if nest != "runs"]))
 @examples(300)
 def test_every_type_of_parquet_comes_as_it_is_stored(drawn: tuple[Any, Any, list[Any]]) -> None:
     array, flat, held = drawn
-    assume(ARROW >= 23 or not pa.types.is_temporal(flat.type))  # older versions give whole numbers for some of them
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/a.parquet"
         try:
@@ -194,14 +197,11 @@ def test_every_type_of_parquet_comes_as_it_is_stored(drawn: tuple[Any, Any, list
     check_values(rows, flat if stored_as.type == array.type else pa.nulls(0), held)
 
 
-def of_json(held: list[Any]) -> bool:
-    try:
-        return "Infinity" not in json.dumps(held)
-    except TypeError:
-        return False
-
-
-@given(stored())
+@given(
+    stored(
+        [(kind, [one for one in most if one not in FLOATS[3:]]) for kind, most in IN_JSON], ("list", "large", "struct")
+    )
+)
 @examples(200)
 def test_every_value_of_json_comes_as_it_is_written(drawn: tuple[Any, Any, list[Any]]) -> None:
     array, flat, held = drawn
@@ -209,7 +209,6 @@ def test_every_value_of_json_comes_as_it_is_written(drawn: tuple[Any, Any, list[
     kind = array.type
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind, depth = kind.value_type, depth + 1
-    assume(held and of_json(held) and "map" not in str(array.type) and not pa.types.is_temporal(flat.type))
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/a.jsonl"
         Path(path).write_text("".join(json.dumps({"x": one}) + "\n" for one in held))
