@@ -1,12 +1,19 @@
-"""Pickling for other processes: what the program's main script defines goes by value, since they run another script."""
+"""Pickling for other processes: what the program's main script defines goes by value, since they run another script.
+
+Large arrays of sources are pickled by name, apart from what holds them: they are put once on each node.
+"""
 
 from __future__ import annotations
 
 import copyreg
 import io
 import mmap
+import os
+import pickle
 import sys
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import cloudpickle
 import numpy as np
@@ -15,14 +22,40 @@ SPAWNED_MAIN = "__mp_main__"
 """The main script in a process that multiprocessing has spawned; cloudpickle knows `__main__` alone."""
 
 
+NamedArrays: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
+SHARED_BYTES = 1 << 20
+"""Arrays of so many bytes are put apart: smaller ones are sent as soon as they are mapped."""
+
+
+@dataclass(frozen=True)
+class SharedArray:
+    """A large array that is pickled by its name where it can be had by that."""
+
+    name: str
+    array: np.ndarray[Any, Any] = field(compare=False, repr=False)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._arrays = arrays
+
+    def persistent_load(self, pid: Any) -> SharedArray:
+        """Return what was put apart under a name."""
+        return SharedArray(pid, self._arrays[pid])
+
+
+def name_here(value: object) -> str:
+    """Return what tells a value from all others that are alive, in this process and elsewhere on its machine."""
+    return f"{os.getpid()}-{id(value):x}"
+
+
 def dumps(value: Any, *, maps_by_path: bool = False) -> bytes:
     """Pickle a value, with functions and classes that other processes cannot import.
 
     `maps_by_path`: memory maps of files that were opened for reading are opened again by their paths, and not copied.
     """
-    main = sys.modules.get(SPAWNED_MAIN)
-    if main is not None and main.__name__ == SPAWNED_MAIN:  # else it is `__main__` under another name
-        cloudpickle.register_pickle_by_value(main)
+    _know_main()
     if not maps_by_path:
         return bytes(cloudpickle.dumps(value))
     written = io.BytesIO()
@@ -57,6 +90,34 @@ def _mapped(path: str, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...]
             f"the memory map of {path}, which the pipeline holds, cannot be opened here: {error}. Put the file where "
             "all nodes see it, or hold a copy, numpy.array(map)."
         ) from error
+
+
+def dumps_apart(value: Any, arrays: NamedArrays) -> bytes:
+    """Pickle a value as `dumps` does with `maps_by_path`; large arrays of sources are added to `arrays` by name."""
+
+    def name_of(part: Any) -> str | None:
+        if type(part) is not SharedArray:
+            return None
+        arrays[part.name] = part.array
+        return part.name
+
+    _know_main()
+    file = io.BytesIO()
+    pickler = _WithMapsByPath(file)
+    pickler.persistent_id = name_of
+    pickler.dump(value)
+    return file.getvalue()
+
+
+def loads_apart(data: bytes, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+    """Unpickle what `dumps_apart` has pickled, with its arrays."""
+    return _Unpickler(data, arrays).load()
+
+
+def _know_main() -> None:
+    main = sys.modules.get(SPAWNED_MAIN)
+    if main is not None and main.__name__ == SPAWNED_MAIN:  # else it is `__main__` under another name
+        cloudpickle.register_pickle_by_value(main)
 
 
 def _as_bytes(value: np.bytes_) -> tuple[type[np.bytes_], tuple[bytes]]:

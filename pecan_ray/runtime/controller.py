@@ -10,9 +10,11 @@ import logging
 import pickle
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import ray
 
+from pecan_ray.by_value import NamedArrays
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import JournalError, OrderError, PecanError, StaleJobError
 from pecan_ray.job import events
@@ -50,7 +52,7 @@ class JobController:
         """What AutoOrder found, as JSON; a process that goes on after this one does not know it."""
         job = self._place.job() if self._place is not None else None
         self._keeping = None if self._place is None else Keeping(name, self._place.actor)
-        self._opened = None if job is None else JobHost(job, self._place, self._keeping, again=True)
+        self._opened = None if job is None else JobHost(job, self._place, self._keeping, {}, again=True)
         # Those who have started it may be gone before they call.
         ray.get_runtime_context().current_actor.watch.remote()
 
@@ -79,10 +81,10 @@ class JobController:
 
     # --- trainers ------------------------------------------------------------------------------------------
 
-    async def open(self, job: bytes) -> None:
-        """Begin with a job, pickled, unless another trainer has sent it."""
+    async def open(self, job: bytes, arrays: NamedArrays) -> None:
+        """Begin with a job, pickled, unless another trainer has sent it; `arrays`: what its sources name."""
         if self._opened is None:
-            self._opened = JobHost(job, self._place, self._keeping, again=False)
+            self._opened = JobHost(job, self._place, self._keeping, arrays, again=False)
 
     async def register(
         self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...], process: str = ""
@@ -204,6 +206,10 @@ class JobController:
     async def plan(self, version: int) -> bytes:
         """Return a version of the plan, pickled."""
         return self._host.plans[version]
+
+    async def arrays(self) -> list[Any]:
+        """Return the object, in a list, that holds the large arrays of the job's sources."""
+        return [self._host.arrays]
 
     # --- others --------------------------------------------------------------------------------------------
 

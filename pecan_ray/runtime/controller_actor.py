@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pecan_ray.by_value import NamedArrays
     from pecan_ray.engines.counting import OpCount
     from pecan_ray.errors import PecanError
     from pecan_ray.job.facts import JobFacts
@@ -36,9 +37,13 @@ class AutoPlacementController:
         """Hold a call of what keeps the workers, which fails when this process is lost."""
         await self._process.watched()
 
-    async def open(self, job: bytes) -> None:
-        """Begin with a job, pickled, unless another trainer has sent it."""
-        await self._process.open(job)
+    async def open(self, job: bytes, arrays: NamedArrays) -> None:
+        """Begin with a job, pickled, unless another trainer has sent it; `arrays`: what its sources name."""
+        await self._process.open(job, arrays)
+
+    async def arrays(self) -> list[Any]:
+        """Return the object, in a list, that holds the large arrays of the job's sources."""
+        return await self._process.arrays()
 
     async def register(
         self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...], process: str = ""

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import ray
 
+from pecan_ray.by_value import NamedArrays
 from pecan_ray.engines.under_way import long_retry
 from pecan_ray.errors import PecanError
 from pecan_ray.job import events, instructions
@@ -46,14 +49,37 @@ class JobHost:
     """One job: its state, and everything that acts for it."""
 
     def __init__(
-        self, pickled: bytes, place: JournalPlace | None, keeping: Keeping | None = None, *, again: bool
+        self,
+        pickled: bytes,
+        place: JournalPlace | None,
+        keeping: Keeping | None,
+        arrays: NamedArrays,
+        *,
+        again: bool,
     ) -> None:
-        """`pickled`: the job; `keeping`: what owns its workers; `again`: it goes on from its journal."""
+        """Begin with a job.
+
+        Args:
+            pickled: the job.
+            place: of its journal.
+            keeping: what owns its workers.
+            arrays: what its sources name; of a job that goes on its journal has them.
+            again: it goes on from its journal.
+        """
         self.job: Job = unpickle_here(pickled, "a job that was sent to its controller")
+        journaled = pickled
+        if again and self.job.arrays:
+            arrays, self.job = self.job.arrays, replace(self.job, arrays={})
+            pickled = pickle.dumps(self.job)
+        elif arrays and place is not None:
+            journaled = pickle.dumps(replace(self.job, arrays=arrays))
+        self.arrays: Any = ray.put(arrays) if arrays else None
+        """Mapped by all workers of a node; None: sources name none."""
         set_patience(self.job.config.storage_patience_s)
         tell_elsewhere()  # the job says what hinders its listing
-        self._sources: list[Source] = unpickle_here(self.job.sources, f"the source of job {self.job.spec.name}")
-        self._journaled = JournaledJob(self.job.spec, place, None if again else pickled, LONGEST_GAP_S)
+        mapped = {} if self.arrays is None else ray.get(self.arrays)
+        self._sources: list[Source] = unpickle_here(self.job.sources, f"the source of job {self.job.spec.name}", mapped)
+        self._journaled = JournaledJob(self.job.spec, place, None if again else journaled, LONGEST_GAP_S)
         self.state = self._journaled.state
         self.tasks = JobTasks(self.fail)
         self.board = NoticeBoard(self.state.orders, self.tasks)

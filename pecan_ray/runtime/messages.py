@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pecan_ray.by_value import dumps
+from pecan_ray.by_value import NamedArrays, dumps
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.job.messages import LeftOutElement, Placement
 from pecan_ray.job.row_order import row_order
@@ -41,6 +41,10 @@ class Job:
     """That each rank had used in runs before this one."""
     pipeline: str = ""
     """The pipeline's name."""
+    shares_arrays: bool = False
+    """Plan and sources name large arrays, which the controller has put apart."""
+    arrays: NamedArrays = field(default_factory=dict, repr=False)
+    """These, in a journal alone."""
 
     @property
     def in_order(self) -> bool:

@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from pecan_ray.by_value import dumps
+from pecan_ray.by_value import NamedArrays, dumps, dumps_apart, loads_apart
 from pecan_ray.errors import ClusterError, PlanError, UnpicklablePlanError, told
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.own_attributes import own_attribute
@@ -21,6 +21,7 @@ LARGE_BYTES = 50 << 20
 """A value of more than so many bytes that a function holds is warned of: each worker of a node has one."""
 
 
+<<<<<<< HEAD
 def pickle_plan(plan: Plan) -> bytes:
     """Pickle a plan for the workers; raises `UnpicklablePlanError` naming the op and the variable.
 
@@ -31,6 +32,15 @@ def pickle_plan(plan: Plan) -> bytes:
         if len(data) > LARGE_BYTES:
             _warn_of_large_values(plan)
         return data
+=======
+def pickle_plan(plan: Plan, arrays: NamedArrays | None = None) -> bytes:
+    """Pickle a plan for the workers; raises `UnpicklablePlanError` naming the op and the variable.
+
+    `arrays`: large arrays of its sources are added to these, and are not in the result; None: they are elsewhere.
+    """
+    try:
+        return dumps_apart(plan, {} if arrays is None else arrays)
+>>>>>>> 427be08c (sources: large Arrays and Items are put once on each node)
     except Exception as error:
         for op in plan.all_ops():
             if isinstance(op, ElementOp):
@@ -40,6 +50,7 @@ def pickle_plan(plan: Plan) -> bytes:
         raise PlanError(f"the pipeline cannot be sent to workers: {type(error).__name__}: {error}") from error
 
 
+<<<<<<< HEAD
 def _warn_of_large_values(plan: Plan) -> None:
     for op in plan.all_ops():
         for name, value in held_by(op.fn) if isinstance(op, ElementOp) else ():
@@ -55,9 +66,12 @@ def _warn_of_large_values(plan: Plan) -> None:
 
 
 def unpickle_here(data: bytes, what: str) -> Any:
+=======
+def unpickle_here(data: bytes, what: str, arrays: NamedArrays | None = None) -> Any:
+>>>>>>> 427be08c (sources: large Arrays and Items are put once on each node)
     """Unpickle what another process has sent; raises `ClusterError` that names what this node lacks for it."""
     try:
-        return pickle.loads(data)
+        return loads_apart(data, arrays or {})
     except Exception as error:  # it runs code of the user's modules
         lacks = f"no module {error.name!r}" if isinstance(error, ModuleNotFoundError) else told(error)
         raise ClusterError(

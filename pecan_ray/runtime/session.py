@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 
-from pecan_ray.by_value import dumps
+from pecan_ray.by_value import NamedArrays, dumps_apart
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ClusterError, PlanError, StateError
 from pecan_ray.job.facts import JobFacts
@@ -97,7 +97,8 @@ class Session:
         `allow_changed_source`.  `keep`: called with bad elements, before they are acknowledged.
         """
         refuse_loader_workers()
-        payload = pickle_plan(plan)
+        arrays: NamedArrays = {}
+        payload = pickle_plan(plan, arrays)
         self.name = name
         self._options = options
         started, self.attached_s = cluster.attach(ranks=options.world_size), time.monotonic()
@@ -110,7 +111,7 @@ class Session:
         shape = plan_shape(plan)
         if shape.regroups and options.workers != Workers():
             logger.warning("job %s: one worker at a time runs it, since %s", self.name, why_regrouped(plan))
-        sources = dumps(list(plan.sources()))
+        sources = dumps_apart(list(plan.sources()), arrays)
         spec = job_spec(self.name, shape, len(list(plan.sources())), seed, config, options)
         spec = with_deadline(spec, plan, options)
         if saved is not None:
@@ -121,10 +122,11 @@ class Session:
             config = replace(config, journal=os.path.abspath(config.journal))  # the controller has another folder
         parts = tuple(parts or described(plan))
         before = saved.batches if saved is not None else 0
-        job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again, parts, before, pipeline)
+        told = parts, before, pipeline, bool(arrays)
+        job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again, *told)
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
-        self.controller = self._register(job, _told(parts, engine, seed, options, saved))
+        self.controller = self._register(job, arrays, _told(parts, engine, seed, options, saved))
         me = (self.name, self._incarnation, self._node)
         self.client = BatchClient(self.controller, options.rank, options.world_size, me, options.prefetch_bytes, keep)
         self.client.start()
@@ -133,12 +135,12 @@ class Session:
         self._leaving = Leaving(self.name, self.client, self.controller, options.rank, self._incarnation)
         weakref.finalize(self, self._leaving.leave_in_background).atexit = False
 
-    def _register(self, job: Job, parts: tuple[tuple[str, str], ...]) -> Any:
+    def _register(self, job: Job, arrays: NamedArrays, parts: tuple[tuple[str, str], ...]) -> Any:
         """Find or start the controller and become one of its trainers; raises PecanError if that cannot be."""
         with LongWait(f"job {self.name}: its controller is being started on node {self._node}") as wait:
-            return self._registered(job, parts, wait)
+            return self._registered(job, arrays, parts, wait)
 
-    def _registered(self, job: Job, parts: tuple[tuple[str, str], ...], wait: LongWait) -> Any:
+    def _registered(self, job: Job, arrays: NamedArrays, parts: tuple[tuple[str, str], ...], wait: LongWait) -> Any:
         registration = Registration(self.name, self._options.world_size, time.monotonic())
         pickled = pickle.dumps(job)
         controller: Any = None
@@ -149,7 +151,7 @@ class Session:
                 me = self._options.rank, self._incarnation, self._node
                 if self._answered(controller, controller.register.remote(*me, parts, cluster.this_process()), wait):
                     return controller
-                self._answered(controller, controller.open.remote(pickled), wait)
+                self._answered(controller, controller.open.remote(pickled, arrays), wait)
                 continue
             except (
                 ray.exceptions.RayTaskError,

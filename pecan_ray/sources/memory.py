@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pecan_ray.by_value import SHARED_BYTES, SharedArray, name_here
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.copies import copied_object, own_copy
 from pecan_ray.sources.files import check_positive
+from pecan_ray.sources.packed_items import PackedItems, items_between, packed
 
 MIN_SPLITS = 16
 MAX_SPLIT_ROWS = 4096
@@ -37,8 +40,8 @@ def row_ranges(rows: int, split_rows: int | None) -> Iterator[Split]:
 class Items:
     """Elements from a list of dicts, or of single values, which come in the column ``item``.
 
-    The list is sent to every worker: for much data use files, or `RayDataset`.  Raises PlanError if dicts and
-    other values are mixed.
+    A list of more than 1 MiB is put once on each node, and its elements are unpickled when they are read: for very
+    much data use files, or `RayDataset`.  Raises PlanError if dicts and other values are mixed.
     """
 
     items: Sequence[Any] = field(repr=False)
@@ -67,11 +70,16 @@ class Items:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the elements of a row range as copies, so that functions may write into them."""
-        return map(_own_columns, self.items[split.start + start : split.stop])
+        return map(_own_columns, items_between(self.items, split.start + start, split.stop))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was found by looking at the items: they may change, and it is no part of what they are."""
-        return {name: value for name, value in self.__dict__.items() if name != "columnar"}
+        """Return what is sent: a large list as arrays that are put apart, and what was found by looking at it."""
+        state = {name: value for name, value in self.__dict__.items() if name != "columnar"}
+        items = None if isinstance(self.items, PackedItems) else packed(self.items, name_here(self))
+        if items is not None:
+            columnar = self._by_columns()
+            state |= {"items": items, "columns": None if columnar is None else columnar.names}
+        return state
 
     @functools.cached_property
     def columnar(self) -> ItemsByColumns | None:
@@ -79,6 +87,12 @@ class Items:
 
         That can be numbers and arrays of numbers of NumPy, and Python's numbers, texts and bytes.
         """
+        if isinstance(self.items, PackedItems):
+            names: tuple[str, ...] | None = self.__dict__["columns"]
+            return None if names is None else ItemsByColumns(self, names)
+        return self._by_columns()
+
+    def _by_columns(self) -> ItemsByColumns | None:
         if not self.items:
             return None
         one = self.items[0]
@@ -124,13 +138,15 @@ class ItemsByColumns:
 
     def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
         """Yield the columns of a range, some rows at a time: none is as long as the data."""
-        items = self.whole.items[split.start + start : split.stop]
-        if not items:
+        items = items_between(self.whole.items, split.start + start, split.stop)
+        first = list(itertools.islice(items, 1))
+        if not first:
             return
-        sizes = [getattr(_column(items[:1], name)[0], "nbytes", 0) for name in self.names]
+        sizes = [getattr(_column(first, name)[0], "nbytes", 0) for name in self.names]
         rows = max(1, min(MAX_SPLIT_ROWS, COLUMNS_BYTES // max(1, sum(sizes))))
-        for at in range(0, len(items), rows):
-            yield {name: _put_together(_column(items[at : at + rows], name)) for name in self.names}
+        rest = itertools.chain(first, items)
+        while some := list(itertools.islice(rest, rows)):
+            yield {name: _put_together(_column(some, name)) for name in self.names}
 
     def num_elements(self) -> int:
         """Return the length of the list."""
@@ -182,8 +198,8 @@ class Arrays:
 
     One table does as well: of pandas, polars or Arrow; its values are those that `Parquet` gives.
 
-    The arrays are sent to every worker: for much data use files, or `RayDataset`.  Raises PlanError if
-    there are no arrays, or their lengths differ.
+    Arrays of numbers of more than 1 MiB are put once on each node, whose workers map them: for very much data use
+    files, or `RayDataset`.  Raises PlanError if there are no arrays, or their lengths differ.
     """
 
     arrays: dict[str, np.ndarray[Any, Any]] = field(repr=False)
@@ -216,6 +232,18 @@ class Arrays:
             raise PlanError(f"Arrays must have equal lengths, but got {lengths}.")
         object.__setattr__(self, "arrays", held)
         object.__setattr__(self, "split_rows", split_rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is sent: large arrays of numbers by names, under which they are put apart."""
+        arrays: dict[str, Any] = dict(self.arrays)
+        for name, array in self.arrays.items():
+            if array.nbytes >= SHARED_BYTES and not array.dtype.hasobject:
+                arrays[name] = SharedArray(f"{name_here(self)}:{name}", array)
+        return {**self.__dict__, "arrays": arrays}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        arrays = {name: one.array if isinstance(one, SharedArray) else one for name, one in state["arrays"].items()}
+        self.__dict__.update(state, arrays=arrays)
 
     def splits(self) -> Iterator[Split]:
         """Yield row ranges."""
