@@ -12,14 +12,16 @@ from pecan_ray.by_value import SHARED_BYTES, SharedArray, dumps
 
 MAX_CHUNK_ITEMS = 64
 """Items that are pickled together: pickling has a cost for each call."""
+CHUNK_BYTES = 1 << 16
+"""Chunks of large items are about so large: who reads one item unpickles its chunk."""
 
 
 class PackedItems(Sequence[Any]):
     """Items that are pickled in chunks; reading some unpickles their chunks anew."""
 
-    def __init__(self, pickled: SharedArray, ends: SharedArray, count: int) -> None:
-        """`pickled`: the chunks one behind the other; `ends`: where each ends; `count`: of the items."""
-        self.pickled, self.ends, self._count = pickled, ends, count
+    def __init__(self, pickled: SharedArray, ends: SharedArray, count: int, at_once: int) -> None:
+        """`pickled`: chunks of `at_once` items, one behind the other; `ends`: where each ends; `count`: of the items."""
+        self.pickled, self.ends, self._count, self._at_once = pickled, ends, count, at_once
 
     def __len__(self) -> int:
         return self._count
@@ -42,22 +44,24 @@ class PackedItems(Sequence[Any]):
         """Yield the items from one place to before another one."""
         at = start
         while at < min(stop, self._count):
-            chunk = at // MAX_CHUNK_ITEMS
+            chunk = at // self._at_once
             begin = int(self.ends.array[chunk - 1]) if chunk else 0
             items = pickle.loads(self.pickled.array[begin : int(self.ends.array[chunk])].data)
-            first = chunk * MAX_CHUNK_ITEMS
+            first = chunk * self._at_once
             yield from items[at - first : stop - first]
-            at = first + MAX_CHUNK_ITEMS
+            at = first + self._at_once
 
 
 def packed(items: Sequence[Any], name: str) -> PackedItems | None:
     """Return a list of items as arrays with a name; None for few bytes, which are sent as they are."""
-    chunks = [dumps(items[first : first + MAX_CHUNK_ITEMS]) for first in range(0, len(items), MAX_CHUNK_ITEMS)]
+    some = items[:MAX_CHUNK_ITEMS]
+    at_once = max(1, min(MAX_CHUNK_ITEMS, CHUNK_BYTES * len(some) // len(dumps(some))))
+    chunks = [dumps(items[first : first + at_once]) for first in range(0, len(items), at_once)]
     sizes = [len(chunk) for chunk in chunks]
     if sum(sizes) < SHARED_BYTES:
         return None
     pickled = SharedArray(f"{name}:items", np.frombuffer(b"".join(chunks), np.uint8))
-    return PackedItems(pickled, SharedArray(f"{name}:ends", np.cumsum(sizes)), len(items))
+    return PackedItems(pickled, SharedArray(f"{name}:ends", np.cumsum(sizes)), len(items), at_once)
 
 
 def items_between(items: Sequence[Any], start: int, stop: int | None) -> Iterator[Any]:
