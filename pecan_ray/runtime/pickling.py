@@ -21,26 +21,17 @@ LARGE_BYTES = 50 << 20
 """A value of more than so many bytes that a function holds is warned of: each worker of a node has one."""
 
 
-<<<<<<< HEAD
-def pickle_plan(plan: Plan) -> bytes:
-    """Pickle a plan for the workers; raises `UnpicklablePlanError` naming the op and the variable.
-
-    A large array that a function holds is warned of by name: each worker gets a copy.
-    """
-    try:
-        data = dumps(plan, maps_by_path=True)
-        if len(data) > LARGE_BYTES:
-            _warn_of_large_values(plan)
-        return data
-=======
 def pickle_plan(plan: Plan, arrays: NamedArrays | None = None) -> bytes:
     """Pickle a plan for the workers; raises `UnpicklablePlanError` naming the op and the variable.
 
-    `arrays`: large arrays of its sources are added to these, and are not in the result; None: they are elsewhere.
+    A large array that a function holds is warned of by name: each worker gets a copy.  `arrays`: large arrays of its
+    sources are added to these, and are not in the result; None: they are elsewhere.
     """
     try:
-        return dumps_apart(plan, {} if arrays is None else arrays)
->>>>>>> 427be08c (sources: large Arrays and Items are put once on each node)
+        data = dumps_apart(plan, {} if arrays is None else arrays)
+        if len(data) > LARGE_BYTES:
+            _warn_of_large_values(plan)
+        return data
     except Exception as error:
         for op in plan.all_ops():
             if isinstance(op, ElementOp):
@@ -50,7 +41,6 @@ def pickle_plan(plan: Plan, arrays: NamedArrays | None = None) -> bytes:
         raise PlanError(f"the pipeline cannot be sent to workers: {type(error).__name__}: {error}") from error
 
 
-<<<<<<< HEAD
 def _warn_of_large_values(plan: Plan) -> None:
     for op in plan.all_ops():
         for name, value in held_by(op.fn) if isinstance(op, ElementOp) else ():
@@ -65,10 +55,7 @@ def _warn_of_large_values(plan: Plan) -> None:
                 )
 
 
-def unpickle_here(data: bytes, what: str) -> Any:
-=======
 def unpickle_here(data: bytes, what: str, arrays: NamedArrays | None = None) -> Any:
->>>>>>> 427be08c (sources: large Arrays and Items are put once on each node)
     """Unpickle what another process has sent; raises `ClusterError` that names what this node lacks for it."""
     try:
         return loads_apart(data, arrays or {})

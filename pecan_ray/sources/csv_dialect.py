@@ -105,14 +105,16 @@ class CsvDialect:
     def _all_as_usual(self, data: bytes) -> bool:
         """Tell by bytes whether every second quote closes a value, or is doubled; False: lines must be looked at."""
         assert self.quote is not None
-        quote, delimiter = ord(self.quote), ord(self.delimiter)
         found = np.frombuffer(data, np.uint8)
-        places = np.flatnonzero(found == quote)
+        places = np.flatnonzero(found == ord(self.quote))
         if len(places) % 2:
             return False
-        before, behind = found[np.maximum(places[::2] - 1, 0)], found[np.minimum(places[1::2] + 1, len(found) - 1)]
-        begins = np.isin(before, (delimiter, quote, *LINE_ENDS)) | (places[::2] == 0)
-        ends = np.isin(behind, (delimiter, quote, *LINE_ENDS))
+        # What may stand before a quote that opens, and behind one that closes.
+        beside = np.zeros(256, bool)
+        beside[[ord(self.quote), ord(self.delimiter), *LINE_ENDS]] = True
+        opens, closes = places[::2], places[1::2]
+        begins = beside[found[opens[opens > 0] - 1]]
+        ends = beside[found[closes[closes + 1 < len(found)] + 1]]
         return bool(begins.all() and ends.all())
 
     def _without_escapes(self, line: bytes) -> bytes:

@@ -237,7 +237,8 @@ class Arrays:
         """Return what is sent: large arrays of numbers by names, under which they are put apart."""
         arrays: dict[str, Any] = dict(self.arrays)
         for name, array in self.arrays.items():
-            if array.nbytes >= SHARED_BYTES and not array.dtype.hasobject:
+            by_path = isinstance(array, np.memmap)  # each node maps its file
+            if array.nbytes >= SHARED_BYTES and not array.dtype.hasobject and not by_path:
                 arrays[name] = SharedArray(f"{name_here(self)}:{name}", array)
         return {**self.__dict__, "arrays": arrays}
 

@@ -20,7 +20,7 @@ class PackedItems(Sequence[Any]):
     """Items that are pickled in chunks; reading some unpickles their chunks anew."""
 
     def __init__(self, pickled: SharedArray, ends: SharedArray, count: int, at_once: int) -> None:
-        """`pickled`: chunks of `at_once` items, one behind the other; `ends`: where each ends; `count`: of the items."""
+        """`pickled`: chunks of `at_once` items, one behind the other; `ends`: where each ends; `count`: of items."""
         self.pickled, self.ends, self._count, self._at_once = pickled, ends, count, at_once
 
     def __len__(self) -> int:

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from pecan_ray import PecanPipeline
+from pecan_ray.by_value import dumps_apart, loads_apart
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.fingerprint import described
-from pecan_ray.plan.splits import Source, Split
+from pecan_ray.plan.splits import Source, Split, as_columnar
 from pecan_ray.sources import Arrays, Items
-from tests.source_contract import check_contract, elements_of
+from tests.source_contract import check_columns, check_contract, check_elements, elements_of, same
 
 
 def test_items_are_elements_or_the_values_of_one_column() -> None:
@@ -160,3 +161,33 @@ def test_items_that_hold_themselves_are_copied_as_they_are() -> None:
     loop.append(loop)
     (element,) = Items([{"loop": loop}]).read(Split(0, stop=1))
     assert element["loop"] is not loop and element["loop"][2] is element["loop"] and element["loop"][1] == (2, [3])
+
+
+def test_what_is_large_is_sent_apart_and_read_as_it_was() -> None:
+    rows = [{"n": n, "data": np.full(300, n)} for n in range(1000)]
+    ragged = [{"n": n, "data": np.zeros(n * 5)} for n in range(500)]
+    numbers = np.arange(300_000).reshape(1000, 300)
+    texts = np.array([f"{n}" for n in range(1000)], object)
+    for source in (Items(rows), Items(ragged), Arrays(numbers=numbers, texts=texts)):
+        apart: dict[str, Any] = {}
+        sent = dumps_apart(source, apart)
+        assert len(sent) < 50_000 < sum(array.nbytes for array in apart.values())
+        mapped = {
+            name: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape) for name, array in apart.items()
+        }
+        there: Any = loads_apart(sent, mapped)
+        assert there.identity() == source.identity() and list(there.splits()) == list(source.splits())
+        for copy in (there, pickle.loads(pickle.dumps(there))):
+            check_elements(copy, elements_of(source), splits=len(list(source.splits())))
+        split = list(source.splits())[3]
+        assert (as_columnar(there) is None) == (as_columnar(source) is None)
+        if as_columnar(source) is not None:
+            by_columns = as_columnar(there)
+            assert by_columns is not None
+            check_columns(by_columns, split, list(there.read(split)))
+        first = next(iter(there.read(split)))
+        first[next(name for name in first if name != "n")][:1] = 7
+        assert same(next(iter(there.read(split))), next(iter(source.read(split)))), "elements are copies"
+    small: dict[str, Any] = {}
+    dumps_apart([Items([1, 2]), Arrays(x=np.arange(9))], small)
+    assert small == {}
