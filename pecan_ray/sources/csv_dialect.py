@@ -62,8 +62,12 @@ class CsvDialect:
 
     def records(self, records: Iterator[TextLine], bad: BadLines) -> Iterator[TextLine]:
         """Yield the records that are not empty, with quotes doubled; those that cannot be are noted in `bad`."""
-        for record in filled(records, bad.split, is_carriage_return):
-            if self.escape is not None and record.number not in bad.refused:
+        found = filled(records, bad.split, is_carriage_return)
+        return found if self.escape is None else self._unescaped(found, bad)
+
+    def _unescaped(self, records: Iterator[TextLine], bad: BadLines) -> Iterator[TextLine]:
+        for record in records:
+            if record.number not in bad.refused:
                 try:
                     record = record._replace(data=self._without_escapes(record.data))
                 except ValueError as error:
