@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import pickle
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 import ray
@@ -30,12 +28,12 @@ from pecan_ray.plan.splits import Source
 from pecan_ray.runtime.bidding import Bidding
 from pecan_ray.runtime.cluster import leaving_nodes, process_exists, remote_selector, room_for
 from pecan_ray.runtime.io_sharing import IoSharing, datasets_of
+from pecan_ray.runtime.job_arrays import receive
 from pecan_ray.runtime.job_tasks import JobTasks, unforeseen
 from pecan_ray.runtime.journal_file import JournalPlace
 from pecan_ray.runtime.journaled_job import JournaledJob
 from pecan_ray.runtime.keeper import Keeping
 from pecan_ray.runtime.listing import list_sources
-from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.metrics import JobMetrics
 from pecan_ray.runtime.notice_board import NoticeBoard
 from pecan_ray.runtime.pickling import unpickle_here
@@ -49,37 +47,17 @@ class JobHost:
     """One job: its state, and everything that acts for it."""
 
     def __init__(
-        self,
-        pickled: bytes,
-        place: JournalPlace | None,
-        keeping: Keeping | None,
-        arrays: NamedArrays,
-        *,
-        again: bool,
+        self, pickled: bytes, place: JournalPlace | None, keeping: Keeping | None, arrays: NamedArrays, *, again: bool
     ) -> None:
-        """Begin with a job.
-
-        Args:
-            pickled: the job.
-            place: of its journal.
-            keeping: what owns its workers.
-            arrays: what its sources name; of a job that goes on its journal has them.
-            again: it goes on from its journal.
-        """
-        self.job: Job = unpickle_here(pickled, "a job that was sent to its controller")
-        journaled = pickled
-        if again and self.job.arrays:
-            arrays, self.job = self.job.arrays, replace(self.job, arrays={})
-            pickled = pickle.dumps(self.job)
-        elif arrays and place is not None:
-            journaled = pickle.dumps(replace(self.job, arrays=arrays))
-        self.arrays: Any = ray.put(arrays) if arrays else None
-        """Mapped by all workers of a node; None: sources name none."""
+        """`pickled`: the job, with `arrays` that its sources name; `keeping`: what owns its workers; `again`: it goes
+        on from its journal."""
+        received = receive(pickled, arrays)
+        self.job, self.arrays = received.job, received.put
         set_patience(self.job.config.storage_patience_s)
         tell_elsewhere()  # the job says what hinders its listing
-        mapped = {} if self.arrays is None else ray.get(self.arrays)
-        self._sources: list[Source] = unpickle_here(self.job.sources, f"the source of job {self.job.spec.name}", mapped)
-        self._journaled = JournaledJob(self.job.spec, place, None if again else journaled, LONGEST_GAP_S)
+        what = f"the source of job {self.job.spec.name}"
+        self._sources: list[Source] = unpickle_here(self.job.sources, what, received.arrays)
+        self._journaled = JournaledJob(self.job.spec, place, None if again else received.journaled, LONGEST_GAP_S)
         self.state = self._journaled.state
         self.tasks = JobTasks(self.fail)
         self.board = NoticeBoard(self.state.orders, self.tasks)
@@ -88,7 +66,7 @@ class JobHost:
         self._io = IoSharing(self.job, self.state, lambda: self._speed, self.happened)
         controller = ray.get_runtime_context().current_actor
         acts = self.happened, self.board.add_worker, self.fail
-        self.workers = WorkerActors(self.job, pickled, controller, keeping, *acts)
+        self.workers = WorkerActors(self.job, received.pickled, controller, keeping, *acts)
         self._keeping = keeping
         if again:
             self.workers.find(worker.name for worker in self.state.fleet.workers.values() if worker.running)

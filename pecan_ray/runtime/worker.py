@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import threading
@@ -12,9 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import ray
-
-from pecan_ray.by_value import NamedArrays, loads_apart
 from pecan_ray.engines.accounted_leases import AccountedLeases
 from pecan_ray.engines.contract import Engine, EngineOptions, Leases, Produced, SpansByKey, UnderWay
 from pecan_ray.engines.freed_memory import keep_freed_memory
@@ -36,6 +32,7 @@ from pecan_ray.plan.behind import PlanBehind, plan_behind
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import AtWork, Source, Split
 from pecan_ray.runtime.cache_node import keep_blocks
+from pecan_ray.runtime.job_arrays import MappedArrays
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.sigterm import SigtermNotice
 from pecan_ray.runtime.stage_watch import StageWatch
@@ -95,8 +92,7 @@ class WorkerProcess:
         """Those of the plan as the user wrote it."""
         self._users_order: UsersOrder | None = None
         """The user's order, while the engine runs another one."""
-        self._use_users_order = False
-        self._shared: NamedArrays = {}
+        self._use_users_order, self._arrays = False, MappedArrays(job, controller)
         self._telling = threading.Thread(target=self._keep_telling, name="pecan-heartbeat", daemon=True)
         self._sigterm = SigtermNotice()
         self._draining, self._over = threading.Event(), threading.Event()
@@ -115,9 +111,8 @@ class WorkerProcess:
         job = self._job
         self._loading = time.monotonic()
         load_framework(job.engine)
-        arrays = self._arrays()
         try:
-            plan = loads_apart(payload, arrays)
+            plan = self._arrays.loads(payload)
         except BaseException as error:
             raise WorkerStartError(
                 f"worker {self._name} cannot load the pipeline: {told(error)}. Modules that its "
@@ -137,20 +132,12 @@ class WorkerProcess:
         self._engine = build_engine(job.engine, left.plan, options, self._slots)
         self._built, self._elements_behind, self._loading = (version, behind), left.elements, None
 
-    def _arrays(self) -> NamedArrays:
-        """Return the large arrays of the job's sources, mapped from what the node has of them."""
-        while self._job.shares_arrays and not self._shared:
-            (put,) = ask_again(self._controller.arrays)
-            with contextlib.suppress(ray.exceptions.ObjectLostError):  # the controller is another process by now
-                self._shared = ray.get(put)
-        return self._shared
-
     def _note_order(self, plan: Plan, version: int) -> None:
         """Keep the user's order ready for a plan in another one."""
         if version == 0:
             self._orders, self._users_order = orders_of(plan), None
             return
-        self._users_order = UsersOrder(plan, self._orders, lambda: loads_apart(self._job.plan, self._arrays()))
+        self._users_order = UsersOrder(plan, self._orders, lambda: self._arrays.loads(self._job.plan))
         if self._use_users_order:  # another thread may have been told meanwhile, and is not undone
             self._users_order.taken = True
 
