@@ -37,7 +37,7 @@ from pecan_ray.job.trainer import TrainerState
 from pecan_ray.options import Config
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.runtime.worker import NEWS_S
-from pecan_ray.runtime.worker_questions import AHEAD_S, lot_of
+from pecan_ray.runtime.worker_questions import AHEAD_S, Branch, lot_of
 
 ELEMENTS = 64
 """Of a split, and of a batch."""
@@ -217,7 +217,7 @@ class MemberWorker:
         return pickle.loads(await self._members.call("ask", pickle.dumps(asked)))
 
     async def _take(self, epoch: int, lot_s: float) -> Any:
-        question = AskLeases(epoch, 0, lot_of(self._lease_s, lot_s), self._noted())
+        question = AskLeases(epoch, 0, lot_of(Branch(lease_s=self._lease_s), lot_s), self._noted())
         return await self._ask("take:0", question)
 
     def _noted(self) -> Lengths:

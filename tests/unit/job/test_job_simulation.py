@@ -39,7 +39,7 @@ class WithoutAcknowledgements(TrainerState):
     def _on_batches(self, event: Any, now: float, done: Any) -> None:
         before = self.outgoing.acknowledge
         if sum(self.queue._received.values()) == 3:
-            self.outgoing.acknowledge = lambda batch: None  # type: ignore[method-assign]  # the planted bug
+            self.outgoing.acknowledge = lambda *batches: None  # type: ignore[method-assign]  # the planted bug
         super()._on_batches(event, now, done)
         self.outgoing.acknowledge = before  # type: ignore[method-assign]
 

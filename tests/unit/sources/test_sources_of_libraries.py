@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_tables_of_pandas_are_arrays() -> None:
 def test_iterable_data_sets_of_torch_are_dealt_out_by_their_shards() -> None:
     data = pytest.importorskip("torch.utils.data")
 
-    class Numbers(data.IterableDataset):  # type: ignore[misc]
+    class Numbers(data.IterableDataset):  # type: ignore[misc, name-defined]
         def __iter__(self) -> Iterator[Any]:
             info = data.get_worker_info()
             first, step = (0, 1) if info is None else (info.id, info.num_workers)
@@ -172,10 +172,11 @@ def test_libraries_that_are_missing_are_named(
     shard = {"raw_data": {"basename": "a"}, "samples": 1}
     (tmp_path / "index.json").write_text(f'{{"shards": [{str(shard).replace(chr(39), chr(34))}]}}')
     (tmp_path / "a").write_bytes(b"")
+    uses: dict[str, Callable[[], object]] = {
+        "audio": lambda: pecan.media.DecodeAudio()(b""),
+        "video": lambda: list(pecan.media.VideoFrames()({"content": io.BytesIO()})),
+        "litdata": lambda: list(LitData(tmp_path).splits()),
+        "mosaic": lambda: elements_of(Mds(tmp_path)),
+    }
     with pytest.raises(MissingExtraError, match=rf"pecan_ray\[{extra}\]"):
-        {
-            "audio": lambda: pecan.media.DecodeAudio()(b""),
-            "video": lambda: list(pecan.media.VideoFrames()({"content": io.BytesIO()})),
-            "litdata": lambda: list(LitData(tmp_path).splits()),
-            "mosaic": lambda: elements_of(Mds(tmp_path)),
-        }[extra]()
+        uses[extra]()
