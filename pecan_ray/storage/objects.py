@@ -72,7 +72,7 @@ class ObjectStore:
         An object that is called like the pattern itself is what is meant, or a folder of which nothing else matches.
         """
         bucket, key = self._split(pattern)
-        literal = called_so(self, pattern)
+        literal = called_so(self, pattern) if "[" in key or "?" in key else None
         if literal is not None:
             yield literal
             return
@@ -82,7 +82,12 @@ class ObjectStore:
         delimiter = "" if "/" in key[len(prefix) :] or "**" in key else "/"
         matches, found = compile_glob(key).match, False
         start = len(f"{self.api.scheme}://{bucket}/")
-        for page in self.api.pages(bucket, prefix, delimiter):
+        for number, page in enumerate(self.api.pages(bucket, prefix, delimiter)):
+            # A star comes before letters and digits: an object that is called so is among the first ones listed.
+            literal = next((file for file in page.files if file.path == pattern), None) if number == 0 else None
+            if literal is not None:
+                yield literal
+                return
             for file in page.files:
                 if not file.path.endswith("/") and matches(file.path[start:]):
                     found = True
