@@ -18,6 +18,7 @@ from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
 from pecan_ray.images import Decode
 from pecan_ray.integrations.frameworks import FrameworkMethods
+from pecan_ray.integrations.map_style import stacked
 from pecan_ray.integrations.on_devices import mesh_copies
 from pecan_ray.integrations.train_context import placed
 from pecan_ray.iter_keywords import IterKeywords
@@ -42,6 +43,7 @@ from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.kinds import of_kind
 from pecan_ray.plan.moving_choices import why_choices_move
 from pecan_ray.plan.operators import (
+    Collate,
     Join,
     Map,
     Plan,
@@ -53,6 +55,7 @@ from pecan_ray.plan.splits import Element, Source
 from pecan_ray.runtime.session import refuse_at_exit
 from pecan_ray.sampling.subsets import members
 from pecan_ray.sharing import own_options, share_request
+from pecan_ray.sources.by_index import ByIndex
 from pecan_ray.sources.image_folder import ImageFolder
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import hedge_reads, set_patience
@@ -106,9 +109,13 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             )
         if engine not in ENGINES:
             raise PlanError(f"engine must be {' or '.join(map(repr, ENGINES))}, but got {engine!r}.")
+        if engine != "python" and isinstance(source, ByIndex) and source.stacks:
+            raise PlanError(f'ByIndex(batch_sampler=...) gives the {engine} engine no batches: use engine="python".')
         self._plan = Plan(head=source)
         if isinstance(source, ImageFolder) and source.decode:
             self._plan = self._plan.then(Map(name="Decode", fn=Decode(), on="image"))
+        if isinstance(source, ByIndex) and source.stacks:
+            self._plan = self._plan.then(Collate(name="collate", fn=stacked))
         self._name: str = of_kind("PecanPipeline(name=...)", name, str | None) or "pipeline"
         self._engine: EngineName = engine
         self._seed, self._seeded = natural("seed", 0 if seed is None else seed), seed is not None

@@ -19,6 +19,7 @@ import numpy as np
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.fingerprint import spelled_out
+from pecan_ray.plan.kinds import of_kind
 from pecan_ray.plan.operators import ELEMENTS
 from pecan_ray.plan.splits import Element, Lease, Source, Split
 from pecan_ray.sampling.randomness import random_key
@@ -69,6 +70,8 @@ class ByIndex:
     """In a pass."""
     varies: bool
     """Whether passes have other numbers of them."""
+    stacks: bool
+    """Whether a pipeline stacks the elements of each batch, as nobody else does."""
     seed: int
     _kept: SequencesKept = field(repr=False)
 
@@ -87,11 +90,12 @@ class ByIndex:
             source: of which any element can be read by its number: `Arrays`, `Items`.
             sampler: a function of epoch and seed that returns indices: any number of them, with or without repetition;
                 the same ones whenever it is called with the same numbers. Or a sampler of torch.
-            batch_sampler: the same with a sequence of indices for each batch.
+            batch_sampler: the same with a sequence of indices for each batch, whose elements are stacked.
             weights: one for each element, which are drawn in proportion to them, with replacement.
             shuffle: each element once, in a random order.
         """
         self._sample("ByIndex", source, sampler, batch_sampler, weights, shuffle)
+        object.__setattr__(self, "stacks", batch_sampler is not None)
 
     @classmethod
     def for_caller(
@@ -107,6 +111,7 @@ class ByIndex:
     ) -> None:
         if not isinstance(source, Indexed):
             raise PlanError(f"{what} reads by indices, which {type(source).__name__} cannot: it needs Arrays or Items.")
+        of_kind(f"{what}(shuffle=...)", shuffle, bool)
         count = source.num_elements()
         assert count is not None
         given = {"sampler": sampler, "batch_sampler": batch_sampler, "weights": weights, "shuffle": shuffle or None}
@@ -124,7 +129,7 @@ class ByIndex:
         else:
             asked = sampler_of(named, one, in_batches=name == "batch_sampler")
             places, varies = _looked_at(asked, count)
-        made = {"source": source, "sampler": asked, "places": places, "varies": varies, "seed": 0}
+        made = {"source": source, "sampler": asked, "places": places, "varies": varies, "stacks": False, "seed": 0}
         for field_name, value in {**made, "_kept": SequencesKept()}.items():
             object.__setattr__(self, field_name, value)
 

@@ -56,17 +56,15 @@ class Weighted:
 
 
 class OfObject:
-    """An object that is iterated over, such as one of torch's samplers: `set_epoch` is called, if it has that."""
+    """An object that is iterated over, such as one of torch's samplers: `set_epoch` is called, if it has that.
+
+    So are those that it holds as `sampler`, whose indices it puts together.
+    """
 
     def __init__(self, sampler: Any) -> None:
-        if getattr(sampler, "num_replicas", 1) > 1:
-            raise PlanError(
-                f"{type(sampler).__name__} deals indices to ranks, which the job does: give the sampler behind it, or "
-                "shuffle=True."
-            )
         self._seeds: list[int] = []
         """Of the generators that the user has given it: these do not travel to other processes."""
-        self._sampler = self._with_generators(sampler, self._note)
+        self._sampler = self._copied(sampler, self._note)
 
     def __call__(self, epoch: int, seed: int) -> list[Any]:
         """Return what it yields in an epoch."""
@@ -76,25 +74,30 @@ class OfObject:
             torch = sys.modules.get("torch")
             return None if torch is None else torch.Generator().manual_seed(key[0] >> 1)
 
-        sampler = self._with_generators(self._sampler, begun)
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
-        return list(sampler)
+        return list(self._copied(self._sampler, begun, epoch))
 
     def _note(self, given: Any) -> None:
         if given is not None:
             self._seeds.append(int(given.initial_seed()))
 
-    def _with_generators(self, sampler: Any, make: Callable[[Any], Any]) -> Any:
-        """Return a copy with other generators, also of the sampler whose indices it puts together."""
+    def _copied(self, sampler: Any, make: Callable[[Any], Any], epoch: int | None = None) -> Any:
+        """Return a copy with other generators of torch's, in an epoch if one is given."""
+        if getattr(sampler, "num_replicas", 1) > 1:
+            raise PlanError(
+                f"{type(sampler).__name__} deals indices to ranks, which the job does: give the sampler behind it, or "
+                "shuffle=True."
+            )
         held = getattr(sampler, "__dict__", {})
         if not (held.keys() & {"generator", "sampler"}) and not hasattr(sampler, "set_epoch"):
             return sampler
         sampler = copy.copy(sampler)
-        if "generator" in held:
-            sampler.generator = make(held["generator"])
+        given = held.get("generator")
+        if "generator" in held and (given is None or hasattr(given, "initial_seed")):
+            sampler.generator = make(given)
         if "sampler" in held:
-            sampler.sampler = self._with_generators(held["sampler"], make)
+            sampler.sampler = self._copied(held["sampler"], make, epoch)
+        if epoch is not None and hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
         return sampler
 
 
@@ -187,7 +190,7 @@ def weighted(what: str, given: Any, count: int) -> Sampler:
             f"{what} needs a number >= 0 for each of the {count} elements, of which one is positive, but got "
             f"{weights.dtype}{list(weights.shape)}."
         )
-    return Sampler(Weighted(weights), what)
+    return Sampler(Weighted(weights / weights.max()), what)  # so that no sum is too large
 
 
 def _listed(given: Any) -> list[Any]:

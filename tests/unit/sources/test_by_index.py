@@ -14,6 +14,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -173,6 +174,34 @@ def test_batches_of_a_batch_sampler_are_stacked() -> None:
     assert batch["x"].shape == (3, 2)
 
 
+def test_elements_of_other_sources_are_stacked_too() -> None:
+    source = ByIndex(Arrays(i=np.arange(ROWS)), batch_sampler=[[5, 4], [3]])
+    assert debugged(Pipe(source).map(lambda batch: {"i": batch["i"] + 1}), epochs=1) == [[6, 5], [4]]
+    with pytest.raises(PlanError, match="gives the tensorflow engine no batches"):
+        Pipe(source, engine="tensorflow")
+
+
+class Seeded(Sampler[int]):
+    """A sampler that is told the epoch."""
+
+    def __init__(self, generator: Any = None) -> None:
+        self.generator, self.epoch = generator, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw for this epoch."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        draws = self.generator if isinstance(self.generator, np.random.Generator) else np.random.default_rng(self.epoch)
+        return iter(draws.permutation(ROWS).tolist())
+
+
+def test_the_sampler_in_a_batch_sampler_is_told_the_epoch() -> None:
+    sampler = BatchSampler(Seeded(), ROWS, drop_last=False)
+    wanted = [np.random.default_rng(epoch).permutation(ROWS).tolist() for epoch in (0, 1)]
+    assert debugged(SOURCES["arrays"](batch_sampler=sampler)) == wanted
+
+
 def test_it_keeps_the_contract_of_sources_and_is_told_apart_by_its_sampler() -> None:
     source = ByIndex(Arrays(i=np.arange(ROWS)), sampler=repeated)
     check_contract(source, [{"i": np.int64(i)} for i in repeated(0, 0)], splits=18)
@@ -207,6 +236,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no batches": ({"batch_sampler": lambda epoch, seed: [1, 2]}, r"failed in epoch 0: TypeError"),
     "an empty batch": ({"batch_sampler": lambda epoch, seed: [[1], []]}, r"batch 1 of epoch 0 is empty"),
     "ranks": ({"sampler": DistributedSampler(Squares(), num_replicas=2, rank=0)}, r"deals indices to ranks"),
+    "ranks within": (
+        {"batch_sampler": BatchSampler(DistributedSampler(Squares(), num_replicas=2, rank=0), 5, drop_last=False)},
+        r"deals indices to ranks",
+    ),
+    "draws of NumPy": ({"sampler": Seeded(np.random.default_rng(0))}, r"other indices for epoch 0"),
+    "no truth": ({"shuffle": "no"}, r"ByIndex\(shuffle=\.\.\.\)"),
     "few weights": ({"weights": [1, 2]}, r"each of the 50 elements"),
     "no weight": ({"weights": [0] * ROWS}, r"of which one is positive"),
     "texts": ({"weights": ["a"]}, r"needs a number for each element"),
