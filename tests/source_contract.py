@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.plan.splits import ColumnarSource, Element, Source, Split, as_columnar
+from pecan_ray.plan.splits import ColumnarSource, CountingSource, Element, Source, Split, as_columnar
 
 
 def same(one: Any, other: Any) -> bool:
@@ -82,3 +82,5 @@ def check_contract(source: Source, expected: list[Element], *, splits: int) -> N
             assert all(map(same, tail, whole[start:])), (split, start)
     known = source.num_elements()
     assert known is None or known == len(expected)
+    if known is not None and all(split.elements is not None for split in found):
+        assert isinstance(source, CountingSource) and source.counts_splits, "several workers keep its order"

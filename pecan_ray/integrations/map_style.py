@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from pecan_ray.engines.foreign import as_array, is_tensor
 from pecan_ray.engines.items import Item
@@ -29,6 +29,7 @@ class DatasetIndices:
     """The indices of a data set, as the column ``index``."""
 
     count: int
+    counts_splits: ClassVar[bool] = True
 
     def splits(self) -> Iterator[Split]:
         """Yield ranges of indices."""
@@ -131,6 +132,7 @@ class DatasetRows:
     """The samples of a data set that gives several at once by ``__getitems__``."""
 
     held: HeldDataset = field(repr=False)
+    counts_splits: ClassVar[bool] = True
 
     def splits(self) -> Iterator[Split]:
         """Yield ranges of indices."""

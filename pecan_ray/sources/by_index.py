@@ -133,6 +133,11 @@ class ByIndex:
         for field_name, value in {**made, "_kept": SequencesKept()}.items():
             object.__setattr__(self, field_name, value)
 
+    @property
+    def counts_splits(self) -> bool:
+        """Whether splits tell how many places they hold, as they do where that is the same in each pass."""
+        return not self.varies
+
     def splits(self) -> Iterator[Split]:
         """Yield ranges of places; where passes have other numbers of them, shares of each pass."""
         for split in row_ranges(self.places, None):
