@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from pecan_ray.by_value import SharedArray
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import Join, Op, Plan
 from pecan_ray.plan.own_attributes import own_attribute
@@ -138,6 +139,8 @@ class Speller:
         return text
 
     def _composite(self, value: Any) -> str:
+        if type(value) is SharedArray:
+            return self._array(value.array)  # its name tells the process that has made it
         if isinstance(value, (np.ndarray, np.generic, np.dtype)) and not isinstance(value, np.ma.MaskedArray):
             return self._array(value)
         if (tensor := _tensor(value)) is not None:

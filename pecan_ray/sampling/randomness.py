@@ -115,6 +115,26 @@ def subset_key(seed: int, level: int, split: int) -> Key:
     return random_key(seed, 0, level, 0, split, 0, 0, "subset")
 
 
+def sampler_key(seed: int, epoch: int, repetition: int = 0) -> Key:
+    """Return the key by which a sampler draws the indices of one pass."""
+    return random_key(seed, epoch, repetition, 0, 0, 0, 0, "sampler")
+
+
+def dataset_key(seed: int, lease_pass: tuple[int, int], branch: int, shard: int, number: int, use: str) -> Key:
+    """Return the key of one use of randomness in a dataset of tf.data that is made for one pass over a shard.
+
+    Args:
+        seed: the job's.
+        lease_pass: epoch and repetition.
+        branch: number of the source.
+        shard: number of the shard.
+        number: of the request for a seed.
+        use: what the numbers are for.
+    """
+    epoch, repetition = lease_pass
+    return random_key(seed, epoch, repetition, branch, shard, number, 0, f"from_tf_data {use}")
+
+
 def graph_seed(key: Key) -> int:
     """Return the seed of an operator of tf.data, which takes 63 bits."""
     return key[0] >> 1

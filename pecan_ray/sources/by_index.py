@@ -22,7 +22,7 @@ from pecan_ray.plan.fingerprint import spelled_out
 from pecan_ray.plan.kinds import of_kind
 from pecan_ray.plan.operators import ELEMENTS
 from pecan_ray.plan.splits import Element, Lease, Source, Split
-from pecan_ray.sampling.randomness import random_key
+from pecan_ray.sampling.randomness import sampler_key
 from pecan_ray.sources.memory import row_ranges
 from pecan_ray.sources.samplers import Drawn, Permutation, Sampler, sampler_of, weighted
 
@@ -157,7 +157,7 @@ class ByIndex:
         """Return what is read in the pass of a lease; raises PlanError where the sampler gives too many, or too few."""
         seed = self.seed
         if lease.repetition:  # of a `repeat`: a pass of its own
-            seed = random_key(seed, 0, lease.repetition, 0, 0, 0, 0, "sampler")[0] >> 1
+            seed = sampler_key(seed, 0, lease.repetition)[0] >> 1
         return self._pass(lease.epoch, seed)
 
     def _pass(self, epoch: int, seed: int) -> SampledPass:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pecan_ray.errors import PlanError, is_interrupt, told
-from pecan_ray.sampling.randomness import generator, random_key
+from pecan_ray.sampling.randomness import generator, sampler_key
 
 DrawIndices: TypeAlias = Callable[[int, int], Any]
 """Returns the indices of an epoch under a seed; of a batch sampler, a sequence of indices for each batch."""
@@ -35,7 +35,7 @@ class Permutation:
     def __call__(self, epoch: int, seed: int) -> DrawnIndices:
         """Return the order of a pass, in four bytes for each index where they suffice."""
         order: DrawnIndices = np.arange(self.count).astype(np.int32 if self.count <= MOST_IN_FOUR_BYTES else np.int64)
-        generator(_key(epoch, seed)).shuffle(order)
+        generator(sampler_key(seed, epoch)).shuffle(order)
         return order
 
 
@@ -48,7 +48,7 @@ class Weighted:
     def __call__(self, epoch: int, seed: int) -> DrawnIndices:
         """Return the indices of a pass."""
         bounds = np.cumsum(self.weights)
-        places = generator(_key(epoch, seed)).random(len(bounds)) * bounds[-1]
+        places = generator(sampler_key(seed, epoch)).random(len(bounds)) * bounds[-1]
         # Rounding may put a place on the last bound: the last index that has a weight takes it.
         last = int(np.flatnonzero(self.weights)[-1])
         indices: DrawnIndices = np.searchsorted(bounds, places, side="right").clip(max=last)
@@ -68,7 +68,7 @@ class OfObject:
 
     def __call__(self, epoch: int, seed: int) -> list[Any]:
         """Return what it yields in an epoch."""
-        key = _key(epoch, sum(self._seeds, seed))
+        key = sampler_key(sum(self._seeds, seed), epoch)
 
         def begun(given: Any) -> Any:
             torch = sys.modules.get("torch")
@@ -197,7 +197,3 @@ def _listed(given: Any) -> list[Any]:
     if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
         raise TypeError(f"it returned a {type(given).__name__}, and no indices")
     return list(given)
-
-
-def _key(epoch: int, seed: int) -> tuple[int, int]:
-    return random_key(seed, epoch, 0, 0, 0, 0, 0, "sampler")

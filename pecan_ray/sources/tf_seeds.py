@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from pecan_ray.plan.splits import Lease
-from pecan_ray.sampling.randomness import random_key
+from pecan_ray.sampling.randomness import dataset_key
 from pecan_ray.sources.tf_datasets import graph_nodes, graphs_of, is_shard, selector_of, upstream
 
 Seeds: TypeAlias = tuple[Any, Any]
@@ -71,8 +71,7 @@ class DatasetPass:
 
     def words(self, use: str, number: int = 0) -> tuple[int, int]:
         """Return two numbers of 64 bits that belong to this pass and shard, and to one use of them."""
-        key = (self.seed, self.epoch, self.repetition, self.branch, self.shard, number, 0)
-        return random_key(*key, f"from_tf_data {use}")
+        return dataset_key(self.seed, (self.epoch, self.repetition), self.branch, self.shard, number, use)
 
 
 @dataclass
