@@ -88,7 +88,7 @@ def _mapped(path: str, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...]
     except (OSError, ValueError) as error:
         raise OSError(
             f"the memory map of {path}, which the pipeline holds, cannot be opened here: {error}. Put the file where "
-            "all nodes see it, or hold a copy, numpy.array(map)."
+            "all nodes see it, or hold a copy, numpy.array(map)"
         ) from error
 
 
