@@ -88,7 +88,7 @@ def _seen(state: ControlState, o: Observation) -> ControlState:
     sums, known = LookSums.over(looks), state.known
     if sums.steps >= STEPS and o.steps:
         known = replace(known, step_s=(sums.span - min(sums.span, sums.waited)) / sums.steps)
-    each = [_rate_of_one(sums, side, known.each[side]) for side in (0, 1)]
+    each = [_rate_of_one(sums, o, side, known.each[side]) for side in (0, 1)]
     return replace(
         state,
         running=o.running,
@@ -98,9 +98,13 @@ def _seen(state: ControlState, o: Observation) -> ControlState:
     )
 
 
-def _rate_of_one(sums: LookSums, side: int, before: float) -> float:
-    """Return rows a second of one worker of a side that nothing holds back; the rate before, while rows are few."""
-    if sums.each_worked[side] <= 0 or (sums.rows < ROWS and before):
+def _rate_of_one(sums: LookSums, o: Observation, side: int, before: float) -> float:
+    """Return rows a second of one worker of a side that nothing holds back; the rate before, while rows are few.
+
+    A worker tells rows by the batch: with less than one of each, chance decides how many fall into the work.
+    """
+    count = (o.running.local, o.running.remote)[side]
+    if sums.each_worked[side] <= 0 or (before and sums.made[side] < max(ROWS, o.grain * count)):
         return before
     return sums.made[side] / sums.each_worked[side]
 

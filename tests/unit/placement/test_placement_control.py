@@ -218,6 +218,31 @@ def test_nothing_is_judged_while_workers_are_awaited() -> None:
     assert run.asked == asked and run.running.remote == 0
 
 
+@given(st.integers(2, 16), st.floats(0.1, 0.95), st.floats(0.01, 0.9))
+@examples(25)
+def test_after_a_pause_batches_that_were_begun_before_it_make_no_worker_faster(
+    workers: int, share: float, load: float
+) -> None:
+    """They come in seconds in which hardly anybody works: their rows over that work are no rate."""
+    busy = Observation(
+        dt=8.0,
+        running=Deployment(workers, 0),
+        asked=Deployment(workers, 0),
+        room=Deployment(workers, 0),
+        rows=200.0 * workers,
+        steps=8,
+        made=(200.0 * workers, 0.0),
+        worked=(8.0 * workers, 0.0),
+        grain=100.0,
+    )
+    _, state = control(ControlState(), busy, 8.0)
+    assert state.known.each[0] == pytest.approx(25.0)
+    rows, worked = share * 100.0 * workers, load * 0.5 * workers
+    after = replace(busy, dt=0.5, rows=rows, made=(rows, 0.0), worked=(worked, 0.0), blocked=(0.5 * workers, 0.0))
+    _, state = control(replace(state, running=None), after, 60.0)
+    assert state.known.each[0] == pytest.approx(25.0)
+
+
 # --- remote workers -----------------------------------------------------------------------------------------
 
 
