@@ -1,4 +1,4 @@
-"""How a photograph is to be turned when it is shown: a number in its EXIF data."""
+"""How a photograph is to be turned when it is shown: a number, as EXIF data have it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ FLIPPED_ROWS = (3, 4, 7, 8)
 """Numbers that stand, when that is mended, for the last row first,"""
 FLIPPED_COLUMNS = (2, 3, 6, 7)
 """and for the last column first."""
+TURNED = (1, 8, 3, 6)
+"""The numbers of pictures that an AVIF turns by so many quarters to the left,"""
+MIRRORED = ((4, 2), (5, 7), (2, 4), (7, 5))
+"""and of those that are then mirrored, top to bottom or left to right."""
 MOST_FIELDS = 1000
 """Of EXIF data that are looked at."""
 WHOLE_NUMBER = 3
@@ -23,8 +27,10 @@ WHOLE_NUMBER = 3
 
 
 def orientation(encoded: bytes | bytearray) -> int:
-    """Return the number from 1 to 8 that a JPEG, PNG or WebP says; 1 where it says none, or what is no such number."""
+    """Return the number from 1 to 8 that a JPEG, PNG, WebP or AVIF says; 1 where it says none, or no such number."""
     try:
+        if encoded[4:8] == b"ftyp":
+            return _in_boxes(encoded)
         return _in_exif(_exif(encoded))
     except (struct.error, IndexError):
         return UPRIGHT  # it ends too early
@@ -49,6 +55,32 @@ def turned(image: np.ndarray[Any, Any], number: int) -> np.ndarray[Any, Any]:
     if number in FLIPPED_COLUMNS:
         image = image[:, ::-1]
     return np.ascontiguousarray(image)
+
+
+def _in_boxes(encoded: bytes | bytearray) -> int:
+    """Return the number of an AVIF: what turns the picture there are properties, and EXIF data say nothing."""
+    start, stop = 0, len(encoded)
+    for name, head in ((b"meta", 4), (b"iprp", 0), (b"ipco", 0)):
+        start, stop = _boxes(encoded, start, stop).get(name, (0, 0))
+        start += head
+    found = _boxes(encoded, start, stop)
+    quarters = encoded[found[b"irot"][0]] & 3 if b"irot" in found else 0
+    return TURNED[quarters] if b"imir" not in found else MIRRORED[quarters][encoded[found[b"imir"][0]] & 1]
+
+
+def _boxes(encoded: bytes | bytearray, at: int, stop: int) -> dict[bytes, tuple[int, int]]:
+    """Return where the contents of boxes (size, name, content) begin and end, by name; the first of each."""
+    found: dict[bytes, tuple[int, int]] = {}
+    while at + 8 <= stop:
+        size, name = struct.unpack_from(">I4s", encoded, at)
+        head = 8
+        if size == 1:
+            (size,) = struct.unpack_from(">Q", encoded, at + 8)
+            head = 16
+        end = at + size if size else stop
+        found.setdefault(name, (at + head, end))
+        at = max(end, at + head)
+    return found
 
 
 def _in_exif(exif: bytes) -> int:

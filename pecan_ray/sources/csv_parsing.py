@@ -67,11 +67,15 @@ class CsvParser:
         return table
 
     def check_sizes(self, table: Any, data: bytes) -> None:
-        """Raise ArrowInvalid for a number that its column's type cannot hold, of which Arrow makes infinity.
+        """Raise ArrowInvalid for a number that its column's type cannot hold, of which Arrow makes another one.
 
+        That is infinity, or of a hexadecimal number a negative one.
         Raises RoundedError for an integer in a column of floats that is none of them, unless the type is the user's.
         """
+        hexadecimal = b"0x" in data or b"0X" in data
         for column, kind in zip(table.column_names, table.schema.types, strict=True):
+            if hexadecimal and pa.types.is_signed_integer(kind):
+                _check_hexadecimal(column, table.column(column), self._texts(data).column(column))
             if not pa.types.is_floating(kind):
                 continue
             infinite = pc.is_inf(table.column(column))
@@ -162,6 +166,17 @@ class RoundedError(Exception):
     def __init__(self, row: int, column: str, text: str) -> None:
         super().__init__(row, column, text)
         self.row, self.column, self.text = row, column, text
+
+
+def _check_hexadecimal(name: str, numbers: Any, texts: Any) -> None:
+    """Raise ArrowInvalid for a hexadecimal number that is too large for a column of integers with signs."""
+    unsigned = pc.match_substring_regex(texts, r"^\s*0[xX]")
+    wrapped = pc.filter(texts, pc.and_(pc.fill_null(pc.less(numbers, 0), False), unsigned))
+    if len(wrapped):
+        raise pa.ArrowInvalid(
+            f"{shortened(wrapped[0].as_py())} in column {name!r} is more than an {numbers.type} holds; say "
+            f"types={{{name!r}: 'u{numbers.type}'}}, or 'string'"
+        )
 
 
 def _check_whole(name: str, floats: Any, texts: Any, large: Any) -> None:

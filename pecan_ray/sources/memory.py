@@ -215,6 +215,8 @@ class Arrays:
             from pecan_ray.sources.tables import arrays_of_table  # which imports Arrow
 
             columns = arrays_of_table(columns)
+        if twice := sorted(set(columns or ()) & set(arrays)):
+            raise PlanError(f"Arrays: {twice[0]!r} is given twice, in a dict or table and by keyword: leave one out.")
         held = {name: _as_array(name, value) for name, value in {**(columns or {}), **arrays}.items()}
         masked = [name for name, value in {**(columns or {}), **arrays}.items() if isinstance(value, np.ma.MaskedArray)]
         if masked:

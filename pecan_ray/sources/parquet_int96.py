@@ -33,7 +33,7 @@ def exact_batches(
     parquet = pq.ParquetFile(
         shared, metadata=metadata, pre_buffer=True, page_checksum_verification=True, coerce_int96_timestamp_unit=unit
     )
-    batches = parquet.iter_batches(columns=names, **how)
+    batches = _batches(parquet, names, **how)
     columns = (metadata.schema.column(place) for place in wanted_columns(metadata, names))
     if not any(column.physical_type == "INT96" for column in columns):
         yield from batches
@@ -44,10 +44,27 @@ def exact_batches(
     held = [one.name for one, two in pairs if one.type != two.type]
     inside = tuple(f"{name}." for name in held)
     asked = held if names is None else [name for name in names if f"{name}.".startswith(inside)]
-    for batch, again in zip(batches, second.iter_batches(columns=asked, **how), strict=True):
+    for batch, again in zip(batches, _batches(second, asked, **how), strict=True):
         for name in again.schema.names:
             _check(batch.column(name), again.column(name), unit, name, path)
         yield batch
+
+
+def _batches(parquet: Any, names: Sequence[str] | None, *, row_groups: Sequence[int], **how: Any) -> Iterator[Any]:
+    """Yield the batches of some row groups: one group after the other where Arrow cannot join their dictionaries.
+
+    Each row group has dictionaries of its own, and those inside of lists and structures are not made one.
+    """
+    kinds = [field.type for field in parquet.schema_arrow]
+    apart = any(_has_dictionary(kind) and not pa.types.is_dictionary(kind) for kind in kinds)
+    for together in [[group] for group in row_groups] if apart else [row_groups]:
+        yield from parquet.iter_batches(columns=names, row_groups=together, **how)
+
+
+def _has_dictionary(kind: Any) -> bool:
+    """Tell whether a type is, or has inside, a dictionary."""
+    parts = (kind.field(place).type for place in range(kind.num_fields))
+    return pa.types.is_dictionary(kind) or any(_has_dictionary(part) for part in parts)
 
 
 def _check(read: Any, again: Any, unit: Int96Unit, name: str, path: str) -> None:

@@ -53,6 +53,8 @@ def _of_pandas(frame: Any) -> dict[str, Array]:
 
 
 def _column(series: Any) -> Array:
+    if type(series.dtype).__name__ == "SparseDtype":  # Arrow has no such columns
+        series = series.sparse.to_dense()
     if isinstance(series.dtype, np.dtype):
         values = series.to_numpy()
         return values if values.dtype.kind in NUMBERS else objects(list(values))

@@ -197,6 +197,15 @@ def test_every_type_of_parquet_comes_as_it_is_stored(drawn: tuple[Any, Any, list
     check_values(rows, flat if stored_as.type == array.type else pa.nulls(0), held)
 
 
+@pytest.mark.parametrize("nest", [pa.list_, lambda kind: pa.struct({"a": kind}), lambda kind: pa.map_(pa.int8(), kind)])
+def test_dictionaries_inside_of_several_row_groups_are_read_together(tmp_path: Path, nest: Any) -> None:
+    kind = pa.dictionary(pa.int8(), pa.string())
+    words = pa.array([{"a": word} if pa.types.is_struct(nest(kind)) else [] for word in "abcab"], nest(kind))
+    pq.write_table(pa.table({"words": words}), tmp_path / "a.parquet", row_group_size=2)
+    want = [{"words": one} for one in words.to_pylist()]
+    assert [row for row in elements_of(Parquet(tmp_path, batch_rows=5))] == want
+
+
 @given(
     stored(
         [(kind, [one for one in most if one not in FLOATS[3:]]) for kind, most in IN_JSON], ("list", "large", "struct")

@@ -212,6 +212,13 @@ def test_numbers_as_large_as_their_type_holds_and_infinity_in_letters_are_read(t
     assert elements_of(Csv(str(tmp_path / "a.csv"), types={"f": "string"})) == [{"f": "1e999"}], "text stays text"
 
 
+def test_a_hexadecimal_number_is_never_a_negative_one(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('n\n0x7f\n-1\n""\n0xFF\n')
+    assert [row["n"] for row in elements_of(Csv(tmp_path, types={"n": "int16"}))] == [127, -1, None, 255]
+    with pytest.raises(CorruptSourceError, match=r"line 5 of .*0xFF in column 'n' is more than an int8 holds.*'uint8'"):
+        elements_of(Csv(tmp_path, types={"n": "int8"}))
+
+
 @pytest.mark.parametrize("delimiter", ["\n", "\0", "é", "", ",,"])
 def test_delimiters_that_cannot_be(tmp_path: Path, delimiter: str) -> None:
     with pytest.raises(PlanError, match="delimiter must be one ASCII character"):

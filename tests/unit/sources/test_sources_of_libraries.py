@@ -38,7 +38,9 @@ def test_tables_of_pandas_are_arrays() -> None:
     frame["day"] = pandas.to_datetime(["2020-01-01", "9999-12-31"])
     frame["any"] = [{"a": 1}, [1, 2]]
     frame["month"] = pandas.period_range("2020-01", periods=2, freq="M")
+    frame["sparse"] = pandas.arrays.SparseArray([0, 7])
     one, two = elements_of(Arrays(frame))
+    assert (one["sparse"], two["sparse"]) == (0, 7)
     assert same(one["n"], np.uint8(1)) and np.isnan(two["x"]) and one["text"] == "a" and two["maybe"] is None
     assert (one["kind"], two["kind"]) == ("u", "v") and one["any"] == {"a": 1} and two["any"] == [1, 2]
     assert str(two["day"])[:10] == "9999-12-31" and one["month"] == frame["month"][0]
@@ -52,6 +54,8 @@ def test_tables_of_pandas_are_arrays() -> None:
     ):
         with pytest.raises(PlanError, match=said):
             Arrays(wrong)
+    with pytest.raises(PlanError, match="'n' is given twice"):
+        Arrays(frame[["n"]], n=[3, 4])
 
 
 def test_iterable_data_sets_of_torch_are_dealt_out_by_their_shards() -> None:
