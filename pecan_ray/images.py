@@ -52,8 +52,8 @@ LARGEST_JPEG = 65_500
 class Decode:
     """Encoded photograph to uint8 RGB, as stored unless it is to be `upright`; raises ValueError if it is none.
 
-    Upright images are turned as the EXIF data of a JPEG, PNG or WebP, or an AVIF, says. What follows such a decoder runs behind it:
-    boxes and sizes are those of the turned image.
+    Upright images are turned as the EXIF data of a JPEG, PNG or WebP says, or an AVIF itself. What follows such a
+    decoder runs behind it: boxes and sizes are those of the turned image.
     """
 
     upright: bool = False

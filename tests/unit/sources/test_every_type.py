@@ -203,7 +203,7 @@ def test_dictionaries_inside_of_several_row_groups_are_read_together(tmp_path: P
     words = pa.array([{"a": word} if pa.types.is_struct(nest(kind)) else [] for word in "abcab"], nest(kind))
     pq.write_table(pa.table({"words": words}), tmp_path / "a.parquet", row_group_size=2)
     want = [{"words": one} for one in words.to_pylist()]
-    assert [row for row in elements_of(Parquet(tmp_path, batch_rows=5))] == want
+    assert elements_of(Parquet(tmp_path, batch_rows=5)) == want
 
 
 @given(
