@@ -44,6 +44,15 @@ def json_types(types: Mapping[str, str]) -> dict[str, Any]:
     return {name: _arrow_type(name, text) for name, text in types.items()}
 
 
+def check_filled_types(types: Mapping[str, Any], fill: Mapping[str, Any]) -> None:
+    """Raise PlanError for a value in the place of nulls that is none of its column's type."""
+    for name in types.keys() & fill.keys():
+        try:
+            _check(fill[name], types[name])
+        except ValueError as error:
+            raise PlanError(f"fill[{name!r}]: {error}, which types= says that the column is.") from None
+
+
 def with_types(value: dict[str, Any], types: Mapping[str, Any], fill: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object of JSON with its nulls filled, and with columns of the types that they are to have.
 

@@ -23,7 +23,7 @@ from pecan_ray.sources.files import (
     patterns_of,
 )
 from pecan_ray.sources.filling import check_fill
-from pecan_ray.sources.json_values import array_or_list, json_types, with_types
+from pecan_ray.sources.json_values import array_or_list, check_filled_types, json_types, with_types
 from pecan_ray.sources.lines import (
     UTF_8,
     BadLines,
@@ -213,7 +213,7 @@ class JsonLines:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
         check_partitions(self.partitions)
         check_fill(self.fill)
-        json_types(self.types)
+        check_filled_types(json_types(self.types), self.fill or {})
         object.__setattr__(self, "encoding", line_encoding(self.encoding))
         object.__setattr__(self, "patterns", patterns_of(self.paths))
         object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))

@@ -276,3 +276,5 @@ def test_a_type_that_json_has_not_is_refused() -> None:
     for text in ("float31", "float16", "list<>", "list<int8", "struct<a: int8>", "decimal128(3, 1)"):
         with pytest.raises(PlanError, match=r"types\['x'\]"):
             JsonLines("/nowhere", types={"x": text})
+    with pytest.raises(PlanError, match=r"fill\['x'\]: 300 is no uint8"):
+        JsonLines("/nowhere", types={"x": "uint8", "y": "string"}, fill={"x": 300, "z": 1})
