@@ -389,9 +389,7 @@ def _checked_header(path: str, header: list[str], given: Sequence[str] | None, *
 
 
 def _looks_like_data(header: Sequence[str]) -> bool:
-    """Tell whether a header holds numbers that are no names: all of them, but 0, 1, 2, or one with a point."""
-    if list(header) in ([str(n) for n in range(len(header))], [str(n) for n in range(1, len(header) + 1)]):
-        return False
+    """Tell whether a header holds numbers that are no names: in all of its columns, or one with a point."""
     numbers = [name for name in header if re.fullmatch(r"\s*[+-]?[0-9]*\.?[0-9]+(e[+-]?[0-9]+)?\s*", name, re.I)]
     return len(numbers) == len(header) or any(not name.strip().lstrip("+-").isdigit() for name in numbers)
 

@@ -38,7 +38,7 @@ def test_files_without_a_header(tmp_path: Path) -> None:
         rows(path, "a,b\n1,2\n", names=["n", "x", "y"])
 
 
-@pytest.mark.parametrize("first", ["5.1,3.5,setosa", "7,12", "1e5", "0,0,1", "-1,2"])
+@pytest.mark.parametrize("first", ["5.1,3.5,setosa", "7,12", "1e5", "0,0,1", "-1,2", "0,1,2", "1,2"])
 def test_a_first_row_of_numbers_does_not_vanish(tmp_path: Path, first: str) -> None:
     names = [f"c{n}" for n in range(first.count(",") + 1)]
     with pytest.raises(ColumnError, match="names="):
@@ -46,7 +46,7 @@ def test_a_first_row_of_numbers_does_not_vanish(tmp_path: Path, first: str) -> N
     assert len(rows(tmp_path / "a.csv", f"{first}\n{first}\n", names=names)) == 2
     if first != "0,0,1":
         assert len(rows(tmp_path / "a.csv", f"{first}\n{first}\n", header=True)) == 1
-    for header in ("0,1,2", "1,2", "id,1990,1991", "v1.0"):
+    for header in ("id,1990,1991", "v1.0"):
         rows(tmp_path / "a.csv", f"{header}\n")
 
 
