@@ -66,7 +66,7 @@ def share_request(
             _said.add(name)
             logger.warning("%s is not shared, and runs a job of its own: %s", name, error.message)
         return None
-    pickle_plan(plan)  # says what cannot be sent, if anything cannot
+    pickle_plan(plan, {})  # says what cannot be sent, if anything cannot
     given = {key: value for key, value in vars(options).items() if key not in OWN}
     make = dumps(run_maker(begin, options, given))
     lag = options.max_lag

@@ -25,10 +25,10 @@ def pickle_plan(plan: Plan, arrays: NamedArrays | None = None) -> bytes:
     """Pickle a plan for the workers; raises `UnpicklablePlanError` naming the op and the variable.
 
     A large array that a function holds is warned of by name: each worker gets a copy.  `arrays`: large arrays of its
-    sources are added to these, and are not in the result; None: they are elsewhere.
+    sources are added to these, and are not in the result; None: they are in it.
     """
     try:
-        data = dumps_apart(plan, {} if arrays is None else arrays)
+        data = _pickled(plan, arrays)
         if len(data) > LARGE_BYTES:
             _warn_of_large_values(plan)
         return data
@@ -39,6 +39,15 @@ def pickle_plan(plan: Plan, arrays: NamedArrays | None = None) -> bytes:
         for source in plan.sources():
             _check_value(source, f"the source {type(source).__name__}", error)
         raise PlanError(f"the pipeline cannot be sent to workers: {type(error).__name__}: {error}") from error
+
+
+def pickle_sources(plan: Plan, arrays: NamedArrays | None) -> bytes:
+    """Pickle the sources of a plan for the controller; `arrays` as for `pickle_plan`."""
+    return _pickled(list(plan.sources()), arrays)
+
+
+def _pickled(value: Any, arrays: NamedArrays | None) -> bytes:
+    return dumps(value, maps_by_path=True) if arrays is None else dumps_apart(value, arrays)
 
 
 def _warn_of_large_values(plan: Plan) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 
-from pecan_ray.by_value import NamedArrays, dumps_apart
+from pecan_ray.by_value import NamedArrays
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ClusterError, PlanError, StateError
 from pecan_ray.job.facts import JobFacts
@@ -49,7 +49,7 @@ from pecan_ray.runtime.leaving import Leaving
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.paid import PaidSoFar
-from pecan_ray.runtime.pickling import pickle_plan
+from pecan_ray.runtime.pickling import pickle_plan, pickle_sources
 from pecan_ray.runtime.worker_actor import hiring
 from pecan_ray.sampling.randomness import split_orders
 from pecan_ray.sampling.subsets import members
@@ -98,7 +98,8 @@ class Session:
         """
         refuse_loader_workers()
         arrays: NamedArrays = {}
-        payload = pickle_plan(plan, arrays)
+        self._apart = None if options.world_size > 1 else arrays  # ranks would name each its own
+        payload = pickle_plan(plan, self._apart)
         self.name = name
         self._options = options
         started, self.attached_s = cluster.attach(ranks=options.world_size), time.monotonic()
@@ -111,7 +112,7 @@ class Session:
         shape = plan_shape(plan)
         if shape.regroups and options.workers != Workers():
             logger.warning("job %s: one worker at a time runs it, since %s", self.name, why_regrouped(plan))
-        sources = dumps_apart(list(plan.sources()), arrays)
+        sources = pickle_sources(plan, self._apart)
         spec = job_spec(self.name, shape, len(list(plan.sources())), seed, config, options)
         spec = with_deadline(spec, plan, options)
         if saved is not None:
@@ -228,7 +229,7 @@ class Session:
         `row_s`: seconds of one thread for a row of a batch, as far as a sample has told; `op_seconds`: of each operator
         for an element; `explained`: what AutoOrder found, as JSON.
         """
-        pickled = None if plan is None else pickle_plan(plan)
+        pickled = None if plan is None else pickle_plan(plan, self._apart)
         self._ask(self.controller.begin, pickled, order, row_s, op_seconds, decoders, explained)
         self.client.begin()
 
@@ -252,7 +253,7 @@ class Session:
 
     def replan(self, plan: Plan, order: OpOrders, said: str, decoders: tuple[str, ...] = ()) -> None:
         """Run another order of the same operators from the next epoch on that has not begun."""
-        self._ask(self.controller.replan, pickle_plan(plan), order, said, decoders)
+        self._ask(self.controller.replan, pickle_plan(plan, self._apart), order, said, decoders)
 
     def resume_point(self, ahead: int = 0) -> tuple[ResumePoint, int]:
         """Return where the job stands after the batches that the training loop has used, and how many these are.

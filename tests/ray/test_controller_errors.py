@@ -76,7 +76,7 @@ def breaking(*places: str) -> type[AutoPlacementController]:
     """Return a controller in whose process functions raise, given as module:name."""
 
     class Breaking(AutoPlacementController):
-        async def open(self, job: bytes) -> None:
+        async def open(self, job: bytes, arrays: Any) -> None:
             def broken(*arguments: Any, **options: Any) -> Any:
                 raise KeyError("broken on purpose")
 
@@ -87,7 +87,7 @@ def breaking(*places: str) -> type[AutoPlacementController]:
                 for part in path:
                     owner = getattr(owner, part)
                 setattr(owner, last, broken)
-            await super().open(job)
+            await super().open(job, arrays)
 
     return Breaking
 
