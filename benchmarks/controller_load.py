@@ -164,9 +164,9 @@ class LoadedController(JobController):
         super().__init__(name, journal)
         self._felt = Felt()
 
-    async def open(self, job: bytes) -> None:
+    async def open(self, job: bytes, arrays: Any) -> None:
         """Begin with a job whose workers are simulated."""
-        await super().open(job)
+        await super().open(job, arrays)
         host = self._host
         host.workers = SimulatedActors(host.job, job, None, None, host.happened, host.board.add_worker, host.fail)
 

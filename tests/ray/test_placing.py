@@ -91,7 +91,8 @@ def check_what_is_told(explained: str, report: Report) -> None:
 
 def test_autoorders_sample_says_with_how_many_workers_to_begin() -> None:
     """Nothing need be measured before more workers come."""
-    few: dict[str, Any] = {"sample_elements": 16, "sample_seconds": 60.0}  # the look ends before the job would begin without it
+    # The look ends before the job would begin without it.
+    few: dict[str, Any] = {"sample_elements": 16, "sample_seconds": 60.0}
     config = pecan.Config(reorder="safe", order_folder="", ring_bytes=1 << 20, threads_per_worker=1, **few)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100_000)), name="sampled", config=config)
     pipe = pipe.map(Waits(0.1), on="i").map(half, on="i").batch(BATCH)
