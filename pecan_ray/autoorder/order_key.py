@@ -11,6 +11,7 @@ from pecan_ray.options import EngineName
 from pecan_ray.plan.fingerprint import spelled_out
 from pecan_ray.plan.splits import Source
 from pecan_ray.reorder import Mode
+from pecan_ray.sources.audio_folder import AudioFolder
 from pecan_ray.sources.image_folder import ImageFolder
 from pecan_ray.storage import list_files, list_folder
 
@@ -39,7 +40,7 @@ def look_of(source: Source) -> str:
     """Return a hash of what lies at a source's place: every file's path, size and version, at the cost of a listing."""
     digest = hashlib.blake2b(digest_size=16)
     try:
-        if isinstance(source, ImageFolder):
+        if isinstance(source, (AudioFolder, ImageFolder)):
             classes = source.classes
             digest.update(repr(classes).encode(errors="surrogatepass"))
             folders = (f"{source.root}/{name}" for name in classes)
