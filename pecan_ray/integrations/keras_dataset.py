@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -47,12 +48,17 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         self._batches: Any = None
         self._state: Mapping[str, Any] | None = None
         """Of the job that is to begin."""
+        self._closed = False
+        """Nobody has made an iterator since the job was closed."""
+        self._changing = threading.Lock()
+        """Held while the job begins or ends: TensorFlow asks for batches in a thread of its own."""
         self._goes_on, self._shares = on_break == "continue", shares
         self._iterators = KerasIterators(steps, self._next, self._leave)
 
     @property
     def num_batches(self) -> int:
         """Batches of an epoch."""
+        self._closed = False
         self._iterators.made()
         return self._steps
 
@@ -64,12 +70,14 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         return batch
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        self._closed = False
         self._iterators.made(by_hand=True)
         for index in range(self._steps):
             yield self[index]
 
     def on_epoch_begin(self) -> None:
         """Keras begins with an epoch."""
+        self._closed = False
         self._iterators.begin_epoch()
 
     def on_epoch_end(self) -> None:
@@ -89,12 +97,21 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         """Go on where a state was taken: what runs now ends, and the next batch is of another job."""
         if not isinstance(state, Mapping) or "batches" not in state:
             raise StateError(f"{self._what}: this is no state of it: pass what its own state_dict() has returned.")
-        self.close()
+        self._end()
         self._state = state["batches"]
 
     def close(self) -> None:
-        """End the job; another one begins where more batches are asked for."""
-        batches, self._batches, self._state = self._batches, None, None
+        """End the job; the next iterator or epoch begins another one.
+
+        An iterator that was made before gives nothing more: behind a `fit` that failed, TensorFlow goes on to ask for
+        batches, until it has as many as it keeps ahead.
+        """
+        self._closed = True
+        self._end()
+
+    def _end(self) -> None:
+        with self._changing:
+            batches, self._batches, self._state = self._batches, None, None
         self._iterators.forget()
         if batches is not None:
             batches.close()
@@ -114,17 +131,29 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         )
 
     def _next(self) -> tuple[Any, ...]:
-        if self._batches is None:
-            state, self._state = self._state, None
-            self._batches = self._begin() if state is None else self._begin(state=state)
+        batches = self._running()
         try:
-            batch = next(self._batches)
+            batch = next(batches)
         except StopIteration:
+            self._must_be_open()
             raise PlanError(
                 f"{self._what}: all of its epochs were given, and Keras asks for more: {self._steps} batches for each "
                 "of its own. Pass to_keras(epochs=None), or steps=... where an epoch has fewer batches than len(pipe)."
             ) from None
         return tuple(_chosen(batch, names) for names in self._columns)
+
+    def _running(self) -> Any:
+        """Return the job, which begins if there is none."""
+        with self._changing:
+            self._must_be_open()
+            if self._batches is None:
+                state, self._state = self._state, None
+                self._batches = self._begin() if state is None else self._begin(state=state)
+            return self._batches
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise PlanError(f"{self._what}: it was closed, and this iterator was made before. Make another one.")
 
 
 def _chosen(batch: Element, names: ColumnNames) -> Any:

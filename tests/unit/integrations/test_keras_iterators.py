@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pecan_ray.errors import PlanError
 from pecan_ray.integrations.keras_iterators import KerasIterators
 
 Batch = tuple[int, int]
@@ -107,7 +108,7 @@ def test_a_reader_that_shares_goes_on_in_the_middle_and_says_so_once(caplog: pyt
     assert [text[:53] for text in caplog.messages] == ["shared.to_keras(): a pass was left in the middle, and"]
 
 
-def test_to_close_ends_the_job_and_another_one_begins_where_more_is_asked_for() -> None:
+def test_to_close_ends_the_job_and_the_next_iterator_begins_another_one() -> None:
     pytest.importorskip("keras")
     from pecan_ray.integrations.keras_dataset import KerasBatches
 
@@ -118,7 +119,10 @@ def test_to_close_ends_the_job_and_another_one_begins_where_more_is_asked_for() 
         return jobs[-1]
 
     data = KerasBatches(begin, ["x"], what="rows.to_keras()", steps=4)
-    assert [data[0][0], data[1][0]] == [0, 1]
+    assert data.num_batches == 4 and [data[0][0], data[1][0]] == [0, 1]
     data.close()
     assert list(jobs[0]) == [], "it is closed"
-    assert data[0][0] == 0 and len(jobs) == 2
+    with pytest.raises(PlanError, match="this iterator was made before"):
+        data[2]  # as TensorFlow's own thread asks, which knows nothing of the end
+    assert len(jobs) == 1
+    assert data.num_batches == 4 and data[0][0] == 0 and len(jobs) == 2
