@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
+from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.layout import Layout
@@ -27,6 +28,7 @@ from pecan_ray.engines.python.collate import (
     with_arrays,
 )
 from pecan_ray.engines.python.nested import STAY, BatchRows, finished
+from pecan_ray.engines.python.ordered_results import ITEM_BYTES, items_bytes
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.sendable import PLAIN_OR_NUMBERS
 from pecan_ray.engines.slots import layout_of
@@ -187,6 +189,13 @@ class _RowsInLine(NamedTuple):
     stop: int
 
 
+def chunk_bytes(chunk: list[Item] | _RowsInLine) -> int:
+    """Return about how many bytes a chunk takes: its elements are like its first one."""
+    if isinstance(chunk, _RowsInLine):
+        return (chunk.stop - chunk.start) * (element_bytes(chunk.rows.first) + ITEM_BYTES)
+    return items_bytes(chunk)
+
+
 class BatchWriter:
     """Gives rows to elements: in the order of completion, or (strict) in the order of the source.
 
@@ -217,7 +226,8 @@ class BatchWriter:
         self._claiming = threading.Lock()
         """Guards the line, what came too early for it, and the open batch with its place in the sequence."""
         self._line: deque[list[Item] | _RowsInLine] = deque()
-        self._early: dict[int, list[Item] | _RowsInLine] = {}
+        self._early: dict[int, tuple[list[Item] | _RowsInLine, int]] = {}
+        """Chunks that wait for an earlier one, and about how many bytes each takes, by number."""
         self._next = 0
         self._finishing = threading.Lock()
         """Guards the beginning of the sequence: batches are handed on one after the other."""
@@ -231,7 +241,7 @@ class BatchWriter:
     def place(self, number: int, items: list[Item]) -> int:
         """Write the outputs of chunk `number`, and of others in line, into batches.
 
-        Returns how many chunks have come into line: with strict order none while an earlier one is missing.
+        Returns how many bytes more wait for an earlier chunk: less than none, if it is one that others waited for.
         """
         if self._holds_objects is None and items:
             self._holds_objects = not all(map(is_columnar, items[0].value.values()))
@@ -274,13 +284,14 @@ class BatchWriter:
         )
 
     def _place(self, number: int, chunk: list[Item] | _RowsInLine) -> int:
+        nbytes = chunk_bytes(chunk) if self._strict and number != self._next else 0
         with self._claiming:
-            chunks = self._line_up(number, chunk)
+            waiting = self._line_up(number, chunk, nbytes)
         while claim := self._claim():
             batch, first, claimed = claim
             if batch.write(first, claimed) if isinstance(claimed, list) else batch.write_run(first, *claimed):
                 self._finish(batch)
-        return chunks
+        return waiting
 
     def _sendable(self, item: Item) -> bool:
         try:
@@ -290,16 +301,22 @@ class BatchWriter:
             return False
         return True
 
-    def _line_up(self, number: int, chunk: list[Item] | _RowsInLine) -> int:
+    def _line_up(self, number: int, chunk: list[Item] | _RowsInLine, nbytes: int) -> int:
+        """Put a chunk in line, with those that waited for it; the caller holds the lock.
+
+        Returns how many bytes more wait for an earlier chunk.
+        """
         if not self._strict:
             self._append(chunk)
-            return 1
-        self._early[number] = chunk
-        before = self._next
+            return 0
+        self._early[number] = chunk, nbytes
+        waiting = nbytes
         while self._next in self._early:
-            self._append(self._early.pop(self._next))
+            due, due_bytes = self._early.pop(self._next)
+            self._append(due)
+            waiting -= due_bytes
             self._next += 1
-        return self._next - before
+        return waiting
 
     def _append(self, chunk: list[Item] | _RowsInLine) -> None:
         """Put a chunk last in line, in pieces where it is long: what a batch leaves of one is copied."""

@@ -16,6 +16,7 @@ from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.chain import Chainlike
+from pecan_ray.engines.python.ordered_results import EARLY_BYTES
 from pecan_ray.engines.python.threads import Threads
 
 CHUNK_S = 0.003
@@ -33,7 +34,11 @@ slot that would bound them."""
 
 
 class Feeder:
-    """Hands elements to the pool in chunks; bounds what is in progress and what is finished and not taken."""
+    """Hands elements to the pool in chunks; bounds what is in progress and what is finished and not taken.
+
+    What is finished and waits for an earlier chunk is bounded by bytes, and not by number: else one slow element would
+    soon leave all other threads without work.
+    """
 
     def __init__(self, pool: Threads, chain: Chainlike, most_ready: int = MOST_READY) -> None:
         self._pool, self._chain, self._most_ready = pool, chain, most_ready
@@ -43,9 +48,11 @@ class Feeder:
         """Guards the counts; `_stopped` is only ever set, and `_per_element_s` is an estimate."""
         self._more_wanted = threading.Condition(self._lock)
         self._in_progress = 0
-        """Chunks that were handed out and are not placed."""
+        """Chunks that were handed out and are not finished."""
         self._in_line = 0
         """Of these, the ones that no thread has begun."""
+        self._early_bytes = 0
+        """Of elements that are finished and wait for an earlier chunk, about."""
         self._working = 0
         """Threads at work, on their own chunk or on elements that others have left in line."""
         self._ready: queue.SimpleQueue[Produced | BaseException | None] = queue.SimpleQueue()
@@ -122,7 +129,7 @@ class Feeder:
             if self._ready.qsize() >= self._most_ready:
                 with self._pool.blocked():
                     self._wait(lambda: self._ready.qsize() < self._most_ready)
-            if self._in_progress >= self._pool.ahead:
+            if not self._has_room():
                 self._wait(lambda: self._short() and self._ready.qsize() < self._most_ready)
             if self._stopped:
                 return
@@ -140,7 +147,11 @@ class Feeder:
 
     def _short(self) -> bool:
         """Tell whether chunks may be handed out again: several at a time, so that the reader is seldom woken."""
-        return self._in_progress < self._pool.ahead and self._in_line <= self._pool.enough
+        return self._has_room() and self._in_line <= self._pool.enough
+
+    def _has_room(self) -> bool:
+        """Tell whether another chunk may be in progress, and its results in memory."""
+        return self._in_progress < self._pool.ahead and self._early_bytes <= EARLY_BYTES
 
     def _work(self, number: int, chunk: list[Item], writer: BatchWriter) -> None:
         def placed() -> int:
@@ -159,19 +170,20 @@ class Feeder:
         self._do(lambda: writer.place_rows(number, rows, start, stop))
 
     def _do(self, place: Callable[[], int]) -> None:
-        """Do a piece of work, which tells how many chunks have come into line with it."""
-        placed = 0
+        """Do a piece of work, which tells how many bytes more wait for an earlier chunk with it."""
+        waiting = 0
         with self._lock:
             self._in_line -= 1
         try:
             if not self._stopped:
-                placed = place()
+                waiting = place()
         except BaseException as error:
             self.put(error)  # before the reader sees that it must stop, which ends with None
             self._stopped = True
         finally:
             with self._lock:
-                self._in_progress -= placed
+                self._in_progress -= 1
+                self._early_bytes += waiting
                 self._working -= 1
                 if self._waits and (self._short() or not self._working):
                     self._more_wanted.notify()

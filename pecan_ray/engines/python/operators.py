@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from pecan_ray.engines.items import Item, ItemIterator, has_rows, leading
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.chain import set_aside
 from pecan_ray.engines.python.collate import collate, collate_padded, length_of
+from pecan_ray.engines.python.ordered_results import ResultsInOrder
 from pecan_ray.engines.python.pieces import divided, evenly
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.threads import Threads
@@ -51,23 +51,17 @@ def mapped(items: ItemIterator, run: RunItem, pool: Threads | None, watch: Watch
             else:
                 yield from given_on(seen(item.lease, run(item)))
         return
-    pending: deque[tuple[Lease, Future[list[Item]]]] = deque()
-    try:
+    with closing(ResultsInOrder(pool, run)) as results:
         for item in items:
             if item is None:
                 yield None
                 continue
             pool.weigh(item.value)
-            pending.append((item.lease, pool.submit(run, item)))
-            while len(pending) >= pool.ahead:
-                lease, future = pending.popleft()
-                yield from given_on(seen(lease, future.result()))
-        while pending:
-            lease, future = pending.popleft()
-            yield from given_on(seen(lease, future.result()))
-    finally:
-        for _, future in pending:
-            future.cancel()
+            results.add(item)
+            while results.is_due():
+                yield from given_on(seen(*results.take()))
+        while results:
+            yield from given_on(seen(*results.take()))
 
 
 def given_on(items: list[Item]) -> Iterator[Item]:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.python import feed
 from pecan_ray.engines.python.feed import MOST_PER_CHUNK, MOST_READY
 from pecan_ray.engines.python.threads import AHEAD
 from pecan_ray.errors import OpError
@@ -79,7 +80,10 @@ def test_a_slow_element_joins_a_later_batch_in_relaxed_order() -> None:
     assert sorted(column([*early, *late], "i")) == list(range(40)) and 0 in column(late, "i")
 
 
-def test_a_slow_element_holds_the_sequence_in_strict_order_and_what_overtakes_it_is_bounded() -> None:
+def test_a_slow_element_holds_the_sequence_in_strict_order_and_what_overtakes_it_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed, "EARLY_BYTES", 100_000)
     gate, done, looks = Gate(held=0), list[int](), list[int]()
 
     def noted(i: Any) -> Any:

@@ -16,7 +16,7 @@ import pytest
 
 from pecan_ray.engines.contract import Slots
 from pecan_ray.engines.inprocess import AllLeases
-from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.python import PythonEngine, feed, ordered_results
 from pecan_ray.engines.python.threads import Threads, Tuner
 from pecan_ray.engines.thread_times import cpu_times, wait_and_probe_lock
 from pecan_ray.engines.tuning import ThreadLimits
@@ -271,3 +271,39 @@ def test_other_work_in_line_does_not_keep_the_reader_waiting() -> None:
         engines.append(engine)
         found = pool.submit(lambda: column(list(batches), "x")).result(DEADLINE_S)
     assert sorted(found) == list(range(400))
+
+
+class Straggler:
+    """A function that is done with element 0 once others have been begun, or when none begins any more."""
+
+    def __init__(self, others: int) -> None:
+        self._others, self.begun = others, 0
+        self._changed = threading.Condition()
+
+    def __call__(self, x: Any) -> Any:
+        with self._changed:
+            if x:
+                self.begun += 1
+                self._changed.notify()
+            else:
+                before = -1
+                while self.begun < self._others and before != self.begun:
+                    before = self.begun
+                    self._changed.wait_for(lambda: self.begun >= self._others, 1.0)
+                self.seen = self.begun
+        return x
+
+
+@pytest.mark.parametrize("behind", [lambda pipe: pipe.batch(50), lambda pipe: pipe.shuffle(2).batch(50)])
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_slow_element_stops_no_thread_while_memory_lasts(
+    behind: Callable[[PecanPipeline], PecanPipeline], limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if limited:
+        for module in (feed, ordered_results):
+            monkeypatch.setattr(module, "EARLY_BYTES", 50_000)
+    straggler = Straggler(others=6000)  # chunks that have begun are finished: 4 threads may have 16 of 256 elements
+    pipe = behind(PecanPipeline(Arrays(x=np.arange(8000))).map(straggler, on="x"))
+    found = column(run_engine(pipe, order="strict", threads=4), "x")
+    assert sorted(found) == list(range(8000))
+    assert (straggler.seen < 6000) == limited, straggler.seen

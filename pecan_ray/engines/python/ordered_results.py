@@ -1,0 +1,89 @@
+"""Results of a pool in the order of their items: what is unfinished is bounded by number, and what waits by bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from pecan_ray.engines.counting import column_bytes
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.python.threads import Threads
+from pecan_ray.plan.splits import Lease
+
+EARLY_BYTES = 256 << 20
+"""Elements that are finished and wait for an earlier one take up to about so many bytes: half of what a worker's ring
+has by default, which would hold them in batches if any order would do."""
+ITEM_BYTES = 1 << 10
+"""An element takes about so much beside its values: an item, a dict, positions and array objects."""
+
+
+def items_bytes(items: list[Item]) -> int:
+    """Return about how many bytes items take: they are like the first one."""
+    return len(items) * (column_bytes(items[0].value) + ITEM_BYTES) if items else 0
+
+
+class ResultsInOrder:
+    """Runs a function on items on a pool, and returns what it makes of each in the order in which they were added.
+
+    Only unfinished work counts against what the pool wants ahead.  If finished results counted too, one slow item would
+    soon leave the other threads without work.
+    """
+
+    def __init__(self, pool: Threads, run: Callable[[Item], list[Item]]) -> None:
+        self._pool, self._run = pool, run
+        self._pending: deque[tuple[Lease, Future[tuple[list[Item], int]]]] = deque()
+        self._changed = threading.Condition()
+        """Guards the counts below."""
+        self._unfinished = 0
+        self._early_bytes = 0
+        """Of finished results that were not taken."""
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    def add(self, item: Item) -> None:
+        """Let a thread run the function on an item."""
+        with self._changed:
+            self._unfinished += 1
+        future = self._pool.submit(self._work, item)
+        self._pending.append((item.lease, future))
+        future.add_done_callback(self._note)
+
+    def _work(self, item: Item) -> tuple[list[Item], int]:
+        found = self._run(item)
+        nbytes = items_bytes(found)
+        with self._changed:
+            self._early_bytes += nbytes
+        return found, nbytes
+
+    def _note(self, _: Future[tuple[list[Item], int]]) -> None:
+        with self._changed:
+            self._unfinished -= 1
+            self._changed.notify()
+
+    def is_due(self) -> bool:
+        """Tell whether to take a result before more is added; waits while neither may be done."""
+        if len(self._pending) < self._pool.ahead:
+            return False
+        oldest = self._pending[0][1]
+        with self._changed:
+            self._changed.wait_for(lambda: oldest.done() or self._has_room())
+        return oldest.done()
+
+    def _has_room(self) -> bool:
+        return self._unfinished < self._pool.ahead and self._early_bytes <= EARLY_BYTES
+
+    def take(self) -> tuple[Lease, list[Item]]:
+        """Wait for the oldest result and return it, with the lease of its item; raise what the function raised."""
+        lease, future = self._pending.popleft()
+        found, nbytes = future.result()
+        with self._changed:
+            self._early_bytes -= nbytes
+        return lease, found
+
+    def close(self) -> None:
+        """Let nothing begin that has not begun."""
+        for _, future in self._pending:
+            future.cancel()
