@@ -16,7 +16,6 @@ from pecan_ray.autocache import store_speed
 from pecan_ray.autocache.decision import (
     Kept,
     SampledCosts,
-    elements_by_bytes,
     elements_of_splits,
     prefix_key,
     with_kept_points,
@@ -25,7 +24,6 @@ from pecan_ray.autoorder.element_costs import costs_of
 from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.cache.store_model import StoreModel
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.cli import main
 from pecan_ray.engines.entry_objects import EntryObjects
@@ -152,22 +150,6 @@ def test_splits_hold_what_they_say_or_what_their_bytes_tell() -> None:
     assert elements_of_splits(FirstSplits((*files, Split(3, "c")), complete=True), 10) == ()
 
 
-def test_bytes_say_nothing_where_some_are_not_known() -> None:
-    files = tuple(Split(number, "a", 0, 1000) for number in range(2))
-    assert elements_by_bytes(FirstSplits(files, complete=True), 10) == 200
-    assert elements_by_bytes(FirstSplits(files, complete=False), 10) is None
-    assert elements_by_bytes(FirstSplits((*files, Split(2, "b")), complete=True), 10) is None
-    assert elements_by_bytes(FirstSplits((Split(0, stop=10),), complete=True), 10) is None, "rows, or in memory"
-    assert elements_by_bytes(FirstSplits((), complete=True), 10) is None
-    assert elements_by_bytes(FirstSplits(files, complete=True), 0) is None
-
-
-def test_a_random_operator_before_the_point_is_warned_of_by_name(cache: Cache) -> None:
-    kept = decide(pecan.PecanPipeline(source()).map(waits).map(drawn).autocache().batch(4), cache)
-    assert any("behind the random operator 'drawn'" in text for text in kept.said)
-    assert kept.frozen and set(kept.frozen) < set(kept.said)
-
-
 def test_a_job_warns_of_what_is_random_and_kept_and_of_nothing_that_is_meant(
     cache: Cache, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,13 +265,6 @@ def test_the_speed_of_a_folder_is_measured_once(cache: Cache, monkeypatch: pytes
         store_speed.store_speed(small)
 
 
-def test_beyond_the_largest_size_that_was_measured_only_bytes_cost_more() -> None:
-    speed = store_speed.StoreSpeed(StoreModel.fit([(1e6, 8, 0.01)]), ((64.0, 100e-6), (1 << 19, 300e-6)))
-    large, larger = speed.delivering(1 << 19), speed.delivering(1 << 22)
-    assert large.per_element_s + large.per_byte_s * (1 << 19) == pytest.approx(300e-6)
-    assert larger.per_element_s == large.per_element_s and larger.per_byte_s == pytest.approx(large.per_byte_s)
-
-
 def test_what_an_epoch_took_corrects_what_later_jobs_are_promised(cache: Cache) -> None:
     pipe = pecan.PecanPipeline(source()).map(waits).autocache().map(small).batch(4)
     kept = decide(pipe, cache)
@@ -313,26 +288,6 @@ def test_what_is_promised_has_batches_the_pause_and_locks_of_all_workers_in_it(c
     four = decide(pipe, cache, cpus=4).choices[0].seconds
     apart = decide(pipe, cache, cpus=4, workers=4).choices[0].seconds
     assert store_speed.PAUSE_S < apart < four < one.seconds, "threads of one process wait for each other"
-
-
-def test_what_is_kept_right_before_a_batch_goes_into_it_in_rows(cache: Cache) -> None:
-    def handled(pipe: PecanPipeline) -> float:
-        full = next(option for option in decide(pipe, cache).choices[0].options if option.mode == "full")
-        return full.compute_seconds
-
-    with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
-        each = store_speed.store_speed(store).delivery[0][1]
-    kept = pecan.PecanPipeline(source()).map(waits).autocache()
-    assert handled(kept.shuffle(8).batch(4)) - handled(kept.batch(4)) == pytest.approx(ROWS * each)
-
-
-def test_the_order_of_a_job_says_what_it_keeps(cache: Cache) -> None:
-    config = pecan.Config(cache=cache, order_folder="", reorder="off")
-    pipe = pecan.PecanPipeline(source(), config=config).map(waits).autocache().batch(4)
-    order = JobOrder(pipe.plan, name="ours", engine="python", seed=0, config=replace(config))
-    ordered = order.ordered(skip_bad=False, once=True, job=None)
-    assert [op.name for op in ordered.plan.ops if isinstance(op, Autocache) and op.key] == ["autocache"]
-    assert any(text.startswith("autocache: full cache at 'autocache'") for text in ordered.said)
 
 
 def test_explain_says_what_would_be_kept_and_why(cache: Cache) -> None:

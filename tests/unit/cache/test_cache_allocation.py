@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pecan_ray.cache import Allocation, AllocationPolicy, ClusterResources, JobDemand, allocate, silod_perf
+from pecan_ray.cache import AllocationPolicy, ClusterResources, JobDemand, allocate, silod_perf
 from pecan_ray.cache.allocation import sjf_scores
 from pecan_ray.cache.division import Demands
 from pecan_ray.errors import PlanError
@@ -207,41 +206,6 @@ def test_jobs_with_one_dataset_share_what_is_cached_of_it() -> None:
     found = allocate(jobs, ClusterResources(1000.0, 50.0))
     assert [found[name].cache_bytes for name in "abc"] == [1000.0, 1000.0, 0.0]
     assert [found[name].bytes_per_s for name in "abc"] == [60.0, 60.0, 50.0]
-
-
-def test_an_lru_hits_as_often_as_one_that_is_played_through() -> None:
-    speeds, sizes, room = (1.0, 1.3), (700, 2000), 1800
-    jobs = [JobDemand(str(n), speed, size) for n, (speed, size) in enumerate(zip(speeds, sizes, strict=True))]
-    told = allocate(jobs, ClusterResources(room, 1e6), "alluxio")
-    for name, share in played_lru(speeds, sizes, room).items():
-        assert told[name].hit_share == pytest.approx(share, abs=0.035), "few jobs: how long is kept varies"
-
-
-def played_lru(speeds: Sequence[float], sizes: Sequence[int], room: int, epochs: int = 40) -> dict[str, float]:
-    """Let jobs read their items in a new random order each epoch through one LRU; their shares of hits."""
-    dice = np.random.default_rng(3)
-    reads = []
-    for job, (speed, size) in enumerate(zip(speeds, sizes, strict=True)):
-        order = np.concatenate([dice.permutation(size) for _ in range(epochs)])
-        reads += [(place / speed, job, int(item)) for place, item in enumerate(order)]
-    end = min(epochs * size / speed for speed, size in zip(speeds, sizes, strict=True))
-    kept: OrderedDict[tuple[int, int], None] = OrderedDict()
-    hits, misses = [0] * len(sizes), [0] * len(sizes)
-    for now, job, item in sorted(reads):
-        if now < end and now >= 2 * sizes[job] / speeds[job]:
-            (hits if (job, item) in kept else misses)[job] += 1
-        kept[job, item] = None
-        kept.move_to_end((job, item))
-        if len(kept) > room:
-            kept.popitem(last=False)
-    return {str(job): hits[job] / max(1, hits[job] + misses[job]) for job in range(len(sizes))}
-
-
-def test_a_cluster_that_holds_everything_lets_everyone_run() -> None:
-    for policy in set(POLICIES) - {"coordl"}:
-        found = allocate(SILOD_8, ClusterResources(30 * TB, 1.0), policy)
-        assert found["bert"] == Allocation(20.9 * TB, 0.0, 1.0, 8e6), policy
-    assert allocate([], V100S) == {}
 
 
 JOB = JobDemand("j", 1.0, 10.0, "x")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any
 
 import pytest
@@ -76,37 +75,6 @@ def test_nonsense_is_refused_by_name(does: Any, says: str) -> None:
     with pytest.raises(PlanError, match=re.escape(says)):
         does(window)
     assert (len(window), window.bytes, window.lag("a"), window.readers) == (1, 1, 1, ("a",))
-
-
-def test_empty_entries_are_bounded_too() -> None:
-    window = SlidingWindow[int](10, max_lag=2)
-    for number in range(100):
-        window.push(number, 0)
-    assert len(window) <= 10
-
-
-def cost_of_a_round(readers: int) -> int:
-    """Python calls of pushing one entry and reading it with one reader, beside so many others that lag."""
-    window = SlidingWindow[int](1_000, max_lag=None)
-    for reader in range(readers):
-        window.attach(reader)
-    for entry in range(2_000):
-        window.push(entry, 1)
-    calls = 0
-
-    def count(_frame: object, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    window.push(0, 1)
-    window.read(0)
-    sys.setprofile(None)
-    return calls
-
-
-def test_a_read_and_a_push_cost_the_same_beside_a_thousand_readers() -> None:
-    assert cost_of_a_round(1_000) <= cost_of_a_round(2) + 4
 
 
 def test_what_a_reader_lacks_is_moved_elsewhere_before_it_leaves_and_what_all_have_read_is_not() -> None:

@@ -139,14 +139,6 @@ def test_a_page_that_is_written_into_is_nobody_elses(store: EntryStore) -> None:
         assert isinstance(read, memoryview) and read.readonly and read == entry(1)
 
 
-def test_a_file_that_grows_is_looked_at_anew(store: EntryStore, checks: list[int]) -> None:
-    store.get("key-0", own=False)
-    assert store.put("more", "plan", [entry(9)], elements=1, seconds=1.0)
-    checks.clear()
-    assert store.get("key-0", own=False) == entry(0) and store.get("more", own=False) == entry(9)
-    assert checks == [SIZE, SIZE]
-
-
 def test_what_is_removed_is_let_go_of_by_whoever_has_mapped_it(store: EntryStore) -> None:
     with EntryStore(store.folder, max_bytes=64 * MB) as other:
         for remove in (other.remove, store.remove):
@@ -193,23 +185,6 @@ def test_what_is_removed_is_let_go_of_a_second_later_by_whoever_reads(store: Ent
         assert store.get("more") is not None and removed(store.folder) == 0
 
 
-def test_what_was_replaced_gives_its_room_to_others(tmp_path: Path, checks: list[int]) -> None:
-    now = [0.0]
-    with EntryStore(tmp_path, max_bytes=64 * MB, checked=CheckedSegments(2 * SIZE)) as store:
-        store._checked._clock = lambda: now[0]
-        fill(store)
-        for _ in range(3):
-            with EntryStore(tmp_path, max_bytes=64 * MB) as other:
-                for number, key in enumerate(KEYS[:2]):
-                    other.put(key, "plan", [entry(number)], elements=1, seconds=1.0, anew=True)
-            settle(store)
-            for _ in range(3):
-                checks.clear()
-                now[0] += checked_segments.SWEPT_S
-                assert all(store.get(key, own=False) == entry(number) for number, key in enumerate(KEYS[:2]))
-            assert checks == [] and store._checked.nbytes == 2 * SIZE
-
-
 @pytest.mark.parametrize("own", [False, True])
 def test_a_file_that_is_cut_off_while_it_is_mapped_is_damaged(
     own: bool, store: EntryStore, monkeypatch: pytest.MonkeyPatch
@@ -223,18 +198,6 @@ def test_a_file_that_is_cut_off_while_it_is_mapped_is_damaged(
 
     monkeypatch.setattr(mmap, "mmap", cut)
     assert store.get("key-0", own=own) is None and "damaged" in store.trouble
-
-
-def test_a_segment_that_grew_at_one_tick_is_mapped_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checked_segments, "_stamp", lambda found: (0, 0, 0))  # the tick that goes on
-    held, (path,) = CheckedSegments(10 * SIZE), segment_files(tmp_path, 1, SIZE)
-    assert held.entry(path, 0, SIZE, EntryChecksum.of(entry(0))) is not None
-    with open(path, "ab") as file:
-        file.write(entry(1))
-    for _ in range(2):
-        for number in range(2):
-            assert held.entry(path, number * SIZE, SIZE, EntryChecksum.of(entry(number))) is not None
-    assert held.nbytes == 2 * SIZE
 
 
 def test_what_has_gone_into_memory_is_held_there_alone(tmp_path: Path, checks: list[int]) -> None:

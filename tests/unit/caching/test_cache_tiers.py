@@ -11,7 +11,6 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray import options
 from pecan_ray.autocache.store_speed import memory_speed
-from pecan_ray.cache import CachePoint, ExecutionProfile, OperatorCost, SourceCost, StoreModel, choose_execution
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.caching.tiers import TieredStore
 from pecan_ray.cli import main
@@ -115,17 +114,6 @@ def test_an_engine_reads_from_memory_what_it_has_read_once(cache: Cache) -> None
     store = tiers_of(cache)
     assert len(in_memory(store)) == 7
     store.close()
-
-
-def test_memory_has_a_model_of_its_own() -> None:
-    profile = ExecutionProfile(
-        SourceCost(0.001, 1e5), (OperatorCost("decode", 0.01, 1e6),), (CachePoint("here", "decode"),), elements=1000
-    )
-    disk, memory = StoreModel(per_byte_s=1e-8), StoreModel(per_byte_s=1e-10)
-    assert choose_execution(profile, disk).seconds == pytest.approx(10.0)  # and decoding 11 s
-    half = choose_execution(profile, disk, memory=(memory, 500_000_000))
-    assert half.mode == "full" and half.seconds == pytest.approx(0.5 * 10 + 0.5 * 0.1)
-    assert choose_execution(profile, disk, memory=(memory, 2_000_000_000)).seconds == pytest.approx(0.1)
 
 
 def test_the_command_counts_and_removes_what_is_in_memory(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:

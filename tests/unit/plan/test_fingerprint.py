@@ -207,13 +207,6 @@ def test_what_cannot_be_pickled_counts_by_its_kind() -> None:
         assert of(adding(file)) == of(adding(file))
 
 
-def test_a_function_that_is_used_in_many_places_is_walked_through_once() -> None:
-    text = "def f0(i): return i\n"
-    for level in range(1, 40):
-        text += f"def f{level}(i): return f{level - 1}(i) + f{level - 1}(f{level - 1}(i))\n"
-    assert len(of(defined(f"{text}f = f39"))) == 32
-
-
 def test_functions_of_a_users_module_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     def with_module(factor: int) -> str:
         module = types.ModuleType("my_ops")
@@ -243,14 +236,6 @@ def plus(i: Any) -> Any:
 
 def minus(i: Any) -> Any:
     return i - 1
-
-
-def test_equal_plans_have_equal_fingerprints() -> None:
-    def build() -> PecanPipeline:
-        return numbers().map(plus, on="i").filter(bool, on="i").shuffle(3).batch(2).concat(numbers().batch(2))
-
-    assert build().fingerprint() == build().fingerprint()
-    assert re.fullmatch("[0-9a-f]{32}", build().fingerprint())
 
 
 def test_order_parameters_and_data_count() -> None:

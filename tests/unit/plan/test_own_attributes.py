@@ -11,7 +11,6 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.plan.operators import wants_rng
-from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.runtime.pickling import held_by
 
 
@@ -64,11 +63,6 @@ def test_such_a_function_runs_like_others(kind: Any, place: Callable[[Any], Any]
     assert [int(i) for batch in pipe.iter_batches(debug=True) for i in batch["i"]] == list(range(12))
 
 
-def test_a_method_of_such_an_object_runs_like_others() -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4)), name="odd").map(Raises().method, on="i").batch(4)
-    assert pipe.fingerprint() and [len(batch["i"]) for batch in pipe.iter_batches(debug=True)] == [4]
-
-
 class RaisesAndDraws(Raises):
     """Wants random numbers."""
 
@@ -79,10 +73,3 @@ class RaisesAndDraws(Raises):
 def test_it_gets_random_numbers_if_it_declares_them() -> None:
     assert wants_rng(RaisesAndDraws()) and wants_rng(functools.partial(RaisesAndDraws()))
     assert not wants_rng(Raises()) and not wants_rng(Answers()) and not wants_rng(len)
-
-
-def test_own_attributes_are_those_of_the_object_and_its_class() -> None:
-    wrapped = functools.lru_cache(abs)
-    assert own_attribute(wrapped, "__wrapped__") is abs
-    assert own_attribute(Raises(), "error") is KeyError and own_attribute(Raises(), "missing", 5) == 5
-    assert own_attribute(Answers(), "__wrapped__") is None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.operators import Batch, Plan, Shuffle
+from pecan_ray.plan.operators import Batch, Shuffle
 from pecan_ray.plan.regrouping import regroups_at
 from pecan_ray.plan.shape import PlanShape, last_batching, num_batches, plan_shape
 from pecan_ray.sources import Arrays, TextLines
@@ -127,25 +127,12 @@ def test_groups_in_the_middle_of_a_plan_hang_on_what_came_before(pipe: PecanPipe
     assert shape(pipe).holds_back is holds_back
 
 
-def test_repeats_multiply() -> None:
-    assert shape(numbers().repeat(2).batch(2).repeat(3)).repetitions == 6
-    assert shape(numbers().repeat(2).repeat()).repetitions is None
-    assert shape(numbers().repeat(2).take(3)).repetitions == 1, "the serial plan repeats by itself"
-
-
 def test_the_last_batching_forms_the_batches() -> None:
     pipe = numbers().batch(2).unbatch().batch(3).map(dict)
     op = last_batching(pipe.plan)
     assert isinstance(op, Batch) and op.size == 3
     assert last_batching(pipe.unbatch().plan) is None
     assert shape(numbers().bucket_by_length([2, 4], sizes=[8, 4, 2], length="x")).batch_size == 8
-
-
-def test_sources_and_operators_are_listed_from_left_to_right() -> None:
-    pipe = numbers(1).map(dict, name="a").zip(numbers(2).map(dict, name="b").concat(numbers(3).map(dict, name="c")))
-    pipe = pipe.map(dict, name="d")
-    assert [source.num_elements() for source in pipe.plan.sources()] == [1, 2, 3]
-    assert [op.name for op in pipe.plan.all_ops()] == ["a", "b", "c", "d"]
 
 
 # --- length --------------------------------------------------------------------------------------------------
@@ -236,12 +223,6 @@ def test_a_length_that_does_not_follow_from_the_plan_is_not_told(pipe: PecanPipe
     assert num_batches(pipe.plan) is None
     with pytest.raises(TypeError, match="the length of pipeline pipeline is not known without reading its data"):
         len(pipe)
-
-
-def test_an_endless_side_of_a_zip_does_not_hide_its_length() -> None:
-    assert len(numbers(7).zip(numbers(2, "y").repeat()).batch(2)) == 4
-    assert len(numbers(0).repeat().take(5)) == 0
-    assert num_batches(Plan(head=numbers(3).plan.head)) == 3
 
 
 def test_batches_in_the_middle_of_a_plan_are_counted_in_each_pass() -> None:

@@ -32,12 +32,6 @@ def share_of_first(elements: list[int]) -> float:
     return sum(i < 1000 for i in elements) / len(elements)
 
 
-def test_each_place_has_the_weights_of_the_step_before_it() -> None:
-    assert [BY_EPOCH.at(epoch) for epoch in (0, 1, 2, 3)] == [(9, 1), (9, 1), (1, 9), (1, 9)]
-    assert BY_EPOCH.lengths() == [(2, (9, 1)), (None, (1, 9))]
-    assert pecan.WeightSchedule([(0, [1, 2])]).lengths() == [(None, (1, 2))]
-
-
 def test_an_epoch_is_drawn_by_its_weights_and_each_element_comes_once() -> None:
     epochs = [drawn(two(BY_EPOCH), epoch) for epoch in range(3)]
     assert all(Counter(elements) == Counter([*range(300), *range(1000, 1300)]) for elements in epochs)
@@ -112,9 +106,3 @@ def test_tensorflow_draws_by_the_same_steps() -> None:
 def test_nonsense_is_refused_when_it_is_written(make: Any, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         make()
-
-
-@pytest.mark.parametrize("weights", [[1e308, 1e308], [10**400, 1]])
-def test_weights_whose_sum_is_no_number_are_refused(weights: list[float]) -> None:
-    with pytest.raises(PlanError, match="one number >= 0 per pipeline"):
-        pecan.WeightSchedule([(0, weights)])

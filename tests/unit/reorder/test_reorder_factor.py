@@ -37,12 +37,6 @@ def test_filters_and_batches_count_elements() -> None:
     assert inflation_factor(spec, {"x": ((64, 4), "uint8")}, elements_in=64, elements_out=1) == 1.0
 
 
-def test_measured_bytes_give_the_same_factor_as_shapes() -> None:
-    assert inflation_factor(518_400, 602_112) == pytest.approx(602_112 / 518_400)
-    assert inflation_factor(100.0, 50.0, elements_in=300, elements_out=150) == pytest.approx(0.25)
-    assert inflation_factor({"x": ((100,), "uint8")}, 25.0) == pytest.approx(0.25)
-
-
 @pytest.mark.parametrize(
     "unknown", [((None, 3), "uint8"), (None, "uint8"), ((3,), None), ((), "string"), ((), object), ((), "U")]
 )
@@ -50,10 +44,6 @@ def test_what_is_not_known_beforehand_gives_no_static_factor(unknown: tuple[None
     known = {"x": ((3,), "uint8")}
     assert inflation_factor(known, {**known, "y": unknown}) is None
     assert inflation_factor({**known, "y": unknown}, known) is None
-
-
-def test_a_filter_that_keeps_nothing_gives_zero() -> None:
-    assert inflation_factor(10, 10, elements_in=5, elements_out=0) == 0.0
 
 
 def test_nonsense_is_refused_by_name() -> None:

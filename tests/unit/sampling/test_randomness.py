@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pecan_ray
 from pecan_ray.engines.contract import Produced
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Shuffle
@@ -141,13 +138,6 @@ def key(**changes: Any) -> tuple[int, int]:
     return random_key(**arguments)
 
 
-def test_keys_are_made_in_one_module_alone() -> None:
-    """Other modules ask for the key of a certain use, so that equal uses have equal keys in all engines."""
-    folder = Path(pecan_ray.__file__).parent
-    users = {path for path in folder.rglob("*.py") if re.search(r"\brandom_key\b", path.read_text())}
-    assert users == {folder / "sampling" / "randomness.py"}
-
-
 def test_a_users_seed_replaces_the_jobs_and_the_operators_name() -> None:
     one, other = Shuffle(name="shuffle", buffer=5, seed=1), Shuffle(name="shuffle_2", buffer=9, seed=1)
     assert shuffle_key(one, 7, 2, 3) == shuffle_key(other, 8, 2, 3)
@@ -165,13 +155,6 @@ def test_a_key_follows_each_of_its_arguments() -> None:
 def test_a_key_is_the_same_for_ever() -> None:
     assert random_key(0, 0, 0, 0, 0, 0, 0, "flip") == (1721140000461100453, 13723895699389617224)
     assert generator((1, 2)).integers(1 << 62) == 1426463251206822594
-
-
-@given(st.integers(), st.integers(0, 1 << 62))
-def test_any_seed_is_a_key(seed: int, element: int) -> None:
-    low, high = random_key(seed, 0, 0, 0, 0, element, 0, "op")
-    assert 0 <= low < 1 << 64 and 0 <= high < 1 << 64
-    assert 0 <= generator((low, high)).random() < 1
 
 
 def test_a_threads_generator_is_set_anew_and_equals_a_new_one() -> None:

@@ -105,18 +105,6 @@ def test_four_jobs_in_different_orders_read_together_little_more_than_one_does(t
     assert passes_read(tmp_path / "lru", named=False, policy="lru") > 3.2
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_jobs_that_begin_apart_read_far_less_than_each_for_itself(tmp_path: Path) -> None:
-    assert passes_read(tmp_path, named=True, apart=OBJECTS // 3) < 1.8
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_job_alone_keeps_what_it_has_as_ever(tmp_path: Path) -> None:
-    assert passes_read(tmp_path / "named", named=True, jobs=1) == pytest.approx(
-        passes_read(tmp_path / "not", named=False, jobs=1), abs=0.1
-    )
-
-
 # --- who is there -------------------------------------------------------------------------------------------
 
 
@@ -205,13 +193,6 @@ def test_nobody_waits_for_long_for_one_that_fetches_slowly(tmp_path: Path, monke
             assert not apart
     with alone(tmp_path, "abcd") as waited:
         assert not waited
-
-
-@pytest.mark.parametrize("folder", [None, "there is no such folder"])
-def test_without_a_folder_nobody_waits(tmp_path: Path, folder: str | None) -> None:
-    where = None if folder is None else tmp_path / folder
-    with alone(where, "abcd") as first, alone(where, "abcd") as second:
-        assert not first and not second
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -31,20 +31,6 @@ def test_a_turn_ends_when_the_block_comes_or_whoever_has_it_gives_up_or_in_time(
     assert turns.take("key", OTHER, 1.0 + TURN_S) is None
 
 
-def test_everybody_fetches_what_came_and_found_no_room_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = FetchTurns()
-    turns.take("key", ONE, 0.0)
-    turns.refused("key", 1.0)
-    assert turns.take("key", ONE, 1.0) is None and turns.take("key", OTHER, 1.0) is None and len(turns) == 0
-    assert turns.take("key", ONE, 1.0 + TURN_S) is None
-    assert turns.take("key", OTHER, 1.0 + TURN_S) == ONE, "there may be room now"
-    monkeypatch.setattr(fetch_turns, "MOST_TURNS", 2)
-    for key in ("a", "b", "c"):
-        turns.refused(key, 10.0)
-    assert turns.take("c", ONE, 10.0) is None and turns.take("c", OTHER, 10.0) is None
-    assert turns.take("a", ONE, 10.0) is None and turns.take("a", OTHER, 10.0) == ONE, "the oldest was forgotten"
-
-
 def test_a_bounded_number_of_turns_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_turns, "MOST_TURNS", 10)
     turns = FetchTurns()

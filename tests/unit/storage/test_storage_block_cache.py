@@ -89,17 +89,6 @@ def test_what_is_missing_between_blocks_that_are_here_comes_in_one_request(tmp_p
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_another_version_and_another_object_are_other_bytes(tmp_path: Path) -> None:
-    cache = BlockCache(tmp_path, 100 * MIB)
-    for path, version in ((PATH, "v1"), (PATH, "v2"), (f"{PATH}2", "v1")):
-        data = random.Random(f"{path} {version}").randbytes(200)
-        stored = StoredObject(data, version)
-        for _ in range(2):
-            assert cache.read(stored.ask, path, 0, 200, version).data == data
-        assert stored.fetched == 200
-
-
-@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("version", ["", 'W/"weak"'])
 def test_bytes_that_nothing_names_are_not_kept(tmp_path: Path, version: str) -> None:
     stored, cache = StoredObject(b"1" * 100, version), BlockCache(tmp_path, 100 * MIB)
@@ -124,16 +113,6 @@ def test_equal_blocks_of_objects_with_a_digest_are_kept_once(tmp_path: Path) -> 
 
 def spoilt(data: bytes) -> bytes:
     return data[:100] + bytes([data[100] ^ 1]) + data[101:]
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_bytes_that_a_digest_does_not_tell_of_are_asked_for_once_more(tmp_path: Path) -> None:
-    data = random.Random(4).randbytes(500)
-    stored, cache = StoredObject(data), BlockCache(tmp_path, 100 * MIB, [digest_of(data)])
-    spoils = [spoilt]
-    stored.spoil = lambda data: spoils.pop()(data) if spoils else data
-    assert stored.read(cache) == data
-    assert len(stored.asked) == 2
 
 
 @pytest.mark.usefixtures("small_blocks")

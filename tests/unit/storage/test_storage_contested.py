@@ -14,7 +14,7 @@ from pecan_ray.cache.fetch_turns import Fetcher
 from pecan_ray.cache.readers import READS_S, Readers
 from pecan_ray.storage import BlockCache, block_cache, spread
 from pecan_ray.storage.ranges import FileRange
-from pecan_ray.storage.spread import SentBlock, SpreadBlocks
+from pecan_ray.storage.spread import SpreadBlocks
 from tests.ray.waiting import until
 from tests.unit.cache.memory_nodes import BLOCK, MemoryNode, Objects
 
@@ -142,40 +142,6 @@ def test_nobody_waits_for_one_that_brings_nothing(tmp_path: Path, how: str, monk
         owner.before_answer = lambda: setattr(owner, "lost", owner.looks > 3)
     contest.read(reader)
     assert contest.found == [contest.data] and [name for name, _, _ in contest.asked] == [reader]
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("turn_s", [600.0, 0.0], ids=["in time", "time is up"])
-def test_what_another_one_fetches_is_waited_for_when_the_rest_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_s: float
-) -> None:
-    """Where a read takes so long for its own part that it waits for nobody, it still looks what has come by then."""
-    monkeypatch.setattr(spread, "TURN_S", turn_s)
-    contest = Contest(tmp_path, blocks=6)
-    reader = "a"
-    contest.read(reader, 0, 1)  # so that its size is known
-    until(lambda: contest.spreads[reader].idle, "a block is not sent", 60)
-    theirs = [number for number in range(2, 5) if contest.spreads[reader].elsewhere(contest.key(number))][:1]
-    assert theirs, "another seed is needed"
-    (late,) = theirs
-    owner = contest.nodes[contest.owner(late)]
-    other = next(name for name in "bc" if name != contest.owner(late))
-    owner.turns([contest.key(late)], Fetcher(other, 1, 0))
-    contest.asked.clear()
-
-    def at_bucket(name: str) -> None:
-        if contest.asked[-1][1] == (late + 1) * BLOCK:  # the last piece that this one fetches itself
-            block = contest.data[late * BLOCK : (late + 1) * BLOCK]
-            contest.spreads[other].put(SentBlock(contest.key(late), "s3://data/set", block, len(contest.data)))
-            until(lambda: contest.spreads[other].idle, "the block is not sent", 60)
-
-    contest.at_bucket = at_bucket
-    contest.read(reader)
-    assert contest.found[-1] == contest.data
-    assert [(first, last) for _, first, last in contest.asked] == [
-        (BLOCK, late * BLOCK),
-        ((late + 1) * BLOCK, len(contest.data)),
-    ]
 
 
 @pytest.mark.usefixtures("small_blocks", "endless")

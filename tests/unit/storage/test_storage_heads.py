@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from functools import partial
 from queue import SimpleQueue
 
 import pytest
@@ -64,21 +63,6 @@ def test_what_is_read_again_in_a_later_epoch_counts_and_a_second_look_does_not()
     for path in "aacb":
         assert line.heads.take(path, "v") is not None
     assert line.heads.found == len(b"a" * 5)
-
-
-def test_what_was_fetched_and_not_read_is_not_read_again_when_somebody_reads_it() -> None:
-    line = Line()
-    line.announce(*"ab")
-    line.work()
-    line.heads.forget()
-    for path in "aab":  # announced twice before it is read, as lots of leases are
-        line.announce(path)
-    for path in "ab":
-        assert line.heads.take(path, "v") is not None
-    assert line.heads.found == 0 and line.fetched == list("ab")
-    line.announce(*"aab")
-    assert line.heads.take("a", "v") is not None
-    assert line.heads.found == len(b"a" * 5), "though it was announced twice"
 
 
 def test_bytes_are_bounded_and_what_was_taken_makes_room() -> None:
@@ -211,16 +195,3 @@ def test_what_a_reader_waits_for_is_tried_again_also_when_all_is_forgotten() -> 
     store.down = False
     reader.join()
     assert taken == [FileRange(b"data", 4, "v")]
-
-
-def test_threads_make_every_call_and_tell_what_it_raised() -> None:
-    threads = RequestThreads(3)
-    results = [threads.submit(partial(pow, n, 2)) for n in range(50)]
-    assert [result.result() for result in results] == [n * n for n in range(50)]
-
-    def fail() -> None:
-        raise KeyError("no")
-
-    with pytest.raises(KeyError):
-        threads.submit(fail).result()
-    assert threads.submit(lambda: 1).result() == 1

@@ -68,13 +68,6 @@ def test_no_more_is_asked_for_again_than_its_share(reads: list[tuple[int, bool]]
         assert nbytes <= first.nbytes + SHARE * sum(size for size, _ in reads) + 1
 
 
-def test_more_bytes_than_were_expected_are_taken_off_what_may_be_asked_for_again() -> None:
-    budget = HedgeBudget().spent(1000.0).corrected(1000.0, 1 << 30)
-    assert budget.nbytes < 0
-    assert not decide_hedge(LateRead(9.0, 1000.0), 1.0, budget, late_together=0).again
-    assert budget.corrected(1000.0, 10) == budget, "fewer earn nothing"
-
-
 # --- the race ------------------------------------------------------------------------------------------------
 
 
@@ -148,14 +141,6 @@ def test_a_second_request_that_fails_leaves_it_to_the_first(store: Store) -> Non
     store.special[FEWEST + 2] = lambda: told(failed) and gone()
     assert store.read().data == b"x" * NBYTES
     assert store.reads.count == HedgeCount(1, 0)
-
-
-def test_an_error_of_the_first_request_is_the_readers(store: Store, hang: threading.Event) -> None:
-    second = threading.Event()
-    store.special[FEWEST + 1] = lambda: (second.wait(60), gone())
-    store.special[FEWEST + 2] = lambda: told(second) and hang.wait(60)
-    with pytest.raises(SourceNotFoundError, match="gone"):
-        store.read()
 
 
 def test_a_store_that_fails_is_not_asked_twice(store: Store) -> None:

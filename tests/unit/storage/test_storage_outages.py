@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from threading import Event, Timer
+from threading import Event
 
 import numpy as np
 import pytest
@@ -58,20 +58,6 @@ def check_outage(bucket: Bucket, engine: EngineName, on_error: OnError, begin: C
 def test_an_outage_in_which_each_fetch_fails_twice_costs_no_element(bucket: Bucket, engine: EngineName) -> None:
     check_outage(bucket, engine, "skip", lambda proxy: proxy.faults.extend([503] * 2 * AHEAD))
     assert not bucket.proxy.faults
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
-@pytest.mark.parametrize("on_error", ON_ERROR)
-@pytest.mark.parametrize("seconds", [1.0, 10.0, 60.0])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_outages_cost_no_element(bucket: Bucket, engine: EngineName, seconds: float, on_error: OnError) -> None:
-    def begin(proxy: FlakyProxy) -> None:
-        proxy.outage = 503
-        Timer(seconds, lambda: setattr(proxy, "outage", None)).start()
-
-    check_outage(bucket, engine, on_error, begin)
-    assert bucket.proxy.refused > 0
 
 
 @pytest.mark.usefixtures("short_patience")

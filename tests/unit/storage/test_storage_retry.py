@@ -74,31 +74,11 @@ def test_a_longer_one_is_an_outage_and_says_so() -> None:
     assert "storage_patience_s" in str(caught.value)
 
 
-def test_a_store_that_never_answers_is_given_the_time_that_its_timeouts_take() -> None:
-    store = Store(takes_s=30.0)
-    with pytest.raises(StorageOutageError):
-        store.retry(Backoff(patience_s=300.0))
-    assert 1300.0 <= store.now <= 1000.0 + 300.0 + 2 * 30.0
-
-
-def test_without_patience_there_is_one_try() -> None:
-    store = Store()
-    with pytest.raises(StorageOutageError, match="1 times"):
-        store.retry(Backoff(patience_s=0.0))
-    assert store.pauses == []
-
-
 def test_what_lasts_is_raised_at_once() -> None:
     store = Store(error=lambda: ValueError("lasting"))
     with pytest.raises(ValueError, match="lasting"):
         store.retry()
     assert store.pauses == []
-
-
-def test_pauses_double_up_to_the_longest() -> None:
-    backoff = Backoff(first_s=1.0, longest_s=10.0)
-    assert [backoff.pause_s(failures, 0.5) for failures in range(1, 7)] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
-    assert backoff.pause_s(100_000, 0.5) == 5.0
 
 
 def test_it_is_told_within_five_seconds_and_again_each_minute() -> None:

@@ -15,7 +15,7 @@ from pecan_ray.errors import SourceError, SourcePermissionError, SourceReplacedE
 from pecan_ray.options import Config
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Csv, Parquet, TextLines, TFRecords, WebDataset
-from pecan_ray.storage import access, s3
+from pecan_ray.storage import access
 from tests.object_stores import PAGE, SECRET, Bucket
 from tests.unit.sources.test_sources_tfrecord import RECORDS, framed
 from tests.unit.storage.every_kind import table
@@ -74,13 +74,6 @@ def test_reads_of_large_objects_are_ranges(bucket: Bucket) -> None:
     assert storage.read_range(KEY, 20_000, 20_010) == b""
 
 
-def test_an_object_that_shrank_is_noticed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    bucket.put({"key": b"short"})
-    monkeypatch.setattr(access, "BLOCK_BYTES", 4)
-    with pytest.raises(SourceReplacedError, match="s3://data/key was replaced since it was listed"):
-        storage.read_all(KEY, 12)
-
-
 @pytest.mark.usefixtures("small_reads")
 def test_an_object_that_was_replaced_is_refused(bucket: Bucket) -> None:
     before = {"key": b"1" * 9_000, "pq": table()}
@@ -121,13 +114,6 @@ def test_a_wrong_checksum_is_asked_for_again_and_then_an_error(bucket: Bucket) -
     with pytest.raises(SourceError, match="s3://data/key came 5 times with a wrong checksum: Expected checksum"):
         storage.read_all(KEY)
     assert len(bucket.proxy.requests) == 8
-
-
-def test_no_time_goes_into_the_dates_of_a_listing(bucket: Bucket) -> None:
-    bucket.put({"a": b"1"})
-    [found] = s3.S3()._client.list_objects_v2(Bucket="data")["Contents"]
-    assert type(found["LastModified"]) is str
-    assert next(iter(s3.S3().pages("data", "", ""))).files[0].size == 1
 
 
 # --- credentials -----------------------------------------------------------------------------------------------

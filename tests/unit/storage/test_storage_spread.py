@@ -12,7 +12,7 @@ import pytest
 
 from pecan_ray.cache.fetch_turns import Fetcher
 from pecan_ray.storage import BlockCache, digest
-from pecan_ray.storage.spread import ASKED_S, AWAY_S, BEHIND_BYTES, TRIED_S, SentBlock, SpreadBlocks
+from pecan_ray.storage.spread import AWAY_S, BEHIND_BYTES, SentBlock, SpreadBlocks
 from tests.ray.waiting import until
 from tests.unit.cache.memory_nodes import BLOCK, MemoryNode, Objects
 
@@ -60,13 +60,6 @@ def test_a_block_is_found_where_it_was_put_and_belongs_to_one_node(nodes: Nodes)
     assert all(node.rooms == nodes.spread.rooms for node in nodes.others.values())
 
 
-def test_alone_and_before_it_knows_of_any_node_all_is_here() -> None:
-    spread = SpreadBlocks("a", print)
-    assert not any(map(spread.elsewhere, KEYS)) and spread.sizes(KEYS) == {} and spread.get(KEYS[0]) is None
-    spread.know({"a": MemoryNode()})
-    assert not any(map(spread.elsewhere, KEYS))
-
-
 def test_a_node_that_is_lost_is_asked_once_and_its_blocks_belong_to_the_others_meanwhile(nodes: Nodes) -> None:
     before = {key: nodes.owner(key) for key in KEYS}
     lost = nodes.others["b"]
@@ -76,26 +69,6 @@ def test_a_node_that_is_lost_is_asked_once_and_its_blocks_belong_to_the_others_m
     heirs = Counter(nodes.owner(key) for key in KEYS if before[key] == "b")
     assert set(heirs) == {"a", "c"}
     assert all(after[key] == before[key] for key in KEYS if before[key] != "b")
-
-
-def test_what_belongs_to_this_node_stays_so_though_its_actor_does_not_answer(nodes: Nodes) -> None:
-    mine = [key for key in KEYS if not nodes.spread.elsewhere(key)]
-    own = MemoryNode()
-    own.lost = True
-    nodes.spread.know({"a": own, **nodes.others})
-    nodes.spread.ask(nodes.spread.missed(), KEYS)
-    assert own.asked == 1 and len(nodes.said) == 1
-    assert [key for key in KEYS if not nodes.spread.elsewhere(key)] == mine != []
-
-
-def test_a_read_asks_no_further_nodes_where_the_first_take_long_to_answer(nodes: Nodes) -> None:
-    for node in nodes.others.values():
-        node.before_answer = lambda: setattr(nodes, "now", nodes.now + 2 * ASKED_S)
-    missed = nodes.spread.missed()
-    nodes.spread.ask(missed, [key for key in KEYS if nodes.spread.elsewhere(key)])
-    assert sorted(node.looks for node in nodes.others.values()) == [0, 1]
-    asked = next(node for node in nodes.others.values() if node.looks)
-    assert missed.mine and all(asked.fetching.take(key, OTHER, 0.0) == missed.by for key in missed.mine)
 
 
 def test_whoever_could_not_send_a_block_lets_others_fetch_it(nodes: Nodes) -> None:
@@ -126,40 +99,6 @@ def test_it_is_tried_again_by_one_and_more_and_more_seldom(nodes: Nodes) -> None
     lost.lost = False
     nodes.now += 1000.0
     assert nodes.owner(key) == "b" and nodes.owner(key) == "b", "it has answered"
-
-
-def test_while_one_tries_it_the_others_do_not_wait(nodes: Nodes) -> None:
-    key = next(key for key in KEYS if nodes.owner(key) == "b")
-    slow = nodes.others["b"]
-    slow.lost = True
-    nodes.spread.get(key)
-    nodes.now += AWAY_S
-    go_on, asked = threading.Event(), slow.asked
-    slow.before_answer = lambda: go_on.wait(60)
-    thread = threading.Thread(target=nodes.spread.get, args=(key,))
-    thread.start()
-    until(lambda: slow.asked == asked + 1, "it is not tried")
-    assert nodes.owner(key) != "b"
-    nodes.now += TRIED_S / 2
-    assert nodes.owner(key) != "b"
-    go_on.set()
-    thread.join()
-
-
-def test_many_that_wait_for_it_when_it_is_lost_count_once(nodes: Nodes) -> None:
-    key = next(key for key in KEYS if nodes.owner(key) == "b")
-    slow = nodes.others["b"]
-    all_ask = threading.Barrier(8)
-    slow.lost, slow.before_answer = True, lambda: all_ask.wait(60)
-    threads = [threading.Thread(target=nodes.spread.get, args=(key,)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    slow.before_answer = lambda: None
-    assert len(nodes.said) == 1
-    nodes.now += AWAY_S
-    assert nodes.owner(key) == "b", "it is not left alone for longer"
 
 
 def test_a_node_that_was_started_anew_is_asked_at_once(nodes: Nodes) -> None:

@@ -85,12 +85,6 @@ def test_a_change_of_the_rate_holds_at_once_for_those_who_wait() -> None:
     assert rig.between(20.2, 30.0) / 9.8 == pytest.approx(2 * MB, rel=0.06)
 
 
-def test_what_nobody_wanted_is_kept_for_a_short_while_only() -> None:
-    bucket = TokenBucket(1000.0, 0.0)
-    place = bucket.reserve(1000.0, 100.0)
-    assert bucket.wait_s(place, 100.0) == pytest.approx(1.0 - BURST_S)
-
-
 def test_bytes_that_are_given_back_let_others_go_sooner() -> None:
     bucket = TokenBucket(1000.0, 0.0)
     first, second = bucket.reserve(1000.0, 0.0), bucket.reserve(1000.0, 0.0)
@@ -98,12 +92,6 @@ def test_bytes_that_are_given_back_let_others_go_sooner() -> None:
     bucket.give_back(900.0, 0.0)
     assert bucket.wait_s(first, 0.0) == pytest.approx(0.0)
     assert bucket.wait_s(second, 0.0) == pytest.approx(1.1 - BURST_S)
-
-
-def test_a_clock_that_goes_back_makes_nobody_wait_again() -> None:
-    bucket = TokenBucket(1000.0, 50.0)
-    place = bucket.reserve(1100.0, 50.0)
-    assert bucket.wait_s(place, 51.0) == 0.0 and bucket.wait_s(place, 40.0) == 0.0
 
 
 class FakeTime:
@@ -140,41 +128,6 @@ def test_a_read_comes_in_pieces_of_one_version_with_the_bytes_that_were_asked_fo
     assert throttle.nbytes == 100_000 + 99_994 + 10 + 1 + 0 + 100_000
     # All that was read has flowed, but for what had flowed before.
     assert time_.now == pytest.approx(throttle.nbytes / 10.0, rel=0.1)
-
-
-def test_bytes_flow_for_the_next_piece_while_one_comes() -> None:
-    """One reader alone has its quota, though each answer takes as long as the bytes of a piece take to flow."""
-    time_, data = FakeTime(), bytes(4 << 20)
-    throttle = Throttle(lambda: time_.now, time_.sleep)
-    throttle.limit(1 * MB)
-    asked: list[tuple[int, int | None, str]] = []
-    answer = ask_of(data, asked)
-
-    def ask(start: int, stop: int | None, version: str) -> FileRange:
-        time_.now += PIECE_S
-        return answer(start, stop, version)
-
-    for start in range(0, len(data), 1 << 20):
-        throttle.read(ask, start, start + (1 << 20), "v1")
-    assert time_.now == pytest.approx(len(data) / MB, rel=0.1)
-
-
-def test_a_read_reserves_no_more_than_the_first_answer_says_that_there_is() -> None:
-    time_, asked = FakeTime(), list[tuple[int, int | None, str]]()
-    throttle = Throttle(lambda: time_.now, time_.sleep)
-    throttle.limit(1 * MB)
-    for _ in range(40):
-        throttle.read(ask_of(bytes(10_000), asked), 0, 8 << 20, "v1")
-    assert time_.now == pytest.approx(0.4, abs=0.3)
-    throttle.read(ask_of(bytes(1_000_000), asked), 0, None, "v1")
-    assert time_.now == pytest.approx(1.4, abs=0.3)
-
-
-def test_without_a_quota_a_read_is_one_request() -> None:
-    asked: list[tuple[int, int | None, str]] = []
-    throttle = Throttle()
-    assert throttle.read(ask_of(b"12345", asked), 1, None, "v0").data == b"2345"
-    assert asked == [(1, None, "v0")] and throttle.nbytes == 4 and throttle.bytes_per_s is None
 
 
 def test_a_read_that_fails_costs_nothing_and_one_that_is_given_up_neither() -> None:
