@@ -370,10 +370,10 @@ class Batches(EpochLoops[BatchT]):
 
         A state holds what this iterator has yielded, and no more; of several ranks the state after the same number of
         batches is the same, so that one of them saves it for all.  `iter_batches(state=...)` or `load_state_dict` goes
-        on with what was not yielded, on any number of workers and ranks.  `ahead`: so many of the last batches, two at
-        most, were fetched and are not used yet; they come again.  It answers also when a signal has ended the wait for
-        a batch, and when the job was closed.  Raises PlanError where there is none: ``debug=True``, ``sharding`` other
-        than "dynamic", and ``visitation`` other than "exactly_once".
+        on with what was not yielded, on any number of workers and ranks.  `ahead`: so many of the last batches, eight
+        at most, were fetched and are not used yet; they come again.  It answers also when a signal has ended the wait
+        for a batch, and when the job was closed.  Raises PlanError where there is none: ``debug=True``, ``sharding``
+        other than "dynamic", and ``visitation`` other than "exactly_once".
         """
         if not 0 <= ahead <= MOST_AHEAD:
             raise PlanError(f"state_dict: ahead must be from 0 to {MOST_AHEAD}, but got {ahead}.")

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import keras
 
 from pecan_ray.errors import ColumnError, PlanError, StateError, listed
+from pecan_ray.integrations.keras_ahead import FetchAhead
 from pecan_ray.integrations.keras_iterators import KerasIterators
 from pecan_ray.integrations.passes import OnBreak, must_be_on_break
 from pecan_ray.plan.splits import Element
@@ -54,24 +55,25 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         """Held while the job begins or ends: TensorFlow asks for batches in a thread of its own."""
         self._goes_on, self._shares = on_break == "continue", shares
         self._iterators = KerasIterators(steps, self._next, self._leave)
+        self.fetch_ahead = FetchAhead()
+        """Told by `InputBackup` what was used."""
 
     @property
     def num_batches(self) -> int:
         """Batches of an epoch."""
-        self._closed = False
-        self._iterators.made()
+        self._made()
         return self._steps
 
     def __len__(self) -> int:
         return self._steps
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
+        self.fetch_ahead.wait(self._iterators.fetched)
         batch: tuple[Any, ...] = self._iterators.next()
         return batch
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        self._closed = False
-        self._iterators.made(by_hand=True)
+        self._made(by_hand=True)
         for index in range(self._steps):
             yield self[index]
 
@@ -109,7 +111,13 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         self._closed = True
         self._end()
 
+    def _made(self, *, by_hand: bool = False) -> None:
+        self._closed = False
+        self.fetch_ahead.renew()
+        self._iterators.made(by_hand=by_hand)
+
     def _end(self) -> None:
+        self.fetch_ahead.renew()
         with self._changing:
             batches, self._batches, self._state = self._batches, None, None
         self._iterators.forget()

@@ -61,6 +61,10 @@ class KerasIterators:
             self._held.clear()
         return batch
 
+    def fetched(self) -> int:
+        """Return the batches of the present epoch of Keras that it has had; 0 between two epochs."""
+        return self._of_epoch if self._in_epoch else 0
+
     def ahead(self, used: int | None) -> int:
         """Return how many of the batches that were fetched are not used.
 

@@ -11,6 +11,7 @@ import keras
 
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.keras_dataset import KerasBatches
+from pecan_ray.job.delivery_log import MOST_AHEAD
 from pecan_ray.plan.arguments import positive
 
 
@@ -44,14 +45,29 @@ class InputBackup(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has 
         if self._path.exists():
             data.load_state_dict(json.loads(self._path.read_text()))
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Have no more batches fetched ahead than a state can leave out; raises PlanError for steps of more."""
+        if self._every is None:
+            return
+        steps = getattr(self.model, "steps_per_execution", 1)
+        if steps > MOST_AHEAD:
+            raise PlanError(
+                f"InputBackup(save_freq={self._every}): at most {MOST_AHEAD} batches that were fetched ahead "
+                f'are left out of a state, and steps_per_execution={steps} fetches more. Pass save_freq="epoch".'
+            )
+        self._data.fetch_ahead.begin()
+
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Count the batches of an epoch."""
         self._last = -1
+        if self._every is not None:
+            self._data.fetch_ahead.used(0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Save every so many batches."""
         if self._every is None:
             return
+        self._data.fetch_ahead.used(batch + 1)
         self._since += batch - self._last  # several where steps_per_execution is more than 1
         self._last = batch
         if self._since >= self._every:
@@ -66,6 +82,8 @@ class InputBackup(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has 
     def on_train_end(self, logs: Any = None) -> None:
         """Forget the state: the next `fit` begins anew."""
         self._path.unlink(missing_ok=True)
+        if self._every is not None:
+            self._data.fetch_ahead.end()
 
     def _save(self, state: Any) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

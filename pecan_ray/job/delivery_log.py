@@ -16,8 +16,9 @@ MOST_STEPS = 8
 """So many batches ranks may be out of step when their states are merged,"""
 MOST_KEPT = 512
 """and with many ranks fewer: so many batches that all have used are kept."""
-MOST_AHEAD = 2
-"""So many of the batches that a loop was given it may not have used yet: loaders of others fetch one ahead."""
+MOST_AHEAD = 8
+"""So many of the batches that a loop was given it may not have used yet: JAX and Lightning fetch two ahead at most, and
+Keras on TensorFlow as many as this, several of which may be one execution."""
 MOST_UNUSED = MOST_AHEAD + 1
 """With one more that was handed over in a wait which a signal's handler has ended: the loop has not got it."""
 
@@ -88,7 +89,8 @@ class DeliveryLog:
 
     def _forget(self, rank: int) -> None:
         known = self._deliveries[rank]
-        for _ in range(len(known) - (self._kept[rank] - self.first_known)):
+        # A state of the first one that is known tells of the steps before it.
+        for _ in range(len(known) - (self._kept[rank] - max(0, self.first_known - self._steps))):
             known.popleft()
 
     def used(self, batches: Sequence[int]) -> None:

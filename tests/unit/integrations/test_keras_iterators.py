@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from pecan_ray.errors import PlanError
+from pecan_ray.integrations.keras_ahead import FetchAhead
 from pecan_ray.integrations.keras_iterators import KerasIterators
+from pecan_ray.job.delivery_log import MOST_AHEAD
 
 Batch = tuple[int, int]
 """Pass and place in it."""
@@ -126,3 +129,27 @@ def test_to_close_ends_the_job_and_the_next_iterator_begins_another_one() -> Non
         data[2]  # as TensorFlow's own thread asks, which knows nothing of the end
     assert len(jobs) == 1
     assert data.num_batches == 4 and data[0][0] == 0 and len(jobs) == 2
+
+
+def test_a_thread_that_fetches_stays_as_near_as_a_state_needs_it_and_ends_with_its_iterator() -> None:
+    ahead, fetched, ends = FetchAhead(), list[int](), list[PlanError]()
+    ahead.wait(lambda: 100)  # nobody tells what was used
+
+    def fetch() -> None:
+        try:
+            while True:
+                ahead.wait(lambda: len(fetched))
+                fetched.append(len(fetched))
+        except PlanError as end:
+            ends.append(end)
+
+    ahead.begin()
+    ahead.wait(lambda: 100)  # the thread that trains never waits for itself
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    ahead.used(3)
+    while len(fetched) < 3 + MOST_AHEAD:
+        assert thread.is_alive()
+    ahead.renew()
+    thread.join()
+    assert len(fetched) == 3 + MOST_AHEAD and len(ends) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.delivery_log import MOST_STEPS, Delivery, DeliveryLog
+from pecan_ray.job.delivery_log import MOST_STEPS, MOST_UNUSED, Delivery, DeliveryLog
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import Acknowledgement, EndData
 from pecan_ray.job.resume import resume_point
@@ -70,7 +70,7 @@ def test_ranks_that_ask_after_the_same_batches_are_told_the_same_words() -> None
     assert rig.job.resume_point(2) is None
     rig.job.log.used([2, 2])
     assert rig.job.resume_point(1) == told, "a loader may have fetched the last one ahead"
-    rig.job.log.used([2 + MOST_STEPS] * 2)
+    rig.job.log.used([2 + max(MOST_STEPS, MOST_UNUSED)] * 2)
     assert rig.job.resume_point(1) is None, "nobody asks for it any more, so it is not kept"
 
 
@@ -146,17 +146,23 @@ def test_of_many_ranks_less_is_kept_of_each(ranks: int, kept: int) -> None:
     for rank in range(ranks):
         log.received(rank, 20, deliveries(*range(20)))
     assert len(list(log.before(20))) == kept
+    log.used([20] * ranks)
+    for rank in range(ranks):
+        log.received(rank, 20, ())
+    assert len(list(log.before(log.first_known))) == kept, "the first state that may be asked for has all of its steps"
 
 
 def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used_but_for_the_last_ones() -> None:
     log = DeliveryLog(1)
-    log.used([10])
-    log.received(0, 12, deliveries(9, 10, 11, 12))
-    assert ids(log.beyond(8)) == [9, 10, 11, 12] and not log.knows(6), "two ahead, and one of an interrupted wait"
+    log.used([20])
+    last = range(21 - MOST_UNUSED, 23)
+    log.received(0, 22, deliveries(*last))
+    assert ids(log.beyond(last[0] - 1)) == [*last], "those ahead, and one of an interrupted wait"
+    assert log.knows(last[0] - 1) and not log.knows(last[0] - 2)
     log.used([1000])
     log.received(0, 1001, deliveries(999, 1000, 1001))
     assert log.knows(1001) and ids(log.beyond(1000)) == [1001] and ids(log.beyond(1001)) == []
-    assert ids(log.beyond(998)) == [999, 1000, 1001] and not log.knows(996)
+    assert ids(log.beyond(998)) == [999, 1000, 1001]
 
 
 def test_an_epoch_begins_where_the_last_batches_of_all_ranks_are_of_the_one_before() -> None:
