@@ -16,7 +16,7 @@ from pecan_ray.sources.class_folders import (
     read_group,
     read_group_past_errors,
 )
-from pecan_ray.sources.files import check_positive, identity_of, patterns_of
+from pecan_ray.sources.files import check_positive, identity_of, single_path
 from pecan_ray.storage.options import storage_options as checked_options
 
 EXTENSIONS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".m4a", ".aac", ".wma")
@@ -55,7 +55,7 @@ class AudioFolder:
             storage_options: of the storage, in fsspec's words; secrets as `Env`.
         """
         check_positive(split_files=split_files)
-        path = patterns_of(root)[0].rstrip("/")
+        path = single_path("AudioFolder", root)
         object.__setattr__(self, "root", path)
         object.__setattr__(self, "split_files", split_files)
         object.__setattr__(self, "given_classes", checked_classes("AudioFolder", classes))

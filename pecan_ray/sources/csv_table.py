@@ -27,7 +27,7 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
-from pecan_ray.sources.filling import check_fill, without_nulls
+from pecan_ray.sources.filling import check_fill, masks_of, without_nulls
 from pecan_ray.sources.lines import (
     UTF_8,
     BadLines,
@@ -81,6 +81,8 @@ class Csv:
     types: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
     fill: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
     """What comes in the place of an empty cell, by column."""
+    mask: Mapping[str, str] | None = field(default=None, kw_only=True, hash=False)
+    """Names of new columns by column: each tells where its column has an empty cell."""
     partitions: Partitions = field(default=True, kw_only=True, hash=False)
     """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
     delimiter: str = field(default=",", kw_only=True)
@@ -124,7 +126,7 @@ class Csv:
             raise PlanError("Csv(header=False): files without a header do not name their columns. Say names=[...].")
         for name, kind in self.types.items():
             _arrow_type(name, kind)
-        check_fill(self.fill)
+        check_fill(self.fill, self.mask)
         check_partitions(self.partitions)
 
     @property
@@ -187,10 +189,13 @@ class Csv:
                         yield bad.error(part.line, number, part.problem)
                         number += 1
                     else:
-                        held = {} if wanted == [] else columns_of(without_nulls(part, self.fill or {}, split.path))
+                        held = {} if wanted == [] else self._columns_of(part, split.path)
                         yield with_partitions(held, told, part.num_rows)
                         number += part.num_rows
                 bad.refused.clear()
+
+    def _columns_of(self, table: Any, path: str) -> Columns:
+        return {**columns_of(without_nulls(table, self.fill, path)), **masks_of(table, self.mask, path)}
 
     def num_elements(self) -> None:
         """Return None: rows are not counted without reading."""
@@ -211,6 +216,7 @@ class Csv:
 
     def _later_options(self) -> Iterator[tuple[str, object]]:
         yield "fill", self.fill
+        yield "mask", self.mask and f"mask={self.mask}"
         yield "partitions", None if self.partitions is True else f"partitions={self.partitions}"
         yield "names", self.names
         yield "header", self.header
@@ -323,7 +329,12 @@ class Csv:
         bad = BadLines(split, self.max_record_bytes, past_errors=not self.newlines_in_values)
         with opened_for_lines(split, listed=False) as stream:
             lines = islice(self._records(stream, bad), int(self._has_header), None)
-            sample = list(takewhile(lambda line: line.offset < end, lines))
+            sample: list[TextLine] = []
+            try:
+                sample.extend(takewhile(lambda line: line.offset < end, lines))
+            except CorruptSourceError:  # a quote that stays open; those before it are in the sample
+                if not sample:
+                    raise
             if not sample:
                 return [], None, split
             try:

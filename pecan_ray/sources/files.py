@@ -7,12 +7,22 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO, Protocol, TypeAlias, runtime_checkable
+from typing import Any, BinaryIO, Protocol, TypeAlias, runtime_checkable
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import SequentialSource, Source, Split
 from pecan_ray.sources.compressed import compression_of
-from pecan_ray.storage import HEAD_BYTES, FileInfo, Head, among_several, fetch_ahead, holds, list_files, look_elsewhere
+from pecan_ray.storage import (
+    HEAD_BYTES,
+    FileInfo,
+    Head,
+    among_several,
+    fetch_ahead,
+    holds,
+    is_remote,
+    list_files,
+    look_elsewhere,
+)
 from pecan_ray.storage.ranges import Asked
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
@@ -58,6 +68,24 @@ def patterns_of(paths: Paths) -> tuple[str, ...]:
     if strange is not None:
         raise PlanError(f"The path {strange!r} holds a character that no path can hold.")
     return patterns
+
+
+def single_path(kind: str, path: Any) -> str:
+    """Return the one path of a source as absolute, without a slash at its end; raises PlanError for several."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise PlanError(f"{kind} reads one folder, but got {path!r}: name one path, and make a source for each folder.")
+    return patterns_of(path)[0].rstrip("/") or "/"
+
+
+def local_folder(kind: str, path: Any) -> str:
+    """Return the one folder of a source whose library reads disks alone; raises PlanError for one elsewhere."""
+    folder = single_path(kind, path)
+    if is_remote(folder):
+        raise PlanError(
+            f"{kind} reads folders on disks, because its library does, but got {folder}: copy the folder to a disk "
+            "that all workers see, or mount the bucket (gcsfuse, mountpoint-s3), and name that path."
+        )
+    return folder
 
 
 def _absolute(path: str) -> str:

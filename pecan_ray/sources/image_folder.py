@@ -16,7 +16,7 @@ from pecan_ray.sources.class_folders import (
     read_group,
     read_group_past_errors,
 )
-from pecan_ray.sources.files import check_positive, identity_of, patterns_of
+from pecan_ray.sources.files import check_positive, identity_of, single_path
 from pecan_ray.storage.options import storage_options as checked_options
 
 EXTENSIONS = (
@@ -67,7 +67,7 @@ class ImageFolder:
         check_positive(split_files=split_files)
         if not isinstance(decode, bool):
             raise PlanError(f"ImageFolder(decode=...) must be True or False, but got {decode!r}.")
-        path = patterns_of(root)[0].rstrip("/")
+        path = single_path("ImageFolder", root)
         object.__setattr__(self, "root", path)
         object.__setattr__(self, "split_files", split_files)
         object.__setattr__(self, "decode", decode)

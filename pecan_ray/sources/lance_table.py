@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from pecan_ray.errors import ColumnError, MissingExtraError, SourceNotFoundError
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import columns_of, rows_of
-from pecan_ray.sources.files import check_positive, patterns_of
+from pecan_ray.sources.files import check_positive, single_path
 from pecan_ray.storage.options import StorageOptions, storage_options
 
 
@@ -37,7 +37,7 @@ class Lance:
     def __post_init__(self) -> None:
         check_positive(batch_rows=self.batch_rows)
         _library()
-        object.__setattr__(self, "uri", patterns_of(self.uri)[0])
+        object.__setattr__(self, "uri", single_path("Lance", self.uri))
         object.__setattr__(self, "storage_options", storage_options(self.storage_options, (self.uri,)))
         if self.columns is not None:
             object.__setattr__(

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import Element, Split
-from pecan_ray.sources.files import check_positive, identity_of, patterns_of
+from pecan_ray.sources.files import check_positive, identity_of, local_folder
 from pecan_ray.sources.libraries import library
 from pecan_ray.sources.memory import row_ranges
-from pecan_ray.storage import is_remote, list_files, read_all
+from pecan_ray.storage import list_files, read_all
 
 _reading = threading.Lock()
 """The library holds one open chunk for all threads of a process."""
@@ -33,9 +32,7 @@ class LitData:
     counts_splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        folder = patterns_of(self.folder)[0].rstrip("/")
-        if is_remote(folder):
-            raise PlanError(f"LitData reads local folders, but got {folder}: copy it, or mount the bucket.")
+        folder = local_folder("LitData", self.folder)
         if self.split_rows is not None:
             check_positive(split_rows=self.split_rows)
         object.__setattr__(self, "folder", folder)

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from pecan_ray.errors import CorruptSourceError, PlanError, SourceNotFoundError
 from pecan_ray.plan.splits import Element, Split
-from pecan_ray.sources.files import identity_of, patterns_of
+from pecan_ray.sources.files import identity_of, local_folder
 from pecan_ray.sources.libraries import library
-from pecan_ray.storage import file_info, is_remote, read_all
+from pecan_ray.storage import file_info, read_all
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,7 @@ class Mds:
     counts_splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        folder = patterns_of(self.folder)[0].rstrip("/")
-        if is_remote(folder):
-            raise PlanError(f"Mds reads local folders, but got {folder}: copy it, or mount the bucket.")
+        folder = local_folder("Mds", self.folder)
         object.__setattr__(self, "folder", folder)
 
     def splits(self) -> Iterator[Split]:

@@ -29,7 +29,7 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
-from pecan_ray.sources.filling import check_fill, without_nulls
+from pecan_ray.sources.filling import check_fill, masks_of, without_nulls
 from pecan_ray.sources.parquet_footers import learn_ranges, needed_ranges
 from pecan_ray.sources.parquet_int96 import INT96_UNITS, Int96Unit, exact_batches
 from pecan_ray.sources.parquet_rows import check_columns, fitting_rows, wanted_columns
@@ -61,6 +61,8 @@ class Parquet:
     """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
     fill: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
     """What comes in the place of a null, by column."""
+    mask: Mapping[str, str] | None = field(default=None, kw_only=True, hash=False)
+    """Names of new columns by column: each tells where its column is null."""
     int96_unit: Int96Unit = field(default="us", kw_only=True)
     """What moments of the old type INT96 are counted in; PlanError for a moment that the unit does not hold."""
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
@@ -71,7 +73,7 @@ class Parquet:
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
         check_partitions(self.partitions)
-        check_fill(self.fill)
+        check_fill(self.fill, self.mask)
         if self.batch_rows is not None:
             check_positive(batch_rows=self.batch_rows)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
@@ -128,9 +130,11 @@ class Parquet:
                     dropped = min(skip, batch.num_rows)
                     skip -= dropped
                     rows = batch.slice(dropped, _rows_within(batch, dropped, self.max_record_bytes))
-                    for columns, count in readable_columns(without_nulls(rows, self.fill or {}, split.path)):
-                        yield with_partitions(columns, told, count)
-                        number += count
+                    masks, at = masks_of(rows, self.mask, split.path), 0
+                    for columns, count in readable_columns(without_nulls(rows, self.fill, split.path)):
+                        beside = {name: one[at : at + count] for name, one in masks.items()}
+                        yield with_partitions({**columns, **beside}, told, count)
+                        number, at = number + count, at + count
                     if dropped + rows.num_rows < batch.num_rows:
                         raise ValueError(f"it has more than max_record_bytes={self.max_record_bytes} bytes")
                 if split.elements is not None and number != max(split.elements, start):
@@ -204,7 +208,9 @@ class Parquet:
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""
         options = self.columns, self.split_bytes, self.partitions, self.fill
-        return identity_of("Parquet", options, data_files(self.patterns))
+        # Those that were added later are no part of the identity of sources that do not use them.
+        later = (*({"mask": self.mask} if self.mask else ()), *(("ns",) if self.int96_unit == "ns" else ()))
+        return identity_of("Parquet", (*options, *later), data_files(self.patterns))
 
     def _footers(self) -> Iterator[tuple[FileInfo, Any]]:
         expected: list[str] | None = None

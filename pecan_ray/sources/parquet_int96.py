@@ -33,8 +33,9 @@ def exact_batches(
     parquet = pq.ParquetFile(
         shared, metadata=metadata, pre_buffer=True, page_checksum_verification=True, coerce_int96_timestamp_unit=unit
     )
-    batches = _batches(parquet, names, **how)
-    columns = (metadata.schema.column(place) for place in wanted_columns(metadata, names))
+    places = wanted_columns(metadata, names)
+    batches = _batches(parquet, places, **how)
+    columns = map(metadata.schema.column, places)
     if not any(column.physical_type == "INT96" for column in columns):
         yield from batches
         return
@@ -42,15 +43,14 @@ def exact_batches(
     second = pq.ParquetFile(shared, metadata=metadata, coerce_int96_timestamp_unit=other)
     pairs = zip(parquet.schema_arrow, second.schema_arrow, strict=True)
     held = [one.name for one, two in pairs if one.type != two.type]
-    inside = tuple(f"{name}." for name in held)
-    asked = held if names is None else [name for name in names if f"{name}.".startswith(inside)]
+    asked = sorted(set(places) & set(wanted_columns(metadata, held)))
     for batch, again in zip(batches, _batches(second, asked, **how), strict=True):
         for name in again.schema.names:
             _check(batch.column(name), again.column(name), unit, name, path)
         yield batch
 
 
-def _batches(parquet: Any, names: Sequence[str] | None, *, row_groups: Sequence[int], **how: Any) -> Iterator[Any]:
+def _batches(parquet: Any, places: Sequence[int], *, row_groups: Sequence[int], **how: Any) -> Iterator[Any]:
     """Yield the batches of some row groups: one group after the other where Arrow cannot join their dictionaries.
 
     Each row group has dictionaries of its own, and those inside of lists and structures are not made one.
@@ -58,7 +58,8 @@ def _batches(parquet: Any, names: Sequence[str] | None, *, row_groups: Sequence[
     kinds = [field.type for field in parquet.schema_arrow]
     apart = any(_has_dictionary(kind) and not pa.types.is_dictionary(kind) for kind in kinds)
     for together in [[group] for group in row_groups] if apart else [row_groups]:
-        yield from parquet.iter_batches(columns=names, row_groups=together, **how)
+        # By places: of a structure "s" and a column "s.a" the names are not told apart.
+        yield from parquet.reader.iter_batches(row_groups=together, column_indices=places, **how)
 
 
 def _has_dictionary(kind: Any) -> bool:

@@ -81,12 +81,35 @@ def check_columns(metadata: Any, groups: Sequence[int], size: int) -> None:
 
 
 def wanted_columns(metadata: Any, wanted: Sequence[str] | None) -> list[int]:
-    """Return the places of the columns that hold what some names name, or what is inside of that; None: all."""
+    """Return the places of the columns that hold what some names name, or what is inside of that; None: all.
+
+    A name is a column's where a column is called so, else that of a part of a structure: of ``s.a`` beside a structure
+    ``s`` the column is meant.  Paths alone do not tell these apart.
+    """
     if wanted is None:
         return list(range(metadata.num_columns))
-    beginnings = tuple(f"{name}." for name in wanted)
-    paths = (metadata.schema.column(place).path for place in range(metadata.num_columns))
-    return [place for place, path in enumerate(paths) if f"{path}.".startswith(beginnings)]
+    fields = metadata.schema.to_arrow_schema()
+    whole = set(fields.names) & set(wanted)
+    parts = tuple(f"{name}." for name in wanted if name not in whole)
+    owners = [field.name for field in fields for _ in range(_count_leaves(field.type))]
+    return [
+        place
+        for place, owner in enumerate(owners[: metadata.num_columns])
+        if owner in whole or (parts and f"{metadata.schema.column(place).path}.".startswith(_inside(owner, parts)))
+    ]
+
+
+def _inside(column: str, parts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part for part in parts if part.startswith(f"{column}."))
+
+
+def _count_leaves(kind: Any) -> int:
+    """Return how many columns of Parquet hold a column of a type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _count_leaves(kind.storage_type)
+    if pa.types.is_map(kind):
+        return _count_leaves(kind.key_type) + _count_leaves(kind.item_type)
+    return sum(_count_leaves(kind.field(place).type) for place in range(kind.num_fields)) or 1
 
 
 def fitting_rows(

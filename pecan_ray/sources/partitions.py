@@ -108,7 +108,11 @@ def add_partitions(element: Element, told: Mapping[str, Array]) -> Element:
 
 def with_partitions(columns: Columns, told: Mapping[str, Array], rows: int) -> Columns:
     """Return columns of so many rows, and behind them what the folders say."""
-    return {**columns, **{name: np.repeat(value, rows) for name, value in told.items()}} if told else columns
+    if not told:
+        return columns
+    if taken := told.keys() & columns.keys():
+        raise ColumnError(f"mask= names a new column {min(taken)!r}, and a folder is called {min(taken)}=...")
+    return {**columns, **{name: np.repeat(value, rows) for name, value in told.items()}}
 
 
 def _folders(path: str, patterns: tuple[str, ...]) -> list[str]:

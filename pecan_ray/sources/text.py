@@ -22,7 +22,7 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
-from pecan_ray.sources.filling import check_fill
+from pecan_ray.sources.filling import add_masks, check_fill
 from pecan_ray.sources.json_values import array_or_list, check_filled_types, json_types, with_types
 from pecan_ray.sources.lines import (
     UTF_8,
@@ -197,6 +197,8 @@ class JsonLines:
     types: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
     fill: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
     """What comes in the place of a null, by column."""
+    mask: Mapping[str, str] | None = field(default=None, kw_only=True, hash=False)
+    """Names of new columns by column: each tells where its column is null."""
     partitions: Partitions = field(default=True, kw_only=True, hash=False)
     """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
@@ -212,7 +214,7 @@ class JsonLines:
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
         check_partitions(self.partitions)
-        check_fill(self.fill)
+        check_fill(self.fill, self.mask)
         check_filled_types(json_types(self.types), self.fill or {})
         object.__setattr__(self, "encoding", line_encoding(self.encoding))
         object.__setattr__(self, "patterns", patterns_of(self.paths))
@@ -243,9 +245,9 @@ class JsonLines:
                     yield bad.error(line, number, refused.pop(line.number))
                     continue
                 try:
-                    value = OBJECTS.decode(self._text(line.data))
+                    value = read = OBJECTS.decode(self._text(line.data))
                     if fixes and type(value) is dict:
-                        value = with_types(value, types, fill)
+                        value = with_types(read, types, fill)
                 except (ValueError, RecursionError) as error:
                     yield bad.error(line, number, f"it is not JSON that can be read ({error})")
                     continue
@@ -257,6 +259,8 @@ class JsonLines:
                     name: array_or_list(held) if type(held) is list and name not in types else held
                     for name, held in value.items()
                 }
+                if self.mask:
+                    add_masks(element, read, self.mask, bad.split.path)
                 yield add_partitions(element, told) if told else element
 
     def _text(self, data: bytes) -> str:
@@ -273,4 +277,4 @@ class JsonLines:
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""
         options = _options(self), sorted(self.types.items()), self.fill
-        return identity_of("JsonLines", options, data_files(self.patterns))
+        return identity_of("JsonLines", (*options, self.mask) if self.mask else options, data_files(self.patterns))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pecan_ray.errors import SourceError, SourceNotFoundError, StorageOutageError
 from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
-from pecan_ray.storage.local_errors import patiently
+from pecan_ray.storage.local_errors import passes, patiently
 from pecan_ray.storage.local_stream import no_file, open_file, shorter, version_of
 from pecan_ray.storage.ranges import FileRange, replaced
 
@@ -42,7 +42,7 @@ class LocalFiles:
         root = path.rstrip("/") + "/"
         for file in _walk(root, lambda folder, _: not is_hidden(folder.rsplit("/", 1)[-1])):
             if not is_hidden(file[len(root) :]):
-                yield _stat(file)
+                yield _listed(file)
 
     def glob(self, pattern: str) -> Iterator[FileInfo]:
         """Yield the files that match, in the order of their names; folders that cannot match are not read.
@@ -61,16 +61,25 @@ class LocalFiles:
             return
         for file in _walk(root, _descend_along(segments)):
             if matches(file):
-                yield _stat(file)
+                yield _listed(file)
 
     def subfolders(self, path: str) -> list[str]:
-        """Return the sorted names of the folders directly below a folder."""
+        """Return the sorted names of the folders directly below a folder.
 
-        def names() -> list[str]:
+        Raises SourceNotFoundError for a link that leads nowhere: it may have led to a folder.
+        """
+
+        def names() -> tuple[list[str], list[str]]:
             with os.scandir(path) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir() and not is_hidden(entry.name))
+                shown = [entry for entry in entries if not is_hidden(entry.name)]
+            return sorted(entry.name for entry in shown if _is_dir(entry)), [
+                entry.name for entry in shown if entry.is_symlink()
+            ]
 
-        return patiently(path, names)
+        folders, links = patiently(path, names)
+        for name in links:
+            _ = name in folders or _stat(f"{path}/{name}")
+        return folders
 
     def read(self, path: str, start: int, stop: int | None, version: str) -> FileRange:
         """Return bytes `start` to `stop`; fewer where the file ends before."""
@@ -225,11 +234,21 @@ def _open(folder: str) -> _Open:
         status = os.stat(folder)
         with os.scandir(folder) as entries:
             return status, sorted(
-                (entry.name + "/" if entry.is_dir() else entry.name, entry.is_symlink()) for entry in entries
+                (entry.name + "/" if _is_dir(entry) else entry.name, entry.is_symlink()) for entry in entries
             )
 
     status, found = patiently(folder, names)
     return _Open(folder, iter(found), (status.st_dev, status.st_ino))
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    """Tell whether a name is a folder's; links that cannot be followed are no folders."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if passes(error) or not entry.is_symlink():
+            raise
+        return False
 
 
 def _mode(path: str) -> int:
@@ -257,6 +276,21 @@ def file_on_disk(path: str) -> str:
 
 def _is_folder(path: str) -> bool:
     return stat.S_ISDIR(_mode(path))
+
+
+def _listed(path: str) -> FileInfo:
+    """Describe a file that a folder names; a link that cannot be followed is a file that nobody can read.
+
+    Reading it tells so.  It costs itself and not the listing.
+    """
+    try:
+        return _stat(path)
+    except StorageOutageError:
+        raise
+    except SourceError:
+        if os.path.islink(path) and not os.path.exists(path):
+            return FileInfo(path=path, size=0, version="")
+        raise
 
 
 def _stat(path: str) -> FileInfo:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -48,7 +49,13 @@ def patiently(path: str, call: Callable[[], T], doing: Doing = "read") -> T:
 
 def explain(error: OSError, path: str, doing: Doing = "read") -> SourceError:
     """Return the error of ours that says what went wrong with a local path."""
-    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)) or error.errno == errno.ELOOP:
+        if os.path.islink(path):
+            return SourceNotFoundError(
+                f"{path} is a link to {os.readlink(path)}, which leads to no file on this machine. Remove the link, or "
+                "mend it, on the machines of all workers.",
+                path=path,
+            )
         return SourceNotFoundError(
             f"{path} does not exist on this machine. Check the spelling, and that the machines of all "
             "workers see the same disk (or use an s3:// or gs:// path).",

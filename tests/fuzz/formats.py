@@ -313,8 +313,8 @@ def tar_reference(path: Path) -> Reading:
         with tarfile.open(path, ignore_zeros=True, mode="r:") as tar:
             for member in tar:
                 file = tar.extractfile(member) if member.isreg() else None
-                stem, dot, extension = Path(member.name).name.partition(".")
-                if file is not None and stem and dot and extension and not member.issparse():
+                stem, dot, _ = Path(member.name).name.partition(".")
+                if file is not None and stem and dot and not member.issparse():
                     reading.elements.append((re.sub("/+", "/", member.name), file.read()))
     except (tarfile.TarError, OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
         reading.problem = repr(error)

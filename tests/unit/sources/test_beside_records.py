@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,30 @@ def test_nulls_become_what_is_said(tmp_path: Path) -> None:
     assert filled == [{"n": 0, "m": None}, {"n": 3}] and filled[0]["n"].dtype == np.uint8
 
 
+def test_masks_tell_where_nulls_were(tmp_path: Path) -> None:
+    mask = {"n": "no n", "f": "no f"}
+    path = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"n": [1, None, 3], "f": [None, 0.5, math.nan], "t": "abc"}), path)
+    want = {"n": [1, 0, 3], "no n": [False, True, False], "no f": [True, False, False]}
+    (tmp_path / "a.csv").write_text("n,f\n1,\n,0.5\n3,1\n")
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "f": null}\n{"n": null, "f": 0.5}\n{"n": 3, "f": 1}\n{}\n')
+    for source in (
+        Parquet(path, columns=["n", "f"], fill={"n": 0}, mask=mask, batch_rows=2),
+        Csv(str(tmp_path / "a.csv"), types={"n": "int8"}, fill={"n": 0}, mask=mask),
+        JsonLines(str(tmp_path / "a.jsonl"), types={"f": "float32"}, fill={"n": 0}, mask=mask),
+    ):
+        rows = plain(elements_of(source))
+        assert {name: [row[name] for row in rows[:3]] for name in want} == want
+        assert rows[3:] == [{}] * (type(source) is JsonLines)
+    assert plain(elements_of(Parquet(path, columns=["n"], mask={"n": "m"})))[1] == {"n": None, "m": True}
+    for wrong in ({"n": "f"}, {"x": "y"}):
+        with pytest.raises(ColumnError, match="mask= "):
+            elements_of(Parquet(path, mask=wrong))
+    for broken in ("n", {"n": 1}, {"n": "m", "f": "m"}, {"n": "n"}):
+        with pytest.raises(PlanError, match="mask must"):
+            Parquet(path, mask=broken)  # type: ignore[arg-type]  # what a user may write
+
+
 def test_parts_of_structures_are_read_alone(tmp_path: Path) -> None:
     kind = pa.struct({"a": pa.int8(), "b": pa.struct({"c": pa.string(), "d": pa.int8()})})
     rows = [{"a": 1, "b": {"c": "x", "d": 2}}, None]
@@ -144,6 +169,18 @@ def test_parts_of_structures_are_read_alone(tmp_path: Path) -> None:
     assert read == [{"s": {"b": {"c": "x"}}, "l": [{"b": 2}]}, {"s": None, "l": []}]
     with pytest.raises(ColumnError, match=r"no column 's.x'"):
         elements_of(Parquet(path, columns=["s.x"]))
+
+
+def test_a_column_that_is_called_like_a_part_of_a_structure_comes_first(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.parquet")
+    held = {"s": [{"a": 1, "b": 2}], "s.a": [7], "m": pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8())), "s.b.c": [8]}
+    pq.write_table(pa.table(held), path)
+    rows = {"s": {"a": 1, "b": 2}, "s.a": 7, "s.b.c": 8}
+    for columns in (["s.a"], ["s"], ["s", "s.a"], ["s.b.c"]):
+        assert plain(elements_of(Parquet(path, columns=columns))) == [{name: rows[name] for name in columns}]
+    assert plain(elements_of(Parquet(path, columns=["s.b", "s.a"]))) == [{"s": {"b": 2}, "s.a": 7}]
+    with pytest.raises(ColumnError, match=r"no column 's.b.x'"):
+        elements_of(Parquet(path, columns=["s.b.x"]))
 
 
 def sequence(steps: dict[str, list[list[Any]]], **context: Any) -> bytes:
@@ -219,4 +256,5 @@ def test_options_count_for_the_identity(tmp_path: Path) -> None:
     (tmp_path / "a").write_text(json.dumps({"x": 1}))
     path = str(tmp_path / "a")
     options: list[dict[str, Any]] = [{}, {"types": {"x": "int8"}}, {"fill": {"x": 1}}, {"partitions": False}]
+    options.append({"mask": {"x": "y"}})
     assert len({JsonLines(path, **how).identity() for how in options}) == len(options)

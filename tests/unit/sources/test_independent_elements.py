@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import pecan_ray as pecan
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.errors import CorruptSourceError
+from pecan_ray.errors import CorruptSourceError, SourceNotFoundError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Source
-from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines
+from pecan_ray.sources import Csv, Files, ImageFolder, JsonLines, Parquet, TextLines
 from tests.long_form import examples
 from tests.source_contract import elements_of
 from tests.unit.engines.engine_leases import ListedLeases, run_engine
@@ -93,6 +93,9 @@ def test_a_quote_that_is_lost_ends_a_file_whose_values_hold_line_ends(tmp_path: 
     (tmp_path / "a.csv").write_text('n\n1\n"x"y\n3\n')
     got, told = read(Csv(tmp_path, types={"n": "int64"}, newlines_in_values=True))
     assert got == [1] and len(told) == 1
+    (tmp_path / "a.csv").write_text('n\n1\n"x\n3\n')  # types are those of what comes before it
+    got, told = read(Csv(tmp_path, newlines_in_values=True))
+    assert got == [1] and len(told) == 1 and "never closed" in told[0].error
 
 
 @pytest.mark.parametrize("missing", [{0}, {5}, {0, 1, 2, 9}, set(range(10))])
@@ -108,6 +111,21 @@ def test_a_missing_image_costs_itself(tmp_path: Path, missing: set[int]) -> None
     assert got == [n for n in range(10) if n not in missing]
     assert [one.where for one in told] == [f"{tmp_path}/cat/{n}.jpg" for n in sorted(missing)]
     assert all(one.elements_left_out == 1 and one.where in one.error for one in told)
+
+
+def test_a_link_that_leads_nowhere_costs_itself(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.jpg").write_bytes(b"1")
+    for name, target in (("0.jpg", "nowhere.jpg"), ("2.jpg", "2.jpg")):
+        (tmp_path / "cat" / name).symlink_to(target)
+    got, told = read(ImageFolder(tmp_path))
+    assert got == [1] and [one.where for one in told] == [f"{tmp_path}/cat/{n}.jpg" for n in (0, 2)]
+    for source in (ImageFolder(tmp_path), Files(tmp_path), Files(f"{tmp_path}/*/*.jpg"), TextLines(tmp_path)):
+        with pytest.raises(SourceNotFoundError, match=r"0\.jpg is a link to nowhere\.jpg, which leads to no file"):
+            elements_of(source)
+    (tmp_path / "dog").symlink_to("elsewhere")
+    with pytest.raises(SourceNotFoundError, match="dog is a link to elsewhere"):
+        ImageFolder(tmp_path).classes  # noqa: B018 - a property that lists
 
 
 class _SharedLeases(ListedLeases):

@@ -14,7 +14,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import CorruptSourceError, MissingExtraError, PlanError, SourceNotFoundError
-from pecan_ray.sources import Arrays, AudioFolder, Files, LitData, Mds, TorchIterable
+from pecan_ray.sources import Arrays, AudioFolder, Files, ImageFolder, LitData, Mds, TorchIterable
 from tests.source_contract import check_contract, elements_of, same
 
 
@@ -161,8 +161,11 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(CorruptSourceError, match="no index that MDSWriter"):
         list(Mds(tmp_path).splits())
     for kind in (Mds, LitData):
-        with pytest.raises(PlanError, match="local folders"):
+        with pytest.raises(PlanError, match="copy the folder to a disk that all workers see, or mount the bucket"):
             kind("s3://bucket/data")
+    for several in (Mds, LitData, ImageFolder, AudioFolder):
+        with pytest.raises(PlanError, match="reads one folder"):
+            several(["/a", "/b"])  # type: ignore[arg-type]  # what a user may write
 
 
 @pytest.mark.parametrize(
