@@ -1,10 +1,11 @@
-"""The keywords of `PecanPipeline.iter_batches`, for type checkers."""
+"""The keywords of `PecanPipeline.iter_batches`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from pecan_ray.errors import PlanError
 from pecan_ray.options import AutoWorkers, OnError, Order, Sharding, Visitation, Workers
 
 
@@ -13,7 +14,7 @@ class IterKeywords(TypedDict, total=False):
 
     epochs: int | None
     first_epoch: int | None
-    workers: Workers | AutoWorkers | None
+    workers: Workers | AutoWorkers | int | None
     device: Any
     rank: int | None
     world_size: int | None
@@ -30,3 +31,17 @@ class IterKeywords(TypedDict, total=False):
     allow_changed_source: bool
     coordinated: bool
     headspace: bool | int
+
+
+def workers_of(given: Workers | AutoWorkers | int | None, *, fixed: bool) -> Workers | AutoWorkers:
+    """Return the workers that an argument stands for: a number is of local ones, and None finds them unless `fixed`."""
+    if isinstance(given, bool) or given == 0:
+        raise PlanError(
+            f"workers={given!r}: pass a whole number >= 1, Workers(...) or AutoWorkers(...); debug=True runs "
+            "everything in this process, without workers."
+        )
+    if isinstance(given, int):
+        return Workers(local=given)
+    if given is None:
+        return Workers() if fixed else AutoWorkers()
+    return given

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from pecan_ray.autoorder.explain import ExplainFormat, explain
 from pecan_ray.autoorder.job_order import JobOrder
@@ -21,7 +21,7 @@ from pecan_ray.integrations.frameworks import FrameworkMethods
 from pecan_ray.integrations.map_style import stacked
 from pecan_ray.integrations.on_devices import mesh_copies
 from pecan_ray.integrations.train_context import placed
-from pecan_ray.iter_keywords import IterKeywords
+from pecan_ray.iter_keywords import IterKeywords, workers_of
 from pecan_ray.job.saved_state import SavedState, fitting_state
 from pecan_ray.observe.read_program import clock_of_run
 from pecan_ray.options import (
@@ -37,6 +37,7 @@ from pecan_ray.options import (
     Workers,
 )
 from pecan_ray.pass_numbers import PassCounts, RunPasses, remind_of_new_count
+from pecan_ray.peer_words import LOOPS, answers_peers, why_no_method
 from pecan_ray.pipeline_operators import OperatorMethods
 from pecan_ray.plan.arguments import natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
@@ -83,6 +84,7 @@ def _warn_once(name: str, said: str) -> None:
         logger.warning("%s: %s", name, said)
 
 
+@answers_peers
 class PecanPipeline(OperatorMethods, FrameworkMethods):
     """An immutable input pipeline: a source and a chain of operators; every method returns a new one.
 
@@ -207,6 +209,16 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
     def __bool__(self) -> bool:
         return True
 
+    def __iter__(self) -> NoReturn:
+        raise TypeError(f"a pipeline is looped over by the batches of a run: {LOOPS}")
+
+    if not TYPE_CHECKING:  # to a type checker no other attribute exists
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if hasattr(type(self), name):
+                object.__getattribute__(self, name)  # a property whose own code has raised: that error is the one
+            raise AttributeError(why_no_method(type(self).__name__, name))
+
     def __repr__(self) -> str:
         ops = "".join(f".{as_written(op)}" for op in self._plan.ops)
         head = self._plan.head
@@ -245,7 +257,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         *,
         epochs: int | None = 1,
         first_epoch: int | None = None,
-        workers: Workers | AutoWorkers | None = None,
+        workers: Workers | AutoWorkers | int | None = None,
         format: Format = "numpy",
         device: Any = None,
         rank: int | None = None,
@@ -272,9 +284,9 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
 
         `rank` of `world_size` trainers share a job: each gets its own, equally many batches.  Without them they are
         those of Ray Train, torch.distributed, JAX, or of RANK and WORLD_SIZE; ``rank=0, world_size=1`` reads everything
-        in each.  `workers` fixes the numbers of workers; without it AutoPlacement finds them while the job runs, or
-        there is one local worker where static sharding needs a fixed number.  `debug` runs everything in this very
-        process, with plain tracebacks.
+        in each.  `workers` fixes the numbers of workers (4: four beside the trainer); without it AutoPlacement finds
+        them while the job runs, or there is one local worker where static sharding needs a fixed number.  `debug` runs
+        everything in this very process, with plain tracebacks.
 
         `order`: batches and rows come as workers finish them with "relaxed"; with "strict" in one sequence, which has
         the order of the source where nothing shuffles, as it is with `debug`.  None: the order of the source where
@@ -306,7 +318,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         options = IterOptions(
             epochs=epochs,
             first_epoch=natural("first_epoch", first_epoch or 0),
-            workers=workers if workers is not None else Workers() if dealt == "static" else AutoWorkers(),
+            workers=workers_of(workers, fixed=dealt == "static"),
             format=format,
             device=None if device is None else str(device),
             rank=rank,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pecan_ray.engines.token_rows import TokensAlone
 from pecan_ray.errors import PlanError
 from pecan_ray.options import EngineName
+from pecan_ray.peer_words import answers_peers
 from pecan_ray.plan.arguments import a_function, a_value_of, buckets, natural, positive
 from pecan_ray.plan.kinds import of_kind, settle
 from pecan_ray.plan.operators import (
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+@answers_peers
 class OperatorMethods(ABC):
     """Each returns a new pipeline, with one operator more."""
 

@@ -20,6 +20,7 @@ from pecan_ray.integrations.notebook import pipeline_html
 from pecan_ray.integrations.passes import OnBreak, Passes
 from pecan_ray.integrations.train_context import found_place
 from pecan_ray.options import Config
+from pecan_ray.peer_words import ARGUMENTS, answers_peers
 from pecan_ray.plan.arguments import positive
 from pecan_ray.plan.operators import Function, Plan
 from pecan_ray.plan.shape import keeps_source_order
@@ -39,21 +40,6 @@ LOOKED_AT = 2
 """Batches that tell what a data set of TensorFlow holds,"""
 PADDED_AT_LEAST = 64
 """and elements in front of padding: their lengths vary where a batch's do not."""
-
-OTHERS_WORDS = {
-    "batch_size": "make batches by the pipeline's .batch(n), or .padded_batch(n)",
-    "drop_last": "say .batch(n, drop_remainder=True)",
-    "shuffle": "put .shuffle(buffer) into the pipeline",
-    "local_shuffle_buffer_size": "put .shuffle(buffer) into the pipeline",
-    "local_shuffle_seed": "PecanPipeline(seed=...) is of everything random",
-    "num_workers": "pecan_ray has workers of its own: workers=pecan.Workers(local=...)",
-    "collate_fn": "put .map(fn) behind .batch(n): it runs on the workers",
-    "dtypes": "cast in a .map of the pipeline: it runs on the workers",
-    "pin_memory": "memory is pinned where device= is a GPU",
-    "prefetch_batches": "prefetch_bytes=... bounds what waits at the trainer",
-    "prefetch_factor": "prefetch_bytes=... bounds what waits at the trainer",
-}
-"""Arguments that loaders of others have, and what does their work here."""
 
 
 class Runnable(Protocol):
@@ -92,6 +78,7 @@ class Runnable(Protocol):
     def __len__(self) -> int: ...
 
 
+@answers_peers
 class FrameworkMethods:
     """Methods of `PecanPipeline` for torch, TensorFlow, Keras, Ray and Hugging Face."""
 
@@ -352,8 +339,8 @@ def must_be_options(
     """Raise PlanError, naming the first one, for what is no argument of `iter_batches`, or not to be given here."""
     known = inspect.signature(iter_batches).parameters.keys() - ({"format", "state"} - set(own))
     for name in options:
-        if name in OTHERS_WORDS:
-            raise PlanError(f"{method}({name}=...): {OTHERS_WORDS[name]}.")
+        if name in ARGUMENTS:
+            raise PlanError(f"{method}({name}=...) is not of pecan_ray: {ARGUMENTS[name]}.")
         if name == "state" and name not in own:
             raise PlanError(f"{method}(state=...): go on by load_state_dict(state), with a state of its state_dict().")
         if name not in known:

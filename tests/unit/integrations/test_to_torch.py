@@ -63,8 +63,8 @@ def test_processes_of_a_data_loader_are_refused(workers: int, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch_size": 4}, r"to_torch\(batch_size=...\): make batches by the pipeline's .batch"),
-        ({"num_workers": 4}, r"to_torch\(num_workers=...\): pecan_ray has workers of its own"),
+        ({"batch_size": 4}, r"to_torch\(batch_size=...\) is not of pecan_ray: make batches"),
+        ({"num_workers": 4}, r"to_torch\(num_workers=...\) is not of pecan_ray: workers=4 fixes"),
         ({"state": {}}, r"load_state_dict"),
         ({"format": "tf"}, "to_torch has no argument 'format'"),
         ({"epoch": 1}, "to_torch has no argument 'epoch'"),
