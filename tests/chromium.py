@@ -1,11 +1,10 @@
-"""A real browser without a window: what it makes of a page, and how that looks."""
+"""A real browser without a window: what it makes of a page."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,25 +17,25 @@ TRIES = 2
 """A browser that does not end in that time is started again: on a busy machine it may miss its own deadlines."""
 
 
-def browse(url: str, profile: Path, *options: str, wait_ms: int = 1500) -> str:
+def browse(url: str, profile: Path, *, wait_ms: int = 1500) -> str:
     """Open a page and return what the browser has made of it; fails if a script of it does."""
     for number in range(TRIES):
         try:
-            return opened(url, profile / str(number), *options, wait_ms=wait_ms)
+            return opened(url, profile / str(number), wait_ms=wait_ms)
         except subprocess.TimeoutExpired:
             if number == TRIES - 1:
                 raise
     raise AssertionError("no try was made")
 
 
-def opened(url: str, profile: Path, *options: str, wait_ms: int) -> str:
+def opened(url: str, profile: Path, *, wait_ms: int) -> str:
     """Open a page once."""
     assert PROGRAM is not None
     done = subprocess.run(
         [
             *(PROGRAM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
             *("--disable-background-networking", "--hide-scrollbars", f"--user-data-dir={profile}"),
-            *("--enable-logging=stderr", "--v=0", f"--virtual-time-budget={wait_ms}", "--dump-dom", *options, url),
+            *("--enable-logging=stderr", "--v=0", f"--virtual-time-budget={wait_ms}", "--dump-dom", url),
         ],
         capture_output=True,
         text=True,
@@ -46,16 +45,3 @@ def opened(url: str, profile: Path, *options: str, wait_ms: int) -> str:
     assert done.returncode == 0, done.stderr
     assert "CONSOLE" not in done.stderr, done.stderr
     return done.stdout
-
-
-def screenshot(url: str, profile: Path, to: Path, *, width: int, height: int, dark: bool = False) -> Any:
-    """Return the pixels of a page as it looks in a window, with values from 0 to 1."""
-    colours = "--blink-settings=preferredColorScheme=0" if dark else "--blink-settings=preferredColorScheme=1"
-    browse(url, profile, f"--screenshot={to}", f"--window-size={width},{height}", colours)
-    return pytest.importorskip("matplotlib.image").imread(to)[..., :3]
-
-
-def share_of(pixels: Any, colour: str, apart: float = 0.12) -> float:
-    """Return which share of the pixels has about a colour (`#rrggbb`)."""
-    wanted = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    return float((abs(pixels - wanted).max(axis=-1) < apart).mean())

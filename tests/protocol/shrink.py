@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from tests.protocol.scenario import Scenario, SplitModel
+from tests.protocol.scenario import Fault, Scenario, SplitModel
 from tests.protocol.world import HistoryOutcome, play
 
 MOST_TRIES = 400
-SIMPLER: dict[str, Any] = {
-    "lost": 0.0,
-    "doubled": 0.0,
-    "auto": False,
-    "rivals": 0,
-    "order_s": None,
-    "late_s": 0.0,
-    "placing_s": 0.0,
-    "at_hand": None,
-    "unseen": 0.0,
-    "shuffled": False,
-    "in_order": False,
-    "numbered": False,
-    "ahead": False,
-    "window": 1,
-    "lot": 1,
-    "repetitions": 1,
-    "page": 100,
-    "page_s": 0.01,
-    "take": None,
-    "stop_after": None,
-    "left_apart": False,
-    "left": 0.0,
-    "drop_remainder": False,
-    "row_bytes": 1000,
-    "prefetch_bytes": 1 << 20,
-    "outbox": 2,
-    "delay_s": 0.005,
-    "element_s": 0.01,
-    "steps_s": (0.01,),
-    "batch_size": 1,
-}
-"""What most options are in a simple history."""
+SIMPLER = (
+    *("lost", "doubled", "auto", "rivals", "order_s", "late_s", "placing_s", "at_hand", "unseen", "shuffled"),
+    *("in_order", "numbered", "ahead", "window", "lot", "repetitions", "page", "page_s", "take", "stop_after"),
+    *("left_apart", "left", "drop_remainder", "row_bytes", "prefetch_bytes", "outbox", "delay_s", "element_s"),
+    *("steps_s", "batch_size"),
+)
+"""Options that are as usual in a simple history."""
 
 
 def shrink(scenario: Scenario, run: Callable[[Scenario], HistoryOutcome] = play) -> Scenario:
@@ -73,6 +48,13 @@ def describe(scenario: Scenario) -> str:
     return f"Scenario({', '.join(told)})".replace(", torn=None", "").replace("outputs=", "")
 
 
+def described(text: str) -> Scenario:
+    """Return the scenario that was written."""
+    scenario = eval(text, {"Scenario": Scenario, "SplitModel": SplitModel, "Fault": Fault, "inf": math.inf})
+    assert isinstance(scenario, Scenario)
+    return scenario
+
+
 def _sort(outcome: HistoryOutcome) -> str:
     """Return which promise was broken, without numbers and names."""
     return "".join(letter for letter in outcome.failure[:60] if letter.isalpha()) if outcome.failure else ""
@@ -101,7 +83,8 @@ def _candidates(scenario: Scenario) -> Iterator[Scenario]:
                     changed = replace(scenario, **change)
                     if changed.local + changed.remote:
                         yield changed
-    for name, value in SIMPLER.items():
+    for name in SIMPLER:
+        value = getattr(Scenario(), name)
         if getattr(scenario, name) != value and not (name == "stop_after" and scenario.epochs is None):
             change = {name: value}
             yield replace(scenario, **change)

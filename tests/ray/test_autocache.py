@@ -12,7 +12,6 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.caching.store import EntryStore
-from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.options import Cache
 from tests.ray.workers import kill, living_worker
 
@@ -80,22 +79,6 @@ def test_later_epochs_and_jobs_compute_nothing_and_see_the_same_but_for_a_file_t
     found = [i for i, _ in seen(pipe_of(files).iter_batches(workers=pecan.Workers(local=1)))]
     assert sorted(calls(files)) == list(range(1000, 1000 + EACH)), "it is never served as it was"
     assert set(range(1000, 1000 + EACH)) <= set(found) and len(found) == SPLITS * EACH
-
-
-@pytest.mark.slow
-def test_what_a_job_has_computed_is_read_by_one_with_another_disk(files: Path, tmp_path: Path) -> None:
-    """The job ends when all is read, and what its workers have yet to write elsewhere is written before they do."""
-    expected, remote = plain(files, 1), tmp_path / "mounted"
-    assert seen(pipe_of(files, remote=remote).iter_batches(workers=pecan.Workers(local=1, remote=1))) == expected
-    (kind,) = [kind for kind in EntryObjects(str(remote)).kinds() if kind != "bench"]
-    assert len(list(EntryObjects(str(remote)).entries(kind))) == SPLITS
-    with pipe_of(files, folder="other disk", remote=remote).iter_batches(workers=pecan.Workers(local=1)) as batches:
-        calls(files)
-        assert seen(batches) == expected
-        assert any("all of it in the remote store" in event.text for event in batches.report().events)
-    assert not calls(files)
-    with EntryStore(files.parent / "other disk", max_bytes=64 << 20) as store:
-        assert store.verify() == (SPLITS, ())
 
 
 def test_a_worker_that_is_killed_while_it_fills_loses_and_repeats_nothing(files: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.engines.inprocess import run_inprocess
 from tests.ray.pipelines import ONE, ids, numbers
-from tests.ray.test_journal import kill_controller
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -82,44 +80,3 @@ def test_a_new_iterator_is_a_new_pass_and_the_rest_of_the_one_before_is_not_made
     loader.load_state_dict(state)
     assert ids(loader) == list(range(30, rows)), "a state goes on in the middle of the pass that was left"
     loader.close()
-
-
-def test_passes_that_are_left_stay_over_where_the_controller_is_killed_in_one() -> None:
-    loader = shuffled("killed").to_torch(workers=ONE, job="killed")
-    for look in range(3):
-        for number, _ in enumerate(loader):
-            if number == 1 and look == 1:
-                kill_controller("killed")
-            if number == 3:
-                break
-    assert [sorted(ids(loader)) for _ in range(2)] == [ALL, ALL]
-
-
-def test_ranks_leave_an_epoch_together_or_one_later_than_the_other() -> None:
-    def loop(rank: int) -> list[list[int]]:
-        options: dict[str, Any] = {"rank": rank, "world_size": 2, "epochs": 3, "job": "looks-of-two"}
-        with shuffled("looks-of-two").iter_batches(workers=pecan.Workers(local=2), **options) as batches:
-            looks = []
-            for last in (1, 3 if rank else 2):
-                looks.append(ids(batch for _, batch in zip(range(last), batches.one_epoch(), strict=False)))
-                batches.leave_epoch()
-            looks.append(ids(batches.one_epoch()))
-            assert batches.report().left_epochs == 2
-        return looks
-
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(loop, range(2))
-    assert [len(look) for look in first[:2]] == [8, 16] and [len(look) for look in second[:2]] == [8, 24]
-    assert not any(set(mine) & set(other) for mine, other in zip(first, second, strict=True))
-    assert len(first[2]) + len(second[2]) >= ROWS - 1
-
-
-def test_an_endless_run_over_epochs_in_which_nothing_is_kept_ends() -> None:
-    pipe = (
-        pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="none")
-        .filter(lambda i: i < 0, on="i")
-        .batch(8)
-    )
-    with pipe.iter_batches(epochs=None, workers=ONE) as batches:
-        assert list(batches) == []
-        assert batches.report().epochs == 1, "a second epoch would have been as empty"

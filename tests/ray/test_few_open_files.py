@@ -16,14 +16,6 @@ from tests.ray.waiting import ENDS_S
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 FEW = 256
 
-MANY_FILES = """
-import sys
-import pecan_ray as pecan
-
-pipe = pecan.PecanPipeline(pecan.sources.TextLines(sys.argv[1]), name="many").batch(100)
-with pipe.iter_batches(workers=pecan.Workers(local=1)) as batches:
-    print("lines:", len({line for batch in batches for line in batch["text"]}))
-"""
 
 HELD_BATCHES = """
 import numpy as np
@@ -75,14 +67,6 @@ def said(program: str, folder: Path, address: str, *arguments: str, limit: int |
     )
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     return done.stdout
-
-
-@pytest.mark.slow
-def test_ten_thousand_files_are_read_also_by_a_ray_that_may_open_few(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for number in range(10_000):
-        (tmp_path / "data" / f"{number:05}.txt").write_text(f"line {number}\n")
-    assert "lines: 10000" in said(MANY_FILES, tmp_path, "local", str(tmp_path / "data"))
 
 
 def test_a_thousand_batches_are_held(one_node: Any, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from pecan_ray.errors import ClusterError, JournalError, StateError
+from pecan_ray.errors import ClusterError, JournalError
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime.journal_file import JournalPlace, kept_job
 from pecan_ray.runtime.worker_actor import hiring
@@ -72,63 +72,6 @@ def kill_controller(job: str) -> int:
     """Kill the controller's process; return its number."""
     os.kill(pid := controller_process(job), signal.SIGKILL)
     return pid
-
-
-TRAINER = """
-import signal
-import sys
-
-import pecan_ray as pecan
-from tests.ray.test_journal import slow_numbers
-
-folder, rank, world, used = sys.argv[1], *map(int, sys.argv[2:])
-config = pecan.Config(journal=folder, trainer_timeout_s=6)
-options = {"rank": rank, "world_size": world, "job": "left", "workers": pecan.Workers(local=1)}
-for number, batch in enumerate(slow_numbers("left", config=config).iter_batches(**options), 1):
-    print(*batch["i"].tolist(), flush=True)
-    if number == used:
-        signal.pause()  # until it is killed
-"""
-
-
-def used_and_killed(folder: str, address: str, uses: list[int], output: Path) -> tuple[list[int], dict[str, Any]]:
-    """Let each rank use so many batches and be killed when the job knows; return what all have used, and the state."""
-    environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": str(ROOT)}
-    files = [output / f"rank-{rank}" for rank in range(len(uses))]
-    programs = []
-    for rank, (file, count) in enumerate(zip(files, uses, strict=True)):
-        arguments = [sys.executable, "-c", TRAINER, folder, *map(str, (rank, len(uses), count))]
-        programs.append(subprocess.Popen(arguments, env=environment, stdout=file.open("w"), cwd=ROOT))
-
-    def told() -> bool:
-        assert not any(program.poll() for program in programs)
-        try:
-            known = pecan.journal_state(folder, "left")["batches"] == min(uses)
-        except (JournalError, StateError):  # not yet
-            return False
-        return known and [file.read_text().count("\n") for file in files] == uses
-
-    try:
-        until(told, "it is not known what was used")
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
-    until(lambda: not living_actors(), "the job does not end")
-    used = [int(i) for file in files for i in file.read_text().split()[: min(uses) * 50]]
-    assert len(used) == min(uses) * 50 * len(uses)
-    return used, pecan.journal_state(folder, "left")
-
-
-@pytest.mark.slow
-def test_ranks_whose_programs_were_killed_go_on_from_the_slowest_one(three_nodes: Any, tmp_path: Path) -> None:
-    """What others have used beyond comes again."""
-    folder = str(tmp_path / "journals")
-    used, state = used_and_killed(folder, three_nodes.address, [12, 7], tmp_path)
-    with slow_numbers("left", config=pecan.Config(journal=folder)).iter_batches(job="left", state=state) as batches:
-        rest = [i for batch in batches for i in batch["i"].tolist()]
-        assert batches.state_dict()["batches"] == 7 + len(rest) // 50 + bool(len(rest) % 50)
-    assert Counter(used) + Counter(rest) == KEPT
 
 
 @contextmanager
@@ -222,24 +165,6 @@ def test_a_worker_that_dies_while_there_is_no_controller_is_found_and_replaced()
     assert Counter(got) == times(HALF)
     [lost] = [event.text for event in report.events if event.kind == "lost"]
     assert lost.startswith(name)
-
-
-@pytest.mark.slow
-def test_workers_end_with_what_keeps_them_and_others_take_their_places() -> None:
-    """Its process is started again, or there is another one in its place."""
-    got: list[int] = []
-    pipe = quick("kept")
-    with pipe.iter_batches(job="kept", workers=pecan.Workers(local=2), **ONE_BY_ONE) as batches:
-        for number, batch in enumerate(batches):
-            got += batch["i"].tolist()
-            if number == 40:
-                os.kill(ray.get(keeper("kept").begin.remote(0))[0], signal.SIGKILL)
-            if number == 110:
-                ray.kill(keeper("kept"))
-        report = batches.report()
-    assert Counter(got) == times(HALF)
-    assert len([event for event in report.events if event.kind == "lost"]) >= 2
-    assert not any(event.kind == "restart" for event in report.events)
 
 
 def test_a_trainer_goes_on_without_a_controller_and_the_next_one_ends_a_worker_that_the_job_has_done_with(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +18,11 @@ import ray
 import pecan_ray as pecan
 from pecan_ray import storage
 from pecan_ray.cli import main
-from pecan_ray.errors import SourceNotFoundError
+from pecan_ray.errors import JournalError, SourceNotFoundError, StateError
 from tests.object_stores import SECRET
-from tests.ray.conftest import Bucket
+from tests.ray.conftest import ROOT, Bucket, living_actors
 from tests.ray.prometheus import scraped
-from tests.ray.test_journal import KEPT, controller_process, kill_controller, slow_numbers, used_and_killed
+from tests.ray.test_journal import KEPT, controller_process, kill_controller, slow_numbers
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
@@ -32,9 +34,50 @@ def cluster(bucket: Bucket) -> Any:
     return bucket.cluster
 
 
+TRAINER = """
+import signal
+import sys
+
+import pecan_ray as pecan
+from tests.ray.test_journal import slow_numbers
+
+config = pecan.Config(journal=sys.argv[1], trainer_timeout_s=6)
+batches = slow_numbers("left", config=config).iter_batches(job="left", workers=pecan.Workers(local=1))
+for number, batch in enumerate(batches, 1):
+    print(*batch["i"].tolist(), flush=True)
+    if number == int(sys.argv[2]):
+        signal.pause()  # until it is killed
+"""
+
+
+def used_and_killed(root: str, address: str, count: int, output: Path) -> Counter[int]:
+    """Let a program use so many batches and be killed when its job's journal knows; return what it has used."""
+    environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": str(ROOT)}
+    with output.open("w") as file:
+        arguments = [sys.executable, "-c", TRAINER, root, str(count)]
+        program = subprocess.Popen(arguments, env=environment, stdout=file, cwd=ROOT)
+
+    def told() -> bool:
+        assert program.poll() is None
+        try:
+            known = pecan.journal_state(root, "left")["batches"] == count
+        except (JournalError, StateError):  # not yet
+            return False
+        return known and output.read_text().count("\n") == count
+
+    try:
+        until(told, "it is not known what was used")
+    finally:
+        program.kill()
+        program.wait()
+    until(lambda: not living_actors(), "the job does not end")
+    return Counter(map(int, output.read_text().split()))
+
+
 def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(cluster: Any, tmp_path: Path) -> None:
     root = "s3://data/journals"
-    used, state = used_and_killed(root, cluster.address, [7], tmp_path)
+    used = used_and_killed(root, cluster.address, 7, tmp_path / "used")
+    state = pecan.journal_state(root, "left")
     config = pecan.Config(journal=root)
     with slow_numbers("left", config=config).iter_batches(job="left", state=state) as batches:
         rest = []
@@ -44,7 +87,7 @@ def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(cluster: Any, tmp_
                 told_of = [event.text for event in batches.report().events if event.kind == "journal"]
                 before = kill_controller("left")
                 assert controller_process("left") != before
-    assert Counter(used) + Counter(rest) == KEPT
+    assert used + Counter(rest) == KEPT
     assert len(told_of) == 1 and "000001-" in told_of[0]
     folders = {file.path.split("/")[5] for file in storage.list_folder(root)}
     assert len(folders) == 1 and folders.pop().startswith("000001-"), "the run that ended leaves nothing"

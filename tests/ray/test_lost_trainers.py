@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,19 +26,18 @@ TIMEOUT_S = 6
 """Of trainers that are not heard; what is waited for is said after five."""
 
 
-def trained(rank: int, job: str, epochs: int | None) -> pecan.Batches:
-    """Begin as one of two trainers."""
+def trained(rank: int, job: str) -> pecan.Batches:
+    """Begin as one of two trainers, without an end."""
     config = pecan.Config(trainer_timeout_s=TIMEOUT_S, reorder="off", cpus_per_worker=0.5)
     pipe = numbers(4000, "several", config=config).batch(16)
-    return pipe.iter_batches(rank=rank, world_size=2, job=job, workers=ONE, epochs=epochs)
+    return pipe.iter_batches(rank=rank, world_size=2, job=job, workers=ONE, epochs=None)
 
 
 TRAINER = """
 import sys, time
 from tests.ray.test_lost_trainers import trained
 
-rank, job, ends = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "ends"
-for number, _ in enumerate(trained(rank, job, 1 if ends else None), 1):
+for number, _ in enumerate(trained(int(sys.argv[1]), "several"), 1):
     print(number, flush=True)
     time.sleep(0.05)
 """
@@ -48,12 +46,12 @@ for number, _ in enumerate(trained(rank, job, 1 if ends else None), 1):
 class Trainers:
     """Two processes that share a job."""
 
-    def __init__(self, address: str, folder: Path, ends: str) -> None:
+    def __init__(self, address: str, folder: Path) -> None:
         environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": str(ROOT)}
         self._logs = [folder / f"{rank}.log" for rank in range(2)]
         self.processes = [
             subprocess.Popen(
-                [sys.executable, "-c", TRAINER, str(rank), "several", ends],
+                [sys.executable, "-c", TRAINER, str(rank)],
                 env=environment,
                 stdout=log.open("w"),
                 stderr=subprocess.STDOUT,
@@ -81,17 +79,13 @@ class Trainers:
 
 
 @pytest.fixture
-def trainers(one_node: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Trainers]:
+def trainers(one_node: Any, tmp_path: Path) -> Iterator[Trainers]:
     """Two trainers of a job that is under way, none of which is left."""
-    found = Trainers(one_node.address, tmp_path, getattr(request, "param", "endless"))
+    found = Trainers(one_node.address, tmp_path)
     yield found
     for rank in range(2):
         sys.stderr.write(found.said(rank)[-3000:])
     found.end()
-
-
-def until_nothing_is_left() -> None:
-    until(lambda: not living_actors() and not actor_processes(), lambda: f"{living_actors()} are left")
 
 
 def test_a_trainer_that_stands_still_is_waited_for_and_one_that_is_killed_is_named(trainers: Trainers) -> None:
@@ -106,36 +100,7 @@ def test_a_trainer_that_stands_still_is_waited_for_and_one_that_is_killed_is_nam
     assert second.wait(ENDS_S) == 1, trainers.said(1)
     told = re.search(r"ClusterError: .*rank 0 on node \w+ has not been heard for (\d+) s", trainers.said(1))
     assert told is not None and int(told[1]) >= TIMEOUT_S, trainers.said(1)
-    until_nothing_is_left()
-
-
-@pytest.mark.slow
-def test_killed_trainers_leave_nothing_and_new_ones_begin_at_once(trainers: Trainers) -> None:
-    assert living_actors()
-    for trainer in trainers.processes:
-        trainer.kill()
-    with numbers(64).batch(8).iter_batches(job="several", workers=ONE) as alone:
-        assert sum(len(batch["i"]) for batch in alone) == 64, "another number of ranks, and another pipeline"
-    until_nothing_is_left()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("trainers", ["ends"], indirect=True)
-def test_a_job_that_was_frozen_as_a_whole_goes_on(trainers: Trainers) -> None:
-    controller: Any = ray.get_actor("pecan:several:controller", namespace="pecan")
-    frozen = [ray.get(controller.process_id.remote()), *(trainer.pid for trainer in trainers.processes)]
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        time.sleep(2 * TIMEOUT_S)  # it is this time that must not be counted
-    finally:
-        os.kill(frozen[0], signal.SIGCONT)
-        ray.get(controller.process_id.remote())  # it is awake, and the trainers are not
-        for pid in frozen[1:]:
-            os.kill(pid, signal.SIGCONT)
-    for rank, trainer in enumerate(trainers.processes):
-        assert trainer.wait(ENDS_S) == 0, trainers.said(rank)
-        assert trainers.said(rank).splitlines()[-1] == "125"
+    until(lambda: not living_actors() and not actor_processes(), lambda: f"{living_actors()} are left")
 
 
 class Trainer:
@@ -145,7 +110,7 @@ class Trainer:
         self._used = 0
 
     def train(self, rank: int) -> None:
-        for _ in trained(rank, "endless", None):
+        for _ in trained(rank, "endless"):
             self._used += 1
 
     def used(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import numpy as np
 import pytest
@@ -72,26 +71,6 @@ def test_metrics_appear_at_the_prometheus_endpoint() -> None:
     assert found["pecan_cost_dollars_total", "host"] > found["pecan_epoch_cost_dollars", "host"] > 0, found
 
 
-STRANGE = 'naïve "job"/\n数' + "x" * 300
-"""A name of what metrics, file systems and logs do not like."""
-
-
-@pytest.mark.slow
-def test_a_job_of_any_name_runs_and_is_escaped_in_the_metrics() -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40)), name=STRANGE)
-    pipe = pipe.map(lambda i: i + 1, on="i", name=STRANGE).batch(4)
-    workers = pecan.AutoWorkers(max_local=1, max_remote=0, prices=Prices(5.0, 1.0))
-    with pipe.iter_batches(epochs=None, workers=workers, job=STRANGE) as it:
-        next(it)
-
-        def told() -> bool:
-            next(it)
-            return r"na\\xefve" in scraped()  # a backslash of a tag is written twice
-
-        until(told, "the job is not in the metrics")
-        assert it.report().job == STRANGE
-
-
 # --- progress -------------------------------------------------------------------------------------------------
 
 
@@ -130,34 +109,3 @@ def test_a_log_has_whole_lines_with_what_is_left_and_what_was_paid(
 
 
 # --- where the time went --------------------------------------------------------------------------------------
-
-
-def rest(i: int) -> int:
-    """Wait for 5 ms."""
-    time.sleep(0.005)
-    return i
-
-
-def slight(i: int) -> int:
-    return i
-
-
-def test_an_operator_that_waits_is_told_from_one_that_computes() -> None:
-    pipe = numbers(300, config=pecan.Config(threads_per_worker=1)).map(slight, on="i").map(rest, on="i").batch(10)
-    with pipe.iter_batches(epochs=2, workers=ONE) as batches:
-        assert len(list(batches)) == 60
-        report = batches.report()
-    assert report.bottleneck is not None, report
-    found = report.bottleneck.longer or report.bottleneck  # on a busy machine the start may take longer than all else
-    assert found.operator == "rest" and "which waits" in found.text, (found, report.workers)
-    assert "Config(threads_per_worker=...)" in found.text
-
-
-def test_the_epoch_that_the_loop_is_in_is_not_finished_though_the_workers_are_ahead() -> None:
-    with numbers(40).batch(10).iter_batches(epochs=5, workers=ONE) as batches:
-        for _ in range(6):
-            next(batches)
-        assert batches.report().epochs == 1
-        next(batches), next(batches)
-        until(lambda: batches.report().epochs == 2, "its last batch was used, and it is not finished")
-        assert len(list(batches)) == 12 and batches.report().epochs == 5

@@ -106,24 +106,6 @@ def test_the_order_is_looked_at_again_after_the_first_epoch() -> None:
     assert "'fit' inflates (factor 2" in events[1]
 
 
-def test_what_a_look_beside_its_job_finds_is_run_from_a_later_epoch_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pecan_ray.autoorder.job_order.WAITED_S", 0.0)
-    sides: dict[int, set[int]] = {}
-    with of_many_sizes(reorder="pecan").iter_batches(
-        epochs=None, workers=pecan.Workers(local=1), **ONE_BY_ONE
-    ) as batches:
-        for batch in batches:
-            assert batches.provenance is not None
-            epoch = batches.provenance.epoch
-            sides.setdefault(epoch, set()).update(batch["side"].tolist())
-            if sides.get(epoch - 1) == {64}:
-                break
-        events = [event.text for event in batches.report().events if event.kind == "reorder"]
-    assert all(seen == {64} or not seen & {64} for seen in sides.values()), "an epoch has one order"
-    assert "the job begins in the order as it is written" in events[0]
-    assert events[1].startswith("AutoOrder moved fit before shape_before")
-
-
 # --- elements that only the user's order takes ----------------------------------------------------------------
 
 GRAY = 700

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -19,8 +17,6 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from examples import resnet50
-from examples.photographs import derived_photographs
 from pecan_ray.errors import StateError
 from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.spec import JobSpec
@@ -73,26 +69,6 @@ def test_a_killed_worker_loses_and_repeats_nothing() -> None:
         report = it.report()
     assert seen == times(MANY, 2)
     assert len(killed) == report.workers_lost == 2
-
-
-def test_scaling_in_and_out_while_it_runs_keeps_every_element() -> None:
-    seen: Counter[int] = Counter()
-    with numbers(1500).map(slow, on="i").batch(5).iter_batches(workers=pecan.Workers(local=1, remote=2)) as it:
-        for step, batch in enumerate(it):
-            seen.update(ids([batch]))
-            if step == 10:
-                it.scale(local=1, remote=0)
-            if step == 60:
-                until(lambda: not [n for n in living_actors() if ":remote-" in n], "remote workers still run")
-                it.scale(local=2, remote=1)
-            if step == 120:
-                it.scale(local=0, remote=2)
-    assert seen == times(1500)
-
-
-def test_static_sharding() -> None:
-    with numbers(100).batch(7).iter_batches(epochs=2, sharding="static", workers=TWO) as it:
-        assert Counter(ids(it)) == times(100, 2)
 
 
 def test_a_worker_without_a_place_is_named_and_waited_for() -> None:
@@ -184,55 +160,9 @@ def test_a_plan_that_needs_the_whole_sequence_survives_its_worker() -> None:
     assert found == expected * 2
 
 
-def train_and_kill(rank: int, kills: tuple[int, ...]) -> tuple[list[list[int]], int]:
-    """Train as one of two ranks, and kill the worker that made the batch at some of the steps."""
-    batches = []
-    options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "take-killed", **ONE_BY_ONE}
-    with numbers(200).map(wide, on="i").take(120).batch(4).iter_batches(epochs=2, workers=ONE, **options) as it:
-        for step, batch in enumerate(it):
-            batches.append(ids([batch]))
-            if step in kills:
-                lose(it, maker(it))
-        return batches, it.report().workers_lost
-
-
-def test_trainers_that_share_such_a_plan_lose_and_repeat_nothing_with_its_worker() -> None:
-    with ThreadPoolExecutor(2) as pool:
-        (first, _), (second, lost) = pool.map(train_and_kill, range(2), ((4, 19), ()))
-    assert lost == 2
-    assert len(first) == len(second) == 30
-    assert Counter(i for batch in first + second for i in batch) == times(120, 2)
-
-
 def test_workers_draw_numbers_of_their_own_though_a_module_seeds_when_it_is_imported() -> None:
     with numbers(200).map(draw, on="i").batch(8).iter_batches(epochs=2, workers=TWO) as it:
         assert len(set(ids(it))) == 400
-
-
-def test_a_graph_of_tensorflow_goes_on_from_a_state_with_what_was_not_yielded() -> None:
-    pipe = numbers(ROWS, engine="tensorflow").map(lambda i: i + 1, on="i").shuffle(64).batch(8)
-    with pipe.iter_batches(epochs=2, workers=ONE) as it:
-        seen = ids(islice(it, 50))
-        state = json.loads(json.dumps(it.state_dict()))
-    with pipe.iter_batches(epochs=2, workers=ONE, state=state) as it:
-        seen += ids(it)
-    assert Counter(i - 1 for i in seen) == times(ROWS, 2)
-
-
-def shards(num_shards: int, index: int) -> Any:
-    import tensorflow as tf
-
-    return tf.data.Dataset.range(100).shard(num_shards, index).batch(4)
-
-
-@pytest.mark.slow
-def test_an_existing_tf_data_pipeline_runs_on_workers() -> None:
-    pipe = pecan.PecanPipeline.from_tf_data(shards, num_shards=4, name="existing")
-    batches = list(pipe.iter_batches(workers=ONE, format="tf"))
-    import tensorflow as tf
-
-    assert all(isinstance(batch["0"], tf.Tensor) for batch in batches)
-    assert sorted(int(i) for batch in batches for i in batch["0"]) == list(range(100))
 
 
 # --- one sequence ---------------------------------------------------------------------------------------------
@@ -297,17 +227,3 @@ def test_rows_have_the_order_of_the_source_by_default_with_any_workers_whatever_
         assert "order: rows come in the order of the source" in it.explain()
     got += ids(pipe.iter_batches(workers=ONE, state=state, epochs=2))
     assert got == [*range(400)] * 2
-
-
-def test_jobs_with_one_seed_make_the_same_pixels_with_a_fresh_order_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the examples' ResNet50; which batch an image is in is another matter."""
-    images = 64
-    photographs = derived_photographs(images, cache=tmp_path / "photographs")
-    found = []
-    for number in range(2):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(number)))
-        with resnet50.pipeline(photographs, batch=8, seed=5).iter_batches(workers=TWO) as batches:
-            found.append({hashlib.sha256(image.tobytes()).hexdigest() for batch in batches for image in batch["image"]})
-    assert len(found[0]) == images and found[0] == found[1]

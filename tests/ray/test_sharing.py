@@ -19,7 +19,7 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.cli import main
-from pecan_ray.errors import ClusterError, OpError, PlanError
+from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.runtime.share_session import ShareSession
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
@@ -223,20 +223,6 @@ def test_readers_on_another_node_get_the_same(tmp_path: Path) -> None:
             assert (shared.read, shared.skipped) == (BATCHES, 0)
     for reader in readers:
         ray.kill(reader)
-
-
-@pytest.mark.slow
-def test_an_error_of_a_function_reaches_all_readers(tmp_path: Path) -> None:
-    def fails(value: dict[str, Any]) -> dict[str, Any]:
-        if value["i"] == 100:
-            raise RuntimeError("element 100 is broken")
-        return value
-
-    pipe = pipe_of(tmp_path).unbatch().map(fails).batch(EACH)
-    with pipe.iter_batches(share=True, workers=WORKERS) as one, pipe.iter_batches(share=True) as two:
-        for batches in (one, two):
-            with pytest.raises(OpError, match="element 100 is broken"):
-                list(batches)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -61,16 +60,3 @@ def test_a_job_that_may_gives_up_a_worker_for_one_that_waits() -> None:
         assert sorted(ids(pipeline("poor").iter_batches(workers=ONE))) == ONCE
         next(rich)
         assert any("job poor" in event.text and "waits for CPUs" in event.text for event in rich.report().events)
-
-
-@pytest.mark.slow
-def test_a_job_that_waits_names_the_one_in_its_way(caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        caplog.at_level(logging.WARNING, "pecan_ray.client"),
-        pipeline("first").iter_batches(epochs=None, workers=pecan.Workers(local=2)) as first,
-    ):
-        until(lambda: next(first) is not None and len(first.report().workers) == 2, "not two workers")
-        with pipeline("second").iter_batches(workers=ONE) as second:
-            assert sorted(ids(second)) == ONCE
-            events = [event.text for event in second.report().events]
-    assert any("also by pecan job first-" in text for text in events), events

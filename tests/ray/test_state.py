@@ -21,12 +21,12 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError, StateError
-from pecan_ray.plan.splits import OUTPUT_BITS, Element, Split
+from pecan_ray.plan.splits import Element, Split
 from pecan_ray.quarantine import quarantined
 from tests.ray.conftest import ROOT, living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers
 from tests.ray.waiting import until
-from tests.ray.workers import ONE_BY_ONE, lose, maker
+from tests.ray.workers import lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -283,27 +283,3 @@ def test_a_whole_plan_goes_on_behind_the_elements_that_were_delivered(noted: Not
 
 
 # --- another promise than exactly once ------------------------------------------------------------------------
-
-
-def test_at_most_once_drops_what_a_killed_worker_held_and_nothing_else() -> None:
-    rows, splits_of = 2000, 20
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows), split_rows=splits_of), name="promises").batch(5)
-    seen: Counter[tuple[int, int]] = Counter()
-    with pipe.iter_batches(visitation="at_most_once", epochs=2, workers=TWO, **ONE_BY_ONE) as it:
-        for step, batch in enumerate(it):
-            assert it.provenance is not None
-            seen.update((it.provenance.epoch, int(i)) for i in batch["i"])
-            if step == 20:
-                lose(it, maker(it))
-        with pytest.raises(PlanError, match="at_most_once"):
-            it.state_dict()
-        assert it._session is not None
-        facts = it._session.facts()
-    assert facts.workers_lost == 1 and max(seen.values()) == 1
-    dropped = {
-        (0, split * splits_of + element)
-        for (_, _, split), spans in facts.dropped
-        for start, stop in spans
-        for element in range(start >> OUTPUT_BITS, min(splits_of, stop >> OUTPUT_BITS))
-    }
-    assert {(epoch, i) for epoch in range(2) for i in range(rows)} - seen.keys() == dropped and dropped

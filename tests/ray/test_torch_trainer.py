@@ -135,37 +135,3 @@ def test_a_killed_training_worker_loses_and_repeats_nothing(tmp_path: Path) -> N
             if path.name.startswith("second") or step <= kept:
                 came.update(ids)
     must_be_whole(came)
-
-
-LEFT_AT = 30
-"""In the second epoch of two ranks: a rank has 25 or 26 batches of each."""
-
-
-def some_steps(config: dict[str, Any]) -> None:
-    """Train from a state, if there is one, until a step, and save the state behind it."""
-    folder, rank = Path(config["folder"]), train.get_context().get_world_rank()
-    shard, step, epochs = train.get_dataset_shard("train"), 0, 0
-    saved = folder / "state.json"
-    if config["goes_on"]:
-        state = json.loads(saved.read_text())
-        shard.load_state_dict(state)
-        epochs = state["epochs"]
-    with (folder / f"{config['goes_on']}-{rank}").open("w") as seen:
-        for _ in range(epochs, EPOCHS):
-            for batch in shard.iter_torch_batches(device="cpu"):
-                step += 1
-                print(*batch["i"].tolist(), file=seen)
-                if step == config["until"]:
-                    if rank == 0:
-                        saved.write_text(json.dumps(shard.state_dict()))
-                    train.report({"step": step})  # a barrier: nobody ends before the state is taken
-                    return
-
-
-@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, (1, 2))], ids=str)
-def test_a_state_is_gone_on_with_by_another_number_of_training_workers(tmp_path: Path, first: int, then: Any) -> None:
-    trained(some_steps, first, tmp_path, "first", goes_on=0, until=LEFT_AT * 2 // first)
-    trained(some_steps, then, tmp_path, "then", goes_on=1, until=None)
-    must_be_whole(Counter(int(i) for path in tmp_path.glob("[01]-*") for i in path.read_text().split()))
-    ranks = len([*tmp_path.glob("1-*")])
-    assert ranks == then if isinstance(then, int) else then[0] <= ranks <= then[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,6 @@ import numpy as np
 import pecan_ray as pecan
 from pecan_ray.batches import Batches
 from pecan_ray.job.placing import PlacementStep
-from pecan_ray.placement import Deployment, Prices
-from pecan_ray.plan.prices import GCP_TPU_V2
 
 BATCH = 4
 SMALL: dict[str, Any] = {"prefetch_bytes": 1 << 20}
@@ -48,27 +46,9 @@ def waiting(per_element: float, rows: int = 100_000, **config: Any) -> pecan.Pec
     )
 
 
-def cheapest(
-    per_element: float, step: float, max_local: int, max_remote: int, prices: Prices = GCP_TPU_V2
-) -> Deployment:
-    """Search all deployments for the one whose batches cost least: max(step, wait / workers) * price."""
-
-    def cost(deployment: Deployment) -> tuple[float, int]:
-        batch_time = max(step, per_element * BATCH / deployment.workers)
-        return batch_time * prices.per_hour(1, deployment.remote), deployment.workers
-
-    everything = (Deployment(local, remote) for local in range(max_local + 1) for remote in range(max_remote + 1))
-    return min((deployment for deployment in everything if deployment.workers), key=cost)
-
-
 def elements(batch: Any) -> list[int]:
     """Return the numbers of a batch's elements."""
     return [int(row[0]) for row in batch["i"]]
-
-
-def settled(timeline: Sequence[PlacementStep]) -> bool:
-    """Tell whether nothing has changed for 30 s."""
-    return bool(timeline) and timeline[-1].decision.phase == "converged"
 
 
 def train(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pecan_ray.errors import ErrorBudgetError
-from pecan_ray.job import bad_elements, events
+from pecan_ray.job import bad_elements
 from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
-from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import AskLeases, EndData, LeftOutElement, TrainerProgress
+from pecan_ray.job.messages import EndData, LeftOutElement, TrainerProgress
 from pecan_ray.job.questions import MOST_LOGGED
 from pecan_ray.observe.report import Report
 from pecan_ray.sampling.budget import BadCount, over_budget
@@ -57,20 +56,6 @@ def test_a_bad_element_that_worker_and_trainer_report_counts_once_and_is_told_on
     assert rig.job.facts(0.0).bad_elements == 2
 
 
-def test_too_many_bad_elements_end_the_job_at_once() -> None:
-    rig = JobRig(error_budget=0.5)
-    (worker,) = rig.begin()
-    rig.assign(worker)
-    (lease,) = rig.take(worker)
-    rig.acknowledge(worker, lease, 0, count=20)
-    rig.report(left_out=tuple(bad(number) for number in range(20)))
-    assert rig.job.error is None
-    rig.report(left_out=(bad(20),))
-    assert isinstance(rig.job.error, ErrorBudgetError)
-    assert rig.job.orders(0).error is rig.job.error
-    assert rig.answer(worker, AskLeases(0, 0)) == (), "workers get nothing more"
-
-
 def test_only_the_first_bad_elements_are_told_one_by_one() -> None:
     rig = JobRig(error_budget=1.0)
     rig.begin()
@@ -79,32 +64,6 @@ def test_only_the_first_bad_elements_are_told_one_by_one() -> None:
     assert said(done).count("left out") == MOST_LOGGED - 1
     assert rig.job.facts(0.0).bad_elements == 13 * MOST_LOGGED - 1
     assert rig.job.orders(0).quarantine == (), "nothing is to be kept"
-
-
-def keeping(ranks: int = 1) -> tuple[JobRig, str]:
-    """A job that keeps bad elements, and its worker, which has begun."""
-    rig = JobRig(LedgerShape(world_size=ranks), on_error="quarantine", error_budget=1.0)
-    (worker,) = rig.begin()
-    rig.assign(worker)
-    return rig, worker
-
-
-def test_what_no_batch_brings_is_told_to_one_trainer_until_it_has_it() -> None:
-    rig, worker = keeping(ranks=2)
-    rig.ask(worker, EndData(0, {}, left_out=(bad(1), bad(2))))
-    assert rig.job.orders(0).quarantine == (bad(1), bad(2)) and rig.job.orders(1).quarantine == ()
-    rig.report(0, quarantined=1)
-    rig.ask(worker, EndData(0, {}, left_out=(bad(2), bad(3))))
-    orders = rig.job.orders(0)
-    assert (orders.quarantined, orders.quarantine) == (1, (bad(2), bad(3)))
-    rig.report(0, quarantined=3)
-    assert rig.job.orders(0) == rig.job.orders(1)
-    rig.report(0, left_out=(bad(4),))
-    assert rig.job.orders(0).quarantine == (), "it has what a batch has brought"
-    rig.ask(worker, EndData(0, {}, left_out=(bad(5), bad(6))))
-    rig.report(0, quarantined=4)
-    rig.handle(events.TrainerLeft(0, "t0"))
-    assert (rig.job.orders(1).quarantined, rig.job.orders(1).quarantine) == (4, (bad(6),)), "rank 0 has left"
 
 
 def test_what_waits_for_a_trainer_is_bounded() -> None:

@@ -30,12 +30,6 @@ def told(book: ClusterIoBook, *jobs: JobIo, now: float = 0.0) -> dict[str, float
     return {one.job: book.quota(one.job, now).bytes_per_s for one in jobs}
 
 
-def test_a_job_alone_has_the_whole_pipe_and_the_whole_cache() -> None:
-    book = ClusterIoBook()
-    assert told(book, job("a"))["a"] == pytest.approx(PIPE)
-    assert book.quota("a", 0.0).rooms == (("s3://bucket/a", CACHE),)
-
-
 @pytest.mark.parametrize("policy", ["greedy", "sjf", "max_min"])
 def test_quotas_are_what_the_policy_gives_and_no_more_than_the_pipe(policy: SharingPolicy) -> None:
     book = ClusterIoBook()
@@ -55,13 +49,6 @@ def test_quotas_are_what_the_policy_gives_and_no_more_than_the_pipe(policy: Shar
     rooms = dict(book.quota("fast", 0.0).rooms)
     assert rooms["s3://bucket/fast"] > rooms["s3://bucket/slow"]
     assert sum(rooms.values()) <= CACHE
-
-
-def test_what_is_not_known_yet_has_an_equal_part_of_the_pipe_and_no_cache() -> None:
-    book = ClusterIoBook()
-    quotas = told(book, job("known"), job("new", None, None))
-    assert all((quota or 0) >= 0.3 * PIPE for quota in quotas.values())
-    assert dict(book.quota("new", 0.0).rooms) == {"s3://bucket/known": CACHE, "s3://bucket/new": 0}
 
 
 def test_rooms_are_for_datasets_by_what_is_kept_of_them() -> None:
@@ -142,13 +129,6 @@ def test_jobs_that_are_not_heard_are_silent_and_a_thousand_report_more_seldom() 
 def test_nonsense_is_refused_when_it_is_said(name: str, wrong: Any) -> None:
     with pytest.raises(PlanError, match=name):
         Config(remote_io=ClusterIo(**{"bytes_per_s": 1e6, name: wrong}))
-
-
-def test_more_jobs_than_bytes_of_cache_all_go_on() -> None:
-    book = ClusterIoBook()
-    quotas = told(book, *(job(str(number), cache_bytes=3, source_bytes=3) for number in range(10)))
-    assert all(quota is not None and quota > 0 for quota in quotas.values())
-    assert all(room == 0 for _, room in book.quota("0", 0.0).rooms)
 
 
 @pytest.mark.parametrize("seed", range(8))

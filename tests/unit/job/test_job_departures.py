@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.departures import HAND_OVER_S
-from pecan_ray.job.heartbeat import NOTICE_S
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
 from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.job.messages import WorkerProgress
@@ -53,35 +51,6 @@ def test_a_worker_of_a_node_that_leaves_drains_when_another_one_runs_in_its_plac
     rig.assign(stayer)
     assert rig.take(stayer)[0].spans[0][0] == elements(1)[0], "what it did not deliver comes first"
     assert rig.handle(leave("spot")) == [], "it is said again, and nothing follows"
-
-
-@pytest.mark.parametrize(("seconds", "left_s"), [(120.0, 120.0), (None, NOTICE_S)])
-def test_where_nothing_comes_in_its_place_it_drains_in_time(rig: JobRig, seconds: float | None, left_s: float) -> None:
-    leaver, stayer = rig.job.fleet.workers
-    rig.handle(leave("spot", seconds=seconds))
-    until = left_s - HAND_OVER_S
-    for _ in range(4):
-        done = rig.handle(events.WorkerTold(stayer, WorkerProgress()), after=until / 4 - 0.1)
-        rig.handle(events.WorkerTold(leaver, WorkerProgress()))
-        assert not of_kind(DrainWorker, done + rig.report() + rig.handle(events.TimePassed()))
-    assert of_kind(DrainWorker, rig.handle(events.TimePassed(), after=0.5)) == [DrainWorker(leaver)]
-
-
-def test_with_little_time_it_drains_at_once_and_its_end_is_no_loss(rig: JobRig) -> None:
-    leaver, _ = rig.job.fleet.workers
-    done = rig.handle(leave("spot", seconds=5.0))
-    assert of_kind(DrainWorker, done) == [DrainWorker(leaver)] and len(started(done)) == 1
-    assert not started(rig.handle(events.WorkerLost(leaver, "stream", "its node is gone"))), "it has been replaced"
-
-
-def test_a_process_that_is_asked_to_end_is_replaced_and_drains(rig: JobRig) -> None:
-    leaver, _ = rig.job.fleet.workers
-    done = rig.handle(events.WorkerTold(leaver, TOLD))
-    (another,) = started(done)
-    assert "SIGTERM" in said(done)
-    assert rig.handle(events.WorkerTold(leaver, TOLD)) == [], "it says so again"
-    assert of_kind(DrainWorker, rig.place(another, "spot")) == [DrainWorker(leaver)]
-    assert not started(rig.handle(events.WorkerLost(leaver, "process")))
 
 
 def test_workers_that_are_asked_to_end_one_after_the_other_end_the_job_before_a_batch_comes() -> None:

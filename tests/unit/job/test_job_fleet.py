@@ -10,7 +10,6 @@ from pecan_ray.job import events
 from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import Acknowledgement, WorkerProgress
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import AutoWorkers, Visitation, Workers
 from pecan_ray.plan.windows import Deployment
@@ -76,35 +75,6 @@ def test_what_is_too_many_goes_when_nobody_is_awaited_and_those_that_do_not_run_
     done = [fleet.drain(worker) for worker in fleet.too_many()]
     assert done == [KillWorker(start.worker) for start in waiting]
     assert isinstance(fleet.drain(fleet.too_many()[0]), DrainWorker)
-
-
-def test_what_a_worker_did_outlives_it() -> None:
-    fleet = fleet_of({"n": 4.0})
-    run(fleet, fleet.scale(Deployment(1, 0), 0.0))
-    (name,) = fleet.workers
-    ack = Acknowledgement(name, 0, {}, batches=2, rows=10, bytes=100)
-    assert fleet.deliver(ack) and not fleet.deliver(ack)
-    fleet.gone(name)
-    assert not fleet.deliver(ack)
-    assert fleet.past[name].progress == WorkerProgress(30, 6, 300)
-
-
-def test_a_lost_worker_is_fenced_and_replaced_on_the_same_side() -> None:
-    rig = JobRig(workers=Workers(1, 1))
-    local, remote = rig.begin()
-    done = rig.handle(events.WorkerLost(remote, "node", "node far is gone"))
-    assert of_kind(KillWorker, done) == [KillWorker(remote)]
-    assert [(start.placement, start.host) for start in started(done)] == [("remote", "")]
-    done = rig.handle(events.WorkerLost(local, "process"))
-    assert [(start.placement, start.host) for start in started(done)] == [("local", "node")]
-
-
-def test_the_numbers_that_a_trainer_fixes_before_room_is_found_hold_from_the_beginning() -> None:
-    rig = JobRig(workers=AutoWorkers())
-    rig.handle(events.TrainerCame(0, "t0", "node"))
-    rig.handle(events.ScaleAsked(2, 1))
-    done = rig.handle(events.RoomFound((("node", 8.0),), (8.0,)))
-    assert Counter(start.placement for start in started(done)) == {"local": 2, "remote": 1}
 
 
 def test_a_whole_plan_is_given_one_worker_by_autoplacement() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
-from pecan_ray.job.instructions import AdoptWorker, DrainWorker, Instruction, UseUsersOrder
+from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.journal import (
     Handled,
     JournalEntry,
@@ -34,33 +34,10 @@ from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Split
-from tests.protocol.draw import draw
-from tests.protocol.scenario import Fault, Scenario
-from tests.protocol.world import play
 
 SPEC = JobSpec("kept", LedgerShape(world_size=2), Workers(2, 1))
 PAGE = events.SplitsListed(0, (Split(0, "é\n"), Split(1, "b")))
 """The only one of the short job's listing."""
-
-
-def with_restarts(seed: int, *, alone: bool) -> Scenario:
-    """The scenario of a seed in which controllers are killed; `alone`: nothing else is done to anybody."""
-    scenario, chance = draw(seed), random.Random(seed)
-    kills = tuple(
-        Fault(chance.uniform(0.0, 12.0), "kill controller", 0, chance.choice((0.1, 1.0, 3.0)))
-        for _ in range(chance.choice((1, 2, 3)))
-    )
-    faults = kills if alone or scenario.absent else (*scenario.faults, *kills)
-    return replace(scenario, absent=False, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
-
-
-@pytest.mark.parametrize("alone", [True, False])
-@pytest.mark.parametrize("first", [0, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_jobs_go_on_from_their_journals_whatever_happens(first: int, alone: bool) -> None:
-    count = 15 if first == 0 else 2000
-    outcomes = {seed: play(with_restarts(seed, alone=alone)) for seed in range(first, first + count)}
-    assert not {seed: one.failure for seed, one in outcomes.items() if one.failure}
-    assert sum(one.faults["kill controller"] for one in outcomes.values()) > count / 2
 
 
 def written(spec: JobSpec = SPEC) -> list[JournalEntry]:
@@ -160,7 +137,6 @@ def test_what_is_no_journal_of_this_job_is_refused(told: list[JournalEntry], mat
 
 
 LOCAL = [f"pecan:kept:local-{number}" for number in range(2)]
-REMOTE = "pecan:kept:remote-0"
 
 
 def restarted(*happened: events.Event) -> tuple[JobState, list[Instruction]]:
@@ -170,17 +146,6 @@ def restarted(*happened: events.Event) -> tuple[JobState, list[Instruction]]:
     for event in happened:
         state.handle(event, 20.0)
     return state, state.handle(events.ControllerRestarted(), 30.0)
-
-
-def test_what_the_process_before_may_not_have_come_to_is_wanted_again() -> None:
-    state, done = restarted(events.OrderFailed(LOCAL[1], "in another order"), events.ScaleAsked(0, 1))
-    assert not state.fleet.workers[LOCAL[0]].draining, "it works until the remote one does"
-    state, done = restarted(
-        *(events.OrderFailed(LOCAL[1], "in another order"), events.WorkerReady(REMOTE), events.ScaleAsked(0, 1))
-    )
-    assert state.fleet.workers[LOCAL[0]].draining
-    assert done.index(AdoptWorker(LOCAL[0], "local", "host", 7)) < done.index(DrainWorker(LOCAL[0]))
-    assert {one.worker for one in done if isinstance(one, UseUsersOrder)} == set(state.fleet.workers)
 
 
 def test_a_worker_that_is_gone_when_it_is_looked_for_is_replaced_and_nobody_is_blamed() -> None:

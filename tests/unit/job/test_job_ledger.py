@@ -11,7 +11,6 @@ from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
-from tests.unit.job.job_rig import elements
 
 
 def ledger_of(shape: LedgerShape, *workers: str, splits: int = 1, listed: bool = True) -> Ledger:
@@ -78,44 +77,6 @@ def test_a_position_in_two_places_is_found() -> None:
 
 
 # --- ends of epochs ------------------------------------------------------------------------------------------
-
-
-def test_an_endless_run_goes_on_after_an_epoch_with_a_batch_and_ends_after_one_without() -> None:
-    ledger = ledger_of(LedgerShape(epochs=None), "w")
-    for epoch in range(3):
-        lease = begin(ledger, "w")
-        ledger.ended("w", epoch, lease.key, 1)
-        if epoch < 2:
-            ledger.acked(0, "w", epoch, {lease.key: [elements(0)]})
-        else:
-            ledger.consumed("w", epoch, {lease.key: [elements(0)]})
-        assert (ledger.epoch, ledger.finished) == (epoch, False), "the worker has not ended its assignment"
-        ledger.assignment_ended("w", {})
-    assert ledger.finished and ledger.ran_dry and ledger.next_assignment("w") == "stop"
-    assert all(ledger_of(LedgerShape(epochs=epochs), "w", splits=0).finished for epochs in (1, 1000, None))
-
-
-def test_what_several_workers_return_is_dealt_a_batch_each_before_the_epoch_ends() -> None:
-    names = [f"w{number}" for number in range(4)]
-    ledger = ledger_of(LedgerShape(batch_size=4), *names, splits=4)
-    leases = {name: begin(ledger, name) for name in names}
-    for name in names:
-        ledger.ended(name, 0, leases[name].key, 3)
-        assert ledger.take(name) == "none"
-    served: list[str] = []
-    for name in names:
-        assert ledger.assignment_ended(name, {leases[name].key: [elements(0, 3)]}) == "return"
-        if isinstance(assigned := ledger.next_assignment(name), Assignment):
-            assert assigned.rank is None
-            served.append(name)
-            taken = [take(ledger, name)]
-            while isinstance(more := ledger.take(name), Lease):
-                taken.append(more)
-            for lease in taken:
-                ledger.acked(0, name, 0, {lease.key: lease.spans}, batches=lease is taken[0])
-            ledger.assignment_ended(name, {})
-    assert served == ["w1", "w2", "w3"], "of 3, 6, 9 and 12 elements: one has four of them each time"
-    assert ledger.finished and ledger.counts == [0]
 
 
 # --- shares --------------------------------------------------------------------------------------------------

@@ -44,18 +44,6 @@ def test_a_tail_is_groups_of_one_size_one_for_each_rank(
     assert bool(leftovers) == bool(sizes)
 
 
-def test_what_comes_back_whole_from_a_round_is_left_out_unless_a_worker_was_lost() -> None:
-    for lost in (False, True):
-        leftovers = filled(Leftovers(2, 4, only_full=False), [2])
-        assert leftovers.distribute() == 0
-        leftovers.groups.clear()
-        filled(leftovers, [2])
-        if lost:
-            leftovers.spoilt()
-        assert leftovers.distribute() == (0 if lost else 2)
-        assert bool(leftovers.groups) == lost
-
-
 def test_a_lease_has_a_unit_for_each_element_each_part_of_one_and_an_end_that_nobody_knows() -> None:
     element, quarter = 1 << OUTPUT_BITS, 1 << (OUTPUT_BITS - 2)
     spans = ((0, quarter), (2 * quarter, element + quarter), (5 * element, END))

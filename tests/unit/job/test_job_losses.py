@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 
-from pecan_ray.errors import ClusterError
-from pecan_ray.job import events
 from pecan_ray.job.events import LossCause
 from pecan_ray.job.losses import MOST_IN_A_ROW, TOGETHER_S, Loss, Losses
-from pecan_ray.job.start_worker import StartWorker
-from pecan_ray.options import Workers
-from pecan_ray.plan.splits import OUTPUT_BITS
-from tests.unit.job.job_rig import JobRig, of_kind
 
 
 def crash(losses: Losses, at: float, node: str = "n", cause: LossCause = "process", requested: float = 0.0) -> str:
@@ -55,42 +49,3 @@ def test_workers_of_one_node_that_are_lost_together_count_once(cause: LossCause)
     assert not any(crash(losses, at=1.0 + 0.5 * number, cause=cause) for number in range(8))
     assert losses.count == 8
     assert [bool(crash(losses, at=100.0 * number, cause=cause)) for number in range(1, 6)] == [False] * 4 + [True]
-
-
-def test_a_job_whose_workers_crash_before_their_first_batch_ends_with_the_reason() -> None:
-    rig = JobRig()
-    (worker,) = rig.come()
-    for _ in range(MOST_IN_A_ROW):
-        rig.place(worker)
-        done = rig.handle(events.WorkerLost(worker, "process", "it was killed by signal 11"), after=2.0)
-        (start,) = of_kind(StartWorker, done)
-        worker = start.worker
-    rig.place(worker)
-    done = rig.handle(events.WorkerLost(worker, "process", "it was killed by signal 11"), after=2.0)
-    assert isinstance(rig.job.error, ClusterError) and "signal 11" in str(rig.job.error)
-    assert not of_kind(StartWorker, done)
-    assert rig.job.orders(0).error is rig.job.error
-
-
-def test_a_delivered_batch_lets_a_job_bear_more_crashes() -> None:
-    rig = JobRig()
-    (worker,) = rig.come()
-    rig.list_splits(100)
-    for _ in range(3 * MOST_IN_A_ROW):
-        rig.place(worker)
-        rig.assign(worker)
-        (lease,) = rig.take(worker)
-        rig.acknowledge(worker, lease, lease.spans[0][0] >> OUTPUT_BITS)
-        done = rig.handle(events.WorkerLost(worker, "process"), after=2.0)
-        rig.report(settled=(worker,))
-        worker = of_kind(StartWorker, done)[0].worker
-    assert rig.job.error is None
-
-
-def test_a_worker_is_lost_once_whoever_says_so() -> None:
-    rig = JobRig(workers=Workers(2))
-    first, _ = rig.begin()
-    assert of_kind(StartWorker, rig.report(broken=(first,)))
-    assert not of_kind(StartWorker, rig.handle(events.WorkerLost(first, "process")))
-    assert not of_kind(StartWorker, rig.report(broken=(first,)))
-    assert rig.job.facts(rig.now).workers_lost == 1

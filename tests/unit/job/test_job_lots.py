@@ -23,14 +23,6 @@ def test_a_lot_is_half_of_an_even_share_in_whole_batches_and_completes_what_was_
     assert lot(90, 4, 100, 99) == 1
 
 
-def test_the_elements_of_a_lease_are_counted_where_its_end_is_known() -> None:
-    parts = ((1 << OUTPUT_BITS, 3 << OUTPUT_BITS), (5 << OUTPUT_BITS, END))
-    assert elements_in(Lease(0, Split(0, elements=9), parts)) == 2 + 4
-    assert elements_in(Lease(0, Split(0, elements=4), parts)) == 2, "nothing lies behind its end"
-    assert elements_in(Lease(0, Split(0), parts)) is None
-    assert elements_in(Lease(0, Split(0), parts[:1])) == 2
-
-
 @given(st.integers(2, 40), st.data())
 def test_both_parts_of_a_lease_that_is_cut_hold_all_of_it_once(length: int, data: st.DataObject) -> None:
     spans = Spans([(0, END)])

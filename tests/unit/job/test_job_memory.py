@@ -11,7 +11,7 @@ from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.journal import packed, snapshot
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import Acknowledgement, TrainerProgress
-from pecan_ray.job.story import FIRST, MOST_EPOCHS, NEWEST, EpochEnds, Story
+from pecan_ray.job.story import FIRST, MOST_EPOCHS, NEWEST, Story
 from pecan_ray.plan.splits import END
 from tests.unit.job.job_rig import JobRig
 
@@ -72,14 +72,3 @@ def test_of_very_many_events_the_first_and_the_newest_are_told_and_how_many_were
         str(FIRST + 7),
     ]
     assert len(told) == FIRST + 1 + NEWEST and told[-1].text == str(FIRST + NEWEST + 6)
-
-
-def test_of_very_many_epochs_the_newest_are_known_and_when_those_before_were_over() -> None:
-    ends = EpochEnds()
-    for number in range(1, MOST_EPOCHS + 3):
-        ends.reach(number, float(number))
-        ends.reach(number, number + 0.5)
-    assert (ends.over, ends.before, ends.newest[0], ends.newest[-1]) == (MOST_EPOCHS + 2, 2.0, 3.0, MOST_EPOCHS + 2)
-    goes_on = EpochEnds()
-    goes_on.reach(3 * MOST_EPOCHS, 1.0)
-    assert goes_on.over == 3 * MOST_EPOCHS and len(goes_on.newest) == MOST_EPOCHS

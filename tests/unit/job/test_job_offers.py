@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from pecan_ray.job.events import ListingEnded, SplitsListed
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import AskLeases, NoMoreLeases, Offered
-from pecan_ray.job.questions import MISSING_SHARE, MOST_FORESEEN
+from pecan_ray.job.questions import MOST_FORESEEN
 from pecan_ray.job.queues import Queues
-from pecan_ray.job.resume import resume_point
 from pecan_ray.job.split_queue import MOST_SPLITS_FORESEEN, Listing, SplitQueue
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Lease, Split
@@ -49,15 +48,6 @@ def epoch_of(queue: SplitQueue, at_hand: Callable[[int], bool], lot: int = 1, lo
         order += taken
         wanted = tuple(split.index for split in queue.offer(look * lot) if at_hand(split.index))
     return order
-
-
-def test_what_is_wanted_goes_first_and_what_was_passed_over_last() -> None:
-    order, queue = drain(queue_of(10)), queue_of(10)
-    assert [split.index for split in queue.offer(4)] == order[:4]
-    assert drain(queue, 1, (order[2],)) == [order[2]]
-    assert drain(queue, 1, (order[7], 99)) == [order[4]], "these were not offered"
-    assert drain(queue) == [*order[5:], order[0], order[1], order[3]]
-    assert queue_of(5, seed=None).offer(3) == [], "of those in the order of the listing"
 
 
 STEPS = st.lists(st.one_of(st.integers(1, 9), st.sampled_from(["take", "want", "back", "offer"])), max_size=80)
@@ -123,24 +113,6 @@ def test_what_is_at_hand_comes_early_in_an_order_that_is_as_likely_as_any_and_so
 
 # --- jobs ---------------------------------------------------------------------------------------------------
 
-SHUFFLED = LedgerShape(orders=(SplitOrder(SEED),))
-
-
-def test_a_worker_that_looks_is_offered_what_comes_next_and_gets_what_it_has_at_hand() -> None:
-    rig = JobRig(SHUFFLED)
-    (worker,) = rig.begin(splits=100)
-    rig.assign(worker)
-    reply = rig.answer(worker, AskLeases(0, 0, 2 * MISSING_SHARE, look=20))
-    assert isinstance(reply, Offered) and len(reply.splits) == 20
-    assert len(reply.leases) == 2, "of what is not at hand it gets less at once"
-    at_hand = tuple(split.index for split in reply.splits[5:9])
-    reply = rig.answer(worker, AskLeases(0, 0, 3, look=20, at_hand=at_hand))
-    assert isinstance(reply, Offered)
-    assert [lease.split.index for lease in reply.leases] == list(at_hand[:3])
-    rest = [lease.split.index for lease in rig.leases(worker)]
-    assert len(rest) == len(set(rest)) == 95 and not {lease.split.index for lease in reply.leases} & set(rest)
-    assert rig.answer(worker, AskLeases(0, 0, 9, look=10, at_hand=(at_hand[3],))) == (), "it was taken meanwhile"
-
 
 @pytest.mark.parametrize(
     "shape",
@@ -157,18 +129,6 @@ def test_where_the_order_tells_on_the_result_nothing_is_offered(shape: LedgerSha
     rig.assign(worker)
     reply = rig.answer(worker, AskLeases(0, 0, 1, look=10))
     assert isinstance(reply, Offered) and reply.splits == () and len(reply.leases) == 1
-
-
-def test_a_state_tells_of_what_was_passed_over_as_of_places_that_are_missing() -> None:
-    rig = JobRig(SHUFFLED)
-    (worker,) = rig.begin(splits=30)
-    rig.assign(worker)
-    reply = rig.answer(worker, AskLeases(0, 0, 1, look=10))
-    assert isinstance(reply, Offered)
-    point = resume_point(rig.job.ledger, rig.job.log, 0)
-    assert point is not None
-    (branch,) = point.branches
-    assert branch.cursor.taken == 11 and branch.cursor.missing == ((0, 11),)
 
 
 # --- what the next epoch begins with --------------------------------------------------------------------------

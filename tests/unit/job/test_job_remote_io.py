@@ -35,17 +35,6 @@ def test_workers_start_with_their_share_and_are_told_when_it_grows_or_shrinks() 
     assert limits(rig.place(again.worker)) == {first: 300.0, third: 300.0, again.worker: 300.0}
 
 
-def test_a_quota_changes_while_the_job_runs_and_may_be_lifted_and_set() -> None:
-    rig = JobRig(workers=Workers(2))
-    first, second = rig.begin(splits=4)
-    assert not of_kind(LimitRemoteIo, [one for done in rig.done for one in done if isinstance(one, StartWorker)])
-    assert limits(rig.handle(events.RemoteIoSet(10.0))) == {first: 5.0, second: 5.0}
-    assert not limits(rig.handle(events.RemoteIoSet(10.0)))
-    assert limits(rig.handle(events.RemoteIoSet(30.0))) == {first: 15.0, second: 15.0}
-    assert limits(rig.handle(events.RemoteIoSet(None))) == {first: None, second: None}
-    assert [one.kind for one in rig.job.told].count("remote io") == 4
-
-
 @pytest.mark.parametrize("seed", some_later(range(40), *range(5, 40)))
 def test_the_shares_of_those_that_run_always_make_up_the_quota(seed: int) -> None:
     draw = random.Random(seed)

@@ -129,17 +129,6 @@ def test_a_state_tells_the_order_of_operators_of_the_epoch_in_which_it_stands() 
     assert order_at(rig, 2) == (1, SECOND)
 
 
-def test_what_comes_after_a_batch_of_each_rank_and_was_not_given_back_is_beyond_it() -> None:
-    log = DeliveryLog(2)
-    log.received(0, 4, deliveries(1, 2, 3, 9))
-    log.received(0, 3, (), returned=(9,))
-    log.received(1, 2, deliveries(11, 12))
-    assert [log.knows(count) for count in (1, 2, 3)] == [True, True, False]
-    assert ids(log.beyond(0)) == [1, 2, 3, 11, 12]
-    assert ids(log.beyond(1)) == [2, 3, 12]
-    assert ids(log.beyond(2)) == [3]
-
-
 @pytest.mark.parametrize(("ranks", "kept"), [(1, 0), (2, MOST_STEPS), (128, 4), (1000, 0)])
 def test_of_many_ranks_less_is_kept_of_each(ranks: int, kept: int) -> None:
     log = DeliveryLog(ranks)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -17,7 +15,6 @@ from pecan_ray.options import Workers
 from tests.long_form import some_later
 from tests.protocol.draw import draw
 from tests.protocol.going_on import play_in_pieces
-from tests.protocol.scenario import Fault, Scenario, SplitModel
 from tests.protocol.world import World, play
 from tests.unit.job.job_rig import JobRig, of_kind
 
@@ -56,12 +53,6 @@ def test_who_lacks_a_batch_holds_up_those_alone_that_have_used_all_rounds() -> N
     assert held.seconds == [0.0, 0.0, 4.0]
 
 
-# --- the trainer's side ------------------------------------------------------------------------------------------
-
-
-# --- the job -----------------------------------------------------------------------------------------------------
-
-
 def test_ranks_that_others_wait_for_are_named_after_some_seconds_and_in_the_report() -> None:
     rig = JobRig(LedgerShape(world_size=3, coordinated=True), Workers(1), say_after_s=5.0)
     (worker,) = rig.begin()
@@ -80,31 +71,6 @@ def test_ranks_that_others_wait_for_are_named_after_some_seconds_and_in_the_repo
     rig.acknowledge(worker, lease, 1, rank=1)
     assert rig.job.facts(rig.now).held_up[1] == pytest.approx(12.5)
     assert rig.job.ledger.allowed() == 1
-
-
-# --- whole histories ---------------------------------------------------------------------------------------------
-
-SPLITS = tuple(SplitModel((1,) * size) for size in (9, 4, 7, 9, 1, 8, 6, 9))
-ROUNDS = Scenario(sources=(SPLITS,), ranks=3, buckets=3, batch_size=4, local=3, epochs=2, cpus=8)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {},
-        {"drop_remainder": True},
-        {"prefetch_bytes": 1, "steps_s": (0.01, 0.3, 0.02)},
-        {"visitation": "at_most_once"},
-        {"batch_size": 64},
-        {"sources": ((SplitModel((1, 1)),),)},
-    ],
-)
-@pytest.mark.parametrize("kill_at", [None, 0.7, 0.8, 0.9, 1.0, 1.2])
-def test_every_rank_has_the_same_rounds_and_everything_once(changed: dict[str, Any], kill_at: float | None) -> None:
-    faults = () if kill_at is None else (Fault(kill_at, "kill worker", 1), Fault(kill_at + 0.2, "break stream", 4))
-    for seed in range(2):
-        scenario = replace(ROUNDS, seed=seed, faults=faults, **changed)
-        assert play(scenario).failure == ""
 
 
 @pytest.mark.parametrize(("seeds", "least"), [(500, 1), pytest.param(1500, 4, marks=pytest.mark.slow)])

@@ -260,11 +260,6 @@ def test_another_pipeline_over_the_same_source_begins_the_epoch_behind_the_state
             raise AssertionError(said, fitted(point))
 
 
-def test_whether_an_element_is_partly_delivered_is_told() -> None:
-    assert not a_state(Rest(0, 0, ((WIDTH, END),))).point.cuts_elements
-    assert a_state(Rest(0, 0, ((WIDTH + 1, END),))).point.cuts_elements
-
-
 # --- the data is still the same -------------------------------------------------------------------------------
 
 
@@ -319,15 +314,6 @@ def test_of_ten_thousand_images_the_few_that_were_replaced_are_named(changed: se
     names = said.partition(": ")[2].split(", ")
     assert {f"image-{n}" for n in changed} <= set(names)
     assert len(names) <= len(changed) + 1, "another one by chance, once in thousands of times"
-
-
-def test_of_many_changes_some_are_named_and_the_marks_of_many_files_are_small() -> None:
-    (said,) = check(splits(200), [replace(split, version="2") for split in splits(200)], page=200)
-    assert said.endswith(": part-0, part-1, part-2, part-3, part-4, and 195 more")
-    for listed, most in ((folder(50_000), 1800), (splits(4), 200)):
-        listing = ListingCheck([KnownListing()])
-        listing.add(0, listed)
-        assert len(listing.known()[0].marks) < most
 
 
 def test_more_and_fewer_splits_are_told() -> None:

@@ -97,26 +97,6 @@ def test_readers_in_step_share_all_that_is_made_and_no_entry_more_is_made() -> N
     assert play.made == 2 * EACH and play.skipped == dict.fromkeys("abc", 0) and play.runs == [BeginRun(2, anew=0)]
 
 
-def test_a_late_reader_goes_on_from_the_run_and_gets_as_much_as_its_epochs_have() -> None:
-    play = GroupPlay()
-    play.join("first")
-    play.read("first", 4)
-    play.join("late")
-    assert play.read("first") == all_of(0)
-    assert play.read("late") == [(0, 2), (0, 3), (0, 4), (1, 0)], "it was too slow for (0, 1), where it began"
-    assert play.skipped["late"] == 1 and play.runs == [BeginRun(1, anew=0), BeginRun(2)]
-
-
-def test_a_slow_reader_skips_and_the_fast_one_is_not_held_back() -> None:
-    play = GroupPlay()
-    play.join("fast")
-    play.join("slow")
-    assert play.read("slow", 1) == [(0, 0)]
-    assert play.read("fast") == all_of(0)
-    assert play.read("slow") == [(0, 0), (0, 2), (0, 3), (0, 4)] and play.skipped["slow"] == 1
-    assert play.made == EACH
-
-
 def test_what_a_slow_reader_lacks_waits_on_disk_until_that_fails() -> None:
     play = GroupPlay(capacity=1, disk=10)
     play.join("fast")
@@ -180,13 +160,6 @@ def test_a_later_reader_of_one_program_gets_no_epoch_again_that_is_still_kept() 
     assert play.read("pass 3") == all_of(0) and play.runs[-1] == BeginRun(1, anew=3), "nobody reads the rest of epoch 2"
     play.join("of another program")
     assert play.read("of another program") == all_of(0)
-
-
-def test_a_group_begins_with_the_epoch_of_its_first_reader() -> None:
-    group: ShareGroup[str] = ShareGroup(3, 10.0, first_epoch=4)
-    group.join("reader", 2)
-    assert group.wish("reader") == [BeginRun(2, anew=4)]
-    assert group.produced("batch", 1, 4) == [Hand("reader", "batch", 0)] and group.place == Place(4, 1)
 
 
 @pytest.mark.parametrize("epochs", [1, None])

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-import numpy as np
 import pytest
 
-from pecan_ray.autoscaler.search import DeploymentLimits, Pilot, Probe, Search
 from pecan_ray.job.events import BidsHeard
 from pecan_ray.job.instructions import DrainWorker
 from pecan_ray.job.ledger_shape import LedgerShape
@@ -15,13 +11,10 @@ from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.sharing import STALE_S, PoolBid, Sharing
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import AutoWorkers, Sharding, Workers
-from pecan_ray.placement import AutoPlacement, Prices
 from pecan_ray.placement.lessons import ControlState, Known
-from pecan_ray.placement.pool import Demand, allocate, bills, savings_of, slowness_of, worth_known
-from pecan_ray.plan.windows import Deployment, Window
-from tests.long_form import some_later
+from pecan_ray.placement.pool import Demand
+from pecan_ray.plan.windows import Deployment
 from tests.unit.job.job_rig import JobRig, of_kind
-from tests.unit.placement.plants import ROWS, Plant, seen
 
 NODES = ("n1", "n2")
 CPUS = {"n1": 4.0, "n2": 4.0, "n3": 8.0}
@@ -128,98 +121,4 @@ def test_the_only_worker_moves_to_the_other_side_once_trainers_have_something_fr
 # --- a policy within a share ---------------------------------------------------------------------------------
 
 
-def looks_twice(start: Deployment, limits: DeploymentLimits) -> Search:
-    """Measure what runs twice, and want as many remote workers as there may be."""
-    yield Probe(start, "measure", "once")
-    yield Probe(start, "measure", "twice")
-    while True:
-        yield Probe(Deployment(0, limits.max_remote), "more", "all that there may be")
-
-
-def test_a_search_that_goes_on_when_its_share_shrinks_keeps_to_the_new_one() -> None:
-    """Where it is lies within the share, so that nothing makes it begin anew before it wants more."""
-    pilot, here, window = Pilot(looks_twice, DeploymentLimits(0, 16)), Deployment(0, 2), Window(0.2, 1.0, 100, 0.1)
-    assert pilot.decide(window, here).target == here
-    pilot.restrict(DeploymentLimits(0, 4))
-    targets = [pilot.decide(window, here).target for _ in range(3)]
-    assert targets == [here, here, Deployment(0, 4)], "it begins anew, within the share, and wants more then"
-
-
-def test_one_worker_remains_whatever_the_share() -> None:
-    assert AutoPlacement(max_local=0, max_remote=4).restrict(remote=0) == DeploymentLimits(0, 1)
-    assert AutoPlacement(max_local=4, max_remote=4).restrict(0, 0) == DeploymentLimits(1, 0)
-    assert AutoPlacement(max_local=4, max_remote=4, min_remote=2).restrict(0, 0) == DeploymentLimits(1, 2, 0, 2)
-
-
 # --- many jobs, each with what it has measured ----------------------------------------------------------------
-
-
-@dataclass
-class SharingJob:
-    """A job on a plant, with its own policy and what it has heard."""
-
-    name: str
-    plant: Plant
-    at: Deployment = field(default_factory=lambda: Deployment(0, 1))
-    sharing: Sharing = field(default_factory=Sharing)
-    now: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.policy = AutoPlacement(prices=self.plant.prices, max_local=0, max_remote=self.plant.max_remote)
-
-    def bid(self) -> PoolBid:
-        known, most = self.policy.state.known, self.plant.max_remote
-        worth = worth_known(known, ROWS, self.policy.setting, self.at, "remote", most)
-        demand = Demand(self.name, worth.savings, self.at.remote, least=1, slowness=worth.slowness)
-        return PoolBid("remote", NODES, demand)
-
-    def hear(self, bids: list[PoolBid], now: float, cpus: dict[str, float]) -> None:
-        others = [one for one in bids if one.demand.job != self.name]
-        self.sharing.hear(others, {"remote": NODES}, cpus, now)
-        limits = self.policy.restrict(remote=self.sharing.shares([self.bid()])["remote"])
-        self.at = limits.clamp(self.at.local, self.at.remote)
-
-    def run(self) -> None:
-        for _ in range(4):
-            self.now += 10.0
-            o = seen(self.plant, self.at, Deployment(0, self.plant.max_remote), dt=10.0)
-            self.at = self.policy.look(o, self.now).target
-
-    def bill(self, remote: int) -> float:
-        at = Deployment(0, remote)
-        return self.plant.batch_time(at) / self.plant.t_model * self.plant.prices.per_hour(1, remote)
-
-    def true_demand(self) -> Demand:
-        counts = range(1, self.plant.max_remote + 1)
-        costs = [self.plant.batch_time(Deployment(0, count)) for count in counts]
-        per_hour = [self.plant.prices.per_hour(1, count) for count in range(self.plant.max_remote + 1)]
-        batch_s = np.array([np.inf, *costs])
-        savings = savings_of(bills(batch_s, self.plant.t_model, np.array(per_hour)).tolist())
-        return Demand(self.name, savings, least=1, slowness=slowness_of(batch_s, len(savings)))
-
-
-def fleet() -> list[SharingJob]:
-    """Eight jobs that want 4 to 32 workers each, beside hosts of $1 to $30 an hour."""
-    return [
-        SharingJob(
-            f"job{'x' * number}", Plant(t_work=0.4 * 2 ** (number % 4), prices=Prices(30.0 / (1 + 4 * number), 0.4))
-        )
-        for number in range(8)
-    ]
-
-
-@pytest.mark.parametrize("share", some_later([0.3, 0.6], 0.6))
-def test_many_jobs_come_near_the_best_deal_by_what_they_have_measured(share: float) -> None:
-    """No job knows its curve: it bids by what its own search has measured, and searches within its share."""
-    jobs = fleet()
-    pool = int(share * sum(job.true_demand().wants for job in jobs))
-    cpus = {"n1": pool - 1.0, "n2": 1.0}
-    for round_ in range(40):
-        bids = [job.bid() for job in jobs]
-        for job in jobs:
-            job.hear(bids, 5.0 * round_, cpus)
-            job.run()
-    assert sum(job.at.remote for job in jobs) <= pool
-    best = allocate([job.true_demand() for job in jobs], pool)
-    least = sum(job.bill(best[job.name]) for job in jobs)
-    assert sum(job.bill(job.at.remote) for job in jobs) <= 1.1 * least

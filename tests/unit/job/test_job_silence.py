@@ -50,13 +50,6 @@ def test_the_only_trainer_is_waited_for_as_long_as_its_process_exists() -> None:
     assert not ended(rig)
 
 
-def test_the_job_ends_soon_after_the_process_that_it_waits_for() -> None:
-    rig = begun_job()
-    pass_time(rig, 600.0, "exists")
-    pass_time(rig, TIMEOUT_S / 4 + 1.0, "ended")
-    assert ended(rig)
-
-
 @pytest.mark.parametrize("state", [None, "ended"])
 def test_where_nobody_can_answer_and_where_it_has_ended_the_deadline_holds(state: events.ProcessState | None) -> None:
     rig = begun_job(2)
@@ -77,18 +70,6 @@ def test_the_others_are_told_for_whom_they_wait() -> None:
     rig.handle(events.TrainerListens(0, "t0"))
     pass_time(rig, 2.0, "exists", speaks=(0, 1))
     assert not [text for text in rig.job.orders(1).waits if "has said nothing" in text]
-
-
-def test_another_run_does_not_take_the_place_of_a_process_that_stands_still() -> None:
-    rig = begun_job(2)
-    pass_time(rig, 30.0, "exists")
-    asked = of_kind(LookForTrainers, rig.handle(events.TrainerCame(0, "new", "node")))
-    for _ in range(10):
-        for one in (one for looks in asked for one in looks.trainers):
-            rig.handle(events.TrainerLookedFor(one.rank, one.incarnation, "exists"))
-        done = rig.handle(events.TrainerCame(0, "new", "node"), after=1.0)
-        asked = of_kind(LookForTrainers, done)
-        assert isinstance(of_kind(Refuse, done)[0].error, RankTakenError) and not of_kind(EndJob, done)
 
 
 def test_another_run_takes_the_place_of_one_whose_processes_have_ended_at_once() -> None:

@@ -13,11 +13,12 @@ from pecan_ray.job.messages import Orders
 from pecan_ray.job.state import JobState
 from pecan_ray.job.trainer import TrainerState
 from tests.long_form import some_later
-from tests.protocol import Fault, Scenario, World, draw, play, play_seeds, shrink
+from tests.protocol import Fault, Scenario, SplitModel, World, draw, play, play_seeds, shrink
 from tests.protocol.__main__ import main
-from tests.unit.job.job_histories import CASES, FEW, REPEATS
+from tests.unit.job.job_histories import CASES, REPEATS
 
 HISTORIES, LOTS = 2000, 8
+FEW = ((SplitModel((1,) * 5), SplitModel((1,))),)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -130,7 +131,7 @@ def test_a_failing_history_becomes_a_smaller_one_that_fails_alike() -> None:
     assert sum(map(len, small.sources)) <= 4 and len(small.faults) <= 1
 
 
-@pytest.mark.parametrize("arguments", [("--seed", "3"), ("--histories", "20", "--first", "50", "--hurt-controllers")])
+@pytest.mark.parametrize("arguments", [("--seed", "3"), ("--histories", "40", "--first", "50", "--hurt-controllers")])
 def test_the_command_tells_what_it_has_played(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     said = capsys.readouterr().out

@@ -12,7 +12,6 @@ import pytest
 
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.queues import Queues
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.order import shuffled
@@ -84,14 +83,6 @@ def test_passes_follow_one_another_each_in_an_order_of_its_own(seed: int | None)
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_every_nth_split_from_a_number_on_is_a_share(seed: int | None) -> None:
-    order = permutation(100) if seed else list(range(100))
-    for place in range(3):
-        queue = SplitQueue(listing_of(100), 0, None if seed is None else SplitOrder(seed), (place, 3))
-        assert drain(queue) == [index for index in order if index % 3 == place]
-
-
-@pytest.mark.parametrize("seed", [None, 3])
 def test_what_came_back_goes_first_the_latest_before_the_others_until_the_pass_begins_anew(seed: int | None) -> None:
     queue = SplitQueue(listing_of(4), 0, None if seed is None else SplitOrder(seed))
     for lease in [queue.take(), queue.take()]:
@@ -108,19 +99,6 @@ def test_what_came_back_goes_first_the_latest_before_the_others_until_the_pass_b
     assert not own and own.take() is None, "it has what is put back alone"
     own.put_back(Lease(0, Split(2)))
     assert drain(own) == [2]
-
-
-def test_branches_that_stay_as_listed_are_not_shuffled() -> None:
-    queues = Queues(LedgerShape(branches=2, orders=(SplitOrder(3), None)))
-    for branch in range(2):
-        queues.add(branch, [Split(index) for index in range(20)])
-        queues.end_listing(branch)
-    orders: list[list[int]] = [[], []]
-    for branch, order in enumerate(orders):
-        while isinstance(lease := queues.take("a", branch), Lease):
-            order.append(lease.split.index)
-    assert orders[0] != orders[1] == list(range(20))
-    assert sorted(orders[0]) == orders[1]
 
 
 @contextmanager

@@ -59,13 +59,6 @@ def test_a_buffers_elements_cost_at_most_a_byte_each_in_however_many_files_they_
     assert SavedState.from_json(json.loads(written)) == state
 
 
-@pytest.mark.slow  # a second for each
-@pytest.mark.parametrize("split_elements", [1, 2, 10, 100, 1000])
-def test_a_buffer_of_100_000_elements_costs_less_than_a_byte_for_each(split_elements: int) -> None:
-    state = a_state(BranchPoint(Cursor(0, FILES, (), ((0, FILES),)), held_in_a_buffer(100_000, split_elements)))
-    assert len(json.dumps(state.to_json())) < 100_000
-
-
 def test_a_state_that_a_version_before_has_saved_is_read() -> None:
     """Written by the version with format 1, of the values that stand above."""
     found = SavedState.from_json(json.loads(OF_FORMAT_1))

@@ -8,11 +8,9 @@ import pytest
 
 from pecan_ray.job.suspects import PIECES, divided
 from pecan_ray.job.suspicion import OP
-from pecan_ray.options import Visitation
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Origin, Split
 from pecan_ray.sampling.spans import Spans
 from tests.protocol import Scenario
-from tests.protocol.scenario import Fault
 from tests.unit.job.job_histories import played, split_of
 
 SPLITS = (split_of(300), split_of(300, 177), split_of(300))
@@ -48,20 +46,6 @@ def test_what_is_known_to_kill_is_left_out_of_the_epochs_and_passes_to_come() ->
     assert world.deaths <= 6 and world.job.state.bad.count == 3
     world = played(replace(ONE, repetitions=2))
     assert world.deaths <= 9 and world.job.state.bad.count == 2
-
-
-@pytest.mark.parametrize("visitation", ["exactly_once", "zero_or_more"])
-def test_what_came_through_before_is_not_blamed_though_no_trainer_has_it(visitation: Visitation) -> None:
-    """A slow trainer with a tiny queue leaves it in the worker's hands, and the next piece kills the worker."""
-    slow = Fault(at=0.5, kind="slow trainer", target=247, seconds=50.0)
-    scenario = replace(ONE, sources=((split_of(9, 1, 8),),), batch_size=1, ranks=2, prefetch_bytes=1, faults=(slow,))
-    world = played(replace(scenario, visitation=visitation, steps_s=(0.02, 0.4)))
-    assert world.job.state.bad.count == 2 and world.deaths <= 10
-
-
-def test_several_deadly_elements_are_all_found() -> None:
-    world = played(replace(ONE, sources=((split_of(300, 3, 4, 299), split_of(40, 0)),), local=2))
-    assert world.job.state.bad.count == 4 and world.deaths <= 20
 
 
 @pytest.mark.parametrize("elements", [None, 0, 1, 5, 1000])

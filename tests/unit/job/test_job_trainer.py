@@ -17,19 +17,14 @@ from pecan_ray.job.trainer_events import (
     BatchesCame,
     BatchWanted,
     Discard,
-    EndOfData,
     EndOfEpoch,
-    Grant,
     HandOver,
     Noted,
-    OpenStream,
     OrdersCame,
-    Quarantine,
     RaiseError,
     ReceivedBatch,
     ReportAnswered,
     SendReport,
-    StreamEnded,
     TrainerClosed,
     TrainerEvent,
     TrainerFailed,
@@ -96,37 +91,6 @@ def of_kind(kind: type[T], done: list[TrainerInstruction]) -> list[T]:
 # --- batches ---------------------------------------------------------------------------------------------------
 
 
-def test_batches_are_used_in_the_order_in_which_they_came() -> None:
-    rig = TrainerRig()
-    rig.receive(2)
-    rig.receive(1)
-    assert [rig.want(), rig.want(), rig.want(), rig.want()] == [[0], [1], [2], []]
-    assert of_kind(HandOver, rig.receive()) != [], "who waits is given the next one at once"
-    assert (rig.state.yielded, rig.state.rows, len(rig.state.queue), rig.state.queue.nbytes) == (4, 4, 0, 0)
-
-
-def test_with_several_ranks_no_more_are_used_than_every_rank_has_by_the_newest_orders() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.receive(3)
-    assert rig.want() == []
-    assert [given.batch.id for given in of_kind(HandOver, rig.order(allowed=1))] == [0]
-    old = rig.orders
-    rig.order(allowed=2)
-    rig.handle(OrdersCame(replace(old, allowed=9)))
-    rig.handle(ReportAnswered(1, replace(old, allowed=9)))
-    assert rig.want() == [1] and rig.want() == []
-
-
-def test_an_allowance_is_for_batches_of_its_epoch_and_what_is_left_of_those_before_needs_none() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.receive(2, epoch=0)
-    rig.receive(2, epoch=1)
-    rig.order(allowed=1)
-    assert rig.want() == [0] and rig.want() == []
-    assert [given.batch.id for given in of_kind(HandOver, rig.order(epoch=1, allowed=1))] == [1]
-    assert rig.want() == [2] and rig.want() == []
-
-
 def test_batches_that_wait_for_other_ranks_take_no_memory_from_their_worker() -> None:
     rig = TrainerRig(world_size=2)
     assert of_kind(Adopt, rig.receive(2)) == [], "the training loop may ask for them at once"
@@ -148,17 +112,6 @@ def test_closing_gives_back_all_memory_that_of_batches_that_come_later_too() -> 
 # --- ends ------------------------------------------------------------------------------------------------------
 
 
-def test_the_end_comes_when_all_is_used_and_what_fails_afterwards_is_no_error() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.receive(1)
-    rig.order(finished=True, allowed=9)
-    assert rig.want() == [0]
-    rig.order(error=ClusterError("rank 1 has left"))
-    rig.handle(TrainerFailed(ClusterError("a stream was cut")))
-    for _ in range(2):
-        assert of_kind(EndOfData, rig.handle(BatchWanted())) == [EndOfData()], "however often it is asked"
-
-
 @pytest.mark.parametrize("ordered", [{}, {"finished": True}])
 @pytest.mark.parametrize("failed", ["the job", "a thread"])
 def test_an_error_reaches_the_training_loop_before_anything_else(failed: str, ordered: dict[str, bool]) -> None:
@@ -169,12 +122,6 @@ def test_an_error_reaches_the_training_loop_before_anything_else(failed: str, or
     else:
         rig.handle(TrainerFailed(error))
     assert of_kind(RaiseError, rig.handle(BatchWanted())) == [RaiseError(error)] and rig.state.over
-
-
-def test_an_error_reaches_a_training_loop_that_waits_already() -> None:
-    rig, error = TrainerRig(), ClusterError("gone")
-    rig.handle(BatchWanted())
-    assert of_kind(RaiseError, rig.handle(TrainerFailed(error))) == [RaiseError(error)]
 
 
 def test_an_epoch_ends_where_a_batch_of_the_next_one_waits_which_is_not_used_by_that() -> None:
@@ -204,64 +151,7 @@ def test_an_epoch_ends_once_when_the_job_goes_on_to_the_next_one_and_its_batches
 # --- workers ---------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_is_opened_to_each_newcomer_once_with_a_credit() -> None:
-    rig = TrainerRig()
-    opened = [OpenStream("a"), Grant("a", 1), OpenStream("b"), Grant("b", 1)]
-    assert rig.order(newcomers=("a", "b"), met=2)[:4] == opened
-    assert of_kind(OpenStream, rig.order(newcomers=("b", "c"), met=3)) == [OpenStream("c")]
-
-
-def test_a_full_queue_grants_a_credit_for_each_batch_used_and_for_leftovers_at_once() -> None:
-    rig = TrainerRig(world_size=2, prefetch_bytes=1)
-    rig.order(newcomers=("w",), met=1, allowed=1)
-    assert of_kind(Grant, rig.receive()) == []
-    assert of_kind(Grant, rig.handle(BatchWanted())) == [Grant("w", 1)]
-    assert of_kind(Grant, rig.receive()) == []
-    assert of_kind(Grant, rig.order(regrouping=True)) == [Grant("w", 1)]
-    assert of_kind(Grant, rig.receive()) == [Grant("w", 1)]
-
-
-def test_a_trainer_settles_about_a_lost_worker_when_its_stream_has_ended_and_once() -> None:
-    rig = TrainerRig()
-    rig.order(newcomers=("a",), met=1)
-    rig.order(settle=("a",), newcomers=())
-    assert not any(report.settled for report in rig.reports), "it may still come"
-    rig.receive(worker="a")
-    rig.handle(StreamEnded("a"))
-    settled = [report for report in rig.reports if report.settled]
-    assert [report.settled for report in settled] == [("a",)]
-    told = [ack.batches for report in rig.reports[: rig.reports.index(settled[0]) + 1] for ack in report.acks]
-    assert told == [1], "with all that it received, or after it"
-    rig.order(settle=("a", "never met"))
-    assert [report.settled for report in rig.reports if report.settled] == [("a",), ("never met",)]
-    assert of_kind(OpenStream, rig.order(settle=(), newcomers=("never met",))) == []
-
-
-def test_a_broken_stream_is_told_at_once() -> None:
-    rig = TrainerRig()
-    rig.order(newcomers=("a", "b"), met=2)
-    rig.handle(StreamEnded("a", broke=True))
-    rig.handle(StreamEnded("b"))
-    assert [report.broken for report in rig.reports if report.broken] == [("a",)]
-
-
 # --- giving back -----------------------------------------------------------------------------------------------
-
-
-def test_the_newest_batches_are_given_back_once_and_no_more_than_were_asked_for() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.receive(5)
-    rig.report()
-    done = rig.order(keep=3, allowed=3)
-    assert sorted(one.batch.id for one in of_kind(Discard, done)) == [3, 4]
-    given = rig.reports[-1].given_back
-    assert given is not None and (given.epoch, given.batches, given.rows) == (0, 2, 2)
-    assert given.spans == {(0, 0, 0): [elements(3), elements(4)]}
-    rig.order(keep=3, allowed=3)
-    rig.report()
-    assert sum(report.given_back is not None for report in rig.reports) == 1
-    assert [rig.want(), rig.want(), rig.want(), rig.want()] == [[0], [1], [2], []]
-    assert of_kind(Discard, rig.order(keep=0)) == [], "the training loop has them"
 
 
 # --- what it tells ---------------------------------------------------------------------------------------------
@@ -315,38 +205,6 @@ def test_a_rank_that_others_hold_up_says_so() -> None:
     rig.order(allowed=1)
     rig.receive(1)
     assert not rig.report().held
-
-
-def test_the_next_look_is_due_when_something_must_be_said_or_sent() -> None:
-    rig = TrainerRig()
-    assert rig.state.due(0.0) == 1.0
-    rig.handle(BatchWanted())
-    rig.answering = False
-    rig.receive(1)
-    rig.handle(BatchWanted())
-    rig.handle(TrainerTime(), after=0.3)
-    assert rig.state.due(rig.now) == pytest.approx(5.0), "a batch was waited for since 0 s; a report is under way"
-
-
-def test_bad_elements_that_orders_bring_are_kept_once_and_told_of_at_once() -> None:
-    rig = TrainerRig()
-    first, second, third = (LeftOutElement(number, "map", f"element {number}", "no") for number in range(3))
-    rig.answering = False
-    kept = of_kind(Quarantine, rig.order(quarantine=(first, second)))
-    assert kept == [Quarantine((first, second))] and rig.reports[-1].quarantined == 2
-    assert of_kind(Quarantine, rig.order(allowed=1)) == []
-    assert of_kind(Quarantine, rig.order(quarantine=(second, third), quarantined=1)) == [Quarantine((third,))]
-    rig.handle(ReportAnswered(rig.reports[-1].number))
-    assert rig.reports[-1].quarantined == 3
-
-
-def test_a_loop_keeps_what_another_trainer_has_left_and_what_comes_with_the_end() -> None:
-    rig = TrainerRig()
-    rig.want()
-    element = LeftOutElement(7, "map", "element 7", "no")
-    done = rig.order(quarantine=(element,), quarantined=5, finished=True)
-    assert [one for one in done if isinstance(one, (Quarantine, EndOfData))] == [Quarantine((element,)), EndOfData()]
-    assert rig.reports[-1].quarantined == 6
 
 
 def test_a_controller_that_does_not_answer_is_named_once_though_the_loop_waits_for_nothing() -> None:

@@ -6,11 +6,10 @@ import pytest
 
 from pecan_ray.errors import ClusterError, RankTakenError, StaleJobError
 from pecan_ray.job import events
-from pecan_ray.job.instructions import BeginListing, EndJob, FindRoom, Instruction, KillWorker, Refuse, TellTrainers
+from pecan_ray.job.instructions import EndJob, Instruction, KillWorker, Refuse, TellTrainers
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.trainers import Trainers
-from pecan_ray.options import Workers
 from tests.unit.job.job_rig import JobRig, of_kind
 
 
@@ -21,23 +20,6 @@ def came(rank: int, incarnation: str = "", **described: str) -> events.TrainerCa
 def refusal(done: list[Instruction]) -> str:
     (refused,) = of_kind(Refuse, done)
     return str(refused.error)
-
-
-def test_a_job_begins_when_all_ranks_have_come_and_once() -> None:
-    rig = JobRig(LedgerShape(world_size=3))
-    assert rig.handle(came(0)) == [] and rig.handle(came(2)) == []
-    begun = [BeginListing(), FindRoom(("n0", "n1"))]
-    assert [one for one in rig.handle(came(1)) if not isinstance(one, TellTrainers)] == begun
-    assert rig.handle(came(1)) == [], "a repetition"
-
-
-def test_another_process_with_the_rank_of_one_that_is_there_is_refused() -> None:
-    rig = JobRig(LedgerShape(world_size=2))
-    rig.handle(came(0))
-    done = rig.handle(came(0, "other"))
-    assert "rank 0 is already served" in refusal(done)
-    assert of_kind(Refuse, done)[0].incarnation == "other"
-    assert rig.job.trainers.ranks[0].came.incarnation == "t0"
 
 
 @pytest.mark.parametrize(
@@ -58,15 +40,6 @@ def test_a_rank_that_runs_something_else_is_told_in_which_part(
     assert not of_kind(Refuse, rig.handle(came(1, **mine))), "it may come again as the others are"
 
 
-def test_a_rank_that_leaves_before_the_end_ends_the_others() -> None:
-    rig = JobRig(LedgerShape(world_size=2))
-    rig.begin()
-    done = rig.handle(events.TrainerLeft(1, "t1"))
-    assert isinstance(rig.job.error, ClusterError) and "rank 1 has left" in str(rig.job.error)
-    assert not of_kind(EndJob, done)
-    assert of_kind(EndJob, rig.handle(events.TrainerLeft(0, "t0"))) == [EndJob()]
-
-
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_rank_that_is_gone_with_batches_it_has_not_used_ends_the_others_though_all_is_delivered(killed: bool) -> None:
     rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=30.0)
@@ -83,15 +56,6 @@ def test_a_rank_that_is_gone_with_batches_it_has_not_used_ends_the_others_though
         assert "rank 1 has left before the end" in str(rig.job.error)
     assert isinstance(rig.job.error, ClusterError) and not of_kind(EndJob, done)
     assert of_kind(TellTrainers, done) == [TellTrainers((0,))]
-
-
-def test_the_last_one_that_leaves_ends_all_workers() -> None:
-    rig = JobRig(workers=Workers(2))
-    workers = rig.come()
-    rig.place(workers[0])
-    done = rig.handle(events.TrainerLeft(0, "t0"))
-    assert done == [*(KillWorker(worker) for worker in workers), EndJob()]
-    assert rig.handle(events.TimePassed(), after=1000.0) == []
 
 
 def test_a_job_ends_itself_when_nobody_comes_or_all_are_silent_and_turns_away_who_comes_then() -> None:

@@ -39,14 +39,6 @@ def test_what_a_remote_worker_cannot_open_a_local_one_reads(seed: int, unseen: f
     assert len(told) == (unseen == 1.0)
 
 
-def test_a_worker_that_can_open_nothing_is_taken_out_and_not_replaced() -> None:
-    world = played(replace(TWO_NODES, unseen=1.0, epochs=3))
-    texts = [event.text for event in world.job.state.told]
-    (text,) = [text for text in texts if "is taken out" in text]
-    assert "remote-0 on node" in text and "it can open none of the splits that other workers read" in text
-    assert not any("remote-1" in text for text in texts)
-
-
 class TwoWorkers:
     """A job of two workers, on two nodes, with some splits of 100 bytes."""
 

@@ -44,15 +44,6 @@ def test_how_long_it_has_been_is_filled_in_and_makes_no_other_text_of_it() -> No
     assert waits.look(70.0, text) == [] and waits.standing == ("{'cpu': 1} since 7 s",)
 
 
-def test_the_next_thing_that_is_due_is_the_oldest_that_was_not_said() -> None:
-    waits = Waits(5.0)
-    assert waits.due is None
-    waits.look(1.0, {"a": "for a"})
-    for now, due in ((3.0, 6.0), (6.0, 8.0), (8.0, None)):
-        waits.look(now, {"a": "for a", "b": "for b"})
-        assert waits.due == due
-
-
 def look(rig: JobRig, seconds: float = 6.0) -> str:
     """Let time pass in a job; return what it says meanwhile."""
     return said(rig.handle(events.TimePassed())) + said(rig.handle(events.TimePassed(), after=seconds))
@@ -139,13 +130,3 @@ def test_what_a_worker_has_been_doing_for_long_is_said_at_once_and_again_when_it
     rig.handle(events.WorkerTold(worker, WorkerProgress()))
     rig.handle(events.TimePassed())
     assert rig.job.orders(0).waits == ()
-
-
-def test_a_job_says_which_ranks_must_settle() -> None:
-    rig = JobRig(LedgerShape(world_size=3), Workers(2))
-    first, _ = rig.begin()
-    rig.assign(first)
-    rig.take(first)
-    rig.handle(events.WorkerLost(first, "process"))
-    rig.report(1, settled=(first,))
-    assert f"ranks 0, 2 must yet say what came from {first}" in look(rig)

@@ -200,14 +200,6 @@ def test_a_controller_that_fails_is_told_of_once_and_counted(monkeypatch: pytest
     assert rig.job.fleet.wanted == Deployment(1, 0) and worker in rig.job.fleet.workers and rig.job.error is None
 
 
-def test_numbers_that_were_fixed_stay() -> None:
-    rig = auto_rig()
-    rig.begin()
-    rig.handle(events.ScaleAsked(1, 0))
-    starving(rig, 6.0)
-    assert rig.job.fleet.wanted == Deployment(1, 0) and not rig.job.placement.decides
-
-
 # --- bounds, and the papers' windows -------------------------------------------------------------------------
 
 

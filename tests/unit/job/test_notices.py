@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from pecan_ray.job.notices import GATHER_S, MANY_TRAINERS, Notices
+from pecan_ray.job.notices import MANY_TRAINERS, Notices
 
 EVERY = range(2 * MANY_TRAINERS)
-
-
-def test_what_changes_at_about_the_same_time_is_told_together() -> None:
-    notices = Notices()
-    at = notices.changed((3,), 2, 10.0)
-    notices.changed((5,), 2, 10.0 + GATHER_S / 2)
-    assert at == 10.0 + GATHER_S
-    assert not notices.is_due(3, 1, 2, 10.0)
-    assert notices.answered(EVERY, at) == ([3, 5], None)
-    assert notices.is_due(3, 1, 2, at)
 
 
 def test_with_many_trainers_those_that_may_only_use_more_are_told_later() -> None:
@@ -25,17 +15,6 @@ def test_with_many_trainers_those_that_may_only_use_more_are_told_later() -> Non
     assert notices.answered(EVERY, soon) == ([3], late)
     notices.told(5)  # as the answer to its report
     assert notices.answered((7, 9), late) == ([7], None)
-
-
-def test_with_few_trainers_they_are_told_as_soon_as_others() -> None:
-    assert Notices().changed((3,), 5, 10.0, allowance_only=True) == Notices().changed((3,), 5, 10.0)
-
-
-def test_who_does_not_listen_is_answered_as_soon_as_it_does() -> None:
-    notices = Notices()
-    at = notices.changed((3,), 0, 10.0)
-    assert notices.answered((), at) == ([], None)
-    assert notices.is_due(3, 1, 2, at)
 
 
 def test_who_knows_the_newest_orders_is_told_of_the_next_ones_only() -> None:

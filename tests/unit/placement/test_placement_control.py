@@ -197,25 +197,11 @@ def test_a_pause_of_any_length_changes_nothing(pause_s: float) -> None:
     assert run.late_changes(58.0) == 0
 
 
-def test_a_first_step_that_compiles_removes_nobody() -> None:
-    run = Run(Fluid(demand=lambda now: 0.0 if 4.0 <= now < 45.0 else 2500.0)).go(44)
-    assert run.changes == []
-
-
 def test_accumulation_is_met_by_its_mean_and_not_by_its_bursts() -> None:
     """Sixteen batches at once, and then a long step: workers stand still for some of the time."""
     run = Run(Fluid(demand=lambda now: 8000.0 if now % 1.0 < 0.2 else 0.5, batch=64, queue=30.0)).go(60)
     assert 3 <= run.asked.local <= 8
     assert run.go(200).late_changes(60.0) <= 2
-
-
-def test_nothing_is_judged_while_workers_are_awaited() -> None:
-    job = replace(REMOTE, per_hour=per_hour)
-    run = Run(job, 1).go(30)
-    assert run.asked.remote > 0 and run.running.remote == 0, "they are on their way"
-    asked = run.asked
-    run.go(8)
-    assert run.asked == asked and run.running.remote == 0
 
 
 @given(st.integers(2, 16), st.floats(0.1, 0.95), st.floats(0.01, 0.9))

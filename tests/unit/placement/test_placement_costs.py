@@ -47,11 +47,6 @@ def test_the_wasted_part_is_what_was_paid_while_trainers_waited() -> None:
     assert cost.wasted == pytest.approx(0.4 * 50 / 3600 * (2 * 4.96 + 2 * 0.42))
 
 
-def test_nothing_costs_nothing() -> None:
-    cost = cost_of(0, Deployment(1, 1), GCP)
-    assert (cost.total, cost.wasted_share) == (0, 0)
-
-
 def test_workers_charged_by_use_cost_what_they_use() -> None:
     """tf.data service, equation 1: half-idle workers cost half, the trainer's host all it has."""
     unit = UnitPrices(cpu=0.03, memory=0.004, accelerator=1.0)
@@ -119,8 +114,3 @@ def test_a_host_with_three_times_the_cpus_gets_three_times_the_local_workers() -
 def test_nonsense_is_refused_when_it_is_given(make: Callable[[], object]) -> None:
     with pytest.raises(PlanError):
         make()
-
-
-def test_a_missing_price_is_named_in_the_error() -> None:
-    with pytest.raises(PlanError, match=r"remote_worker must be a price .*: pass remote_worker="):
-        Prices(accelerator_host=4.96)

@@ -54,10 +54,6 @@ def test_a_trainer_whose_wait_is_unknown_is_not_said_to_wait() -> None:
     assert rank(NO_WAIT, [foreseen(1, 0, 0.3, None)], 1.0)[0].miss == ""
 
 
-def test_nothing_is_ranked_where_nothing_is_known() -> None:
-    assert rank(COST, [], 1.0) == []
-
-
 TIMES = st.floats(1e-4, 1e3)
 
 

@@ -125,25 +125,11 @@ def test_the_papers_client_measures_nothing_until_150_batches_after_a_change() -
     assert min(gaps) >= 150 + 20
 
 
-def test_a_node_is_paid_for_from_its_grant_and_takes_its_time() -> None:
-    slow = small(nodes__start_s=60.0)
-    outcome = simulate(unending(slow, Restless([Deployment(2, 0), Deployment(2, 3)]), 300))
-    first, second = outcome.timeline[:2]
-    assert first.decision.target == Deployment(2, 3) and second.deployment == Deployment(2, 0)
-    assert outcome.end.remote_seconds > 0
-
-
 @pytest.mark.parametrize("pool", [PoolRule(workers=0), PoolRule(workers=100, lost_share=1.0)])
 def test_where_no_node_ever_comes_local_workers_do_what_they_can(pool: PoolRule) -> None:
     outcome = run(small(max_local=2), "auto", batches=5000, pool=pool)
     assert outcome.running == Deployment(2, 0)
     assert outcome.end.remote_seconds == 0
-
-
-def test_a_job_without_any_worker_waits_and_the_simulation_ends() -> None:
-    outcome = run(small(), "cachew", batches=100, pool=PoolRule(workers=0))
-    assert outcome.flows.consumed == 0
-    assert outcome.timeline == ()
 
 
 def test_dead_workers_are_replaced_and_no_batch_is_made_twice_or_lost_unnoticed() -> None:
@@ -162,14 +148,6 @@ def test_workers_of_one_node_die_together() -> None:
     outcome = Simulation([spec], PoolRule(workers=12, slots=3, life_s=30.0), 3).run().jobs[0]
     assert outcome.killed > 0
     assert outcome.killed % 3 == 0
-
-
-def test_drained_workers_finish_and_fast_ones_drop_what_they_hold() -> None:
-    targets = [Deployment(0, 9), Deployment(0, 5)]
-    workload = small(split_batches=8.0, noise__batch_cv=0.2)
-    jobs = [unending(workload, Restless(targets, removal), 2000) for removal in ("drain", "fast")]
-    drained, fast = (simulate(job).flows.lost for job in jobs)
-    assert drained == 0 and fast > 0
 
 
 def test_jobs_share_a_pool_and_the_second_is_served_when_the_first_ends() -> None:

@@ -61,16 +61,6 @@ def test_a_trainer_that_waits_says_how_long() -> None:
     assert flow.starved - before == pytest.approx(totals.waited, rel=0.02)
 
 
-def test_a_trainer_that_does_not_wait_finds_a_full_queue() -> None:
-    flow = quiet_flow(Trainer(step_s=0.1), [0.01], places=6)
-    assert flow.advance(NEVER, 200)
-    before = flow.clients[0].totals
-    assert flow.advance(NEVER, 200)
-    part = flow.clients[0].totals.since(before)
-    assert part.waited == 0
-    assert part.queued == 6 * part.batches, "the place of the batch that was taken is filled before the next step"
-
-
 @given(
     places=st.integers(1, 10),
     cv=st.floats(0.0, 0.6),
@@ -166,9 +156,3 @@ def test_the_first_window_of_several_trainers_knows_who_waited_for_its_first_bat
     window = meter.close()
     assert window is not None and window.wait_time is not None
     assert window.batch_time - window.wait_time == pytest.approx(0.1)
-
-
-def test_without_workers_nothing_comes() -> None:
-    assert quiet_flow(Trainer(), []).idle
-    assert not quiet_flow(Trainer(), []).advance(NEVER, 1)
-    assert not quiet_flow(Trainer(), [], clients=3).advance(NEVER, 1)

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.reproduction import authors_logs, cachew_figures, pecan_text
+from benchmarks.reproduction import authors_logs, cachew_figures
 from benchmarks.reproduction.experiments import SETUPS, run_mode, run_setup
-from benchmarks.reproduction.pecan_figures import final_remote, run_figure6, stages
-from benchmarks.reproduction.reported import CONFIGURATIONS, FITTED, PECAN
+from benchmarks.reproduction.pecan_figures import final_remote, stages
+from benchmarks.reproduction.reported import PECAN
 from benchmarks.reproduction.tables import Comparison, Section, comparison_table, misses, summary
 from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.placement.policy import SEARCHES
 from pecan_ray.plan.windows import Deployment, Window
 from pecan_ray.simulator.outcome import mean
-from pecan_ray.simulator.random_workloads import FAMILIES, TUNED, draw, judge, score
+from pecan_ray.simulator.random_workloads import TUNED, draw, judge, score
 from pecan_ray.simulator.steady import Evaluator
 from pecan_ray.simulator.workload import changed, load
 from tests.long_form import examples
@@ -101,11 +101,6 @@ def test_cachew_finds_four_workers_where_utilization_finds_one() -> None:
     assert mean(hpa, final_remote) == pytest.approx(1, abs=0.5)
 
 
-def test_two_tenants_get_workers_in_proportion_to_their_pace() -> None:
-    first, second = cachew_figures.run_tenants(0)
-    assert second.final.remote == 2 * first.final.remote
-
-
 # --- against exhaustive search -----------------------------------------------------------------------------
 
 
@@ -155,20 +150,6 @@ def test_no_sequence_of_windows_drives_a_policy_out_of_its_bounds(
 # --- the report --------------------------------------------------------------------------------------------
 
 
-def test_what_is_called_fitted_is_a_row_of_the_figure() -> None:
-    for name, pairs in FITTED.items():
-        assert name in PECAN
-        assert {configuration for configuration, _ in pairs} <= set(CONFIGURATIONS)
-        assert {quantity for _, quantity in pairs} <= {"remote", "seconds", "cost"}
-
-
-def test_families_differ_in_what_makes_them_hard() -> None:
-    plain, several, ahead = (draw(5, family) for family in FAMILIES)
-    assert (plain.clients, plain.trainer.run_ahead) == (1, 0)
-    assert several.clients > 1
-    assert ahead.trainer.run_ahead > 0
-
-
 def test_every_miss_is_listed_and_nothing_else() -> None:
     rows = (
         Comparison("near", 10.0, 10.5, "predicted", "$"),
@@ -181,30 +162,3 @@ def test_every_miss_is_listed_and_nothing_else() -> None:
     )
     assert "1 of 2 predictions within 10%" in summary([section])
     assert misses([replace(section, comparisons=rows[:1])]) == ""
-
-
-def test_what_the_text_says_is_compared_too() -> None:
-    """Savings against FastFlow, means, and how soon policies converge; a mean of fitted rows is no prediction."""
-    runs = run_figure6((0,), ("retinanet", "resnet50-v2-8"))
-    rows = {row.item: row for row in pecan_text.savings(runs).comparisons}
-    assert rows["cost against FastFlow, AutoPlacement, retinanet"].paper == 27
-    assert rows["cost of remote workers, AutoOrder, resnet50-v2-8"].status == "fitted"
-    averages = [row for item, row in rows.items() if item.startswith("on average")]
-    assert [row.paper for row in averages] == [69, 24, 87, 55, 14]
-    assert {row.status for row in averages} == {"follows"}
-    sooner = pecan_text.convergence(runs)
-    assert [row.paper for row in sooner.comparisons] == [47, 5]
-    assert "within 5" in sooner.blocks[1]
-
-
-def test_what_follows_from_a_fitted_point_is_counted_apart() -> None:
-    rows = (
-        Comparison("1 worker", 10.0, 10.0, "fitted", "ms"),
-        Comparison("2 workers", 5.0, 5.1, "follows", "ms"),
-        Comparison("3 workers", 3.3, 9.0, "follows", "ms"),
-        Comparison("epoch", 100.0, 150.0, "predicted", "s"),
-    )
-    said = summary([Section("", "", (), (), rows)])
-    assert (
-        "- times: 0 of 1 predictions within 10%; 1 of 2 rows that follow from fitted ones; 1 of 1 fitted rows" in said
-    )

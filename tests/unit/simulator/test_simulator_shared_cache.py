@@ -15,7 +15,6 @@ from benchmarks.reproduction import cachew_caching, quiver_figures, reproduce_ca
 from benchmarks.reproduction.reported_caches import (
     CACHEW_8,
     QUIVER_DATASETS,
-    QUIVER_TABLE3,
     SILOD_CACHE_TABLE,
     SILOD_TABLE6,
     SYSTEMS,
@@ -111,13 +110,6 @@ def test_jobs_are_done_first_under_silod_on_average_over_draws_and_are_treated_a
         assert min(times, key=times.__getitem__) == "SiloD" and max(times, key=times.__getitem__) == "CoorDL", times
     fairness = {system: fmean(run.fairness for run in runs(system, "gavel")) for system in SYSTEMS}
     assert max(fairness, key=fairness.__getitem__) == "SiloD" and fairness["SiloD"] > 0.95, fairness
-
-
-def test_jobs_that_fetch_together_take_about_quivers_times() -> None:
-    passes = quiver_figures.fetched_together(7)
-    assert 1.0 <= passes <= 1.2
-    for workload, (_, _, together) in QUIVER_TABLE3.items():
-        assert quiver_figures.seconds_of(workload, passes / 7) == pytest.approx(together, rel=0.17)
 
 
 def test_speed_by_the_size_of_the_cache_has_the_shape_of_quivers_figure_6() -> None:
