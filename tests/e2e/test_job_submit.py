@@ -24,7 +24,6 @@ NO_AGENT = "No available agent"
 
 @pytest.fixture(scope="module")
 def with_token() -> dict[str, str]:
-    """Environment of a user who has the cluster's token."""
     return {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 

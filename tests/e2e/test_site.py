@@ -20,7 +20,6 @@ STEP = re.compile(r"^```python run\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTIL
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` does."""
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],

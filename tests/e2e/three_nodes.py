@@ -9,7 +9,6 @@ from ray.cluster_utils import Cluster
 
 
 def main() -> None:
-    """Run the cluster."""
     # Free ports, where Ray's own may be another Ray's: without its port the agent of a node takes no jobs.
     ports = {"dashboard_port": 0, "dashboard_agent_listen_port": 0}
     head = {"num_cpus": 2, "include_dashboard": True, "object_store_memory": 200 << 20, **ports}

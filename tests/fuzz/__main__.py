@@ -17,7 +17,6 @@ from tests.fuzz.watched import Watched
 
 
 def cases(names: list[str], seed: int, number: int | None) -> Iterator[Case]:
-    """Yield cases of all formats in turn."""
     for at in count(seed) if number is None else range(seed, seed + number):
         for name in names:
             yield Case(name, at)

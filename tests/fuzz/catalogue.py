@@ -25,17 +25,14 @@ TYPED_CELLS: dict[str, Any] = {
 
 
 def text(element: dict[str, Any]) -> Any:
-    """Return a line."""
     return element["text"]
 
 
 def record(element: dict[str, Any]) -> Any:
-    """Return a record."""
     return element["record"]
 
 
 def packed_text(kind: str) -> Format:
-    """Return compressed lines."""
     make, reference = packed(kind, formats.text_file, damage.ANY), unpacked(kind, formats.text_reference)
     return Format(f".txt.{ENDINGS[kind]}", make, TextLines, text, reference)
 

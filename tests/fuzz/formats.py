@@ -28,8 +28,6 @@ from tests.fuzz.damage import Damage
 
 @dataclass
 class Reading:
-    """What a reader gave of a file."""
-
     elements: list[Any] = field(default_factory=list)
     problem: str | None = None
     """What it told; None if it took the file for whole."""
@@ -40,8 +38,6 @@ Reference = Callable[[Path], Reading]
 
 @dataclass(frozen=True)
 class Format:
-    """One kind of file."""
-
     ending: str
     make: Callable[[random.Random], bytes]
     source: Callable[[str], Source]
@@ -53,7 +49,6 @@ class Format:
     """Ours are the reference's in their order; False: the reference reads on behind damage, and ours are among them."""
 
     def damaged(self, rng: random.Random) -> bytes:
-        """Return a file, damaged once or more (one in ten: not at all)."""
         data = self.make(rng)
         for _ in range(rng.choice((0, 1, 1, 1, 1, 1, 1, 1, 2, 3))):
             if data:
@@ -61,7 +56,6 @@ class Format:
         return data
 
     def ours(self, path: Path) -> Reading:
-        """Read a file with us; what is no PecanError is raised."""
         reading = Reading()
         try:
             source = self.source(str(path))
@@ -77,7 +71,6 @@ class Format:
 
 
 def text_file(rng: random.Random) -> bytes:
-    """Return lines of all kinds."""
     words = ("", "a", "é€", "\ufeff", "\t ", "x" * 300, "tail\r", "日本")
     end = rng.choice(("", "\n", "\r\n"))
     lines = ["".join(rng.choices(words, k=rng.randrange(4))) for _ in range(rng.randrange(40))]
@@ -85,7 +78,6 @@ def text_file(rng: random.Random) -> bytes:
 
 
 def lines_in(data: bytes) -> Iterator[bytes]:
-    """Yield the lines of some bytes, without their ends."""
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -94,7 +86,6 @@ def lines_in(data: bytes) -> Iterator[bytes]:
 
 
 def text_reference(path: Path) -> Reading:
-    """Read lines with Python's own functions."""
     return _each_line(path.read_bytes(), lambda line: line.decode("utf-8"))
 
 
@@ -110,8 +101,6 @@ def _each_line(data: bytes, take: Callable[[bytes], Any]) -> Reading:
 
 
 def json_file(rng: random.Random) -> bytes:
-    """Return objects of all kinds, one a line."""
-
     def value(depth: int) -> Any:
         kinds = [1, -1.5e300, 'é"\\', None, True, 2**70, ""]
         if depth:
@@ -123,14 +112,11 @@ def json_file(rng: random.Random) -> bytes:
 
 
 def deep(rng: random.Random, data: bytes) -> bytes:
-    """Nest without end."""
     opening = rng.choice((b"[", b'{"a":', b'{"a":['))
     return data + b'{"x": ' + opening * rng.choice((100, 2000, 200_000)) + b"\n"
 
 
 def json_reference(path: Path) -> Reading:
-    """Read with Python's json, line by line."""
-
     def take(line: bytes) -> list[Any]:
         value = json.loads(line)
         if not isinstance(value, dict):
@@ -147,7 +133,6 @@ def plain_json(element: dict[str, Any]) -> Any:
 
 
 def _comparable(value: Any) -> Any:
-    """Return a value in which NaN equals NaN."""
     if isinstance(value, dict):
         return {name: _comparable(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -161,7 +146,6 @@ COLUMNS = ("a", "b", "c")
 
 
 def csv_file(rng: random.Random) -> bytes:
-    """Return three columns of text."""
     cells = ("", "1", "x", "é", 'say "so"', "a,b", "NA", "x" * 200, " y ", "two\nlines", "r\r")
     plain = cells[:9]
     several = rng.random() < 0.3
@@ -174,7 +158,6 @@ def csv_file(rng: random.Random) -> bytes:
 
 
 def csv_tokens(rng: random.Random, data: bytes) -> bytes:
-    """Insert what means something in a CSV file."""
     at = rng.randrange(len(data) + 1)
     token = rng.choice((b'"', b",", b"\n", b"\r", b'""', b"\r\n", b",,,", b'",', b'\n"', b"\0"))
     return data[:at] + token + data[at:]
@@ -210,18 +193,15 @@ class TextCsv(Csv):
 
 
 def framed(record: bytes) -> bytes:
-    """Return a record as the format stores it."""
     length = struct.pack("<Q", len(record))
     return length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
 
 
 def tfrecord_file(rng: random.Random) -> bytes:
-    """Return some records."""
     return b"".join(framed(rng.randbytes(rng.choice((0, 1, 30, 700)))) for _ in range(rng.randrange(1, 20)))
 
 
 def lying_length(rng: random.Random, data: bytes) -> bytes:
-    """Write a length that is wrong and has a right checksum."""
     length = struct.pack("<Q", rng.choice((0, 1, 100, 1 << 20, 1 << 31, 1 << 40, (1 << 63) - 1, (1 << 64) - 1)))
     header = length + struct.pack("<I", masked_crc(length))
     at = rng.choice([0, *[at for at in range(len(data) - 12) if data[at + 4 : at + 8] == bytes(4)]])
@@ -229,7 +209,6 @@ def lying_length(rng: random.Random, data: bytes) -> bytes:
 
 
 def tfrecord_reference(path: Path) -> Reading:
-    """Read with TensorFlow's own reader."""
     import tensorflow as tf
 
     data, at, reading = path.read_bytes(), 0, Reading()
@@ -275,7 +254,6 @@ def tar_file(rng: random.Random) -> bytes:
 
 
 def header_field(rng: random.Random, data: bytes) -> bytes:
-    """Change a field of a header, and mend the header's checksum."""
     places = [at for at in range(0, len(data) - 511, 512) if data[at + 257 : at + 262] == b"ustar"]
     if not places:
         return data
@@ -296,7 +274,6 @@ def header_field(rng: random.Random, data: bytes) -> bytes:
 
 
 def pax_record(rng: random.Random, data: bytes) -> bytes:
-    """Change the records of an extended header, or let there be one."""
     records = rng.choice(
         (b"0 path=x\n", b"9 size=5\n", b"99 path=x\n", b"x\n", b"10 size=-1\n", b"18 GNU.sparse.x=1\n\n")
     )
@@ -324,12 +301,10 @@ def tar_reference(path: Path) -> Reading:
 
 
 def _is_harmless(line: str) -> bool:
-    """Tell whether GNU tar only says how it would name a file."""
     return not line or "Substituting" in line or "Removing leading" in line
 
 
 def plain_sample(element: dict[str, Any]) -> list[tuple[str, bytes]]:
-    """Return the members of a sample, as far as their names can be told."""
     return [(f"{element['__key__']}.{name}", data) for name, data in element.items() if name != "__key__"]
 
 
@@ -361,7 +336,6 @@ def parquet_file(rng: random.Random) -> bytes:
 
 
 def parquet_reference(path: Path) -> Reading:
-    """Read with pyarrow, all at once."""
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         table = file.read()

@@ -15,8 +15,6 @@ from tests.fuzz.formats import Format, Reading
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong in a case."""
-
     kind: str
     """"bare", "lost", "untold", "different", or, where the case did not end, "hang" or "died"."""
     text: str
@@ -24,17 +22,13 @@ class Failure:
 
 @dataclass(frozen=True)
 class Case:
-    """A damaged file: a format and a seed."""
-
     format: str
     seed: int
 
     def data(self) -> bytes:
-        """Return the file's bytes."""
         return FORMATS[self.format].damaged(random.Random(f"{self.format}:{self.seed}"))
 
     def run(self, folder: Path) -> Failure | None:
-        """Read the file with both readers; return what is wrong with ours."""
         return judge(self.format, self.data(), folder)
 
 
@@ -51,7 +45,6 @@ def judge(name: str, data: bytes, folder: Path) -> Failure | None:
 
 
 def compare(form: Format, ours: Reading, reference: Reading) -> Failure | None:
-    """Return what we lost or did not tell."""
     if not form.in_order:
         return _among(ours, reference)
     common = min(len(ours.elements), len(reference.elements))

@@ -50,7 +50,6 @@ def typed_tokens(rng: random.Random, data: bytes) -> bytes:
 
 
 def inferred_reference(path: Path) -> Reading:
-    """Read with Python's csv; a cell is what Python's numbers make of it."""
     reading = csv_reference(path)
     return Reading([tuple(map(value_of, row)) for row in reading.elements], reading.problem)
 

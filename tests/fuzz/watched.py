@@ -21,21 +21,17 @@ MEMORY_BYTES = 8 << 30
 
 
 def serve(pipe: Connection, folder: str) -> None:
-    """Run the cases that come through a pipe."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     while (case := pipe.recv()) is not None:
         pipe.send(case.run(Path(folder)))
 
 
 class Watched:
-    """A process that runs cases, and is replaced when it hangs or dies."""
-
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._process: multiprocessing.process.BaseProcess | None = None
 
     def run(self, case: Case) -> Failure | None:
-        """Return what is wrong, if need be that it did not end."""
         if self._process is None:
             self._pipe, theirs = multiprocessing.get_context("spawn").Pipe()
             self._process = multiprocessing.get_context("spawn").Process(
@@ -66,7 +62,6 @@ class Watched:
         return failure
 
     def close(self) -> None:
-        """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.join()

@@ -61,17 +61,14 @@ class Chain:
 
 
 def rows(count: int, *, column: str = "i", first: int = 0) -> Chain:
-    """Elements with the numbers `first`, `first + 1`, ... in a column."""
     return Chain(("rows", {"count": count, "column": column, "first": first}))
 
 
 def zipped(*inputs: Chain) -> Chain:
-    """Pair the elements of several chains."""
     return Chain(("zip", {"inputs": inputs}))
 
 
 def concat(*inputs: Chain) -> Chain:
-    """Follow the elements of one chain by those of the next one."""
     return Chain(("concat", {"inputs": inputs}))
 
 

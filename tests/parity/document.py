@@ -23,12 +23,10 @@ DIFFERENCES = "## What differs on purpose\n"
 
 
 def page() -> str:
-    """Return the page of all rows."""
     return HEAD + "".join(f"\n## {title}\n\n{_table(habits)}" for title, habits in SECTIONS.items())
 
 
 def short_page() -> str:
-    """Return the short page, with the rows in which we differ at its end."""
     head, _, _ = SHORT.read_text().partition(DIFFERENCES)
     lines = [["habit", "here", "elsewhere", "why"], ["---"] * 4]
     for habit in HABITS:
@@ -60,7 +58,6 @@ def _lines(lines: Iterable[list[str]]) -> str:
 
 
 def write() -> None:
-    """Write both pages."""
     PAGE.write_text(page())
     SHORT.write_text(short_page())
 

@@ -17,9 +17,7 @@ class Opened(Protocol):
         """Begin a pass for each, and leave it behind so many batches; None: at its end."""
         ...
 
-    def epochs(self, count: int) -> list[Pass]:
-        """Return so many passes as the library says several epochs."""
-        ...
+    def epochs(self, count: int) -> list[Pass]: ...
 
 
 Opener: TypeAlias = "Callable[[], Any]"
@@ -36,14 +34,11 @@ class Seen:
     parts: int = 1
 
     def facts(self) -> Facts:
-        """Return what is compared with peers."""
         return facts(self.passes, self.parts)
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a way to iterate is looked at, with us and with peers."""
-
     see: Callable[[Make], Seen | Facts]
     chains: tuple[Chain, ...]
     """The pipelines; a peer that can build them has the habit."""
@@ -53,8 +48,6 @@ class Look:
 
 @dataclass(frozen=True)
 class Habit:
-    """A row of the table."""
-
     name: str
     """What people write."""
     look: Look
@@ -79,5 +72,4 @@ class Habit:
 
 
 def ways_of(reason: str, *ways: str) -> dict[str, str]:
-    """Return one reason for several ways to iterate."""
     return dict.fromkeys(ways, reason)

@@ -25,7 +25,6 @@ MADE: dict[tuple[str, str, int], list[Row]] = {}
 
 
 def peers_of(habit: Habit) -> dict[str, Callable[[], Facts]]:
-    """Return, by name, what tells what a peer does."""
     if habit.peers is not None:
         return {name: functools.partial(_facts, see) for name, see in habit.peers.items()}
     having = [peer for peer in PEERS if all(map(peer.offers, habit.look.chains))]
@@ -34,7 +33,6 @@ def peers_of(habit: Habit) -> dict[str, Callable[[], Facts]]:
 
 @functools.cache
 def peers_facts(habit_at: int) -> Mapping[str, Facts]:
-    """Return what the peers of a row do, which are run once."""
     return {name: see() for name, see in peers_of(HABITS[habit_at]).items()}
 
 
@@ -77,13 +75,11 @@ def peers_cells() -> list[Any]:
 
 
 def has(habit: Habit, way: Way) -> bool:
-    """Tell whether a way to iterate has a habit."""
     wanted = not habit.only or way.name in habit.only
     return wanted and way.name not in habit.without and (not habit.look.needs or habit.look.needs in way.has)
 
 
 def must_be_right(at: int, way: Way, options: Mapping[str, Any]) -> None:
-    """Check what is seen of ours in one way."""
     habit, (facts, numbers) = HABITS[at], observed(HABITS[at], way, options)
     assert facts == {**facts, **right(habit, peers_facts(at))}
     assert numbers == list(habit.passes)

@@ -35,39 +35,33 @@ def look(needs: str = "") -> Callable[[Callable[Concatenate[Make, P], Seen | Fac
 
 @look()
 def passes(make: Make, chain: Chain, *most: int | None, parts: int = 1) -> Seen:
-    """Pass over one object, each time so many batches; None: to the end."""
     return Seen(make(chain)().run(*most), parts)
 
 
 @look()
 def epochs(make: Make, chain: Chain, count: int) -> Seen:
-    """Say several epochs."""
     return Seen(make(chain)().epochs(count))
 
 
 @look()
 def a_loader_for_each(make: Make, chain: Chain, count: int) -> Seen:
-    """Open a loader of one pipeline for each pass."""
     opener = make(chain)
     return Seen([opener().run(None)[0] for _ in range(count)])
 
 
 @look()
 def each_made_anew(make: Make, *chains: Chain) -> Seen:
-    """Make a pipeline of each chain, and pass over it once."""
     return Seen([make(chain)().run(None)[0] for chain in chains])
 
 
 @look(ITERATOR)
 def firsts(make: Make, chain: Chain, count: int) -> Seen:
-    """Ask `next(iter(loader))` several times."""
     loader = make(chain)()
     return Seen([[next(iter(loader))] for _ in range(count)])
 
 
 @look(ITERATOR)
 def two_at_once(make: Make, chain: Chain) -> Seen:
-    """Take turns between two iterators over one object."""
     loader = make(chain)()
     turns = list(zip(iter(loader), iter(loader), strict=True))
     return Seen([[one[at] for one in turns] for at in range(2)])
@@ -86,14 +80,12 @@ def ended_by_another(make: Make, chain: Chain) -> Facts:
 
 @look(ITERATOR)
 def behind_the_end(make: Make, chain: Chain) -> Facts:
-    """Ask an iterator that is at its end twice more."""
     iterator = iter(make(chain)())
     return {"batches": len(list(iterator)), "more": [next(iterator, None) for _ in range(2)]}
 
 
 @look(ITERATOR)
 def beside_a_shorter_one(make: Make, longer: Chain, shorter: Chain) -> Seen:
-    """Loop over two loaders by `zip`, and then over each of them."""
     loaders = make(shorter)(), make(longer)()
     beside = [list(side) for side in zip(*zip(*loaders, strict=False), strict=True)]
     return Seen([*beside, *(loader.run(None)[0] for loader in loaders)])
@@ -101,13 +93,11 @@ def beside_a_shorter_one(make: Make, longer: Chain, shorter: Chain) -> Seen:
 
 @look(ITERATOR)
 def kept(make: Make, chain: Chain) -> Seen:
-    """Keep all batches of a pass, and look at them only then."""
     return Seen([list(map(batch_of, list(make(chain)().again())))])
 
 
 @look(LENGTH)
 def counted(make: Make, chain: Chain) -> Facts:
-    """Loop with a bar of tqdm and with enumerate."""
     from tqdm import tqdm
 
     bar = tqdm(make(chain)().again(), disable=True)
@@ -116,7 +106,6 @@ def counted(make: Make, chain: Chain) -> Facts:
 
 @look(LENGTH)
 def length(make: Make, chain: Chain) -> Facts:
-    """Ask for the length."""
     try:
         return {"len": len(make(chain)())}
     except TypeError:
@@ -125,7 +114,6 @@ def length(make: Make, chain: Chain) -> Facts:
 
 @look(ITERATOR)
 def left_by_an_exception(make: Make, chain: Chain) -> Seen:
-    """Leave a pass by an exception in the loop, and begin another one."""
     loader, found = make(chain)(), list[Batch]()
     try:
         for batch in loader:
@@ -138,7 +126,6 @@ def left_by_an_exception(make: Make, chain: Chain) -> Seen:
 
 @look(ITERATOR)
 def for_ever(make: Make, chain: Chain, count: int, parts: int) -> Seen:
-    """Go on with the next pass where one ends, for so many batches."""
     endless = itertools.chain.from_iterable(itertools.repeat(make(chain)()))
     return Seen([list(itertools.islice(endless, count))], parts)
 
@@ -166,7 +153,6 @@ def leaks(make: Make, val: Chain, train: Chain) -> Facts:
 
 @look()
 def ending(make: Make, chain: Chain) -> Facts:
-    """Read two batches of a pipeline, or the error in their place."""
     try:
         return {"batches": [len(one) for one in make(chain)().run(2)]}
     except Exception as error:
@@ -192,5 +178,4 @@ def of_a_mixture(make: Make, chain: Chain, small: int) -> Facts:
 
 
 def ours(see: Callable[..., Seen | Facts], *chains: Chain) -> Look:
-    """Look at loaders of ours alone: the row says what peers do."""
     return Look(lambda make: see(*(make(chain)() for chain in chains)), chains)

@@ -13,29 +13,24 @@ Pipe = pecan.PecanPipeline
 
 
 def draw(element: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """Draw a number for an element."""
     return {**element, "x": rng.random()}
 
 
 def draw_stateless(element: dict[str, Any], rng: Any) -> dict[str, Any]:
-    """Draw a number for an element, in a graph of TensorFlow."""
     import tensorflow as tf
 
     return {**element, "x": tf.random.stateless_uniform([], rng, dtype=tf.float64)}
 
 
 def is_even(element: dict[str, Any]) -> Any:
-    """Tell the elements with even numbers."""
     return element["i"] % 2 == 0
 
 
 def is_negative(element: dict[str, Any]) -> Any:
-    """Tell the elements with negative numbers, of which there are none."""
     return element["i"] < 0
 
 
 def pipeline(chain: Chain, *, engine: Any = "python", seed: int | None = 7, name: str = "table") -> Pipe:
-    """Return a new pipeline."""
     kind, arguments = chain.head
     if kind == "rows":
         first, column = arguments["first"], arguments["column"]

@@ -17,13 +17,10 @@ WHOLE = 20
 
 
 class Loop:
-    """What is iterated over in `for` loops, one for each pass."""
-
     def __init__(self, again: Any) -> None:
         self._again = again
 
     def again(self) -> Any:
-        """Return what a `for` loop takes for one pass."""
         return self._again
 
     def __iter__(self) -> Iterator[Batch]:
@@ -37,25 +34,20 @@ class Loop:
         return [list(itertools.islice(self, count)) for count in most]
 
     def epochs(self, count: int) -> list[Pass]:
-        """Return so many passes as the library says several epochs."""
         return self.run(*[None] * count)
 
 
 class TfData:
-    """tf.data."""
-
     name = "tf.data"
     SAME = ("batch", "cache", "prefetch", "repeat", "shuffle", "skip", "take", "unbatch")
     """Methods that take the same arguments in the same order."""
     OWN = ("noise", "even", "nothing")
 
     def offers(self, chain: Chain) -> bool:
-        """Tell whether a chain can be built."""
         inputs = chain.head[1].get("inputs", ())
         return all(map(self.offers, inputs)) and {name for name, _ in chain.steps} <= {*self.OWN, *self.SAME}
 
     def made(self, chain: Chain) -> Callable[[], Loop]:
-        """Return what opens a loader of one data set."""
         import tensorflow as tf
 
         data = self._built(tf, chain)
@@ -88,8 +80,6 @@ class TfData:
 
 
 class DataLoader:
-    """torch's DataLoader."""
-
     name = "DataLoader"
 
     def offers(self, chain: Chain) -> bool:
@@ -125,7 +115,6 @@ class DataLoader:
 
 
 def _dataset(chain: Chain) -> Any:
-    """Return the data set under a DataLoader."""
     from torch.utils.data import ConcatDataset, StackDataset, Subset
 
     kind, arguments = chain.head
@@ -158,8 +147,6 @@ class Numbers:
 
 
 class _Zipped:
-    """Dicts of one data set beside those of another one, as one dict."""
-
     def __init__(self, stack: Any) -> None:
         self._stack = stack
 
@@ -171,7 +158,6 @@ class _Zipped:
 
 
 def torch_loader(chain: Chain) -> Any:
-    """Return a DataLoader."""
     return DataLoader().made(chain)().again()
 
 

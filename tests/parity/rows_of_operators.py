@@ -18,7 +18,6 @@ def apart(chain: Chain, size: int, times: int = 3) -> Look:
 
 
 def random_split() -> Facts:
-    """Split a data set of torch."""
     import torch
 
     data = torch_loader(rows(N)).dataset

@@ -25,17 +25,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def looked_at(data: Any) -> Seen:
-    """Take two batches, three times."""
     return Seen([list(map(batch_of, data.take(2))) for _ in range(3)])
 
 
 def repeated(data: Any) -> Seen:
-    """Repeat the data set itself."""
     return Seen([list(map(batch_of, data.repeat(2)))], parts=2)
 
 
 def in_two_processes(data: Any) -> Facts:
-    """Read a data set by a DataLoader with two workers."""
     from torch.utils import data as torchs
 
     with pytest.MonkeyPatch.context() as patch:
@@ -50,7 +47,6 @@ def in_two_processes(data: Any) -> Facts:
 
 
 def torch_stream() -> Any:
-    """Return an iterable data set of torch with three batches."""
     import torch
 
     class Stream(torch.utils.data.IterableDataset[int]):
@@ -61,8 +57,6 @@ def torch_stream() -> Any:
 
 
 def awaited_at_once(pipe: PecanPipeline, options: Any) -> Seen:
-    """Run two loops by `async for` at once."""
-
     async def one() -> Pass:
         async with pipe.iter_batches_async(**options) as batches:
             return [batch_of(batch) async for batch in batches]
@@ -74,27 +68,23 @@ def awaited_at_once(pipe: PecanPipeline, options: Any) -> Seen:
 
 
 def another_way(loader: Any) -> Seen:
-    """Pass over a pipeline in one way, and then by `iter_batches`."""
     first = loader.run(None)
     return Seen([*first, list(map(batch_of, loader.pipe.iter_batches(**loader.options)))])
 
 
 def left_in_the_second(loader: Any) -> Seen:
-    """Leave a run without end in its second pass, and begin another one."""
     with loader.pipe.iter_batches(epochs=None, **loader.options) as batches:
         first, second = [batch_of(batch) for batch in batches.one_epoch()], batch_of(next(batches))
     return Seen([first, [second], *loader.run(None)])
 
 
 def closed_between(loader: Any) -> Seen:
-    """Close a loader between two passes."""
     first = loader.run(None)
     loader.close()
     return Seen([*first, *loader.run(None)])
 
 
 def configured_between(loader: Any) -> Seen:
-    """Change the configuration between two passes."""
     options = loader.options
     return Seen(
         [list(map(batch_of, loader.pipe.with_config(error_budget=n / 10).iter_batches(**options))) for n in range(2)]
@@ -102,27 +92,23 @@ def configured_between(loader: Any) -> Seen:
 
 
 def unpickled(loader: Any) -> Seen:
-    """Pass over a pipeline, and over a copy that was pickled behind that."""
     first = loader.run(None)
     copy = pickle.loads(pickle.dumps(loader.pipe))
     return Seen([*first, list(map(batch_of, copy.iter_batches(**loader.options)))])
 
 
 def unpickled_loader() -> Seen:
-    """The same with a DataLoader, which has its generator with it."""
     loader = DataLoader().made(SHUFFLED)()
     first = loader.run(None)
     return Seen([*first, list(map(batch_of, pickle.loads(pickle.dumps(loader.again()))))])
 
 
 def of_number(loader: Any) -> Seen:
-    """Ask twice for pass 3."""
     options = {**loader.options, "first_epoch": 3}
     return Seen([list(map(batch_of, loader.pipe.iter_batches(**options))) for _ in range(2)])
 
 
 def set_epochs() -> Seen:
-    """Ask a DistributedSampler twice for epoch 3."""
     from torch.utils.data import DataLoader as Torchs
     from torch.utils.data import DistributedSampler
 
@@ -163,7 +149,6 @@ def program() -> list[Pass]:
 
 
 def restarted(loader: Any) -> Seen:
-    """Pass over a pipeline without a seed here and in another program."""
     from tests.parity.ours import pipeline
 
     here = list(map(batch_of, pipeline(RANDOM, seed=None).iter_batches(**loader.options)))

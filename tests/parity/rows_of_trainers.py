@@ -24,17 +24,14 @@ def tf_pairs(chain: Chain) -> Any:
 
 
 def fits(data: Any) -> Seen:
-    """Call `fit` twice, each time for two epochs."""
     return Seen([one for _ in range(2) for one in keras_fit(data, 2).trained])
 
 
 def steps(data: Any) -> Seen:
-    """Fit for three epochs of two batches."""
     return Seen(keras_fit(data, 3, steps_per_epoch=2).trained)
 
 
 def evaluations(data: Any) -> Seen:
-    """Evaluate two batches, three times."""
     noted = Noted()
     model, callbacks = keras_model(noted)
     for _ in range(3):
@@ -43,12 +40,10 @@ def evaluations(data: Any) -> Seen:
 
 
 def validations(train: Any, val: Any) -> Seen:
-    """Fit for three epochs, with two batches of validation behind each."""
     return Seen(keras_fit(train, 3, validation_data=val, validation_steps=2).validated)
 
 
 def predictions(train: Any, rows_to_predict: Any) -> Facts:
-    """Predict behind a `fit`."""
     noted = Noted()
     model, callbacks = keras_model(noted)
     model.fit(train, epochs=1, verbose=0, callbacks=callbacks)
@@ -56,7 +51,6 @@ def predictions(train: Any, rows_to_predict: Any) -> Facts:
 
 
 def on_keras(see: Callable[..., Seen | Facts], *chains: Chain) -> dict[str, Any]:
-    """Look at data of ours for Keras, and at data sets of tf.data."""
     look = ours(lambda *loaders: see(*(loader.data for loader in loaders)), *chains)
     return {"look": look, "peers": {ON_TF_DATA: lambda: see(*map(tf_pairs, chains))}, "only": ("to_keras",)}
 
@@ -102,7 +96,6 @@ KERAS = (
 
 
 def limited(**data: Any) -> Seen:
-    """Fit for three epochs of two batches."""
     return Seen(lightning_fit(3, limits={"limit_train_batches": 2}, **data).trained)
 
 
@@ -112,7 +105,6 @@ def checked(**data: Any) -> Seen:
 
 
 def module(loader: Any, **pipes: Any) -> Any:
-    """Return the data module of a loader's pipeline."""
     from pecan_ray.integrations import PecanDataModule
 
     return PecanDataModule(loader.pipe, options=loader.options, eval_options=loader.options, **pipes)
@@ -144,14 +136,12 @@ LIGHTNING = (
 
 
 def hugging_face(loader: Any, **options: Any) -> Noted:
-    """Train on a loader's pipeline."""
     from pecan_ray.integrations import PecanTrainer
 
     return hugging_face_train(PecanTrainer, loader.pipe, options=loader.options, **options)
 
 
 def their_trainer(**options: Any) -> Noted:
-    """Train on a data set of torch with the `Trainer` itself."""
     from transformers import Trainer
 
     def collate(elements: list[dict[str, Any]]) -> dict[str, Any]:
@@ -163,12 +153,10 @@ def their_trainer(**options: Any) -> Noted:
 
 
 def evaluated(noted: Noted) -> Seen:
-    """Return the evaluations."""
     return Seen(noted.validated)
 
 
 def trained(noted: Noted) -> Seen:
-    """Return the epochs of training."""
     return Seen(noted.trained)
 
 

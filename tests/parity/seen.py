@@ -15,13 +15,11 @@ Facts: TypeAlias = "dict[str, Any]"
 
 
 def batch_of(columns: Mapping[str, Any]) -> Batch:
-    """Return a batch, or a single element, of any library as rows."""
     arrays = {name: np.atleast_1d(np.asarray(values)) for name, values in columns.items()}
     return [dict(zip(arrays, row, strict=True)) for row in zip(*(a.tolist() for a in arrays.values()), strict=True)]
 
 
 def numbers(one: Pass) -> list[float]:
-    """Return the elements of a pass in the order in which they came."""
     return [row["i"] for batch in one for row in batch]
 
 
@@ -46,7 +44,6 @@ def facts(passes: Sequence[Pass], parts: int = 1) -> Facts:
 
 
 def labels(values: Iterable[Hashable]) -> str:
-    """Return a letter for each value, equal ones for equal values: "aab"."""
     known: dict[Hashable, str] = {}
     return "".join(known.setdefault(value, chr(ord("a") + len(known))) for value in values)
 

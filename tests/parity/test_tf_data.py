@@ -77,7 +77,6 @@ PIPELINES: dict[str, Callable[[Any], Any]] = {
 
 
 def alike(ours: Any, theirs: Any) -> None:
-    """Fail unless two elements have one structure, types, and values."""
     assert type(ours) is type(theirs) or isinstance(ours, tf.Tensor)
     tf.nest.assert_same_structure(ours, theirs, expand_composites=True)
     for a, b in zip(*(tf.nest.flatten(one, expand_composites=True) for one in (ours, theirs)), strict=True):

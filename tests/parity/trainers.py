@@ -11,8 +11,6 @@ from tests.parity.seen import Pass, batch_of
 
 @dataclass
 class Noted:
-    """What a model has met: each epoch and each validation is a pass."""
-
     trained: list[Pass] = field(default_factory=list)
     validated: list[Pass] = field(default_factory=list)
 
@@ -47,7 +45,6 @@ def keras_model(noted: Noted) -> Any:
 
 
 def keras_fit(data: Any, epochs: int, **options: Any) -> Noted:
-    """Return what a model of Keras is trained with."""
     noted = Noted()
     model, callbacks = keras_model(noted)
     model.fit(data, epochs=epochs, verbose=0, callbacks=callbacks, **options)

@@ -25,8 +25,6 @@ WORKER: Mapping[str, Any] = {"workers": pecan.Workers(local=1), "order": "strict
 
 @dataclass
 class Loader(ABC):
-    """A pipeline that is iterated over in one way."""
-
     pipe: Pipe
     options: Mapping[str, Any]
     steps: int | None = None
@@ -36,26 +34,22 @@ class Loader(ABC):
         self.opened()
 
     def opened(self) -> None:  # noqa: B027 - some ways open nothing before their first pass
-        """Make what is iterated over."""
+        ...
 
     @abstractmethod
     def run(self, *most: int | None) -> list[Pass]:
         """Begin a pass for each, and leave it behind so many batches; None: at its end."""
 
     def epochs(self, count: int) -> list[Pass]:
-        """Return so many passes as this way says several epochs."""
         return self.run(*[None] * count)
 
     def close(self) -> None:  # noqa: B027 - most ways end their job with the loop
-        """End the job."""
+        ...
 
 
 class Iterated(Loader):
-    """What is iterated over in `for` loops."""
-
     @abstractmethod
-    def again(self) -> Any:
-        """Return what a `for` loop takes for one pass."""
+    def again(self) -> Any: ...
 
     def __iter__(self) -> Iterator[Batch]:
         return map(batch_of, self.again())
@@ -73,8 +67,6 @@ class Iterated(Loader):
 
 
 class Calls(Iterated):
-    """A call of `iter_batches` for each pass."""
-
     def opened(self) -> None:
         self.begun: list[Any] = []
 
@@ -92,8 +84,6 @@ class Calls(Iterated):
 
 
 class Awaited(Loader):
-    """`async for`."""
-
     def run(self, *most: int | None) -> list[Pass]:
         async def one(count: int | None) -> Pass:
             found: Pass = []
@@ -109,8 +99,6 @@ class Awaited(Loader):
 
 
 class Torch(Iterated):
-    """One object of `to_torch` for all passes."""
-
     def opened(self) -> None:
         self.data: Any = self.pipe.to_torch(**self.options)
 
@@ -122,8 +110,6 @@ class Torch(Iterated):
 
 
 class TorchsLoader(Torch):
-    """Such an object in a `DataLoader`."""
-
     def opened(self) -> None:
         from torch.utils.data import DataLoader
 
@@ -135,8 +121,6 @@ class TorchsLoader(Torch):
 
 
 class TfDataset(Iterated):
-    """One `tf.data.Dataset` for all passes."""
-
     passes: Passes
 
     def opened(self) -> None:
@@ -186,8 +170,6 @@ class LightningFit(Loader):
 
 
 class Shard(Loader):
-    """A data set of Ray Train."""
-
     def opened(self) -> None:
         from pecan_ray.integrations.ray_train import PipelineShard
 
@@ -217,14 +199,11 @@ class TrainerTrain(Loader):
 
 
 def grouped(most: tuple[int | None, ...]) -> list[tuple[int | None, int]]:
-    """Return runs of equal numbers with their lengths."""
     return [(count, len(list(several))) for count, several in itertools.groupby(most)]
 
 
 @dataclass(frozen=True)
 class Way:
-    """A column."""
-
     name: str
     loader: Callable[..., Loader]
     has: frozenset[str] = frozenset()

@@ -26,7 +26,7 @@ from tests.ray.test_journal import controller_process
 from tests.ray.waiting import ENDS_S, until
 from tests.ray.workers import ONE_BY_ONE, Together, lose, maker, process_of
 from tests.unit.transport.flight_rig import Wire
-from tests.unit.transport.test_flight_tls import make_certificates
+from tests.unit.transport.test_flight_strangers import make_certificates
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 

@@ -21,8 +21,6 @@ pytestmark = pytest.mark.usefixtures("each_event_loop")
 
 
 class Gated:
-    """Batches that come one by one, when they are let through."""
-
     def __init__(self, count: int = 3) -> None:
         self.gate = threading.Semaphore(0)
         self.closed, self.asked = threading.Event(), threading.Event()
@@ -36,11 +34,9 @@ class Gated:
         return next(self._left)
 
     def state_dict(self) -> dict[str, Any]:
-        """Some state."""
         return {"some": "state"}
 
     def close(self) -> None:
-        """Let who waits come to the end."""
         self.closed.set()
         self.gate.release()
 

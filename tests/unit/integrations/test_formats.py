@@ -11,8 +11,6 @@ import pytest
 
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.integrations.formats import converter
-from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.sources import Items
 
 
 def objects(*values: Any) -> Any:
@@ -117,14 +115,6 @@ def test_torch_copies_what_it_must_not_write_into() -> None:
     assert array.tolist() == [0, 1, 2, 3] and tensor.tolist() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_torch_has_its_own_small_floats(torch: Any, name: str) -> None:
-    array = np.array([[1, 2], [0, -4]]).astype(getattr(ml_dtypes, name))
-    tensor = converter("torch")({"x": array})["x"]
-    assert tensor.dtype == getattr(torch, name) and tensor.data_ptr() == address(array)
-    assert tensor.float().tolist() == [[1, 2], [0, -4]]
-
-
 @pytest.mark.parametrize("dtype", [*NUMBERS, ml_dtypes.bfloat16])
 def test_tensorflow_keeps_values_and_dtypes(tf: Any, dtype: Any) -> None:
     array = np.arange(12).reshape(3, 4).astype(dtype)
@@ -162,11 +152,3 @@ def test_jax_arrays_keep_values_and_small_floats() -> None:
 
 
 # --- through a pipeline --------------------------------------------------------------------------------------
-
-
-def test_a_pipeline_yields_tensors(torch: Any) -> None:
-    rows = [{"x": np.full(2, n, np.float32), "label": n, "name": f"n{n}"} for n in range(4)]
-    pipe = PecanPipeline(Items(rows)).map(lambda x: x.astype(ml_dtypes.bfloat16), on="x", name="cast").batch(2)
-    first, second = pipe.iter_batches(debug=True, format="torch")
-    assert first["x"].dtype == torch.bfloat16 and second["x"].tolist() == [[2, 2], [3, 3]]
-    assert first["label"].tolist() == [0, 1] and first["name"].tolist() == ["n0", "n1"]

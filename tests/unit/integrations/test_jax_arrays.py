@@ -147,8 +147,6 @@ def test_infinite_and_rounded_floats_pass() -> None:
 
 
 class Store:
-    """What processes of JAX share."""
-
     def __init__(self) -> None:
         self._held: dict[str, str] = {}
         self._news = threading.Condition()

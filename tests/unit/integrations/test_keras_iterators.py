@@ -66,16 +66,6 @@ def test_each_loop_over_some_steps_is_a_new_pass(how: dict[str, Any]) -> None:
     assert run.loop(looks=how.get("looks", 0)) == [(4, at) for at in range(5)]
 
 
-def test_epochs_of_some_steps_go_on_one_behind_the_other() -> None:
-    assert Run().loop(2, epochs=2) == [(0, 0), (0, 1), (0, 2), (0, 3)]
-
-
-def test_whole_epochs_follow_each_other_without_a_pass_between() -> None:
-    run = Run()
-    assert run.loop(epochs=2, looks=2) == [(number, at) for number in range(2) for at in range(5)]
-    assert run.loop() == [(2, at) for at in range(5)]
-
-
 def test_epochs_of_a_single_batch_are_passes_each() -> None:
     run = Run(1)
     run.iterators.made()

@@ -27,7 +27,7 @@ from tests.protocol.scenario import SplitModel
 from tests.ray.waiting import until
 from tests.unit.job.test_job_ledger import ledger_of
 from tests.unit.job.test_job_trainer import TrainerRig, of_kind
-from tests.unit.runtime.outbox_batches import Memory, batch, number_of
+from tests.unit.transport.outbox_batches import Memory, batch, number_of
 
 LEFT = LoopPlace(left=1, closed=1)
 

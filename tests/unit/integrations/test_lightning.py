@@ -25,8 +25,6 @@ def rows(count: int = 10) -> PecanPipeline:
 
 
 class Noting(pl.LightningModule):  # type: ignore[misc]  # Lightning is imported where it is installed
-    """Notes what it is trained and validated with."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
@@ -56,14 +54,6 @@ def fitted(data: Any, folder: Path, **options: Any) -> Noting:
     model = Noting()
     pl.Trainer(**quiet, default_root_dir=folder, **options).fit(model, datamodule=data)
     return model
-
-
-def test_epochs_and_validations_of_an_unknown_length_are_whole(tmp_path: Path) -> None:
-    pipe = PecanPipeline(Arrays(i=np.arange(12)), name="some").filter(lambda i: i < 10, on="i").batch(3)
-    data = PecanDataModule(pipe, val=pipe, options=DEBUG, eval_options=DEBUG)
-    model = fitted(data, tmp_path, limit_val_batches=2, num_sanity_val_steps=1)
-    assert model.epochs() == {epoch: list(range(10)) for epoch in range(3)} and len(model.trained) == 3 * 4
-    assert model.validated == [[0, 1, 2]] + [[0, 1, 2], [3, 4, 5]] * 3
 
 
 def test_several_pipelines_are_validated_each_to_its_end(tmp_path: Path) -> None:

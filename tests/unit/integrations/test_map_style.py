@@ -21,8 +21,6 @@ Pair = namedtuple("Pair", ["left", "right"])
 
 
 class Squares:
-    """The squares of numbers, one at a time."""
-
     def __init__(self, count: int = 50, failing: int = -1) -> None:
         self.count, self.failing = count, failing
 
@@ -36,37 +34,27 @@ class Squares:
 
 
 class Lots(Squares):
-    """The same, several at a time."""
-
     def __getitems__(self, indices: list[int]) -> list[Any]:
         assert 0 < len(indices) <= LOT
         return [{"root": float(index), "square": index * index} for index in indices]
 
 
 class Short(Lots):
-    """Gives fewer samples than it is asked for."""
-
     def __getitems__(self, indices: list[int]) -> list[Any]:
         return super().__getitems__(indices)[:-1]
 
 
 class Named(Squares):
-    """Gives dicts."""
-
     def __getitem__(self, index: int) -> Any:
         return {"root": index}
 
 
 class Nothing(Squares):
-    """Has forgotten its `return`."""
-
     def __getitem__(self, index: int) -> Any:
         return None
 
 
 class Stream(data.IterableDataset):  # type: ignore[misc]  # torch is imported by the test
-    """What can only be iterated over."""
-
     def __iter__(self) -> Any:
         return iter(range(3))
 

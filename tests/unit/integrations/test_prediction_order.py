@@ -19,7 +19,6 @@ def rows() -> PecanPipeline:
 
 
 def order_of(data: Any) -> Any:
-    """What a data set will ask `iter_batches` for."""
     return data._begin.keywords.get("order")
 
 
@@ -36,8 +35,6 @@ def test_lightning_predicts_in_order_and_validates_as_rows_come() -> None:
     from pecan_ray.integrations.lightning_data import PecanDataModule
 
     class Trainer:
-        """What the module asks its trainer for."""
-
         world_size, global_rank = 1, 0
         strategy = type("Strategy", (), {"root_device": type("Device", (), {"type": "cpu"})})
 

@@ -84,11 +84,6 @@ def test_what_is_said_to_a_shard_in_vain_is_refused(options: dict[str, Any], wor
         shard.iter_batches(**options)
 
 
-def test_outside_of_ray_train_there_is_one_rank() -> None:
-    assert placed("rows", None, None, None) == (0, 1, None)
-    assert placed("rows", 1, 2, "mine") == (1, 2, "mine")
-
-
 def test_a_trial_of_ray_tune_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = pytest.importorskip("ray.train._internal.session")
     monkeypatch.setattr(session, "_session", SimpleNamespace(world_rank=None))  # as Ray tells trials from workers

@@ -28,7 +28,7 @@ def rows(count: int = 10) -> PecanPipeline:
 
 
 class Listed(list[Any]):
-    """Stands for passes."""
+    pass
 
 
 def ids(batches: Any) -> list[int]:

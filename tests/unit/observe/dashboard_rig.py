@@ -31,7 +31,6 @@ EXPLAINED = """{"pipeline": "p", "mode": "auto", "changed": true, "seconds": 1.0
 
 
 def line(name: str = "train-1", *, live: bool = True, workers: int = 3) -> JobLine:
-    """A job in the list."""
     return JobLine(
         *(name, "photographs", live, 200.0, 2, 12_000, 768_000, workers // 2, workers - workers // 2),
         rate=61.5,
@@ -42,7 +41,6 @@ def line(name: str = "train-1", *, live: bool = True, workers: int = 3) -> JobLi
 
 
 def record(name: str = "train-1", *, workers: int = 3, windows: int = 40, live: bool = True) -> JobRecord:
-    """A job that has run for 200 s."""
     moments = [200.0 * (number + 1) / windows for number in range(windows)]
     return JobRecord(
         line(name, live=live, workers=workers),
@@ -94,7 +92,6 @@ class Reader(HTMLParser):
         self.text.append(data)
 
     def all(self, name: str) -> list[dict[str, str]]:
-        """Attributes of all elements of a name."""
         return [attributes for tag, attributes in self.found if tag == name]
 
     def complaints(self) -> list[str]:

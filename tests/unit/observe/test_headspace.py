@@ -38,12 +38,6 @@ def test_every_format_has_it_and_is_converted_once(format: Any) -> None:
     assert type(first["i"]) is type(plain["i"]) and all(other["i"] is first["i"] for other in others)
 
 
-def test_a_device_has_it_too() -> None:
-    torch = pytest.importorskip("torch")
-    batches = list(numbers().iter_batches(headspace=3, format="torch", device="cpu"))
-    assert len(batches) == 3 and batches[0]["i"].device == torch.device("cpu")
-
-
 def test_it_is_never_taken_for_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with numbers(report_folder=tmp_path).iter_batches(headspace=True) as batches:
         list(batches)

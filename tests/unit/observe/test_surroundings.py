@@ -61,8 +61,6 @@ def test_closed_streams_and_no_environment_change_nothing(redirected: str, tmp_p
 
 
 class Gone:
-    """A terminal whose other end has been closed."""
-
     closed = False
 
     def __init__(self) -> None:

@@ -32,7 +32,6 @@ def test_a_cluster_that_asks_for_its_token_is_told_from_one_that_is_not_there() 
 
 @pytest.fixture
 def grpc_address() -> Iterator[str]:
-    """The address of a server that speaks as Ray's do."""
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

@@ -11,7 +11,7 @@ from pecan_ray import storage
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
 from pecan_ray.job.journal import ReplayedJob, entries, pages, replay
-from pecan_ray.runtime import journal_copy, journaled_job
+from pecan_ray.runtime import journal_copy
 from pecan_ray.runtime.journal_copy import read_copy
 from pecan_ray.runtime.journal_file import JournalPlace, bucket_folder, job_of
 from pecan_ray.runtime.journaled_job import JournaledJob
@@ -26,7 +26,6 @@ NAME = "a job/ü"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes seconds to others takes moments."""
     monkeypatch.setattr(journal_copy, "EVERY_S", 0.01)
     monkeypatch.setattr(journal_copy, "AGAIN_S", 0.05)
 
@@ -41,7 +40,6 @@ def bucket(s3_endpoint: str) -> Iterator[tuple[str, FlakyProxy]]:
 
 @pytest.fixture(params=["s3", "gcs"])
 def root(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A folder of a bucket."""
     if request.param == "s3":
         yield f"{request.getfixturevalue('bucket')[0]}/journals/"
         return
@@ -62,7 +60,6 @@ def again(folder: Path, root: str, actor: str = "a1") -> JournaledJob:
 
 
 def replayed(root: str) -> ReplayedJob:
-    """The job as its copy tells of it."""
     kept = read_copy(bucket_folder(root, NAME))
     assert kept is not None and job_of(kept.job, kept.where)[1] == PLAN
     found = (entry for entry, _ in entries(kept.journal))
@@ -74,7 +71,6 @@ def names(root: str) -> list[str]:
 
 
 def is_copied(root: str, folder: Path) -> bool:
-    """Tell whether all is there that was written on this machine."""
     kept = read_copy(bucket_folder(root, NAME))
     files = [(folder / f"a1.{kind}").read_bytes() for kind in ("journal", "listings")]
     return kept is not None and [kept.journal, kept.listings] == files
@@ -93,25 +89,6 @@ def test_a_copy_tells_what_the_job_knows_and_goes_with_it(tmp_path: Path, root: 
     job.join()
     assert names(root) == [] and read_copy(bucket_folder(root, NAME)) is None
     assert not list(tmp_path.iterdir())
-
-
-def test_a_compacted_journal_takes_the_place_of_the_long_one(
-    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journaled_job, "COMPACT_BYTES", 20_000)
-    job, shorter, before = begun(tmp_path, root), 0, 0
-    job.handle(PAGE)
-    while shorter < 3:
-        job.handle(events.TimePassed())
-        size = (tmp_path / "a1.journal").stat().st_size
-        shorter, before = shorter + (size < before), size
-    until(lambda: is_copied(root, tmp_path), "the copy does not come up")
-    assert len(replayed(root).state.ledger.queues.listings[0]) == 2 and replayed(root).state.trainers.ranks
-    until(lambda: len({name.split("-")[2] for name in names(root) if "/journal-" in name}) == 1, "old ones stay")
-    assert len(names(root)) < 40
-    job.end()
-    job.join()
-    assert names(root) == []
 
 
 def test_a_process_that_goes_on_copies_what_there_is_and_then_removes_what_was_there(tmp_path: Path, root: str) -> None:

@@ -35,12 +35,10 @@ GAP_S = 3.0
 
 
 def place(folder: Path, actor: str = "kept") -> JournalPlace:
-    """Beside Ray, where the actor has that id."""
     return JournalPlace(folder / "journals", "kept", actor)
 
 
 def begun(folder: Path) -> JournaledJob:
-    """A job with a trainer."""
     job = JournaledJob(SPEC, place(folder), PLAN, GAP_S)
     job.handle(events.TrainerCame(0, "i0", "host"))
     return job
@@ -64,7 +62,6 @@ def test_another_process_goes_on_where_the_one_before_it_was(tmp_path: Path) -> 
 
 
 def leave(job: JournaledJob) -> None:
-    """What the system does with a killed process's files."""
     for file in (job._file, job._listings):
         assert file is not None
         file.close()
@@ -201,57 +198,6 @@ def test_a_job_goes_on_without_its_journal_where_the_disk_is_full(tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert done.stdout == "1 None []\n" * 3
     assert done.stderr.count("goes on without its journal, which cannot be written") == 3, done.stderr
-
-
-COMPACTING = """
-import logging, os, sys
-from pathlib import Path
-from pecan_ray.job import events
-from pecan_ray.runtime import journaled_job
-from tests.unit.runtime.test_journal_file import again, begun, leave, place
-
-logging.basicConfig(level=logging.WARNING, format="%(message)s")
-disk = Path(sys.argv[1])
-journaled_job.COMPACT_BYTES = 40_000
-job, file = begun(disk), place(disk).journal
-
-def goes_on(until):
-    while not until():
-        job.handle(events.TimePassed())
-
-def free():
-    return os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-
-goes_on(lambda: file.stat().st_size > 39_000)
-with open(disk / "others", "wb") as others:
-    others.write(bytes(free() - 4096))  # a page for entries, and none for what would be shorter
-goes_on(lambda: file.stat().st_size > 40_960)
-names = {path.name for path in file.parent.iterdir()}
-leave(job)
-job = again(disk)
-print(len(job.state.trainers.ranks), place(disk).job(), sorted(names))
-os.unlink(disk / "others")
-goes_on(lambda: file.stat().st_size < 39_000)
-leave(job)
-print(len(again(disk).state.trainers.ranks), job._file is not None)
-"""
-
-
-def test_a_disk_that_fills_while_a_journal_is_compacted_costs_nothing_as_long_as_there_is_room_for_entries(
-    tmp_path: Path,
-) -> None:
-    """On a disk of its own, of 100 kB."""
-    mounted = 'mount -t tmpfs -o size=102400 tmpfs "$1" && exec "$0" -c "$2" "$1"'
-    command = ["unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)), "sh", "-c", mounted]
-    if subprocess.run([*command, "true", str(tmp_path), ""], capture_output=True).returncode:
-        pytest.skip("this user may not mount")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    arguments = [*command, sys.executable, str(tmp_path), COMPACTING]
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"1 {PLAN!r} ['kept.job', 'kept.journal', 'kept.listings']\n1 True\n"
-    assert done.stderr.count("grows on, since") == 1, done.stderr
-    assert "goes on without its journal" not in done.stderr
 
 
 def test_a_journal_that_cannot_be_opened_again_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

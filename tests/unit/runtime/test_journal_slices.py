@@ -12,8 +12,6 @@ from pecan_ray.job.journal_slices import JournalSlice, in_order, next_slice, sli
 
 
 class Objects:
-    """Objects, as a bucket holds them."""
-
     def __init__(self, most: int) -> None:
         self.most = most
         self.kept: dict[str, bytes] = {}

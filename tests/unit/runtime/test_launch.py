@@ -39,7 +39,6 @@ def rank_1_of_2(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def rank_2_of_3_in_torch() -> Iterator[None]:
-    """A process group of torch whose other ranks are not there."""
     distributed: Any = pytest.importorskip("torch.distributed")
     fake: Any = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
     distributed.init_process_group("fake", rank=2, world_size=3, store=fake.FakeStore())
@@ -140,17 +139,13 @@ def pipe() -> PecanPipeline:
 def test_other_ways_to_iterate_find_the_rank() -> None:
     batches = pipe().iter_batches(debug=True)
     assert (batches._options.rank, batches._options.world_size) == (1, 2)
+    batches = pipe().iter_batches(debug=True, share=True)
+    assert (batches._options.rank, batches._options.world_size) == (0, 1), "each reader reads everything"
     pytest.importorskip("torch")
     with pytest.raises(PlanError, match=r"to_torch: 2 ranks share the job.*pass epochs"):
         pipe().to_torch()
     alone = pipe().to_torch(rank=0, world_size=1, workers=Workers(local=1))
     assert len(alone) == 3
-
-
-@pytest.mark.usefixtures("rank_1_of_2")
-def test_readers_that_share_each_read_everything() -> None:
-    batches = pipe().iter_batches(debug=True, share=True)
-    assert (batches._options.rank, batches._options.world_size) == (0, 1)
 
 
 # --- one Ray for the ranks of a machine -----------------------------------------------------------------------------

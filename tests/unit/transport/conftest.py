@@ -7,7 +7,6 @@ import pytest
 from pecan_ray.transport import flight_client
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a client try again at once."""
     monkeypatch.setattr(flight_client, "PAUSE_S", 0.001)

@@ -52,7 +52,6 @@ class Worker:
 
 @contextlib.contextmanager
 def working(batches: Iterable[dict[str, Any]], **options: Any) -> Iterator[Worker]:
-    """A worker, whose server ends with the block."""
     worker = Worker(iter(batches), **options)
     yield worker
     worker.endpoint.close()
@@ -91,7 +90,6 @@ class Client:
         assert not thread.is_alive(), "the client still reads"
 
     def numbers(self) -> list[int]:
-        """Which batches came, in order."""
         return [start >> 32 for message in self.messages for start, _ in message.spans[0, 0, 0]]
 
 
@@ -159,7 +157,6 @@ class Wire:
 
 
 def shut(*ends: socket.socket) -> None:
-    """End connections, whose threads and peers then learn of it."""
     for end in ends:
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
@@ -173,13 +170,11 @@ def reset_all(*ends: socket.socket) -> None:
 
 
 def numbered(count: int, shape: tuple[int, ...] = (64, 64)) -> Iterator[dict[str, Any]]:
-    """Batches that hold their own number everywhere."""
     for number in range(count):
         yield {"x": np.full(shape, number, np.int32), "y": np.full(3, number, np.float64)}
 
 
 def received(batches: Iterable[dict[str, Any]], **options: Any) -> Client:
-    """Let a client read all that a worker makes."""
     with working(batches, **options) as worker:
         client = Client(worker.endpoint.welcome(0))
         assert client.reader.run() is None and client.reader.ended

@@ -1,14 +1,21 @@
-"""Arrow Flight sends what clients have granted credits for, also where streams break."""
+"""Arrow Flight sends what clients have granted credits for, and keeps it until it is confirmed, where streams break."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pecan_ray.transport.credits import Credits
+from pecan_ray.transport.flight_lanes import LOT_BYTES, Lane
+from pecan_ray.transport.outbox import Outbox
 from tests.ray.waiting import until
 from tests.unit.transport.flight_rig import Client, Wire, numbered, shut, working
+from tests.unit.transport.outbox_batches import Memory, batch, number_of, outbox_of
 
 
 def test_without_credits_nothing_is_sent_and_the_worker_stops_when_its_memory_is_full() -> None:
@@ -16,9 +23,9 @@ def test_without_credits_nothing_is_sent_and_the_worker_stops_when_its_memory_is
     ahead: list[int] = []
 
     def counted() -> Iterator[dict[str, Any]]:
-        for number, batch in enumerate(numbered(400, (256, 256))):
+        for number, columns in enumerate(numbered(400, (256, 256))):
             ahead.append(number - sum(len(client.messages) for client in clients))
-            yield batch
+            yield columns
 
     with working(counted(), limit=4 << 20) as worker:
         clients.append(client := Client(worker.endpoint.welcome(0), ahead=0))
@@ -56,36 +63,6 @@ def test_credits_are_of_a_rank_and_shared_by_its_streams(streams: int) -> None:
     client.reader.grant(1)
 
 
-def test_what_a_client_without_credits_leaves_goes_to_another() -> None:
-    with working(numbered(60, (300, 300))) as worker:
-        poor, rich = Client(worker.endpoint.welcome(0), ahead=0), Client(worker.endpoint.welcome(1), rank=1)
-        with poor.reading():
-            poor.reader.grant(2)
-            until(lambda: len(poor.lots) == 2, "two credits bring two messages")
-            with rich.reading():
-                pass
-            assert rich.reader.ended
-        assert poor.reader.ended
-    assert len(poor.messages) == 2 and sorted(poor.numbers() + rich.numbers()) == list(range(60))
-
-
-@pytest.mark.usefixtures("quick_retries")
-def test_lots_that_a_broken_stream_has_lost_come_again_without_another_credit() -> None:
-    with working(numbered(30, (300, 300))) as worker:
-        wire = Wire(worker.endpoint.welcome(0), [1_000_000, 900_000])  # within the third lot, and again
-        client = Client(wire.address, ahead=0)
-        client.reader.grant(6)
-        with client.reading():
-            until(lambda: len(client.lots) == 6, "what was under way is lost")
-            assert wire.cuts == 2
-            worker.join()
-            assert len(worker.outbox) == 30 - 6, "no credit was spent twice"
-            client.reader.grant(24)
-        wire.close()
-    assert client.reader.ended and client.numbers() == list(range(30))
-
-
-@pytest.mark.usefixtures("quick_retries")
 def test_credits_that_a_broken_stream_has_lost_are_granted_again() -> None:
     with working(numbered(30, (300, 300))) as worker:
         wire = Wire(worker.endpoint.welcome(0), [])
@@ -116,3 +93,88 @@ def test_another_client_of_a_rank_gets_what_the_first_did_not_confirm_and_needs_
             second.reader.grant(20)
     assert set(first.numbers() + second.numbers()) == set(range(20))
     assert second.numbers() == sorted(second.numbers())
+
+
+def plenty() -> Credits:
+    credits = Credits()
+    credits.add(1 << 20)
+    return credits
+
+
+@given(st.lists(st.integers(1, 400_000), max_size=80), st.randoms(use_true_random=False))
+def test_streams_that_break_anywhere_bring_every_batch_once_and_in_order(sizes: list[int], chance: Any) -> None:
+    batches = [batch(number, nbytes) for number, nbytes in enumerate(sizes)]
+    lane = Lane(0, outbox_of(batches), plenty())
+    got: list[int] = []
+    received = 0
+    over = False
+    while not over:
+        turn, sent = lane.open(received), received
+        while chance.random() < 0.8:
+            lot = lane.lot(sent, turn)
+            if lot is None:
+                over = received == sent
+                break
+            sent += 1
+            if chance.random() < 0.7 and received < sent:  # one more arrives: what was sent comes in order
+                got += [number_of(one) for one in lane._kept[received - lane._confirmed]]
+                received += 1
+                if chance.random() < 0.7:
+                    lane.confirm(received)
+    assert got == list(range(len(sizes)))
+    lane.confirm(received)
+    assert all(isinstance(one.slot, Memory) and one.slot.released == 1 for one in batches)
+
+
+@given(st.integers(0, 30), st.integers(0, 30))
+def test_what_a_closed_lane_has_not_delivered_goes_back(count: int, received: int) -> None:
+    batches = [batch(number, LOT_BYTES) for number in range(30)]
+    outbox = outbox_of(batches)
+    lane = Lane(3, outbox, plenty())
+    turn = lane.open(0)
+    for number in range(count):
+        assert lane.lot(number, turn)
+    received = min(received, count)
+    lane.close(received)
+    assert lane.finished.is_set() and lane.lot(received, turn) is None
+    rest = [number_of(one) for _ in range(30 - received) for one in outbox.take(3, 1)]
+    assert rest == list(range(received, 30)) and outbox.take(3, 1) == []
+    assert [one.slot.released for one in batches if isinstance(one.slot, Memory)] == [1] * received + [0] * (
+        30 - received
+    )
+
+
+def test_what_is_sent_again_needs_no_credit_and_what_is_new_does() -> None:
+    credits = Credits()
+    outbox = outbox_of([batch(number, LOT_BYTES) for number in range(5)])
+    lane = Lane(0, outbox, credits)
+    credits.add(2)
+    turn = lane.open(0)
+    sent = [lane.lot(number, turn) for number in range(2)]
+    turn = lane.open(1)
+    assert lane.lot(1, turn) == sent[1]
+    got: list[Any] = []
+    waiting = threading.Thread(target=lambda: got.append(lane.lot(2, turn)))
+    waiting.start()
+    until(lambda: lane._taking.locked(), "it does not wait")
+    assert not got and len(outbox) == 3
+    credits.add(1)
+    waiting.join(10)
+    assert number_of(got[0][0]) == 2 and len(outbox) == 2
+
+
+def test_a_stream_that_waits_loses_its_turn_to_a_newer_one_and_leaves_it_its_credit() -> None:
+    credits, outbox = Credits(), Outbox()
+    lane = Lane(0, outbox, credits)
+    credits.add(1)
+    old = lane.open(0)
+    got: list[Any] = []
+    waiting = threading.Thread(target=lambda: got.append(lane.lot(0, old)))
+    waiting.start()
+    until(lambda: outbox._takers, "it does not wait for batches")
+    new = lane.open(0)
+    waiting.join(10)
+    assert got == [None] and not lane.current(old) and lane.current(new)
+    outbox.put(batch(0), None)
+    lot = lane.lot(0, new)
+    assert lot is not None and number_of(lot[0]) == 0

@@ -154,46 +154,6 @@ def test_a_batch_that_an_engine_has_laid_out_arrives_whole_and_its_layout_is_sen
     slots.close()
 
 
-FEW_FILES = """
-import os, pickle, resource, sys
-import numpy as np
-from pecan_ray.transport.ring import RingReader, RingSlots
-
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-if sys.argv[1] == "writer":
-    slots = RingSlots(512 << 20)
-    for lot in range(15):
-        addresses = []
-        for number in range(100 * lot, 100 * lot + 100):
-            slot = slots.acquire(int(sys.argv[2]))
-            np.frombuffer(slot.buffer, np.int32)[:250] = number
-            addresses.append(slot.address())
-        pickle.dump(addresses, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
-    sys.stdin.read()
-else:
-    reader, held = RingReader(), []
-    for lot in range(15):
-        for address in pickle.load(sys.stdin.buffer):
-            held.append(reader.open(address))
-            reader.taken(address)
-    assert len(held) == 1500
-    assert all((view[:1000].view(np.int32) == number).all() for number, view in enumerate(held))
-    print(len(os.listdir("/proc/self/fd")))
-"""
-
-
-@pytest.mark.parametrize("nbytes", [1000, 300_000])
-def test_many_batches_at_a_time_take_few_files_of_both_sides(nbytes: int) -> None:
-    command = [sys.executable, "-c", FEW_FILES]
-    with subprocess.Popen([*command, "writer", str(nbytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
-        done = subprocess.run([*command, "reader"], stdin=writer.stdout, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert int(done.stdout) < 32
-        writer.communicate()
-        assert writer.returncode == 0
-
-
 LIMITED = """
 import os, resource
 from pecan_ray.errors import ClusterError
@@ -216,7 +176,6 @@ def test_held_batches_that_use_up_the_files_are_told() -> None:
 
 
 def memory_of(slot: RingSlot) -> int:
-    """Bytes that the file of a slot takes."""
     return os.fstat(slot.file.address.fd).st_blocks * 512
 
 

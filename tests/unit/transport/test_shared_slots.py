@@ -32,7 +32,6 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def ring() -> Iterator[RingSlots]:
-    """A worker's slots."""
     slots = RingSlots(1 << 20)
     yield slots
     slots.close()
@@ -57,7 +56,6 @@ def borrower_of(channel: ShareChannel) -> SlotBorrower:
 
 
 def written(ring: RingSlots, value: int, size: int = 5000) -> Message:
-    """A batch in a worker's slot."""
     slot = ring.acquire(size)
     np.frombuffer(slot.buffer, np.uint8)[:size] = value
     return Message({"x": ColumnPlace(0, np.dtype(np.uint8), (size,))}, {}, size, 3, slot.address())
@@ -76,7 +74,6 @@ def used_slot(ring: RingSlots) -> int:
 
 
 def loan_of(message: Message, reader: BatchReader, lender: SlotLender) -> Loan:
-    """What a group makes of a message that has come to it."""
     columns = reader.open(message)
     assert columns is not None
     reader.taken(message)

@@ -9,8 +9,6 @@ from pecan_ray.transport.outbox import Outbox
 
 
 class Memory:
-    """A slot that knows whether it was given back."""
-
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(64))
         self.released = 0

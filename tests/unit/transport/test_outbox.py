@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 
 from pecan_ray.engines.contract import Produced
 from pecan_ray.transport import outbox as transport_outbox
-from pecan_ray.transport.batch_bytes import bytes_of
 from pecan_ray.transport.flight_lanes import LOT_BYTES
 from pecan_ray.transport.outbox import MOST_BATCHES, MOST_WAITING, Outbox
 from tests.long_form import examples
 from tests.ray.waiting import ENDS_S, until
-from tests.unit.runtime.outbox_batches import batch, number_of, outbox_of
+from tests.unit.transport.outbox_batches import batch, number_of, outbox_of
 
 
 @contextlib.contextmanager
@@ -38,7 +37,6 @@ def taking(outbox: Outbox, rank: int, **how: Any) -> Iterator[list[list[int]]]:
 
 
 def ends(thread: threading.Thread) -> None:
-    """Wait until a thread ends."""
     thread.join(ENDS_S)
     assert not thread.is_alive(), "it still waits"
 
@@ -81,20 +79,6 @@ def test_who_waits_for_more_delays_nobody_else() -> None:
             outbox.put(batch(0), 0)
         assert hungry == [[0]] and not gathering
         outbox.close()
-
-
-def test_the_time_is_soon_over() -> None:
-    outbox = Outbox()
-    outbox.put(batch(0), None)
-    assert [number_of(one) for one in outbox.take(0, MOST_BATCHES, not_before=time.monotonic() + 0.01)] == [0]
-
-
-def test_the_bytes_of_strings_count() -> None:
-    texts = [batch(number) for number in range(4)]
-    for one in texts:
-        one.columns["text"] = np.array([b"x" * LOT_BYTES], object)
-    outbox = outbox_of(texts)
-    assert [len(outbox.take(0, MOST_BATCHES, LOT_BYTES)) for _ in range(4)] == [1] * 4
 
 
 # --- shares ------------------------------------------------------------------------------------------------
@@ -278,14 +262,6 @@ def test_a_rank_is_told_of_its_end_when_nothing_is_left_that_it_may_have() -> No
     assert not told(outbox, 1).is_set()
 
 
-def test_who_waits_with_a_credit_when_another_takes_the_last_gets_nothing() -> None:
-    outbox = Outbox()
-    with taking(outbox, 0) as left, taking(outbox, 1) as right:
-        outbox.put(batch(0), None)
-        outbox.close()
-    assert sorted(left + right) == [[], [0]]
-
-
 @examples(60)
 @given(
     ranks=st.integers(1, 4),
@@ -318,10 +294,3 @@ def test_whoever_takes_and_stops_every_batch_comes_once_and_to_whom_it_is_for(
     for rank, number in got:
         address = batches[number][0]
         assert address is None or address % ranks == rank
-
-
-def test_lists_of_numbers_and_values_of_ones_own_count() -> None:
-    numbers = {"ids": [list(range(1000)) for _ in range(4)]}
-    assert bytes_of(numbers) > 4 * 1000 * 8
-    assert bytes_of({"b": [bytearray(1000)]}) > 1000
-    assert bytes_of({"o": [object()]}) > 8

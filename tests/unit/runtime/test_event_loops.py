@@ -1,0 +1,280 @@
+"""What the controller and the readers do in event loops: bids, notices, reasons, messages that Ray carries."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import ray
+from ray.exceptions import ActorUnschedulableError
+
+import pecan_ray as pecan
+from pecan_ray.job.events import BidsHeard, WorkerLost
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import LeftOutElement, Orders
+from pecan_ray.job.notices import GATHER_PER_TRAINER_S, MANY_TRAINERS
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.options import Config, IterOptions, Workers
+from pecan_ray.plan.shape import plan_shape
+from pecan_ray.runtime import bidding, worker_actors
+from pecan_ray.runtime.bidding import Bidding
+from pecan_ray.runtime.calls import Calls
+from pecan_ray.runtime.cluster import SharedNodes
+from pecan_ray.runtime.job_tasks import JobTasks
+from pecan_ray.runtime.messages import Job, WorkerInfo
+from pecan_ray.runtime.notice_board import NoticeBoard
+from pecan_ray.runtime.streams import _StoreWay
+from pecan_ray.runtime.worker_actors import WorkerActor, WorkerActors
+
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
+
+def test_a_round_in_which_ray_does_not_answer_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def nodes_for(nodes: tuple[str, ...], labels: dict[str, str]) -> SharedNodes:
+        asked.append(nodes)
+        if len(asked) < 3:
+            raise ray.exceptions.RayError("the control store does not answer")
+        return SharedNodes({"local": nodes, "remote": ()}, {"a": 4.0})
+
+    monkeypatch.setattr(bidding, "nodes_for", nodes_for)
+    monkeypatch.setattr(bidding, "other_jobs", lambda job: {})
+    monkeypatch.setattr(bidding, "ROUND_S", 0.0)
+
+    async def run() -> BidsHeard:
+        heard: asyncio.Future[BidsHeard] = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(Bidding("job", heard.set_result).run(("a",), {}))
+        try:
+            return await asyncio.wait_for(heard, 60)
+        finally:
+            task.cancel()
+
+    assert asyncio.run(run()).cpus == (("a", 4.0),) and len(asked) >= 3
+
+
+WORKERS = 50
+REMOTE, LOCAL = {"pecan-role": "remote"}, {"ray.io/node-id": "a"}
+
+
+def job_of(name: str, config: Config) -> Job:
+    shape = plan_shape(pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(8))).batch(2).plan)
+    return Job(JobSpec(name, LedgerShape(), Workers(1)), b"", b"", shape, "python", 0, IterOptions(), config)
+
+
+def reasons(*rounds: Mapping[str, str]) -> list[set[str]]:
+    """Let many workers at a time ask why they have no place, once for each selector given; return their answers."""
+
+    def failed(doing: str, error: Exception) -> None:
+        raise AssertionError(doing) from error
+
+    async def ask() -> list[set[str]]:
+        job = job_of("full", Config(cpus_per_worker=2.0))
+        actors = WorkerActors(job, b"", None, None, lambda event: None, lambda worker: None, failed)
+        return [set(await asyncio.gather(*(actors._reason(one) for _ in range(WORKERS)))) for one in rounds]
+
+    return asyncio.run(ask())
+
+
+def test_the_cluster_is_asked_once_for_all_workers_that_wait_and_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Mapping[str, str], float, str]] = []
+
+    def why_unplaced(selector: Mapping[str, str], cpus: float, job: str) -> str:
+        asked.append((selector, cpus, job))
+        return f"answer {len(asked)}"
+
+    monkeypatch.setattr(worker_actors, "why_unplaced", why_unplaced)
+    monkeypatch.setattr(worker_actors, "REASON_S", 1000.0)
+    assert reasons(REMOTE, LOCAL, REMOTE) == [{"answer 1"}, {"answer 2"}, {"answer 1"}]
+    assert asked == [(REMOTE, 2.0, "full"), (LOCAL, 2.0, "full")]
+    monkeypatch.setattr(worker_actors, "REASON_S", -1.0)
+    assert len(reasons(REMOTE)[0]) == WORKERS == len(asked) - 2
+
+
+def test_a_worker_whose_node_was_lost_before_it_was_made_is_no_crash_of_its_process() -> None:
+    happened: list[object] = []
+
+    async def life() -> None:
+        raise ActorUnschedulableError("the node is dead")
+
+    async def follow() -> None:
+        actors = WorkerActors(
+            job_of("lost", Config()), b"", None, None, happened.append, lambda worker: None, lambda doing, error: None
+        )
+        await actors._follow(WorkerActor("remote-0"), life())
+
+    asyncio.run(follow())
+    [lost] = happened
+    assert isinstance(lost, WorkerLost) and (lost.worker, lost.cause) == ("remote-0", "node")
+
+
+def way() -> _StoreWay:
+    return _StoreWay(cast(WorkerInfo, None), 0, cast(Calls, None))  # neither is asked for anything here
+
+
+async def ready(message: int) -> int:
+    return message
+
+
+async def messages(count: int, *, then: Awaitable[Any] | None = None) -> AsyncIterator[Awaitable[int]]:
+    for message in range(count):
+        yield ready(message)
+    if then is not None:
+        await then
+
+
+def test_all_messages_are_read() -> None:
+    got: list[Any] = []
+
+    def deliver(message: Any) -> bool:
+        got.append(message)
+        return True
+
+    with closing(way()) as reading:
+        assert reading.read(messages(3), deliver)
+    assert got == [0, 1, 2]
+
+
+def test_one_that_cannot_be_read_ends_the_reading() -> None:
+    with closing(way()) as reading:
+        assert not reading.read(messages(3), lambda message: False)
+
+
+def test_another_thread_ends_the_reading_also_after_its_end() -> None:
+    reading, waits, first = way(), asyncio.Event(), threading.Event()
+
+    def stop() -> None:
+        first.wait()
+        reading.stop()
+
+    def deliver(message: Any) -> bool:
+        first.set()
+        return True
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    with closing(reading):
+        assert reading.read(messages(1, then=waits.wait()), deliver)
+        stopping.join()
+    reading.stop()
+
+
+RANKS = MANY_TRAINERS + 20
+
+
+def board_of(orders: Callable[[int], Orders]) -> NoticeBoard:
+    def failed(doing: str, error: Exception) -> None:
+        raise AssertionError(doing) from error
+
+    return NoticeBoard(orders, JobTasks(failed))
+
+
+async def answered(change: Callable[[NoticeBoard], None], told: set[int]) -> list[int]:
+    """Let all ranks listen, change something, and return who was answered with the new orders, in their order."""
+    orders = Orders(number=1)
+    board = board_of(lambda rank: orders)
+    calls = {rank: asyncio.ensure_future(board.listen(rank, 1)) for rank in range(RANKS)}
+    await asyncio.sleep(0)
+    orders = replace(orders, number=2)
+    change(board)
+    done: list[int] = []
+
+    def note(rank: int, _: object) -> None:
+        done.append(rank)
+
+    for rank, call in calls.items():
+        call.add_done_callback(partial(note, rank))
+    await asyncio.gather(*(calls[rank] for rank in told))
+    for rank in done:
+        assert pickle.loads(calls[rank].result())[0].number == 2
+    for call in calls.values():
+        call.cancel()
+    return list(done)
+
+
+def held_up(*ranks: int) -> Iterator[int]:
+    """Yield ranks, after the process has lost its CPU for longer than changes are gathered."""
+    time.sleep(2 * GATHER_PER_TRAINER_S * RANKS)
+    yield from ranks
+
+
+def tell(*calls: tuple[tuple[int, ...], bool]) -> Callable[[NoticeBoard], None]:
+    """Tell ranks, one group after the other, of what concerns their allowance alone, or of more."""
+
+    def change(board: NoticeBoard) -> None:
+        for ranks, allowance_only in calls:
+            board.tell(ranks, allowance_only=allowance_only)
+
+    return change
+
+
+def one_has_heard_with_its_report(board: NoticeBoard) -> None:
+    board.tell((3, 5))
+    assert pickle.loads(board.answer(3))[0].number == 2
+
+
+def the_controller_loses_its_cpu(board: NoticeBoard) -> None:
+    for rank in (3, 5, 7):
+        board.tell(held_up(rank), allowance_only=True)
+    for rank in (11, 13):
+        board.tell(held_up(rank))
+    board.tell((9,))
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "later"),
+    [
+        (tell(((3, 5), False)), {3, 5}, set()),
+        (tell(((3, 5), True)), {3, 5}, set()),
+        (tell(((3,), True), ((5,), False), ((7,), True)), {5}, {3, 7}),
+        (tell(((3,), True), ((3,), False), ((3,), True)), {3}, set()),
+        (one_has_heard_with_its_report, {5}, set()),
+        (the_controller_loses_its_cpu, {3, 5, 7, 9, 11, 13}, set()),
+    ],
+    ids=["due", "for an allowance", "what cannot wait first", "at once and not later", "heard", "no CPU"],
+)
+def test_those_that_are_due_are_answered_and_no_others(
+    change: Callable[[NoticeBoard], None], told: set[int], later: set[int]
+) -> None:
+    """`later`: those that are due after a while, which may be over on a busy machine."""
+    done = asyncio.run(answered(change, told))
+    assert {*done[: len(told)]} == told and {*done} <= told | later, done
+
+
+def test_a_rank_that_is_due_before_it_listens_is_answered_at_once() -> None:
+    async def late() -> set[int]:
+        board = board_of(lambda rank: Orders(number=2))
+        board.tell((3,), allowance_only=True)
+        await asyncio.wait_for(board.listen(3, 1), 60)
+        return {3}
+
+    assert asyncio.run(late()) == {3}
+
+
+BAD = LeftOutElement("split 0, element 3", "decode", "a.png", "not an image")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"quarantine": (BAD,), "quarantined": 2}, {"settle": ("local-1",)}, {"keep": 3}, {"newcomers": ("local-1",)}],
+)
+def test_each_rank_is_told_its_own_whoever_asks_first(own: dict[str, Any]) -> None:
+    orders = [replace(Orders(number=2), **own), Orders(number=2)]
+    for first in range(2):
+        board = board_of(lambda rank: orders[rank])
+        for rank in (first, 1 - first, first):
+            assert pickle.loads(board.answer(rank))[0] == orders[rank]
+
+
+def test_ranks_that_are_told_the_same_are_sent_the_same_bytes() -> None:
+    board = board_of(lambda rank: Orders(number=2, quarantine=(BAD,)))
+    assert board.answer(0) is board.answer(1)

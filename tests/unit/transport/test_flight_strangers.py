@@ -1,0 +1,310 @@
+"""Strangers at a Flight port: they read nothing, run no code, and fill no memory; certificates, labels, bounds."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from pecan_ray.engines.contract import BadElement
+from pecan_ray.engines.layout import ColumnPlace
+from pecan_ray.errors import ClusterError
+from pecan_ray.plan.splits import Origin
+from pecan_ray.transport.certificates import Certificates, cluster_certificates
+from pecan_ray.transport.choice import FlightAddress
+from pecan_ray.transport.flight_guard import MOST_AHEAD
+from pecan_ray.transport.flight_label import FRAME, MAGIC, Label, read_label, write_label
+from pecan_ray.transport.flight_wire import HELLO, SCHEMA
+from pecan_ray.transport.messages import Message
+from tests.ray.waiting import until
+from tests.unit.transport.flight_rig import Client, Wire, check_numbered, numbered, working
+
+KEY = b"k" * 32
+
+
+class Evil:
+    ran = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _run, ()
+
+
+def _run() -> str:
+    Evil.ran += 1
+    return "ran"
+
+
+def label(columns: dict[str, Any], **more: Any) -> Label:
+    message = Message(columns, {(0, 1, 2): [(0, 1 << 40), (1 << 41, 1 << 42)]}, 7, 3, **more)
+    return Label(5, ((64, 1000, message),), 1064, "lz4", "compressed")
+
+
+def test_a_label_comes_back_as_it_was() -> None:
+    origin = Origin(1, 0, 0, 3, 4, 2)
+    bad = [
+        BadElement("decode", "a.jpg", "broken", {"image": b"..."}, origin),
+        BadElement("batch", "b.jpg", "", None, None, origin, 12),
+    ]
+    columns = {
+        "place": ColumnPlace(64, np.dtype("<M8[ns]"), (3, 1, 2)),
+        "records": ColumnPlace(0, np.dtype([("a", "i4")]), (3,)),
+        "scalar": ColumnPlace(0, np.dtype("f8"), ()),
+        "plain": np.float32(2),
+    }
+    sent = label(columns, bad=bad, without_data={(0, 0, 0): [(np.int64(5), np.int64(6))]})
+    assert read_label(write_label(sent, KEY) + bytes(15), KEY) == sent
+
+
+def test_a_pickle_is_opened_only_with_the_workers_signature() -> None:
+    written = write_label(label({"evil": Evil()}), KEY)
+    Evil.ran = 0
+    with pytest.raises(ConnectionError, match="not signed by the worker"):
+        read_label(written, b"another")
+    assert Evil.ran == 0
+    assert read_label(written, KEY).messages[0][2].columns["evil"] == "ran"
+
+
+def made(messages: Any, size: Any = 100, codec: Any = "none", behind: bytes = b"", number: Any = 0) -> bytes:
+    head = json.dumps([number, size, codec, "", messages]).encode()
+    return FRAME.pack(MAGIC, len(head)) + head + behind
+
+
+def message(columns: Any = (), spans: Any = (), rows: Any = 1, bad: Any = ()) -> Any:
+    return [list(columns), list(spans), rows, 0, list(bad), []]
+
+
+HOSTILE: dict[str, bytes] = {
+    "a pickle": pickle.dumps(Evil()),
+    "nothing": b"",
+    "a short frame": b"pcn1",
+    "a long frame": FRAME.pack(MAGIC, 1 << 60),
+    "no JSON": FRAME.pack(MAGIC, 3) + b"[1,",
+    "deep JSON": FRAME.pack(MAGIC, 200_000) + b"[" * 200_000,
+    "another value": FRAME.pack(MAGIC, 1) + b"3",
+    "a negative number": made([], number=-1),
+    "a size that is none": made([], size=True),
+    "a codec that is none": made([], codec="brotli"),
+    "a batch behind the end": made([[64, 64, message()]]),
+    "a negative start": made([[-64, 64, message()]]),
+    "a column behind the end": made([[0, 100, message([["x", [96, "<f8", [1]]]])]]),
+    "a column that overflows": made([[0, 100, message([["x", [0, "<f8", [1 << 32, 1 << 32]]]])]]),
+    "a negative shape": made([[0, 100, message([["x", [0, "<f8", [-1]]]])]]),
+    "a column of objects": made([[0, 100, message([["x", [0, "|O", [1]]]])]]),
+    "a name that is none": made([[0, 100, message([[3, {"plain": 1}]])]]),
+    "bytes behind the end": made([[0, 100, message([["x", {"plain": {"bytes": [0, 9]}}]])]], behind=b"12345678"),
+    "negative bytes": made([[0, 100, message([["x", {"plain": {"bytes": [-1, 2]}}]])]], behind=b"12345678"),
+    "an unsigned pickle": made([[0, 100, message([["x", {"pickle": [0, 8], "signature": ""}]])]], behind=b"12345678"),
+    "a pickle without a signature": made([[0, 100, message([["x", {"pickle": [0, 8]}]])]], behind=b"12345678"),
+    "a value without a kind": made([[0, 100, message([["x", {}]])]]),
+    "spans that are none": made([[0, 100, message(spans=[[0, 0]])]]),
+    "rows that are none": made([[0, 100, message(rows="1")]]),
+    "a bad element that is none": made([[0, 100, message(bad=[["op"]])]]),
+    "an origin that is none": made([[0, 100, message(bad=[["op", "", "", {"plain": 1}, {"__class__": 1}, None, 1]])]]),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_is_no_label_is_refused_by_name(case: str) -> None:
+    Evil.ran = 0
+    with pytest.raises(ConnectionError, match="what came is no label of a worker"):
+        read_label(HOSTILE[case], KEY)
+    assert Evil.ran == 0
+
+
+class Impostor(flight.FlightServerBase):  # type: ignore[misc]
+    text = b""
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        return [b""]
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        writer.begin(SCHEMA)
+        writer.write_metadata(self.text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pickle.dumps(Evil()),
+        write_label(label({"evil": Evil()}), b"a key of its own"),
+        write_label(replace(label({}), number=0, codec="zstd", size=1 << 62), KEY),
+        write_label(replace(label({}), number=0, codec="none", size=1064), KEY),
+    ],
+    ids=["pickle", "signed by another", "bomb", "less than it says"],
+)
+def test_an_impostor_runs_no_code_and_brings_no_batch(text: bytes) -> None:
+    Evil.ran = 0
+    with Impostor("grpc://127.0.0.1:0") as server:
+        server.text = text
+        client = Client(FlightAddress("127.0.0.1", server.port, "token", key=KEY))
+        trouble = client.reader.run()
+    assert trouble is not None and trouble.startswith("ConnectionError"), trouble
+    assert client.messages == [] and Evil.ran == 0
+
+
+LARGE, HUGE = 8 << 20, 1 << 30
+
+
+def in_an_action(client: Any, options: Any, data: bytes) -> None:
+    list(client.do_action(flight.Action(HELLO, pa.py_buffer(data)), options))
+
+
+def in_a_descriptor(client: Any, options: Any, data: bytes) -> None:
+    client.get_flight_info(flight.FlightDescriptor.for_command(data), options)
+
+
+def in_an_answer(client: Any, options: Any, data: bytes) -> None:
+    wish = json.dumps({"rank": 0, "lane": 0, "received": 0, "granted": 0}).encode()
+    exchange(client, options, wish, data)
+
+
+def exchange(client: Any, options: Any, wish: bytes, data: bytes = b"") -> None:
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(wish), options)
+    if data:
+        writer.write_metadata(pa.py_buffer(data))
+    writer.done_writing()
+    reader.read_chunk()
+
+
+STRANGERS = pytest.mark.parametrize(
+    ("send", "knows_the_token"), [(in_an_action, False), (in_a_descriptor, False), (in_an_answer, True)]
+)
+
+
+def check_refused(address: FlightAddress, send: Callable[[Any, Any, bytes], None], token: str, nbytes: int) -> None:
+    """Send a message of so many bytes, which the server must refuse."""
+    options = flight.FlightCallOptions(timeout=60, headers=[(b"authorization", f"Bearer {token}".encode())])
+    with flight.FlightClient(address.location) as stranger, pytest.raises((flight.FlightError, pa.ArrowException)):
+        send(stranger, options, bytes(nbytes))
+
+
+@STRANGERS
+def test_who_sends_more_than_clients_do_is_cut_before_all_has_come(
+    send: Callable[[Any, Any, bytes], None], knows_the_token: bool
+) -> None:
+    with working(numbered(20)) as worker:
+        guard, address = worker.endpoint.guard, worker.endpoint.welcome(0)
+
+        def hold(passed: int) -> None:
+            if passed > 2 * MOST_AHEAD:
+                until(lambda: guard.cut, "it is not cut")
+
+        wire = Wire(address, [], before=hold)
+        check_refused(wire.address, send, address.token if knows_the_token else "guessed", LARGE)
+        wire.close()
+        client = Client(address)
+        assert client.reader.run() is None and client.numbers() == list(range(20))
+
+
+def test_clients_are_never_cut_however_small_the_batches() -> None:
+    with working(numbered(3000, (2, 2)), streams=2) as worker:
+        client = Client(worker.endpoint.welcome(0))
+        assert client.reader.run() is None
+        assert worker.endpoint.guard.cut == 0
+    assert MOST_AHEAD >= 1 << 20
+
+
+def test_what_is_no_wish_is_refused_by_name() -> None:
+    with working(numbered(1)) as worker:
+        address = worker.endpoint.welcome(0)
+        options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {address.token}".encode())])
+        for wish in (b"\xff", b"3", b"{}", b'{"rank": 0, "lane": -1, "received": 0, "granted": 0}'):
+            with (
+                flight.FlightClient(address.location) as client,
+                pytest.raises(flight.FlightError, match=r"stream|lane"),
+            ):
+                exchange(client, options, wish)
+        worker.endpoint.give_up(0, {})
+
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+
+
+def openssl(*arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+def make_certificates(folder: Path, host: str = "127.0.0.1") -> dict[str, str]:
+    """An authority and a certificate that it has signed for a host; returns Ray's variables."""
+    folder.mkdir(parents=True)
+    ca, key, request, cert, names = (str(folder / name) for name in ("ca.crt", "tls.key", "csr", "tls.crt", "names"))
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *curve, "-keyout", str(folder / "ca.key"), "-out", ca, "-subj", "/CN=pecan-authority")
+    openssl("req", *curve, "-keyout", key, "-out", request, "-subj", "/CN=pecan-node")
+    Path(names).write_text(f"subjectAltName=IP:{host}\n")
+    signing = ("-CA", ca, "-CAkey", str(folder / "ca.key"), "-CAcreateserial", "-extfile", names)
+    openssl("x509", "-req", "-in", request, "-out", cert, "-days", "2", *signing)
+    return {
+        "RAY_USE_TLS": "1",
+        "RAY_TLS_SERVER_CERT": cert,
+        "RAY_TLS_SERVER_KEY": key,
+        "RAY_TLS_CA_CERT": ca,
+    }
+
+
+def set_variables(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> Certificates:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    certificates = cluster_certificates()
+    assert certificates is not None
+    return certificates
+
+
+def test_batches_travel_encrypted_between_those_that_have_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates = set_variables(monkeypatch, make_certificates(tmp_path / "cluster"))
+    assert certificates.key.decode() not in repr(certificates) and "PRIVATE" not in repr(certificates)
+    with working(numbered(20, (300, 300)), certificates=certificates) as worker:
+        address = worker.endpoint.welcome(0)
+        assert address.tls and address.location.startswith("grpc+tls://")
+        plain = Client(replace(address, tls=False))
+        assert plain.reader.run() is not None and plain.messages == []
+        client = Client(address)
+        assert client.reader.run() is None
+    check_numbered(client, 20)
+
+
+@pytest.mark.parametrize("fault", ["another authority", "another host", "no certificate"])
+def test_a_client_does_not_talk_to_a_server_that_it_cannot_verify(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = "198.51.100.7" if fault == "another host" else "127.0.0.1"
+    theirs = make_certificates(tmp_path / "theirs", host)
+    certificates = set_variables(monkeypatch, theirs)
+    with working(numbered(1), certificates=certificates) as worker:
+        address = worker.endpoint.welcome(0)
+        if fault == "another authority":
+            set_variables(monkeypatch, make_certificates(tmp_path / "mine"))
+        elif fault == "no certificate":
+            monkeypatch.delenv("RAY_USE_TLS")
+        client = Client(address)
+        trouble = client.reader.run()
+        assert trouble is not None and client.messages == []
+        if fault == "no certificate":
+            assert "RAY_USE_TLS is not set here" in trouble
+        worker.endpoint.give_up(0, {})
+
+
+def test_a_cluster_without_certificates_encrypts_nothing() -> None:
+    assert cluster_certificates({}) is None
+    assert cluster_certificates({"RAY_USE_TLS": "0", "RAY_TLS_CA_CERT": "missing"}) is None
+
+
+def test_a_missing_certificate_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="RAY_TLS_SERVER_CERT is not: set it"):
+        cluster_certificates({"RAY_USE_TLS": "1"})
+    variables = make_certificates(tmp_path / "cluster")
+    missing = str(tmp_path / "missing.pem")
+    with pytest.raises(ClusterError, match=rf"RAY_TLS_CA_CERT={missing} cannot be read"):
+        cluster_certificates({**variables, "RAY_TLS_CA_CERT": missing})
