@@ -17,7 +17,6 @@ from pecan_ray.observe.digest_command import DIGEST_HELP, add_digest_arguments
 from pecan_ray.observe.remote_cache_command import run_remote
 from pecan_ray.options import MIB, Cache
 
-CACHE_HELP = "look at what autocache points have kept on this machine, check it, remove it, measure its speed"
 LARGE_ELEMENT = 512 << 10
 """Bytes of the element of which it is told how fast it is put into a batch."""
 HEADINGS = ("entries", "elements", "MB", "computed in", "name", "of")

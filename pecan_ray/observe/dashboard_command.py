@@ -18,7 +18,6 @@ from pecan_ray.runtime import cluster
 
 logger = logging.getLogger(__name__)
 
-DASHBOARD_HELP = "show the cluster's jobs as a web page"
 APP = "pecan-dashboard"
 START_S, ANSWER_S, LOOK_S = 180.0, 10.0, 0.2
 HOST, PORT, ROUTE = "127.0.0.1", 8300, "/pecan"

@@ -23,7 +23,6 @@ from pecan_ray.options import SHARED_MEMORY, TransportChoice
 from pecan_ray.runtime import cluster
 from pecan_ray.transport.ring import ring_supported
 
-DOCTOR_HELP = "look for what this machine and its Ray cluster lack, and say what to do about it"
 PACKAGES = ("ray", "numpy", "pyarrow", "opencv-python-headless", "tensorflow", "torch", "boto3", "gcsfs")
 LEAST_SHARED_BYTES = 256 << 20
 """A worker's ring, for whose batches there must be room."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from pecan_ray.errors import PlanError
 from pecan_ray.observe.grafana_boards import boards
 
-GRAFANA_HELP = "write boards for the Grafana that Ray's dashboard shows"
 USUAL = "/tmp/ray/session_latest/metrics/grafana/dashboards"
 
 

@@ -20,7 +20,6 @@ from pecan_ray.observe.status_command import job_facts
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.journal_state import facts_of_journal
 
-REPORT_HELP = "print the report of a job that runs, of one that is over, or of a saved report or journal"
 LISTED = 20
 """Newest jobs that are listed."""
 

@@ -14,8 +14,6 @@ from pecan_ray.errors import PlanError
 from pecan_ray.observe.ending import end_all, heard
 from pecan_ray.observe.report import Report
 
-RUN_HELP = "run a program as `python FILE` does, and print the reports of its jobs that it has not printed itself"
-
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `pecan run` takes."""

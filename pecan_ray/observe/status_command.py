@@ -18,10 +18,13 @@ from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.service import SERVICE
 from pecan_ray.runtime.share_messages import PREFIX, GroupFacts
 
-STATUS_HELP = "tell which jobs, shared groups and readers there are on the Ray cluster at hand"
-STOP_HELP = "end the shared groups that nobody reads, and the service"
 ANSWER_S = 10.0
 """An actor that does not answer within this time is named, and the command goes on."""
+
+
+def add_status_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what runs `pecan status`, which takes nothing."""
+    parser.set_defaults(run=run_status)
 
 
 def add_stop_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,6 @@ from pecan_ray.observe.live_jobs import live_jobs
 from pecan_ray.observe.top_table import summary, top_lines
 from pecan_ray.runtime import cluster
 
-TOP_HELP = "show the jobs of the Ray cluster at hand, their speeds, and what they use, as a table that renews itself"
 ANSWER_S = 5.0
 """A job that has not told after so long is named below the table."""
 HOME_AND_CLEAR = "\x1b[H\x1b[J"

@@ -19,12 +19,8 @@ from pecan_ray.simulator.outcome import Outcome, mean
 from pecan_ray.simulator.run_profile import from_json
 from pecan_ray.simulator.workload import Workload, load, names
 
-SIMULATE_HELP = (
-    "run a workload under a placement policy in the simulator, or ask what other workers would have done for a run"
-)
 AFTER = 9000
 """Batches after convergence over which the pace is measured: two host loops of ResNet50 at least."""
-TUNE_HELP = "search good settings of a placement policy of the papers in the simulator"
 
 
 def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.autoorder.explain import ExplainFormat, Explanation
-from pecan_ray.cli import find_pipeline, main
+from pecan_ray.cli import main
+from pecan_ray.cli.program import find_pipeline
 from pecan_ray.errors import PlanError
 from pecan_ray.observe.read_program import load
 

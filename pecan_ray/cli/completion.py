@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 
+from pecan_ray.cli import parser
 from pecan_ray.errors import MissingExtraError
 
-COMPLETION_HELP = "print what makes a shell complete the words of this command"
 SHELLS = {
     "bash": 'add to ~/.bashrc:  eval "$(pecan completion bash)"',
     "zsh": 'add to ~/.zshrc, behind compinit:  eval "$(pecan completion zsh)"',
@@ -16,10 +15,10 @@ SHELLS = {
 }
 
 
-def add_completion_arguments(parser: argparse.ArgumentParser, whole: Callable[[], argparse.ArgumentParser]) -> None:
-    """Add what `pecan completion` takes.  `whole`: makes the parser whose words are completed."""
-    parser.add_argument("shell", choices=tuple(SHELLS), help="; ".join(SHELLS.values()))
-    parser.set_defaults(run=run_completion, whole=whole)
+def add_completion_arguments(added: argparse.ArgumentParser) -> None:
+    """Add what `pecan completion` takes."""
+    added.add_argument("shell", choices=tuple(SHELLS), help="; ".join(SHELLS.values()))
+    added.set_defaults(run=run_completion)
 
 
 def run_completion(asked: argparse.Namespace) -> int:
@@ -30,5 +29,5 @@ def run_completion(asked: argparse.Namespace) -> int:
         raise MissingExtraError(
             'pecan completion needs shtab: pip install "pecan_ray[completion]".', extra="completion"
         ) from error
-    sys.stdout.write(f"{shtab.complete(asked.whole(), shell=asked.shell)}\n")
+    sys.stdout.write(f"{shtab.complete(parser(), shell=asked.shell)}\n")
     return 0
