@@ -19,7 +19,6 @@ import math
 from dataclasses import replace
 
 from pecan_ray.placement.lessons import (
-    FULL,
     MAX_QUIET_S,
     QUIET_S,
     Bound,
@@ -27,8 +26,8 @@ from pecan_ray.placement.lessons import (
     Floor,
     LastRemoval,
 )
-from pecan_ray.placement.looks import LOOK_S, ROWS, STEPS, Look, LookSums, NeedPeaks, Observation, newest
-from pecan_ray.placement.trials import PerHour, Ruling, Trials, beat_s, cheapest, hold
+from pecan_ray.placement.looks import FULL, LOOK_S, ROWS, STEPS, Look, LookSums, NeedPeaks, Observation, newest
+from pecan_ray.placement.trials import PAUSE_STEPS, PerHour, Ruling, Trials, beat_s, cheapest, hold
 from pecan_ray.plan.windows import Deployment
 
 ALONE = 0.5
@@ -41,8 +40,6 @@ LEAP = 4.0
 makes starts and surplus together cheapest, where nodes take 3 minutes and a host costs 10 workers."""
 GUESS_S = 0.02
 """No trainer's step is taken for shorter before one was seen: ResNet18's, the fastest known, takes 22 ms."""
-PAUSE_STEPS = 10.0
-"""A trainer that has not asked for a batch in so many of its steps does something else."""
 LAGS = 0.05
 """Share of its time that the trainer's thread may stand in line for a CPU: half of what FULL leaves free."""
 
@@ -252,7 +249,7 @@ class _Rules(Trials):
             self.state = replace(self.state, clocks=replace(clocks, held_since=None))
             return None
         since = self.now if clocks.held_since is None else clocks.held_since
-        self.state = replace(self.state, clocks=replace(clocks, held_since=since), needs=NeedPeaks())
+        self.state = replace(self.state, clocks=replace(clocks, held_since=since))
         why = f"the trainer stands in line for a CPU for {lag:.0%} of its time"
         if self.now - since < clocks.quiet_s:
             return self.hold(why)
@@ -265,9 +262,9 @@ class _Rules(Trials):
         """Remove workers that are not needed: nobody waits."""
         o, state = self.o, self.state
         need = min(self.rate, o.pace)
-        keep_s = max(self.quiet_s, o.start_remote_s)
+        keep_s = max(self.quiet_s, o.start_remote_s if o.running.remote else 0.0)
         known = replace(state.known, demand=self.sums.taken / self.sums.span)
-        self.state = replace(self.state, known=known, needs=state.needs.add(o.dt, need, keep_s))
+        self.state = replace(self.state, known=known, needs=state.needs.add(o, need, keep_s))
         local, remote = self._fewest(keep_s)
         if (local, remote) == (o.running.local, o.running.remote):
             answer = self._try_bill()
@@ -303,7 +300,7 @@ class _Rules(Trials):
             steps = lessons.pruned[0] - running.local
             lessons = replace(lessons, slope=max(0.0, local - lessons.pruned[1]) / steps / 2)  # the rest is flatter
         fewest = next(
-            (count for count in range(1, running.local) if FULL * self._supply_of(count, lessons.slope) >= needs.most),
+            (count for count in range(1, running.local) if FULL * self._supply_of(count, lessons.slope) >= self.need),
             running.local,
         )
         if fewest < running.local:

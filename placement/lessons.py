@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from pecan_ray.placement.looks import Look, NeedPeaks
+from pecan_ray.placement.looks import FULL, Look, NeedPeaks
 from pecan_ray.plan.windows import Deployment
 
-FULL = 0.9
-"""Load up to which workers are given: the speed of workers drifts by about a tenth, as the papers' traces show."""
 QUIET_S = 5.0
 """Workers go after so long a time in which fewer sufficed: two starts of local ones.  It doubles when one was wrong,"""
 MAX_QUIET_S = 640.0

@@ -12,6 +12,8 @@ LOOK_S = 1.0
 """A verdict rests on so many seconds since workers came or went: two looks of half a second."""
 ROWS = 30
 """A rate rests on so many rows: with rows that differ as much as their mean, it is then right to 18 %."""
+FULL = 0.9
+"""Load up to which workers are given: the speed of workers drifts by about a tenth, as the papers' traces show."""
 STEPS = 4
 """So many steps of the trainer say what it needs while it does not wait; one alone may be a pause."""
 
@@ -155,14 +157,22 @@ class NeedPeaks:
     """Length of the stretch so far."""
     peaks: tuple[tuple[float, float], ...] = ()
     """When in the stretch, and rows a second."""
+    made: float = 0.0
+    """Rows that workers made in it, and"""
+    taken: float = 0.0
+    """that trainers took."""
 
-    def add(self, dt: float, need: float, keep_s: float) -> NeedPeaks:
+    def add(self, o: Observation, need: float, keep_s: float) -> NeedPeaks:
         """Return the stretch with one look more; needs older than `keep_s` are forgotten."""
-        now = self.calm_s + dt
+        now = self.calm_s + o.dt
         higher = tuple(peak for peak in self.peaks if peak[1] > need and peak[0] > now - keep_s)
-        return NeedPeaks(now, (*higher, (now, need)))
+        return NeedPeaks(now, (*higher, (now, need)), self.made + sum(o.made), self.taken + o.rows)
 
-    @property
-    def most(self) -> float:
-        """The highest need."""
-        return self.peaks[0][1]
+    def most(self, settled_s: float) -> float:
+        """Return the highest need, after `settled_s` without the share of what is made that only fills a stock.
+
+        Queues are bounded by bytes, and hold many small batches.  What drift explains is no stock.
+        """
+        need = self.peaks[0][1]
+        fills = self.calm_s >= settled_s and self.taken < FULL * self.made
+        return need * self.taken / self.made if fills else need

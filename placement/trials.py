@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from pecan_ray.placement.lessons import FULL, MAX_QUIET_S, QUIET_S, Bound, ControlState, PlacementTrial, TrialKind
-from pecan_ray.placement.looks import LOOK_S, LookSums, NeedPeaks, Observation, last_of
+from pecan_ray.placement.lessons import MAX_QUIET_S, QUIET_S, Bound, ControlState, PlacementTrial, TrialKind
+from pecan_ray.placement.looks import FULL, LOOK_S, STEPS, LookSums, NeedPeaks, Observation, last_of
 from pecan_ray.placement.objective import NO_WAIT_SHARE
 from pecan_ray.plan.windows import Decision, Deployment
 
+PAUSE_STEPS = 10.0
+"""A trainer that has not asked for a batch in so many of its steps does something else."""
 GAIN = 0.03
 """A change of rate or bill by less than this share is none: T of the papers (Pecan §5.1)."""
 PLAUSIBLE = 0.8
@@ -50,9 +52,15 @@ class Trials:
         self.whole = o.asked == o.running
         self.beat_s = beat_s(state, o) if any(state.known.each) else 0.0
         self.quiet_s = max(state.clocks.quiet_s, 2 * self.beat_s)
+        self.settled_s = max(2 * self.quiet_s, STEPS * PAUSE_STEPS * state.known.step_s)
         self.phase = "converged" if now - state.clocks.changed > 6 * QUIET_S else "measure"
         each = state.known.each
         self.supply = o.running.local * each[0] + o.running.remote * each[1]
+
+    @property
+    def need(self) -> float:
+        """Rows a second that are needed at most, as far as was seen without a wait."""
+        return self.state.needs.most(self.settled_s)
 
     def hold(self, why: str, phase: str = "measure") -> Ruling:
         """Keep what runs."""
@@ -167,7 +175,7 @@ class Trials:
         stride = min(running.local - self.o.least.local, lessons.stride)
         if not remote or not stride:
             return None
-        spare = self.supply - self.state.needs.most / FULL
+        spare = self.supply - self.need / FULL
         more = int(min(self.o.room.remote, running.remote + max(0, math.ceil((stride * local - spare) / remote))))
         if self.per_hour(more) * PLAUSIBLE > self.per_hour(running.remote):
             self.state = replace(self.state, lessons=replace(lessons, stride=stride // 2))
@@ -192,9 +200,9 @@ class Trials:
         if remote <= 0 or not needs.peaks:
             return running.remote
         others = running.local * local
-        least = max(0, math.ceil((needs.most / FULL - others) / remote))
+        least = max(0, math.ceil((self.need / FULL - others) / remote))
         if self.per_hour is not None:  # a wait may be cheaper than the workers that end it
-            least = min(least, cheapest(self.per_hour, others, remote, 0, running.remote, needs.most))
+            least = min(least, cheapest(self.per_hour, others, remote, 0, running.remote, self.need))
         return min(running.remote, least)
 
     def guess_remote(self) -> float:

@@ -141,6 +141,22 @@ def test_workers_that_are_not_needed_go_once_and_nothing_changes_after_that(dema
     assert run.waited <= 0.02 * run.now + 4, "but for the start"
 
 
+@pytest.mark.parametrize("batches", [30.0, 1e5])
+def test_workers_that_only_fill_a_stock_go_although_nothing_holds_them_back(batches: float) -> None:
+    """Small rows: queues that are bounded by bytes hold thousands of batches."""
+    run = Run(Fluid(demand=lambda _: 2600.0, queue=batches)).go(35)
+    assert run.asked.local == 6
+    assert run.go(300).late_changes() == 0
+
+
+def test_a_trainer_that_stands_in_line_now_and_then_hides_no_stock() -> None:
+    run = Run(Fluid(demand=lambda _: 2600.0, queue=1e5))
+    while run.now < 60:
+        o = run.look()
+        run.heed(replace(o, lag=0.1 if run.now % 4 < 0.5 else 0.0))
+    assert run.asked.local == 6
+
+
 @given(
     exponent=st.floats(0.4, 1.0),
     demand=st.floats(500.0, 6000.0),
