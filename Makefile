@@ -63,9 +63,12 @@ simulate-job: $(VENV)/ready
 chaos: $(VENV)/ready
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(CHAOS)
 
-# Damaged files of all formats, read by us and by reference readers: docs/reliability.md, "Bad input".
+FUZZ ?= --minutes $(MINUTES)
+
+# Files of all formats, damaged or of random values, read by us and by reference readers: docs/reliability.md, "Bad input".
+# `make fuzz FUZZ="--formats parquet parquet-values --cases 10000 --seed 7"` reads so many of some formats.
 fuzz: $(VENV)/ready
-	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 MUTATE ?=
 

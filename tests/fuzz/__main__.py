@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
 import sys
 import tempfile
 import time
@@ -23,7 +25,7 @@ def cases(names: list[str], seed: int, number: int | None) -> Iterator[Case]:
 
 
 def main() -> int:
-    """Run cases for so many minutes, or so many of them; return 1 if one failed."""
+    """Run cases for so many minutes, or so many of them, or until a signal; return 1 if one failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--formats", nargs="+", choices=sorted(FORMATS), default=list(FORMATS))
     parser.add_argument("--minutes", type=float, default=float("inf"))
@@ -35,8 +37,10 @@ def main() -> int:
     until = time.monotonic() + given.minutes * 60
     ran: Counter[str] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        watched = Watched(folder)
+    folder = tempfile.TemporaryDirectory()
+    watched = Watched(folder.name)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
         for case in cases(given.formats, given.seed, number):
             if time.monotonic() > until:
                 break
@@ -51,7 +55,8 @@ def main() -> int:
             if given.keep is not None:
                 given.keep.mkdir(parents=True, exist_ok=True)
                 (given.keep / f"{case.format}-{case.seed}").write_bytes(case.data())
-        watched.close()
+    watched.close()
+    folder.cleanup()
     for name, files in ran.items():
         told = ", ".join(f"{times} {kind}" for (form, kind), times in failed.items() if form == name)
         sys.stdout.write(f"{name}: {files} files, {told or 'no failure'}\n")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from pecan_ray.sources import Csv, JsonLines, Parquet, TextLines, TFRecords, WebDataset
-from tests.fuzz import damage, formats
+from pecan_ray.sources import Csv, Files, JsonLines, Parquet, TextLines, TFRecords, WebDataset
+from tests.fuzz import damage, formats, values
 from tests.fuzz.formats import Format, TextCsv
 from tests.fuzz.packed import ENDINGS, packed, unpacked
 from tests.fuzz.typed import TYPES, inferred_reference, typed_file, typed_reference, typed_tokens, value_of
@@ -36,6 +36,42 @@ def packed_text(kind: str) -> Format:
     make, reference = packed(kind, formats.text_file, damage.ANY), unpacked(kind, formats.text_reference)
     return Format(f".txt.{ENDINGS[kind]}", make, TextLines, text, reference)
 
+
+VALUES: dict[str, tuple[str, Any, Any, Any, Any]] = {
+    "parquet": (".parquet", values.parquet_table, Parquet, values.worded_row, values.parquet_values),
+    "arrow": (".arrow", values.arrow_table, values.arrow_source, values.worded_row, values.arrow_values),
+    "json": (".jsonl", values.json_values, JsonLines, values.json_worded, values.json_values_reference),
+    "csv": (
+        ".csv",
+        values.csv_values,
+        partial(Csv, types=values.CSV_TYPES, split_bytes=900),
+        values.worded_row,
+        values.csv_values_reference,
+    ),
+    "csv-spark": (
+        ".csv",
+        values.spark_file,
+        partial(TextCsv, delimiter=";", escape="\\", encoding="cp1252", split_bytes=300),
+        lambda element: tuple(element.values()),
+        values.spark_reference,
+    ),
+    "example": (
+        ".tfrecord",
+        values.examples_file,
+        partial(TFRecords, parse=True),
+        values.listed,
+        values.example_reference,
+    ),
+    "image": (".img", values.image_file, Files, values.decoded_pixels, values.image_reference),
+    "text-japanese": (
+        ".txt",
+        values.japanese_file,
+        partial(TextLines, encoding="shift_jis", split_bytes=50),
+        text,
+        values.japanese_reference,
+    ),
+}
+"""Whole files, of which each value is compared: how one is made, read by us, worded, and read by a reference."""
 
 FORMATS: dict[str, Format] = {
     "text": Format(".txt", formats.text_file, TextLines, text, formats.text_reference),
@@ -67,4 +103,8 @@ FORMATS: dict[str, Format] = {
     ),
     "csv-typed": Format(".csv", typed_file, partial(Csv, types=TYPES), reference=typed_reference, **TYPED_CELLS),
     "csv-inferred": Format(".csv", typed_file, Csv, reference=inferred_reference, **TYPED_CELLS),
+    **{
+        f"{name}-values": Format(ending, make, source, plain, reference, (values.as_it_is,))
+        for name, (ending, make, source, plain, reference) in VALUES.items()
+    },
 }

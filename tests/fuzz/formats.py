@@ -354,6 +354,8 @@ def plain_row(row: dict[str, Any]) -> str:
 
     def plain(value: Any) -> Any:
         value = value.tolist() if hasattr(value, "tolist") else value
+        if isinstance(value, dict):
+            return {name: plain(one) for name, one in value.items()}
         if isinstance(value, list):
             return [plain(one) for one in value]
         return None if value != value else value

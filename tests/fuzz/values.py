@@ -1,0 +1,394 @@
+"""Whole files of random types and values: pyarrow, TensorFlow, Python and Pillow say which values a file holds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+from pyarrow import parquet as pq
+
+from pecan_ray.images import Decode
+from pecan_ray.plan.splits import Source
+from pecan_ray.sources import Arrays
+from tests.fuzz.formats import Reading, framed, lines_in
+from tests.unit.sources.test_every_type import COUNTED, LEAVES, NS, worded
+
+MOST_ROWS = 30
+
+
+def as_it_is(rng: random.Random, data: bytes) -> bytes:
+    """Damage nothing."""
+    return data
+
+
+# --- tables of Arrow -------------------------------------------------------------------------------------------
+
+
+def _leaf(rng: random.Random) -> tuple[Any, Callable[[], Any]]:
+    """Return a type, and what draws one of its values (of moments: the count)."""
+    kind, extremes = rng.choice([*LEAVES, *COUNTED])
+    drawn = list(extremes)
+    if pa.types.is_integer(kind):
+        low, high = min(extremes), max(extremes)
+        drawn += [rng.randint(low, high) for _ in range(4)]
+    elif kind == pa.float64():
+        drawn += [struct.unpack("<d", rng.randbytes(8))[0] for _ in range(4)]
+    elif pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        drawn += [rng.randint(-(2**62), 2**62) for _ in range(4)]
+    if kind == pa.float16():
+        drawn = [np.float16(one) for one in drawn]
+    return kind, lambda: rng.choice(drawn) if drawn else None
+
+
+def _drawn(rng: random.Random, depth: int) -> tuple[Any, Callable[[], Any]]:
+    """Return a type of Arrow, nested up to some depth, and what draws its values; one in six is null."""
+    kind, draw = _leaf(rng) if not depth or rng.random() < 0.4 else _nested(rng, depth)
+    return kind, lambda: None if rng.random() < 1 / 6 else draw()
+
+
+def _nested(rng: random.Random, depth: int) -> tuple[Any, Callable[[], Any]]:
+    kind, draw = _drawn(rng, depth - 1)
+    shape = rng.choice(("list", "list", "large", "fixed", "struct", "map"))
+    if shape == "struct":
+        other, beside = _drawn(rng, depth - 1)
+        return pa.struct({"a": kind, "b.c": other}), lambda: {"a": draw(), "b.c": beside()}
+    if shape == "map":
+        return pa.map_(pa.string(), kind), lambda: [(f"k{n}", draw()) for n in range(rng.randrange(3))]
+    size = rng.randrange(1, 4)
+    if shape == "fixed":
+        return pa.list_(kind, size), lambda: [draw() for _ in range(size)]
+    regular = rng.random() < 0.3
+    made = pa.large_list(kind) if shape == "large" else pa.list_(kind)
+    return made, lambda: [draw() for _ in range(size if regular else rng.randrange(4))]
+
+
+def _table(rng: random.Random, fits: Callable[[Any], bool]) -> Any:
+    columns: dict[str, Any] = {}
+    rows = rng.randrange(1, MOST_ROWS)
+    while len(columns) < 3:
+        kind, draw = _drawn(rng, 2)
+        held = [draw() for _ in range(rows)]
+        try:
+            made = pa.table({f"c{len(columns)}": pa.array(held, kind)})
+        except (pa.ArrowException, TypeError):  # pyarrow makes no arrays of some nested types
+            continue
+        if fits(made):
+            columns[made.schema.names[0]] = made.column(0)
+    return pa.table(columns)
+
+
+def parquet_table(rng: random.Random) -> bytes:
+    """Return a Parquet file of random columns."""
+    how = {
+        "row_group_size": rng.choice((7, 100)),
+        "compression": rng.choice(("none", "zstd", "snappy", "gzip")),
+        "use_dictionary": rng.random() < 0.5,
+        "data_page_version": rng.choice(("1.0", "2.0")),
+        "version": rng.choice(("1.0", "2.4", "2.6")),
+        "store_schema": rng.random() < 0.7,
+        "use_compliant_nested_type": rng.random() < 0.7,
+    }
+
+    def written(table: Any) -> bytes:
+        out = io.BytesIO()
+        pq.write_table(table, out, **how)
+        return out.getvalue()
+
+    def fits(table: Any) -> bool:
+        try:
+            pq.read_table(io.BytesIO(written(table)), use_threads=False)
+        except pa.ArrowException:  # Parquet does not hold it
+            return False
+        return True
+
+    return written(_table(rng, fits))
+
+
+def arrow_table(rng: random.Random) -> bytes:
+    """Return an Arrow IPC file of random columns, in several batches."""
+    table, out = _table(rng, lambda made: True), io.BytesIO()
+    with pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rng.choice((5, 100)))
+    return out.getvalue()
+
+
+def arrow_source(path: str) -> Source:
+    """Return the table of an Arrow IPC file as a source."""
+    return Arrays(pa.ipc.open_file(path).read_all())
+
+
+def _words(scalar: Any) -> Any:
+    """Return a scalar of Arrow in the words of `worded`: counts in nanoseconds, None for NaN."""
+    kind = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_temporal(kind):
+        return scalar.value * NS[getattr(kind, "unit", "D" if kind == pa.date32() else "ms")]
+    if pa.types.is_struct(kind):
+        return {field.name: _words(scalar[field.name]) for field in kind}
+    if pa.types.is_map(kind):
+        return [(_words(one["key"]), _words(one["value"])) for one in scalar.values]
+    if kind.num_fields:
+        return [_words(one) for one in scalar.values]
+    value = scalar.as_py()
+    return (None if value != value else float(value)) if pa.types.is_floating(kind) else value
+
+
+def _rows(table: Any) -> list[str]:
+    rows = zip(*table.columns, strict=True)
+    return [repr({name: _words(value) for name, value in zip(table.schema.names, row, strict=True)}) for row in rows]
+
+
+def parquet_values(path: Path) -> Reading:
+    """Read with pyarrow, all at once."""
+    return Reading(_rows(pq.read_table(path, use_threads=False, partitioning=None)))
+
+
+def arrow_values(path: Path) -> Reading:
+    """Read with pyarrow."""
+    return Reading(_rows(pa.ipc.open_file(path).read_all()))
+
+
+def worded_row(row: dict[str, Any]) -> str:
+    """Return a row in the words of the references."""
+    return repr({name: worded(value) for name, value in row.items()})
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------
+
+
+def json_values(rng: random.Random) -> bytes:
+    """Return objects of numbers of all sizes, lists of any shape, and texts of all planes."""
+    edges = [0, 1, -1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64 - 1, 2**64, -(2**63) - 1]
+
+    def number() -> Any:
+        return rng.choice((rng.choice(edges), rng.choice(edges), rng.uniform(-1, 1), 1e308, 5e-324, -0.0, 1e16))
+
+    def text() -> str:
+        return "".join(chr(rng.choice((0, 9, 10, 0x22, 0x5C, 0x85, 0x2028, 0xE9, 0xFEFF, 0x1F600))) for _ in range(3))
+
+    def value(depth: int) -> Any:
+        kinds: list[Callable[[], Any]] = [number, number, text, lambda: None, lambda: rng.random() < 0.5]
+        if depth:
+            same = rng.choice(kinds)
+            kinds += [lambda: [same() for _ in range(rng.randrange(4))]] * 2
+            kinds += [lambda: [value(depth - 1) for _ in range(rng.randrange(4))], lambda: {text(): value(depth - 1)}]
+            kinds += [lambda: [[number() for _ in range(2)] for _ in range(rng.randrange(3))]]
+        return rng.choice(kinds)()
+
+    rows = [{f"c{n}": value(2) for n in range(rng.randrange(1, 4))} for _ in range(rng.randrange(1, MOST_ROWS))]
+    return "".join(json.dumps(row, ensure_ascii=rng.random() < 0.5) + "\n" for row in rows).encode()
+
+
+def json_worded(row: dict[str, Any]) -> str:
+    """Return an object with the numbers of Python: whole ones beside fractions in a list are what they are."""
+    return repr(_floats_where_mixed(worded(row)))
+
+
+def json_values_reference(path: Path) -> Reading:
+    """Read with Python's json."""
+    return Reading([repr(_floats_where_mixed(json.loads(line))) for line in lines_in(path.read_bytes())])
+
+
+def _floats_where_mixed(value: Any) -> Any:
+    """Return a value in which lists of numbers with fractions are of floats, where these hold them exactly."""
+    if isinstance(value, dict):
+        return {name: _floats_where_mixed(one) for name, one in value.items()}
+    if not isinstance(value, list):
+        return value
+    return [float(one) if type(one) is int and float(one) == one else _floats_where_mixed(one) for one in value]
+
+
+# --- CSV -------------------------------------------------------------------------------------------------------
+
+CSV_TYPES = {"i": "int64", "u": "uint64", "h": "int8", "f": "float64", "g": "float32", "s": "string", "d": "date32"}
+
+
+def csv_values(rng: random.Random) -> bytes:
+    """Return a column of each of some types, with extreme values, in any order and way to quote."""
+    draws: dict[str, Callable[[], Any]] = {
+        "i": lambda: rng.choice((2**63 - 1, -(2**63), 2**53 + 1, rng.randint(-(2**63), 2**63 - 1))),
+        "u": lambda: rng.choice((2**64 - 1, 0, rng.randrange(2**64))),
+        "h": lambda: rng.randint(-128, 127),
+        "f": lambda: repr(rng.choice((rng.uniform(-1, 1), 1.7976931348623157e308, 5e-324, -0.0, 1e22, 123456789.125))),
+        "g": lambda: repr(float(np.float32(rng.uniform(-1e9, 1e9)))),
+        "s": lambda: "".join(rng.choices(("a", '"', "é", ",", " ", "\t", "NA", "1", "\x0b", "\u2028", "#"), k=3)),
+        "d": lambda: f"{rng.randint(1, 9999):04}-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}",
+    }
+    names = rng.sample(list(draws), len(draws))
+    quoting: Any = rng.choice((csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator=rng.choice(("\n", "\r\n")), quoting=quoting)
+    writer.writerow(names)
+    writer.writerows([[draws[name]() for name in names] for _ in range(rng.randrange(1, MOST_ROWS))])
+    return rng.choice((b"", b"\xef\xbb\xbf")) + text.getvalue().encode()
+
+
+def csv_values_reference(path: Path) -> Reading:
+    """Read with Python's csv, and let Python make the numbers."""
+    made: dict[str, Callable[[str], Any]] = dict.fromkeys("iuh", int)
+    made |= {"f": float, "g": lambda cell: float(np.float32(cell)), "s": str}
+    made["d"] = lambda cell: int(np.datetime64(cell).astype(int)) * NS["D"]
+    rows = list(csv.DictReader(io.StringIO(path.read_text("utf-8-sig"), newline="")))
+    return Reading([repr({name: made[name](cell) for name, cell in row.items()}) for row in rows])
+
+
+def spark_file(rng: random.Random) -> bytes:
+    """Return cells as Spark writes them: a backslash stands before quotes inside of quoted values."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(
+        text, quoting=csv.QUOTE_ALL, escapechar="\\", doublequote=False, lineterminator="\n", delimiter=";"
+    )
+    words = ("", "a", '"', ";", "é", "ÿ", " ", "\\", "x" * 40, "€")
+    writer.writerow(("a", "b"))
+    writer.writerows([["".join(rng.choices(words, k=rng.randrange(4))) for _ in "ab"] for _ in range(MOST_ROWS)])
+    return text.getvalue().encode("cp1252")
+
+
+def spark_reference(path: Path) -> Reading:
+    """Read with Python's csv."""
+    rows = csv.reader(
+        io.StringIO(path.read_bytes().decode("cp1252"), newline=""), delimiter=";", escapechar="\\", doublequote=False
+    )
+    return Reading([tuple(row) for row in list(rows)[1:]])
+
+
+# --- Examples --------------------------------------------------------------------------------------------------
+
+
+def _varint(number: int) -> bytes:
+    number &= (1 << 64) - 1
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*out, number))
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _feature(rng: random.Random) -> bytes:
+    """Return a Feature, its numbers packed or not, or both, in one message or in two that are merged."""
+    kind, count = rng.choice((1, 2, 3)), rng.choice((0, 1, 1, 2, 3, 40))
+    out = b""
+    for _ in range(rng.choice((1, 1, 2))):
+        if kind == 1:
+            out += _field(1, b"".join(_field(1, rng.randbytes(rng.choice((0, 3)))) for _ in range(count)))
+            continue
+        if kind == 2:
+            edges = (0.5, -0.0, math.inf, 3.4e38, 1e-45, -7.25)
+            values = [struct.pack("<f", rng.choice(edges)) for _ in range(count)]
+        else:
+            values = [_varint(rng.choice((0, 1, -1, 2**63 - 1, -(2**63), 2**53 + 1))) for _ in range(count)]
+        cut = rng.choice((0, count, rng.randrange(count + 1)))
+        head = _varint(1 << 3 | (5 if kind == 2 else 0))
+        out += _field(kind, b"".join(head + one for one in values[:cut]) + _field(1, b"".join(values[cut:])))
+    return out
+
+
+def examples_file(rng: random.Random) -> bytes:
+    """Return records of Examples, whose features now and then stand in two parts, or twice."""
+    records = []
+    for _ in range(rng.randrange(1, 9)):
+        entries = [
+            _field(1, _field(1, rng.choice((b"a", "é".encode(), b"c"))) + _field(2, _feature(rng)))
+            for _ in range(rng.randrange(4))
+        ]
+        cut = rng.randrange(len(entries) + 1)
+        records.append(_field(1, b"".join(entries[:cut])) + _field(1, b"".join(entries[cut:])))
+    return b"".join(map(framed, records))
+
+
+def example_reference(path: Path) -> Reading:
+    """Read records with TensorFlow, and let its own class of Examples parse them."""
+    import tensorflow as tf
+
+    reading = Reading()
+    for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+        features = tf.train.Example.FromString(record).features.feature
+        kinds = {name: features[name].WhichOneof("kind") for name in sorted(features)}
+        held = {name: list(getattr(features[name], kind).value) for name, kind in kinds.items() if kind}
+        reading.elements.append(repr(held))
+    return reading
+
+
+def listed(element: dict[str, Any]) -> str:
+    """Return an Example's features as lists."""
+    return repr(
+        {
+            name: worded(value) if isinstance(value, np.ndarray) else [worded(value)]
+            for name, value in sorted(element.items())
+        }
+    )
+
+
+# --- images ----------------------------------------------------------------------------------------------------
+
+MODES = {
+    "PNG": ("1", "L", "LA", "P", "RGB", "RGBA"),
+    "BMP": ("1", "L", "P", "RGB"),
+    "TIFF": ("L", "RGB"),
+    "WEBP": ("RGB", "RGBA"),
+    "PPM": ("L", "RGB"),
+    "JPEG": ("L", "RGB"),
+}
+
+
+def image_file(rng: random.Random) -> bytes:
+    """Return an image of one of several formats and modes."""
+    form = rng.choice(list(MODES))
+    width, height = rng.randrange(1, 40), rng.randrange(1, 40)
+    image = Image.frombytes("RGBA", (width, height), rng.randbytes(4 * width * height))
+    image = image.convert("RGB").convert(mode) if (mode := rng.choice(MODES[form])) == "P" else image.convert(mode)
+    how: dict[str, Any] = {"lossless": True, "exact": True} if form == "WEBP" else {}
+    if form == "JPEG":
+        how = {
+            "quality": rng.choice((30, 75, 95)),
+            "progressive": rng.random() < 0.3,
+            "subsampling": rng.choice((0, 2)),
+        }
+    out = io.BytesIO()
+    image.save(out, form, **how)
+    return out.getvalue()
+
+
+def image_reference(path: Path) -> Reading:
+    """Decode with Pillow."""
+    return Reading([_pixels(np.asarray(Image.open(path).convert("RGB")))])
+
+
+def decoded_pixels(element: dict[str, Any]) -> tuple[tuple[int, ...], str]:
+    """Decode an element of `Files`."""
+    return _pixels(Decode()(element["content"]))
+
+
+def _pixels(image: Any) -> tuple[tuple[int, ...], str]:
+    return image.shape, np.ascontiguousarray(image).tobytes().hex()
+
+
+# --- other encodings -------------------------------------------------------------------------------------------
+
+
+def japanese_file(rng: random.Random) -> bytes:
+    """Return lines in Shift-JIS, in which a backslash may be half of a character."""
+    words = ("表", "ソ", "能", "a", "\\", "", "カ", "\x0b", "ｱ")
+    lines = ["".join(rng.choices(words, k=rng.randrange(5))) for _ in range(rng.randrange(40))]
+    return "".join(line + rng.choice(("\n", "\r\n")) for line in lines).encode("shift_jis")
+
+
+def japanese_reference(path: Path) -> Reading:
+    """Decode all of it at once, and part the lines then."""
+    text = path.read_bytes().decode("shift_jis")
+    return Reading([line.removesuffix("\r") for line in text.split("\n")[:-1]])
