@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pecan_ray.autocache.decision import Promise
-from pecan_ray.autoorder.job_order import Ordered, ReorderAfterEpoch, Replanned
+from pecan_ray.autoorder.ordered import Ordered, ReorderAfterEpoch
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.epoch_loops import EpochLoops
 from pecan_ray.errors import PecanError, PlanError, told
@@ -25,6 +25,7 @@ from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.row_order import row_order
 from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.job.trainer_events import EndOfEpoch
+from pecan_ray.late_orders import run_when_found
 from pecan_ray.observe.ending import Ending, note_running
 from pecan_ray.observe.epoch_watch import EpochWatch
 from pecan_ray.observe.pace import RecentPace, run_length
@@ -119,8 +120,10 @@ class Batches(EpochLoops[BatchT]):
         self._parts, self._seed, self._engine = tuple(parts or ()), seed, engine
         self._no_state = no_state_of(options)
         self._batches_before = saved.batches if saved is not None else 0
-        self._prepared: tuple[JobEvent, ...] = ()
+        self._prepared: list[JobEvent] = []
         self._reorder_after_epoch: ReorderAfterEpoch | None = None
+        self._looks_end: Callable[[], None] | None = None
+        """Ends what looks for another order beside the run."""
         self._promise: Promise | None = None
         self._watch = EpochWatch()
         self._epoch = saved.point.epoch if saved is not None else options.first_epoch
@@ -182,6 +185,7 @@ class Batches(EpochLoops[BatchT]):
         self._clock.enter("order")
         try:
             ordered = order()  # while the workers start
+            self._looks_end = ordered.end.come
             self._clock.enter("controller")
             changed = None if ordered.plan is plan else ordered.plan
             times = ordered.row_seconds, ordered.op_seconds
@@ -196,10 +200,11 @@ class Batches(EpochLoops[BatchT]):
     def _take_over(self, ordered: Ordered) -> None:
         """Keep what the order of operators says for later; from now on the run can be ended."""
         note_running(self)
-        self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
+        self._looks_end = weakref.finalize(self, ordered.end.come)
+        self._prepared += (JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
         if isinstance(self._session, Session) and ordered.beside is not None:
-            self._replan_when(self._session, ordered.beside)
+            run_when_found(self._session, self._name, ordered.beside, self._noting())
         # A rank of several sees a part of an epoch, and does not wait for the others.
         self._promise = ordered.promise if self._options.world_size == 1 else None
 
@@ -315,7 +320,7 @@ class Batches(EpochLoops[BatchT]):
         later = self._epoch > self._options.first_epoch
         if isinstance(session, Session) and self._reorder_after_epoch is not None and later:
             look, self._reorder_after_epoch = self._reorder_after_epoch, None
-            self._replan_when(session, lambda: look(session.counts()))
+            run_when_found(session, self._name, lambda: look(session.counts()), self._noting())
         self._progress.show(session.client, received.provenance.epoch)
         return received
 
@@ -323,8 +328,13 @@ class Batches(EpochLoops[BatchT]):
         """Correct what was promised of an epoch by what it took, if that was measured."""
         if seconds is not None and self._promise is not None:
             text = self._promise.correct(seconds)
-            self._prepared = (*self._prepared, JobEvent(self._watch.ended_s, "reorder", text))
+            self._prepared.append(JobEvent(self._watch.ended_s, "reorder", text))
             logger.info("%s: %s", self._name, text)
+
+    def _noting(self) -> Callable[[str], None]:
+        """Return what notes something of the order; no method, which would keep this object from being dropped."""
+        clock, events = self._clock, self._prepared
+        return lambda text: events.append(JobEvent(clock.so_far().total_s, "reorder", text))
 
     def _note_reverted(self, why: str) -> None:
         """Let later jobs know, once, that this one went back to the user's order of operators."""
@@ -344,21 +354,6 @@ class Batches(EpochLoops[BatchT]):
     def _keep_bad(self, bad: Sequence[BadElement]) -> None:
         if self._quarantine is not None:
             self._quarantine.add(bad)
-
-    def _replan_when(self, session: Session, look: Callable[[], Replanned | None]) -> None:
-        """Run, from an epoch on, the order that a look finds beside the training."""
-
-        def looked() -> None:
-            try:
-                found = look()
-                if found is not None and not session.closed:
-                    session.replan(*found)
-                    logger.info("%s: %s", self._name, found.said)
-            except Exception as error:  # whatever a user's function, a source or an ended job can raise
-                if not session.closed:
-                    logger.warning("the order of operators stays: %s: %s", type(error).__name__, error)
-
-        threading.Thread(target=looked, name="pecan-reorder", daemon=True).start()
 
     @property
     def quarantine_path(self) -> Path:
@@ -474,6 +469,8 @@ class Batches(EpochLoops[BatchT]):
         self._clock.stop()
         self._progress.end()
         self._stream = iter(())
+        if self._looks_end is not None:
+            self._looks_end()
         if self._session is not None:
             self._session.close()
             self._note_reverted(self._session.facts().reverted)

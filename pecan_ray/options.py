@@ -345,10 +345,11 @@ class Config:
     """Folder of the orders that AutoOrder has found, which later jobs of the same pipeline run without a sample; None:
     ``pecan_ray/orders`` in the user's cache folder; "": none is kept."""
     sample_elements: int | None = None
-    """Elements that AutoOrder runs before the job starts, in the trainer's process; None: 300."""
+    """Elements that AutoOrder runs, in a process of its own; None: 300."""
     sample_seconds: float | None = None
-    """Bound on the CPU time of that, while 15 times as long may pass by the clock; None: 20 s, and, where
-    `sample_elements` is None too, at most 2 % of a job whose number of elements is known."""
+    """Bound on the CPU time of that, of which three seconds of waiting count as one; on a busy machine 15 times as long
+    may pass by the clock.  None: 20 s, and, where `sample_elements` is None too, at most 2 % of a job whose number of
+    elements is known."""
     reorder_check: Callable[[dict[str, Any], dict[str, Any]], Any] | None = None
     """Called with an element as your order makes it and as another one does; False, or an exception, refuses that
     order."""

@@ -184,7 +184,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
 
         `format` is "text" (a table, which a notebook shows as HTML), "html" or "json".  Where no order is
         kept, or with `again`, a sample is run in a process of its own, for at most ``Config(sample_seconds=...)`` of
-        CPU time, and 15 times as long by the clock; jobs that are started behind it use the same order.  Raises
+        CPU time, or three times as long of waiting; jobs that are started behind it use the same order.  Raises
         `OpError` where an operator does.
         """
         return explain(self._name, self._order.told(again=again), format)

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 import cloudpickle
 
+from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.registry import ENGINES, load_framework
 from pecan_ray.errors import PecanError, told
@@ -87,8 +88,12 @@ class OwnProcess:
             raise result
         return result
 
+    def end(self) -> None:
+        """End the process, and all that it has started: its call fails."""
+        self._end()
+
     def close(self) -> None:
-        """End the process, and all that it has started."""
+        """End it, if it has not ended, and what it has opened here."""
         self._end()
         for pipe in (self._process.stdin, self._process.stderr):
             if pipe is not None:
@@ -118,13 +123,16 @@ def can_be_sent(value: object) -> bool:
         return False
 
 
-def call_in_subprocess(function: Callable[..., T], *arguments: Any, engine: EngineName, seconds: float) -> T:
+def call_in_subprocess(
+    function: Callable[..., T], *arguments: Any, engine: EngineName, seconds: float, job: JobEnd | None = None
+) -> T:
     """Return what a function returns in a process of its own, with an engine's framework, or raise what it raises.
 
-    Raises `PecanError` when it takes much longer than `seconds`, or the process dies.
+    Raises `PecanError` when it takes much longer than `seconds`, the process dies, or the `job` ends that it is for.
     """
     payload = dumps((function, arguments, seconds + GRACE_S))
-    with contextlib.closing(OwnProcess(engine)) as own:
+    job = JobEnd() if job is None else job
+    with contextlib.closing(OwnProcess(engine)) as own, job.ends(own.end):
         found: T = own.call(payload, seconds)
     return found
 

@@ -6,13 +6,12 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from collections.abc import Mapping
+from concurrent.futures import wait
+from dataclasses import replace
 
 from pecan_ray import part_decoding
-from pecan_ray.autocache.decision import Kept, Promise, with_kept_points
+from pecan_ray.autocache.decision import Kept, with_kept_points
 from pecan_ray.autoorder import rewrites
 from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.element_costs import costs_of
@@ -21,11 +20,12 @@ from pecan_ray.autoorder.explain import as_json
 from pecan_ray.autoorder.in_rows import RowsAtOnce
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, usual_folder
-from pecan_ray.autoorder.look_clock import begun
+from pecan_ray.autoorder.late_look import JobEnd, LateLook
 from pecan_ray.autoorder.order import order_for_job, order_plan, runs_apart
 from pecan_ray.autoorder.order_check import order_refused
 from pecan_ray.autoorder.order_key import order_key
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, mode_under
+from pecan_ray.autoorder.ordered import Ordered, ReorderAfterEpoch, Replanned
 from pecan_ray.autoorder.push_down import RULES, choices
 from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
 from pecan_ray.engines.counting import OpCount
@@ -48,46 +48,6 @@ STILL_LOOKING = (
 )
 
 
-class Replanned(NamedTuple):
-    """The plan in another order than before."""
-
-    plan: Plan
-    order: OpOrders
-    said: str
-    """Why."""
-    decoders: tuple[str, ...] = ()
-
-
-ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], Replanned | None]
-"""From what went through operators in the first epoch to the plan in another order; None: it stays."""
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """What AutoOrder has decided."""
-
-    plan: Plan
-    order: OpOrders = ()
-    """Of the operators, before decoders took over what follows them."""
-    said: tuple[str, ...] = ()
-    """What it changed, for people."""
-    op_seconds: tuple[tuple[str, float], ...] = ()
-    """Seconds that each operator takes of an element of the source; empty where not all were measured."""
-    row_seconds: float | None = None
-    """Seconds of one thread for a row of a batch; None: not measured."""
-    reorder_after_epoch: ReorderAfterEpoch | None = None
-    beside: Callable[[], Replanned | None] | None = None
-    """Waits for the end of a look that goes on beside the job, and returns what it has found."""
-    reverted: Callable[[str], None] | None = None
-    """To be told that a job went back to the user's order, and why."""
-    decoders: tuple[str, ...] = ()
-    """Those that did."""
-    promise: Promise | None = None
-    """What an epoch takes with what is kept at `autocache` points."""
-    explained: str = ""
-    """What was found, operator by operator, as JSON."""
-
-
 class JobOrder:
     """The order of one pipeline."""
 
@@ -108,7 +68,7 @@ class JobOrder:
         folder = usual_folder() if config.order_folder is None else config.order_folder
         self._folder = OrderFolder(folder) if os.fspath(folder) else None
         self._found: dict[bool, Ordering] = {}
-        self._looks: dict[bool, Future[Ordering]] = {}
+        self._looks: dict[bool, LateLook[Ordering]] = {}
         """Those that are under way; `skip_bad` or not."""
         self._state_pins: KeptOrder | None = None
 
@@ -176,20 +136,20 @@ class JobOrder:
         What goes wrong here is told and leaves the plan as it is, unless an order is pinned: the job shows an error
         itself, if it has it too.
         """
-        pinned = self._pinned() is not None
+        pinned, end = self._pinned() is not None, JobEnd()
         try:
-            return self._decided(skip_bad=skip_bad, once=once, job=job)
-        except (KeyboardInterrupt, ColumnError):  # of the user's own order: `order_for_job`
-            raise
+            return self._decided(end, skip_bad=skip_bad, once=once, job=job)
         except BaseException as error:  # whatever a user's function, object or source can raise
-            if pinned:
+            end.come()
+            # A missing column is the user's own order's: `order_for_job`.
+            if pinned or isinstance(error, (KeyboardInterrupt, ColumnError)):
                 raise
             said = f"AutoOrder left the pipeline as it is written, since its look ended with {told(error)}"
             logger.warning("%s: %s", self._name, said)
             return Ordered(self._plan, orders_in(self._plan), (said.partition("\n")[0],))
 
-    def _decided(self, *, skip_bad: bool, once: bool, job: JobSize | None) -> Ordered:
-        ordering = self._ordering(skip_bad=skip_bad, job=job)
+    def _decided(self, end: JobEnd, *, skip_bad: bool, once: bool, job: JobSize | None) -> Ordered:
+        ordering, late = self._ordering(end, skip_bad=skip_bad, job=job)
         plan = ordering.plan if ordering.changed else self._plan
         order = orders_in(plan)
         keeps = self._keeps(plan, ordering, JobSize(1.0, 1.0) if job is None else job)
@@ -199,13 +159,22 @@ class JobOrder:
             logger.log(logging.WARNING if text in keeps.frozen else logging.INFO, "%s: %s", self._name, text)
         pinned = self._config.order_file is not None or self._state_pins is not None
         once = once or pinned
-        look = None if once else self._after_epoch(ordering, skip_bad=skip_bad)
-        beside = None if once else self._beside(skip_bad)
+        look = None if once else self._after_epoch(ordering, end, skip_bad=skip_bad)
+        beside = None if once or late is None else functools.partial(self._found_late, late)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
-        seconds = ordering.op_seconds(), ordering.row_seconds()
-        found = as_json(self._name, ordering)
         return Ordered(
-            keeps.plan, order, tuple(said), *seconds, look, beside, reverted, ordering.decoders, keeps.promise, found
+            keeps.plan,
+            order,
+            tuple(said),
+            ordering.op_seconds(),
+            ordering.row_seconds(),
+            reorder_after_epoch=look,
+            beside=beside,
+            reverted=reverted,
+            decoders=ordering.decoders,
+            promise=keeps.promise,
+            explained=as_json(self._name, ordering),
+            end=end,
         )
 
     def explained(self, *, again: bool = False) -> Ordering:
@@ -284,49 +253,56 @@ class JobOrder:
         by_default = self._config.sample_elements is None and self._config.sample_seconds is None
         return job if by_default else None
 
-    def _ordering(self, *, skip_bad: bool, job: JobSize | None) -> Ordering:
-        """Return the order to run; one that was found stays, for this pipeline and later ones."""
+    def _ordering(
+        self, end: JobEnd, *, skip_bad: bool, job: JobSize | None
+    ) -> tuple[Ordering, LateLook[Ordering] | None]:
+        """Return the order to run, and a look that goes on until the job ends, if one does.
+
+        What was found stays, for this pipeline and later ones.
+        """
         pinned = self._pinned()
         known = pinned or self._known(skip_bad=skip_bad)
         if known is not None:
             if pinned is None and known.changed and runs_allowed(self._plan, job) >= LEAST_RUNS:
-                check = functools.partial(self._check_again, known, skip_bad)
+                check = functools.partial(self._check_again, known, end, skip_bad)
                 threading.Thread(target=check, name="pecan-reorder", daemon=True).start()
-            return known
+            return known, None
         request = self._request(skip_bad=skip_bad, job=self._bound(job))
         request = replace(request, apart=runs_apart(request))
-        look = self._looks[skip_bad] = self._looks.get(skip_bad) or begun(lambda: self._looked(request))
+        look = self._joined(request, end)
         keeps = any(isinstance(op, Autocache) for op in self._plan.all_ops())  # entries belong to an order
         waits = job is None or not job.goes_on or not request.apart or keeps
-        if not waits and not wait([look], self._waited_s).done:
-            return Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False)
+        if not waits and not wait([look.found], self._waited_s).done:
+            return Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False), look
         self._looks.pop(skip_bad, None)
-        return look.result()
+        return look.found.result(), None
+
+    def _joined(self, request: OrderRequest, end: JobEnd) -> LateLook[Ordering]:
+        """Return the look that is under way, or one that begins, for a job."""
+        look = self._looks.get(request.skip_bad)
+        if look is None or not look.joined(end):
+            look = self._looks[request.skip_bad] = LateLook(functools.partial(self._looked, request))
+            look.joined(end)
+        return look
 
     @property
     def _waited_s(self) -> float:
         return max(WAITED_S, self._config.sample_seconds or 0.0)
 
-    def _looked(self, request: OrderRequest) -> Ordering:
-        found = order_for_job(request)
+    def _looked(self, request: OrderRequest, end: JobEnd) -> Ordering:
+        found = order_for_job(request, end)
         if found.failed or not found.final:
             return found
         self._found[request.skip_bad] = self._keep(found)
         return self._found[request.skip_bad]
 
-    def _beside(self, skip_bad: bool) -> Callable[[], Replanned | None] | None:
-        """Return what waits for a look that goes on beside a job, if there is one."""
-        if (look := self._looks.get(skip_bad)) is None:
-            return None
-
-        def ended() -> Replanned | None:
-            found = look.result()
-            if not (found.changed or found.decoders):
-                return None
-            plan, said = rewritten(found.plan, self._engine, found.decoders)
-            return Replanned(plan, orders_in(found.plan), "; ".join((found.summary(), *said)), found.decoders)
-
-        return ended
+    def _found_late(self, look: LateLook[Ordering]) -> Replanned:
+        """Wait for a look that goes on beside a job, and return what it has found."""
+        found = look.found.result()
+        if not (found.changed or found.decoders):
+            return Replanned(None, (), found.summary())
+        plan, said = rewritten(found.plan, self._engine, found.decoders)
+        return Replanned(plan, orders_in(found.plan), "; ".join((found.summary(), *said)), found.decoders)
 
     def _pinned(self) -> Ordering | None:
         path = self._config.order_file
@@ -387,13 +363,13 @@ class JobOrder:
         notes = tuple(dict.fromkeys([*known.notes, *found.notes]))
         return replace(known, stretches=found.stretches, seconds=found.seconds, notes=notes)
 
-    def _after_epoch(self, ordering: Ordering, *, skip_bad: bool) -> ReorderAfterEpoch | None:
+    def _after_epoch(self, ordering: Ordering, end: JobEnd, *, skip_bad: bool) -> ReorderAfterEpoch | None:
         """Return what asks AutoOrder again after the first epoch, in mode "pecan"."""
         if ordering.mode != "pecan":
             return None
 
         def look(counts: Mapping[str, OpCount]) -> Replanned | None:
-            found = reorder_after_epoch(ordering, counts, self._request(skip_bad=skip_bad))
+            found = reorder_after_epoch(ordering, counts, self._request(skip_bad=skip_bad), end)
             if found is None:
                 return None
             plan, said = found
@@ -402,11 +378,11 @@ class JobOrder:
 
         return look
 
-    def _check_again(self, kept: Ordering, skip_bad: bool) -> None:
+    def _check_again(self, kept: Ordering, end: JobEnd, skip_bad: bool) -> None:
         """Compare a few elements under a kept order again, beside the job; later jobs do without it if they differ."""
         try:
             request = replace(self._request(skip_bad=skip_bad), elements=CHECKED_AGAIN)
-            refused = order_refused(request, orders_in(kept.plan))
+            refused = order_refused(request, orders_in(kept.plan), end)
         except Exception as error:  # whatever a user's function, a source or the process can raise
             logger.info("%s: the order that is kept was not compared again: %s", self._name, told(error))
             return

@@ -1,43 +1,55 @@
-"""The time that a look takes: CPU time, with the wall clock beside it; and a look that goes on beside its job."""
+"""The time that a look takes: of the CPUs, and of waiting."""
 
 from __future__ import annotations
 
-import threading
+import contextlib
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
-
-T = TypeVar("T")
+from pathlib import Path
 
 WALL_PER_CPU = 15.0
-"""A look may take so many times its seconds by the wall clock, which ends operators that wait.  What a look finds
-must not depend on the load of a machine: beside forty other programs on two CPUs it takes ten times as long."""
+"""A look may take so many times its seconds by the wall clock.  What it finds must not depend on the load of a machine:
+beside forty other programs on two CPUs it takes ten times as long."""
+WAITING_PER_CPU = 3.0
+"""So many seconds of waiting count as one of the CPU: a look whose functions wait (for a file, a lock, a server) ends
+after a minute, and one whose storage is slow still reads its sample."""
+STEP_S = 0.1
+"""Waiting is counted in steps that are long beside the time that reading the counters takes."""
+THREADS = Path("/proc/self/task")
+"""Where Linux tells of each thread how long it was ready to run and had no CPU."""
 
 
 class LookClock:
-    """Seconds that a look has taken: of CPU time, of which other programs on the machine take none.
+    """Seconds that a look has taken: those of the CPUs, and a third of those in which it waited.
 
-    Beside it runs the wall clock, `WALL_PER_CPU` times as slowly, so that what waits (for a lock, a CPU) ends.
+    It does not wait while other programs have the CPU that it wants, as far as the system tells.
     """
 
     def __init__(self) -> None:
-        self._cpu, self._wall = time.process_time(), time.perf_counter()
+        self._began = self._wall = time.perf_counter()
+        self._cpu_began = self._cpu = time.process_time()
+        self._queued = _queued_s()
+        self.waited_s = 0.0
+        """Seconds in which nothing of this process wanted a CPU."""
 
     def __call__(self) -> float:
         """Return the seconds since it was made."""
-        return max(time.process_time() - self._cpu, (time.perf_counter() - self._wall) / WALL_PER_CPU)
+        if time.perf_counter() - self._wall >= STEP_S:
+            self._count_waiting()
+        wall, cpu = time.perf_counter() - self._began, time.process_time() - self._cpu_began
+        return max(cpu + self.waited_s / WAITING_PER_CPU, wall / WALL_PER_CPU)
+
+    def _count_waiting(self) -> None:
+        wall, cpu, queued = time.perf_counter(), time.process_time(), _queued_s()
+        busy = cpu - self._cpu + max(queued - self._queued, 0.0)  # threads that have ended are not counted any more
+        self.waited_s += max(wall - self._wall - busy, 0.0)
+        self._wall, self._cpu, self._queued = wall, cpu, queued
 
 
-def begun(look: Callable[[], T]) -> Future[T]:
-    """Begin a look in a thread of its own, which does not keep the program from ending."""
-    found = Future[T]()
-
-    def run() -> None:
-        try:
-            found.set_result(look())
-        except BaseException as error:  # who asks for the result gets it
-            found.set_exception(error)
-
-    threading.Thread(target=run, name="pecan-look", daemon=True).start()
-    return found
+def _queued_s() -> float:
+    """Return the seconds in which threads of this process were ready to run; 0 where the system does not tell."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for thread in THREADS.iterdir():
+            with contextlib.suppress(OSError, IndexError, ValueError):  # it has just ended
+                total += int((thread / "schedstat").read_text().split()[1])
+    return total / 1e9

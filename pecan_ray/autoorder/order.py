@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.facts import SampleProfile, StretchSample
 from pecan_ray.autoorder.in_rows import RULE, maps_from_source, try_in_rows
 from pecan_ray.autoorder.job_size import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, runs_allowed
+from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.look_clock import WALL_PER_CPU, LookClock
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
@@ -56,7 +56,7 @@ TOO_SHORT = (
 )
 
 
-def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ordering:
+def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = (), job: JobEnd | None = None) -> Ordering:
     """Return the plan with its operators in the order that AutoOrder adopts.
 
     Another order is adopted only if it has run on the sample without an error, with results of the same form
@@ -66,7 +66,8 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
     Stretches with fewer than two operators that may move are not sampled, unless `sample_all`; those in `known` are
     not sampled again.
 
-    Raises `ElementError` for an element that the user's order cannot take, unless `skip_bad`.
+    Raises `ElementError` for an element that the user's order cannot take, unless `skip_bad`, and `PecanError` where
+    the `job` ends that it is for.
     """
     plan, engine, mode = request.plan, request.engine, request.mode
     began = time.perf_counter()
@@ -80,7 +81,8 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
         return Ordering(plan, plan, mode, notes=(TOO_SHORT,), final=False)
     request = replace(request, runs=runs, elements=int(min(request.elements, runs / RUNS_OF_AN_ELEMENT)))
     if runs_apart(request) if request.apart is None else request.apart:
-        made = call_in_subprocess(_orders, request, missing, engine=engine, seconds=WALL_PER_CPU * request.seconds)
+        seconds = WALL_PER_CPU * request.seconds
+        made = call_in_subprocess(_orders, request, missing, engine=engine, seconds=seconds, job=job)
     else:
         made = _orders(request, missing)
     found.update({one.names: replace(one, sample=with_ops_of(plan, one.sample)) for one in made})
@@ -179,19 +181,19 @@ def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrde
     return weighed(request.plan, found)
 
 
-def order_for_job(request: OrderRequest) -> Ordering:
+def order_for_job(request: OrderRequest, job: JobEnd | None = None) -> Ordering:
     """Return what `order_plan` does, or the plan as it is where the sample fails.
 
     The job then shows that error itself, where and as it should; or runs, on workers that have what this process
     lacks (files, packages).  Only `ColumnError` is raised at once, which the user's own order has on an element.
     """
     try:
-        return order_plan(request)
+        return order_plan(request, job=job)
     except (ColumnError, KeyboardInterrupt):
         raise
     except BaseException as error:  # whatever a user's function, a source or a framework can raise
         reason = f"AutoOrder left the order as it is written, since its sample ended with {told(error)}"
-        if threading.main_thread().is_alive():  # else the program has ended, and the look with it
+        if job is None or not job.over:  # else the look has ended with it
             logger.warning("%s", reason)
         return Ordering(
             request.plan,

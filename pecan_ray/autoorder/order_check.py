@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent
 from pecan_ray.autoorder.exchange_check import OpOrder
+from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.look_clock import WALL_PER_CPU, LookClock
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
@@ -15,15 +16,16 @@ from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import stretches
 
 
-def order_refused(request: OrderRequest, orders: Sequence[OpOrder]) -> str:
+def order_refused(request: OrderRequest, orders: Sequence[OpOrder], job: JobEnd | None = None) -> str:
     """Return why stretches may not run in these orders; empty if they may, or if the plan cannot be sent.
 
-    What a mode asks of values is asked of the request's number of elements; nothing is timed.
+    What a mode asks of values is asked of the request's number of elements; nothing is timed.  Raises `PecanError`
+    where the `job` ends that it is for.
     """
     if not can_be_sent(request):
         return ""
     seconds = WALL_PER_CPU * request.seconds
-    return call_in_subprocess(_refused, request, tuple(orders), engine=request.engine, seconds=seconds)
+    return call_in_subprocess(_refused, request, tuple(orders), engine=request.engine, seconds=seconds, job=job)
 
 
 def _refused(request: OrderRequest, orders: Sequence[OpOrder]) -> str:

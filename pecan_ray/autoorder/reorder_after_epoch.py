@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.order_check import order_refused
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.engines.counting import OpCount
@@ -21,7 +22,7 @@ LEAST_COUNTED = 50
 
 
 def reorder_after_epoch(
-    ordering: Ordering, counts: Mapping[str, OpCount], request: OrderRequest
+    ordering: Ordering, counts: Mapping[str, OpCount], request: OrderRequest, job: JobEnd | None = None
 ) -> tuple[Plan, str] | None:
     """Return the plan in another order, and why; None if it stays.
 
@@ -35,7 +36,7 @@ def reorder_after_epoch(
         new = new_order(stretch, counts)
         if new is None:
             continue
-        if refused := order_refused(replace(request, plan=ordering.before, skip_bad=True), [new.order]):
+        if refused := order_refused(replace(request, plan=ordering.before, skip_bad=True), [new.order], job):
             logger.info("the order stays, though the first epoch shows that %s: %s", new.reason, refused)
         else:
             orders[stretch.names] = new.order

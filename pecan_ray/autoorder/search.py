@@ -22,6 +22,9 @@ WORTH_A_TRIAL = 1.03
 """An estimated speed-up below this is not measured."""
 WORTH_A_MOVE = 1.05
 """What moves with others has to make the operators so much faster than the others do without it."""
+WORTH_IN_A_HURRY = 1.5
+"""What is adopted although the time is over has to make the operators so much faster, so that the next look finds it
+too."""
 
 
 class OrderSearch:
@@ -89,6 +92,7 @@ class OrderSearch:
             if not refused:
                 refused, pair, ran = self._trial.verify(plan.order)
                 blamed = [] if pair is None else [pair]
+                refused = refused or self._cut_short(plan, found, ran)
                 if not refused:
                     self._note(ran)
                     return replace(plan, ops=self._again().profiled), found  # with the times in the new order
@@ -113,6 +117,20 @@ class OrderSearch:
             if measured is not None and measured.faster:
                 plan, found, left = other, measured, [*left, *its]
         return plan, found
+
+    def _cut_short(self, plan: OrderPlan, found: SpeedComparison | None, ran: int) -> str:
+        """Return why an order stays out where the time was too short; empty if it would be found each time.
+
+        How far a look comes in its time is a matter of the machine, and no element decides that was not reached.
+        """
+        if self._mode == "pecan":
+            return ""
+        changes = any(one.share for one in self._trial.exchanges.found(plan.order))
+        if changes and ran < self._sample.elements:
+            return f"it changes values, and there was time to run it on {ran} of {self._sample.elements} elements"
+        if not self._trial.in_time() and (found is None or not found.certainly(WORTH_IN_A_HURRY)):
+            return f"the time was over, and it is not {WORTH_IN_A_HURRY} times as fast"
+        return ""
 
     def _note(self, ran: int) -> None:
         if ran < self._sample.elements:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.order_check import order_refused
 from pecan_ray.autoorder.order_request import OrderRequest
 
@@ -53,7 +54,7 @@ def test_later_jobs_go_back_to_the_users_order(keeping_another_order: tuple[peca
     pipe, file = keeping_another_order
     kept = pipe._order._known(skip_bad=False)
     assert kept is not None and kept.changed
-    pipe._order._check_again(kept, False)
+    pipe._order._check_again(kept, JobEnd(), False)
     written = json.loads(file.read_text())
     assert written["orders"] == [["dim", "threshold"]] and "results of the order that was kept" in written["why"]
 

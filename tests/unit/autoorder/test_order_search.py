@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from pecan_ray.autoorder.exchange_check import NO_TIME
+from pecan_ray.autoorder.exchange_check import NO_TIME, OpOrder
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.trial import Trial, make_trial
-from tests.unit.autoorder.sampled_orders import half, images, order, refusals, tone
+from pecan_ray.reorder.policy import Pair
+from tests.unit.autoorder.sampled_orders import half, images, measured_order, order, refusals, tone
 
 COUNT = 64
 
@@ -26,3 +29,32 @@ def test_mode_paper_adopts_nothing_that_was_not_run_when_its_time_is_over(monkey
     found = order(pipe, "pecan")
     assert found.sample.complete and found.proposed.order == ("half", "tone"), "it was sampled"
     assert found.adopted.order == ("tone", "half") and NO_TIME in refusals(found)
+
+
+def darker(image: Any) -> Any:
+    return (255.0 * (image / 255.0) ** 1.3).astype(np.uint8)
+
+
+def corner(image: Any) -> Any:
+    return image[:64, :64]
+
+
+@pytest.mark.parametrize("faster", [corner, half])
+def test_a_look_that_is_cut_short_adopts_only_what_is_equal_and_much_faster(
+    faster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify = Trial.verify
+
+    def late(trial: Trial, names: OpOrder) -> tuple[str, Pair | None, int]:
+        trial._sampled.limits = replace(trial._sampled.limits, deadline=0.0)
+        return verify(trial, names)
+
+    pipe = images().map(darker, on="image", name="darker").map(faster, on="image", name="faster")
+    assert measured_order(pipe, moved="faster").adopted.changed
+    monkeypatch.setattr(Trial, "verify", late)
+    found = order(pipe)
+    if faster is corner:
+        assert found.adopted.order == ("faster", "darker")
+    else:
+        assert not found.adopted.changed
+        assert "it changes values, and there was time to run it on 16 of 48 elements" in refusals(found)

@@ -1,0 +1,56 @@
+"""What AutoOrder has decided for a job, and may find while that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from pecan_ray.autocache.decision import Promise
+from pecan_ray.autoorder.late_look import JobEnd
+from pecan_ray.engines.counting import OpCount
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.stretches import OpOrders
+
+
+class Replanned(NamedTuple):
+    """What a look beside a job has found."""
+
+    plan: Plan | None
+    """In another order than before; None: it stays."""
+    order: OpOrders
+    said: str
+    """Why."""
+    decoders: tuple[str, ...] = ()
+
+
+ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], Replanned | None]
+"""From what went through operators in the first epoch to the plan in another order; None: it stays."""
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """What AutoOrder has decided."""
+
+    plan: Plan
+    order: OpOrders = ()
+    """Of the operators, before decoders took over what follows them."""
+    said: tuple[str, ...] = ()
+    """What it changed, for people."""
+    op_seconds: tuple[tuple[str, float], ...] = ()
+    """Seconds that each operator takes of an element of the source; empty where not all were measured."""
+    row_seconds: float | None = None
+    """Seconds of one thread for a row of a batch; None: not measured."""
+    reorder_after_epoch: ReorderAfterEpoch | None = None
+    beside: Callable[[], Replanned] | None = None
+    """Waits for the end of a look that goes on beside the job, and returns what it has found."""
+    reverted: Callable[[str], None] | None = None
+    """To be told that a job went back to the user's order, and why."""
+    decoders: tuple[str, ...] = ()
+    """Those that did."""
+    promise: Promise | None = None
+    """What an epoch takes with what is kept at `autocache` points."""
+    explained: str = ""
+    """What was found, operator by operator, as JSON."""
+    end: JobEnd = field(default_factory=JobEnd)
+    """To be told when the job ends, since what looks beside it ends then."""
