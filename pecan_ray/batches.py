@@ -67,6 +67,9 @@ class Batches(EpochLoops[BatchT]):
     each batch goes to one of them, and an error to all.
     """
 
+    _looks_end: Callable[[], None] | None = None
+    """Ends what looks for another order beside the run."""
+
     def __init__(
         self,
         plan: Plan,
@@ -122,8 +125,6 @@ class Batches(EpochLoops[BatchT]):
         self._batches_before = saved.batches if saved is not None else 0
         self._prepared: list[JobEvent] = []
         self._reorder_after_epoch: ReorderAfterEpoch | None = None
-        self._looks_end: Callable[[], None] | None = None
-        """Ends what looks for another order beside the run."""
         self._promise: Promise | None = None
         self._watch = EpochWatch()
         self._epoch = saved.point.epoch if saved is not None else options.first_epoch
