@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pecan_ray.errors import PlanError
-from pecan_ray.reorder.profile import ProfiledOp
-from pecan_ray.reorder.sections import check_ops, sections
+from pecan_ray.reorder.profile import ProfiledOp, check_ops, sections
 
 LARGEST_EXPONENT = 300.0
 """Bound on |ln| of a product of factors: a thousand ops that double the data must not overflow."""

@@ -1,7 +1,8 @@
-"""The answer of AutoOrder: an order, and a reason for everything that moved, stayed or was refused."""
+"""The answer of AutoOrder: an order, and a reason for everything that moved, or may not move."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -61,3 +62,55 @@ class OrderPlan:
     def changed(self) -> bool:
         """Whether the order differs from the user's."""
         return self.order != tuple(op.name for op in self.ops)
+
+
+def fixed_ops(ops: Iterable[ProfiledOp]) -> tuple[Fixed, ...]:
+    """Return the ops that keep their place, with the reasons (Pecan §5.2)."""
+    return tuple(Fixed(op.name, op.fixed_reason) for op in ops if op.fixed_reason)
+
+
+def movers(ops: Sequence[ProfiledOp], section: range, order: Sequence[int], neutral_band: float = 0.0) -> list[int]:
+    """Return the ops whose moving turns the section into `order`, in the user's order.
+
+    The others, which only make room, form a rising subsequence: the one with the most neutral ops, since those are
+    never the cause, and of several the longest.
+    """
+    neutral = len(section) + 1
+    chains: list[tuple[int, tuple[int, ...]]] = []
+    for index in order:
+        before = [chain for chain in chains if chain[1][-1] < index]
+        weight, chain = max(before, key=lambda one: one[0], default=(0, ()))
+        weight += neutral if ops[index].verdict(neutral_band) == "neutral" else 1
+        chains.append((weight, (*chain, index)))
+    _, stay = max(chains, key=lambda one: one[0], default=(0, ()))
+    return [index for index in section if index not in stay]
+
+
+def explained_moves(
+    ops: Sequence[ProfiledOp], section: range, order: Sequence[int], neutral_band: float = 0.0
+) -> list[Move]:
+    """Return the section's moves with their reasons, in the user's order."""
+    moved = movers(ops, section, order, neutral_band)
+    out = []
+    for index in moved:
+        place = order.index(index)
+        # It overtook the op that made room below it, or else fell behind the one above.
+        below = next((one for one in order[place + 1 :] if one not in moved), -1)
+        up = 0 <= below < index
+        neighbour = below if up else next(one for one in reversed(order[:place]) if one not in moved)
+        reason = _reason(ops[index], ops[neighbour], up=up, neutral_band=neutral_band)
+        out.append(Move(ops[index].name, index, section.start + place, reason))
+    return out
+
+
+def _reason(op: ProfiledOp, neighbour: ProfiledOp, *, up: bool, neutral_band: float) -> str:
+    where = f"{'before' if up else 'after'} {neighbour.name!r}"
+    verdict = op.verdict(neutral_band)
+    factor = f"factor {op.inflation:.3g}"
+    if up and verdict == "deflates":
+        return f"makes the data smaller ({factor}): runs earlier, {where}"
+    if not up and verdict == "inflates":
+        return f"makes the data larger ({factor}): runs later, {where}"
+    if not up and op.custom_dtype_cast:
+        return f"casts to a type with which CPUs compute slowly ({factor}): runs later, {where}"
+    return f"the pipeline is estimated to be faster with it {where} ({factor})"

@@ -17,24 +17,24 @@ what has failed `forbidden`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TypeAlias, get_args
 
 from pecan_ray.errors import PlanError
-from pecan_ray.reorder.algorithm2 import algorithm2
 from pecan_ray.reorder.cost import CostModel, Volume, cost_model
-from pecan_ray.reorder.dependencies import Constraint, constraints
-from pecan_ray.reorder.moves import explained_moves
-from pecan_ray.reorder.order_plan import Mode, Move, OrderPlan
-from pecan_ray.reorder.profile import ProfiledOp
+from pecan_ray.reorder.order_plan import Mode, Move, OrderPlan, explained_moves, fixed_ops
+from pecan_ray.reorder.profile import ProfiledOp, check_ops, sections
 from pecan_ray.reorder.search import SectionSearch, repaired
-from pecan_ray.reorder.sections import check_ops, fixed_ops, sections
 
 Pair: TypeAlias = tuple[str, str]
 Commutes: TypeAlias = Callable[[Pair], bool] | Collection[Pair]
 """Which two ops may be exchanged in modes "strict" and "safe": a question asked once, with names in the user's order,
 or the pairs themselves, in any order."""
+Constraint: TypeAlias = tuple[int, int]
+"""Indices of ops: the first must stay before the second."""
 
 
 def auto_order(
@@ -59,7 +59,7 @@ def auto_order(
     model, order, moves = cost_model(ops, neutral_band), list(range(len(ops))), list[Move]()
     may = functools.cache(commutes if callable(commutes) else functools.partial(_among, commutes))
     for section in sections(ops) if mode != "off" else ():
-        needs = [*constraints(ops, section), *_forbidden(names, forbidden, section)]
+        needs = [*dependencies(ops, section), *_forbidden(names, forbidden, section)]
         desired = algorithm2(ops, section, neutral_band)
         if mode == "pecan":
             arranged = repaired(desired, _needs(needs))
@@ -78,6 +78,76 @@ def auto_order(
         forbidden=frozenset((first, second) for first, second in forbidden),
         neutral_band=neutral_band,
     )
+
+
+def revalidate(old: OrderPlan, new_ops: Iterable[ProfiledOp]) -> OrderPlan | None:
+    """Return the plan of mode "pecan" for the next epoch, or None to go on with `old` (Pecan §5.2).
+
+    `new_ops` are the same ops, in any order, with the factors of a whole pass in the order `old`.  A changed verdict
+    changes the order.  What `old` was forbidden stays so.  The plan's `reason` says what changed; run it on the sample
+    before adopting it.
+    """
+    found = {op.name: op for op in check_ops(new_ops)}
+    if found.keys() != set(old.order):
+        raise PlanError(f"revalidate: the plan has the ops {sorted(old.order)}, but got {sorted(found)}.")
+    band = old.neutral_band
+    ops = [found[op.name] for op in old.ops]
+    reasons = [
+        f"{new.name!r} {_says(new, band)} (factor {new.inflation:.3g}), not {_says(past, band)} ({past.inflation:.3g})"
+        for past, new in zip(old.ops, ops, strict=True)
+        if past.verdict(band) != new.verdict(band)
+    ]
+    new = auto_order(ops, "pecan", forbidden=old.forbidden, neutral_band=band)
+    return replace(new, reason="; ".join(reasons)) if reasons and new.order != old.order else None
+
+
+def _says(op: ProfiledOp, band: float) -> str:
+    return "is neutral" if op.verdict(band) == "neutral" else op.verdict(band)
+
+
+def algorithm2(ops: Sequence[ProfiledOp], section: Sequence[int], neutral_band: float = 0.0) -> list[int]:
+    """Return the section's indices in the order of Pecan's Algorithm 2, to the letter.
+
+    A deflating op goes to the front of the prefix, a neutral one to the end of the prefix, an inflating one to the end
+    of the suffix; the section becomes prefix + suffix.  Since deflating ops are *prepended*, two of them change places.
+    A deflating cast to a custom type (bfloat16) goes behind the suffix: CPUs compute slowly with it (footnote 1).
+    """
+    prefix: deque[int] = deque()
+    suffix: list[int] = []
+    end: list[int] = []
+    for index in section:
+        verdict = ops[index].verdict(neutral_band)
+        if verdict == "inflates":
+            suffix.append(index)
+        elif verdict == "neutral":
+            prefix.append(index)
+        elif ops[index].custom_dtype_cast:
+            end.append(index)
+        else:
+            prefix.appendleft(index)
+    return [*prefix, *suffix, *end]
+
+
+def dependencies(ops: Sequence[ProfiledOp], section: Sequence[int]) -> Iterator[Constraint]:
+    """Yield what would make a pipeline fail, or a column mean something else; what follows from others may be missing.
+
+    That both ops write column `image` forbids nothing: augmentations may be exchanged (Pecan §3.2).  With a before b in
+    the user's order, b stays behind a if a *defines* a column (creates it, or writes it without reading it) that b
+    reads, writes or drops; if b drops a column that a reads or writes, or a one that b defines anew; and if b defines a
+    column that a reads or writes.  An op of which no column is known is under no constraint.
+    """
+    owners: dict[str, int] = {}
+    users: dict[str, list[int]] = {}
+    for index in section:
+        op = ops[index]
+        for column in op.reads | op.writes | op.creates | op.drops:
+            if column in owners:
+                yield owners[column], index
+            if column in op.defines or column in op.drops:
+                yield from ((user, index) for user in users.pop(column, ()))
+                owners[column] = index
+            else:
+                users.setdefault(column, []).append(index)
 
 
 def _among(pairs: Collection[Pair], pair: Pair) -> bool:

@@ -73,7 +73,7 @@ class ProfiledOp:
 
     name: str
     inflation: float
-    """Bytes out over bytes in, over all columns and elements (`inflation_factor`)."""
+    """Bytes out over bytes in, over all columns and elements."""
     keep_position: bool = False
     """The user wants it where it is."""
     changes_kind: bool = False
@@ -130,9 +130,15 @@ class ProfiledOp:
         return self.creates | (self.writes - self.reads)
 
     @property
-    def transforms(self) -> frozenset[str]:
-        """Columns that it changes in place: read and written."""
-        return (self.reads & self.writes) - self.creates - self.drops
+    def fixed_reason(self) -> str:
+        """Why it keeps its place, and nothing moves across it; empty if it is free."""
+        reasons = (
+            (self.keep_position, "keep_position=True"),
+            (self.fixed, self.fixed),
+            (self.changes_kind, "converts between numbers and text or bytes"),
+            (self.changes_rank, "changes the number of dimensions"),
+        )
+        return "; ".join(reason for holds, reason in reasons if holds)
 
     def verdict(self, neutral_band: float = 0.0) -> Verdict:
         """Return whether it shrinks or grows the data; a factor within `neutral_band` of 1 does neither."""
@@ -153,3 +159,29 @@ def _names(op: str, what: str, value: Iterable[str]) -> frozenset[str]:
     if isinstance(value, str):
         raise PlanError(f"op {op!r}: {what} must be a set of column names, but got the string {value!r}.")
     return frozenset(value)
+
+
+def sections(ops: Iterable[ProfiledOp]) -> list[range]:
+    """Return the stretches of free ops between fixed ones, as ranges of indices in the user's order."""
+    found: list[range] = []
+    start = stop = 0
+    for op in ops:
+        if op.fixed_reason:
+            found.append(range(start, stop))
+            start = stop + 1
+        stop += 1
+    found.append(range(start, stop))
+    return [section for section in found if section]
+
+
+def check_ops(ops: Iterable[ProfiledOp]) -> tuple[ProfiledOp, ...]:
+    """Return the ops as a tuple; raises `PlanError` for two of one name or something else than a ProfiledOp."""
+    out = tuple(ops)
+    seen: set[str] = set()
+    for op in out:
+        if not isinstance(op, ProfiledOp):
+            raise PlanError(f"auto_order needs ProfiledOp(name, inflation, ...), but got {type(op).__name__}.")
+        if op.name in seen:
+            raise PlanError(f"two ops are named {op.name!r}: give each op a name of its own.")
+        seen.add(op.name)
+    return out

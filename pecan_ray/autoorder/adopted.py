@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from pecan_ray.autoorder.element_moved import ColumnDifference
 from pecan_ray.autoorder.exchange_check import ExchangedPair, OpOrder
-from pecan_ray.autoorder.facts import OpLoad, StretchSample
-from pecan_ray.autoorder.in_rows import NOTHING_IN_ROWS, InRows
+from pecan_ray.autoorder.facts import OpSample, StretchSample
 from pecan_ray.autoorder.rewrites import Pushed
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.plan.operators import Plan
@@ -62,18 +61,19 @@ class StretchOrder:
     notes: tuple[str, ...] = ()
     share: float = 1.0
     """Of the whole pipeline's time, what these operators take in the user's order."""
-    loads: tuple[OpLoad, ...] = ()
-    """What operators are given in the adopted order, if it is another one."""
-    differences: tuple[ColumnDifference, ...] = ()
-    """By how much the columns of the results differ by what decoders take over, in what is run."""
+    loads: tuple[OpSample, ...] = ()
+    """What operators are given, and take, in the adopted order, if it is another one."""
     exchanges: tuple[ExchangedPair, ...] = ()
     """What the exchanges of the adopted order change."""
     taken_over: TakenOver = NOTHING_TAKEN_OVER
-    """What decoders take over in the adopted order,"""
+    """What decoders take over in the adopted order, or that its maps run on many elements at a time,"""
     users_taken_over: TakenOver = NOTHING_TAKEN_OVER
     """and in the user's."""
-    in_rows: InRows = NOTHING_IN_ROWS
-    """Which of the last maps run on many elements at a time, in the user's order."""
+
+    @property
+    def differences(self) -> tuple[ColumnDifference, ...]:
+        """By how much the columns of the results differ by what decoders take over, in what is run."""
+        return self.taken_over.differences
 
     @property
     def whole_speedup(self) -> float | None:
@@ -87,7 +87,7 @@ class StretchOrder:
         Orders are compared with what decoders take over in each, so that what they gain by that in the user's counts
         as well.
         """
-        measured = (self.measured, self.users_taken_over.measured, self.in_rows.measured)
+        measured = (self.measured, self.users_taken_over.measured)
         found = [one.speedup for one in measured if one is not None]
         return math.prod(found) if found else None
 
@@ -167,7 +167,6 @@ class Ordering:
     def _found(self) -> str:
         """Say what was adopted, or why nothing was."""
         told = [_told(stretch) for stretch in self.stretches if stretch.adopted.changed]
-        told += [one.in_rows.told() for one in self.stretches if one.in_rows.ops]
         if told:
             return "; ".join(told)
         reasons = [stretch.refused[0].reason for stretch in self.stretches if stretch.refused]

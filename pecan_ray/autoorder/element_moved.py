@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.autoorder.element_spec import equal
-from pecan_ray.autoorder.leaves import leaves
+from pecan_ray.autoorder.element_spec import equal, leaves
 from pecan_ray.plan.splits import Array
 from pecan_ray.reorder.relative_bound import Moved, moved, step_of
 

@@ -1,9 +1,9 @@
-"""What is told from the value of a column: its bytes, its kind, its number of dimensions, whether two are equal."""
+"""What is told from the values of columns: kind, dimensions, whether two are equal, what they are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -12,7 +12,11 @@ from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.foreign import REGISTERED, as_array, is_picture, is_tensor, notes_of, type_name
 
 Kind: TypeAlias = Literal["number", "text", "picture", "other"]
-Shape: TypeAlias = tuple[int | None, ...]
+Shape: TypeAlias = tuple[int, ...]
+DEEPEST = 4
+"""Levels of nesting that are looked into."""
+MOST_ITEMS = 32
+"""Items of a list that are looked into one by one."""
 
 
 def kind_of(value: Any) -> Kind:
@@ -68,17 +72,13 @@ def equal(first: Any, second: Any) -> bool:
         return first.shape == second.shape and equal(first.ravel().tolist(), second.ravel().tolist())
     if type_name(first):
         alike = type_name(first) == type_name(second) and equal(notes_of(first), notes_of(second))
-        return alike and _equal_arrays(_array(first), _array(second))
+        return alike and _equal_arrays(np.asarray(as_array(first)), np.asarray(as_array(second)))
     if type(first) is not type(second):
         return False
     try:
         return bool(first == second)
     except Exception:  # objects of a library's own may refuse a comparison in any way
         return False
-
-
-def _array(value: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(as_array(value))
 
 
 def _equal_arrays(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:
@@ -91,68 +91,104 @@ def _equal_arrays(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> 
     return first.dtype.isbuiltin == REGISTERED and first.tobytes() == second.tobytes()
 
 
-@dataclass
-class ColumnSpec:
-    """What the values of one column had in common so far."""
-
-    types: set[str] = field(default_factory=set)
-    """Dtypes, or names of Python types."""
-    shapes: dict[int, Shape] = field(default_factory=dict)
-    """By number of dimensions; None for a dimension that varied."""
-
-    def add(self, value: Any) -> None:
-        """Take one more value into account."""
-        if not is_columnar(value) and not type_name(value):
-            self.types.add(type(value).__name__)
-            return
-        self.types.add(type_name(value) or str(np.asarray(value).dtype))
-        shape: Shape = value.size[::-1] if is_picture(value) else tuple(np.shape(value))
-        known = self.shapes.get(len(shape), shape)
-        self.shapes[len(shape)] = tuple(a if a == b else None for a, b in zip(known, shape, strict=True))
-
-    def difference(self, other: ColumnSpec) -> str:
-        """Say what of another order's values is not as here; empty if nothing is."""
-        if not other.types <= self.types:
-            return f"its dtype is {_listed(other.types - self.types)} instead of {_listed(self.types)}"
-        if not other.shapes.keys() <= self.shapes.keys():
-            return f"it has {_listed(other.shapes)} dimensions instead of {_listed(self.shapes)}"
-        for rank, shape in other.shapes.items():
-            mine = self.shapes[rank]
-            if any(a is not None and a != b for a, b in zip(mine, shape, strict=True)):
-                return f"its shape is {_spelled(shape)} instead of {_spelled(mine)}"
-        return ""
-
-
-@dataclass
 class ElementSpec:
-    """What a number of elements had in common."""
+    """What a number of elements had in common: columns, types, shapes."""
 
-    columns: dict[str, ColumnSpec] = field(default_factory=dict)
-    names: set[frozenset[str]] = field(default_factory=set)
-    """The sets of columns that occurred."""
+    def __init__(self) -> None:
+        self._names: set[frozenset[str]] = set()
+        self._forms: dict[str, set[tuple[str, Shape | None]]] = {}
+        """Dtypes, or names of Python types, and shapes, by column."""
 
     def add(self, element: Mapping[str, Any]) -> None:
         """Take one more element into account."""
-        self.names.add(frozenset(element))
+        self._names.add(frozenset(element))
         for name, value in element.items():
-            self.columns.setdefault(name, ColumnSpec()).add(value)
+            self._forms.setdefault(name, set()).add(_form(value))
 
     def difference(self, other: ElementSpec) -> str:
         """Say what another order's elements have that these have not; empty if nothing."""
-        for names in other.names - self.names:
-            expected = min(self.names, key=sorted, default=frozenset())
+        for names in other._names - self._names:
+            expected = min(self._names, key=sorted, default=frozenset())
             changed = [f"lacks {name!r}" for name in sorted(expected - names)]
             changed += [f"has {name!r} too" for name in sorted(names - expected)]
             return f"the result {' and '.join(changed)}"
-        for name, spec in sorted(other.columns.items()):
-            if found := self.columns[name].difference(spec):
+        for name, forms in sorted(other._forms.items()):
+            if found := _difference(self._forms[name], forms):
                 return f"the result differs in column {name!r}: {found}"
         return ""
+
+
+def _form(value: Any) -> tuple[str, Shape | None]:
+    if not is_columnar(value) and not type_name(value):
+        return type(value).__name__, None
+    shape: Shape = value.size[::-1] if is_picture(value) else tuple(np.shape(value))
+    return type_name(value) or str(np.asarray(value).dtype), shape
+
+
+def _difference(mine: set[tuple[str, Shape | None]], others: set[tuple[str, Shape | None]]) -> str:
+    """Say what of another order's values is not as here: a type, a number of dimensions, a side that was fixed."""
+    known, types = {kind for kind, _ in mine}, {kind for kind, _ in others}
+    if not types <= known:
+        return f"its dtype is {_listed(types - known)} instead of {_listed(known)}"
+    shapes = {shape for _, shape in mine if shape is not None}
+    ranks = {len(shape) for shape in shapes}
+    for shape in (shape for _, shape in others if shape is not None):
+        if len(shape) not in ranks:
+            return f"it has {len(shape)} dimensions instead of {_listed(ranks)}"
+        sides = zip(*(one for one in shapes if len(one) == len(shape)), strict=True)
+        fixed = [side[0] if len(set(side)) == 1 else None for side in sides]
+        if any(side not in (None, found) for side, found in zip(fixed, shape, strict=True)):
+            return f"its shape is {_spelled(shape)} instead of {_spelled(fixed)}"
+    return ""
 
 
 def _listed(values: Iterable[object]) -> str:
     return " or ".join(sorted(str(value) for value in values))
 
 
-def _spelled(shape: Shape) -> str:
+def _spelled(shape: Sequence[int | None]) -> str:
     return f"[{', '.join('?' if side is None else str(side) for side in shape)}]"
+
+
+# --- nested values -------------------------------------------------------------------------------------------
+
+
+def leaves(element: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of an element by their paths: arrays as NumPy's, whatever else there is as it is."""
+    return {f"{name}{path}": leaf for name, value in element.items() for path, leaf in _leaves(value, "", 0)}
+
+
+def array_of(value: Any) -> np.ndarray[Any, Any] | None:
+    """Return a value as an array, if it is one."""
+    return value if isinstance(value, np.ndarray) else as_array(value)
+
+
+def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    array = array_of(value)
+    if array is not None:
+        yield path, array
+        for name, one in notes_of(value).items():
+            yield from _leaves(one, f"{path}.{name}", depth + 1)
+    elif isinstance(value, (bool, int, float, complex, np.generic)):
+        yield path, np.asarray(value)
+    elif depth < DEEPEST and isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _leaves(one, f"{path}.{name}", depth + 1)
+    elif depth < DEEPEST and dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _leaves(getattr(value, field.name), f"{path}.{field.name}", depth + 1)
+    elif isinstance(value, (list, tuple)):
+        yield from _items(value, path, depth)
+    else:
+        yield path, value
+
+
+def _items(value: list[Any] | tuple[Any, ...], path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if value and all(isinstance(one, (bool, int, float, np.number)) for one in value):
+        yield path, np.asarray(value)
+    elif depth >= DEEPEST or len(value) > MOST_ITEMS or all(isinstance(one, (str, bytes)) for one in value):
+        yield path, tuple(value)
+    else:
+        yield f"{path}[]", len(value)
+        for number, one in enumerate(value):
+            yield from _leaves(one, f"{path}[{number}]", depth + 1)

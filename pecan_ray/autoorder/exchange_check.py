@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pecan_ray.autoorder.element_moved import ColumnMoved, element_moved
-from pecan_ray.autoorder.element_spec import equal
-from pecan_ray.autoorder.leaves import leaves
+from pecan_ray.autoorder.element_spec import equal, leaves
 from pecan_ray.autoorder.op_facts import facts_of
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Token, run_through
 from pecan_ray.autoorder.sample import Sampled

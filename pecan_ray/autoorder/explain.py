@@ -10,12 +10,14 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.exchange_check import ExchangedPair
-from pecan_ray.autoorder.facts import OpLoad, OpSample
+from pecan_ray.autoorder.facts import OpSample
+from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import ElementOp, Op, Plan
 
 ExplainFormat: TypeAlias = Literal["text", "html", "json"]
 
+COUNTS = ("bytes_in", "bytes_out", "elements_in", "elements_out")
 HEADINGS = ("now", "was", "operator", "factor", "bytes in -> out", "us/element", "why")
 
 
@@ -31,7 +33,7 @@ class Row:
     """None: an operator on the sequence or on batches, or one that was not sampled."""
     why: str
     """Why it moved, is fixed, or stays."""
-    load: OpLoad | None = None
+    load: OpSample | None = None
     """What it is given in the new order, and what it takes there; None: as in the user's order."""
 
     @property
@@ -39,20 +41,12 @@ class Row:
         """Whether it changed place among its neighbours."""
         return self.why.startswith("moved")
 
-    @property
-    def shown(self) -> OpLoad | None:
-        """What it is given and takes, in the new order if that is known; None: nothing was measured."""
-        one = self.sample
-        if self.load is not None or one is None or not one.measured or one.seconds is None:
-            return self.load
-        return OpLoad(one.name, one.elements_in, one.elements_out, one.bytes_in, one.bytes_out, one.seconds)
-
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         factor = sizes = seconds = "-"
-        if (given := self.shown) is not None and given.bytes_in:
-            into, out = given.bytes_in / given.elements_in, given.bytes_out / max(given.elements_in, 1)
-            factor, sizes = f"{given.bytes_out / given.bytes_in:.3g}", f"{_bytes(into)} -> {_bytes(out)}"
+        if (given := self.load or self.sample) is not None and given.measured and given.seconds is not None:
+            into, out = given.bytes_in / given.elements_in, given.bytes_out / given.elements_in
+            factor, sizes = f"{given.inflation:.3g}", f"{_bytes(into)} -> {_bytes(out)}"
             seconds = f"{1e6 * given.seconds:.0f}"
         return str(self.now), str(self.was), self.name, factor, sizes, seconds, self.why
 
@@ -97,7 +91,7 @@ def rows(ordering: Ordering) -> list[Row]:
     before = {op.name: number for number, op in enumerate(ordering.before.all_ops(), 1)}
     whys: dict[str, str] = {}
     samples: dict[str, OpSample] = {}
-    loads: dict[str, OpLoad] = {}
+    loads: dict[str, OpSample] = {}
     for stretch in ordering.stretches:
         loads.update({load.name: load for load in stretch.loads})
         whys.update(_whys(stretch))
@@ -133,40 +127,37 @@ def _why_not_sampled(op: Op, ordering: Ordering) -> str:
 
 
 def gains(stretch: StretchOrder) -> str:
-    """Say what a new order, and what decoders take over, is worth; empty for the user's own."""
-    said = []
+    """Say what a new order, and what is rewritten, is worth; empty for the user's own."""
+    said, found = list[str](), stretch.measured
     decoding = stretch.taken_over.measured or stretch.users_taken_over.measured
     if decoding is not None and stretch.taken_over.pushed:
         rewritten = " and ".join(one.told() for one in stretch.taken_over.pushed)
         said.append(f"that {rewritten}: {decoding.told()}")
-    if stretch.in_rows.ops:
-        said.append(stretch.in_rows.told())
-    if not stretch.adopted.changed:
-        return ", ".join([*said, *_whole(stretch)]) if said else ""
-    if stretch.adopted.expected_speedup is not None:
+    if stretch.adopted.changed and stretch.adopted.expected_speedup is not None:
         said.append(f"expected {stretch.adopted.expected_speedup:.2f}x")
-    found = stretch.measured
-    if found is not None:
+    if stretch.adopted.changed and found is not None:
         said.append(
             f"measured {found.speedup:.2f}x (±{found.error:.2f}; {_milliseconds(found.seconds_before)} -> "
             f"{_milliseconds(found.seconds_after)} per element, on {found.elements} elements)"
         )
-    return ", ".join([*said, *_whole(stretch)])
+    if (said or stretch.adopted.changed) and stretch.whole_speedup is not None:
+        said.append(f"the whole pipeline {stretch.whole_speedup:.2f}x, of whose time these take {stretch.share:.0%}")
+    return ", ".join(said)
 
 
-def _whole(stretch: StretchOrder) -> list[str]:
-    if stretch.whole_speedup is None:
-        return []
-    return [f"the whole pipeline {stretch.whole_speedup:.2f}x, of whose time these take {stretch.share:.0%}"]
-
-
-def differences(ordering: Ordering) -> Iterator[str]:
-    """Yield how much results differ from those of the user's order: exchange by exchange, and by what is rewritten."""
+def _listed(ordering: Ordering) -> Iterator[tuple[str, list[str]]]:
+    """Yield what differs from the user's order, and what was refused, each with a heading, as far as there is any."""
+    differences, refused = list[str](), list[str]()
     for stretch in ordering.stretches:
-        for exchange in stretch.exchanges:
-            yield exchange.told()
-        for one in stretch.differences:
-            yield f"what decoders take over changes {one.told()}"
+        differences += [exchange.told() for exchange in stretch.exchanges]
+        differences += [f"what decoders take over changes {one.told()}" for one in stretch.differences]
+        refused += [f"{' -> '.join(one.order)}: {one.reason}" for one in stretch.refused]
+    for heading, told in (
+        ("results beside those of the order as it is written", differences),
+        ("tried and not done", refused),
+    ):
+        if told:
+            yield heading, told
 
 
 def as_text(name: str, ordering: Ordering) -> str:
@@ -179,11 +170,8 @@ def as_text(name: str, ordering: Ordering) -> str:
         lines.append(f"  now:    {' -> '.join(_names(ordering.plan))}")
     lines += [f"  {said}" for stretch in ordering.stretches if (said := gains(stretch))]
     lines += ["", *_table([HEADINGS, *(row.cells() for row in rows(ordering))])]
-    if told := list(differences(ordering)):
-        lines += ["", "results beside those of the order as it is written:", *(f"  {one}" for one in told)]
-    refused = list(_refusals(ordering))
-    if refused:
-        lines += ["", "tried and not done:", *(f"  {order}: {reason}" for order, reason in refused)]
+    for heading, told in _listed(ordering):
+        lines += ["", f"{heading}:", *(f"  {one}" for one in told)]
     if ordering.notes:
         lines += ["", *(f"note: {note}" for note in ordering.notes)]
     return "\n".join(lines)
@@ -214,12 +202,6 @@ def _table(cells: list[tuple[str, ...]]) -> list[str]:
     return lines
 
 
-def _refusals(ordering: Ordering) -> Iterator[tuple[str, str]]:
-    for stretch in ordering.stretches:
-        for one in stretch.refused:
-            yield " -> ".join(one.order), one.reason
-
-
 def as_html(name: str, ordering: Ordering) -> str:
     """Return the same as HTML, for a notebook."""
     said = [_headline(ordering), *(text for stretch in ordering.stretches if (text := gains(stretch)))]
@@ -232,12 +214,9 @@ def as_html(name: str, ordering: Ordering) -> str:
         f"<div><b>{html.escape(name)}</b><br>{'<br>'.join(map(html.escape, said))}",
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
     ]
-    if told := [f"<li>{html.escape(one)}</li>" for one in differences(ordering)]:
-        parts.append(f"results beside those of the order as it is written:<ul>{''.join(told)}</ul>")
+    for heading, told in _listed(ordering):
+        parts.append(f"{heading}:<ul>{''.join(f'<li>{html.escape(one)}</li>' for one in told)}</ul>")
     parts += [_picture(one) for stretch in ordering.stretches for one in stretch.exchanges if all(one.pictures)]
-    refused = [f"<li>{html.escape(order)}: {html.escape(reason)}</li>" for order, reason in _refusals(ordering)]
-    if refused:
-        parts.append(f"tried and not done:<ul>{''.join(refused)}</ul>")
     parts += [f"<p>note: {html.escape(note)}</p>" for note in ordering.notes]
     return "".join(parts) + "</div>"
 
@@ -271,19 +250,20 @@ def as_json(name: str, ordering: Ordering) -> str:
 
 def _row_facts(row: Row) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": row.name, "now": row.now, "was": row.was, "why": row.why, "moved": row.moved}
-    if row.load is not None:
-        facts["in_new_order"] = asdict(row.load) | {"microseconds": 1e6 * row.load.seconds}
+    if (load := row.load) is not None:
+        facts["in_new_order"] = {what: getattr(load, what) for what in ("name", *COUNTS)} | {"seconds": load.seconds}
+        facts["in_new_order"]["microseconds"] = 1e6 * (load.seconds or 0.0)
     one = row.sample
     if one is None:
         return facts
-    facts |= {what: getattr(one, what) for what in ("bytes_in", "bytes_out", "elements_in", "elements_out", "random")}
+    facts |= {what: getattr(one, what) for what in (*COUNTS, "random")}
     facts |= {what: sorted(getattr(one, what)) for what in ("reads", "writes", "creates", "drops")}
     factor, seconds = one.inflation if one.measured else None, one.seconds
     return facts | {"factor": factor, "microseconds": None if seconds is None else 1e6 * seconds, "points": one.points}
 
 
 def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
-    adopted, found = stretch.adopted, stretch.measured
+    adopted, found, pushed = stretch.adopted, stretch.measured, stretch.taken_over.pushed
     return {
         "before": stretch.names,
         "after": adopted.order,
@@ -293,8 +273,8 @@ def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
         "measured": None if found is None else asdict(found),
         "share": stretch.share,
         "whole_speedup": stretch.whole_speedup,
-        "in_rows": stretch.in_rows.ops,
-        "taken_over": [one.ops for one in stretch.taken_over.pushed],
+        "in_rows": [name for one in pushed if one.rule == ROWS_AT_ONCE for name in one.ops],
+        "taken_over": [one.ops for one in pushed if one.rule != ROWS_AT_ONCE],
         "differences": [asdict(one) for one in stretch.differences],
         "exchanges": [asdict(one) for one in stretch.exchanges],
         "moves": [{**move._asdict(), "from": move.from_} for move in adopted.moves],

@@ -99,23 +99,8 @@ class OpSample:
         return CostCurve(self.points)
 
 
-@dataclass(frozen=True)
-class OpLoad:
-    """What an operator is given at some place of an order, over the elements that showed it."""
-
-    name: str
-    elements_in: int
-    elements_out: int
-    bytes_in: int
-    bytes_out: int
-    seconds: float
-    """Mean per element that it was given."""
-
-
 NOT_MEASURED = "it was not reached by the sample"
 HOLDS_STATE = "gives other results for an equal element, so it seems to hold state (random=True says that it does not)"
-
-
 BY_EPOCH = "is given the epoch's number, and a sample shows the first epoch alone"
 
 

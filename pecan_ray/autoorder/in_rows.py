@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, TakenOver
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.facts import OpSample
-from pecan_ray.autoorder.op_runner import OP_FAILURES
-from pecan_ray.autoorder.rewrites import Match, Pushed
+from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token
+from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE, Match, Pushed
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.row_maps import ROWS_BYTES, RowMaps, is_numbers, rows_at_a_time, stacked
 from pecan_ray.engines.python.rows import NotInRowsError
 from pecan_ray.options import EngineName
@@ -31,7 +30,6 @@ from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Source, as_columnar
 from pecan_ray.reorder import Mode
 
-RULE = "rows at once"
 SUFFIX = " in rows"
 """How an order names it: after the operators, joined by a plus."""
 EXACTLY = " exactly"
@@ -56,37 +54,6 @@ ROUNDS = 5
 """Runs of either kind, in turn, of which the shortest counts."""
 
 
-@dataclass(frozen=True)
-class InRows:
-    """What the rule has found of the maps of a pipeline."""
-
-    ops: tuple[str, ...] = ()
-    """Those that run on many elements at a time; empty: none does."""
-    measured: SpeedComparison | None = None
-    """These, which are all operators of the stretch, one by one and with it."""
-    exactly: bool = False
-    refused: str = ""
-    """Why they stay as they are; empty where they do not, or the rule says nothing of them."""
-
-    @property
-    def name(self) -> str:
-        """What an order calls it by."""
-        return "+".join(self.ops) + SUFFIX + EXACTLY * self.exactly
-
-    @property
-    def why(self) -> str:
-        """What is done, in words."""
-        return f"{', '.join(self.ops)} run on many elements at a time"
-
-    def told(self) -> str:
-        """Say it with what it gains."""
-        gain = f": these {self.measured.told()}" if self.measured is not None else ""
-        return f"{self.why} (rule {RULE}){gain}"
-
-
-NOTHING_IN_ROWS = InRows()
-
-
 def maps_from_source(plan: Plan) -> tuple[Map, ...]:
     """Return the maps between a source and `batch` if all may be run so, as far as the plan tells; else none."""
     if int(np.__version__.partition(".")[0]) < 2 or isinstance(plan.head, Join) or plan_shape(plan).serial:
@@ -109,43 +76,43 @@ class RowsAtOnce:
         """Yield it with all arithmetic, and with that alone whose last bit is prescribed."""
         maps = maps_from_source(Plan(head=source, ops=tuple(ops))) if engine == "python" and source is not None else ()
         for exactly in (False, True) if maps else ():
-            found = InRows(tuple(op.name for op in maps), exactly=exactly)
-            rewrite = Pushed(RULE, found.ops, found.name, found.why)
-            yield Match(rewrite, len(ops), tuple(_in_rows(op, found) for op in ops))
+            rewrite = _rewrite(maps, exactly=exactly)
+            yield Match(rewrite, len(ops), tuple(_in_rows(op, rewrite.ops, exactly=exactly) for op in ops))
 
 
-def _in_rows(op: Op, found: InRows) -> Op:
+def _rewrite(maps: Sequence[Map], *, exactly: bool) -> Pushed:
+    names = tuple(op.name for op in maps)
+    name = "+".join(names) + SUFFIX + EXACTLY * exactly
+    return Pushed(ROWS_AT_ONCE, names, name, f"{', '.join(names)} run on many elements at a time")
+
+
+def _in_rows(op: Op, maps: tuple[str, ...], *, exactly: bool) -> Op:
     if not isinstance(op, Batch):
         return op
-    return BatchInRows(
-        name=op.name, size=op.size, drop_remainder=op.drop_remainder, maps=found.ops, exactly=found.exactly
-    )
+    return BatchInRows(name=op.name, size=op.size, drop_remainder=op.drop_remainder, maps=maps, exactly=exactly)
 
 
-def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> InRows:
+def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> TakenOver:
     """Return whether the maps of a sampled stretch, which are all of it, can be run in rows, and are worth it."""
     ops = sampled.profile().ops
     if not maps or mode in ("pecan", "off") or len(sampled.held) < LEAST_ELEMENTS or not all(map(is_tiny, ops)):
-        return NOTHING_IN_ROWS
-    if any(op.random or op.draws or op.unequal or op.stateful for op in ops):
-        return InRows(refused="one of them draws random numbers, or holds state")
-    return _tried(sampled, maps, exactly=mode == "strict")
-
-
-def _tried(sampled: Sampled, maps: Sequence[Map], *, exactly: bool) -> InRows:
-    """Run maps in rows beside one by one, and return whether they are worth it."""
-    trial = _RowsTrial(sampled, RowMaps(maps, EngineOptions(), exactly=exactly))
+        return NOTHING_TAKEN_OVER
+    rewrite = _rewrite(maps, exactly=mode == "strict")
     try:
-        measured = trial.measured()
+        if any(op.random or op.draws or op.unequal or op.stateful for op in ops):
+            raise NotInRowsError("one of them draws random numbers, or holds state")
+        measured = _measured(sampled, RowMaps(maps, EngineOptions(), exactly=mode == "strict"))
+        saved = measured.seconds_before - measured.seconds_after
+        share = LEAST_SHARE * (measured.seconds_before + (sampled.runner.reading_s or 0.0))
+        if measured.speedup < LEAST_GAIN or saved < max(LEAST_SAVED_S, share):
+            raise NotInRowsError(f"it is not worth it: {measured.told()}, {1e6 * saved:.1f} us of an element")
     except NotInRowsError as error:
-        return InRows(refused=str(error).partition("\n")[0])
+        why = str(error).partition("\n")[0]
     except OP_FAILURES as error:
-        return InRows(refused=f"it fails: {error.message.splitlines()[0]}")
-    whole = measured.seconds_before + (sampled.runner.reading_s or 0.0)
-    saved = measured.seconds_before - measured.seconds_after
-    if measured.speedup >= LEAST_GAIN and saved >= LEAST_SAVED_S and saved >= LEAST_SHARE * whole:
-        return InRows(tuple(op.name for op in maps), measured, exactly)
-    return InRows(refused=f"it is not worth it: {measured.told()}, {1e6 * saved:.1f} us of an element")
+        why = f"it fails: {error.message.splitlines()[0]}"
+    else:
+        return TakenOver((rewrite,), measured=measured)
+    return TakenOver(refused=(Refused(rewrite.ops, f"(rule {ROWS_AT_ONCE}) {why}"),))
 
 
 def is_tiny(op: OpSample) -> bool:
@@ -153,65 +120,57 @@ def is_tiny(op: OpSample) -> bool:
     return max(op.bytes_in, op.bytes_out) <= LARGEST * max(op.elements_in, 1)
 
 
-class _RowsTrial:
-    """Runs the maps of a stretch in rows on its sample; raises `NotInRowsError` where they cannot be run so."""
+def _measured(sampled: Sampled, maps: RowMaps) -> SpeedComparison:
+    """Return what maps gain on a sample, if results in rows are those of one by one; else raise `NotInRowsError`."""
+    runner = sampled.runner
+    (stage,) = runner.stages([op.name for op in maps.ops], fused=True)
+    each = sum(op.seconds or 0.0 for op in sampled.profile().ops)
+    count = int(min(len(sampled.held), MOST_PROVEN, TIME_SHARE * sampled.left_s() / max(each, 1e-9)))
+    if count < LEAST_ELEMENTS:
+        raise NotInRowsError("there was no time to run it")
+    tokens = sampled.held[:count]
+    before = [runner.columns(token) for token in tokens]
+    after = [runner.columns(stage(runner.fresh(token))[0]) for token in tokens]
+    for size in (count, GROUP):
+        for start in range(0, count, size):
+            part = slice(start, start + size)
+            _check_equal(maps, tokens[0], before[part], after[part])
+    return _speed(sampled, stage, maps, tokens)
 
-    def __init__(self, sampled: Sampled, maps: RowMaps) -> None:
-        self._sampled, self._runner, self._maps = sampled, sampled.runner, maps
-        (self._stage,) = self._runner.stages([op.name for op in maps.ops], fused=True)
-        each = sum(op.seconds or 0.0 for op in sampled.profile().ops)
-        affordable = TIME_SHARE * sampled.left_s() / max(each, 1e-9)
-        count = int(min(len(sampled.held), MOST_PROVEN, affordable))
-        if count < LEAST_ELEMENTS:
-            raise NotInRowsError("there was no time to run it")
-        self._tokens = sampled.held[:count]
 
-    def measured(self) -> SpeedComparison:
-        """Return what the maps gain, if their results in rows are those of one by one."""
-        pairs = list[tuple[Mapping[str, Any], Mapping[str, Any]]]()
-        for token in self._tokens:
-            (made,) = self._stage(self._runner.fresh(token))
-            pairs.append((self._runner.columns(token), self._runner.columns(made)))
-        for size in (len(pairs), GROUP):
-            for start in range(0, len(pairs), size):
-                self._check_part(pairs[start : start + size])
-        return self._compare_speed()
+def _check_equal(
+    maps: RowMaps, first: Token, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> None:
+    columns = stacked(before)
+    if columns is None or not any(is_numbers(column) for column in columns.values()):
+        raise NotInRowsError("its elements hold no numbers of NumPy, or are unlike each other")
+    with np.errstate(all="ignore"):
+        made = maps.run(columns, len(before), first)
+    for row, one in enumerate(after):
+        if list(made) != list(one):
+            raise NotInRowsError(f"the columns are {list(made)} in rows, and {list(one)} one by one")
+        for name, value in one.items():
+            if not equal(made[name][row], value):
+                raise NotInRowsError(f"column {name!r} is another in rows")
 
-    def _check_part(self, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
-        columns = stacked([before for before, _ in pairs])
-        if columns is None or not any(is_numbers(column) for column in columns.values()):
-            raise NotInRowsError("its elements hold no numbers of NumPy, or are unlike each other")
-        with np.errstate(all="ignore"):
-            made = self._maps.run(columns, len(pairs), self._first)
-        for row, (_, after) in enumerate(pairs):
-            if list(made) != list(after):
-                raise NotInRowsError(f"the columns are {list(made)} in rows, and {list(after)} one by one")
-            for name, value in after.items():
-                if not equal(made[name][row], value):
-                    raise NotInRowsError(f"column {name!r} is another in rows")
 
-    @property
-    def _first(self) -> Item:
-        assert isinstance(self._tokens[0], Item)
-        return self._tokens[0]
-
-    def _compare_speed(self) -> SpeedComparison:
-        """Run the maps one by one and in rows, in turn."""
-        alone, together, timer = list[float](), list[float](), self._runner.timer()
-        columns, count = stacked([self._runner.columns(token) for token in self._tokens]), len(self._tokens)
-        assert columns is not None
-        step = rows_at_a_time(columns, count)
-        for _ in range(ROUNDS):
-            tokens = [self._runner.fresh(token) for token in self._tokens]
-            timer.start()
-            for token in tokens:
-                self._stage(token)
-            alone.append(timer.stop())
-            timer.start()
-            for start in range(0, count, step):
-                part = {name: column[start : start + step] for name, column in columns.items()}
-                self._maps.run(part, min(step, count - start), self._first)
-            together.append(timer.stop())
-        before, after = (min(times) / count for times in (alone, together))
-        error = float(np.std([a / b for a, b in zip(alone, together, strict=True)]) / ROUNDS**0.5)
-        return SpeedComparison(before / max(after, 1e-12), error, before, after, count)
+def _speed(sampled: Sampled, stage: Stage, maps: RowMaps, tokens: Sequence[Token]) -> SpeedComparison:
+    """Run the maps one by one and in rows, in turn."""
+    runner, count, timer = sampled.runner, len(tokens), sampled.runner.timer()
+    columns = stacked([runner.columns(token) for token in tokens])
+    assert columns is not None
+    step, seconds = rows_at_a_time(columns, count), np.zeros((ROUNDS, 2))
+    for times in seconds:
+        fresh = [runner.fresh(token) for token in tokens]
+        timer.start()
+        for token in fresh:
+            stage(token)
+        times[0] = timer.stop()
+        timer.start()
+        for start in range(0, count, step):
+            part = {name: column[start : start + step] for name, column in columns.items()}
+            maps.run(part, min(step, count - start), tokens[0])
+        times[1] = timer.stop()
+    before, after = (seconds.min(axis=0) / count).tolist()
+    error = float(np.std(seconds[:, 0] / seconds[:, 1]) / ROUNDS**0.5)
+    return SpeedComparison(before / max(after, 1e-12), error, before, after, count)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from pecan_ray.autoorder.element_spec import array_of, leaves
 from pecan_ray.autoorder.facts import OpSample
-from pecan_ray.autoorder.leaves import array_of, leaves
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.engines.foreign import with_array

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pecan_ray.autoorder.element_spec import has_custom_type, kind_of, rank_of
-from pecan_ray.autoorder.facts import OpLoad, OpSample, Point
+from pecan_ray.autoorder.facts import OpSample, Point
 from pecan_ray.engines.counting import OpCount, column_bytes, element_bytes
 from pecan_ray.plan.operators import ElementOp, varies_by_pass
 from pecan_ray.plan.splits import Element
@@ -27,10 +27,7 @@ class OpTally:
     """The sums of one operator."""
 
     op: ElementOp
-    elements_in: int = 0
-    elements_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
+    count: OpCount = field(default_factory=OpCount)
     timed: list[Point] = field(default_factory=list)
     watched: list[Point] = field(default_factory=list)
     """Times of runs right behind another one on the same element: used only where there are few others."""
@@ -57,15 +54,8 @@ class OpTally:
 
     def ran(self, before_bytes: int, outputs: Sequence[Element], seconds: float, *, watched: bool) -> None:
         """Add one timed run."""
-        self.count(OpCount(1, len(outputs), before_bytes, sum(element_bytes(output) for output in outputs)))
+        self.count += OpCount(1, len(outputs), before_bytes, sum(element_bytes(output) for output in outputs))
         (self.watched if watched else self.timed).append((float(before_bytes), seconds))
-
-    def count(self, count: OpCount) -> None:
-        """Add elements and bytes of runs that may not have been timed."""
-        self.elements_in += count.elements_in
-        self.elements_out += count.elements_out
-        self.bytes_in += count.bytes_in
-        self.bytes_out += count.bytes_out
 
     def compare(self, before: Element, outputs: Sequence[Element]) -> None:
         """Compare an element with what it became: columns, kinds, dimensions, types."""
@@ -103,22 +93,16 @@ class OpTally:
         used_up = [self.ranks_in[name] for name in self.drops & self.reads if name in self.ranks_in]
         return bool(used_up and self.creates) and max(used_up) != self.rank_made
 
-    def _usual(self) -> list[Point]:
-        return self.timed if len(self.timed) >= LEAST_TIMED else [*self.timed, *self.watched]
-
     def sample(self) -> OpSample:
         """Return the sums as facts."""
-        usual = self._usual()
-        touched = self.reads | self.writes
+        usual = self.timed if len(self.timed) >= LEAST_TIMED else [*self.timed, *self.watched]
         watched_bytes = sum(self.sizes.values())
-        read_share = sum(self.sizes.get(name, 0) for name in touched) / watched_bytes if watched_bytes else 1.0
+        touched = sum(self.sizes.get(name, 0) for name in self.reads | self.writes)
+        read_share = touched / watched_bytes if watched_bytes else 1.0
         return OpSample(
+            **vars(self.count),
             op=self.op,
-            elements_in=self.elements_in,
-            elements_out=self.elements_out,
-            bytes_in=self.bytes_in,
-            bytes_out=self.bytes_out,
-            bytes_read=round(read_share * self.bytes_in),
+            bytes_read=round(read_share * self.count.bytes_in),
             points=curve_points(usual, self.elsewhere),
             seconds=trimmed_mean([seconds for _, seconds in usual]) if usual else None,
             reads=frozenset(self.reads),
@@ -134,15 +118,10 @@ class OpTally:
             custom_dtype_cast=self.custom_dtype_cast,
         )
 
-    def load(self) -> OpLoad:
-        """Return what it was given, and takes."""
-        seconds = trimmed_mean([seconds for _, seconds in self.timed])
-        return OpLoad(self.op.name, self.elements_in, self.elements_out, self.bytes_in, self.bytes_out, seconds)
-
     def _random(self) -> bool | None:
         if varies_by_pass(self.op) or self.draws or self.stateful:
             return True
-        return False if self.elements_in else None
+        return False if self.count.elements_in else None
 
 
 def _is_nothing(value: Any) -> bool:

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from pecan_ray.autoorder.adopted import Ordering, Refused, StretchOrder
+from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent, needs_own_process
 from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.facts import SampleProfile, StretchSample
-from pecan_ray.autoorder.in_rows import RULE, maps_from_source, try_in_rows
+from pecan_ray.autoorder.in_rows import maps_from_source, try_in_rows
 from pecan_ray.autoorder.job_size import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, runs_allowed
 from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.look_clock import WALL_PER_CPU, LookClock
@@ -94,9 +94,8 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = (), job: J
 def _adopted(plan: Plan, mode: Mode, orders: Sequence[StretchOrder], seconds: float, *, cut_short: bool) -> Ordering:
     """Return the plan in the orders that its stretches have adopted; `cut_short`: more elements may tell more."""
     pushed = [pushed for one in orders for pushed in one.taken_over.pushed]
-    in_rows = [one.in_rows for one in orders if one.in_rows.ops]
     notes = [note for one in orders for note in (*one.sample.notes, *one.notes, *one.taken_over.notes)]
-    notes += [*(one.told() for one in pushed), *(one.told() for one in in_rows)]
+    notes += [one.told() for one in pushed]
     return Ordering(
         before=plan,
         plan=reordered(plan, {one.names: one.adopted.order for one in orders}),
@@ -104,8 +103,8 @@ def _adopted(plan: Plan, mode: Mode, orders: Sequence[StretchOrder], seconds: fl
         stretches=tuple(orders),
         seconds=seconds,
         notes=tuple(dict.fromkeys(notes)),
-        final=not cut_short or bool(pushed or in_rows) or any(one.adopted.changed for one in orders),
-        decoders=(*(one.decoder for one in pushed), *(one.name for one in in_rows)),
+        final=not cut_short or bool(pushed) or any(one.adopted.changed for one in orders),
+        decoders=tuple(one.decoder for one in pushed),
     )
 
 
@@ -245,13 +244,11 @@ def _try_orders(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> St
     maps = maps_from_source(request.plan) if request.engine == "python" and request.rewrites else ()
     copies = [op for one in maps if isinstance(op := ops.get(one.name), Map)]
     in_rows = try_in_rows(sampled, copies, mode)
-    if in_rows.ops:  # which gains more than any order; an element that fails is run one by one, in the user's
-        return StretchOrder(sample, user, user, in_rows=in_rows)
+    if in_rows.pushed:  # which gains more than any order; an element that fails is run one by one, in the user's
+        return StretchOrder(sample, user, user, taken_over=in_rows, users_taken_over=in_rows)
     trial = make_trial(sampled, request)
     found = OrderSearch(sample, trial, mode if request.exchanges else "off", sampled.profile).run()
-    if not in_rows.refused:
-        return found
-    return replace(found, refused=(*found.refused, Refused(found.names, f"(rule {RULE}) {in_rows.refused}")))
+    return replace(found, refused=(*found.refused, *in_rows.refused))
 
 
 def _why_incomplete(sample: StretchSample) -> str:

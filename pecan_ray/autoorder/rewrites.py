@@ -2,7 +2,7 @@
 
 A rule says of operators that follow one another what could stand in their place.  What it is worth, and whether values
 may be others so, is not its matter: it is run on the sample like an order is (`pecan_ray.autoorder.trial`,
-`in_rows`, `copies_tried`), within the bounds of docs/rewrites.md.
+`in_rows`), within the bounds of docs/rewrites.md.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import NamedTuple, Protocol
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Join, Op, Plan
 from pecan_ray.plan.splits import Source
+
+ROWS_AT_ONCE = "rows at once"
+"""The rule of `pecan_ray.autoorder.in_rows`."""
 
 
 @dataclass(frozen=True)

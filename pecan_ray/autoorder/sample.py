@@ -214,7 +214,7 @@ class Sampled:
         took = self.read_s
         for tally in self.tallies.values():
             if runs := [seconds for _, seconds in (*tally.timed, *tally.watched)]:
-                took += statistics.median(runs) * tally.elements_in / number
+                took += statistics.median(runs) * tally.count.elements_in / number
         self.allowed_until = self.looked_from + self.limits.runs * took
 
     def _keep(self, token: Token, place: int, outputs: list[Token]) -> None:

@@ -56,7 +56,6 @@ class OrderSearch:
             refused=(*refused, *dict.fromkeys([*users.refused, *taken_over.refused])),
             notes=tuple(self._notes),
             loads=self._trial.loads(adopted.order) if adopted is not None else (),
-            differences=taken_over.differences,
             exchanges=self._trial.exchanges.found(adopted.order) if adopted is not None else (),
             taken_over=taken_over,
             users_taken_over=users,

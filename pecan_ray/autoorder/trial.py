@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from pecan_ray import part_decoding
 from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, TakenOver
 from pecan_ray.autoorder.element_moved import ColumnDifference, RewrittenElements, element_moved
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.exchange_check import NO_TIME, ExchangeCheck, OpOrder, exchanges
-from pecan_ray.autoorder.facts import OpLoad
+from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
 from pecan_ray.autoorder.op_tally import OpTally
 from pecan_ray.autoorder.order_request import Check, OrderRequest
@@ -24,6 +26,9 @@ from pecan_ray.options import EngineName
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
 from pecan_ray.reorder.policy import Pair
+
+Judge: TypeAlias = Callable[[int, Element, Element], str]
+"""From an element's number, and its result in the usual order and in another way, to why that is refused, or ""."""
 
 FIRST_LOOK = 16
 """Elements that show whether an order is worth being measured."""
@@ -54,9 +59,7 @@ class Trial:
         """The engine whose decoders may take work over; None: none does."""
         self._ops = {op.name: op for op in sampled.stretch.ops}
         self._taken_over: dict[OpOrder, TakenOver] = {}
-        self._no_faster: set[tuple[OpOrder, Pushed]] = set()
         self._runner, self._names = sampled.runner, sampled.stretch.names
-        self._user = self._runner.stages(self._names)
         self._timed: dict[OpOrder, dict[str, OpTally]] = {}
         """What operators did in orders that were looked at."""
         self.exchanges = ExchangeCheck(sampled, exactly=self._strict)
@@ -64,28 +67,19 @@ class Trial:
         self.failed: str = ""
         """The operator that failed in the order that was looked at last; empty if none did."""
 
-    @property
-    def user(self) -> OpOrder:
-        """The operators in the user's order."""
-        return self._names
-
-    def in_time(self) -> bool:
-        """Tell whether something more may be begun."""
-        return self._sampled.in_time()
-
-    def loads(self, order: OpOrder) -> tuple[OpLoad, ...]:
+    def loads(self, order: OpOrder) -> tuple[OpSample, ...]:
         """Return what operators are given in an order that was looked at."""
-        return tuple(tally.load() for tally in self._timed.get(order, {}).values() if tally.elements_in)
+        return tuple(one.sample() for one in self._timed.get(order, {}).values() if one.count.elements_in)
 
     # --- orders ----------------------------------------------------------------------------------------------
 
     def look(self, order: OpOrder) -> str:
         """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
         tallies = self._timed[order] = {name: OpTally(self._ops[name]) for name in order}
-        refused = self._refused_on(order, range(FIRST_LOOK), tallies=tallies)[0]
+        refused, ran = self._refused_on(order, range(FIRST_LOOK), tallies=tallies)
         for name, tally in self._sampled.tallies.items():
             tally.elsewhere += tallies[name].timed
-        return refused
+        return refused or (NO_TIME if ran < min(FIRST_LOOK, len(self._sampled.held)) else "")
 
     def verify(self, order: OpOrder) -> tuple[str, Pair | None, int]:
         """Run an order, and its exchanges one by one, on the other elements of the sample.
@@ -100,46 +94,53 @@ class Trial:
             pair = self.exchanges.refused_on(order, range(FIRST_LOOK, min(held, FIRST_LOOK + ran)))
         if pair is not None:
             refused = self.exchanges.refusals()[pair]
-        return refused, pair, min(len(self._sampled.held), FIRST_LOOK) + ran
+        return refused, pair, min(held, FIRST_LOOK) + ran
 
     def _refused_on(
+        self, order: OpOrder, numbers: range, until: float = math.inf, tallies: Mapping[str, OpTally] | None = None
+    ) -> tuple[str, int]:
+        usual = self._names if self._comparing or self._check is not None else None
+        return self._beside(usual, order, numbers, until, functools.partial(self._unlike, order), tallies=tallies)
+
+    def _beside(
         self,
+        usual: OpOrder | None,
         order: OpOrder,
         numbers: range,
-        until: float = float("inf"),
+        until: float,
+        judge: Judge,
         *,
+        decoders: Sequence[str] = (),
         tallies: Mapping[str, OpTally] | None = None,
     ) -> tuple[str, int]:
-        """Run an order on some elements; return why it is refused, or "", and how many elements it has run.
+        """Run elements in another way; return why it is refused, or "", and how many were run before the time was up.
 
-        `tallies`: operators are timed one by one, and all of the elements have to be run.
+        `usual`: what each result is judged beside; None: its form alone counts.  `tallies`: operators are timed.
         """
         sampled, spec, ran = self._sampled, ElementSpec(), 0
         self.failed = ""
         try:
-            stages = self._runner.stages(order)
+            stages, others = (self._runner.stages(order, decoders=decoders), self._runner.stages(usual or ()))
             for number in numbers[: len(sampled.held)]:
                 if not sampled.in_time() or sampled.clock() > until:
                     break
-                token, count = sampled.token(number), sampled.results[number]
-                outputs = self._outputs(stages, token, tallies)
-                if len(outputs) != count:
-                    return f"it lets {len(outputs)} elements through where the user's order lets {count}", ran
-                after = [self._runner.columns(output) for output in outputs]
-                for element in after:
-                    spec.add(element)
-                if self._comparing or self._check is not None:
-                    usual = run_through(self._user, sampled.token(number))
-                    before = [self._runner.columns(one) for one in usual]
-                    if refused := self._others(order, sampled.held[number], before, after):
+                after = self._columns(self._outputs(stages, sampled.token(number), tallies))
+                before = after if usual is None else self._columns(run_through(others, sampled.token(number)))
+                if {len(before), len(after)} != {sampled.results[number]}:
+                    count = sampled.results[number]
+                    return f"it lets {len(after)} elements through where the user's order lets {count}", ran
+                for mine, other in zip(before, after, strict=True):
+                    spec.add(other)
+                    if usual is not None and (refused := judge(number, mine, other)):
                         return f"{self.exchanges.place(number, sampled.held[number])}: {refused}", ran
                 ran += 1
         except OP_FAILURES as error:
             self.failed = str(error.fields.get("op", ""))
             return f"it fails: {error.message.splitlines()[0]}", ran
-        if tallies is not None and ran < min(FIRST_LOOK, len(sampled.held)):
-            return NO_TIME, ran
         return sampled.spec.difference(spec), ran
+
+    def _columns(self, tokens: Sequence[Token]) -> list[Element]:
+        return [self._runner.columns(token) for token in tokens]
 
     def _outputs(self, stages: Sequence[Stage], token: Token, tallies: Mapping[str, OpTally] | None) -> list[Token]:
         if tallies is None:
@@ -149,24 +150,17 @@ class Trial:
             pieces = [made for piece in pieces for made in timed_run(self._runner, tallies, stage, piece)]
         return pieces
 
-    def _others(
-        self, order: OpOrder, token: Token, before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]
-    ) -> str:
-        """Return why an element's results in an order are not those that the user meant; empty if they may be."""
-        if len(before) != len(after):
-            return f"it becomes {len(after)} elements instead of {len(before)}"
-        for mine, other in zip(before, after, strict=True):
-            if self._check is not None and (refused := refused_by_check(self._check, mine, other)):
-                return refused
-            if not self._comparing or equal(mine, other):
-                continue
-            if self._strict:
-                return "its result is not equal to that of the user's order"
-            given, without = self._without(order, token)
-            found = element_moved(mine, other, [without] if len(before) == 1 else [], given)
-            if found.moved.refused:
-                return f"column {found.column!r}: {found.moved.told()}"
-        return ""
+    def _unlike(self, order: OpOrder, number: int, mine: Element, other: Element) -> str:
+        """Return why an element's result in an order is not what the user meant; empty if it may be."""
+        if self._check is not None and (refused := refused_by_check(self._check, mine, other)):
+            return refused
+        if not self._comparing or equal(mine, other):
+            return ""
+        if self._strict:
+            return "its result is not equal to that of the user's order"
+        given, without = self._without(order, self._sampled.held[number])
+        found = element_moved(mine, other, [without] if self._sampled.results[number] == 1 else [], given)
+        return f"column {found.column!r}: {found.moved.told()}" if found.moved.refused else ""
 
     def _without(self, order: OpOrder, token: Token) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Return what enters the operators that are exchanged, and an element's result without those passed by."""
@@ -174,7 +168,7 @@ class Trial:
         begins = next((place for place, (a, b) in enumerate(zip(self._names, order, strict=True)) if a != b), 0)
         left = tuple(name for name in self._names if name not in passed)
         try:
-            entering = run_through(self._user[:begins], self._runner.fresh(token))
+            entering = run_through(self._runner.stages(self._names)[:begins], self._runner.fresh(token))
             given = dict(self._runner.columns(self._runner.fresh(entering[0])))
             made = run_through(self._runner.stages(left), self._runner.fresh(token))
         except OP_FAILURES:
@@ -221,39 +215,33 @@ class Trial:
         In another order than the user's it stays where there is no time to tell: the whole is compared with it.
         """
         found = self.taken_over(order)
-        while found.pushed and found.measured is None:
-            stages = [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
-            measured, failed = self._in_turn(stages, TAKEN_OVER_PATIENCE_S)
-            if measured is None and not failed and order != self._names:
-                return found
-            if measured is not None and measured.faster:
-                found = replace(found, measured=measured)
-            else:
-                why = f"it is not faster: {measured.told()}" if measured else failed or NO_TIME_TO_MEASURE
-                refused = tuple(_not_taken_over(one, why) for one in found.pushed)
-                self._no_faster.update((order, one) for one in found.pushed)
-                # It may be faster with equal pixels: small photographs are hardly decoded smaller, but in part.
-                reduces = any(one.reduces for one in found.pushed)
-                retry = measured is not None and reduces and self.in_time()
-                again = self._try_taking_over(order) if retry else NOTHING_TAKEN_OVER
-                found = replace(again, refused=(*found.refused, *refused, *again.refused))
-            self._taken_over[order] = found
+        if found.pushed and found.measured is None:
+            found = self._taken_over[order] = self._if_faster(order, found)
         return found
 
-    def _try_taking_over(self, order: OpOrder) -> TakenOver:
+    def _if_faster(self, order: OpOrder, found: TakenOver) -> TakenOver:
+        stages = [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
+        measured, failed = self._in_turn(stages, TAKEN_OVER_PATIENCE_S)
+        if measured.faster if measured is not None else (not failed and order != self._names):
+            return replace(found, measured=measured)
+        why = f"it is not faster: {measured.told()}" if measured else failed or NO_TIME_TO_MEASURE
+        refused = (*found.refused, *(_not_taken_over(one, why) for one in found.pushed))
+        if measured is None or not self._sampled.in_time() or not any(one.reduces for one in found.pushed):
+            return TakenOver(refused=refused)
+        # It may be faster with equal pixels: small photographs are hardly decoded smaller, but in part.
+        equally = self._try_taking_over(order, reduces=False)
+        equally = replace(equally, refused=(*refused, *equally.refused))
+        return self._if_faster(order, equally) if equally.pushed else equally
+
+    def _try_taking_over(self, order: OpOrder, *, reduces: bool = True) -> TakenOver:
         """Run an order with what each decoder could take over in it, one after the other."""
         found = NOTHING_TAKEN_OVER
-        if self._decoding is None:
-            return found
-        for ways in choices([self._ops[name] for name in order], self._decoding):
+        for ways in choices([self._ops[name] for name in order], self._decoding) if self._decoding else ():
             for one in ways:
-                if (order, one) in self._no_faster:
+                if one.reduces and not reduces:
                     continue
-                before, decoders = part_decoding.counts(), (*found.decoders, one.decoder)
-                refused = self._not_to_try(one)
-                differences: tuple[ColumnDifference, ...] = ()
-                if not refused:
-                    refused, differences = self._taking_over_refused(order, decoders, order.index(one.ops[0]))
+                before = part_decoding.counts()
+                refused, differences = self._taking_over_refused(order, found.decoders, one)
                 if refused:
                     found = replace(found, refused=(*found.refused, _not_taken_over(one, refused)))
                     continue
@@ -263,53 +251,29 @@ class Trial:
                 break
         return found
 
-    def _not_to_try(self, one: Pushed) -> str:
-        """Return why something that a decoder could take over need not be run; empty if it is to be."""
-        if one.reduces and self._strict:
-            return "images would be decoded at a reduced size, or warped at once, which changes their pixels"
-        library = part_decoding.library() if one.only_parts else ""
-        return library if isinstance(library, str) else ""
-
-    def _refused_pair(self, mine: Element, other: Element) -> str:
-        """Return why what decoders have made may not take the place of an element of the user's order, or ""."""
-        if self._strict and not equal(mine, other):
-            return "its result on the sample is not equal to that of the user's order"
-        return refused_by_check(self._check, mine, other) if self._check is not None else ""
-
     def _taking_over_refused(
-        self, order: OpOrder, decoders: Collection[str], place: int
+        self, order: OpOrder, others: Sequence[str], one: Pushed
     ) -> tuple[str, tuple[ColumnDifference, ...]]:
-        """Return why decoders may not take over what they could in an order, or "", and by how much columns differ.
+        """Return why a decoder may not take over what it could beside others, or "", and by how much columns differ."""
+        if one.reduces and self._strict:
+            return "images would be decoded at a reduced size, or warped at once, which changes their pixels", ()
+        if one.only_parts and isinstance(library := part_decoding.library(), str):
+            return library, ()
+        sampled, pairs = self._sampled, RewrittenElements()
 
-        `place`: where the last one of them stands.
-        """
-        sampled, pairs, spec, ran = self._sampled, RewrittenElements(), ElementSpec(), 0
-        seconds = sampled.profile().seconds or 0.0
-        until = sampled.clock() + max(TAKEN_OVER_S, RUNS_OF_LEAST * LEAST_ELEMENTS * seconds)
-        try:
-            sides = self._runner.stages(order), self._runner.stages(order, decoders=decoders)
-            for number in range(min(TAKEN_OVER_ELEMENTS, len(sampled.held))):
-                if not sampled.in_time() or sampled.clock() > until:
-                    break
-                before, after = ([self._runner.columns(one) for one in made] for made in self._made(sides, number))
-                if len(before) != len(after):
-                    return f"{len(after)} elements come through instead of {len(before)}", ()
-                for mine, other in zip(before, after, strict=True):
-                    spec.add(other)
-                    if refused := self._refused_pair(mine, other):
-                        return refused, ()
-                    pairs.add(mine, other)
-                ran += 1
-        except OP_FAILURES as error:
-            return f"it fails: {error.message.splitlines()[0]}", ()
-        if ran < min(LEAST_ELEMENTS, len(sampled.held)):
+        def judge(number: int, mine: Element, other: Element) -> str:
+            pairs.add(mine, other)
+            if self._strict and not equal(mine, other):
+                return "its result is not equal to that of the user's order"
+            return refused_by_check(self._check, mine, other) if self._check is not None else ""
+
+        until = sampled.clock() + max(TAKEN_OVER_S, RUNS_OF_LEAST * LEAST_ELEMENTS * (sampled.profile().seconds or 0.0))
+        numbers = range(TAKEN_OVER_ELEMENTS)
+        refused, ran = self._beside(order, order, numbers, until, judge, decoders=(*others, one.decoder))
+        if not refused and ran < min(LEAST_ELEMENTS, len(sampled.held)):
             return NO_TIME, ()
-        refused = sampled.spec.difference(spec) or pairs.told_refused() or self._decided_by(order[place:], pairs)
+        refused = refused or pairs.told_refused() or self._decided_by(order[order.index(one.ops[0]) :], pairs)
         return refused, pairs.differences()
-
-    def _made(self, sides: Sequence[Sequence[Stage]], number: int) -> Iterator[list[Token]]:
-        for stages in sides:
-            yield run_through(stages, self._sampled.token(number))
 
     def _decided_by(self, behind: OpOrder, pairs: RewrittenElements) -> str:
         """Return which operator decides by a column that has other values; empty if none does."""

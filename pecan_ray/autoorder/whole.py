@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, StretchOrder, whole_speedup
+from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, StretchOrder, TakenOver, whole_speedup
+from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE
 from pecan_ray.plan.operators import Join, Plan
 from pecan_ray.plan.stretches import stretches
 from pecan_ray.reorder import auto_order
@@ -33,16 +34,16 @@ def weighed(plan: Plan, orders: Sequence[StretchOrder]) -> list[StretchOrder]:
 
 
 def _judged(one: StretchOrder, whole: float) -> StretchOrder:
-    gain = one.whole_speedup
-    if gain is None or one.adopted.mode == "pecan" or one.in_rows.ops:
+    gain, users = one.whole_speedup, one.users_taken_over
+    in_rows = any(pushed.rule == ROWS_AT_ONCE for pushed in users.pushed)  # which is judged by itself
+    if gain is None or one.adopted.mode == "pecan" or in_rows:
         return one
-    found = one.users_taken_over.measured
-    decoding = 1.0 if found is None else whole_speedup(one.share, found.speedup)
+    decoding = 1.0 if users.measured is None else whole_speedup(one.share, users.measured.speedup)
     if not _worth(whole, gain):
-        return left_as_written(one, _not_worth(one, gain, one.speedup))
+        return _left_as_written(one, _not_worth(one, gain, one.speedup))
     if _worth(whole, decoding) and one.adopted.changed and not _worth(whole / decoding, gain / decoding):
         speedup = one.measured.speedup if one.measured is not None else one.speedup
-        return left_as_written(one, _not_worth(one, gain / decoding, speedup), decoding=True)
+        return _left_as_written(one, _not_worth(one, gain / decoding, speedup), users)
     return one
 
 
@@ -58,23 +59,13 @@ def _not_worth(one: StretchOrder, gain: float, speedup: float | None) -> str:
     )
 
 
-def left_as_written(one: StretchOrder, reason: str, *, decoding: bool = False) -> StretchOrder:
-    """Return what was found of a stretch in the user's order; `decoding`: with what decoders take over in that."""
+def _left_as_written(one: StretchOrder, reason: str, users: TakenOver = NOTHING_TAKEN_OVER) -> StretchOrder:
+    """Return what was found of a stretch in the user's order, with what decoders take over in that."""
     user = auto_order(one.adopted.ops, "off", neutral_band=one.adopted.neutral_band)
-    tried = (
-        [one.adopted.order] if one.adopted.changed else [] if decoding else [ops.ops for ops in one.taken_over.pushed]
-    )
+    tried = [one.adopted.order] if one.adopted.changed else [pushed.ops for pushed in one.taken_over.pushed]
     refused = (*one.refused, *(Refused(order, reason) for order in tried))
-    users = one.users_taken_over if decoding else NOTHING_TAKEN_OVER
-    return replace(
-        one,
-        adopted=user,
-        measured=None,
-        refused=refused,
-        loads=(),
-        differences=users.differences,
-        taken_over=users,
-        users_taken_over=users,
+    return StretchOrder(
+        one.sample, user, one.proposed, None, refused, one.notes, one.share, taken_over=users, users_taken_over=users
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 import pecan_ray as pecan
 from examples.photographs import parent_photographs
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
-from pecan_ray.autoorder.element_spec import ColumnSpec, equal, kind_of, rank_of
+from pecan_ray.autoorder.element_spec import ElementSpec, equal, kind_of, rank_of
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.push_down import push_down
@@ -181,9 +181,9 @@ def test_images_of_pillow_have_sizes_shapes_and_equality() -> None:
     assert not equal(one, noted) and equal(noted, noted.copy())
     noted.taken, noted.format = "by hand", "PNG"
     assert not equal(noted, noted.copy()) and equal(noted, copied_value(noted))
-    spec, other = ColumnSpec(), ColumnSpec()
-    spec.add(one)
-    other.add(one.resize((9, 9)))
+    spec, other = ElementSpec(), ElementSpec()
+    spec.add({"x": one})
+    other.add({"x": one.resize((9, 9))})
     assert "shape is [9, 9] instead of [4, 5]" in spec.difference(other)
 
 

@@ -240,7 +240,7 @@ def test_maps_of_tiny_elements_are_chosen_and_told(columns: bool) -> None:
     assert rewritten(found.plan, "tensorflow", found.decoders)[0] == found.plan
     kept = KeptOrder.from_json(KeptOrder.of(found, "tiny", "key").to_json())
     again = kept.ordering(pipeline(scale, clip, half, columns=columns).plan, "strict")
-    assert again is not None and again.decoders == found.decoders and again.stretches[0].in_rows.ops
+    assert again is not None and again.decoders == found.decoders and again.stretches[0].taken_over.pushed
 
 
 @pytest.mark.usefixtures("whatever_it_gains")
