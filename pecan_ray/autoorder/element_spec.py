@@ -50,6 +50,14 @@ def rank_of(value: Any) -> int | None:
     return None if kind_of(value) in ("other", "picture") else int(np.ndim(value))
 
 
+def shape_of(value: Any) -> Shape:
+    """Return the sides of an array, or the length of what has one; empty for anything else."""
+    array = array_of(value)
+    if array is not None:
+        return tuple(array.shape)
+    return (len(value),) if isinstance(value, (str, bytes, list, tuple)) else ()
+
+
 def has_custom_type(value: Any) -> bool:
     """Tell whether a value has a number type that CPUs do not compute with, such as bfloat16."""
     dtype = getattr(value, "dtype", None)

@@ -1,95 +1,55 @@
-"""What is known of how the operators of a sampled stretch are made, from running them on a few of its elements."""
+"""What is known of how the operators of a sampled stretch are made, from running them on its elements."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from pecan_ray.autoorder.element_spec import array_of, leaves
-from pecan_ray.autoorder.facts import OpSample
+from pecan_ray.autoorder.element_spec import array_of
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token
+from pecan_ray.autoorder.op_tally import OpTally
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.engines.foreign import with_array
 from pecan_ray.plan.operators import Filter
 from pecan_ray.reorder.never import OpFacts
 from pecan_ray.reorder.relative_bound import CHANNELS, SMALL
 
-ELEMENTS = 12
 TRIED = 2
 """On so many elements values are put to other places, to see whether an operator looks at them one by one."""
 ONE_STEP = 1.0
 """Integers may be rounded otherwise: a mean that is subtracted is summed up in another sequence."""
 
 
-class _Seen:
-    """What one operator did to some elements."""
-
-    def __init__(self) -> None:
-        self.arrays: set[str] = set()
-        self.lengths: dict[str, set[tuple[int, int]]] = {}
-        self.resizes: dict[str, set[int]] = {}
-        self.pointwise: list[bool] = []
-
-    def compare(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        for name, value in before.items():
-            if any(isinstance(leaf, np.ndarray) and leaf.ndim > 0 for leaf in leaves({name: value}).values()):
-                self.arrays.add(name)
-            if name not in after or after[name] is value:
-                continue
-            a, b = _shape(value), _shape(after[name])
-            if a and len(a) == len(b):
-                self.resizes.setdefault(name, set()).update(axis for axis in range(len(a)) if a[axis] != b[axis])
-                if len(a) <= 2:
-                    self.lengths.setdefault(name, set()).add((a[0], b[0]))
-
-
 def facts_of(sampled: Sampled) -> dict[str, OpFacts]:
     """Return the facts of all operators of a stretch."""
-    ops = sampled.profile().ops
-    seen = {op.name: _Seen() for op in ops}
-    stages = sampled.runner.stages(sampled.stretch.names)
-    for number in range(min(ELEMENTS, len(sampled.held))):
-        if not sampled.in_time():  # then no exchange is judged by this
-            break
+    pointwise: dict[str, list[bool]] = {name: [] for name in sampled.tallies}
+    for number in range(min(TRIED, len(sampled.held))):
         pieces = [sampled.token(number)]
-        for stage, op in zip(stages, ops, strict=False):
-            made: list[Token] = []
-            for piece in pieces:
-                if number < TRIED:
-                    seen[op.name].pointwise.append(_is_pointwise(sampled, op, stage, number, piece))
-                before = dict(sampled.runner.columns(piece))
-                outputs = stage(piece)
-                for output in outputs:
-                    seen[op.name].compare(before, sampled.runner.columns(output))
-                made += outputs
-            pieces = made
-    return {op.name: _facts(op, seen[op.name]) for op in ops}
+        for stage in sampled.runner.stages(sampled.stretch.names):
+            (name,) = stage.names
+            pointwise[name] += [_is_pointwise(sampled, stage, number, piece) for piece in pieces]
+            pieces = [made for piece in pieces for made in stage(piece)]
+    return {name: _facts(tally, pointwise[name]) for name, tally in sampled.tallies.items()}
 
 
-def _facts(op: OpSample, seen: _Seen) -> OpFacts:
+def _facts(tally: OpTally, pointwise: Sequence[bool]) -> OpFacts:
+    op = tally.sample()
     uneven = op.spreads and (not op.elements_in or op.elements_out % op.elements_in != 0)
-    by_content = frozenset(name for name, lengths in seen.lengths.items() if not op.random and _by_content(lengths))
+    by_content = frozenset(name for name, lengths in tally.lengths.items() if not op.random and _by_content(lengths))
     return OpFacts(
         name=op.name,
         reads=op.reads,
         writes=op.writes | op.creates | op.drops,
-        arrays=frozenset(seen.arrays & op.reads),
+        arrays=frozenset(tally.arrays & op.reads),
         decides=isinstance(op.op, Filter) or uneven,
         draws=op.draws,
         unequal=op.unequal and not op.draws,
-        pointwise=bool(seen.pointwise) and all(seen.pointwise),
+        pointwise=bool(pointwise) and all(pointwise),
         removes=by_content,
-        resizes={name: frozenset(axes) for name, axes in seen.resizes.items() if axes},
+        resizes={name: frozenset(axes) for name, axes in tally.resizes.items() if axes},
     )
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    array = array_of(value)
-    if array is not None:
-        return tuple(array.shape)
-    return (len(value),) if isinstance(value, (str, bytes, list, tuple)) else ()
 
 
 def _by_content(lengths: set[tuple[int, int]]) -> bool:
@@ -109,16 +69,16 @@ def _by_content(lengths: set[tuple[int, int]]) -> bool:
     return not any(rules)
 
 
-def _is_pointwise(sampled: Sampled, op: OpSample, stage: Stage, number: int, token: Token) -> bool:
+def _is_pointwise(sampled: Sampled, stage: Stage, number: int, token: Token) -> bool:
     """Tell whether an operator, given values at other places, makes the same of them there."""
-    columns = sampled.runner.columns(token)
+    tally, columns = sampled.tallies[stage.names[0]], sampled.runner.columns(token)
     changed = {}
-    for name in op.reads & op.writes:
+    for name in tally.reads & tally.writes:
         array = array_of(columns.get(name))
         if array is None or array.size <= SMALL or array.dtype.kind not in "iuf":
             return False
         changed[name] = array
-    if not changed or op.creates or op.drops:
+    if not changed or tally.creates or tally.drops:
         return False
     moved = {name: with_array(columns[name], _shuffled(array)) for name, array in changed.items()}
     try:

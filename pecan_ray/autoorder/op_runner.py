@@ -11,10 +11,12 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from pecan_ray.autoorder.element_spec import equal
+from pecan_ray.engines.stopwatch import ProcessStopwatch, Stopwatch
 from pecan_ray.errors import ColumnError, ElementError
 
 Token: TypeAlias = Any
 """An element under way, as the engine keeps it: with what names it and seeds its random numbers."""
+Timer: TypeAlias = Stopwatch | ProcessStopwatch
 SampleClock: TypeAlias = Callable[[], float]
 OP_FAILURES = (ElementError, ColumnError)
 """How an operator fails on an element: its function raises, or a column is missing, which another operator creates."""
@@ -74,18 +76,6 @@ def run_through(stages: Sequence[Stage], token: Token) -> list[Token]:
     for stage in stages:
         pieces = [made for piece in pieces for made in stage(piece)]
     return pieces
-
-
-class Timer(Protocol):
-    """Measures one call."""
-
-    def start(self) -> None:
-        """Begin."""
-        ...
-
-    def stop(self) -> float:
-        """Return the seconds since `start`."""
-        ...
 
 
 class OpRunner(Protocol):

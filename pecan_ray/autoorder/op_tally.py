@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pecan_ray.autoorder.element_spec import has_custom_type, kind_of, rank_of
+import numpy as np
+
+from pecan_ray.autoorder.element_spec import has_custom_type, kind_of, leaves, rank_of, shape_of
 from pecan_ray.autoorder.facts import OpSample, Point
 from pecan_ray.engines.counting import OpCount, column_bytes, element_bytes
 from pecan_ray.plan.operators import ElementOp, varies_by_pass
@@ -43,6 +45,12 @@ class OpTally:
     """Time that the watched runs have taken in addition."""
     draws: bool = False
     stateful: bool = False
+    arrays: set[str] = field(default_factory=set)
+    """Columns that were arrays of numbers, or held some."""
+    lengths: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+    """Of columns with one or two dimensions that it changed: how long they were before and behind it."""
+    resizes: dict[str, set[int]] = field(default_factory=dict)
+    """The axes whose length it changed."""
     kinds_in: dict[str, str] = field(default_factory=dict)
     ranks_in: dict[str, int] = field(default_factory=dict)
     kinds_made: set[str] = field(default_factory=set)
@@ -63,6 +71,8 @@ class OpTally:
             self.sizes[name] = self.sizes.get(name, 0) + column_bytes(value)
             self.kinds_in[name] = kind_of(value)
             self.ranks_in[name] = rank_of(value) or 0
+            if any(isinstance(leaf, np.ndarray) and leaf.ndim > 0 for leaf in leaves({name: value}).values()):
+                self.arrays.add(name)
         for output in outputs:
             self.creates |= output.keys() - before.keys()
             self.drops |= before.keys() - output.keys()
@@ -71,13 +81,19 @@ class OpTally:
                     self.kinds_made |= set() if _is_nothing(value) else {kind_of(value)}
                     self.rank_made = max(self.rank_made, rank_of(value) or 0)
                 elif value is not before[name]:
-                    self._compare_column(before[name], value)
+                    self._compare_column(name, before[name], value)
                 self.custom_dtype_cast |= has_custom_type(value) and not has_custom_type(before.get(name))
 
-    def _compare_column(self, before: Any, after: Any) -> None:
+    def _compare_column(self, name: str, before: Any, after: Any) -> None:
         kinds, ranks = (kind_of(before), kind_of(after)), (rank_of(before), rank_of(after))
         self.changes_kind |= kinds[0] != kinds[1] and not (_is_nothing(before) or _is_nothing(after))
         self.changes_rank |= None not in ranks and ranks[0] != ranks[1]
+        sides, made = shape_of(before), shape_of(after)
+        if sides and len(sides) == len(made):
+            changed = {axis for axis, side in enumerate(sides) if side != made[axis]}
+            self.resizes.setdefault(name, set()).update(changed)
+            if len(sides) <= 2:
+                self.lengths.setdefault(name, set()).add((sides[0], made[0]))
 
     def _replaces_kind(self) -> bool:
         """Tell whether it makes numbers or images from text, or text from numbers, under another name."""

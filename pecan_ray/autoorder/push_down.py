@@ -26,7 +26,7 @@ from pecan_ray.engines.python.rows import RowsColumn, RowsWatch, array_of
 from pecan_ray.fused_warps import DecodeWarp, Warp
 from pecan_ray.known.recognise import known_functions, steps_of
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import Map, Op, Plan, varies_by_pass
+from pecan_ray.plan.operators import ElementOp, Map, Op, Plan, varies_by_pass
 from pecan_ray.plan.splits import Source
 
 WARPED = (images.RandomFlip, images.RandomRotate, images.RandomShear)
@@ -204,11 +204,10 @@ def push_down(
     return rewritten(RULES, plan, engine, decoders)
 
 
-def merged(
-    ops: Sequence[Op], engine: EngineName, decoders: Collection[str] | None = None
-) -> tuple[tuple[Op, ...], tuple[Pushed, ...]]:
-    """Return operators with the decoders among them merged with what follows them, and what was done."""
-    return rewritten_ops(RULES, ops, engine, decoders)
+def with_decoders(ops: Sequence[ElementOp], engine: EngineName, decoders: Collection[str]) -> list[ElementOp]:
+    """Return operators with those decoders among them merged with what follows them."""
+    found = rewritten_ops(RULES, ops, engine, decoders)[0] if decoders else ops
+    return [op for op in found if isinstance(op, ElementOp)]
 
 
 def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:

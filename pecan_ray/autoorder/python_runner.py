@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from pecan_ray import storage
-from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.op_runner import (
     OP_FAILURES,
@@ -21,8 +20,8 @@ from pecan_ray.autoorder.op_runner import (
     Stage,
 )
 from pecan_ray.autoorder.op_tally import reading_seconds
-from pecan_ray.autoorder.push_down import merged
-from pecan_ray.autoorder.spread import sample_leases
+from pecan_ray.autoorder.push_down import with_decoders
+from pecan_ray.autoorder.spread import entering
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.foreign import copied_value
@@ -36,7 +35,7 @@ from pecan_ray.engines.stopwatch import Stopwatch
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Autocache, ElementOp
 from pecan_ray.plan.splits import Element
-from pecan_ray.plan.stretches import Stretch, without_buffers
+from pecan_ray.plan.stretches import Stretch
 
 TRIES = 4
 """On so many elements an operator is run without each column that it does not seem to read."""
@@ -70,9 +69,7 @@ class PythonRunner:
         self._engine = engine
         self._ops = {op.name: op for op in stretch.ops}
         self._options = EngineOptions(seed=seed, order="strict")
-        plan = without_buffers(stretch.prefix)
-        sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
-        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread, later=limits.later)
+        plan, sources, leases = entering(stretch, limits, clock)
         stream = ItemStream(plan, sources, self._options, leases, UndeliveredPositions(), pool=None, call=complete_call)
         self._items = _items(stream)
         self._reading: list[float] = []
@@ -104,9 +101,7 @@ class PythonRunner:
 
     def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators as chains."""
-        ops = [self._ops[name] for name in order]
-        if decoders:
-            ops = [op for op in merged(ops, self._engine, decoders)[0] if isinstance(op, ElementOp)]
+        ops = with_decoders([self._ops[name] for name in order], self._engine, decoders)
         return [ChainStage(run, self._options) for run in ([ops] if fused else [[op] for op in ops])]
 
     def fresh(self, token: Item) -> Item:

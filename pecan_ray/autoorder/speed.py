@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pecan_ray.autoorder.op_runner import OpRunner, Stage, Timer, Token, run_through
+from pecan_ray.autoorder.op_runner import OpRunner, Stage, Token, run_through
 from pecan_ray.autoorder.sample import Sampled
 
 Pairs: TypeAlias = npt.NDArray[np.float64]
@@ -63,66 +62,53 @@ class SpeedComparison:
         """Say it in words."""
         return f"{self.speedup:.2f}x (±{self.error:.2f}) measured on {self.elements} elements"
 
-    @property
-    def decided(self) -> bool:
-        """Whether more runs would hardly change the answer."""
-        return abs(self.speedup - 1.0 - MIN_GAIN / 2) > CERTAINTY * self.error + MIN_GAIN / 2
-
 
 def compare_speed(
     sampled: Sampled, stages: Sequence[Sequence[Stage]], patience_s: float = PATIENCE_S
 ) -> SpeedComparison | None:
     """Run two orders in turn until it is clear whether the second one is faster; None if there was no time for it."""
     runner, held = sampled.runner, sampled.held
-    runs: dict[int, list[Pairs]] = {}
-    found = None
+    runs: dict[int, Pairs] = {}
     places = itertools.cycle(np.random.default_rng(0).permutation(len(held)).tolist())
     for one in stages:
         run_through(one, runner.fresh(held[0]))  # what is made on first use is no time of the operator's
     spent = 0.0
-    while sampled.in_time() and (found is None or spent < patience_s):
+    while sampled.in_time() and spent < patience_s:
         for place in itertools.islice(places, min(CHUNK, len(held))):
             pairs = _in_turn(runner, stages, held[place])
-            runs.setdefault(place, []).append(pairs)
+            runs[place] = np.concatenate([runs.get(place, pairs[:0]), pairs])
             spent += float(pairs.sum())
         if len(runs) >= min(LEAST_COMPARED, len(held)) or spent > SOON_S:
             found = _comparison(list(runs.values()), len(held))
-            if found.decided:
-                break
-    if found is None and len(runs) >= LEAST_IN_A_HURRY:
-        found = _comparison(list(runs.values()), len(held))
-    return found
+            if abs(found.speedup - 1.0 - MIN_GAIN / 2) > CERTAINTY * found.error + MIN_GAIN / 2:
+                return found  # more runs would hardly change the answer
+    return _comparison(list(runs.values()), len(held)) if len(runs) >= min(LEAST_IN_A_HURRY, len(held)) else None
 
 
 def _in_turn(runner: OpRunner, stages: Sequence[Sequence[Stage]], token: Token) -> Pairs:
     """Run an element in both orders, `REPEATS` times, each order in turn the first."""
-    seconds = np.zeros((REPEATS, 2))
-    timer = runner.timer()
+    seconds, timer = np.zeros((REPEATS, 2)), runner.timer()
     for repeat in range(REPEATS):
         for which in (0, 1) if repeat % 2 else (1, 0):
-            seconds[repeat, which] = _seconds(stages[which], runner.fresh(token), timer)
+            fresh = runner.fresh(token)
+            timer.start()
+            run_through(stages[which], fresh)
+            seconds[repeat, which] = timer.stop()
     return seconds
 
 
-def _comparison(runs: Sequence[Sequence[Pairs]], held: int) -> SpeedComparison:
-    """Weigh the seconds [repeat, order] of the elements that were run, of all that are held.
+def _comparison(runs: Sequence[Pairs], held: int) -> SpeedComparison:
+    """Weigh the seconds of the elements that were run, of all that are held.
 
     Of an element's runs the shortest counts: whatever disturbs makes them longer.  The error is that of measuring
     (runs of one element differ) and, as far as not all elements were run, that of choosing some (their gains differ).
     """
-    known = [np.concatenate(list(one)) for one in runs]
-    shortest = np.array([one.min(axis=0) for one in known])
-    before, after = shortest.mean(axis=0)
-    speedup = float(before / max(after, 1e-12))
+    shortest = np.array([one.min(axis=0) for one in runs])
+    before, after = shortest.mean(axis=0).tolist()
+    speedup = before / max(after, 1e-12)
     weights = np.array([1.0, -speedup])
-    repeated = np.array([(one[0] - one[1]) @ weights for one in known])
-    measuring = 1.4826 * float(np.median(np.abs(repeated))) / math.sqrt(2)
-    choosing = float(np.std(shortest @ weights)) * math.sqrt(1.0 - len(known) / held)
-    error = math.hypot(measuring, choosing) / math.sqrt(len(known)) / max(after, 1e-12)
-    return SpeedComparison(speedup, float(error), float(before), float(after), len(known))
-
-
-def _seconds(stages: Sequence[Stage], token: Token, timer: Timer) -> float:
-    timer.start()
-    run_through(stages, token)
-    return timer.stop()
+    repeated = np.array([(one[0] - one[1]) @ weights for one in runs])
+    measuring = 1.4826 * np.median(np.abs(repeated)) / 2**0.5
+    choosing = np.std(shortest @ weights) * (1.0 - len(runs) / held) ** 0.5
+    error = float(np.hypot(measuring, choosing)) / len(runs) ** 0.5 / max(after, 1e-12)
+    return SpeedComparison(speedup, error, before, after, len(runs))

@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pecan_ray.autoorder.bounded_source import Bounded
+from pecan_ray.autoorder.op_runner import SampleClock, SampleLimits
 from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.plan.operators import Join, Plan
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Source, Split
+from pecan_ray.plan.splits import OUTPUT_BITS, Element, Lease, Source, Split
+from pecan_ray.plan.stretches import Stretch, without_buffers
+from pecan_ray.sources.files import with_files_ahead
 from pecan_ray.sources.listing import FirstSplits, list_splits
 
 MOST_OPENED = 32
 """Splits that a sample is drawn from, as far as they hold enough."""
+
+
+class Bounded:
+    """Another source's elements, until a deadline.
+
+    A source that would compute all of its data before it gives any has a method `first(count)`, which is used instead.
+    """
+
+    def __init__(self, source: Source, count: int, deadline: float, clock: SampleClock) -> None:
+        self._source, self._deadline, self._clock = source, deadline, clock
+        self._count = count
+        self._first: Callable[[int], Iterator[Element]] | None = getattr(source, "first", None)
+
+    def splits(self) -> Iterator[Split]:
+        """Yield the source's splits, in time."""
+        splits = with_files_ahead(self._source, self._source.splits()) if self._first is None else [Split(0)]
+        for split in splits:
+            if self.over:
+                return
+            yield split
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the source's elements, in time."""
+        if self._first is None:
+            elements = self._source.read(split, start)
+        else:
+            elements = itertools.islice(self._first(self._count), start, None)
+        for element in elements:
+            if self.over:
+                return
+            yield element
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is wanted: nothing more need be opened, which may take long of a bucket."""
+        return self._clock() > self._deadline
+
+    def num_elements(self) -> int | None:
+        """Return the source's number of elements."""
+        return self._source.num_elements()
+
+    def identity(self) -> str:
+        """Return the source's identity."""
+        return self._source.identity()
 
 
 def evenly(count: int) -> Iterator[int]:
@@ -93,3 +140,10 @@ def _wanted(plan: Plan, elements: int, *, again: bool = True) -> Iterator[Wanted
     share = -(-elements // len(plan.head.inputs)) if concat else elements
     for branch in plan.head.inputs:
         yield from _wanted(branch, share, again=again and not concat)
+
+
+def entering(stretch: Stretch, limits: SampleLimits, clock: SampleClock) -> tuple[Plan, list[Source], Leases]:
+    """Return the plan of what enters a stretch, its sources, which end in time, and the leases of a sample of it."""
+    plan = without_buffers(stretch.prefix)
+    sources: list[Source] = [Bounded(one, limits.elements, limits.deadline, clock) for one in plan.sources()]
+    return plan, sources, sample_leases(plan, sources, limits.elements, spread=limits.spread, later=limits.later)

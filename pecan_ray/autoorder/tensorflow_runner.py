@@ -8,7 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.op_runner import (
     Examined,
     SampleClock,
@@ -16,8 +15,8 @@ from pecan_ray.autoorder.op_runner import (
     Stage,
 )
 from pecan_ray.autoorder.op_tally import trimmed_mean
-from pecan_ray.autoorder.push_down import merged
-from pecan_ray.autoorder.spread import sample_leases
+from pecan_ray.autoorder.push_down import with_decoders
+from pecan_ray.autoorder.spread import entering
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.stopwatch import ProcessStopwatch
 from pecan_ray.engines.tensorflow.single import (
@@ -31,7 +30,7 @@ from pecan_ray.engines.tensorflow.single import (
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Map
 from pecan_ray.plan.splits import Element
-from pecan_ray.plan.stretches import Stretch, without_buffers
+from pecan_ray.plan.stretches import Stretch
 
 OVERHEAD_RUNS = 21
 
@@ -62,9 +61,7 @@ class TensorFlowRunner:
     ) -> None:
         self._engine = engine
         self._ops = {op.name: op for op in stretch.ops}
-        plan = without_buffers(stretch.prefix)
-        sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
-        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread, later=limits.later)
+        plan, sources, leases = entering(stretch, limits, clock)
         self._singles = Singles(plan, sources, leases, EngineOptions(seed=seed, order="strict"))
         self._read = self._singles.read()
         self._compiled: dict[tuple[Any, ...], Compiled] = {}
@@ -101,9 +98,7 @@ class TensorFlowRunner:
 
     def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators, compiled for what arrives at their places."""
-        ops = [self._ops[name] for name in order]
-        if decoders:
-            ops = [op for op in merged(ops, self._engine, decoders)[0] if isinstance(op, ElementOp)]
+        ops = with_decoders([self._ops[name] for name in order], self._engine, decoders)
         spec = self._singles.spec
         found: list[Stage] = []
         for group in compile_groups(ops) if fused else [[op] for op in ops]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -10,7 +11,6 @@ import numpy as np
 
 from pecan_ray.fused_warps import DecodeWarp, Warp
 from pecan_ray.images import cut_out, decoded, jpeg_shape, reduction
-from pecan_ray.known import torchvision_pixels as pixels
 from pecan_ray.known.steps import ConvertStep, CropStep, Cut, GeometryStep, KnownStep, MirrorStep, OtherStep, ResizeStep
 from pecan_ray.warps import Draw
 
@@ -88,7 +88,7 @@ class KnownRun:
     def _converted(self, image: Any, rng: Draw, *, others_may_see: bool = False) -> Any:
         """Convert a picture; without a copy where nothing but known steps is given the result."""
         for name, step in self.steps[: self._converts]:
-            may_be_a_view = self.reduces or pixels.any_layout_is_equal(self._places())
+            may_be_a_view = self.reduces or any_layout_is_equal(self._places())
             if isinstance(step, ConvertStep) and may_be_a_view and not others_may_see and _is_picture(image):
                 image = step.without_copying(image)
             else:
@@ -99,9 +99,9 @@ class KnownRun:
         """Do the other steps."""
         for name, step in steps:
             if isinstance(step, OtherStep):
-                value = pixels.as_usual(value)
+                value = as_usual(value)
             value = step(value, rng(name) if step.wants_rng else None)
-        return pixels.as_usual(value)
+        return as_usual(value)
 
 
 def mirrors_and_resize(steps: Sequence[KnownStep]) -> tuple[int, ResizeStep | None]:
@@ -117,3 +117,49 @@ def _known_run(steps: RunSteps, decodes: bool, reduces: bool) -> KnownRun:
 
 def _is_picture(value: Any) -> bool:
     return type(value) is np.ndarray and value.dtype == np.uint8 and value.ndim == 3
+
+
+# --- tensors, whose library whoever passes one has imported ------------------------------------------------
+
+VECTORS = ("AVX2", "AVX512")
+"""Instructions with which PyTorch resizes bytes in whole numbers, the same ones in either layout."""
+
+
+def any_layout_is_equal(steps: Sequence[Any]) -> bool:
+    """Tell whether steps give the same pixels, whatever the order of an image's bytes in memory.
+
+    Moving pixels does, and so does a resize of PyTorch in whole numbers; in fractions the last bit may differ.
+    """
+    return all(getattr(step, "any_layout", False) for step in steps) and in_whole_numbers()
+
+
+def in_whole_numbers() -> bool:
+    """Tell whether PyTorch resizes bytes in whole numbers on this processor."""
+    backends = getattr(sys.modules.get("torch"), "backends", None)
+    ask = getattr(getattr(backends, "cpu", None), "get_cpu_capability", None)
+    return ask is not None and ask() in VECTORS
+
+
+def as_usual(value: Any) -> Any:
+    """Return a tensor with its numbers in the usual order in memory; anything else as it is."""
+    return value if not _is_image(value) or value.is_contiguous() else like(plain(value).contiguous(), value)
+
+
+def like(tensor: Any, other: Any) -> Any:
+    """Return a tensor of the same class as another one."""
+    if type(other) is sys.modules["torch"].Tensor:
+        return tensor
+    return sys.modules["torchvision.tv_tensors"].wrap(tensor, like=other)
+
+
+def plain(tensor: Any) -> Any:
+    """Return a tensor without a class of its own."""
+    return tensor.as_subclass(sys.modules["torch"].Tensor)
+
+
+def _is_image(value: Any) -> bool:
+    kinds = (
+        getattr(sys.modules.get("torch"), "Tensor", None),
+        getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None),
+    )
+    return type(value) in kinds

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.job_size import LEAST_RUNS, num_elements, runs_allowed
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order import TOO_SHORT, order_plan
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, job_size
 from pecan_ray.autoorder.sample import sample_stretch
-from pecan_ray.autoorder.spread import SpreadLeases, Wanted, evenly, sample_leases
+from pecan_ray.autoorder.spread import Bounded, SpreadLeases, Wanted, evenly, sample_leases
 from pecan_ray.options import AutoWorkers, Config, IterOptions, Workers
 from pecan_ray.plan.splits import Element, Lease, Split
 from pecan_ray.plan.stretches import stretches
