@@ -309,22 +309,6 @@ class DecodeRandomCropResize:
         return self.resize(tf.case(cases, default=lambda: whole(encoded, (top, left, height, width))))
 
 
-@dataclass(frozen=True)
-class DecodeReduce:
-    """Decode a JPEG at 1/2, 1/4 or 1/8 of its size where that is still no smaller than what it is reduced to."""
-
-    reduce: Reduce
-
-    def __call__(self, encoded: Image) -> Image:
-        """Decode small, and reduce."""
-        shape = jpeg_shape(encoded)
-        if shape is None:
-            image = decoded(encoded)
-            return averaged(image, self.reduce.size(image.shape[:2]))
-        target = self.reduce.size(shape)
-        return averaged(decoded(encoded, reduction(shape, target)), target)
-
-
 # --- both engines --------------------------------------------------------------------------------------------
 
 

@@ -32,8 +32,6 @@ from pecan_ray.plan.splits import Source
 WARPED = (images.RandomFlip, images.RandomRotate, images.RandomShear)
 GEOMETRY = (*WARPED, images.RandomCrop, images.CenterCrop, images.Resize)
 """Operators of which a run is one warp, if one of the first kind is among them."""
-TAKEN_OVER = (*GEOMETRY, images.Reduce)
-"""Operators that decoders take over."""
 CASTING = frozenset(("astype", "np", "numpy", "float16", "float32", "float64", "copy"))
 """Names in a function that casts."""
 KNOWN_FUNCTIONS = "known functions"
@@ -55,14 +53,11 @@ class DecoderRun(NamedTuple):
     """From those functions to the merged one."""
     reduces: bool = True
     """Whether images are decoded at a reduced size."""
-    in_graphs: bool = True
-    """Whether the tensorflow engine has it too."""
 
 
 RUNS = (
     DecoderRun("decode+random_crop+resize", (images.RandomCrop, images.Resize), images.DecodeRandomCropResize),
     DecoderRun("decode+resize", (images.Resize,), images.DecodeResize),
-    DecoderRun("decode+reduce", (images.Reduce,), images.DecodeReduce, in_graphs=False),
     DecoderRun("decode+random_crop", (images.RandomCrop,), images.DecodeRandomCrop, reduces=False),
     DecoderRun("decode+crop", (images.CenterCrop,), images.DecodeCrop, reduces=False),
 )
@@ -113,7 +108,7 @@ class DecoderTakesOver:
         if not maps or not _decodes(maps[0]):
             return
         casts = {op.name for op in maps if only_casts(op)} if engine == "python" else set[str]()
-        known = list(itertools.takewhile(lambda op: op.name in casts or isinstance(op.fn, TAKEN_OVER), maps[1:]))
+        known = list(itertools.takewhile(lambda op: op.name in casts or isinstance(op.fn, GEOMETRY), maps[1:]))
         for rule, run, fn, reduces in self._ways([op for op in known if op.name not in casts], engine):
             span = maps[: maps.index(run[-1]) + 1]
             between = [op for op in span if op.name in casts]
@@ -134,7 +129,7 @@ class DecoderTakesOver:
             run = list(behind[: len(one.behind)])
             kinds = zip(run, one.behind, strict=False)
             fits = len(run) == len(one.behind) and all(isinstance(op.fn, kind) for op, kind in kinds)
-            if fits and (one.in_graphs or engine == "python"):
+            if fits:
                 yield one.rule, run, one.merge(*(op.fn for op in run)), one.reduces
 
 

@@ -20,9 +20,9 @@ class RowOrder:
 def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None, given_up: str = "") -> RowOrder:
     """Return the order that is in force.
 
-    Without an `order`, rows have that of the source where nothing shuffles, and one trainer reads them: with any
-    workers where it is known beforehand which row an element becomes, else where one fixed worker makes them.  Where
-    that is not so, they come as workers finish them; ``order="strict"`` promises more.
+    Without an `order`, rows have that of the source (which may shuffle by itself) where no operator shuffles, and one
+    trainer reads them: with any workers where it is known beforehand which row an element becomes, else where one fixed
+    worker makes them.  Where that is not so, they come as workers finish them; ``order="strict"`` promises more.
 
     Args:
         options: What the user has asked for.
@@ -44,13 +44,13 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
     if options.world_size > 1:
         return RowOrder(False, f"{finished}, since several ranks share them: {STRICT}.")
     if not (unnumbered := why_unnumbered(options, shape)):
-        return RowOrder(True, "rows come in the order of the source, whatever the workers: nothing shuffles.")
+        return RowOrder(True, "rows come in the order of the source, whatever the workers: no operator shuffles.")
     given = options.workers
     if not isinstance(given, Workers) or given.local + given.remote > 1:
         return RowOrder(False, f"{finished}, since several workers may make them and {unnumbered}: {STRICT}.")
     if workers is not None and workers > 1:
         return RowOrder(True, f"{finished}, since scale() has asked for several workers and {unnumbered}: {STRICT}.")
-    return RowOrder(True, "rows come in the order of the source: nothing shuffles, and one worker makes them.")
+    return RowOrder(True, "rows come in the order of the source: no operator shuffles, and one worker makes them.")
 
 
 STRICT = 'order="strict" gives them in the order of the source'

@@ -14,7 +14,6 @@ from skimage import data
 
 import pecan_ray as pecan
 from pecan_ray import images
-from pecan_ray.autoorder.push_down import push_down
 from pecan_ray.averaging import averaged
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import PlanError
@@ -155,14 +154,6 @@ def test_the_same_random_numbers_give_the_same_part_of_a_copy() -> None:
     for number in range(20):
         parts = [RESIZE(CROP(image, np.random.default_rng(number))) for image in (whole, copy)]
         assert apart(*parts) < 8
-
-
-def test_a_decoder_takes_over_what_reduces() -> None:
-    pipe = pipeline([encoded(900, 1200)], DECODE, images.Reduce(300))
-    plan, [done] = push_down(pipe.plan, "python")
-    assert done.rule == "decode+reduce" and done.reduces
-    [before], [after] = made(pipe.plan), made(plan)
-    assert before.shape == after.shape == (225, 300, 3) and apart(before, after) < 2
 
 
 @pytest.mark.parametrize("of_pixels", [False, True])

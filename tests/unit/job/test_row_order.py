@@ -24,9 +24,9 @@ ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
     [
         (PLAIN, {"workers": REMOTE}, True, "whatever the workers"),
         (PLAIN, {"workers": AutoWorkers()}, True, "whatever the workers"),
-        (FILTERED, {"workers": ONE}, True, "nothing shuffles, and one worker makes them"),
-        (LINES, {"workers": REMOTE}, True, "nothing shuffles, and one worker makes them"),
-        (PLAIN, {"workers": ONE, "sharding": "static"}, True, "nothing shuffles, and one worker makes them"),
+        (FILTERED, {"workers": ONE}, True, "no operator shuffles, and one worker makes them"),
+        (LINES, {"workers": REMOTE}, True, "no operator shuffles, and one worker makes them"),
+        (PLAIN, {"workers": ONE, "sharding": "static"}, True, "no operator shuffles, and one worker makes them"),
         (PLAIN, {"workers": ONE, "order": "relaxed"}, False, 'as order="relaxed" says'),
         (FILTERED, {"workers": Workers(local=2)}, False, "may make them and behind bool elements are not known"),
         (LINES, {"workers": AutoWorkers()}, False, "may make them and TextLines does not tell how many elements"),
