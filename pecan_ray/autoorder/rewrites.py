@@ -76,6 +76,8 @@ def rewritten(
 
     None: in each place the first that fits.
     """
+    if names is not None and not names:
+        return plan, ()
     head, before, source = plan.head, list[Pushed](), None
     if isinstance(head, Join):
         branches = [rewritten(rules, branch, engine, names) for branch in head.inputs]
