@@ -256,32 +256,25 @@ def disagreement(found: TurboJpeg) -> str:
 # --- what operators call -------------------------------------------------------------------------------------
 
 
-class _Tally:
-    """How many images were decoded in part, and why others were not."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        """Guards the counts."""
-        self._counts: Counter[str] = Counter()
-
-    def add(self, reason: str) -> None:
-        with self._lock:
-            self._counts[reason] += 1
-            first = bool(reason) and self._counts[reason] == 1
-        if first:
-            logger.info("an image is decoded whole: %s (this is said once, and counted)", reason)
-
-    def counts(self) -> Counter[str]:
-        with self._lock:
-            return Counter(self._counts)
+_counting = threading.Lock()
+"""Guards the counts."""
+_counted: Counter[str] = Counter()
+"""Why how many images were decoded whole; "": in part."""
 
 
-_tally = _Tally()
+def refuse(reason: str) -> None:
+    """Count an image that is decoded whole."""
+    with _counting:
+        _counted[reason] += 1
+        first = bool(reason) and _counted[reason] == 1
+    if first:
+        logger.info("an image is decoded whole: %s (this is said once, and counted)", reason)
 
 
 def counts() -> Counter[str]:
     """Return why how many images of this process were decoded whole by an operator that decodes parts; "": in part."""
-    return _tally.counts()
+    with _counting:
+        return Counter(_counted)
 
 
 def told(done: Counter[str]) -> str:
@@ -308,11 +301,6 @@ def decode_part(encoded: bytes, header: JpegHeader, part: PartBox, ratio: int = 
     elif (made := turbo.part(encoded, header, (top, left, height, width), ratio)) is None:
         refuse("its data seem to be damaged")
     else:
-        _tally.add("")
+        refuse("")
         return made
     return None
-
-
-def refuse(reason: str) -> None:
-    """Count an image that is decoded whole."""
-    _tally.add(reason)

@@ -136,24 +136,20 @@ class ExchangeCheck:
         return tuple(self._exchange(pair) for pair in exchanges(self._user, order) if pair in self._measured)
 
     def _exchange(self, pair: Pair) -> ExchangedPair:
-        one, most = self._measured[pair], self._measured[pair].worst
-        mean = sum(one.shares) / max(len(one.shares), 1)
-        counts = (one.elements, one.changed)
-        found = ExchangedPair(*pair, *counts, mean, most.moved.share, most.moved.local, one.where, most.column)
-        user, other = self._worst(pair) if mean else (None, None)
-        if user is None or other is None:
+        one = self._measured[pair]
+        most, mean = one.worst.moved, sum(one.shares) / max(len(one.shares), 1)
+        found = ExchangedPair(
+            *pair, one.elements, one.changed, mean, most.share, most.local, one.where, one.worst.column
+        )
+        before, made = self._user[: self._user.index(pair[0])], list[Any]()
+        for order in (pair, pair[::-1]) if mean else ():  # what the most different element becomes, both ways
+            pieces = run_through(self._runner.stages((*before, *order)), self._sampled.token(one.number))
+            made += [leaves(self._runner.columns(piece)).get(one.worst.column) for piece in pieces[:1]]
+        if len(made) != 2 or not all(isinstance(value, np.ndarray) for value in made):
             return found
+        user, other = made
         values, pictures = (_some_values(user), _some_values(other)), (thumbnail(user), thumbnail(other))
         return replace(found, values=values, pictures=pictures)
-
-    def _worst(self, pair: Pair) -> tuple[Any, Any]:
-        """Return what the most different element becomes behind two operators, both ways; None if it is no array."""
-        one, before, found = self._measured[pair], self._user[: self._user.index(pair[0])], []
-        for order in ((*before, *pair), (*before, *pair[::-1])):
-            made = run_through(self._runner.stages(order), self._sampled.token(one.number))
-            value = leaves(self._runner.columns(made[0])).get(one.worst.column) if made else None
-            found.append(value if isinstance(value, np.ndarray) else None)
-        return found[0], found[1]
 
     def _judged(self, pair: Pair) -> str:
         if why := never(self.facts[pair[0]], self.facts[pair[1]]):

@@ -42,7 +42,9 @@ FEW = 48
 LEAST_ELEMENTS = 8
 """On fewer elements no time can be measured."""
 ALWAYS_WATCHED = 2
-"""First elements on which every operator is watched."""
+"""First elements on which every operator is watched,"""
+COMPARED = 12
+"""and on which what it is given is compared with what comes out, however much time there is."""
 OFTEN_WATCHED = 16
 """First elements of which each, and not every second one, is watched as long as there is time."""
 WATCHED_IF_TRACED = 8
@@ -232,11 +234,14 @@ class Sampled:
             for piece in pieces:
                 if not self.in_time():
                     return None
-                made += (
-                    self._watch(stage, piece)
-                    if self._watches(stage, number)
-                    else timed_run(self.runner, self.tallies, stage, piece)
-                )
+                if self._watches(stage, number):
+                    made += self._watch(stage, piece)
+                    continue
+                before = dict(self.runner.columns(piece))
+                outputs = timed_run(self.runner, self.tallies, stage, piece)
+                if number < COMPARED:
+                    self.tallies[stage.names[0]].compare(before, [self.runner.columns(one) for one in outputs])
+                made += outputs
             pieces = made
         return pieces
 
