@@ -71,6 +71,10 @@ class Trial:
         """Return what operators are given in an order that was looked at."""
         return tuple(one.sample() for one in self._timed.get(order, {}).values() if one.count.elements_in)
 
+    def in_time(self) -> bool:
+        """Tell whether something more may be begun."""
+        return self._sampled.in_time()
+
     # --- orders ----------------------------------------------------------------------------------------------
 
     def look(self, order: OpOrder) -> str:
@@ -226,7 +230,7 @@ class Trial:
             return replace(found, measured=measured)
         why = f"it is not faster: {measured.told()}" if measured else failed or NO_TIME_TO_MEASURE
         refused = (*found.refused, *(_not_taken_over(one, why) for one in found.pushed))
-        if measured is None or not self._sampled.in_time() or not any(one.reduces for one in found.pushed):
+        if measured is None or not self.in_time() or not any(one.reduces for one in found.pushed):
             return TakenOver(refused=refused)
         # It may be faster with equal pixels: small photographs are hardly decoded smaller, but in part.
         equally = self._try_taking_over(order, reduces=False)
