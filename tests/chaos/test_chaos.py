@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults.judgement import TrainerStory, problems, recoveries
+from benchmarks.faults.judgement import TrainerStory, problems
 from benchmarks.faults.links import apart
 from benchmarks.faults.machine import ROOT, machine
 from benchmarks.faults.run import FaultRun
@@ -49,12 +49,6 @@ def test_two_that_hang_excuse_the_error_that_says_so_and_no_other() -> None:
     assert problems(replace(case, faults=(hang,)), told, set())
     told[0].error = "OpError: no such luck"
     assert problems(twice, told, set())
-
-
-def test_a_worker_is_replaced_when_another_one_runs() -> None:
-    events = [[1.0, "worker"], [5.0, "lost"], [5.5, "lost"], [7.0, "worker"], [9.0, "lost"]]
-    assert recoveries([TrainerStory(), TrainerStory(facts={"events": events})]) == [2.0, 1.5]
-    assert recoveries([TrainerStory()]) == []
 
 
 def story(file: Path, *lines: dict[str, Any]) -> TrainerStory:

@@ -42,14 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     how = partial(play_seeds, in_pieces=chosen.in_pieces, hurt_controller=hurt)
     summary = _play(iter(seeds), until, chosen.workers_of_cpu, how)
     _say(summary.text())
-    if chosen.in_pieces:
-        for seed in sorted(summary.failures)[:MOST_FAILURES]:
-            _say(f"\nseed {seed}: {summary.failures[seed]}")
-        return bool(summary.failures)
     for seed in sorted(summary.failures)[:MOST_FAILURES]:
         _say(f"\nseed {seed}: {summary.failures[seed]}")
-        _say(f"smaller: {describe(shrink(draw(seed, hurt_controller=hurt)))}")
-        _say(f"again: python -m tests.protocol --seed {seed}{' --hurt-controllers' if hurt else ''}")
+        if not chosen.in_pieces:
+            _say(f"smaller: {describe(shrink(draw(seed, hurt_controller=hurt)))}")
+            _say(f"again: python -m tests.protocol --seed {seed}{' --hurt-controllers' if hurt else ''}")
     return bool(summary.failures)
 
 

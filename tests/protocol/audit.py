@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tests.protocol.trainer import TrainerModel
     from tests.protocol.world import World
 
+MUST_SAY_S = 7.0
+"""A trainer that waits for a batch longer than this must have said why."""
 MOST_EXCESS = MOST_AHEAD + 1
 """Messages of each worker by which a queue may exceed `prefetch_bytes`, beside one for each round of leftovers: those
 that were under way when a larger one came."""
@@ -72,9 +74,7 @@ class Audit:
         self._left_before = saved.left if saved is not None else frozenset()
         self.left_before = saved.left_out if saved is not None else 0
         self.excess = 0.0
-        """By how many messages for each worker a queue was above its bound at most;"""
-        self.regrouping = 0.0
-        """while leftovers were regrouped."""
+        """By how many messages for each worker a queue was above its bound at most."""
 
     def used(self, trainer: TrainerModel, worker: str, made: Made) -> None:
         """Note that a training loop has a batch."""
@@ -142,7 +142,7 @@ class Audit:
 
     def waited(self, trainer: TrainerModel, since: float) -> None:
         """Note that a wait is over."""
-        if self.world.clock.now - since > 7.0 and trainer.frozen_until < since:
+        if self.world.clock.now - since > MUST_SAY_S and trainer.frozen_until < since:
             must(bool(trainer.said), f"{trainer.name} has waited {self.world.clock.now - since:.0f} s in silence")
 
     def queue(self, trainer: TrainerModel) -> None:
@@ -158,8 +158,5 @@ class Audit:
         self._rounds = max(self._rounds, self.world.job.state.ledger.leftovers.rounds)
         regrouped = self._rounds * trainer.largest_message
         messages = max(0, excess - regrouped) / max(1, trainer.largest_message) / max(1, len(trainer.streams))
-        if state.orders.regrouping:
-            self.regrouping = max(self.regrouping, messages)
-        else:
-            self.excess = max(self.excess, messages)
+        self.excess = max(self.excess, messages)
         must(messages <= MOST_EXCESS, f"{trainer.name} has {messages:.1f} messages of each worker more than it may")

@@ -24,9 +24,7 @@ class Summary:
     failures: dict[int, str] = field(default_factory=dict)
     """By seed."""
     excess: float = 0.0
-    """By how many messages for each worker a queue was above its bound at most;"""
-    regrouping: float = 0.0
-    """while leftovers were regrouped."""
+    """By how many messages for each worker a queue was above its bound at most."""
 
     def add(self, other: Summary) -> None:
         """Take the sums of other histories in."""
@@ -38,7 +36,6 @@ class Summary:
         self.endings.update(other.endings)
         self.failures |= other.failures
         self.excess = max(self.excess, other.excess)
-        self.regrouping = max(self.regrouping, other.regrouping)
 
     def text(self) -> str:
         """Write the sums in lines."""
@@ -49,8 +46,7 @@ class Summary:
             f"{self.batches:,} batches used",
             f"faults: {faults}",
             f"how training loops ended: {endings}",
-            f"queues were above prefetch_bytes by {self.excess:.2f} messages for each worker at most, and by "
-            f"{self.regrouping:.2f} while leftovers were regrouped",
+            f"queues were above prefetch_bytes by {self.excess:.2f} messages for each worker at most",
             f"{len(self.failures)} failures",
         ]
         return "\n".join(lines)
@@ -65,16 +61,8 @@ def play_seeds(seeds: Iterable[int], *, in_pieces: bool = False, hurt_controller
     summary = Summary()
     for seed in seeds:
         outcome = play_in_pieces(seed) if in_pieces else play(draw(seed, hurt_controller=hurt_controller))
-        if outcome is None:
-            continue
-        summary.histories += 1
-        summary.events += outcome.events
-        summary.batches += outcome.batches
-        summary.virtual_s += outcome.seconds
-        summary.faults.update(outcome.faults)
-        summary.endings.update(outcome.endings)
-        summary.excess = max(summary.excess, outcome.excess)
-        summary.regrouping = max(summary.regrouping, outcome.regrouping)
-        if outcome.failure:
-            summary.failures[seed] = outcome.failure
+        if outcome is not None:
+            failures = {seed: outcome.failure} if outcome.failure else {}
+            sums = outcome.events, outcome.batches, outcome.seconds, outcome.faults, outcome.endings
+            summary.add(Summary(1, *sums, failures, outcome.excess))
     return summary

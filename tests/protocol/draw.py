@@ -27,37 +27,24 @@ FAULTS: tuple[tuple[FaultKind, int], ...] = (
 """Kinds of faults, and how often each is drawn."""
 LARGE_EVERY = 600
 """One of so many histories has many parties."""
+
+# Shares of histories, of those that may have it:
 FAULTLESS_SHARE = 0.35
-DEADLY_SHARE = 0.06
-"""Of histories that have an element which kills its worker."""
-HANGING_SHARE = 0.05
-"""Of histories that have an element which never ends."""
-COORDINATED_SHARE = 0.3
-"""Of histories of several ranks that may have rounds, and do."""
-IN_ORDER_SHARE = 0.12
-"""Of histories that may be one sequence of batches, and are."""
-NUMBERED_SHARE = 0.7
-"""Of histories of one rank whose rows may be numbered, and are."""
-RESTART_SHARE = 0.08
-"""Of histories in which the controller is killed,"""
-FROZEN_SHARE = 0.08
-"""and of those in which it stands still."""
-RIVALS_SHARE = 0.05
-"""Of histories in which other jobs bid for the nodes."""
-AT_HAND_SHARE = 0.15
-"""Of shuffled histories in which workers have some splits at hand."""
-UNSEEN_SHARE = 0.2
-"""Of the histories with workers on other nodes, so many have files that are not there."""
-ANNOUNCED_SHARE = 0.06
-"""Of histories in which the ends of workers or nodes are announced."""
-LENGTHS_SHARE = 0.5
-"""Of histories whose sources tell the lengths of splits."""
-UNKNOWN_SHARE = 0.4
-"""Of histories in which nobody can tell whether a silent trainer's process exists."""
-LEFT_SHARE = 0.15
-"""Of histories in which training loops leave epochs before their ends."""
-KEPT_SHARE = 0.4
-"""Of histories whose trainers keep bad elements, where these end no job."""
+DEADLY_SHARE = 0.06  # an element kills its worker
+HANGING_SHARE = 0.05  # an element never ends
+COORDINATED_SHARE = 0.3  # several ranks have rounds
+IN_ORDER_SHARE = 0.12  # batches are one sequence
+NUMBERED_SHARE = 0.7  # rows of one rank are numbered
+RESTART_SHARE = 0.08  # the controller is killed
+FROZEN_SHARE = 0.08  # the controller stands still
+RIVALS_SHARE = 0.05  # other jobs bid for the nodes
+AT_HAND_SHARE = 0.15  # workers have some of shuffled splits at hand
+UNSEEN_SHARE = 0.2  # workers on other nodes lack some files
+ANNOUNCED_SHARE = 0.06  # the ends of workers or nodes are announced
+LENGTHS_SHARE = 0.5  # sources tell the lengths of splits
+UNKNOWN_SHARE = 0.4  # nobody can tell whether a silent trainer's process exists
+LEFT_SHARE = 0.15  # training loops leave epochs before their ends
+KEPT_SHARE = 0.4  # trainers keep bad elements, where these end no job
 
 
 def draw(seed: int, *, hurt_controller: bool = False) -> Scenario:

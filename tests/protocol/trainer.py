@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 POLL_S = 8.0
 """A trainer that waits for orders asks anew after so long."""
 LONGEST_STEP_S = 20.0
-MUST_SAY_S = 7.0
-"""A trainer that waits for a batch longer than this must have said why."""
 
 
 class TrainerModel(Party):

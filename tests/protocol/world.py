@@ -50,9 +50,7 @@ class HistoryOutcome:
     """How the training loops ended."""
     batches: int = 0
     excess: float = 0.0
-    """By how many messages for each worker a queue was above its bound at most;"""
-    regrouping: float = 0.0
-    """while leftovers were regrouped."""
+    """By how many messages for each worker a queue was above its bound at most."""
 
 
 class World:
@@ -127,7 +125,7 @@ class World:
         outcome.faults["message doubled"] += self.links.repeated
         outcome.endings.update(str(trainer.ended) for trainer in self.trainers)
         outcome.batches = sum(trainer.state.yielded for trainer in self.trainers)
-        outcome.excess, outcome.regrouping = self.audit.excess, self.audit.regrouping
+        outcome.excess = self.audit.excess
         return outcome
 
     def run_until(self, batches: int, rank: int) -> Saved | None:

@@ -104,22 +104,3 @@ def test_what_fails_in_a_step_is_saved_without_its_batch(tmp_path: Path) -> None
     (saved,) = tmp_path.glob("*.ckpt")
     trainer(tmp_path).fit(second, datamodule=module(known=False), ckpt_path=saved)
     must_be_whole(first.seen, second.seen)
-
-
-@pytest.mark.slow  # two more jobs
-def test_a_checkpoint_behind_an_epoch_whose_remainder_is_dropped_goes_on_with_the_next_one(tmp_path: Path) -> None:
-    def data() -> Any:
-        from pecan_ray.integrations import PecanDataModule
-
-        pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="dropped").batch(
-            8, drop_remainder=True
-        )
-        return PecanDataModule(pipe, options={"workers": pecan.Workers(local=1)})
-
-    from pytorch_lightning.callbacks import ModelCheckpoint
-
-    saving, second = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=1), noting()
-    with pytest.raises(CutError):
-        trainer(tmp_path, saving).fit(noting(cut_in=ROWS // 8 + 1), datamodule=data())
-    trainer(tmp_path).fit(second, datamodule=data(), ckpt_path=tmp_path / f"step={ROWS // 8}.ckpt")
-    assert [epoch for epoch, _ in second.seen] == [1] * (ROWS // 8) + [2] * (ROWS // 8)

@@ -67,30 +67,6 @@ assert sorted(int(i) for batch in mine for i in batch["i"]) == list(range(36)), 
 print("parent goes on")
 """
 
-LOADER = """
-import torch
-
-class Ours(torch.utils.data.IterableDataset):
-    def __init__(self, batches=None):
-        self.batches = batches
-
-    def __iter__(self):
-        return iter(pipeline().iter_batches() if self.batches is None else self.batches)
-
-def load(dataset, context):
-    def begin():
-        loader = torch.utils.data.DataLoader(dataset, num_workers=2, batch_size=None, multiprocessing_context=context)
-        return iter(loader)
-    try_it(begin)
-
-if __name__ == "__main__":
-    load(Ours(), "spawn")
-    load(Ours(), "fork")
-    with pipeline().iter_batches() as batches:
-        load(Ours(batches), "fork")
-        load(Ours(batches), "spawn")
-"""
-
 
 def run(text: str, folder: Path, address: str | None) -> list[str]:
     """Run a program to its end; return the lines that it has written."""
@@ -160,17 +136,6 @@ def test_no_job_begins_at_the_end_of_the_interpreter(one_node: Any, tmp_path: Pa
     first, said = run(AT_EXIT, tmp_path, one_node.address)
     assert first == "first [0, 1, 2, 3]"
     assert said.startswith("ClusterError iter_batches() was called while the interpreter ends"), said
-
-
-@pytest.mark.slow
-def test_workers_of_a_torch_loader_are_refused(one_node: Any, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    said = [line for line in run(LOADER, tmp_path, one_node.address) if line.split(" ")[0].endswith(("Error", "got"))]
-    assert len(said) == 4, said
-    for line in said[:2]:
-        assert line.startswith("PlanError") or "PlanError" in line, said
-    assert said[2].startswith("ClusterError"), said
-    assert said[3].startswith("PlanError an iterator over batches belongs to the process"), said
 
 
 RANKS = 70

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import cv2
@@ -46,23 +45,6 @@ def test_workers_run_the_order_that_was_adopted_and_go_on_with_it_while_passes_s
         (event,) = [event for event in batches.report().events if event.kind == "reorder"]
         assert event == batches.report().events[0] and "AutoOrder moved half before shape_before" in event.text
     assert sides == [64] * 4 * ELEMENTS
-
-
-def test_trainers_that_share_a_job_run_one_plan() -> None:
-    found: dict[int, set[int]] = {}
-
-    def train(rank: int, mode: Any) -> None:
-        pipe = images(reorder=mode)
-        workers = pecan.Workers(local=1)
-        with pipe.iter_batches(workers=workers, rank=rank, world_size=2, job="shared") as batches:
-            found[rank] = {side for batch in batches for side in batch["side"].tolist()}
-
-    threads = [threading.Thread(target=train, args=arguments) for arguments in ((0, "off"), (1, "pecan"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found[0] == found[1] and len(found[0]) == 1
 
 
 SIDES = [128 if number % 64 < 2 else 32 for number in range(1024)]

@@ -7,19 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.peers import tree
-from benchmarks.peers.before import case_before, sides_before
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.child import window
-from benchmarks.peers.harness import sides_of
-from benchmarks.peers.judgement import Measurement, compare, rotated, summary, unlike
-from benchmarks.peers.sides import SIDES, Side
+from benchmarks.peers.judgement import Measurement, compare, summary, unlike
+from benchmarks.peers.sides import SIDES
 
 
 def rounds(*rates: float | None, foreign: float = 0.0) -> list[Measurement]:
@@ -77,13 +74,6 @@ def test_a_summary_takes_the_quiet_rounds_and_the_peak_of_the_memory() -> None:
     assert (seen.median, seen.least, seen.most, seen.cpu_s, seen.memory, seen.rounds) == (20.0, 10.0, 30.0, 2.0, 7, 3)
 
 
-@pytest.mark.parametrize("number", range(7))
-def test_every_side_runs_once_in_a_round_and_begins_in_turn(number: int) -> None:
-    order = rotated(["a", "b", "c"], number)
-    assert sorted(order) == ["a", "b", "c"]
-    assert order[0] == "abc"[number % 3]
-
-
 def test_a_side_that_does_other_work_is_named() -> None:
     same = {"image": "float32[64, 2]"}
     assert unlike({"a": same, "b": dict(same)}) == []
@@ -97,29 +87,6 @@ def test_every_case_compares_sides_that_it_runs_and_that_exist() -> None:
         for target in case.targets:
             assert {target.ours, target.peer} <= set(case.sides), f"{case.key}: {target}"
             assert SIDES[target.ours].kind == "ours"
-
-
-def test_two_checkouts_are_compared_by_our_sides_alone(tmp_path: Path) -> None:
-    sides = {**SIDES, **sides_before(SIDES, tmp_path)}
-    for case in CASES:
-        both = case_before(case, sides)
-        ours = [name for name in case.sides if SIDES[name].kind == "ours"]
-        assert [target.ours for target in both.targets] == ours
-        assert all(sides[target.peer].checkout == str(tmp_path) for target in both.targets)
-        assert {name for target in both.targets for name in (target.ours, target.peer)} == set(both.sides)
-
-
-def test_only_some_peers_still_run_beside_ours_and_the_bounds() -> None:
-    photographs = CASES[0]
-    ((_, names),) = sides_of([photographs], ["torch"])
-    assert "torch DataLoader" in names
-    assert "Ray Data" not in names
-    assert {"pecan python", "threads"} <= set(names)
-
-
-def test_a_package_that_is_not_installed_is_named() -> None:
-    assert Side("x", needs=("a_package_that_nobody_has",)).missing == "a_package_that_nobody_has"
-    assert Side("x", needs=("json",)).missing is None
 
 
 def test_a_window_counts_from_one_batch_to_another() -> None:
@@ -152,18 +119,6 @@ def test_the_cpu_time_of_a_tree_holds_that_of_children_that_ended() -> None:
     subprocess.run([sys.executable, "-c", work], check=True)
     assert tree.cpu_seconds(os.getpid(), tree.processes()) - before >= 0.25
     assert sum(tree.machine_seconds()) > machine > 0
-
-
-def test_a_running_child_belongs_to_the_tree_and_its_memory_is_counted() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        family = tree.descendants(os.getpid(), tree.processes())
-        assert child.pid in family
-        while tree.memory([child.pid]).total <= 1 << 20:
-            pass  # until Python has started in it
-        assert tree.memory([child.pid]).daemons == 0
-    finally:
-        child.communicate(b"\n")
 
 
 def test_a_bound_is_compared_with_the_peer_in_the_same_rounds() -> None:

@@ -77,6 +77,14 @@ def test_what_is_too_many_goes_when_nobody_is_awaited_and_those_that_do_not_run_
     assert isinstance(fleet.drain(fleet.too_many()[0]), DrainWorker)
 
 
+def test_the_numbers_that_a_trainer_fixes_before_room_is_found_hold_from_the_beginning() -> None:
+    rig = JobRig(workers=AutoWorkers())
+    rig.handle(events.TrainerCame(0, "t0", "node"))
+    rig.handle(events.ScaleAsked(2, 1))
+    done = rig.handle(events.RoomFound((("node", 8.0),), (8.0,)))
+    assert Counter(start.placement for start in started(done)) == {"local": 2, "remote": 1}
+
+
 def test_a_whole_plan_is_given_one_worker_by_autoplacement() -> None:
     rig = JobRig(LedgerShape(serial=True), AutoWorkers())
     assert len(rig.come(("node", 8.0), remote=(8.0,))) == 1

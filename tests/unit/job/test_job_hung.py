@@ -106,13 +106,6 @@ def test_workers_that_hang_one_after_the_other_end_the_job_with_what_the_last_on
     assert "since it hangs: it has been loading for 31 s. Config(hung_after_s=...)" in str(rig.job.error)
 
 
-def test_a_worker_that_says_nothing_is_lost_within_the_shorter_of_both_times() -> None:
-    rig = rig_of()
-    (worker,) = rig.begin()
-    rig.handle(events.TrainerListens(0, "t0"), after=AFTER_S + 1)
-    assert of_kind(KillWorker, rig.handle(events.TimePassed())) == [KillWorker(worker)]
-
-
 @pytest.mark.parametrize("seconds", [4.9, math.nan, -1.0])
 def test_a_time_that_is_too_short_is_refused(seconds: float) -> None:
     with pytest.raises(PlanError, match=r"hung_after_s must be (at least 5|a number)"):

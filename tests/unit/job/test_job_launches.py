@@ -6,11 +6,9 @@ with, is the code that runs live.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 import pytest
@@ -27,6 +25,7 @@ from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
 from pecan_ray.job.trainers import Trainers
 from pecan_ray.options import Workers
+from tests.protocol.clock import Clock
 from tests.unit.job.job_rig import JobRig, of_kind
 
 LOOK_AGAIN_S = 0.2
@@ -39,27 +38,18 @@ SOON_S = 5.0 + 3.0 + 2.0
 """The processes of an old launch are known to be gone so long after the last of them has ended."""
 
 
-class Cluster:
+class Cluster(Clock):
     """The clock, and the controller that has the job's name."""
 
-    def __init__(self, seed: int) -> None:
-        self.now, self.random = 0.0, Random(seed)
-        self.controller: Controller | None = None
-        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._number = 0
+    controller: Controller | None = None
 
-    def after(self, delay: float, act: Callable[..., object], *arguments: Any) -> None:
-        self._number += 1
-        heapq.heappush(self._heap, (self.now + delay, self._number, act, arguments))
-
-    def message(self, act: Callable[..., object], *arguments: Any) -> None:
-        self.after(MESSAGE_S * self.random.random(), act, *arguments)
+    def message(self, act: Callable[..., None], *arguments: Any) -> None:
+        self.after(MESSAGE_S * self.random.random(), None, act, *arguments)
 
     def run(self, until: float) -> None:
-        while self._heap and self._heap[0][0] <= until:
-            self.now, _, act, arguments = heapq.heappop(self._heap)
-            act(*arguments)
-        self.now = until
+        self.after(until - self.now, None, lambda: None)
+        while self.now < until:
+            self.step()
 
 
 class Controller:
@@ -75,7 +65,7 @@ class Controller:
     def _tick(self) -> None:
         if self.alive:
             self.handle(events.TimePassed())
-            self.cluster.after(TICK_S, self._tick)
+            self.cluster.after(TICK_S, None, self._tick)
 
     def handle(self, event: events.Event) -> PecanError | None:
         """Let the job take an event; return why somebody is refused."""
@@ -85,17 +75,20 @@ class Controller:
                 refused = one.error
             elif isinstance(one, FindRoom):
                 found = events.RoomFound(tuple((node, 4.0) for node in one.nodes), ())
-                self.cluster.message(self.handle, found)
+                self.cluster.message(self.take, found)
             elif isinstance(one, StartWorker):
-                self.cluster.message(self.handle, events.WorkerPlaced(one.worker, one.host, 1))
-                self.cluster.after(MESSAGE_S, self.handle, events.WorkerReady(one.worker))
+                self.cluster.message(self.take, events.WorkerPlaced(one.worker, one.host, 1))
+                self.cluster.after(MESSAGE_S, None, self.take, events.WorkerReady(one.worker))
             elif isinstance(one, EndJob):
                 self.end()
         return refused
 
+    def take(self, event: events.Event) -> None:
+        self.handle(event)
+
     def end(self) -> None:
         self.alive = False
-        self.cluster.after(NAME_FREE_S * self.cluster.random.random(), self._free_name)
+        self.cluster.after(NAME_FREE_S * self.cluster.random.random(), None, self._free_name)
 
     def _free_name(self) -> None:
         if self.cluster.controller is self:
@@ -156,14 +149,14 @@ class Process:
         if isinstance(step, GiveUp):
             self.error = step.error
         else:
-            self.cluster.after(LOOK_AGAIN_S, self._try)
+            self.cluster.after(LOOK_AGAIN_S, None, self._try)
 
     def _speak(self) -> None:
         """Be heard once a second; what was said before it was killed may arrive afterwards."""
         if self.alive and self.joined is not None and self.joined.alive:
             met = self.joined.job.orders(self.rank).met
-            self.cluster.message(self.joined.handle, events.TrainerListens(self.rank, self._incarnation, met))
-            self.cluster.after(1.0, self._speak)
+            self.cluster.message(self.joined.take, events.TrainerListens(self.rank, self._incarnation, met))
+            self.cluster.after(1.0, None, self._speak)
 
     def kill(self) -> None:
         self.alive = False
@@ -177,7 +170,7 @@ def launched(
     """Let the ranks of a launch begin, in any order, within some seconds."""
     ranks = [Process(cluster, name, rank, world_size, options) for rank in range(world_size)]
     for process in ranks:
-        cluster.after(begin + within_s * cluster.random.random(), process.begin)
+        cluster.after(begin + within_s * cluster.random.random(), None, process.begin)
     return ranks
 
 
@@ -191,7 +184,7 @@ def test_a_launch_takes_the_place_of_one_that_was_killed_whatever_that_was_doing
         old = launched(cluster, "old", first, "", 0.0, random.choice((0.1, 5.0)))
         killed = random.choice((0.5, 3.0, 20.0)) * random.random()
         for process in old:
-            cluster.after(killed + random.choice((0.0, 1.0)) * random.random(), process.kill)
+            cluster.after(killed + random.choice((0.0, 1.0)) * random.random(), None, process.kill)
         begins, within_s = killed + random.choice((0.0, 0.0, 4.0, 12.0)), random.choice((0.1, 3.0))
         new = launched(cluster, "new", second, options, begins, within_s)
         cluster.run(begins + within_s + 60.0)

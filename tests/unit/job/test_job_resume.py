@@ -13,10 +13,8 @@ from pecan_ray.job.delivery_log import MOST_STEPS, MOST_UNUSED, Delivery, Delive
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import Acknowledgement, EndData
 from pecan_ray.job.resume import resume_point
-from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.job.state import JobState
-from pecan_ray.plan.splits import Lease, Split
-from pecan_ray.sampling.randomness import SplitOrder
+from pecan_ray.plan.splits import Lease
 from tests.long_form import some_later
 from tests.protocol import play_seeds
 from tests.protocol.going_on import play_in_pieces
@@ -160,43 +158,3 @@ def test_an_epoch_begins_where_the_last_batches_of_all_ranks_are_of_the_one_befo
     log.received(1, 3, [Delivery(4, 4, {}), Delivery(5, 5, {}), Delivery(6, 5, {})])
     assert [log.begins(5, batches) for batches in (0, 1, 2, 3)] == [False, True, False, False]
     assert not log.begins(4, 1)
-
-
-# --- a queue --------------------------------------------------------------------------------------------------
-
-
-def queue_of(listing: Listing, *, shuffled: bool) -> SplitQueue:
-    return SplitQueue(listing, 0, SplitOrder(3) if shuffled else None)
-
-
-def add(listing: Listing, count: int) -> None:
-    listing.add([Split(len(listing) + number) for number in range(count)])
-
-
-def taken(queue: SplitQueue, most: int) -> list[int]:
-    leases = [lease for _ in range(most) if (lease := queue.take()) is not None]
-    return [lease.split.index for lease in leases]
-
-
-@pytest.mark.parametrize("shuffled", [False, True])
-@pytest.mark.parametrize("pages", [(100,), (1, 99), (3, 20, 77)])
-def test_a_queue_goes_on_in_the_same_order_however_the_listing_comes(shuffled: bool, pages: tuple[int, ...]) -> None:
-    first, listing = [], Listing()
-    queue = queue_of(listing, shuffled=shuffled)
-    for count in (10, 20, 70):
-        add(listing, count)
-        first += taken(queue, 5)
-    cursor = queue.cursor()
-    assert cursor.taken == 15
-    listing.complete = True
-    rest = taken(queue, 100)
-
-    again = Listing()
-    other = queue_of(again, shuffled=shuffled)
-    other.go_on(0, cursor, ())
-    found = []
-    for count in pages:
-        add(again, count)
-        found += taken(other, 2)
-    again.complete = True
-    assert found + taken(other, 100) == rest

@@ -59,16 +59,12 @@ several_rests = st.lists(
 ).map(lambda rests: sorted(rests, key=lambda rest: (rest.repetition, rest.index)))
 
 
-@given(several_rests, intervals)
-def test_what_was_saved_comes_back(rests: list[Rest], places: Any) -> None:
+@given(several_rests, intervals, st.integers(1, 9))
+def test_what_was_saved_comes_back(rests: list[Rest], places: Any, ranks: int) -> None:
+    """Also what each rank had last."""
+    had = tuple((tuple(rests[rank::ranks]), ()) for rank in range(ranks))
     state = a_state(*rests, cursor=Cursor(1, 7, places, ((0, 4), (3, 70))))
     assert through_json(state) == state
-
-
-@given(several_rests, st.integers(1, 9))
-def test_what_each_rank_had_last_comes_back(rests: list[Rest], ranks: int) -> None:
-    had = tuple((tuple(rests[rank::ranks]), ()) for rank in range(ranks))
-    state = a_state()
     branches, listings = state.point.branches * 2, state.point.listings * 2
     steps = (Step(2, had), Step(1, had[::-1]))
     point = replace(state.point, branches=branches, listings=listings, steps=steps, passes=3)

@@ -72,6 +72,18 @@ def test_the_others_are_told_for_whom_they_wait() -> None:
     assert not [text for text in rig.job.orders(1).waits if "has said nothing" in text]
 
 
+def test_another_run_does_not_take_the_place_of_a_process_that_stands_still() -> None:
+    rig = begun_job(2)
+    pass_time(rig, 30.0, "exists")
+    asked = of_kind(LookForTrainers, rig.handle(events.TrainerCame(0, "new", "node")))
+    for _ in range(10):
+        for one in (one for looks in asked for one in looks.trainers):
+            rig.handle(events.TrainerLookedFor(one.rank, one.incarnation, "exists"))
+        done = rig.handle(events.TrainerCame(0, "new", "node"), after=1.0)
+        asked = of_kind(LookForTrainers, done)
+        assert isinstance(of_kind(Refuse, done)[0].error, RankTakenError) and not of_kind(EndJob, done)
+
+
 def test_another_run_takes_the_place_of_one_whose_processes_have_ended_at_once() -> None:
     rig = begun_job(2)
     pass_time(rig, 2.0, None)

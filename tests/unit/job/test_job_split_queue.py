@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import math
+import random
 import tracemalloc
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
@@ -18,6 +23,7 @@ from pecan_ray.sampling.order import shuffled
 from pecan_ray.sampling.randomness import SplitOrder, random_key
 from tests.long_form import some_later
 
+SEED = 3
 MANY = 1_000_000
 ENOUGH = 100_000
 """To tell what each of many costs."""
@@ -30,17 +36,22 @@ def pages(splits: int, size: int = PAGE, start: int = 0) -> Iterator[list[Split]
         yield [Split(index) for index in range(first, min(first + size, splits))]
 
 
-def listing_of(splits: int, *, complete: bool = True) -> Listing:
+def add(listing: Listing, count: int) -> None:
+    listing.add([Split(len(listing) + number) for number in range(count)])
+
+
+def queue_of(splits: int, seed: int | None = SEED, share: tuple[int, int] = (0, 1), passes: int = 1) -> SplitQueue:
     listing = Listing()
-    listing.add([Split(index) for index in range(splits)])
-    listing.complete = complete
-    return listing
+    add(listing, splits)
+    listing.complete = True
+    return SplitQueue(listing, 0, None if seed is None else SplitOrder(seed), share, passes=passes)
 
 
-def drain(queue: SplitQueue, most: int | None = None) -> list[int]:
+def drain(queue: SplitQueue, most: int | None = None, wanted: tuple[int, ...] = ()) -> list[int]:
     """Take leases until there are no more, or so many."""
     taken: list[int] = []
-    while (most is None or len(taken) < most) and (lease := queue.take()) is not None:
+    looked_for = deque(wanted)
+    while (most is None or len(taken) < most) and (lease := queue.take(looked_for)) is not None:
         taken.append(lease.split.index)
     return taken
 
@@ -67,7 +78,8 @@ def splitmix(state: int) -> int:
 
 
 def test_a_split_that_is_not_named_by_its_place_is_refused() -> None:
-    listing = listing_of(2, complete=False)
+    listing = Listing()
+    add(listing, 2)
     with pytest.raises(ValueError, match=r"split 5 of part-5 was listed at place 2"):
         listing.add([Split(5, path="part-5")])
     assert len(listing) == 2
@@ -75,7 +87,7 @@ def test_a_split_that_is_not_named_by_its_place_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_passes_follow_one_another_each_in_an_order_of_its_own(seed: int | None) -> None:
-    queue = SplitQueue(listing_of(6), 0, None if seed is None else SplitOrder(seed), passes=3)
+    queue = queue_of(6, seed, passes=3)
     assert (queue.passes_left, len(queue)) == (2, 6)
     passes = [drain(queue, 6) for _ in range(3)]
     assert passes == [permutation(6, 3, 0, number) if seed else list(range(6)) for number in range(3)]
@@ -84,7 +96,7 @@ def test_passes_follow_one_another_each_in_an_order_of_its_own(seed: int | None)
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_what_came_back_goes_first_the_latest_before_the_others_until_the_pass_begins_anew(seed: int | None) -> None:
-    queue = SplitQueue(listing_of(4), 0, None if seed is None else SplitOrder(seed))
+    queue = queue_of(4, seed)
     for lease in [queue.take(), queue.take()]:
         assert lease is not None
         queue.put_back(lease)
@@ -95,10 +107,99 @@ def test_what_came_back_goes_first_the_latest_before_the_others_until_the_pass_b
     assert len(queue) == 5
     queue.clear()
     assert sorted(drain(queue)) == [0, 1, 2, 3]
-    own = SplitQueue(listing_of(4), 0, None, (0, 0))
+    own = queue_of(4, None, (0, 0))
     assert not own and own.take() is None, "it has what is put back alone"
     own.put_back(Lease(0, Split(2)))
     assert drain(own) == [2]
+
+
+@pytest.mark.parametrize("seed", [None, SEED])
+@pytest.mark.parametrize("pages", [(100,), (1, 99), (3, 20, 77)])
+def test_a_queue_goes_on_in_the_same_order_however_the_listing_comes(seed: int | None, pages: tuple[int, ...]) -> None:
+    order = None if seed is None else SplitOrder(seed)
+    listing, again, found = Listing(), Listing(), list[int]()
+    queue, other = SplitQueue(listing, 0, order), SplitQueue(again, 0, order)
+    for count in (10, 20, 70):
+        add(listing, count)
+        drain(queue, 5)
+    listing.complete = True
+    cursor = queue.cursor()
+    assert cursor.taken == 15
+    other.go_on(0, cursor, ())
+    for count in pages:
+        add(again, count)
+        found += drain(other, 2)
+    again.complete = True
+    assert found + drain(other) == drain(queue)
+
+
+def epoch_of(queue: SplitQueue, at_hand: Callable[[int], bool], lot: int = 1, look: int = 10) -> list[int]:
+    """Take all splits as a worker does that says which of those offered it has at hand."""
+    order: list[int] = []
+    wanted: tuple[int, ...] = ()
+    while taken := drain(queue, lot, wanted):
+        order += taken
+        wanted = tuple(split.index for split in queue.offer(look * lot) if at_hand(split.index))
+    return order
+
+
+STEPS = st.lists(st.one_of(st.integers(1, 9), st.sampled_from(["take", "want", "back", "offer"])), max_size=80)
+
+
+@given(STEPS, st.sampled_from([SplitOrder(SEED), None]), st.randoms(use_true_random=False))
+def test_each_split_waits_once_whatever_is_offered_and_a_state_knows_it(
+    steps: list[int | str], shuffling: SplitOrder | None, chance: random.Random
+) -> None:
+    """Pages, takings, returns and offers in any order: a split is either taken or waits, also in a run after this."""
+    listing = Listing()
+    queue = SplitQueue(listing, 0, shuffling)
+    out: list[Lease] = []
+    offered: list[int] = []
+    back: list[int] = []
+    for step in steps:
+        if isinstance(step, int):
+            listing.add([Split(len(listing) + number) for number in range(step)])
+        elif step == "offer":
+            offered = [split.index for split in queue.offer(chance.randint(1, 12))]
+            assert len(set(offered)) == len(offered)
+        elif step in ("take", "want"):
+            wanted = chance.sample(offered, len(offered) // 2) if step == "want" else []
+            if (lease := queue.take(deque(wanted))) is not None:
+                out.append(lease)
+                back = [index for index in back if index != lease.split.index]
+        elif out and step == "back":
+            queue.put_back(out[-1])
+            back.append(out.pop().split.index)
+        waiting = [lease.split.index for lease in queue]
+        assert sorted(waiting + [lease.split.index for lease in out]) == list(range(len(listing)))
+        assert len(queue) == len(waiting)
+    again = Listing()
+    other = SplitQueue(again, 0, shuffling)
+    other.go_on(0, queue.cursor(), tuple(queue.rests()))
+    again.add([Split(index) for index in range(len(listing))])
+    again.complete = listing.complete = True
+    assert sorted(drain(other)) == sorted(lease.split.index for lease in queue)
+
+
+DRAWS, SPLITS = 2000, 12
+
+
+def even(counts: Counter[object], kinds: int) -> bool:
+    """Tell whether things came about equally often: by chi-square, within six standard deviations."""
+    mean = sum(counts.values()) / kinds
+    chi_square = sum((counts[kind] - mean) ** 2 / mean for kind in counts) + mean * (kinds - len(counts))
+    return chi_square < kinds - 1 + 6 * math.sqrt(2 * (kinds - 1))
+
+
+def test_what_is_at_hand_comes_early_in_an_order_that_is_as_likely_as_any_and_so_do_the_others() -> None:
+    here = (1, 4, 9)
+    orders = [epoch_of(queue_of(SPLITS, seed), here.__contains__) for seed in range(DRAWS)]
+    assert even(Counter(tuple(index for index in order if index in here) for order in orders), 6)
+    others = [[index for index in order if index not in here] for order in orders]
+    for place in range(SPLITS - len(here)):
+        assert even(Counter(order[place] for order in others), SPLITS - len(here))
+    early = sum(order.index(index) for order in orders for index in here) / DRAWS / len(here)
+    assert early < 3.0, "without offers they come at place 5.5 in the mean"
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pecan_ray.options import Workers
 from pecan_ray.plan.empty_pass import MOST_EMPTY_PASSES, EmptyPasses, endless_passes
 from pecan_ray.plan.splits import END, Lease, Split
 from pecan_ray.sources import Arrays
-from tests.unit.job.job_rig import JobRig
+from tests.unit.job.job_rig import JobRig, elements
 
 SPLITS = 3
 ENDLESS = LedgerShape(repetitions=None, batch_size=2)
@@ -73,6 +73,31 @@ def test_a_pass_of_which_nothing_comes_ends_the_job_and_names_the_operator() -> 
     rig.take(worker)
     with pytest.raises(PlanError, match=r"repeat has no end, and a whole pass .*: keep \(filter\) lets no element"):
         raise rig.job.error or AssertionError
+
+
+def test_a_slow_worker_makes_no_pass_look_empty() -> None:
+    rig, (slow, fast) = rig_of(workers=2)
+    (first,) = rig.take(slow)
+    for _ in range(5 * SPLITS):
+        (lease,) = rig.take(fast)
+        drop(rig, fast, lease)
+    assert rig.job.error is None
+    drop(rig, slow, first)
+    assert rig.job.error is not None
+
+
+def test_what_a_worker_holds_back_for_a_batch_is_no_empty_pass() -> None:
+    rig, (worker,) = rig_of()
+    held = []
+    for _ in range(2 * SPLITS):
+        (lease,) = rig.take(worker)
+        rig.ask(worker, EndData(lease.epoch, {lease.key: [(elements(1)[0], END)]}, 0, ()))
+        held.append(lease)
+    assert rig.job.error is None, "the first element of each split is in a batch to come"
+    for lease in held:
+        rig.acknowledge(worker, lease, 0)
+    drop_passes(rig, worker, 3)
+    assert rig.job.error is None
 
 
 def test_once_there_was_an_element_or_may_be_many_passes_in_vain_end_the_job() -> None:

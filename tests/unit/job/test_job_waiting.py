@@ -130,3 +130,13 @@ def test_what_a_worker_has_been_doing_for_long_is_said_at_once_and_again_when_it
     rig.handle(events.WorkerTold(worker, WorkerProgress()))
     rig.handle(events.TimePassed())
     assert rig.job.orders(0).waits == ()
+
+
+def test_a_job_says_which_ranks_must_settle() -> None:
+    rig = JobRig(LedgerShape(world_size=3), Workers(2))
+    first, _ = rig.begin()
+    rig.assign(first)
+    rig.take(first)
+    rig.handle(events.WorkerLost(first, "process"))
+    rig.report(1, settled=(first,))
+    assert f"ranks 0, 2 must yet say what came from {first}" in look(rig)

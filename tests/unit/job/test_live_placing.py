@@ -168,20 +168,6 @@ def test_workers_that_do_not_come_are_given_up_and_others_judged() -> None:
     assert rig.job.fleet.wanted == Deployment(1, 0), "they are not asked for again at once"
 
 
-def test_workers_whose_processes_are_being_started_are_waited_for() -> None:
-    """Sixteen at once take a while on a slow machine, and none of them is too many."""
-    rig = auto_rig()
-    rig.begin()
-    starving(rig, 4.0)
-    for name, worker in rig.job.fleet.workers.items():
-        if not worker.running:
-            rig.handle(events.WorkerUnplaced(name, "importing", "yes"))
-    starving(rig, 60.0)
-    assert rig.job.fleet.wanted == Deployment(3, 0)
-    starving(rig, 180.0)
-    assert rig.job.fleet.wanted == Deployment(1, 0)
-
-
 def test_a_controller_that_fails_is_told_of_once_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = auto_rig()
     (worker,) = rig.begin()
@@ -198,6 +184,14 @@ def test_a_controller_that_fails_is_told_of_once_and_counted(monkeypatch: pytest
     assert sum("AutoPlacement: keep 1 local + 0 remote" in text for text in logged) == 1
     assert placing.failures > 5
     assert rig.job.fleet.wanted == Deployment(1, 0) and worker in rig.job.fleet.workers and rig.job.error is None
+
+
+def test_numbers_that_were_fixed_stay() -> None:
+    rig = auto_rig()
+    rig.begin()
+    rig.handle(events.ScaleAsked(1, 0))
+    starving(rig, 6.0)
+    assert rig.job.fleet.wanted == Deployment(1, 0) and not rig.job.placement.decides
 
 
 # --- bounds, and the papers' windows -------------------------------------------------------------------------

@@ -46,8 +46,6 @@ class Plant:
     max_remote: int = 64
     slowdown: Callable[[int, int], float] | None = None
     """Takes the place of 1 + interference * local."""
-    local_supply: Callable[[int, int], float] | None = None
-    """Takes the place of local * speed_l."""
 
     def step(self, at: Deployment) -> float:
         """Seconds of the trainer's own step."""
@@ -57,8 +55,7 @@ class Plant:
 
     def supply(self, at: Deployment) -> float:
         """Batches per second of the workers."""
-        local = self.local_supply(at.local, at.remote) if self.local_supply else at.local * self.speed_l
-        return (local + at.remote * self.speed_r) / self.t_work
+        return (at.local * self.speed_l + at.remote * self.speed_r) / self.t_work
 
     def batch_time(self, at: Deployment) -> float:
         """Seconds per batch."""

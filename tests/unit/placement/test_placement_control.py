@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.placement.control import LEAP, begin, control
-from pecan_ray.placement.lessons import MAX_QUIET_S, QUIET_S, ControlState
+from pecan_ray.placement.lessons import MAX_QUIET_S, ControlState
 from pecan_ray.placement.looks import LOOK_S, Observation
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
@@ -220,6 +220,15 @@ def test_accumulation_is_met_by_its_mean_and_not_by_its_bursts() -> None:
     assert run.go(200).late_changes(60.0) <= 2
 
 
+def test_nothing_is_judged_while_workers_are_awaited() -> None:
+    job = replace(REMOTE, per_hour=per_hour)
+    run = Run(job, 1).go(30)
+    assert run.asked.remote > 0 and run.running.remote == 0, "they are on their way"
+    asked = run.asked
+    run.go(8)
+    assert run.asked == asked and run.running.remote == 0
+
+
 @given(st.integers(2, 16), st.floats(0.1, 0.95), st.floats(0.01, 0.9))
 @examples(25)
 def test_after_a_pause_batches_that_were_begun_before_it_make_no_worker_faster(
@@ -351,10 +360,3 @@ def test_units_do_not_matter() -> None:
     fine = Fluid(demand=lambda _: 40_000.0, local=lambda n: 5000.0 * n, batch=2560, row_s=0.0002)
     coarse = Fluid(demand=lambda _: 4000.0, local=lambda n: 500.0 * n, batch=256, row_s=0.002)
     assert Run(fine).go(90).changes == Run(coarse).go(90).changes
-
-
-def test_a_state_is_some_hundred_bytes() -> None:
-    run = Run(replace(REMOTE, per_hour=per_hour), 1).go(300)
-    assert len(pickle.dumps(run.state)) < 2500
-    assert {field.name for field in fields(run.state)} <= set(vars(run.state))
-    assert run.state.clocks.quiet_s >= QUIET_S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
@@ -10,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.reproduction import authors_logs, cachew_figures
+from benchmarks.reproduction import authors_logs
 from benchmarks.reproduction.experiments import SETUPS, run_mode, run_setup
 from benchmarks.reproduction.pecan_figures import final_remote, stages
 from benchmarks.reproduction.reported import PECAN
-from benchmarks.reproduction.tables import Comparison, Section, comparison_table, misses, summary
-from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.placement.policy import SEARCHES
 from pecan_ray.plan.windows import Deployment, Window
@@ -93,14 +90,6 @@ def test_figure_7_climbs_adds_and_removes_until_no_remote_worker_is_left() -> No
     assert (path.local, path.remote) == (10, 0)
 
 
-def test_cachew_finds_four_workers_where_utilization_finds_one() -> None:
-    workload = load("cachew-resnet50")
-    cachew = cachew_figures.scaled(workload, Autoscaler, range(2))
-    hpa = cachew_figures.scaled(workload, HorizontalPodAutoscaler, range(2))
-    assert mean(cachew, final_remote) == pytest.approx(4, abs=1)
-    assert mean(hpa, final_remote) == pytest.approx(1, abs=0.5)
-
-
 # --- against exhaustive search -----------------------------------------------------------------------------
 
 
@@ -148,17 +137,3 @@ def test_no_sequence_of_windows_drives_a_policy_out_of_its_bounds(
 
 
 # --- the report --------------------------------------------------------------------------------------------
-
-
-def test_every_miss_is_listed_and_nothing_else() -> None:
-    rows = (
-        Comparison("near", 10.0, 10.5, "predicted", "$"),
-        Comparison("far", 10.0, 20.0, "predicted", "$"),
-        Comparison("workers", 5.0, 9.0, "fitted"),
-    )
-    section = Section("Figure", "", (comparison_table(rows, "x"),), (), rows)
-    assert misses([section]) == (
-        "- Figure: far $20.00 where the paper has $10.00; workers 9 where the paper has 5 (fitted)"
-    )
-    assert "1 of 2 predictions within 10%" in summary([section])
-    assert misses([replace(section, comparisons=rows[:1])]) == ""

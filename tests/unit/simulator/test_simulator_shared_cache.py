@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.reproduction import cachew_caching, quiver_figures, reproduce_caches, silod_figures
+from benchmarks.reproduction import reproduce_caches, silod_figures
 from benchmarks.reproduction.reported_caches import (
-    CACHEW_8,
-    QUIVER_DATASETS,
     SILOD_CACHE_TABLE,
     SILOD_TABLE6,
     SYSTEMS,
@@ -110,25 +108,6 @@ def test_jobs_are_done_first_under_silod_on_average_over_draws_and_are_treated_a
         assert min(times, key=times.__getitem__) == "SiloD" and max(times, key=times.__getitem__) == "CoorDL", times
     fairness = {system: fmean(run.fairness for run in runs(system, "gavel")) for system in SYSTEMS}
     assert max(fairness, key=fairness.__getitem__) == "SiloD" and fairness["SiloD"] > 0.95, fairness
-
-
-def test_speed_by_the_size_of_the_cache_has_the_shape_of_quivers_figure_6() -> None:
-    sizes = [50e9, 100e9, 200e9, 300e9]
-    quiver = [quiver_figures.quiver_speedup(size, 1.03)[0] for size in sizes]
-    lru = [quiver_figures.lru_speedup(size) for size in sizes]
-    assert quiver == sorted(quiver) and lru == sorted(lru)
-    assert all(ours > 1.3 * theirs for ours, theirs in zip(quiver, lru, strict=True)), "an LRU thrashes"
-    assert quiver[1] == pytest.approx(1.6, rel=0.1)
-    full = sum(QUIVER_DATASETS.values())
-    assert quiver_figures.lru_speedup(full) == pytest.approx(quiver_figures.quiver_speedup(full, 1.03)[0], rel=1e-3)
-
-
-def test_batch_times_of_cachews_figure_8() -> None:
-    for row in cachew_caching.figure8().comparisons:
-        assert abs(row.error) < 0.04, row
-    for sleep_ms, measured in CACHEW_8.items():
-        _, chosen = cachew_caching.batch_ms(sleep_ms)
-        assert dict(zip(cachew_caching.MODES, measured, strict=True))[chosen] <= 1.02 * min(measured)
 
 
 def test_the_pages_two_parts_are_written_apart() -> None:
