@@ -21,7 +21,13 @@ ITEM_BYTES = 1 << 10
 
 def items_bytes(items: list[Item]) -> int:
     """Return about how many bytes items take: they are like the first one."""
-    return len(items) * (column_bytes(items[0].value) + ITEM_BYTES) if items else 0
+    if not items:
+        return 0
+    try:
+        nbytes = column_bytes(items[0].value)
+    except RecursionError:  # a value that holds itself: where it would be sent or batched, it is an error by name
+        nbytes = 0
+    return len(items) * (nbytes + ITEM_BYTES)
 
 
 class ResultsInOrder:

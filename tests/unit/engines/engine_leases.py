@@ -9,15 +9,27 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from pecan_ray.engines.accounted_leases import AccountedLeases
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.slots import HeapSlot, HeapSlots
+from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease, LeaseKey, Source, Split
 from pecan_ray.sampling.spans import Spans
+from pecan_ray.sources import Arrays
+
+
+def numbers(
+    rows: int = 40, split_rows: int = 10, column: str = "i", *, engine: EngineName = "python", **columns: Any
+) -> PecanPipeline:
+    """Rows with their numbers in a column, and other columns beside it."""
+    source = Arrays({column: np.arange(rows), **columns}, split_rows=split_rows)
+    return PecanPipeline(source, name="numbers", engine=engine)
 
 
 class ListedLeases:
@@ -32,13 +44,11 @@ class ListedLeases:
             self._queues.setdefault(lease.branch, deque()).append(lease)
 
     def take(self, branch: int = 0) -> Lease | None:
-        """Return the next lease of a branch."""
         with self._lock:
             queue = self._queues.get(branch)
             return queue.popleft() if queue else None
 
     def ended(self, lease: Lease, elements: int) -> None:
-        """Record the length of a split."""
         with self._lock:
             assert lease.key not in self.lengths, f"the end of {lease.key} was reported twice"
             self.lengths[lease.key] = elements
@@ -66,34 +76,25 @@ def whole_leases(sources: Sequence[Source], *, epoch: int = 0, repetitions: int 
 
 
 class OwnSource:
-    """A source of one split, of which a test writes what it needs."""
-
     def splits(self) -> Iterator[Split]:
-        """Yield the split."""
         yield Split(0)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield the elements of the split."""
         raise NotImplementedError
 
     def num_elements(self) -> int | None:
-        """Tell nothing of the number of elements."""
         return None
 
     def identity(self) -> str:
-        """Return what it is told apart by."""
         return type(self).__name__
 
 
 class CountedSlot(HeapSlot):
-    """A slot of few: releasing it lets another one be taken."""
-
     def __init__(self, nbytes: int, free: threading.Semaphore) -> None:
         super().__init__(nbytes)
         self._free = free
 
     def release(self) -> None:
-        """Let another slot be taken."""
         self._free.release()
 
 
@@ -104,7 +105,6 @@ class FewSlots:
         self._free = threading.Semaphore(count)
 
     def acquire(self, nbytes: int) -> CountedSlot:
-        """Return a slot, waiting for one to be released."""
         assert self._free.acquire(timeout=60), "no batch was finished while all memory was taken"
         return CountedSlot(nbytes, self._free)
 
@@ -172,6 +172,5 @@ def missing(leases: ListedLeases, received: list[Produced]) -> list[Lease]:
     return rest
 
 
-def column(produced: Iterable[Produced], name: str) -> list[Any]:
-    """Return a column of all batches in one list."""
+def column(produced: Iterable[Produced], name: str = "i") -> list[Any]:
     return [value for batch in produced if batch.rows for value in batch.columns[name]]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 import pecan_ray as pecan
@@ -14,40 +14,20 @@ from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sampling.spans import Spans
-from tests.unit.engines.engine_leases import all_said
+from tests.unit.engines import engine_leases
 
 ROWS = 100
 
 
 def numbers(rows: int = ROWS, **columns: Any) -> pecan.PecanPipeline:
-    source = pecan.sources.Arrays(i=np.arange(rows), split_rows=7, **columns)
-    return pecan.PecanPipeline(source, name="numbers", engine="tensorflow")
+    return engine_leases.numbers(rows, 7, engine="tensorflow", **columns)
 
 
 def run(pipe: pecan.PecanPipeline, leases: Any = None, **options: Any) -> list[Produced]:
     sources = list(pipe.plan.sources())
     engine = TensorFlowEngine(pipe.plan, sources, EngineOptions(**options), HeapSlots())
-    try:
-        return all_said(pipe.plan, leases or AllLeases(sources, 0, 1), engine.batches)
-    finally:
-        engine.close()
-
-
-def values(batches: list[Produced], column: str = "i") -> list[Any]:
-    return [value for batch in batches if batch.rows for value in batch.columns[column]]
-
-
-def covered(batches: list[Produced]) -> dict[tuple[int, int, int], Spans]:
-    """Return the positions that all batches stand for; fails if one is in two of them."""
-    found: dict[tuple[int, int, int], Spans] = {}
-    for batch in batches:
-        for key, intervals in batch.spans.items():
-            seen = found.setdefault(key, Spans())
-            for start, stop in intervals:
-                before = seen.size()
-                seen.add(start, stop)
-                assert seen.size() == before + stop - start, f"{key}: [{start}, {stop}) came twice"
-    return found
+    with contextlib.closing(engine):
+        return engine_leases.all_said(pipe.plan, leases or AllLeases(sources, 0, 1), engine.batches)
 
 
 def all_of(pipe: pecan.PecanPipeline) -> dict[tuple[int, int, int], Spans]:

@@ -17,7 +17,6 @@ SPEC = tf.TensorSpec((20, 30, 3), tf.float32)
 
 
 def constants(function: GraphFunction, *args: Any) -> set[tuple[int, ...]]:
-    """Return the shapes of the constants in the graph of a caller."""
     graph = tf.function(function.__call__, autograph=False).get_concrete_function(*args).graph
     definition = graph.as_graph_def()
     nodes = [*definition.node, *(node for called in definition.library.function for node in called.node_def)]

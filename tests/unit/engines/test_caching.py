@@ -1,14 +1,15 @@
-"""Points at which the python engine keeps what splits give: the same data, from the cache or computed."""
+"""Points at which the python engine keeps what splits give: the same data, whatever happens to the folder."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import tempfile
-import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,10 +26,9 @@ from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.options import Cache
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.operators import Autocache, Plan
-from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
-from pecan_ray.plan.stretches import with_ops
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease
 from tests.long_form import examples
+from tests.unit.engines.cache_rig import CALLING, CALLS, READS, Numbers, double, kept, sorted_numbers
 from tests.unit.engines.engine_leases import (
     FewSlots,
     ListedLeases,
@@ -38,40 +38,6 @@ from tests.unit.engines.engine_leases import (
     running,
     whole_leases,
 )
-
-READS: Counter[int] = Counter()
-CALLS: Counter[str] = Counter()
-CALLING = threading.Lock()
-"""Guards the calls, which threads make side by side: adding to a number is no single step."""
-
-
-class Numbers:
-    """Splits of numbers, whose reads are counted."""
-
-    def __init__(self, splits: int = 7, each: int = 5, version: str = "") -> None:
-        self._splits, self._each, self._version = splits, each, version
-
-    def splits(self) -> Iterator[Split]:
-        for index in range(self._splits):
-            yield Split(index, path=f"{index}.bin", version=self._version)
-
-    def read(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
-        READS[split.index] += 1
-        for place in range(start, self._each):
-            number = split.index * self._each + place
-            yield {"i": number, "x": np.full(3, number, np.float32)}
-
-    def num_elements(self) -> int:
-        return self._splits * self._each
-
-    def identity(self) -> str:
-        return f"{self._splits} {self._each}"
-
-
-def double(value: dict[str, Any]) -> dict[str, Any]:
-    with CALLING:
-        CALLS["double"] += 1
-    return {**value, "x": value["x"] * 2}
 
 
 def odd(value: dict[str, Any]) -> bool:
@@ -96,22 +62,6 @@ def drawn(value: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {**value, "r": rng.random()}
 
 
-def kept(pipe: PecanPipeline, key: str = "k", name: str | None = None) -> Plan:
-    points = [op for op in pipe.plan.all_ops() if isinstance(op, Autocache) and name in (None, op.name)]
-    return with_ops(pipe.plan, {points[0].name: replace(points[0], key=key)})
-
-
-@pytest.fixture(autouse=True)
-def counted() -> None:
-    READS.clear()
-    CALLS.clear()
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "cache", 64 << 20)
-
-
 def flat(produced: list[Produced]) -> dict[str, list[Any]]:
     names = produced[0].columns
     return {
@@ -119,19 +69,14 @@ def flat(produced: list[Produced]) -> dict[str, list[Any]]:
     }
 
 
-def numbers(produced: list[Produced]) -> list[int]:
-    return sorted(int(i) for i in column(produced, "i"))
-
-
 PIPES = {
     "maps": lambda p: p.map(double).autocache().map(spoil).batch(4),
     "nothing behind": lambda p: p.map(double).autocache().batch(4),
     "nothing before": lambda p: p.autocache().map(spoil).batch(4),
-    "nothing at all": lambda p: p.autocache().batch(4),
     "filters": lambda p: p.filter(odd).map(double).autocache().filter(odd).batch(4),
     "several outputs": lambda p: p.flat_map(twice).autocache().flat_map(twice, name="again").batch(4),
-    "nothing behind several outputs": lambda p: p.flat_map(twice).autocache().batch(4),
     "nothing behind filters": lambda p: p.filter(odd).autocache().batch(4),
+    "splits without elements": lambda p: p.filter(lambda v: v["i"] >= 20, name="late").autocache().batch(4),
     "nothing behind texts": lambda p: p.map(labelled).autocache().batch(4),
     "elements": lambda p: p.map(double).autocache().map(spoil),
     "two points": lambda p: p.autocache(name="idle").map(double).autocache(name="kept").map(spoil).batch(4),
@@ -169,15 +114,6 @@ def test_what_is_kept_is_what_would_have_been_computed(shape: str, threads: int,
         assert counts == [(0, 35), (35, 0)], "what is computed is told from what comes out of the cache"
 
 
-def test_a_filtered_split_is_kept_as_empty(cache: Cache) -> None:
-    plan = kept(pecan.PecanPipeline(Numbers()).filter(lambda value: value["i"] >= 20, name="late").autocache().batch(4))
-    leases = ListedLeases(whole_leases(list(plan.sources())))
-    assert numbers(run_engine(plan, cache=cache)) == list(range(20, 35))
-    again = run_engine(plan, leases, cache=cache)
-    assert numbers(again) == list(range(20, 35)) and sum(READS.values()) == 7
-    assert delivered(again) == leases.wanted() and set(leases.lengths.values()) == {5}
-
-
 @given(
     spans=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), min_size=1, max_size=6),
     threads=st.integers(1, 3),
@@ -204,7 +140,6 @@ def test_parts_of_a_split_come_from_its_entry(spans: list[tuple[int, int]], thre
 
 
 def rows_of(produced: list[Produced]) -> list[tuple[Any, ...]]:
-    """All values but arrays, in an order of their own."""
     names = [name for name in ("i", "n", "r") if any(name in one.columns for one in produced)]
     return sorted(zip(*(column(produced, name) for name in names), strict=True))
 
@@ -228,7 +163,7 @@ def test_a_part_of_a_split_makes_no_entry(cache: Cache) -> None:
     plan = kept(pecan.PecanPipeline(Numbers(1)).map(double).autocache().batch(2))
     split = next(Numbers(1).splits())
     for lease, reads in ((Lease(0, split, ((0, 3 << OUTPUT_BITS),)), 1), (Lease(0, split), 2), (Lease(1, split), 2)):
-        found = numbers(run_engine(plan, [lease], cache=cache))
+        found = sorted_numbers(run_engine(plan, [lease], cache=cache))
         assert (found, READS[0]) == ([0, 1, 2, 3, 4][: 3 if reads == 1 else 5], reads)
 
 
@@ -242,7 +177,7 @@ def test_a_split_with_a_bad_element_makes_no_entry_and_the_element_is_told_in_ea
     for _ in range(3):
         made = run_engine(plan, cache=cache, on_error="skip")
         assert [bad.where for one in made for bad in one.bad] == ["element 2 of 2.bin"]
-        assert numbers(made) == [i for i in range(35) if i != 12]
+        assert sorted_numbers(made) == [i for i in range(35) if i != 12]
     assert Counter({2: 3, **dict.fromkeys((0, 1, 3, 4, 5, 6), 1)}) == READS
     with pytest.raises(OpError, match="twelve"):
         run_engine(plan, cache=cache)
@@ -257,7 +192,7 @@ def test_what_cannot_be_kept_is_computed_in_each_epoch_and_said_once(
     plan = kept(pecan.PecanPipeline(Numbers()).map(lambda v: {**v, "own": Own()}, name="own").autocache().map(
         lambda v: {"i": v["i"]}, name="without").batch(4))  # fmt: skip
     for _ in range(2):
-        assert numbers(run_engine(plan, cache=cache)) == list(range(35))
+        assert sorted_numbers(run_engine(plan, cache=cache)) == list(range(35))
     assert READS[0] == 2
     said = [record.message for record in caplog.records if record.name == "pecan_ray.cache"]
     assert len(said) == 2 and "column 'own', which holds a" in said[0] and "computed in each epoch" in said[0]
@@ -269,9 +204,9 @@ def test_a_split_that_gives_too_much_is_not_kept_nor_anything_without_a_folder(
     monkeypatch.setattr(caching, "MOST_ENTRY_BYTES", 40)
     plan = kept(pecan.PecanPipeline(Numbers()).autocache().batch(4))
     for _ in range(2):
-        assert numbers(run_engine(plan, cache=cache)) == list(range(35))
+        assert sorted_numbers(run_engine(plan, cache=cache)) == list(range(35))
     assert READS[0] == 2
-    assert numbers(run_engine(plan, cache=Cache("/proc/nowhere"))) == list(range(35))
+    assert sorted_numbers(run_engine(plan, cache=Cache("/proc/nowhere"))) == list(range(35))
     assert "nothing is kept" in caplog.text
 
 
@@ -297,17 +232,11 @@ def test_other_keys_other_versions_of_a_file_and_other_splits_have_other_entries
     assert [run("a", "1"), run("a", "1"), run("b", "1"), run("a", "2"), run("b", "1")] == [7, 0, 7, 7, 0]
 
 
-@pytest.mark.parametrize("before", ["batch", "shuffle", "take", "repeat", "zip"])
-def test_a_point_behind_what_is_not_of_one_split_is_refused(before: str) -> None:
-    pipe = pecan.PecanPipeline(Numbers())
-    other = pecan.PecanPipeline(Numbers()).map(lambda v: {"j": v["i"]}, name="other")
-    made = pipe.zip(other) if before == "zip" else getattr(pipe, before)(2)
-    with pytest.raises(PlanError, match=f"autocache: it stands behind {before}"):
-        made.autocache()
-
-
-def test_a_version_or_a_share_that_is_none_is_refused() -> None:
+def test_a_point_behind_what_is_not_of_one_split_and_a_version_or_a_share_that_is_none_are_refused() -> None:
     pipe, no_text = pecan.PecanPipeline(Numbers()).map(double), cast(Any, 3)
+    for before in ("batch", "shuffle", "take", "repeat"):
+        with pytest.raises(PlanError, match=f"autocache: it stands behind {before}"):
+            getattr(pipe, before)(2).autocache()
     with pytest.raises(PlanError, match="version"):
         pipe.autocache(version=no_text)
     for bad in (-0.1, 1, True, cast(Any, "a fifth"), float("nan")):
@@ -325,7 +254,7 @@ def test_none_and_many_in_a_cache_that_holds_next_to_nothing(splits: int, each: 
     expected = delivered(run_engine(pipe, threads=2))
     for _ in range(3):
         made = run_engine(kept(pipe), threads=2, cache=tiny)
-        assert delivered(made) == expected and numbers(made) == list(range(splits * each))
+        assert delivered(made) == expected and sorted_numbers(made) == list(range(splits * each))
         with EntryStore(tmp_path, max_bytes=1 << 20) as store:
             assert store.nbytes <= 1 << 20
 
@@ -380,3 +309,74 @@ def test_later_passes_of_a_repeat_take_what_the_first_one_kept(cache: Cache, tak
     made = run_engine(plan, order="strict", cache=cache)
     assert [int(one.columns["i"]) for one in made if one.rows] == 3 * list(range(taken))
     assert CALLS["double"] <= computed, "of the split in which a pass ends nothing can be kept"
+
+
+SPLITS, EACH = 12, 5
+ALL = list(range(SPLITS * EACH))
+
+
+def large(value: dict[str, Any]) -> dict[str, Any]:
+    with CALLING:
+        CALLS["large"] += 1
+    return {**value, "x": np.full(20_000, value["i"], np.uint8)}
+
+
+def epoch(cache: Cache, between: Callable[[], object] | None = None, at: int = 4) -> list[int]:
+    """Go through an epoch, let something happen in the middle of it; return the numbers, each position once."""
+    plan = kept(pecan.PecanPipeline(Numbers(SPLITS, EACH)).map(large).autocache().batch(EACH))
+    leases = ListedLeases(whole_leases(list(plan.sources())))
+    found: list[Produced] = []
+    with running(plan, leases, cache=cache) as (_, batches):
+        for number, produced in enumerate(batches):
+            if number == at and between is not None:
+                between()
+            found.append(produced)
+    assert delivered(found) == leases.wanted()
+    columns = [one.columns for one in found if one.rows]
+    assert all((x == i % 256).all() for each in columns for x, i in zip(each["x"], each["i"], strict=True))
+    return sorted_numbers(found)
+
+
+def overwrite_index(folder: Path) -> None:
+    (folder / "index.sqlite").write_bytes(os.urandom(1 << 16))
+
+
+def replace_segments(folder: Path) -> None:
+    shutil.rmtree(folder / "segments")
+    (folder / "segments").write_text("a file")
+
+
+@pytest.mark.parametrize("filled", [False, True])
+@pytest.mark.parametrize("harm", [shutil.rmtree, overwrite_index, replace_segments])
+def test_a_folder_that_is_harmed_in_the_middle_of_an_epoch_costs_nothing_but_time(
+    filled: bool, harm: Callable[[Path], object], cache: Cache
+) -> None:
+    if filled:
+        assert epoch(cache) == ALL
+    assert epoch(cache, lambda: harm(cache.folder)) == ALL
+    if harm is shutil.rmtree:
+        assert epoch(cache) == ALL
+        reads = READS.copy()
+        assert epoch(cache) == ALL and reads == READS, "the next job has a folder again, and fills it"
+
+
+def test_a_clock_that_jumps_keeps_and_evicts_the_same(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No decision of a store looks at a clock of the day, and what computing took is never below nothing."""
+    jumps = count()
+    monkeypatch.setattr(time, "time", lambda: 1e9 - 1e6 * next(jumps))
+    monkeypatch.setattr(time, "monotonic", lambda: 1e6 - 100.0 * next(jumps))
+    small = Cache(cache.path, 1 << 20)  # ten entries of twelve
+    for _ in range(3):
+        assert epoch(small) == ALL
+    with EntryStore(cache.folder, max_bytes=1 << 20) as store:
+        assert store.verify()[1] == () and 0 < store.nbytes <= 1 << 20
+        assert all(size.seconds >= 0 for size in store.sizes())
+
+
+def test_two_jobs_that_fill_the_same_folder_at_once_keep_each_entry_once(cache: Cache) -> None:
+    """One goes through an epoch between two batches of the other one."""
+    assert epoch(cache, lambda: epoch(cache)) == ALL
+    with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
+        assert store.verify() == (SPLITS, ())
+    CALLS.clear()
+    assert epoch(cache) == ALL and not CALLS

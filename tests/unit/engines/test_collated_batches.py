@@ -36,13 +36,11 @@ def detection(elements: list[Any]) -> Any:
 
 
 def detected(**options: Any) -> pecan.PecanPipeline:
-    """Batches of images and their boxes."""
     source = Arrays(i=np.arange(ROWS), split_rows=5)
     return pecan.PecanPipeline(source, name="d").map(sample).batch(SIZE, collate=detection, **options)
 
 
 def numbers(batch: Mapping[str, Any]) -> list[int]:
-    """The elements of a batch, all of whose values belong to them."""
     for image, target in zip(batch["images"], batch["targets"], strict=True):
         assert type(image) is type(target["boxes"]) is np.ndarray
         assert (image == target["i"]).all() and len(target["boxes"]) == target["i"] % 4

@@ -119,7 +119,7 @@ def test_origins_and_the_length_of_the_split_are_kept() -> None:
 
 
 class Own:
-    """Nothing that anybody knows."""
+    pass
 
 
 def test_what_is_not_plain_or_has_other_columns_is_refused_by_name() -> None:

@@ -6,6 +6,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -44,7 +45,6 @@ def eager(row: int) -> Any:
 
 
 def making(make: Callable[[int], Any]) -> pecan.PecanPipeline:
-    """Elements with one value in column x, made by a function."""
     pipe = pecan.PecanPipeline(
         pecan.sources.Arrays({"row": np.arange(ROWS)}, split_rows=1), config=pecan.Config(reorder="off")
     )
@@ -116,11 +116,16 @@ def test_tensors_travel_whose_type_torch_does_not_pickle(name: str) -> None:
     assert run_engine(alone, order="strict")[0].columns["x"].shape == (ROWS, 0)
 
 
-@pytest.mark.parametrize("make", ["to_sparse", "to_sparse_csr"])
-def test_sparse_tensors_are_batched_as_arrays(make: str) -> None:
+def test_sparse_and_half_complex_tensors_are_batched_as_arrays() -> None:
     torch = pytest.importorskip("torch")
-    (batch,) = run_engine(making(lambda row: getattr(torch.eye(2) * row, make)()).batch(ROWS), order="strict")
-    assert batch.columns["x"].tolist() == [[[row, 0.0], [0.0, row]] for row in range(ROWS)]
+    for convert in (torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr):
+        pipe = making(partial(lambda to, row: to(torch.eye(2) * row), convert)).batch(ROWS)
+        (batch,) = run_engine(pipe, order="strict")
+        assert batch.columns["x"].tolist() == [[[row, 0.0], [0.0, row]] for row in range(ROWS)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that it knows few operations on them
+        (batch,) = run_engine(making(always(torch.tensor([1 + 2j]).to(torch.complex32))).batch(ROWS), order="strict")
+    assert batch.columns["x"].tolist() == [[1 + 2j]] * ROWS
 
 
 @pytest.mark.parametrize("make", ["meta", "nested", "quantized"])
@@ -137,31 +142,10 @@ def test_tensors_that_no_array_holds_are_refused_by_name(make: str) -> None:
             run_engine(making(always(value)).batch(ROWS), order="strict")
 
 
-def test_half_complex_tensors_lose_no_part() -> None:
-    torch = pytest.importorskip("torch")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that it knows few operations on them
-        value = torch.tensor([1 + 2j]).to(torch.complex32)
-        (batch,) = run_engine(making(lambda row: value).batch(ROWS), order="strict")
-    assert batch.columns["x"].tolist() == [[1 + 2j]] * ROWS
-
-
 def test_it_is_said_what_to_install_for_types_of_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(MissingExtraError, match=r"torch\.bfloat16 need ml_dtypes, which is not installed"):
         as_array(bfloat(1))
-
-
-def test_a_tensor_among_arrays_must_agree_with_them() -> None:
-    pytest.importorskip("torch")
-
-    def make(row: int) -> Any:
-        return tensor(row) if row == 2 else np.zeros((2, 3), np.float32)
-
-    with pytest.raises(
-        BatchShapeError, match=r"'x' of element 0 of split 2 is float16\[2, 3\], but that of .* float32\[2, 3\]"
-    ):
-        run_engine(making(make).batch(ROWS), order="strict")
 
 
 def test_lists_and_tensors_are_padded_and_texts_beside_them_stay() -> None:
@@ -188,10 +172,8 @@ EMPTY = np.array([])
     [
         ([EMPTY, np.array([1, 2])], [[0, 0], [1, 2]]),
         ([np.array([[1, 2]], np.uint8), EMPTY], [[[1, 2]], [[0, 0]]]),
-        ([7, np.array([1, 2])], [[7, 0], [1, 2]]),
         ([np.float32(7), EMPTY, np.array([1, 2], np.float32)], [[7, 0], [0, 0], [1, 2]]),
         ([7, np.zeros(0, np.int64)], [[7], [0]]),
-        ([EMPTY, [1, 2]], [[0, 0], [1, 2]]),
         ([[1, 2], EMPTY], [[1, 2], [0, 0]]),
         ([np.zeros(0, np.int32), np.zeros(0, np.int32)], [[], []]),
     ],
@@ -210,12 +192,6 @@ def test_empty_lists_and_single_numbers_are_padded_like_the_others(values: list[
         assert batches == [{"x": [list(value) for value in values]}]
 
 
-def test_a_single_number_is_packed_as_one_token() -> None:
-    pipe = PecanPipeline(Items([{"ids": value} for value in (7, EMPTY, np.array([1, 2]))]))
-    (batch,) = pipe.pack(4, on="ids").batch(1).iter_batches(debug=True)
-    assert sorted(batch["ids"].ravel().tolist()) == [0, 1, 2, 7]
-
-
 NO_NUMBERS = "holds no numbers, which"
 TYPE = "but that of element 0 .* is a"
 
@@ -229,9 +205,7 @@ TYPE = "but that of element 0 .* is a"
             for odd, said in [
                 (["a", "b"], f"a list that {NO_NUMBERS} cannot be padded. Make numbers of it"),
                 (np.array(["a", "b"]), f"an array of <U1 that {NO_NUMBERS}"),
-                (np.array([None, 1], object), f"an array of object that {NO_NUMBERS}"),
                 ({"a": 1}, "a dict, which cannot be padded. Padded are numbers, arrays and lists of numbers"),
-                ({1, 2}, "a set, which cannot be padded"),
             ]
         ),
         ("a text", None, "is None, which cannot be padded. Fill in what is missing"),
@@ -239,9 +213,7 @@ TYPE = "but that of element 0 .* is a"
         ([1, 2], [1, None], "is a list that holds None"),
         ([1, 2], [[1], [1, 2]], "is a list of unequal lists, which cannot be padded"),
         ([1, 2], [1.5], r"is float64\[1\], but that of element 0 .* is int64\[2\]"),
-        ([1, 2], [[1]], "has 2 dimensions, but that of element 0 .* has 1. Padding cannot add"),
         (np.zeros(1, np.int16), np.zeros((1, 1), np.int16), "has 2 dimensions, but that of element 0 .* has 1"),
-        (np.zeros(1, np.int16), np.zeros(2, np.float32), r"is float32\[2\], but that of .* is int16\[1\]"),
     ],
 )
 def test_what_cannot_be_padded_is_refused_by_element(usual: Any, odd: Any, said: str) -> None:

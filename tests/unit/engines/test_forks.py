@@ -14,20 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import pecan_ray as pecan
-from pecan_ray.engines import forks as our_forks
-from pecan_ray.engines.forks import PLACE_BYTES, Forks
 from pecan_ray.errors import OpError
 from pecan_ray.options import OnError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Split
-from tests.unit.engines.engine_leases import OwnSource, running
+from tests.unit.engines.engine_leases import OwnSource, numbers, running
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-def numbers() -> PecanPipeline:
-    return PecanPipeline(pecan.sources.Arrays(i=np.arange(40), split_rows=10), name="numbers")
 
 
 def gone_through(pipe: PecanPipeline, found: list[int], on_error: OnError = "raise") -> None:
@@ -153,24 +146,3 @@ def test_processes_that_are_started_as_they_should_be_and_pipelines_in_them_work
     gone_through(numbers().map(start).batch(4), found)
     assert sorted(found) == list(range(40))
     assert [(tmp_path / name).read_text() for name in ("sum", "said")] == [str(sum(range(40))), "there\n"]
-
-
-def test_more_children_than_places_and_longer_names_than_memory_are_told_too(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    places = 3
-    monkeypatch.setattr(our_forks, "PLACES", places)
-    forks = Forks()
-    forks.raise_told()
-    for number in range(places + 1):  # one after the other, with nobody looking
-        forks.before()
-        child = os.fork()
-        if child == 0:
-            forks.in_child()
-            forks.end_child(f"op {number}", "x" * PLACE_BYTES, file="x", element=1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-    for _ in range(places):
-        with pytest.raises(OpError, match=r"op \d+: a child process .* while x{1000} was worked on"):
-            forks.raise_told()
-    forks.raise_told()
-    assert capfd.readouterr().err.count("came back from the function") == places + 1

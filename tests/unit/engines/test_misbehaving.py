@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,20 +15,18 @@ import pecan_ray as pecan
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.python import complete_calls
 from pecan_ray.engines.sendable import why_unsendable
-from pecan_ray.errors import BatchShapeError, OpError, OutputTypeError, PlanError, SourceError, listed, told
+from pecan_ray.errors import BatchShapeError, OpError, OutputTypeError, PlanError, SourceError
 from pecan_ray.options import OnError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Split
-from tests.unit.engines.engine_leases import OwnSource, running
+from tests.unit.engines.engine_leases import OwnSource, numbers, running
 
 
 class OwnError(BaseException):
-    """Meant to end the process."""
+    pass
 
 
 class SilentError(Exception):
-    """Its text fails."""
-
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -37,8 +34,6 @@ class SilentError(Exception):
 
 
 class UnpicklableError(Exception):
-    """It holds what cannot be sent."""
-
     def __init__(self) -> None:
         super().__init__("locked")
         self.lock = threading.Lock()
@@ -56,10 +51,6 @@ RAISED = [
     MemoryError("no room for 8 PiB"),
 ]
 each_error = pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
-
-
-def numbers() -> PecanPipeline:
-    return PecanPipeline(pecan.sources.Arrays(i=np.arange(40), split_rows=10), name="numbers")
 
 
 def at_seven(error: BaseException) -> Any:
@@ -120,8 +111,6 @@ def test_on_error_is_for_exceptions_and_what_was_meant_for_the_process_ends_the_
 
 
 class Failing(OwnSource):
-    """A source that raises what it is told to."""
-
     def __init__(self, error: BaseException) -> None:
         self._error = error
 
@@ -138,8 +127,6 @@ def test_whatever_a_source_raises_is_an_error_by_name(error: BaseException) -> N
 
 
 class Unloadable:
-    """It can be pickled, and not unpickled."""
-
     def __init__(self) -> None:
         self.x = 1
 
@@ -147,14 +134,7 @@ class Unloadable:
         raise ValueError("not here")
 
 
-class Endless:
-    """Its pickling ends the process, if one lets it."""
-
-    def __reduce__(self) -> Any:
-        sys.exit(3)
-
-
-@pytest.mark.parametrize("make", [threading.Lock, lambda: (one for one in "ab"), Unloadable, Endless])
+@pytest.mark.parametrize("make", [threading.Lock, lambda: (one for one in "ab"), Unloadable])
 def test_a_column_that_cannot_be_sent_is_a_bad_element(make: Any) -> None:
     def add(element: dict[str, Any]) -> dict[str, Any]:
         return {**element, "odd": make() if element["i"] == 7 else [1, "a"]}
@@ -183,18 +163,11 @@ def test_what_leaves_the_engine_must_be_sendable_and_nothing_else() -> None:
 
 
 def test_processes_tell_whatever_a_function_raises() -> None:
-    def leave(element: dict[str, Any]) -> dict[str, Any]:
-        if element["i"] == 7:
-            sys.exit(3)
-        return element
-
     with pytest.raises(OpError, match="SystemExit"):
-        made(numbers().map(leave, processes=True).batch(4))
+        made(numbers().map(at_seven(SystemExit(3)), processes=True).batch(4))
 
 
 class OwnDict(dict[Any, Any]):
-    """A dict that cannot tell its columns."""
-
     def keys(self) -> Any:
         raise RuntimeError("no keys")
 
@@ -212,7 +185,6 @@ def endless(element: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def answering(answer: Any) -> Callable[[PecanPipeline], PecanPipeline]:
-    """Return what filters with an odd answer for one element."""
     return lambda pipe: pipe.filter(lambda e: answer() if e["i"] == 7 else True, name="odd").batch(4)
 
 
@@ -224,15 +196,10 @@ def measuring(length: Any) -> Callable[[PecanPipeline], PecanPipeline]:
 NO_ANSWER = r"odd returned \w+ for element 7 of split 0, .*: True or False"
 ODD: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], type[Exception], str]] = {
     "None of a filter": (answering(lambda: None), OutputTypeError, NO_ANSWER),
-    "a masked answer": (answering(lambda: np.ma.masked), OutputTypeError, NO_ANSWER),
     "a coroutine of a filter": (answering(lambda: later(True)), OutputTypeError, NO_ANSWER),
-    "a generator of a filter": (answering(lambda: (one for one in "ab")), OutputTypeError, NO_ANSWER),
-    "a function of a filter": (answering(lambda: later), OutputTypeError, NO_ANSWER),
     "NaN of a filter": (answering(lambda: float("nan")), OpError, "odd failed on element 7 .*: it returned NaN"),
-    "NumPy's NaN of a filter": (answering(lambda: np.float32("nan")), OpError, "ValueError: it returned NaN"),
     "several answers": (answering(lambda: np.ones(3) > 0), OpError, "odd failed on element 7 .*: The truth value"),
     "a text as length": (measuring("3"), OutputTypeError, "length returned str for element 7 of split 0"),
-    "bytes as length": (measuring(b"3"), OutputTypeError, "length returned bytes for element 7 of split 0"),
     "None as length": (measuring(None), OutputTypeError, "length returned NoneType for element 7 of split 0"),
     "outputs without an end": (
         lambda pipe: pipe.flat_map(endless).batch(4),
@@ -257,9 +224,10 @@ def test_what_is_no_answer_is_an_error_of_its_element_or_left_out(case: str, mon
     assert rows(made(build(numbers()), "skip")) == ALL_BUT_SEVEN
 
 
-@pytest.mark.parametrize("answer", [1, 2.5, "text", [0], np.True_, np.array([1])], ids=lambda one: type(one).__name__)
-def test_what_python_takes_for_true_is_an_answer_of_a_filter(answer: Any) -> None:
-    assert rows(made(numbers().filter(lambda e: answer if e["i"] == 7 else False).batch(4))) == [7]
+def test_what_python_takes_for_true_is_an_answer_of_a_filter() -> None:
+    answers: list[Any] = [1, 2.5, "text", [0], np.True_, np.array([1])]
+    for answer in answers:
+        assert rows(made(numbers().filter(lambda e, answer=answer: answer if e["i"] == 7 else False).batch(4))) == [7]
 
 
 def test_columns_of_unequal_lengths_are_told_of_what_made_them() -> None:
@@ -293,36 +261,8 @@ def test_a_mask_is_never_lost_in_silence(batching: str) -> None:
     assert rows(made(getattr(filled, batching)(4))) == list(range(40))
 
 
-class NoArray:
-    """It answers every question by an exception."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise ValueError(f"no {name}")
-
-
 @pytest.mark.parametrize("batching", ["batch", "padded_batch"])
 def test_a_value_of_which_no_array_can_be_made_is_told_by_name(batching: str) -> None:
-    for value in (NoArray(), [[1], [1, 2]]):
-        pipe = numbers().map(lambda e, value=value: {**e, "odd": value if e["i"] == 7 else np.zeros(2)})
-        with pytest.raises(BatchShapeError, match=r"column 'odd' of element 7 of split 0 is a \w+ that no array can"):
-            made(getattr(pipe, batching)(4))
-
-
-class Unnamed:
-    """A name of a column that cannot be told."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no repr")
-
-    __str__ = __repr__
-
-
-def test_a_message_does_not_fail_with_what_it_tells() -> None:
-    with pytest.raises(BatchShapeError, match="a Unnamed whose __repr__ raised RuntimeError"):
-        made(numbers().map(lambda e: {Unnamed(): e["i"]}).batch(4))
-    with pytest.raises(BatchShapeError, match="element 7 of split 0 has the columns"):
-        made(numbers().map(lambda e: {1: 2} if e["i"] == 7 else e).batch(4))
-    assert told(SilentError()) == "SilentError: <its text is not known: __str__ raised RuntimeError>"
-    names = [f"c{number}" for number in range(1000)]
-    assert listed([*names, "new"], names) == "['new', and 1,000 more]", "of many those that others lack"
-    assert listed(["b", "a"]) == "['a', 'b']"
+    pipe = numbers().map(lambda e: {**e, "odd": [[1], [1, 2]] if e["i"] == 7 else np.zeros(2)})
+    with pytest.raises(BatchShapeError, match=r"column 'odd' of element 7 of split 0 is a \w+ that no array can"):
+        made(getattr(pipe, batching)(4))

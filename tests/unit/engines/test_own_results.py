@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
@@ -17,8 +16,7 @@ from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Split
-from pecan_ray.sources import Arrays
-from tests.unit.engines.engine_leases import OwnSource, run_engine
+from tests.unit.engines.engine_leases import OwnSource, numbers, run_engine
 
 ROWS = 60
 Fill: TypeAlias = Callable[[Any], Any]
@@ -65,16 +63,6 @@ def tensor_again() -> Fill:
     return lambda i: out.fill_(int(i))
 
 
-def memory_of_a_library() -> Fill:
-    memory = (ctypes.c_int64 * 4)()
-
-    def fill(i: Any) -> Any:
-        memory[:] = [int(i)] * 4
-        return np.ctypeslib.as_array(ctypes.cast(memory, ctypes.POINTER(ctypes.c_int64)), (4,))
-
-    return fill
-
-
 def bytes_again() -> Fill:
     memory = bytearray(8)
 
@@ -101,7 +89,7 @@ def first_number(value: Any) -> int:
     return int(np.ravel(np.asarray(value))[0])
 
 
-def numbers(values: list[Any]) -> list[int]:
+def sorted_numbers(values: list[Any]) -> list[int]:
     return sorted(map(first_number, values))
 
 
@@ -113,11 +101,7 @@ def rows_of(produced: list[Produced], name: str = "i") -> list[int]:
             while isinstance(column, (dict, tuple)):
                 column = next(iter(column.values())) if isinstance(column, dict) else column[0]
             found += list(column)
-    return numbers(found)
-
-
-def of_rows() -> PecanPipeline:
-    return PecanPipeline(Arrays(i=np.arange(ROWS)))
+    return sorted_numbers(found)
 
 
 VALUES: dict[str, Callable[[], Fill]] = {
@@ -128,7 +112,6 @@ VALUES: dict[str, Callable[[], Fill]] = {
     "view of a tensor": through(tensor_again, lambda tensor: tensor[1:]),
     "array of a tensor": through(tensor_again, lambda tensor: tensor.numpy()),
     "tensor of an array": through(array_again, torch.from_numpy),
-    "memory of a library": memory_of_a_library,
     "bytes": bytes_again,
     "nested": nested,
     "image": image_again,
@@ -138,9 +121,11 @@ VALUES: dict[str, Callable[[], Fill]] = {
 @pytest.mark.parametrize("make", VALUES.values(), ids=VALUES)
 def test_a_function_may_return_its_own_value_again(make: Callable[[], Fill]) -> None:
     for shuffled in (False, True):
-        pipe = of_rows().map(make(), on="i")
+        pipe = numbers(ROWS).map(make(), on="i")
         assert rows_of(run_engine((pipe.shuffle(20) if shuffled else pipe).batch(10))) == list(range(ROWS))
-    assert numbers([one["i"] for one in run_inprocess(of_rows().map(make(), on="i").plan)]) == list(range(ROWS))
+    assert sorted_numbers([one["i"] for one in run_inprocess(numbers(ROWS).map(make(), on="i").plan)]) == list(
+        range(ROWS)
+    )
 
 
 def test_a_dict_may_be_returned_again_and_an_array_put_into_the_given_one() -> None:
@@ -156,7 +141,7 @@ def test_a_dict_may_be_returned_again_and_an_array_put_into_the_given_one() -> N
         return element
 
     for function in (one_dict, in_place):
-        assert rows_of(run_engine(of_rows().map(function).batch(10))) == list(range(ROWS))
+        assert rows_of(run_engine(numbers(ROWS).map(function).batch(10))) == list(range(ROWS))
 
 
 def three_times(element: Any) -> Iterator[Any]:
@@ -186,11 +171,11 @@ def test_functions_of_several_outputs_or_batches_and_sources_may_give_one_thing_
         return {"i": out}
 
     every = list(range(3 * ROWS))
-    assert rows_of(run_engine(of_rows().flat_map(three_times).batch(10))) == every
-    assert rows_of(run_engine(of_rows().flat_map(three_arrays, on="i").batch(10))) == every
-    assert rows_of(run_engine(of_rows().flat_map(one_list).batch(10))) == every
-    assert rows_of(run_engine(of_rows().flat_map(three_times).map(array_again(), on="i").batch(10))) == every
-    assert rows_of(run_engine(of_rows().batch(10).map(one_array).shuffle(4))) == every[:ROWS]
+    assert rows_of(run_engine(numbers(ROWS).flat_map(three_times).batch(10))) == every
+    assert rows_of(run_engine(numbers(ROWS).flat_map(three_arrays, on="i").batch(10))) == every
+    assert rows_of(run_engine(numbers(ROWS).flat_map(one_list).batch(10))) == every
+    assert rows_of(run_engine(numbers(ROWS).flat_map(three_times).map(array_again(), on="i").batch(10))) == every
+    assert rows_of(run_engine(numbers(ROWS).batch(10).map(one_array).shuffle(4))) == every[:ROWS]
     for name in ("i", "a"):
         assert rows_of(run_engine(PecanPipeline(OneDict()).shuffle(20).batch(10)), name) == every[:ROWS]
 

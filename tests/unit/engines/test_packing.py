@@ -15,7 +15,7 @@ from pecan_ray.engines.contract import Produced
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sampling.packing import pack_rows
-from pecan_ray.sources import Items, TextLines
+from pecan_ray.sources import Items
 from tests.long_form import examples
 from tests.unit.engines.engine_leases import ListedLeases, column, delivered, missing, run_engine, whole_leases
 
@@ -119,19 +119,14 @@ def test_rows_draw_random_numbers_of_their_own() -> None:
     assert len(set(column(run_engine(pipe), "noise"))) == 25
 
 
-def test_what_is_no_list_of_tokens_is_named() -> None:
+def test_what_cannot_be_packed_is_named() -> None:
+    with pytest.raises(PlanError, match="pack: the tensorflow engine has no pack"):
+        PecanPipeline(Items([1]), engine="tensorflow").pack(4)
     pipe = PecanPipeline(Items([{"tokens": [1]}, {"tokens": [0.5]}]), name="p").pack(4).batch(1)
     with pytest.raises(TypeError, match=r"pack\(on='tokens'\) needs a list of whole numbers, but got float64\[1\]"):
         pipe.peek()
     with pytest.raises(KeyError, match="there is no such column"):
         PecanPipeline(Items([{"ids": [1]}]), name="p").pack(4).peek()
-
-
-def test_the_tensorflow_engine_refuses_it_by_name() -> None:
-    with pytest.raises(PlanError, match="pack: the tensorflow engine has no pack"):
-        PecanPipeline(TextLines("x.txt"), engine="tensorflow").pack(4)
-    with pytest.raises(PlanError, match="pack needs a whole number >= 1, but got 0"):
-        PecanPipeline(Items([1])).pack(0)
 
 
 def test_other_columns_are_packed_along() -> None:

@@ -40,7 +40,6 @@ def jpeg(image: Any, *settings: int) -> bytes:
 
 
 def whole(encoded: bytes, ratio: int = 1) -> Any:
-    """What users' functions make of an image."""
     flag = REDUCED[ratio] | cv2.IMREAD_IGNORE_ORIENTATION
     image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flag)
     return None if image is None else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
@@ -68,12 +67,6 @@ def some_jpeg(rng: np.random.Generator) -> bytes:
     return jpeg(image[..., 0] if rng.random() < 0.2 else image, *settings)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_a_header_tells_size_and_sampling(sampling: tuple[int, int]) -> None:
-    encoded = jpeg(np.zeros((37, 53, 3), np.uint8), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SAMPLINGS[sampling])
-    assert read_header(encoded) == JpegHeader(37, 53, sampling)
-
-
 def of_pillow(image: Any, mode: str = "RGB", **options: Any) -> bytes:
     file = io.BytesIO()
     Image.fromarray(image).convert(mode).save(file, "JPEG", **options)
@@ -81,7 +74,6 @@ def of_pillow(image: Any, mode: str = "RGB", **options: Any) -> bytes:
 
 
 def other_files(image: Any) -> dict[str, bytes]:
-    """Files that are decoded whole, by why that is."""
     encoded = jpeg(image)
     return {
         "it is no JPEG": bytes(cv2.imencode(".png", image)[1]),
@@ -122,7 +114,6 @@ def test_a_part_has_the_pixels_of_the_whole(ratio: int) -> None:
 
 
 def damaged(rng: np.random.Generator, encoded: bytes) -> bytes:
-    """Cut off, changed in some bytes, or with a marker in between."""
     made, how, behind = bytearray(encoded), rng.random(), encoded.index(b"\xff\xda") + 10
     if how < 0.3:
         return encoded[: int(rng.integers(4, len(encoded)))] + (b"\xff\xd9" if rng.random() < 0.5 else b"")

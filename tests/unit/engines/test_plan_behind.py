@@ -1,22 +1,26 @@
-"""A plan that begins behind its first outputs: the rest is the same, and what lies before is not read."""
+"""Plans that begin behind their first outputs, and plans that make rounds of batches for all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.engines.contract import Leases
+from pecan_ray import PecanPipeline, sources
+from pecan_ray.engines.contract import Leases, Produced
 from pecan_ray.engines.leases_behind import LeasesBehind
-from pecan_ray.plan.behind import counts_its_elements, first_missing, plan_behind
+from pecan_ray.errors import PlanError
+from pecan_ray.job.saved_state import no_state_of
+from pecan_ray.options import IterOptions
+from pecan_ray.plan.behind import counts_its_elements, plan_behind
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Element, Lease, Split
-from tests.unit.engines.engine_leases import ListedLeases, OwnSource, running, whole_leases
+from tests.unit.engines.engine_leases import ListedLeases, OwnSource, numbers, run_engine, running, whole_leases
 
 LENGTHS = (5, 0, 7, 1, 12, 3, 3, 9)
 
@@ -61,7 +65,6 @@ PLANS: dict[str, Callable[[Lengths, Lengths], pecan.PecanPipeline]] = {
 
 
 def outputs_of(plan: Plan, leases: Leases) -> list[Any]:
-    """What a plan makes of leases, in words that can be compared."""
     with running(plan, leases, seed=7, threads=2, order="strict") as (_, batches):
         produced = [(one.rows, one.columns) for one in batches if one.rows]
     return [(rows, {name: np.asarray(c).tolist() for name, c in columns.items()}) for rows, columns in produced]
@@ -120,11 +123,8 @@ def test_a_lease_that_is_not_read_is_taken_as_such() -> None:
 
 UNCOUNTED: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
     "filter": lambda pipe: pipe.filter(lambda row: True).take(5),
-    "flat_map": lambda pipe: pipe.take(5).flat_map(lambda row: [row]),
     "shuffle": lambda pipe: pipe.take(5).shuffle(3),
     "repeat": lambda pipe: pipe.take(5).repeat(2),
-    "unbatch": lambda pipe: pipe.batch(2).take(2).unbatch(),
-    "buckets": lambda pipe: pipe.take(9).bucket_by_length([3], sizes=[2, 2], length=lambda row: 1),
     "mix": lambda pipe: pipe.mix(pipe, weights=[1, 1], stop="first"),
     "a filter before a zip": lambda pipe: pipe.zip(of(Lengths("j")).filter(lambda row: True)),
 }
@@ -137,10 +137,71 @@ def test_a_plan_that_does_not_tell_how_many_elements_it_takes_is_run_from_its_be
     assert not plan_shape(pipe.plan).counts
 
 
+SIZES = [4, 2, 1]
+
+
+def of_lengths(*lengths: int, **options: Any) -> PecanPipeline:
+    rows = [{"i": number, "x": np.ones(length)} for number, length in enumerate(lengths)]
+    pipe = PecanPipeline(sources.Items(rows), name="rounds")
+    return pipe.bucket_by_length([10, 20], sizes=SIZES, length="x", **options)
+
+
+def rows(produced: Produced) -> list[int]:
+    return sorted(int(number) for number in produced.columns["i"])
+
+
+def test_a_round_is_a_batch_for_each_rank_of_one_bucket() -> None:
+    lengths = [1 + 7 * number % 29 for number in range(200)]
+    produced = run_engine(of_lengths(*lengths), ranks=3)
+    full = [one for one in produced if not one.partial]
+    assert [one.rank for one in full] == [0, 1, 2] * (len(full) // 3) and len(full) > 30
+    for first in range(0, len(full), 3):
+        numbers = [number for one in full[first : first + 3] for number in rows(one)]
+        buckets = {np.searchsorted([10, 20], lengths[number], "right") for number in numbers}
+        assert len(buckets) == 1 and len(numbers) == 3 * SIZES[buckets.pop()]
+    mapped = of_lengths(*[5] * 8).map(lambda batch: {**batch, "n": np.full(4, batch["x"].shape[1])})
+    assert [(one.rank, one.columns["n"][0]) for one in run_engine(mapped, ranks=2)] == [(0, 5), (1, 5)]
+
+
+def test_what_fills_no_round_comes_last_as_smaller_batches_for_all_ranks_or_is_dropped() -> None:
+    produced = run_engine(of_lengths(5, 6, 7, 12, 25), ranks=2)
+    wanted = [(0, True, [0, 2]), (1, True, [1]), (0, True, [3]), (1, True, [4])]
+    assert [(one.rank, one.partial, rows(one)) for one in produced] == wanted
+    assert produced[2].columns["x"].shape == (1, 12) and produced[3].columns["x"].shape == (1, 25)
+    (rest,) = run_engine(of_lengths(5, 25), ranks=3)
+    assert (rest.rank, rest.partial, rest.rows) == (None, True, 2), "fewer than the ranks are in no round"
+    dropped = run_engine(of_lengths(*[5] * 11, 12, drop_remainder=True), ranks=2)
+    assert [(one.rank, one.rows) for one in dropped] == [(0, 4), (1, 4), (None, 3), (None, 1)]
+
+
+def bucketed(pipe: PecanPipeline) -> PecanPipeline:
+    return pipe.bucket_by_length([5], sizes=[2, 2], length=lambda row: int(row["i"]))
+
+
 @pytest.mark.parametrize(
-    ("delivered", "missing"), [((0,), 0), ((4,), 4), ((3, 2), 5), ((2, 3), 4), ((2, 2, 2), 6), ((0, 9), 0)]
+    ("pipe", "options", "said"),
+    [
+        (lambda: numbers(10).batch(2), {}, r"ends with batch: let it end with bucket_by_length"),
+        (lambda: numbers(10), {}, r"makes no batches: let it end with bucket_by_length"),
+        (lambda: bucketed(numbers(10).take(5)), {}, r"run by one worker as a whole \(take"),
+        (lambda: bucketed(numbers(10)).filter(lambda batch: True, name="some"), {}, r"some: behind bucket_by_length"),
+        (lambda: bucketed(numbers(10)).map(dict, name="moved"), {"on_error": "skip"}, r"moved: with on_error='skip'"),
+        (lambda: bucketed(numbers(10, engine="tensorflow")), {}, 'use engine="python"'),
+        (lambda: bucketed(numbers(10)), {"order": "strict"}, r"does not go with order='strict'"),
+        (lambda: bucketed(numbers(10)), {"sharding": "off"}, r"does not go with sharding='off'"),
+        (lambda: bucketed(numbers(10)), {"visitation": "zero_or_more"}, r"does not go with visitation='zero_or_more'"),
+        (lambda: bucketed(numbers(10)), {"share": True, "world_size": 1, "max_lag": 3}, r"does not go with share=True"),
+        (lambda: bucketed(numbers(10)), {"coordinated": 1}, r"coordinated must be True or False"),
+    ],
 )
-def test_what_no_rank_lacks_ends_before_the_first_output_that_one_lacks(
-    delivered: tuple[int, ...], missing: int
+def test_what_has_no_rounds_is_refused_when_the_job_is_begun(
+    pipe: Callable[[], PecanPipeline], options: dict[str, Any], said: str
 ) -> None:
-    assert first_missing(delivered) == missing
+    with pytest.raises(PlanError, match=said):
+        pipe().iter_batches(**{"rank": 0, "world_size": 2, "coordinated": True, **options})
+
+
+def test_a_coordinated_job_has_a_state_unless_data_may_be_lost() -> None:
+    options = IterOptions(rank=1, world_size=2, coordinated=True)
+    assert no_state_of(options) == ""
+    assert "lets data be lost" in no_state_of(replace(options, visitation="at_most_once"))

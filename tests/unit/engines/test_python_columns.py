@@ -17,7 +17,6 @@ from pyarrow import parquet as pq
 
 from pecan_ray import PecanPipeline
 from pecan_ray.engines.contract import Produced
-from pecan_ray.engines.python.batch_writer import copy_into
 from pecan_ray.engines.python.columns import MOST_AHEAD, by_columns
 from pecan_ray.errors import BatchShapeError, CorruptSourceError, SourceError
 from pecan_ray.plan.splits import (
@@ -47,8 +46,6 @@ ROWS = 90
 
 
 class ByRows(OwnSource):
-    """Another source, without its columns."""
-
     def __init__(self, source: Source) -> None:
         self.source = source
 
@@ -92,7 +89,6 @@ def table(rows: int = ROWS) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Parquet file and a CSV file."""
     root = tmp_path_factory.mktemp("tables")
     pq.write_table(table(), root / "rows.parquet", row_group_size=20)
     lines = [f"{n},{n / 4 if n % 3 else ''},{'true' if n % 2 else 'false'},t{n}" for n in range(ROWS)]
@@ -101,7 +97,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sources(folder: Path) -> dict[str, Source]:
-    """The sources that give columns, each with several splits."""
     numbers = range(ROWS)
     objects = np.empty(ROWS, object)
     objects[:] = [f"object {n}" if n % 2 else None for n in numbers]
@@ -142,7 +137,6 @@ def exact(value: Any) -> Any:
 
 
 def told(produced: list[Produced]) -> list[Any]:
-    """Return everything about batches that a trainer can see."""
     return [
         (
             [(name, exact(values)) for name, values in batch.columns.items()],
@@ -204,7 +198,6 @@ def test_what_is_missing_of_splits_comes_as_from_rows(
 
 
 def doubled(batch: Element, rng: np.random.Generator) -> Element:
-    """Change a batch in place, and add random numbers."""
     batch["small"] *= 2
     return {**batch, "random": rng.random(3)}
 
@@ -223,7 +216,6 @@ def test_operators_on_batches_are_given_the_same_batches(folder: Path, threads: 
 
 
 def failures(source: ColumnarSource, size: int = 4) -> list[Any]:
-    """Run a source by columns and by rows, and return the errors."""
     found = []
     for one in (source, ByRows(source)):
         with pytest.raises((BatchShapeError, SourceError)) as caught:
@@ -258,8 +250,6 @@ def test_columns_that_cannot_be_stacked_are_refused_in_the_same_words(
 
 @dataclass(frozen=True)
 class Uneven(OwnSource):
-    """A source whose columns are those that it is given."""
-
     pieces: tuple[dict[str, Any], ...]
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
@@ -329,14 +319,3 @@ def test_reading_ahead_is_bounded_and_ends_when_the_batches_are_not_wanted() -> 
         readers = [thread for thread in threading.enumerate() if thread.name == "pecan-read"]
         batches.close()
         until(lambda: not any(thread.is_alive() for thread in readers), "a thread still reads")
-
-
-@pytest.mark.parametrize("shape", [(600,), (3, 400), (70_000,), (4,)])
-@pytest.mark.parametrize("dtype", ["u1", "i8", "M8[ns]", ">f4"])
-def test_copies_of_all_sizes_are_exact(shape: tuple[int, ...], dtype: str) -> None:
-    values = np.arange(int(np.prod(shape))).astype(dtype).reshape(shape)
-    for source in (values, values.copy(order="F"), np.repeat(values, 2, axis=0)[::2]):
-        memory = np.zeros((3, *shape), dtype)
-        copy_into(memory[1], source)
-        assert (memory[1] == values).all()
-        assert not memory[[0, 2]].view("u1").any()

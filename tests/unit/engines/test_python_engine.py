@@ -32,6 +32,7 @@ from tests.unit.engines.engine_leases import (
     column,
     delivered,
     missing,
+    numbers,
     run_engine,
     running,
     whole_leases,
@@ -40,10 +41,6 @@ from tests.unit.engines.engine_leases import (
 ORDERS = ("relaxed", "strict")
 DEADLINE_S = 20.0
 """How long a test waits for a thread before it fails."""
-
-
-def numbers(rows: int, split_rows: int = 10) -> PecanPipeline:
-    return PecanPipeline(Arrays(i=np.arange(rows), split_rows=split_rows))
 
 
 def add_one(i: Any) -> Any:
@@ -59,8 +56,6 @@ def test_every_element_comes_once_in_full_batches_and_one_partial_at_the_end(ord
 
 
 class Gate:
-    """Holds one element back until it is opened."""
-
     def __init__(self, held: int) -> None:
         self.held, self.opened = held, threading.Event()
 
@@ -148,8 +143,6 @@ STEPS: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], Callable[[Rows]
 
 @dataclass(frozen=True)
 class Case:
-    """A pipeline, and the elements that it must yield."""
-
     pipe: PecanPipeline
     rows: Rows
 
@@ -190,7 +183,6 @@ def test_every_position_is_carried_once_and_what_was_not_acknowledged_is_produce
 
 
 def counted_rows(produced: list[Produced]) -> Counter[Any]:
-    """Count the elements of all batches."""
     rows: Counter[Any] = Counter()
     for batch in produced:
         columns = {name: np.atleast_1d(values).tolist() for name, values in batch.columns.items()}
@@ -277,8 +269,6 @@ def twice(element: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class UnluckyError(Exception):
-    """Cannot be unpickled: it needs two arguments."""
-
     def __init__(self, number: int, text: str) -> None:
         super().__init__(f"{text} {number}")
 

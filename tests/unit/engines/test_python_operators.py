@@ -14,12 +14,8 @@ from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import OUTPUT_BITS
-from pecan_ray.sources import Arrays, Items
-from tests.unit.engines.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
-
-
-def numbers(rows: int, name: str = "i", split_rows: int = 100) -> PecanPipeline:
-    return PecanPipeline(Arrays({name: np.arange(rows)}, split_rows=split_rows))
+from pecan_ray.sources import Items
+from tests.unit.engines.engine_leases import ListedLeases, column, delivered, numbers, run_engine, whole_leases
 
 
 def of_lengths(*lengths: int) -> PecanPipeline:
@@ -34,14 +30,11 @@ def batches_of(produced: list[Produced], name: str = "i") -> list[list[Any]]:
     return [batch.columns[name].tolist() for batch in produced if batch.rows]
 
 
-def test_padded_batch_pads_to_the_longest_of_each_batch() -> None:
+def test_padded_batch_pads_to_the_longest_of_each_batch_or_to_fixed_shapes_with_a_padding_per_column() -> None:
     first, second = in_order(of_lengths(1, 3, 2).padded_batch(2))
     assert first.columns["x"].tolist() == [[1, 0, 0], [3, 3, 3]] and first.columns["x"].dtype == np.int16
     assert first.columns["n"].tolist() == [1, 3]
     assert second.columns["x"].tolist() == [[2, 2]] and second.partial
-
-
-def test_padded_batch_takes_fixed_shapes_and_a_padding_per_column() -> None:
     pipe = PecanPipeline(Items([{"x": np.ones((1, 2)), "y": np.ones(2, np.uint8), "s": "text"}]))
     (batch,) = in_order(pipe.padded_batch(3, padding={"x": -1.5}, shapes={"x": (2, None), "y": (3,)}))
     columns = {name: values.tolist() for name, values in batch.columns.items()}
@@ -91,15 +84,15 @@ def test_a_length_that_cannot_be_told_follows_the_on_error_policy() -> None:
 
 
 def test_unbatch_gives_back_the_rows_that_functions_on_batches_leave() -> None:
-    pipe = numbers(7).batch(3).map(lambda i: i * 10, on="i").unbatch().batch(2)
+    pipe = numbers(7, 300).batch(3).map(lambda i: i * 10, on="i").unbatch().batch(2)
     assert batches_of(in_order(pipe)) == [[0, 10], [20, 30], [40, 50], [60]]
-    pipe = numbers(6).batch(3).map(lambda i: i[i % 2 == 0], on="i")
+    pipe = numbers(6, 300).batch(3).map(lambda i: i[i % 2 == 0], on="i")
     produced = in_order(pipe)
     assert batches_of(produced) == [[0, 2], [4]] and [batch.rows for batch in produced] == [2, 1]
     leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
     rows = run_engine(pipe.unbatch().batch(2), leases)
     assert sorted(column(rows, "i")) == [0, 2, 4] and delivered(rows) == leases.wanted()
-    (rest,) = run_engine(numbers(6).batch(3).map(lambda batch: {"i": batch["i"][:0]}).unbatch().batch(2))
+    (rest,) = run_engine(numbers(6, 300).batch(3).map(lambda batch: {"i": batch["i"][:0]}).unbatch().batch(2))
     assert (rest.rows, delivered([rest])[0, 0, 0].covers(0, 6 << OUTPUT_BITS)) == (0, True), "none at all"
 
 
@@ -113,7 +106,7 @@ def test_unbatch_gives_back_the_rows_that_functions_on_batches_leave() -> None:
 )
 def test_unbatch_refuses_what_is_no_batch(function: Any, same_rows: bool, said: str) -> None:
     with pytest.raises(BatchShapeError, match=said):
-        in_order(numbers(7).batch(3).map(function, name="f").unbatch(same_rows=same_rows))
+        in_order(numbers(7, 300).batch(3).map(function, name="f").unbatch(same_rows=same_rows))
 
 
 def test_flat_map_and_filter_work_on_batches() -> None:
@@ -121,32 +114,10 @@ def test_flat_map_and_filter_work_on_batches() -> None:
         yield {"i": batch["i"][:1]}
         yield {"i": batch["i"][1:]}
 
-    produced = in_order(numbers(7).batch(3).filter(lambda batch: batch["i"][0] != 3).flat_map(halves))
+    produced = in_order(numbers(7, 300).batch(3).filter(lambda batch: batch["i"][0] != 3).flat_map(halves))
     assert batches_of(produced) == [[0], [1, 2], [6], []]
     marks = [batch.partial for batch in produced if batch.rows]
     assert marks == [False, False, True, True], "the last batch was not full"
-
-
-def shuffled(epoch: int, seed: int = 0) -> list[int]:
-    pipe = numbers(50).shuffle(10)
-    produced = run_engine(pipe, whole_leases(tuple(pipe.plan.sources()), epoch=epoch), seed=seed)
-    return [int(batch.columns["i"]) for batch in produced]
-
-
-def test_shuffle_permutes_within_its_buffer_and_anew_in_each_epoch() -> None:
-    orders = [shuffled(0), shuffled(1), shuffled(0, seed=1)]
-    assert all(sorted(order) == list(range(50)) for order in orders)
-    assert len({tuple(order) for order in [*orders, list(range(50))]}) == 4
-    assert orders[0] == shuffled(0)
-    assert all(i < place + 10 for place, i in enumerate(orders[0])), "the buffer holds 10 elements"
-
-
-def test_repeat_without_take_is_run_by_giving_out_the_splits_again() -> None:
-    pipe = numbers(4).repeat(2).batch(3)
-    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources()), repetitions=2))
-    produced = run_engine(pipe, leases)
-    assert Counter(column(produced, "i")) == Counter(dict.fromkeys(range(4), 2))
-    assert delivered(produced) == leases.wanted()
 
 
 def test_functions_may_write_deep_into_elements_that_are_repeated() -> None:
@@ -163,7 +134,7 @@ def test_functions_may_write_deep_into_elements_that_are_repeated() -> None:
 
 
 def test_what_take_leaves_unread_counts_as_done() -> None:
-    pipe = numbers(100, split_rows=10).take(5)
+    pipe = numbers(100).take(5)
     leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
     produced = run_engine(pipe, leases)
     assert leases.take() is None, "all leases must be taken"
@@ -171,17 +142,12 @@ def test_what_take_leaves_unread_counts_as_done() -> None:
 
 
 def test_zip_pairs_elements_and_ends_with_the_shortest() -> None:
-    produced = in_order(numbers(5).zip(numbers(3, "j").map(lambda j: j * 10, on="j"), numbers(9, "k")).batch(2))
+    produced = in_order(
+        numbers(5, 300).zip(numbers(3, 300, "j").map(lambda j: j * 10, on="j"), numbers(9, 300, "k")).batch(2)
+    )
     assert [batches_of(produced, name) for name in "ijk"] == [[[0, 1], [2]], [[0, 10], [20]], [[0, 1], [2]]]
     with pytest.raises(PlanError, match=r"zip: both sides have the column 'i'\. Rename it"):
-        in_order(numbers(3).zip(numbers(3)))
-
-
-def test_concat_follows_one_sequence_by_the_next() -> None:
-    pipe = numbers(3).concat(numbers(5).filter(lambda i: i > 2, on="i")).batch(2)
-    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
-    produced = run_engine(pipe, leases, order="strict")
-    assert batches_of(produced) == [[0, 1], [2, 3], [4]] and delivered(produced) == leases.wanted()
+        in_order(numbers(3, 300).zip(numbers(3, 300)))
 
 
 def test_smaller_batches_are_partial_unless_they_are_dropped_or_were_counted() -> None:
@@ -191,15 +157,15 @@ def test_smaller_batches_are_partial_unless_they_are_dropped_or_were_counted() -
         return [(batch.rows, batch.partial) for batch in in_order(pipe) if batch.rows]
 
     full, less = (2, False), (1, True)
-    assert marks(numbers(5).batch(2).concat(numbers(3).batch(2))) == [full, full, less, full, less]
-    assert marks(numbers(3).batch(2).take(2).repeat(2)) == [full, (1, False)] * 2
-    dropping = numbers(5).batch(2, drop_remainder=True).concat(numbers(3).batch(2))
+    assert marks(numbers(5, 300).batch(2).concat(numbers(3, 300).batch(2))) == [full, full, less, full, less]
+    assert marks(numbers(3, 300).batch(2).take(2).repeat(2)) == [full, (1, False)] * 2
+    dropping = numbers(5, 300).batch(2, drop_remainder=True).concat(numbers(3, 300).batch(2))
     assert batches_of(in_order(dropping)) == [[0, 1], [2, 3], [0, 1], [2]], "in the branch that asks for it"
-    assert batches_of(in_order(numbers(3).batch(2, drop_remainder=True).repeat().take(2))) == [[0, 1], [0, 1]]
+    assert batches_of(in_order(numbers(3, 300).batch(2, drop_remainder=True).repeat().take(2))) == [[0, 1], [0, 1]]
 
 
 def mixed(weights: list[float], stop: Any = "all", epoch: int = 0) -> list[int]:
-    pipe = numbers(300).mix(numbers(300).map(lambda i: i + 1000, on="i"), weights=weights, stop=stop)
+    pipe = numbers(300, 300).mix(numbers(300, 300).map(lambda i: i + 1000, on="i"), weights=weights, stop=stop)
     produced = run_engine(pipe, whole_leases(tuple(pipe.plan.sources()), epoch=epoch), order="strict")
     return [int(batch.columns["i"]) for batch in produced if batch.rows]
 

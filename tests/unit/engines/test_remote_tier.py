@@ -24,15 +24,15 @@ from pecan_ray.engines.caching import SplitCache, entry_key
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.entry_objects import ENDING, HEAD, MAGIC, EntryObjects
 from pecan_ray.engines.remote_tier import RemoteTier
-from pecan_ray.errors import CacheError, PlanError
+from pecan_ray.errors import PlanError
 from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Autocache, Plan
 from pecan_ray.plan.stretches import with_ops
 from tests.flaky_http import FlakyProxy
 from tests.object_stores import reaching_gcs, reaching_s3, s3_bucket
 from tests.ray.waiting import until
+from tests.unit.engines.cache_rig import CALLS, READS, Numbers, double, kept, sorted_numbers
 from tests.unit.engines.engine_leases import ListedLeases, delivered, running, whole_leases
-from tests.unit.engines.test_caching import CALLS, READS, Numbers, double, kept, numbers
 
 SPLITS, EACH = 8, 5
 ALL = list(range(SPLITS * EACH))
@@ -71,12 +71,6 @@ def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(remote_tier, "FLUSH_S", 120.0)
 
 
-@pytest.fixture(autouse=True)
-def counted() -> None:
-    READS.clear()
-    CALLS.clear()
-
-
 def plan_of(*, remote: bool = True) -> Plan:
     plan = kept(pecan.PecanPipeline(Numbers(SPLITS, EACH)).map(double).autocache().batch(EACH), KIND)
     (point,) = [op for op in plan.all_ops() if isinstance(op, Autocache)]
@@ -90,7 +84,7 @@ def epoch(cache: Cache, *, remote: bool = True) -> list[int]:
     with running(plan, leases, cache=cache) as (_, batches):
         found = list(batches)
     assert delivered(found) == leases.wanted()
-    return numbers(found)
+    return sorted_numbers(found)
 
 
 def node(tmp_path: Path, name: str, url: str) -> Cache:
@@ -176,25 +170,9 @@ def test_an_object_of_a_newer_version_is_left_alone_and_said(
     assert storage.read_all(path) == newer
 
 
-def test_two_that_write_the_same_entries_at_once_do_no_harm(s3: tuple[str, FlakyProxy], tmp_path: Path) -> None:
-    url, plan = s3[0], plan_of()
-    with (
-        running(plan, cache=node(tmp_path, "one", url)) as (_, one),
-        running(plan, cache=node(tmp_path, "other", url)) as (_, other),
-    ):
-        for _ in zip(one, other, strict=True):  # side by side, batch by batch
-            pass
-    CALLS.clear()
-    assert epoch(node(tmp_path, "third", url)) == ALL and not CALLS
-    assert len(list(EntryObjects(url).entries(KIND))) == SPLITS
-
-
 @pytest.mark.parametrize("fault", [503, "hang", 403])
 def test_a_store_that_fails_in_the_middle_costs_no_element_and_is_said_once(
-    fault: int | str,
-    s3: tuple[str, FlakyProxy],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    fault: int | str, s3: tuple[str, FlakyProxy], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url, proxy = s3
     assert epoch(node(tmp_path, "one", url)) == ALL
@@ -204,19 +182,10 @@ def test_a_store_that_fails_in_the_middle_costs_no_element_and_is_said_once(
     assert epoch(node(tmp_path, "other", url)) == ALL
     assert (SPLITS - 4) * EACH <= CALLS["double"] < len(ALL), "what came before was read, and the rest computed"
     (said,) = warnings_of(caplog)
-    assert "the remote store cannot be used" in said
+    assert "the remote store cannot be used" in said and (fault != "hang" or "does not answer within" in said)
     if fault != 503:  # which is tried again until patience is over
         assert len(proxy.requests) - before <= 4 + 2, "a read and a listing have failed, and nobody asks again"
     proxy.faults.clear()
-
-
-def test_a_read_waits_no_longer_than_its_bound(s3: tuple[str, FlakyProxy]) -> None:
-    url, proxy = s3
-    objects = EntryObjects(url, wait_s=0.3)
-    objects.put(KIND, "a", [b"x"], elements=1, seconds=1.0)
-    proxy.outage = "hang"
-    with pytest.raises(CacheError, match=r"does not answer within 0\.3 s"):
-        objects.get(KIND, "a")  # the server says nothing for as long as the test runs
 
 
 def test_a_store_that_was_away_is_asked_again_and_has_what_it_missed(

@@ -19,7 +19,7 @@ from pecan_ray.options import EngineName
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Lease
 from pecan_ray.sources import Arrays, Items
-from tests.unit.engines.engine_leases import ListedLeases, delivered, run_engine, whole_leases
+from tests.unit.engines.engine_leases import ListedLeases, delivered, numbers, run_engine, whole_leases
 
 ROWS = 20
 ENGINES: list[EngineName] = ["python", "tensorflow"]
@@ -28,8 +28,8 @@ Make = Callable[[Any], Any]
 """Writes operators behind a pipeline of ours, or behind a tf.data.Dataset."""
 
 
-def numbers(engine: EngineName = "python", rows: int = ROWS, column: str = "i") -> PecanPipeline:
-    return PecanPipeline(Arrays(**{column: np.arange(rows)}, split_rows=5), name="numbers", engine=engine)
+def of_fives(engine: EngineName = "python", rows: int = ROWS, column: str = "i") -> PecanPipeline:
+    return numbers(rows, 5, column, engine=engine)
 
 
 def dataset(rows: int = ROWS) -> Any:
@@ -63,28 +63,9 @@ PLANS: dict[str, Make] = {
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("plan", PLANS)
 def test_plans_with_a_repeat_yield_what_those_of_tf_data_do(plan: str, engine: EngineName) -> None:
-    pipe = PLANS[plan](numbers(engine))
+    pipe = PLANS[plan](of_fives(engine))
     assert plan_shape(pipe.plan).serial
     assert ours(pipe, engine) == theirs(PLANS[plan](dataset()))
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_inputs_of_a_join_come_pass_by_pass(engine: EngineName) -> None:
-    left, right = numbers(engine, 7), numbers(engine, 3, "j")
-    assert ours(left.zip(right.repeat()), engine, "j") == [number % 3 for number in range(7)]
-    assert ours(left.zip(right.repeat(2)), engine) == list(range(6))
-    for column in ("i", "j"):
-        assert ours(left.zip(right).repeat(2), engine, column) == [0, 1, 2] * 2
-    three, seven = numbers(engine, 3), numbers(engine, 7)
-    for pipe, data in (
-        (three.concat(numbers(engine, 2).repeat(2)).repeat(2), dataset(3).concatenate(dataset(2).repeat(2)).repeat(2)),
-        (three.concat(seven).repeat(3), dataset(3).concatenate(dataset(7)).repeat(3)),
-    ):
-        assert ours(pipe, engine) == theirs(data)
-    mixed = ours(three.mix(seven, weights=[1, 1]).repeat(3), engine)
-    passes = [mixed[first : first + 10] for first in range(0, 30, 10)]
-    assert all(sorted(one) == sorted([*range(3), *range(7)]) for one in passes)
-    assert len(set(map(tuple, passes))) > 1, "each draws anew"
 
 
 def noisy(element: Any, rng: Any) -> Any:
@@ -101,7 +82,7 @@ DRAWING: dict[str, tuple[int, Drawing]] = {
     "take": (10, lambda p, noisy: p.map(noisy).shuffle(ROWS).take(10).repeat(3)),
     "a map behind take": (10, lambda p, noisy: p.take(10).map(noisy).repeat(3)),
     "a map behind repeat": (10, lambda p, noisy: p.take(10).repeat(3).map(noisy)),
-    "zip": (ROWS, lambda p, noisy: p.map(noisy).shuffle(ROWS).zip(numbers(p.engine, column="j")).repeat(3)),
+    "zip": (ROWS, lambda p, noisy: p.map(noisy).shuffle(ROWS).zip(of_fives(p.engine, column="j")).repeat(3)),
     "repeated in a concat": (ROWS, lambda p, noisy: p.map(noisy).shuffle(ROWS).repeat(3).concat(p.map(noisy).take(0))),
     "nested": (10, lambda p, noisy: p.map(noisy).shuffle(ROWS).take(10).repeat(3).repeat(1)),
     "cut before": (10, lambda p, noisy: p.map(noisy).repeat(2).shuffle(2 * ROWS).take(10).repeat(3)),
@@ -117,7 +98,7 @@ DRAWING: dict[str, tuple[int, Drawing]] = {
 @pytest.mark.parametrize("plan", DRAWING)
 def test_each_pass_shuffles_and_augments_anew(plan: str, engine: EngineName) -> None:
     length, make = DRAWING[plan]
-    made = list(run_inprocess(make(numbers(engine), NOISY[engine]).plan, engine=engine))
+    made = list(run_inprocess(make(of_fives(engine), NOISY[engine]).plan, engine=engine))
     assert len(made) == 3 * length
     passes = [made[first : first + length] for first in range(0, 3 * length, length)]
     orders = [[int(one["i"]) for one in elements] for elements in passes]
@@ -127,7 +108,7 @@ def test_each_pass_shuffles_and_augments_anew(plan: str, engine: EngineName) -> 
         assert len(set(map(tuple, orders))) == 3, "no order comes twice"
     if length % ROWS == 0:
         assert all(sorted(order) == sorted([*range(ROWS)] * (length // ROWS)) for order in orders)
-    again = [float(one["x"]) for one in run_inprocess(make(numbers(engine), NOISY[engine]).plan, engine=engine)]
+    again = [float(one["x"]) for one in run_inprocess(make(of_fives(engine), NOISY[engine]).plan, engine=engine)]
     assert again == drawn, "and all of it is the same when it runs again"
 
 
@@ -141,7 +122,7 @@ def dealt(pipe: PecanPipeline, leases: list[Lease], **options: Any) -> list[int]
 
 @pytest.mark.parametrize("order", ["strict", "relaxed"])
 def test_each_worker_drains_its_shuffle_with_what_it_has_of_a_pass(order: str) -> None:
-    pipe = numbers().shuffle(ROWS).repeat(3).batch(5)
+    pipe = of_fives().shuffle(ROWS).repeat(3).batch(5)
     leases = whole_leases(tuple(pipe.plan.sources()), repetitions=3)
     for mine in (leases[::2], leases[1::2]):  # two of the four splits of each pass
         got = dealt(pipe, mine, threads=2, order=order)
@@ -151,7 +132,7 @@ def test_each_worker_drains_its_shuffle_with_what_it_has_of_a_pass(order: str) -
 
 
 def test_what_comes_late_of_an_earlier_pass_goes_with_the_pass_at_hand() -> None:
-    pipe = numbers().shuffle(ROWS).repeat(2).batch(1)
+    pipe = of_fives().shuffle(ROWS).repeat(2).batch(1)
     *first, late = (lease for lease in whole_leases(tuple(pipe.plan.sources()), repetitions=2) if not lease.repetition)
     second = [replace(lease, repetition=1) for lease in (*first, late)]
     got = dealt(pipe, [*first, second[0], late, *second[1:]], order="strict")
@@ -160,7 +141,7 @@ def test_what_comes_late_of_an_earlier_pass_goes_with_the_pass_at_hand() -> None
 
 
 def test_what_keeps_elements_back_in_the_middle_of_a_plan_is_drained_too() -> None:
-    pipe = numbers(rows=7).batch(4).unbatch().repeat(2).batch(1)
+    pipe = of_fives(rows=7).batch(4).unbatch().repeat(2).batch(1)
     assert dealt(pipe, whole_leases(tuple(pipe.plan.sources()), repetitions=2), order="strict") == [*range(7)] * 2
     tokens = PecanPipeline(Items([{"tokens": [n, n]} for n in range(1, 4)])).pack(8).repeat(2).batch(2)
     (batch,) = run_inprocess(tokens.plan)
@@ -168,7 +149,7 @@ def test_what_keeps_elements_back_in_the_middle_of_a_plan_is_drained_too() -> No
 
 
 def test_a_worker_may_begin_with_a_later_pass_of_a_join() -> None:
-    pipe = numbers(rows=10).concat(numbers(rows=5)).repeat(4).batch(1)
+    pipe = of_fives(rows=10).concat(of_fives(rows=5)).repeat(4).batch(1)
     leases = [one for one in whole_leases(tuple(pipe.plan.sources()), repetitions=4) if one.repetition in (1, 3)]
     assert dealt(pipe, leases, order="strict") == [*range(10), *range(5)] * 2
     assert dealt(pipe, leases[:-1], order="strict") == [*range(10), *range(5), *range(10)]
@@ -181,7 +162,7 @@ def test_nothing_is_kept_of_the_elements_of_a_pass() -> None:
         def __init__(self) -> None:
             alive.add(self)
 
-    pipe = numbers().map(lambda e: {"i": e["i"], "large": Large()}).take(ROWS).repeat(3)
+    pipe = of_fives().map(lambda e: {"i": e["i"], "large": Large()}).take(ROWS).repeat(3)
     assert max(len(alive) for _ in run_inprocess(pipe.plan)) <= 3
 
 
@@ -201,13 +182,13 @@ def test_only_what_is_taken_is_read_in_each_pass(engine: EngineName) -> None:
 
 EMPTY: dict[str, Make] = {
     "take": lambda p: none_of(p).take(5).repeat(),
-    "in a zip": lambda p: numbers(p.engine, column="j").zip(none_of(p).repeat()),
+    "in a zip": lambda p: of_fives(p.engine, column="j").zip(none_of(p).repeat()),
     "in a mix": lambda p: p.mix(none_of(p).repeat(), weights=[1, 1]),
     "behind it": lambda p: none_of(p.take(5).repeat()).batch(2),
     "twice": lambda p: none_of(p).repeat(3).take(5).repeat(),
     "splits dealt out again": lambda p: none_of(p).repeat().batch(10),
     "splits dealt out again, a filter behind": lambda p: none_of(p.shuffle(ROWS).repeat()).batch(10),
-    "splits of a join dealt out again": lambda p: none_of(p.concat(numbers(p.engine))).repeat().batch(10),
+    "splits of a join dealt out again": lambda p: none_of(p.concat(of_fives(p.engine))).repeat().batch(10),
 }
 
 
@@ -218,7 +199,7 @@ def none_of(pipe: PecanPipeline) -> PecanPipeline:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("plan", EMPTY)
 def test_an_endless_repeat_of_nothing_is_an_error(plan: str, engine: EngineName) -> None:
-    pipe = EMPTY[plan](numbers(engine))
+    pipe = EMPTY[plan](of_fives(engine))
     assert (plan_shape(pipe.plan).repetitions is None) == ("dealt" in plan)
     with pytest.raises(PlanError, match=r"repeat.* has no end, and .*none \(filter\)"):
         ours(pipe, engine)
@@ -226,15 +207,15 @@ def test_an_endless_repeat_of_nothing_is_an_error(plan: str, engine: EngineName)
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_repeat_of_an_empty_source_or_with_few_elements_is_none(engine: EngineName) -> None:
-    empty = numbers(engine, 0)
+    empty = of_fives(engine, 0)
     assert ours(empty.repeat(), engine) == ours(empty.take(3).repeat(), engine) == []
-    assert ours(numbers(engine, column="j").zip(empty.repeat()), engine) == []
+    assert ours(of_fives(engine, column="j").zip(empty.repeat()), engine) == []
     rare: Callable[..., Any] = lambda e, rng: rng.random() < 0.02  # noqa: E731
     if engine == "tensorflow":
         rare = lambda e, rng: tf.random.stateless_uniform((), rng) < 0.02  # noqa: E731
-    some = numbers(engine, 100).filter(rare, name="rare").take(30).repeat().take(60)
+    some = of_fives(engine, 100).filter(rare, name="rare").take(30).repeat().take(60)
     assert len(ours(some, engine)) == 60, "passes without an element do not end one that has yielded some"
-    few = numbers(engine).filter(lambda e: e["i"] % 10 == 3, name="few").repeat().shuffle(100).batch(10)
+    few = of_fives(engine).filter(lambda e: e["i"] % 10 == 3, name="few").repeat().shuffle(100).batch(10)
     first = next(iter(run_inprocess(few.plan, engine=engine)))
     assert set(np.asarray(first["i"]).tolist()) <= {3, 13}, "what is held back is no empty pass"
 
@@ -247,7 +228,7 @@ def test_a_repeat_that_yields_nothing_any_more_is_an_error_in_the_end() -> None:
         seen.add(int(element["i"]))
         return not known
 
-    made = run_inprocess(numbers().filter(new).take(ROWS).repeat().plan)
+    made = run_inprocess(of_fives().filter(new).take(ROWS).repeat().plan)
     assert len(list(itertools.islice(made, ROWS))) == ROWS
     with pytest.raises(PlanError, match=r"100 passes .* have yielded no element.*: new \(filter\) lets no"):
         next(made)

@@ -1,7 +1,8 @@
-"""Errors in graphs, plans and sources of the tensorflow engine name the operator and the element."""
+"""What fails in a graph, and values of which no tensor can be made: errors name the operator and the element."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,233 @@ import pecan_ray as pecan
 from pecan_ray import errors
 from pecan_ray.engines import positions
 from pecan_ray.plan.splits import Origin
-from tests.unit.engines.tensorflow_rig import ROWS, all_of, covered, numbers, refuses_37, run, values
+from tests.unit.engines.engine_leases import column, delivered
+from tests.unit.engines.tensorflow_rig import ROWS, all_of, numbers, refuses_37, run
+
+
+def refusing(error: BaseException) -> Callable[[Any], Any]:
+    """A function of a tensor that raises while the graph runs, where 7 is in it."""
+
+    def run(value: Any) -> Any:
+        if 7 in value:
+            raise error
+        return value
+
+    return lambda i: tf.ensure_shape(tf.numpy_function(run, [i], tf.int64), i.shape)
+
+
+REFUSED: dict[str, tuple[Callable[[pecan.PecanPipeline, Any], pecan.PecanPipeline], int, str]] = {
+    "batch": (lambda p, fn: p.batch(4).map(fn, on="i", name="op"), 4, "op"),
+    "batches filtered": (lambda p, fn: p.batch(4).filter(lambda i: fn(i)[0] >= 0, on="i", name="op"), 4, "op"),
+    "behind unbatch": (lambda p, fn: p.batch(4).unbatch().map(of_one(fn), on="i", name="op").batch(2), 1, "op"),
+    "zip": (lambda p, fn: p.map(of_one(fn), on="i", name="op").zip(zeros()).batch(4), 1, "op"),
+    "behind take": (lambda p, fn: p.take(40).map(of_one(fn), on="i", name="op").batch(4), 1, "op"),
+    "length": (
+        lambda p, fn: p.bucket_by_length([3, 50], sizes=[4, 4, 4], length=lambda e: of_one(fn)(e["i"])),
+        1,
+        "bucket_by_length",
+    ),
+}
+
+
+def of_one(fn: Any) -> Any:
+    return lambda i: fn(i[tf.newaxis])[0]
+
+
+def zeros() -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(z=np.zeros(40)), engine="tensorflow")
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_fails_behind_a_batch_or_in_a_part_of_the_data_is_named_and_counted(case: str) -> None:
+    make, left_out, op = REFUSED[case]
+    with pytest.raises(errors.OpError) as caught:
+        run(make(numbers(40), refusing(ValueError("no sevens"))))
+    assert caught.value.fields["op"] == op and "no sevens" in str(caught.value)
+    batches = run(make(numbers(40), refusing(ValueError("no sevens"))), on_error="quarantine")
+    (bad,) = [bad for batch in batches for bad in batch.bad]
+    assert (bad.op, bad.elements_left_out) == (op, left_out) and bad.error.endswith("ValueError: no sevens")
+    assert sum(batch.rows for batch in batches) == 40 - left_out
+    if left_out == 1:
+        assert bad.origin == Origin(0, 0, 0, 1, 0) and bad.element["i"] == 7
+    with pytest.raises(errors.OpError, match=rf"{op} failed .*SystemExit"):
+        run(make(numbers(40), refusing(SystemExit(3))), on_error="skip")
+
+
+def raising(element: Any) -> Any:
+    raise ValueError("no length")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fn", "message"),
+    [
+        ("map", lambda e: {"i": object()}, "what it returns cannot be used in a TensorFlow graph"),
+        ("map", lambda e: {"i": None}, "odd returned NoneType, but it must return a tensor in column 'i'"),
+        ("map", lambda e: {"i": np.ma.masked_array([1, 2], [False, True])}, "odd returned MaskedArray"),
+        ("filter", lambda e: None, "odd returned NoneType, but it must return whether to keep"),
+        ("filter", lambda e: tf.constant([True, False]), "but it must return whether to keep the element, one bool"),
+        ("flat_map", lambda e: {"i": tf.constant(1)}, "odd: column 'i' is one value and has no rows"),
+        ("flat_map", lambda e: {"i": tf.ragged.constant([[1], [1, 2]])}, "cannot be used in a TensorFlow graph"),
+        ("flat_map", lambda e: {"i": tf.zeros(2), "j": tf.zeros(3)}, "odd returned columns of unequal lengths"),
+        ("length", raising, "bucket_by_length.*no length"),
+        ("length", lambda e: tf.stack([e["i"], e["i"]]), "bucket_by_length.*must return one number"),
+        ("length", "i", "column 'i' is one value, which has no length"),
+    ],
+)
+def test_what_cannot_be_in_a_graph_is_an_error_by_name(kind: str, fn: Any, message: str) -> None:
+    made = bucketed(numbers(), fn) if kind == "length" else getattr(numbers(), kind)(fn, name="odd")
+    with pytest.raises(errors.ElementError, match=message) as caught:
+        run(made.batch(4))
+    assert kind == "length" or (caught.value.op, type(caught.value)) == ("odd", errors.OutputTypeError)
+
+
+def test_what_the_graph_lacks_is_refused_by_name() -> None:
+    with pytest.raises(errors.PlanError, match="spread: the tensorflow engine has no flat_map of whole batches"):
+        run(numbers().batch(4).flat_map(lambda batch: batch, name="spread"))
+    unknown = numbers().map(lambda e: {"i": tf.numpy_function(lambda v: v, [e["i"]], tf.int64)})
+    with pytest.raises(errors.OutputTypeError, match="not known how many dimensions column 'i' has"):
+        run(unknown.padded_batch(4))
+
+
+def at_7(odd: Any, dtype: Any = tf.int64) -> Callable[[Any], Any]:
+    """A function of a number that returns it, and for 7 something else, when the graph runs."""
+    return lambda i: tf.ensure_shape(
+        tf.numpy_function(lambda v: odd if v == 7 else dtype.as_numpy_dtype(v), [i], dtype), ()
+    )
+
+
+def sometimes(element: dict[str, Any], times: Any) -> dict[str, Any]:
+    return {"i": element["i"], "j": tf.repeat(element["i"], tf.where(tf.reduce_any(element["i"] == 7), times, 1))}
+
+
+AT_7: dict[str, tuple[Callable[[pecan.PecanPipeline], pecan.PecanPipeline], str]] = {
+    "dict": (lambda p: p.map(at_7({"a": 1}), on="i", name="odd"), "Unsupported object type dict"),
+    "dtype": (lambda p: p.map(at_7("x"), on="i", name="odd"), "returned by pyfunc_.* is string, but expects int64"),
+    "ragged": (lambda p: p.map(at_7(tf.ragged.constant([[1], [1, 2]])), on="i", name="odd"), "RaggedTensor"),
+    "NaN of a filter": (lambda p: p.filter(lambda i: nan_at_7(i) + 1, on="i", name="odd"), "NaN"),
+    "answers": (lambda p: p.filter(lambda i: tf.fill([tf.where(i == 7, 2, 1)], True), on="i", name="odd"), "one bool"),
+    "NaN as length": (lambda p: bucketed(p, lambda e: tf.where(e["i"] == 7, float("nan"), 1)), "NaN or infinity"),
+    "outputs": (lambda p: p.flat_map(lambda e: sometimes({"i": e["i"][tf.newaxis]}, 2), name="odd"), "unequal lengths"),
+    "no outputs": (lambda p: p.flat_map(listed_but_7, on="i", name="odd").map(of_rank_0, on="i"), "one value"),
+}
+
+
+def nan_at_7(i: Any) -> Any:
+    return tf.where(i == 7, float("nan"), 1.0)
+
+
+def listed_but_7(i: Any) -> Any:
+    return tf.numpy_function(lambda v: v if v == 7 else v[np.newaxis], [i], tf.int64)
+
+
+def bucketed(pipe: pecan.PecanPipeline, length: Any) -> pecan.PecanPipeline:
+    return pipe.bucket_by_length([3, 50], sizes=[4, 4, 4], length=length).unbatch()
+
+
+def of_rank_0(value: Any) -> Any:
+    return tf.ensure_shape(value, ())
+
+
+@pytest.mark.parametrize("case", AT_7)
+def test_a_value_that_is_none_for_one_element_is_an_error_with_its_place_or_left_out(case: str) -> None:
+    make, text = AT_7[case]
+    op = "bucket_by_length" if "length" in case else "odd"
+    with pytest.raises(errors.ElementError, match=text) as caught:
+        run(make(numbers(40)).batch(4))
+    assert (caught.value.op, caught.value.element) == (op, 0) and "element 0 of split 1" in str(caught.value)
+    batches = run(make(numbers(40)).batch(4), on_error="skip")
+    [bad] = [one for batch in batches for one in batch.bad]
+    assert (bad.op, bad.where) == (op, "element 0 of split 1")
+    assert sorted(column(batches)) == [i for i in range(40) if i != 7]
+
+
+@pytest.mark.parametrize(
+    ("column", "behind", "text"),
+    [
+        ([[1], [1, 2]], "batch", "odd returned a list in column 'i' of which no tensor can be made"),
+        (tf.sparse.from_dense([1, 0]), "batch", "is a SparseTensor where it leaves the graph"),
+        (tf.sparse.from_dense([1, 0]), "padded_batch", "padded_batch: column 'i', which odd made, is a SparseTensor"),
+        (tf.ragged.constant([[1], [1, 2]]), "padded_batch", "is a RaggedTensor where it is padded"),
+    ],
+)
+def test_what_is_no_tensor_is_refused_where_it_would_leave_the_graph(column: Any, behind: str, text: str) -> None:
+    pipe = numbers().map(lambda e: {"i": column}, name="odd").map(lambda e: dict(e), name="next")
+    with pytest.raises(errors.OutputTypeError, match=text) as caught:
+        run(getattr(pipe, behind)(4))
+    assert caught.value.op in ("odd", "next")
+
+
+def test_what_is_no_tensor_may_pass_from_one_map_to_the_next_and_a_tuple_is_one_tensor() -> None:
+    sparse = numbers(8).map(lambda i: tf.sparse.from_dense([i, 0]), on="i").filter(lambda e: True)
+    [batch] = run(sparse.map(tf.sparse.to_dense, on="i").batch(8))
+    assert sorted(batch.columns["i"].tolist()) == [[i, 0] for i in range(8)]
+    [batch] = run(numbers(4).map(lambda e: {"i": (e["i"], 2 * e["i"])}).batch(4))
+    assert batch.columns["i"].tolist() == [[i, 2 * i] for i in range(4)]
+
+
+def test_a_function_of_length_is_called_once_and_its_large_numbers_stay_large() -> None:
+    calls: list[int] = []
+
+    def length(element: dict[str, Any]) -> Any:
+        def noted(i: Any) -> Any:
+            calls.append(int(i))
+            return np.int64(1 << 40) if i % 2 else np.int64(0)
+
+        return tf.numpy_function(noted, [element["i"]], tf.int64)
+
+    batches = run(numbers(40).bucket_by_length([3], sizes=[4, 5], length=length))
+    assert sorted(calls) == list(range(40))
+    assert all(len({i % 2 for i in batch.columns["i"]}) == 1 for batch in batches if batch.rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "at"),
+    [([[1], [1, 2]], 7), ({"a": 1}, 0), (None, 0), (None, 7), (tf.ragged.constant([[1], [1, 2]]), 7)],
+    ids=lambda one: type(one).__name__,
+)
+def test_values_of_a_source_of_which_no_tensor_can_be_made_are_bad_elements(value: Any, at: int) -> None:
+    items = [{"v": value if i == at else [[1, 2], [3, i]]} for i in range(20)]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), engine="tensorflow").batch(4)
+    with pytest.raises(errors.OutputTypeError, match=r"element \d of split \d: column 'v'"):
+        run(pipe)
+    batches = run(pipe, on_error="quarantine")
+    [bad] = [one for batch in batches for one in batch.bad]
+    assert bad.op == "source"
+    assert bad.element is None or bad.element["v"] is value or bad.element["v"] == value  # lists come as copies
+    assert sorted(v[1][1] for v in column(batches, "v")) == [i for i in range(20) if i != at]
+    assert delivered(batches) == all_of(pipe)
+
+
+def test_what_fails_now_and_then_in_a_graph_is_told_as_a_bad_element() -> None:
+    calls: list[int] = []
+
+    def once(number: Any) -> Any:
+        calls.append(int(number))
+        if number == 7 and calls.count(7) == 1:
+            raise ValueError("not now")
+        return number
+
+    pipe = numbers().map(lambda i: tf.ensure_shape(tf.numpy_function(once, [i], tf.int64), ()), on="i", name="odd")
+    found = run(pipe.batch(4), on_error="skip")
+    (bad,) = [bad for one in found for bad in one.bad]
+    assert bad.op == "odd" and "failed on element 0 of split 1" in bad.error
+    assert "not when it was run alone" in bad.error and 7 not in column(found)
+
+
+def test_rows_without_content_go_through_a_graph() -> None:
+    """TensorFlow's own unbatch ends the process there."""
+    given: list[list[list[float]]] = [[[]] * 5, [[1.0], [], [2.0, 3.0], []]]
+    for rows in given:
+        source = pecan.sources.Items([{"x": np.array(row, np.float32)} for row in rows])
+        pipe = pecan.PecanPipeline(source, name="hollow", engine="tensorflow")
+        assert [batch["x"].tolist() for batch in pipe.iter_batches(debug=True)] == rows
+
+
+def test_columns_of_a_batch_that_come_apart_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = numbers(8).batch(4).map(lambda batch: {"whole": batch["i"], "cut": batch["i"][:2]}, name="cut in a graph")
+    assert [len(produced.columns["cut"]) for produced in run(pipe)] == [2, 2]
+    (said,) = caplog.messages
+    assert said.startswith("cut in a graph: it returned column 'cut' with 2 rows, and 'whole' with the 4")
 
 
 def test_an_error_in_the_graph_names_op_and_element_which_are_left_out_and_told() -> None:
@@ -23,22 +250,11 @@ def test_an_error_in_the_graph_names_op_and_element_which_are_left_out_and_told(
     assert (caught.value.op, caught.value.element) == ("refuses_37", 2)
     for on_error in ("skip", "quarantine"):
         batches = run(pipe, on_error=on_error)
-        assert sorted(values(batches)) == [i for i in range(ROWS) if i != 37]
+        assert sorted(column(batches)) == [i for i in range(ROWS) if i != 37]
         [bad] = [one for batch in batches for one in batch.bad]
         assert (bad.op, bad.where) == ("refuses_37", "element 2 of split 5") and "not 37" in bad.error
         assert bad.element == ({"i": 37} if on_error == "quarantine" else None)
-        assert covered(batches) == all_of(pipe)
-
-
-def test_a_truncated_jpeg_is_named(tmp_path: Path) -> None:
-    whole = tf.io.encode_jpeg(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).numpy()
-    (tmp_path / "class").mkdir()
-    for number in range(5):
-        (tmp_path / "class" / f"{number}.jpg").write_bytes(whole[:200] if number == 3 else whole)
-    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(tmp_path), engine="tensorflow")
-    pipe = pipe.map(lambda image: tf.image.decode_jpeg(image, channels=3), on="image", name="decode").batch(2)
-    with pytest.raises(errors.OpError, match=r"decode failed on .*3\.jpg: Invalid"):
-        run(pipe)
+        assert delivered(batches) == all_of(pipe)
 
 
 def test_elements_that_differ_are_named() -> None:
@@ -75,7 +291,7 @@ def test_a_corrupt_file_raises_the_source_error(tmp_path: Path) -> None:
     with pytest.raises(errors.CorruptSourceError, match=r"data\.tfrecord"):
         run(pipe)
     batches = run(pipe, on_error="skip")
-    assert len(values(batches, "record")) == 9
+    assert len(column(batches, "record")) == 9
     assert [one.op for batch in batches for one in batch.bad] == ["read TFRecords"]
 
 
@@ -90,6 +306,6 @@ def test_bad_elements_are_told_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     produced = run(pipe, on_error="skip")
     reports = [batch for batch in produced if not batch.rows]
     assert [(len(one.bad), one.partial) for one in reports] == [(16, False)] * 5 + [(10, False)]
-    assert covered(produced) == all_of(pipe)
+    assert delivered(produced) == all_of(pipe)
     identities = [bad.identity for one in reports for bad in one.bad]
     assert len(set(identities)) == 90 and identities[0] == ("below_ten", Origin(0, 0, 0, 1, 3))

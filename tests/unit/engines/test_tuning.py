@@ -1,10 +1,12 @@
-"""The search for the number of threads, on simulated workloads."""
+"""The search for the number of threads, on simulated workloads, and the CPUs that a container may use."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from pecan_ray.engines.tuning import (
     decide,
     most_threads,
 )
+from pecan_ray.engines.usable_cpus import usable_cpus, whole_cpus
 from tests.long_form import examples
 
 Workload = Callable[[int], ThreadWindow]
@@ -47,7 +50,6 @@ def waiting(cpus: int, wait_s: float = 0.005, cpu_s: float = 0.0001) -> Workload
 
 
 def holding_the_gil(threads: int) -> ThreadWindow:
-    """Functions of plain Python: each more thread costs a little."""
     return ThreadWindow(threads, round(1000 * 0.99**threads), 1.0, threads, 1.0, 0.0, 1.02)
 
 
@@ -104,7 +106,6 @@ def test_functions_that_compute_keep_one_thread_per_cpu_and_nothing_is_tried(
 
 
 def throttled(threads: int) -> ThreadWindow:
-    """As by a container's quota: nobody is in line for a CPU."""
     used = min(threads, 4)
     return ThreadWindow(threads, 100 * used, 1.0, threads, used, 0.0, used)
 
@@ -232,3 +233,52 @@ def test_what_is_settled_for_is_never_much_slower_than_a_thread_per_cpu(
     workload = waiting(cpus, wait_s, cpu_s)
     state, _ = simulated(workload, limits(cpus), seconds=15, noise=noise, seed=seed)
     assert workload(state.threads).elements >= 0.9 * workload(cpus).elements
+
+
+HERE = len(os.sched_getaffinity(0))
+
+
+def cpus_of(folder: Path, own: str, files: dict[str, str]) -> float:
+    for name, text in files.items():
+        path = folder / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (folder / "own").write_text(own)
+    return usable_cpus(folder / "cgroup", folder / "own")
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "cpus"),
+    [
+        pytest.param("0::/", {"cpu.max": "50000 100000\n"}, 0.5, id="a container of version 2"),
+        pytest.param("0::/", {"cpu.max": "max 100000"}, HERE, id="no quota"),
+        pytest.param(
+            "0::/pod/job",
+            {"pod/cpu.max": "25000 100000", "pod/job/cpu.max": "75000 100000"},
+            0.25,
+            id="the least of all levels",
+        ),
+        pytest.param(
+            "5:memory:/m\n4:cpu,cpuacct:/docker/a\n0::/x",
+            {"cpu,cpuacct/docker/a/cpu.cfs_quota_us": "40000", "cpu,cpuacct/docker/a/cpu.cfs_period_us": "100000"},
+            0.4,
+            id="version 1",
+        ),
+        pytest.param(
+            "4:cpu,cpuacct:/docker/a",
+            {"cpu,cpuacct/cpu.cfs_quota_us": "30000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+            0.3,
+            id="a container of version 1 that sees its own cgroup as the top",
+        ),
+        pytest.param(
+            "4:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, HERE, id="version 1, no quota"
+        ),
+        pytest.param("", {}, HERE, id="no cgroups"),
+    ],
+)
+def test_the_least_quota_counts(tmp_path: Path, own: str, files: dict[str, str], cpus: float) -> None:
+    assert cpus_of(tmp_path, own, files) == pytest.approx(cpus)
+
+
+def test_there_is_always_a_thread() -> None:
+    assert 1 <= whole_cpus() <= HERE

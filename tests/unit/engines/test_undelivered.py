@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,14 +10,10 @@ import numpy as np
 import pytest
 
 from pecan_ray.engines import positions
-from pecan_ray.engines.contract import BadElement, EngineOptions, Produced
+from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
-from pecan_ray.engines.positions import MOST_BAD, MOST_DROPPED, MOST_INTERVALS, UndeliveredPositions
-from pecan_ray.engines.python import PythonEngine, run_here
-from pecan_ray.engines.whole import ending_with_the_last_batch
-from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.ledger_check import check_ledger
-from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.engines.positions import MOST_BAD, MOST_INTERVALS, UndeliveredPositions
+from pecan_ray.engines.python import run_here
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Columns, Element, Lease, Origin, Split
 from pecan_ray.sampling.spans import Spans
@@ -31,7 +26,6 @@ FEW_BAD = 400
 
 
 def elements(first: int, stop: int) -> tuple[tuple[int, int, int], int, int]:
-    """Return the positions of elements."""
     return KEY, first << OUTPUT_BITS, stop << OUTPUT_BITS
 
 
@@ -61,8 +55,6 @@ class Counted(OwnSource):
 
 
 class ColumnarCounted(Counted):
-    """The same, by columns of a hundred."""
-
     def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
         for first in range(start, SPLIT_ELEMENTS, 100):
             self.check(split, first)
@@ -132,19 +124,6 @@ def test_a_filter_that_keeps_nothing_reports_what_is_done(path: str, monkeypatch
     assert len(carried) == source.splits_in_all
 
 
-def test_a_whole_plan_keeps_positions_for_its_last_batch_and_tells_bad_elements_at_once() -> None:
-    bad = BadElement("op", "element 7", "", first=Origin(0, 0, 0, 0, 7))
-    batch = Produced({"x": np.arange(2)}, {KEY: [(0, 2)]}, 2, 0)
-    stream = [
-        Produced({}, {KEY: [(7, 8)]}, 0, 0, bad=[bad]),
-        batch,
-        *(Produced({}, {KEY: [(start, start + 1)]}, 0, 0) for start in range(2, 7)),
-    ]
-    told, last = ending_with_the_last_batch(stream)
-    assert (told.rows, told.spans, told.bad) == (0, {}, [bad])
-    assert last is batch and last.spans == {KEY: [(0, 8)]}
-
-
 @pytest.mark.parametrize("kind", [Counted, ColumnarCounted])
 def test_splits_that_cannot_be_read_are_told_of_before_all_were_tried(kind: type[Counted]) -> None:
     pipe = PecanPipeline(kind(3 * MOST_BAD, torn_at=0)).batch(8)
@@ -169,17 +148,7 @@ def test_neighbours_become_one_interval_in_whatever_order_they_come() -> None:
     assert undelivered.report(3) is None and not undelivered.due
 
 
-def test_a_few_positions_wait_for_a_batch() -> None:
-    undelivered = UndeliveredPositions()
-    for number in range(MOST_DROPPED - 1):
-        undelivered.add([elements(number, number + 1)])
-    assert not undelivered.due
-    undelivered.add([elements(MOST_DROPPED - 1, MOST_DROPPED)])
-    assert undelivered.due and undelivered.take() == ([elements(0, MOST_DROPPED)], [])
-
-
 def spans_of(*elements: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-    """Return the positions of ranges of elements."""
     return tuple((a << OUTPUT_BITS, END if b < 0 else b << OUTPUT_BITS) for a, b in elements)
 
 
@@ -207,66 +176,6 @@ def test_a_break_ends_the_split_and_tells_how_much_is_lost(
 def test_where_the_length_is_not_known_a_break_counts_once() -> None:
     produced = run_engine(PecanPipeline(Counted(1, 600, length_known=False)).batch(64), on_error="skip")
     assert [bad.elements_left_out for one in produced for bad in one.bad] == [1]
-
-
-class OneWorkerOfSeveral:
-    """A worker of a ledger, which delivers to trainers in turn: what it gives back another one may be given."""
-
-    def __init__(self, ledger: Ledger, name: str, engine: PythonEngine, ranks: Iterator[int]) -> None:
-        self._ledger, self._name, self._engine, self._ranks = ledger, name, engine, ranks
-        self.delivered: list[int] = []
-        ledger.join(name)
-
-    def take(self, branch: int = 0) -> Lease | None:
-        lease = self._ledger.take(self._name, branch)
-        return lease if isinstance(lease, Lease) else None
-
-    def ended(self, lease: Lease, elements: int) -> None:
-        self._ledger.ended(self._name, lease.epoch, lease.key, elements)
-
-    def work(self) -> None:
-        """Go through an assignment, if there is one."""
-        assignment = self._ledger.next_assignment(self._name)
-        if isinstance(assignment, str):
-            return
-        left = []
-        for produced in self._engine.batches(self):
-            check_ledger(self._ledger)
-            if produced.partial:
-                left.append(produced)
-            elif produced.rows:
-                self._deliver(assignment.rank, produced)
-            else:
-                self._ledger.consumed(self._name, 0, produced.spans)
-        spans = {key: list(intervals) for one in left for key, intervals in one.spans.items()}
-        if self._ledger.assignment_ended(self._name, spans) == "flush":
-            for produced in left:
-                self._deliver(assignment.rank, produced)
-        check_ledger(self._ledger)
-
-    def _deliver(self, rank: int | None, produced: Produced) -> None:
-        self._ledger.acked(next(self._ranks) if rank is None else rank, self._name, 0, produced.spans)
-        self.delivered += produced.columns["i"].tolist()
-
-
-@pytest.mark.parametrize("trainers", [1, 2])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_around_a_torn_split_each_element_is_delivered_once(trainers: int, workers: int) -> None:
-    source, ranks = Counted(4, 600, length_known=False), itertools.cycle(range(trainers))
-    ledger = Ledger(LedgerShape(world_size=trainers, batch_size=64))
-    ledger.add_splits(0, list(source.splits()))
-    ledger.end_listing(0)
-    with running(PecanPipeline(source).batch(64), on_error="skip") as (engine, _):
-        team = [OneWorkerOfSeveral(ledger, f"w{number}", engine, ranks) for number in range(workers)]
-        for _ in range(40):
-            for worker in team:
-                worker.work()
-    received = [number for worker in team for number in worker.delivered]
-    assert ledger.finished
-    readable = range(3 * SPLIT_ELEMENTS + 600)
-    assert len(received) == len(set(received)) and set(received) <= set(readable)
-    assert len(received) + ledger.left_out_elements == len(readable)
-    assert ledger.left_out_elements < 2 * trainers
 
 
 def refuse_threes(element: Element) -> Element:

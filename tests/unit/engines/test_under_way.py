@@ -1,4 +1,4 @@
-"""What the python engine has been doing for long: which operator or source, and at which element."""
+"""What the python engine does, and has been doing for long: which operator or source, and at which element."""
 
 from __future__ import annotations
 
@@ -14,21 +14,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pecan_ray.engines.contract import UnderWay
+import pecan_ray as pecan
+from pecan_ray.engines.contract import EngineOptions, UnderWay
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.python.call_stacks import call_stages
+from pecan_ray.engines.python.chain import Chain
+from pecan_ray.engines.python.processes import Processes
+from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.stages import OFTEN_FOR_S, OFTEN_S, SELDOM_S, StageTally, ThreadStage, stages_now
 from pecan_ray.engines.under_way import LONG_S, CallTimer, Sighting, counted_from, long_retry
 from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import AtWork, Element, Origin, Split
+from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.sources import Arrays
 from pecan_ray.storage.retry import Backoff, retry
-from tests.unit.engines.engine_leases import OwnSource, running
+from tests.unit.engines.engine_leases import OwnSource, numbers, running
 
 Build = Callable[[PecanPipeline], PecanPipeline]
 
 
 class Blocking:
-    """Stands still at one number until it is let go."""
-
     def __init__(self, at: int) -> None:
         self.at = at
         self.reached, self.may_go_on = threading.Event(), threading.Event()
@@ -127,8 +135,6 @@ def test_functions_on_batches_and_sources_that_stand_still_are_named_too(case: s
 
 
 class Columns(Numbers):
-    """The same numbers by columns, one at a time."""
-
     def read_columns(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
         for element in self.read(split, start):
             yield {"i": element["i"][None]}
@@ -212,3 +218,87 @@ def test_a_file_that_the_storage_does_not_give_is_named_with_the_error() -> None
     (one,) = {one.text for one in told if one}
     assert one == "s3://data/a has been tried again for {seconds}: TimeoutError: the bucket is slow"
     assert long_retry(time.monotonic() + LONG_S) is None
+
+
+class Gate:
+    def __init__(self) -> None:
+        self.opened, self.reached = threading.Event(), threading.Event()
+
+    def pass_through(self, value: Any = None) -> Any:
+        self.reached.set()
+        assert self.opened.wait(60)
+        return value
+
+
+class HeldSlots(HeapSlots):
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def acquire(self, nbytes: int) -> Any:
+        self._gate.pass_through()
+        return super().acquire(nbytes)
+
+
+def stages_at(gate: Gate, pipe: pecan.PecanPipeline, slots: HeapSlots | None = None) -> set[ThreadStage]:
+    """Run a pipeline, and return what its threads do when the gate is reached."""
+    sources = tuple(pipe.plan.sources())
+    engine = PythonEngine(pipe.plan, sources, EngineOptions(threads=1), slots or HeapSlots())
+    before = stages_now(engine.stages())  # of threads that an earlier test has left waiting for memory
+    run = threading.Thread(target=lambda: list(engine.batches(AllLeases(sources, 0, 1))))
+    run.start()
+    try:
+        assert gate.reached.wait(60)
+        return set(stages_now(engine.stages()) - before)
+    finally:
+        gate.opened.set()
+        run.join()
+        engine.close()
+
+
+def test_a_thread_is_in_an_operator_in_the_source_or_blocked_by_batches_that_nobody_takes() -> None:
+    gates = [Gate() for _ in range(3)]
+
+    class HeldSource(pecan.sources.Items):
+        def read(self, split: Split, start: int = 0) -> Iterator[Any]:
+            gates[1].pass_through()
+            yield from super().read(split, start)
+
+    held = numbers(4).map(gates[0].pass_through, on="i", name="held").batch(2)
+    assert stages_at(gates[0], held) == {ThreadStage("operator", "held")}
+    source = pecan.PecanPipeline(HeldSource([{"i": 1}, {"i": 2}])).map(dict, name="same").batch(2)
+    assert stages_at(gates[1], source) == {ThreadStage("reading")}
+    whole = numbers(4).map(int, on="i", name="whole").batch(2)
+    assert stages_at(gates[2], whole, HeldSlots(gates[2])) == {ThreadStage("blocked")}
+
+
+def test_time_without_work_is_nobodys_and_looks_become_rarer() -> None:
+    now, cpu = [0.0], [0.0]
+    tally = StageTally(lambda: now[0], lambda: cpu[0])
+    reading, f = ThreadStage("reading"), ThreadStage("operator", "f")
+    assert tally.every_s == OFTEN_S
+    now[0] += 5
+    tally.look({reading: 1}, threads=2)
+    assert tally.seconds == StageSeconds()
+    tally.work(True)
+    now[0], cpu[0] = now[0] + 2, 1.0
+    tally.look({reading: 1, f: 2, ThreadStage("batching"): 1}, threads=4)
+    tally.work(False)
+    now[0] += 7
+    tally.work(True)
+    now[0] += 1
+    tally.look({ThreadStage("blocked"): 3, f: 1}, threads=4)
+    assert tally.seconds == StageSeconds(3, 12, 1, 2, 2, 1, (("f", 5.0),))
+    now[0] += OFTEN_FOR_S
+    tally.look({}, threads=1)
+    assert tally.every_s == SELDOM_S
+
+
+def test_a_thread_that_waits_for_a_function_in_a_process_says_so() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items([1]), name="p").map(abs, on="x", name="f", processes=True)
+    options, processes = EngineOptions(), Processes({"f": abs}, 1)
+    (op,) = (op for op in pipe.plan.ops if isinstance(op, ElementOp))
+    chain = Chain([op], options, UndeliveredPositions(), lambda _: processes.function("f"))
+    (step,) = chain._steps
+    recognize = call_stages(options)[Chain._call.__code__]
+    assert recognize({"self": chain, "step": step}) == ThreadStage("operator", "f", in_process=True)
+    processes.close()

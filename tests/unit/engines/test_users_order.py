@@ -22,7 +22,7 @@ from pecan_ray.job.messages import AskAssignment, Assigned, WorkerProgress
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Workers
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.stretches import Names, element_run, reordered
+from pecan_ray.plan.stretches import Names, reordered
 from tests.unit.engines.engine_leases import ListedLeases, delivered, run_engine, whole_leases
 from tests.unit.job.job_rig import JobRig, of_kind, said
 
@@ -57,13 +57,11 @@ def pipeline(gray: int | None = GRAY) -> pecan.PecanPipeline:
 
 
 def in_another_order(plan: Plan, orders: dict[Names, Names] = BOTH) -> tuple[Plan, UsersOrder]:
-    """A plan in another order, and the user's beside it."""
     other = reordered(plan, orders)
     return other, UsersOrder(other, orders_of(plan), lambda: plan)
 
 
 def found(produced: list[Any]) -> list[tuple[int, int]]:
-    """Numbers and pixels of all elements that came out."""
     rows = [(int(n), int(image.max())) for one in produced for n, image in zip(*columns(one), strict=True)]
     return sorted(rows)
 
@@ -171,15 +169,6 @@ def test_what_fails_in_both_orders_is_an_error_of_the_users_order() -> None:
     assert not users.said, "and so is a batch that cannot be made in either"
 
 
-def test_shapes_that_do_not_fit_in_another_order_are_that_orders_fault() -> None:
-    pipe = pipeline().batch(8)
-    plain = pecan.PecanPipeline(pecan.sources.Items(items())).map(lambda image: image, on="image", name="to_rgb")
-    running = plain.map(lambda image: image, on="image", name="darken").batch(8).plan
-    users = UsersOrder(running, {(0,): ("darken", "to_rgb")}, lambda: pipe.plan)
-    with pytest.raises(OrderError, match="AutoOrder's order of operators led to this: batch: column 'image'"):
-        run_engine(running, users_order=users)
-
-
 def test_the_users_plan_is_not_loaded_before_it_is_needed_and_run_when_that_is_told() -> None:
     def load() -> Plan:
         raise AssertionError("nothing has failed")
@@ -190,15 +179,6 @@ def test_the_users_plan_is_not_loaded_before_it_is_needed_and_run_when_that_is_t
     plan, users = in_another_order(pipeline().batch(8).plan)
     users.taken = True
     assert found(run_engine(plan, users_order=users)) == EXPECTED and not users.said
-
-
-def test_runs_have_the_same_place_in_every_order() -> None:
-    left, right = pipeline().shuffle(2), pipeline().map(lambda image: image, on="image", name="last")
-    plan = left.concat(right).map(refuse_gray, on="image").batch(2).plan
-    assert element_run(plan, "darken").place == (0, 0) and element_run(plan, "darken").behind_source
-    assert element_run(plan, "last").place == (1, 0)
-    assert element_run(plan, "refuse_gray").place == (0,) and not element_run(plan, "refuse_gray").behind_source
-    assert orders_of(plan)[1, 0] == ("to_rgb_2", "darken_2", "last")
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])

@@ -96,19 +96,6 @@ def test_of_those_who_wait_the_one_with_the_fewest_is_next() -> None:
     assert rich == [[2]]
 
 
-def test_each_epoch_is_counted_apart() -> None:
-    outbox = Outbox()
-    for number, (rank, epoch) in enumerate([(0, 0), (0, 0), (1, 0), (1, 1)]):
-        outbox.put(batch(number, epoch=epoch), rank)
-        outbox.take(rank)
-    with taking(outbox, 1) as more_of_the_new, taking(outbox, 0) as fewer_of_the_new:
-        outbox.put(batch(4, epoch=1), None)
-        until(lambda: fewer_of_the_new, "nobody has got it")
-        assert not more_of_the_new
-        outbox.close()
-    assert more_of_the_new == [[]]
-
-
 @pytest.mark.parametrize("first", [0, 1, 6])
 def test_each_worker_begins_with_another_rank_so_that_all_of_them_get_equally_many(first: int) -> None:
     outbox = Outbox(ranks=4, first=first)
@@ -121,16 +108,6 @@ def test_each_worker_begins_with_another_rank_so_that_all_of_them_get_equally_ma
         until(lambda: any(got.values()), "nobody gets the batch for which all wait")
         outbox.close()
     assert [rank for rank, messages in got.items() if messages == [[4]]] == [first % 4]
-
-
-def test_of_equals_the_one_that_has_waited_longest_is_next() -> None:
-    outbox = Outbox()
-    with taking(outbox, 2) as first, taking(outbox, 1) as second:
-        outbox.put(batch(0), None)
-        until(lambda: first, "nobody has got it")
-        assert not second
-        outbox.put(batch(1), None)
-    assert second == [[1]]
 
 
 def test_what_is_ready_is_shared_by_those_who_wait_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,16 +131,6 @@ def test_a_rank_that_takes_nothing_keeps_nothing_from_others() -> None:
         got = [number_of(one) for _ in range(MOST_WAITING // MOST_BATCHES) for one in outbox.take(rank)]
         assert got == [*range(rank, 3 * MOST_WAITING, 3)]
     assert len(outbox) == MOST_WAITING
-
-
-def test_batches_of_one_address_are_bounded_in_number_and_a_taken_one_makes_room() -> None:
-    outbox = Outbox()
-    for number in range(MOST_WAITING):
-        outbox.put(batch(number), None)
-    with held_back(outbox, batch(MOST_WAITING)):
-        assert len(outbox) == MOST_WAITING
-        outbox.put(batch(MOST_WAITING + 1), 1)
-        outbox.take(0, 1)
 
 
 def test_batches_of_one_address_are_bounded_in_bytes_but_for_one_that_is_larger_alone() -> None:
@@ -213,29 +180,6 @@ def test_who_wants_no_more_leaves_its_share_to_another() -> None:
         there[0] = False  # nobody tells it: it learns of it when it is woken
         outbox.put(batch(0), None)
     assert gone == [[]] and other == [[0]]
-
-
-class CountedTaker:
-    """Counts how often it looks whether it still wants batches: once at first, and whenever it is woken."""
-
-    def __init__(self) -> None:
-        self.looks = 0
-
-    def __call__(self) -> bool:
-        self.looks += 1
-        return True
-
-
-def test_nobody_is_woken_for_what_another_gets() -> None:
-    outbox = Outbox()
-    idle, busy = CountedTaker(), CountedTaker()
-    with taking(outbox, 0, wanted=idle):
-        for number in range(50):
-            with taking(outbox, 1, wanted=busy) as got:
-                outbox.put(batch(number), 1)
-            assert got == [[number]]
-        assert idle.looks == 1 and busy.looks <= 100
-        outbox.close()
 
 
 # --- the end -----------------------------------------------------------------------------------------------

@@ -1,69 +1,115 @@
-"""Epochs that training loops leave: nothing more of them is given or counted, and the next ones are whole."""
+"""Leases of an engine: all positions are mentioned, and what was left, filtered or given back is not lost."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+import pecan_ray as pecan
 from pecan_ray.engines.accounted_leases import AccountedLeases
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.registry import build_engine
-from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.left_epochs import LoopPlace
-from pecan_ray.job.trainer_events import BatchWanted, Discard, EndOfEpoch, EpochLeft, HandOver
+from pecan_ray.errors import PecanError
+from pecan_ray.job.holdings import WorkerHoldings
+from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.sampling.spans import Span
 from pecan_ray.sources import Arrays
 from pecan_ray.transport.outbox import Outbox
 from pecan_ray.transport.owned_slots import OwnedSlots
 from pecan_ray.transport.ring import RingSlots
-from tests.protocol import Fault, Scenario, play
-from tests.protocol.scenario import SplitModel
 from tests.ray.waiting import until
-from tests.unit.job.test_job_ledger import ledger_of
-from tests.unit.job.test_job_trainer import TrainerRig, of_kind
+from tests.unit.engines.engine_leases import ListedLeases, running, whole_leases
 from tests.unit.transport.outbox_batches import Memory, batch, number_of
 
-LEFT = LoopPlace(left=1, closed=1)
+KEY = (0, 0, 0)
 
 
-def test_the_last_epoch_can_be_left_and_an_endless_run_does_not_end_by_it() -> None:
-    ledger = ledger_of(LedgerShape(epochs=1), "w", splits=2)
-    ledger.leave(0, LEFT)
-    assert ledger.finished and ledger.next_assignment("w") == "stop"
-    endless = ledger_of(LedgerShape(epochs=None), "w", splits=2, listed=False)
-    endless.leave(0, LoopPlace(3, 3))
-    assert (endless.epoch, endless.finished) == (3, False)
+def elements(first: int, stop: int) -> Span:
+    return first << OUTPUT_BITS, stop << OUTPUT_BITS
 
 
-# --- a trainer's side ------------------------------------------------------------------------------------------
+def given(*spans: Span, length: int | None = None, mentioned: Sequence[Span] = ()) -> AccountedLeases:
+    accounted = AccountedLeases(ListedLeases([Lease(0, Split(0, elements=length), spans=spans)]))
+    assert accounted.take() is not None and accounted.take() is None
+    accounted.mention({KEY: list(mentioned)})
+    return accounted
 
 
-def test_ranks_pass_over_what_others_use_until_all_have_left() -> None:
-    rig = TrainerRig(world_size=2)
-    rig.receive(4)
-    rig.order(allowed=1)
-    assert rig.want() == [0]
-    rig.handle(BatchWanted(within=1))
-    assert not of_kind(Discard, rig.handle(EpochLeft(0))) and rig.reports[-1].place == LoopPlace(left=1)
-    assert [one.batch.id for one in of_kind(Discard, rig.order(allowed=3))] == [1, 2]
-    done = rig.order(level=3)
-    assert [one.batch.id for one in of_kind(Discard, done)] == [3] and rig.reports[-1].place == LEFT
-    given = rig.reports[-1].given_back
-    assert given is not None and (given.batches, given.ids, rig.reports[-1].kept) == (1, (3,), 3)
-    assert of_kind(Discard, rig.receive(1, epoch=0)), "it was on its way"
-    rig.order(epoch=1, allowed=0, level=None)
-    rig.receive(1, epoch=1)
-    assert of_kind(HandOver, rig.order(allowed=1)), "the loop still waits for its batch of the next epoch"
-    assert not of_kind(EndOfEpoch, rig.handle(BatchWanted(within=1)))
+def test_what_lies_behind_the_last_element_of_a_split_of_unknown_length_ends_with_the_assignment() -> None:
+    assert given((0, END), mentioned=[elements(0, 3)]).unmentioned() == {KEY: [(3 << OUTPUT_BITS, END)]}
+    pieces = elements(2, 4), elements(8, 12)
+    assert given(*pieces, mentioned=[elements(2, 3)]).unmentioned() == {KEY: [elements(3, 4), elements(8, 12)]}
+    assert given(elements(64, 128)).unmentioned() == {KEY: [elements(64, 128)]}
+    assert given(elements(0, 3), length=3, mentioned=[elements(1, 3), elements(0, 1)]).unmentioned() == {}
+    whole = given((0, END), mentioned=[elements(0, 3)])
+    whole.ended(Lease(0, Split(0)), 3)
+    assert whole.unmentioned() == {}, "all was mentioned"
 
 
-# --- a worker's side -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("length", "mentioned", "lost"), [(None, [elements(0, 1), elements(2, 3)], 1), (3, [elements(0, 2)], 2)]
+)
+def test_an_element_that_the_engine_loses_is_an_error(length: int | None, mentioned: list[Span], lost: int) -> None:
+    with pytest.raises(PecanError, match=f"neither delivered nor left out element {lost} of split 0"):
+        given((0, END), length=length, mentioned=mentioned).unmentioned()
+
+
+class Dedup:
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+
+    def __call__(self, element: dict[str, Any]) -> bool:
+        fresh = int(element["i"]) // 2 not in self.seen
+        self.seen.add(int(element["i"]) // 2)
+        return fresh
+
+
+def numbers() -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(20), split_rows=20), name="dedup")
+
+
+def twice(element: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"i": element["i"]}, {"i": element["i"] + 100}]
+
+
+@pytest.mark.parametrize("pipe", [numbers(), numbers().shuffle(5), numbers().flat_map(twice)])
+def test_what_a_worker_gives_back_passes_the_filter_that_it_was_behind(pipe: pecan.PecanPipeline) -> None:
+    pipe = pipe.filter(Dedup()).batch(7)
+    delivered: list[int] = []
+    rest = Leftovers(1, 7, only_full=False)
+    (lease,) = whole_leases(list(pipe.plan.sources()))
+    with running(pipe, ListedLeases([lease])) as (engine, batches):
+        for produced in batches:
+            if not produced.partial:
+                delivered += [int(i) for i in produced.columns.get("i", ())]
+            else:
+                rest.add(lease, produced.spans[lease.key])
+        assert len(delivered) in (7, 14), "and something is left"
+        rest.distribute()
+        (group,) = rest.groups
+        assert all(one.passed for one in group.leases)
+        for produced in engine.batches(ListedLeases(group.leases)):
+            delivered += [int(i) for i in produced.columns.get("i", ())]
+    wanted = {i % 100 // 2 + i // 100 * 50 for i in delivered}
+    assert len(delivered) == len(wanted) == (20 if any(i >= 100 for i in delivered) else 10)
+
+
+def test_what_a_lost_worker_held_goes_through_filters_again() -> None:
+    state = WorkerHoldings()
+    lease = Lease(0, Split(0), ((0, 4 << OUTPUT_BITS),))
+    state.give(lease)
+    state.give(replace(lease, spans=((6 << OUTPUT_BITS, 8 << OUTPUT_BITS),), passed=True))
+    (held,) = state.holdings.values()
+    assert not held.rest().passed, "nobody knows which of its elements are behind them"
 
 
 def test_an_outbox_drops_left_epochs_and_lets_those_go_on_who_wait_for_room() -> None:
@@ -95,8 +141,6 @@ def test_a_slot_that_nobody_refers_to_is_given_back_but_not_one_that_was_handed_
 
 
 class LateLeases:
-    """Leases that come when they are let."""
-
     def __init__(self) -> None:
         self.asked, self.come = threading.Event(), threading.Event()
 
@@ -124,43 +168,6 @@ def test_a_thread_of_a_stretch_that_was_left_gets_no_lease_of_the_next_one() -> 
         thread.join(10)
     assert got == [Lease(0, Split(0))] and leases.take() is None
 
-
-# --- whole histories -------------------------------------------------------------------------------------------
-
-
-def sources(*sizes: int) -> tuple[tuple[SplitModel, ...], ...]:
-    return (tuple(SplitModel((1,) * size) for size in sizes),)
-
-
-KILLED: Sequence[Fault] = (Fault(0.9, "kill worker"), Fault(1.3, "kill controller", seconds=0.5))
-
-
-@pytest.mark.parametrize("faults", [(), KILLED], ids=["undisturbed", "killed"])
-@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
-@pytest.mark.parametrize("kind", ["cut", "serial", "in order", "rounds", "off"])
-def test_epochs_behind_left_ones_are_whole(kind: str, apart: bool, faults: tuple[Fault, ...]) -> None:
-    for seed in range(3):
-        scenario = Scenario(
-            seed=seed,
-            sources=sources(9, 5, 0, 7, 12, 3),
-            epochs=5,
-            ranks=1 + seed,
-            local=2,
-            batch_size=2,
-            serial=kind == "serial",
-            in_order=kind == "in order",
-            buckets=2 if kind == "rounds" else 0,
-            sharding="off" if kind == "off" else "dynamic",
-            left=0.6,
-            left_apart=apart,
-            faults=tuple(faults),
-        )
-        outcome = play(scenario)
-        assert outcome.failure == ""
-        assert outcome.endings.keys() == {"end"}
-
-
-# --- engines ---------------------------------------------------------------------------------------------------
 
 PLANS: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
     "threads": lambda pipe: pipe.map(lambda i: i, on="i").filter(lambda i: i % 3 != 0, on="i").batch(4),

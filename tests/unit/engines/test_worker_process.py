@@ -1,8 +1,10 @@
-"""Global random generators in workers: modules that seed them when they are imported do not make workers alike."""
+"""What a worker's process begins with: global generators of its own, freed memory that stays, no Keras."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import platform
 import random
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.global_generators import GlobalGenerators, global_generators
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.pipeline import PecanPipeline
@@ -28,7 +31,6 @@ print(sorted({"torch", "tensorflow"} & set(sys.modules)))
 
 @pytest.fixture(autouse=True)
 def own_generators() -> Iterator[None]:
-    """Leave the generators of this process as they were."""
     before, numpy_before = random.getstate(), np.random.get_state()
     with contextlib.ExitStack() as stack:
         if "tensorflow" in sys.modules:  # imported by other tests
@@ -111,3 +113,83 @@ def test_processes_of_functions_draw_numbers_of_their_own() -> None:
         processes.close()
     assert drawn[0] == drawn[10], "seeded in the first call"
     assert len(set(drawn)) == 19
+
+
+gnu_only = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such settings")
+
+FAULTS = """
+import resource, sys, threading
+import numpy as np
+from pecan_ray.engines.freed_memory import keep_freed_memory
+
+kept = sys.argv[1] == "keep" and keep_freed_memory()
+found = []
+
+def element():
+    parts = [np.ones(3500 << 10, np.uint8) for _ in range(20)]
+    return sum(int(part[-1]) for part in parts)
+
+def work():
+    for _ in range(5):
+        element()
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    for _ in range(20):
+        element()
+    found.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print(kept, found[0] / 20)
+"""
+
+
+def faults(choice: str, **environment: str) -> tuple[bool, float]:
+    """Return whether memory was kept, and the pages that a thread had cleared for each of its elements."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS, choice],
+        env={**os.environ, **environment},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    kept, count = done.stdout.split()
+    return kept == "True", float(count)
+
+
+@gnu_only
+def test_the_next_elements_arrays_take_the_memory_of_the_last() -> None:
+    """Elements of 70 MB, more than an area of a thread holds, are 17,500 pages of 4 KB."""
+    assert faults("give back")[1] > 1000
+    kept, pages = faults("keep", GLIBC_TUNABLES="glibc.pthread.rseq=1")  # which says nothing about memory
+    assert kept
+    assert pages < 5
+
+
+def test_what_a_user_has_set_in_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who has tuned the C library's memory himself knows better."""
+    for variable in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
+        with monkeypatch.context() as environment:
+            environment.setenv(variable, "glibc.malloc.trim_threshold=131072" if variable[0] == "G" else "131072")
+            assert keep_freed_memory() is False
+
+
+IMPORTS = """
+import sys
+from pecan_ray.engines.without_keras import import_tensorflow
+
+import_tensorflow()
+tensorflow = sys.modules["tensorflow"]
+print(any(name.partition(".")[0] == "keras" for name in sys.modules))
+print(tensorflow.keras.layers.Rescaling(0.5)(tensorflow.ones((1, 2))).numpy().tolist())
+print(type(tensorflow.keras.optimizers.Adam()).__name__)
+import_tensorflow()  # once more does nothing
+print(sys.modules["tensorflow"] is tensorflow)
+"""
+
+
+def test_keras_comes_when_it_is_asked_for() -> None:
+    pytest.importorskip("keras")
+    """Half of the time of TensorFlow's import is Keras', which few operators need."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["False", "[[0.5, 0.5]]", "Adam", "True"]
