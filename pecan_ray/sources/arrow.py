@@ -82,7 +82,8 @@ def column_of(array: Any) -> Array:
     if isinstance(array, pa.FixedShapeTensorArray):
         return _tensors(array)
     if isinstance(array, pa.ExtensionArray):
-        return column_of(array.storage)
+        is_bool = kind.extension_name == "arrow.bool8"
+        return column_of(pc.not_equal(array.storage, 0) if is_bool else array.storage)
     if pa.types.is_run_end_encoded(kind):
         return column_of(pc.run_end_decode(array))
     if pa.types.is_struct(kind):

@@ -56,7 +56,7 @@ MOST_RECORD_BYTES = 1 << 30
 class Csv:
     """The rows of CSV files, whose first line names the columns, unless `names` does.
 
-    Types are inferred from the first MiB of the first file, once for all splits, as int64, float64, bool or
+    Types are inferred from the first MiB of the first file with rows, once for all splits, as int64, float64, bool or
     str; a column of integers with empty cells there, or beyond int64, is read as float64, and an integer that a float64
     would round raises PlanError, which says the type to write.  Empty cells (also ``NA``,
     ``null``, ``nan``) are NaN in columns of floats, None in those of integers and booleans, and stay text
@@ -138,12 +138,13 @@ class Csv:
         return self.names is None if self.header is None else self.header
 
     def splits(self) -> Iterator[Split]:
-        """Yield byte ranges of the files, each with the schema that the first file's beginning gave."""
-        schema: Any = None
+        """Yield byte ranges of the files, each with the schema that the beginning of the first file with rows gave."""
+        schema, has_rows = None, False
         pieces = byte_ranges(data_files(self.patterns), self.split_bytes, whole=self.newlines_in_values)
         for split in alike(pieces, self.patterns, self.partitions):
-            if schema is None:
-                schema = self._infer(split.path, split.version)
+            if not has_rows and not split.start:
+                before, (schema, has_rows) = schema, self._infer(split.path, split.version)
+                _check_same(split.path, schema.names, (before or schema).names)
             yield replace(split, payload=schema)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
@@ -289,7 +290,7 @@ class Csv:
             return _Header(names, first.offset)
         raise CorruptSourceError(f"{path} is empty: it has no header line.", path=path, offset=0, element=0)
 
-    def _infer(self, path: str, version: str) -> Any:
+    def _infer(self, path: str, version: str) -> tuple[Any, bool]:
         """Return the Arrow schema of the wanted columns."""
         header = self._header(path, version)
         names = header.names
@@ -315,7 +316,7 @@ class Csv:
                 parser.refuse_rounding(rounded, sample[rounded.row].where(whole), path)
             except pa.ArrowInvalid:  # whoever reads the split meets what is too large
                 pass
-        return schema
+        return schema, bool(table)
 
     def _good_lines(
         self, path: str, version: str, header_offset: int, parser: CsvParser
@@ -393,6 +394,13 @@ def _checked_header(path: str, header: list[str], given: Sequence[str] | None, *
         raise ColumnError(
             f"The first line of {path} holds numbers: {_shown(header)}. {without} Say header=True if these are "
             "the names of its columns.",
+            path=path,
+            columns=tuple(header),
+        )
+    if given is None and not numbers_allowed and len(header) == 1 and (other := re.search("[\t;|]", header[0])):
+        raise ColumnError(
+            f"The first line of {path} names one column, {header[0]!r}. Say delimiter={other[0]!r} if it names "
+            "several, and header=True if it does not.",
             path=path,
             columns=tuple(header),
         )

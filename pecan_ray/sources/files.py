@@ -57,7 +57,7 @@ def patterns_of(paths: Paths) -> tuple[str, ...]:
 
     Raises PlanError if there are none.
     """
-    given = [paths] if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
+    given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
     wrong = next((path for path in given if not isinstance(path, (str, os.PathLike))), None)
     if wrong is not None or None in given:
         raise PlanError(f"A path must be a str or a path-like object, but got {wrong!r}.")

@@ -35,7 +35,7 @@ def arrays_of_table(table: Any) -> dict[str, Array]:
             )
         table = pa.table(table)
     _check_names(table.column_names)
-    return {name: column_of(_whole(table.column(name))) for name in table.column_names}
+    return {name: _read(name, table.column(name)) for name in table.column_names}
 
 
 def _of_pandas(frame: Any) -> dict[str, Array]:
@@ -49,10 +49,17 @@ def _of_pandas(frame: Any) -> dict[str, Array]:
         )
     names = list(frame.columns)
     _check_names(names)
-    return {name: _column(frame[name]) for name in names}
+    return {name: _column(name, frame[name]) for name in names}
 
 
-def _column(series: Any) -> Array:
+def _read(name: str, column: Any) -> Array:
+    try:
+        return column_of(_whole(column))
+    except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
+        raise PlanError(f"Arrays: column {name!r} ({column.type}): {error}.", column=name) from error
+
+
+def _column(name: str, series: Any) -> Array:
     if type(series.dtype).__name__ == "SparseDtype":  # Arrow has no such columns
         series = series.sparse.to_dense()
     if isinstance(series.dtype, np.dtype):
@@ -61,7 +68,7 @@ def _column(series: Any) -> Array:
     array = pa.array(series, from_pandas=True)
     if isinstance(array.type, pa.ExtensionType):  # periods and intervals: their storage is not what they mean
         return objects(list(series))
-    return column_of(_whole(array))
+    return _read(name, array)
 
 
 def _whole(column: Any) -> Any:

@@ -184,9 +184,9 @@ def csv_reference(path: Path) -> Reading:
 class TextCsv(Csv):
     """A Csv of which all columns are text, whatever they are called in a damaged file."""
 
-    def _infer(self, path: str, *more: Any) -> Any:
-        schema = super()._infer(path, *more)
-        return pa.schema([(name, pa.string()) for name in schema.names])
+    def _infer(self, path: str, version: str) -> tuple[Any, bool]:
+        schema, has_rows = super()._infer(path, version)
+        return pa.schema([(name, pa.string()) for name in schema.names]), has_rows
 
 
 # --- TFRecord --------------------------------------------------------------------------------------------------

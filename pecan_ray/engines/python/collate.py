@@ -102,6 +102,8 @@ def _single_numbers(values: list[Any], dtype: np.dtype[Any]) -> Array | None:
         return None
     if isinstance(values[0], int) and dtype.kind not in "biu":
         return None  # NumPy makes floats of integers that are large enough
+    if dtype.kind in "mM" and any(value.dtype != dtype for value in values):
+        return None  # NumPy lets moments wrap around in the unit of others
     try:
         numbers = np.array(values)
     except OverflowError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,24 @@ def test_a_first_row_of_numbers_does_not_vanish(tmp_path: Path, first: str) -> N
         assert len(rows(tmp_path / "a.csv", f"{first}\n{first}\n", header=True)) == 1
     for header in ("id,1990,1991", "v1.0"):
         rows(tmp_path / "a.csv", f"{header}\n")
+
+
+def test_another_delimiter_is_not_taken_for_one_column(tmp_path: Path) -> None:
+    for other in "\t;|":
+        with pytest.raises(ColumnError, match=f"names one column, .*delimiter={re.escape(repr(other))}"):
+            rows(tmp_path / "a.csv", f"a{other}b\n1{other}2\n")
+        assert rows(tmp_path / "a.csv", f"a{other}b\n1{other}2\n", delimiter=other) == [[1, 2]]
+        assert rows(tmp_path / "a.csv", f"a{other}b\n1\n", header=True) == [[1]]
+
+
+def test_types_are_those_of_the_first_file_with_rows(tmp_path: Path) -> None:
+    for name, content in (("0.csv", "n,x\n"), ("1.csv", "\n\nn,x\n\n"), ("2.csv", "n,x\n1,0.5\n"), ("3.csv", "n,x\n")):
+        (tmp_path / name).write_text(content)
+    assert elements_of(Csv(tmp_path)) == [{"n": np.int64(1), "x": np.float64(0.5)}]
+    assert elements_of(Csv(tmp_path / "[013].csv")) == []
+    (tmp_path / "2.csv").write_text("n,y\n1,0.5\n")
+    with pytest.raises(ColumnError, match=r"header of .*2\.csv is n, y, but"):
+        elements_of(Csv(tmp_path))
 
 
 @pytest.mark.parametrize(

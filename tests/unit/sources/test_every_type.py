@@ -239,6 +239,13 @@ def test_every_cell_of_csv_comes_as_it_is_written(tmp_path: Path, kind: Any, ext
     check_values([row["x"] for row in elements_of(source)], pa.array([], kind), extremes)
 
 
+@pytest.mark.skipif(not hasattr(pa, "bool8"), reason="an older Arrow")
+def test_booleans_of_a_byte_are_booleans() -> None:
+    flat = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, 2], pa.int8()))
+    assert column_of(flat).tolist() == [True, False, True]
+    assert column_of(pa.ListArray.from_arrays([0, 3], flat))[0].dtype == np.bool_
+
+
 @pytest.mark.parametrize("nest", [False, True])
 def test_what_no_value_holds_is_refused_with_its_column(tmp_path: Path, nest: bool) -> None:
     for kind, bad in ((pa.timestamp("us"), -(2**63)), (pa.duration("ns"), -(2**63)), (pa.time64("us"), DAY_NS // 1000)):

@@ -174,6 +174,26 @@ def test_an_array_of_a_list_keeps_its_integers() -> None:
         Arrays(x=[2**53 + 1, 0.5])
 
 
+def test_moments_of_several_units_do_not_wrap_around() -> None:
+    near, far = np.datetime64(0, "ns"), np.datetime64("9999-01-01", "s")
+    for rows in ([near, far], [far, near]):
+        with pytest.raises(PlanError, match=r"datetime64\[ns\] does not hold all of its values"):
+            Arrays(x=rows)
+        pipe = pecan.PecanPipeline(Items([{"x": one} for one in rows]), config=pecan.Config(reorder="off")).batch(2)
+        with pytest.raises(BatchShapeError, match="Convert elements to one dtype"):
+            list(pipe.iter_batches(debug=True))
+    day = np.datetime64("2020-01-01", "D")
+    assert Arrays(x=[day, near]).arrays["x"].astype("M8[D]").tolist() == [day.item(), near.astype("M8[D]").item()]
+    with pytest.raises(PlanError, match="timedelta64"):
+        Arrays(x=[np.timedelta64(1, "s"), 5])
+
+
+def test_texts_of_a_list_keep_their_ends_and_what_is_beside_them() -> None:
+    for texts in ([b"a\0", b"b"], ["a\0", "b"], [1, "a"], ["a", b"b"], [None, "a"]):
+        assert [row["x"] for row in elements_of(Arrays(x=texts))] == texts
+    assert Arrays(x=["a", "bc"]).arrays["x"].dtype == "U2"
+
+
 def test_lists_in_a_batch_keep_their_integers() -> None:
     def batches(lists: list[Any], operator: str) -> list[Any]:
         pipe = pecan.PecanPipeline(Items([{"v": held} for held in lists]), config=pecan.Config(reorder="off"))

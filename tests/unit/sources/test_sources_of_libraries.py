@@ -30,6 +30,12 @@ def test_tables_of_arrow_are_arrays() -> None:
     assert elements_of(Arrays(table.slice(0, 0))) == []
 
 
+def test_a_table_with_what_no_value_can_be_is_refused() -> None:
+    twice = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    with pytest.raises(PlanError, match=r"Arrays: column 'x' \(struct.*two parts of one name"):
+        Arrays(pa.table({"x": twice}))
+
+
 def test_tables_of_pandas_are_arrays() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"n": np.array([1, 2], np.uint8), "x": [0.5, np.nan], "text": ["a", "b"]})
