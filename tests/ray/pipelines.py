@@ -19,11 +19,6 @@ def numbers(rows: int, name: str = "numbers", first: int = 0, **options: Any) ->
     return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(first, first + rows)), name=name, **options)
 
 
-def wide(i: Any) -> Any:
-    """Return so much that a batch of four travels alone: few are ahead of the trainer."""
-    return np.full(1 << 14, i)
-
-
 def ids(batches: Iterable[Any]) -> list[int]:
     """Return the numbers of batches, or of arrays that hold each theirs everywhere."""
     return [int(np.ravel(i)[0]) for batch in batches for i in batch["i"]]

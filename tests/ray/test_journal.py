@@ -26,9 +26,9 @@ from pecan_ray.runtime.journal_file import JournalPlace, kept_job
 from pecan_ray.runtime.worker_actor import hiring
 from tests.ray.conftest import ROOT, living_actors
 from tests.ray.endings import actor_processes
-from tests.ray.pipelines import ONE, TWO, numbers, times
+from tests.ray.pipelines import ONE, numbers
 from tests.ray.waiting import until
-from tests.ray.workers import ONE_BY_ONE, living_worker, process_of
+from tests.ray.workers import living_worker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -147,24 +147,6 @@ def controller_is_away(job: str) -> bool:
     except ray.exceptions.ActorUnavailableError:
         return True
     return False
-
-
-def test_a_worker_that_dies_while_there_is_no_controller_is_found_and_replaced() -> None:
-    got: list[int] = []
-    workers_wanted = TWO
-    pipe = quick("dies")
-    with pipe.iter_batches(job="dies", workers=workers_wanted, **ONE_BY_ONE) as batches:
-        for number, batch in enumerate(batches):
-            got += batch["i"].tolist()
-            if number == 40:
-                name = living_worker("local", but=[])
-                pid = process_of(name)
-                kill_controller("dies")
-                os.kill(pid, signal.SIGKILL)
-        report = batches.report()
-    assert Counter(got) == times(HALF)
-    [lost] = [event.text for event in report.events if event.kind == "lost"]
-    assert lost.startswith(name)
 
 
 def test_a_trainer_goes_on_without_a_controller_and_the_next_one_ends_a_worker_that_the_job_has_done_with(

@@ -6,18 +6,14 @@ How long something takes decides no test: deployments are compared within one wo
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import pecan_ray as pecan
 from pecan_ray.placement import Deployment
 from pecan_ray.plan.prices import GCP_TPU_V2
-from pecan_ray.runtime.cluster import this_node
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import BATCH, SMALL, Waits, half, train, waiting
 
@@ -64,26 +60,6 @@ def test_autoorders_sample_says_with_how_many_workers_to_begin() -> None:
             return [text for text in said if text.startswith("begin with 2 local + 0 remote: ")]
 
         until(lambda: bool(begun()), lambda: str(batches.report()), timeout_s=90)
-
-
-@ray.remote(num_cpus=4)
-class Occupant:
-    """Holds the CPUs of a node."""
-
-    def node(self) -> str:
-        return this_node()
-
-
-def test_a_crowded_host_begins_with_a_remote_worker() -> None:
-    here = NodeAffinitySchedulingStrategy(this_node(), soft=False)
-    actor: Any = Occupant
-    occupant = actor.options(scheduling_strategy=here).remote()
-    assert ray.get(occupant.node.remote()) == this_node()
-    with waiting(0.005, 400, placement_warning_s=0.5).iter_batches(workers=auto(max_remote=1), **SMALL) as batches:
-        assert train(batches, 0.0) == Counter(range(400))
-        report = batches.report()
-    assert any("ask for a remote one as well" in event.text for event in report.events)
-    ray.kill(occupant)
 
 
 def test_a_trainer_s_node_may_have_too_few_cpus_for_a_worker() -> None:

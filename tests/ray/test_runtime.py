@@ -23,7 +23,7 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime import session
 from tests.ray.conftest import living_actors
-from tests.ray.pipelines import ONE, TWO, ids, numbers, times, wide
+from tests.ray.pipelines import ONE, TWO, ids, numbers, times
 from tests.ray.seeds_at_import import draw
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE, Together, living_worker, lose, maker
@@ -140,24 +140,6 @@ def test_several_workers_yield_what_one_process_yields() -> None:
         batches = list(it)
     assert Counter(ids(batches)) == Counter(ids(expected * 2))
     assert len(batches) == 2 * len(expected)
-
-
-def twice_and_back(batch: Any) -> Any:
-    """Return other rows than elements, in another order."""
-    return {"i": np.repeat(batch["i"], 2, axis=0)[::-1]}
-
-
-def test_a_plan_that_needs_the_whole_sequence_survives_its_worker() -> None:
-    pipe = numbers(70).map(wide, on="i").batch(30).map(twice_and_back).unbatch().batch(4)
-    expected = [ids([batch]) for batch in pipe.iter_batches(debug=True)]
-    found = []
-    with pipe.iter_batches(epochs=2, workers=TWO, **ONE_BY_ONE) as it:
-        for number, batch in enumerate(it):
-            found.append(ids([batch]))
-            if number in (5, len(expected) + 5):
-                lose(it, maker(it))
-        assert it.report().workers_lost == 2
-    assert found == expected * 2
 
 
 def test_workers_draw_numbers_of_their_own_though_a_module_seeds_when_it_is_imported() -> None:

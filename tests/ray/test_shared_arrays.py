@@ -48,11 +48,3 @@ def test_workers_map_arrays_and_go_on_without_their_controller() -> None:
                 kill_controller("shared")
                 os.kill(pid, signal.SIGKILL)
     assert Counter(got) == times(ROWS)
-
-
-def test_large_lists_come_whole() -> None:
-    items = [{"i": n, "text": f"{n}" * 2000} for n in range(ROWS * 2)]
-    pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="listed").batch(10)
-    with pipe.iter_batches(job="listed", workers=TWO) as batches:
-        got = [(int(i), text) for batch in batches for i, text in zip(batch["i"], batch["text"], strict=True)]
-    assert sorted(got) == [(item["i"], item["text"]) for item in items]

@@ -44,9 +44,7 @@ def trained(loop: Any, ranks: Any, folder: Path, name: str = "run", failures: in
         dataset_config=PecanDataConfig(epochs=EPOCHS, options={"train": {"workers": pecan.Workers(local=1)}}),
         scaling_config=train.ScalingConfig(num_workers=ranks, resources_per_worker={"CPU": 1}),
         run_config=train.RunConfig(
-            name=name,
-            storage_path=str(folder / "train"),
-            failure_config=train.FailureConfig(max_failures=failures),
+            name=name, storage_path=str(folder / "train"), failure_config=train.FailureConfig(max_failures=failures)
         ),
     )
     assert trainer.fit().error is None

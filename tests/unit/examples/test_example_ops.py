@@ -165,8 +165,7 @@ def test_flip_moves_boxes_with_their_pixels(trees: dict[str, Any]) -> None:
         top, left, bottom, right = np.rint(before * side).astype(int)
         new_top, new_left, new_bottom, new_right = np.rint(after * side).astype(int)
         np.testing.assert_array_equal(
-            trees["image"][top:bottom, left:right],
-            flipped["image"][new_top:new_bottom, new_left:new_right][:, ::-1],
+            trees["image"][top:bottom, left:right], flipped["image"][new_top:new_bottom, new_left:new_right][:, ::-1]
         )
 
 

@@ -49,10 +49,7 @@ class JobRig:
     """A job and its clock; every event is handled, kept, and followed by a look at the ledger."""
 
     def __init__(
-        self,
-        shape: LedgerShape | None = None,
-        workers: Workers | AutoWorkers | None = None,
-        **options: Any,
+        self, shape: LedgerShape | None = None, workers: Workers | AutoWorkers | None = None, **options: Any
     ) -> None:
         shape = shape or LedgerShape()
         self.spec = JobSpec("job", shape, workers or Workers(1), **options)

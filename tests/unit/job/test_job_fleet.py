@@ -128,20 +128,6 @@ def test_cpus_that_are_perhaps_held_for_a_worker_are_others_after_a_while() -> N
     assert not start.reserve
 
 
-@pytest.mark.parametrize(("running", "squeezed"), [(False, [False]), (True, [])])
-def test_one_worker_is_squeezed_in_where_none_has_a_place(running: bool, squeezed: list[bool]) -> None:
-    rig = JobRig(workers=Workers(3))
-    first, *others = rig.come()
-    if running:
-        rig.place(first)
-        assert rig.handle(events.WorkerUnplaced(first, "late")) == [], "it has found one meanwhile"
-        others = others[:1]
-    else:
-        others = [first, *others]
-    starts = [start for worker in others for start in started(rig.handle(events.WorkerUnplaced(worker, "no CPU")))]
-    assert [start.reserve for start in starts] == squeezed
-
-
 @pytest.mark.parametrize(("room", "sides"), [((8.0,), ["remote"]), ((), [])])
 def test_autoplacement_without_any_worker_asks_on_the_other_side_as_well(
     room: tuple[float, ...], sides: list[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,16 @@ def told_at(lots: list[float], timeout_s: float, lot_s: float, until: float = 60
             told.append(now)
         now += 1.0
     return told
+
+
+def test_a_worker_of_few_tells_every_ten_seconds_however_often_it_asks() -> None:
+    assert told_at([0.5], 60.0, 0.5, until=31) == [0, 10, 20, 30]
+
+
+def test_a_worker_of_many_tells_once_a_lot() -> None:
+    """Its questions say that it lives: between two of them one word is enough."""
+    told = told_at([33.0], 60.0, 33.0)
+    assert len(told) == pytest.approx(600 / 33, abs=2)
 
 
 @given(

@@ -46,8 +46,7 @@ class LongJob:
 
 
 @pytest.mark.parametrize(
-    ("splits", "epochs"),
-    [(1, 3 * MOST_EPOCHS), (40, 20), pytest.param(10, 10_000, marks=pytest.mark.slow)],
+    ("splits", "epochs"), [(1, 3 * MOST_EPOCHS), (40, 20), pytest.param(10, 10_000, marks=pytest.mark.slow)]
 )
 def test_a_job_holds_no_more_after_many_batches_and_epochs(splits: int, epochs: int) -> None:
     job = LongJob(splits)

@@ -157,11 +157,7 @@ def test_a_trainer_that_stands_in_line_now_and_then_hides_no_stock() -> None:
     assert run.asked.local == 6
 
 
-@given(
-    exponent=st.floats(0.4, 1.0),
-    demand=st.floats(500.0, 6000.0),
-    start=st.integers(1, 16),
-)
+@given(exponent=st.floats(0.4, 1.0), demand=st.floats(500.0, 6000.0), start=st.integers(1, 16))
 @examples(25)
 def test_it_comes_from_its_own_side_where_supply_grows_slower_than_linearly(
     exponent: float, demand: float, start: int

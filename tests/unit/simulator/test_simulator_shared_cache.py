@@ -12,11 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.reproduction import reproduce_caches, silod_figures
-from benchmarks.reproduction.reported_caches import (
-    SILOD_CACHE_TABLE,
-    SILOD_TABLE6,
-    SYSTEMS,
-)
+from benchmarks.reproduction.reported_caches import SILOD_CACHE_TABLE, SILOD_TABLE6, SYSTEMS
 from benchmarks.reproduction.tables import Comparison, Section
 from pecan_ray.cache import AllocationPolicy, ClusterResources
 from pecan_ray.errors import PlanError

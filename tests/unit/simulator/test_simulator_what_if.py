@@ -50,10 +50,7 @@ def profile_of(**changes: Any) -> RunProfile:
 
 
 def window(local: int, remote: int, batch_s: float, wait_s: float) -> dict[str, Any]:
-    return {
-        "deployment": {"local": local, "remote": remote},
-        "window": asdict(Window(batch_s, 1.0, 1000, wait_s)),
-    }
+    return {"deployment": {"local": local, "remote": remote}, "window": asdict(Window(batch_s, 1.0, 1000, wait_s))}
 
 
 def test_twice_the_workers_are_twice_as_fast_until_the_trainer_is_the_limit() -> None:
@@ -164,10 +161,7 @@ def test_the_prices_of_a_run_follow_from_its_costs() -> None:
 NO_REPORTS = (json.dumps(report_of(batches=0)), json.dumps(report_of(workers={}, deployments=[])))
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[1]", "{}", '{"profile": {}}', '{"profile": {"job": "x"}}', *NO_REPORTS],
-)
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"profile": {}}', '{"profile": {"job": "x"}}', *NO_REPORTS])
 def test_what_is_no_report_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(PlanError, match="report"):
         from_json(text)
