@@ -172,8 +172,8 @@ def as_text(name: str, ordering: Ordering) -> str:
     lines += ["", *_table([HEADINGS, *(row.cells() for row in rows(ordering))])]
     for heading, told in _listed(ordering):
         lines += ["", f"{heading}:", *(f"  {one}" for one in told)]
-    if ordering.notes:
-        lines += ["", *(f"note: {note}" for note in ordering.notes)]
+    if notes := _notes(ordering):
+        lines += ["", *(f"note: {note}" for note in notes)]
     return "\n".join(lines)
 
 
@@ -217,7 +217,7 @@ def as_html(name: str, ordering: Ordering) -> str:
     for heading, told in _listed(ordering):
         parts.append(f"{heading}:<ul>{''.join(f'<li>{html.escape(one)}</li>' for one in told)}</ul>")
     parts += [_picture(one) for stretch in ordering.stretches for one in stretch.exchanges if all(one.pictures)]
-    parts += [f"<p>note: {html.escape(note)}</p>" for note in ordering.notes]
+    parts += [f"<p>note: {html.escape(note)}</p>" for note in _notes(ordering)]
     return "".join(parts) + "</div>"
 
 
@@ -242,7 +242,7 @@ def as_json(name: str, ordering: Ordering) -> str:
             "after": _names(ordering.plan),
             "operators": [_row_facts(row) for row in rows(ordering)],
             "stretches": [_stretch_facts(stretch) for stretch in ordering.stretches],
-            "notes": list(ordering.notes),
+            "notes": _notes(ordering),
         },
         indent=2,
     )
@@ -281,6 +281,11 @@ def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
         "fixed": [fixed._asdict() for fixed in adopted.fixed],
         "refused": [asdict(one) for one in stretch.refused],
     }
+
+
+def _notes(ordering: Ordering) -> list[str]:
+    """Return what is to be told besides, and where the order comes from."""
+    return [*ordering.notes, *([f"this order: {ordering.origin}"] if ordering.origin else [])]
 
 
 def _names(plan: Plan) -> list[str]:

@@ -96,7 +96,7 @@ class JobOrder:
     @property
     def movable(self) -> bool:
         """Whether there are operators to exchange."""
-        return self._mode != "off" and any(stretch.movable > 1 for stretch in stretches(self._plan))
+        return self._mode != "off" and _can_move(self._plan)
 
     def pinned(self, order: OpOrders, decoders: tuple[str, ...] = (), *, cuts_elements: bool) -> JobOrder:
         """Return the order under which a state was taken, so that values stay what they were.
@@ -118,12 +118,14 @@ class JobOrder:
                     "Config(order_file=...), or pin the order of the state."
                 )
             return self
-        config, seeded = self._config, self._seeded
-        other = JobOrder(
-            self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config, seeded=seeded
-        )
+        other = self._again(self._config)
         other._state_pins = state
         return other
+
+    def _again(self, config: Config, *, seeded: bool | None = None) -> JobOrder:
+        """Return another one for the same pipeline, which has found nothing yet."""
+        seeded = self._seeded if seeded is None else seeded
+        return JobOrder(self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config, seeded=seeded)
 
     def check(self) -> None:
         """Raise `PlanError` where a pinned order does not fit."""
@@ -161,7 +163,7 @@ class JobOrder:
         once = once or pinned
         look = None if once else self._after_epoch(ordering, end, skip_bad=skip_bad)
         beside = None if once or late is None else functools.partial(self._found_late, late)
-        reverted = None if pinned else functools.partial(self._reverted, skip_bad)
+        reverted = None if pinned else functools.partial(self._replace, skip_bad, self._plan)
         return Ordered(
             keeps.plan,
             order,
@@ -204,13 +206,11 @@ class JobOrder:
 
         A seed does not matter here: whoever pins an order has it each time.
         """
-        config = replace(self._config, order_file=None)
         if self._seeded:
-            twin = JobOrder(self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config)
-            twin.save(path, again=again)
+            self._again(replace(self._config, order_file=None), seeded=False).save(path, again=again)
             return
         found = self.explained(again=again)
-        KeptOrder.of(replace(found, notes=_without_places(found.notes)), self._name, self._key).save(path)
+        KeptOrder.of(found, self._name, self._key).save(path)
 
     # --- inside --------------------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class JobOrder:
         pinned = self._config.order_file is not None or self._state_pins is not None
         if not self._seeded or pinned or self._config.reorder == "off":
             return ()
-        return (SEEDED,) if any(stretch.movable > 1 for stretch in stretches(self._plan)) else ()
+        return (SEEDED,) if _can_move(self._plan) else ()
 
     def _request(self, *, skip_bad: bool, sample_all: bool = False, job: JobSize | None = None) -> OrderRequest:
         request = OrderRequest.under(self._config, self._plan, self._engine, self._seed, self._mode)
@@ -316,8 +316,7 @@ class JobOrder:
         found = order.ordering(self._plan, self._mode) or replace(order, facts=None).ordering(self._plan, self._mode)
         assert found is not None
         check_decoders(found, self._engine, path, self._name)
-        origin = f"{os.fspath(path)} pins it"
-        return replace(found, origin=origin, notes=(*found.notes, f"{PLACE}{origin}"))
+        return replace(found, origin=f"{os.fspath(path)} pins it")
 
     def _known(self, *, skip_bad: bool) -> Ordering | None:
         """Return the order that was found before: by this pipeline, or by another one like it."""
@@ -332,10 +331,8 @@ class JobOrder:
     def _told_where(self, found: Ordering, kept: KeptOrder) -> Ordering:
         assert self._folder is not None
         why = f" ({kept.why})" if kept.why else ""
-        origin = f"it is kept in {self._folder.file(self._key)} since {kept.found}{why}"
-        return replace(
-            found, origin=origin, notes=(*found.notes, f"{PLACE}{origin}; `pecan explain --again` looks anew")
-        )
+        place = f"it is kept in {self._folder.file(self._key)} since {kept.found}{why}"
+        return replace(found, origin=f"{place}; `pecan explain --again` looks anew")
 
     def _keep(self, found: Ordering, *, again: bool = False) -> Ordering:
         """Keep what a look has found; return what another process has kept meanwhile, if one has."""
@@ -373,7 +370,7 @@ class JobOrder:
             if found is None:
                 return None
             plan, said = found
-            self._replace(plan, said, skip_bad)
+            self._replace(skip_bad, plan, said)
             return Replanned(plan, orders_in(plan), said)
 
         return look
@@ -389,13 +386,10 @@ class JobOrder:
         if refused and refused != NO_TIME:
             why = f"results of the order that was kept are others than those of the order as it is written: {refused}"
             logger.warning("%s: %s", self._name, why)
-            self._reverted(skip_bad, why)
+            self._replace(skip_bad, self._plan, why)
 
-    def _reverted(self, skip_bad: bool, why: str) -> None:
-        """Keep the order as it is written from now on."""
-        self._replace(self._plan, why, skip_bad)
-
-    def _replace(self, plan: Plan, why: str, skip_bad: bool) -> None:
+    def _replace(self, skip_bad: bool, plan: Plan, why: str) -> None:
+        """Keep another order from now on."""
         self._found.pop(skip_bad, None)
         kept = KeptOrder.in_place(plan, self._name, self._mode, self._key if self._folder else "", why)
         if self._folder is not None:
@@ -414,12 +408,10 @@ SEEDED = (
     "a seed is given, so that results must not depend on what a machine measures: the order stays as it is written. "
     "`pecan explain --save order.json` looks for a faster one, which Config(order_file=...) pins"
 )
-PLACE = "this order: "
-"""How notes begin that say where an order comes from."""
 
 
-def _without_places(notes: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(note for note in notes if not note.startswith(PLACE))
+def _can_move(plan: Plan) -> bool:
+    return any(stretch.movable > 1 for stretch in stretches(plan))
 
 
 def _switches(config: Config) -> str:
