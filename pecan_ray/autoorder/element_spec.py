@@ -138,16 +138,22 @@ def _difference(mine: set[tuple[str, Shape | None]], others: set[tuple[str, Shap
     known, types = {kind for kind, _ in mine}, {kind for kind, _ in others}
     if not types <= known:
         return f"its dtype is {_listed(types - known)} instead of {_listed(known)}"
-    shapes = {shape for _, shape in mine if shape is not None}
-    ranks = {len(shape) for shape in shapes}
-    for shape in (shape for _, shape in others if shape is not None):
-        if len(shape) not in ranks:
-            return f"it has {len(shape)} dimensions instead of {_listed(ranks)}"
-        sides = zip(*(one for one in shapes if len(one) == len(shape)), strict=True)
-        fixed = [side[0] if len(set(side)) == 1 else None for side in sides]
-        if any(side not in (None, found) for side, found in zip(fixed, shape, strict=True)):
-            return f"its shape is {_spelled(shape)} instead of {_spelled(fixed)}"
-    return ""
+    by_rank = {len(shape): list[Shape]() for _, shape in mine if shape is not None}
+    for _, shape in mine:
+        if shape is not None:
+            by_rank[len(shape)].append(shape)
+    found = (_other_shape(by_rank, shape) for _, shape in others if shape is not None)
+    return next(filter(None, found), "")
+
+
+def _other_shape(by_rank: Mapping[int, Sequence[Shape]], shape: Shape) -> str:
+    if len(shape) not in by_rank:
+        return f"it has {len(shape)} dimensions instead of {_listed(by_rank)}"
+    sides = zip(*by_rank[len(shape)], strict=True)
+    fixed = [side[0] if len(set(side)) == 1 else None for side in sides]
+    if all(side in (None, found) for side, found in zip(fixed, shape, strict=True)):
+        return ""
+    return f"its shape is {_spelled(shape)} instead of {_spelled(fixed)}"
 
 
 def _listed(values: Iterable[object]) -> str:

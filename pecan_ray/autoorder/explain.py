@@ -206,10 +206,7 @@ def as_html(name: str, ordering: Ordering) -> str:
     """Return the same as HTML, for a notebook."""
     said = [_headline(ordering), *(text for stretch in ordering.stretches if (text := gains(stretch)))]
     head = "".join(f"<th style='text-align:left'>{html.escape(heading)}</th>" for heading in HEADINGS)
-    body = "".join(
-        f"<tr{_STYLE if row.moved else ''}>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row.cells())}</tr>"
-        for row in rows(ordering)
-    )
+    body = "".join(map(_html_row, rows(ordering)))
     parts = [
         f"<div><b>{html.escape(name)}</b><br>{'<br>'.join(map(html.escape, said))}",
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
@@ -219,6 +216,11 @@ def as_html(name: str, ordering: Ordering) -> str:
     parts += [_picture(one) for stretch in ordering.stretches for one in stretch.exchanges if all(one.pictures)]
     parts += [f"<p>note: {html.escape(note)}</p>" for note in _notes(ordering)]
     return "".join(parts) + "</div>"
+
+
+def _html_row(row: Row) -> str:
+    cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.cells())
+    return f"<tr{_STYLE if row.moved else ''}>{cells}</tr>"
 
 
 def _picture(one: ExchangedPair) -> str:
@@ -269,11 +271,11 @@ def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
         "after": adopted.order,
         "elements": stretch.sample.elements,
         "expected_speedup": adopted.expected_speedup if adopted.changed else None,
-        "measured_speedup": None if found is None else found.speedup,
-        "measured": None if found is None else asdict(found),
+        "measured_speedup": found and found.speedup,
+        "measured": found and asdict(found),
         "share": stretch.share,
         "whole_speedup": stretch.whole_speedup,
-        "in_rows": [name for one in pushed if one.rule == ROWS_AT_ONCE for name in one.ops],
+        "in_rows": next((one.ops for one in pushed if one.rule == ROWS_AT_ONCE), ()),
         "taken_over": [one.ops for one in pushed if one.rule != ROWS_AT_ONCE],
         "differences": [asdict(one) for one in stretch.differences],
         "exchanges": [asdict(one) for one in stretch.exchanges],

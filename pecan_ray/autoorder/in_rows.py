@@ -102,10 +102,6 @@ def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> TakenOver:
         if any(op.random or op.draws or op.unequal or op.stateful for op in ops):
             raise NotInRowsError("one of them draws random numbers, or holds state")
         measured = _measured(sampled, RowMaps(maps, EngineOptions(), exactly=mode == "strict"))
-        saved = measured.seconds_before - measured.seconds_after
-        share = LEAST_SHARE * (measured.seconds_before + (sampled.runner.reading_s or 0.0))
-        if measured.speedup < LEAST_GAIN or saved < max(LEAST_SAVED_S, share):
-            raise NotInRowsError(f"it is not worth it: {measured.told()}, {1e6 * saved:.1f} us of an element")
     except NotInRowsError as error:
         why = str(error).partition("\n")[0]
     except OP_FAILURES as error:
@@ -121,7 +117,7 @@ def is_tiny(op: OpSample) -> bool:
 
 
 def _measured(sampled: Sampled, maps: RowMaps) -> SpeedComparison:
-    """Return what maps gain on a sample, if results in rows are those of one by one; else raise `NotInRowsError`."""
+    """Return what maps gain on a sample; raise `NotInRowsError` if results in rows are others, or it is too little."""
     runner = sampled.runner
     (stage,) = runner.stages([op.name for op in maps.ops], fused=True)
     each = sum(op.seconds or 0.0 for op in sampled.profile().ops)
@@ -135,7 +131,12 @@ def _measured(sampled: Sampled, maps: RowMaps) -> SpeedComparison:
         for start in range(0, count, size):
             part = slice(start, start + size)
             _check_equal(maps, tokens[0], before[part], after[part])
-    return _speed(sampled, stage, maps, tokens)
+    found = _speed(sampled, stage, maps, tokens)
+    saved = found.seconds_before - found.seconds_after
+    share = LEAST_SHARE * (found.seconds_before + (runner.reading_s or 0.0))
+    if found.speedup < LEAST_GAIN or saved < max(LEAST_SAVED_S, share):
+        raise NotInRowsError(f"it is not worth it: {found.told()}, {1e6 * saved:.1f} us of an element")
+    return found
 
 
 def _check_equal(

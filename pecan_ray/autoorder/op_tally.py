@@ -74,15 +74,18 @@ class OpTally:
             if any(isinstance(leaf, np.ndarray) and leaf.ndim > 0 for leaf in leaves({name: value}).values()):
                 self.arrays.add(name)
         for output in outputs:
-            self.creates |= output.keys() - before.keys()
-            self.drops |= before.keys() - output.keys()
-            for name, value in output.items():
-                if name not in before:
-                    self.kinds_made |= set() if _is_nothing(value) else {kind_of(value)}
-                    self.rank_made = max(self.rank_made, rank_of(value) or 0)
-                elif value is not before[name]:
-                    self._compare_column(name, before[name], value)
-                self.custom_dtype_cast |= has_custom_type(value) and not has_custom_type(before.get(name))
+            self._compare_output(before, output)
+
+    def _compare_output(self, before: Element, output: Element) -> None:
+        self.creates |= output.keys() - before.keys()
+        self.drops |= before.keys() - output.keys()
+        for name, value in output.items():
+            if name not in before:
+                self.kinds_made |= set() if _is_nothing(value) else {kind_of(value)}
+                self.rank_made = max(self.rank_made, rank_of(value) or 0)
+            elif value is not before[name]:
+                self._compare_column(name, before[name], value)
+            self.custom_dtype_cast |= has_custom_type(value) and not has_custom_type(before.get(name))
 
     def _compare_column(self, name: str, before: Any, after: Any) -> None:
         kinds, ranks = (kind_of(before), kind_of(after)), (rank_of(before), rank_of(after))

@@ -226,16 +226,22 @@ class Trial:
     def _if_faster(self, order: OpOrder, found: TakenOver) -> TakenOver:
         stages = [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
         measured, failed = self._in_turn(stages, TAKEN_OVER_PATIENCE_S)
-        if measured.faster if measured is not None else (not failed and order != self._names):
+        if measured is None:
+            if not failed and order != self._names:
+                return found
+            return self._taken_over_not(found, failed or NO_TIME_TO_MEASURE)
+        if measured.faster:
             return replace(found, measured=measured)
-        why = f"it is not faster: {measured.told()}" if measured else failed or NO_TIME_TO_MEASURE
-        refused = (*found.refused, *(_not_taken_over(one, why) for one in found.pushed))
-        if measured is None or not self.in_time() or not any(one.reduces for one in found.pushed):
-            return TakenOver(refused=refused)
+        refused = self._taken_over_not(found, f"it is not faster: {measured.told()}")
+        if not self.in_time() or not any(one.reduces for one in found.pushed):
+            return refused
         # It may be faster with equal pixels: small photographs are hardly decoded smaller, but in part.
         equally = self._try_taking_over(order, reduces=False)
-        equally = replace(equally, refused=(*refused, *equally.refused))
+        equally = replace(equally, refused=(*refused.refused, *equally.refused))
         return self._if_faster(order, equally) if equally.pushed else equally
+
+    def _taken_over_not(self, found: TakenOver, why: str) -> TakenOver:
+        return TakenOver(refused=(*found.refused, *(_not_taken_over(one, why) for one in found.pushed)))
 
     def _try_taking_over(self, order: OpOrder, *, reduces: bool = True) -> TakenOver:
         """Run an order with what each decoder could take over in it, one after the other."""
@@ -264,13 +270,7 @@ class Trial:
         if one.only_parts and isinstance(library := part_decoding.library(), str):
             return library, ()
         sampled, pairs = self._sampled, RewrittenElements()
-
-        def judge(number: int, mine: Element, other: Element) -> str:
-            pairs.add(mine, other)
-            if self._strict and not equal(mine, other):
-                return "its result is not equal to that of the user's order"
-            return refused_by_check(self._check, mine, other) if self._check is not None else ""
-
+        judge = functools.partial(self._unlike_rewritten, pairs)
         until = sampled.clock() + max(TAKEN_OVER_S, RUNS_OF_LEAST * LEAST_ELEMENTS * (sampled.profile().seconds or 0.0))
         numbers = range(TAKEN_OVER_ELEMENTS)
         refused, ran = self._beside(order, order, numbers, until, judge, decoders=(*others, one.decoder))
@@ -278,6 +278,12 @@ class Trial:
             return NO_TIME, ()
         refused = refused or pairs.told_refused() or self._decided_by(order[order.index(one.ops[0]) :], pairs)
         return refused, pairs.differences()
+
+    def _unlike_rewritten(self, pairs: RewrittenElements, number: int, mine: Element, other: Element) -> str:
+        pairs.add(mine, other)
+        if self._strict and not equal(mine, other):
+            return "its result is not equal to that of the user's order"
+        return refused_by_check(self._check, mine, other) if self._check is not None else ""
 
     def _decided_by(self, behind: OpOrder, pairs: RewrittenElements) -> str:
         """Return which operator decides by a column that has other values; empty if none does."""
