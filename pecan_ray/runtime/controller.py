@@ -23,6 +23,7 @@ from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import TrainerReport, WorkerProgress
 from pecan_ray.job.viewing import JobView, LiveJob, job_view
 from pecan_ray.plan.stretches import OpOrders
+from pecan_ray.runtime.job_arrays import receive
 from pecan_ray.runtime.job_host import JobHost
 from pecan_ray.runtime.journal_file import OFF, place_of
 from pecan_ray.runtime.keeper import Keeping
@@ -52,7 +53,7 @@ class JobController:
         """What AutoOrder found, as JSON; a process that goes on after this one does not know it."""
         job = self._place.job() if self._place is not None else None
         self._keeping = None if self._place is None else Keeping(name, self._place.actor)
-        self._opened = None if job is None else JobHost(job, self._place, self._keeping, {}, again=True)
+        self._opened = None if job is None else JobHost(receive(job, {}), self._place, self._keeping, again=True)
         # Those who have started it may be gone before they call.
         ray.get_runtime_context().current_actor.watch.remote()
 
@@ -83,8 +84,11 @@ class JobController:
 
     async def open(self, job: bytes, arrays: NamedArrays) -> None:
         """Begin with a job, pickled, unless another trainer has sent it; `arrays`: what its sources name."""
+        if self._opened is not None:
+            return
+        received = await receive(job, arrays).mapped()
         if self._opened is None:
-            self._opened = JobHost(job, self._place, self._keeping, arrays, again=False)
+            self._opened = JobHost(received, self._place, self._keeping, again=False)
 
     async def register(
         self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...], process: str = ""

@@ -24,13 +24,14 @@ class ReceivedJob:
     """It, for workers."""
     journaled: bytes
     """It with its arrays, for a controller after this one."""
+    arrays: NamedArrays
+    """What sources name."""
     put: Any
-    """The object that holds the arrays; None: there are none."""
+    """The object that holds these; None: there are none."""
 
-    @property
-    def arrays(self) -> NamedArrays:
-        """What sources name."""
-        return {} if self.put is None else ray.get(self.put)
+    async def mapped(self) -> ReceivedJob:
+        """Return it with the arrays as that object holds them, so that they are in memory once."""
+        return self if self.put is None else replace(self, arrays=await self.put)
 
 
 def receive(pickled: bytes, arrays: NamedArrays) -> ReceivedJob:
@@ -42,7 +43,7 @@ def receive(pickled: bytes, arrays: NamedArrays) -> ReceivedJob:
         pickled = pickle.dumps(job)
     elif arrays:
         journaled = pickle.dumps(replace(job, arrays=arrays))
-    return ReceivedJob(job, pickled, journaled, ray.put(arrays) if arrays else None)
+    return ReceivedJob(job, pickled, journaled, arrays, ray.put(arrays) if arrays else None)
 
 
 class MappedArrays:

@@ -14,7 +14,6 @@ from typing import Any
 
 import ray
 
-from pecan_ray.by_value import NamedArrays
 from pecan_ray.engines.under_way import long_retry
 from pecan_ray.errors import PecanError
 from pecan_ray.job import events, instructions
@@ -28,7 +27,7 @@ from pecan_ray.plan.splits import Source
 from pecan_ray.runtime.bidding import Bidding
 from pecan_ray.runtime.cluster import leaving_nodes, process_exists, remote_selector, room_for
 from pecan_ray.runtime.io_sharing import IoSharing, datasets_of
-from pecan_ray.runtime.job_arrays import receive
+from pecan_ray.runtime.job_arrays import ReceivedJob
 from pecan_ray.runtime.job_tasks import JobTasks, unforeseen
 from pecan_ray.runtime.journal_file import JournalPlace
 from pecan_ray.runtime.journaled_job import JournaledJob
@@ -47,11 +46,9 @@ class JobHost:
     """One job: its state, and everything that acts for it."""
 
     def __init__(
-        self, pickled: bytes, place: JournalPlace | None, keeping: Keeping | None, arrays: NamedArrays, *, again: bool
+        self, received: ReceivedJob, place: JournalPlace | None, keeping: Keeping | None, *, again: bool
     ) -> None:
-        """`pickled`: the job, with `arrays` that its sources name; `keeping`: what owns its workers; `again`: it goes
-        on from its journal."""
-        received = receive(pickled, arrays)
+        """`keeping`: what owns the job's workers; `again`: it goes on from its journal."""
         self.job, self.arrays = received.job, received.put
         set_patience(self.job.config.storage_patience_s)
         tell_elsewhere()  # the job says what hinders its listing
