@@ -18,16 +18,14 @@ from pecan_ray.autoorder.element_costs import costs_of
 from pecan_ray.autoorder.exchange_check import NO_TIME
 from pecan_ray.autoorder.explain import as_json
 from pecan_ray.autoorder.in_rows import RowsAtOnce
-from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, usual_folder
 from pecan_ray.autoorder.late_look import JobEnd, LateLook
 from pecan_ray.autoorder.order import order_for_job, order_plan, runs_apart
-from pecan_ray.autoorder.order_check import order_refused
+from pecan_ray.autoorder.order_check import order_refused, reorder_after_epoch
 from pecan_ray.autoorder.order_key import order_key
-from pecan_ray.autoorder.order_request import JobSize, OrderRequest, mode_under
+from pecan_ray.autoorder.order_request import LEAST_RUNS, JobSize, OrderRequest, mode_under, runs_allowed
 from pecan_ray.autoorder.ordered import Ordered, ReorderAfterEpoch, Replanned
 from pecan_ray.autoorder.push_down import RULES, choices
-from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.usable_cpus import usable_cpus
 from pecan_ray.errors import ColumnError, StateError, told

@@ -14,11 +14,10 @@ from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_se
 from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.facts import SampleProfile, StretchSample
 from pecan_ray.autoorder.in_rows import maps_from_source, try_in_rows
-from pecan_ray.autoorder.job_size import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, runs_allowed
 from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.look_clock import WALL_PER_CPU, LookClock
 from pecan_ray.autoorder.op_runner import SampleLimits
-from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.order_request import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, OrderRequest, runs_allowed
 from pecan_ray.autoorder.sample import (
     LEAST_ELEMENTS,
     Sampled,

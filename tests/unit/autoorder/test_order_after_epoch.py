@@ -10,8 +10,8 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_check import LEAST_COUNTED, reorder_after_epoch
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.reorder_after_epoch import LEAST_COUNTED, reorder_after_epoch
 from pecan_ray.engines.counting import OpCount
 
 LARGE, SMALL, TARGET = 48, 16, 32

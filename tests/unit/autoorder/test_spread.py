@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.job_size import LEAST_RUNS, num_elements, runs_allowed
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order import TOO_SHORT, order_plan
-from pecan_ray.autoorder.order_request import JobSize, OrderRequest, job_size
+from pecan_ray.autoorder.order_request import LEAST_RUNS, JobSize, OrderRequest, job_size, num_elements, runs_allowed
 from pecan_ray.autoorder.sample import sample_stretch
 from pecan_ray.autoorder.spread import Bounded, SpreadLeases, Wanted, evenly, sample_leases
 from pecan_ray.options import AutoWorkers, Config, IterOptions, Workers
