@@ -71,6 +71,21 @@ def test_a_killed_worker_loses_and_repeats_nothing() -> None:
     assert len(killed) == report.workers_lost == 2
 
 
+def test_scaling_in_and_out_while_it_runs_keeps_every_element() -> None:
+    seen: Counter[int] = Counter()
+    with numbers(1500).map(slow, on="i").batch(5).iter_batches(workers=pecan.Workers(local=1, remote=2)) as it:
+        for step, batch in enumerate(it):
+            seen.update(ids([batch]))
+            if step == 10:
+                it.scale(local=1, remote=0)
+            if step == 60:
+                until(lambda: not [n for n in living_actors() if ":remote-" in n], "remote workers still run")
+                it.scale(local=2, remote=1)
+            if step == 120:
+                it.scale(local=0, remote=2)
+    assert seen == times(1500)
+
+
 def test_a_worker_without_a_place_is_named_and_waited_for() -> None:
     config = pecan.Config(remote_labels={"zone": "moon"}, placement_warning_s=0.5)
     with numbers(MANY, config=config).map(slow, on="i").batch(8).iter_batches(workers=TWO) as it:
