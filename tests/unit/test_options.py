@@ -14,6 +14,7 @@ from pecan_ray import PecanPipeline, sources
 from pecan_ray.errors import PlanError
 from pecan_ray.options import AutoWorkers, Cache, Config, IterOptions, PlacementMode, Workers
 from pecan_ray.placement import MODES
+from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.prices import Prices, PriceTier
 
 HALF: Any = 0.5
@@ -37,6 +38,16 @@ HALF: Any = 0.5
         (lambda: IterOptions(rank=-1), "but got rank=-1, world_size=1"),
         (lambda: IterOptions(world_size=0), "but got rank=0, world_size=0"),
         (lambda: IterOptions(prefetch_bytes=0), "prefetch_bytes must be positive, but got 0"),
+        (lambda: AutoWorkers(max_local=1, min_local=2), "min_local must be from 0 to max_local, but got 2 and 1"),
+        (lambda: AutoWorkers(min_remote=-1), "min_remote must be from 0 to max_remote"),
+        (lambda: AutoWorkers(max_local=0, max_remote=0), "leave no worker"),
+        (lambda: AutoWorkers(window_s=0), "window_s must be positive, but got 0"),
+        (lambda: AutoWorkers(max_per_hour=10.0), r"max_per_hour=10\.0 is a budget in \$ and needs prices"),
+        (lambda: AutoWorkers(max_per_hour=math.nan, prices=Prices(1, 1)), "max_per_hour must be .* but got nan"),
+        (lambda: AutoWorkers(window_batches=1), "window_batches must be at least 2, but got 1"),
+        (lambda: AutoWorkers(mode="pecan", objective="no_wait"), "is only known to mode='auto'"),
+        (lambda: IterOptions(epochs=None, workers=AutoWorkers(objective=Deadline(10))), "needs a job that ends"),
+        (lambda: IterOptions(sharding="static", workers=AutoWorkers()), "deals the data to fixed workers"),
     ],
 )
 def test_nonsense_is_refused(make: Any, message: str) -> None:
@@ -52,6 +63,7 @@ def test_nonsense_is_refused(make: Any, message: str) -> None:
         (IterOptions, {"epochs": np.float64(2)}, "epochs must be a whole number or None, but got"),
         (IterOptions, {"prefetch_bytes": math.nan}, "prefetch_bytes must be a whole number, but got nan"),
         (IterOptions, {"order": ["strict"]}, "order must be one of 'relaxed', 'strict' or None, but got ['strict']"),
+        (Config, {"hung_after_s": 4.9}, "hung_after_s must be at least 5"),
         (Config, {"hung_after_s": math.nan}, "hung_after_s must be a number, but got nan"),
         (Config, {"cpus_per_worker": math.nan}, "cpus_per_worker must be a number, but got nan"),
         (Config, {"cpus_per_worker": math.inf}, "cpus_per_worker must be positive and finite, but got inf"),

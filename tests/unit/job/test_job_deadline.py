@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import pytest
 
-from pecan_ray.errors import PlanError
 from pecan_ray.job import events
 from pecan_ray.job.comparing import compare
 from pecan_ray.job.facts import JobFacts
@@ -21,9 +19,8 @@ from pecan_ray.job.spending import spent, spent_by_epoch, spent_by_operator
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.report import Report, placement_so_far
-from pecan_ray.options import AutoWorkers, IterOptions
+from pecan_ray.options import AutoWorkers
 from pecan_ray.placement import COST, NO_WAIT, AutoPlacement, Objective, Prices
-from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.prices import PriceTier
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from tests.unit.job.job_rig import JobRig
@@ -84,16 +81,6 @@ def test_a_length_that_is_not_known_is_said_and_learned_from_a_part_of_the_first
     pacing.report(0, steps(50, 5.0), 5.1)
     assert pacing.longest_s(5.1, 0.5) == pytest.approx((1 - RESERVE) * 94.9 / 350, rel=0.01)
     assert "about 100 batches" in pacing.take_said()[0]
-
-
-def test_a_deadline_needs_a_job_that_ends_and_our_own_search() -> None:
-    with pytest.raises(PlanError, match="needs a job that ends"):
-        IterOptions(epochs=None, workers=AutoWorkers(objective=Deadline(10)))
-    with pytest.raises(PlanError, match="is only known to mode='auto'"):
-        AutoWorkers(mode="pecan", objective="no_wait")
-    fast: Any = "fast"
-    with pytest.raises(PlanError, match="objective must be one of 'cost', 'no_wait'"):
-        AutoWorkers(objective=fast)
 
 
 # --- money -------------------------------------------------------------------------------------------------
