@@ -88,7 +88,14 @@ class Questions:
     def _on_plan_changed(self, event: events.PlanChanged, now: float, done: list[Instruction]) -> None:
         self._op_orders.append((event.order, event.decoders))
         if not self.reverted:
-            self._job.tell("reorder", event.said, now)
+            self._job.tell("reorder", f"{event.said}; {self._run_from()}", now)
+
+    def _run_from(self) -> str:
+        """Say which epochs run the newest version of the plan."""
+        first, end = max(self._begun + 1, self._ledger.epoch), self._job.spec.shape.end_epoch
+        if end is not None and first >= end:
+            return "no epoch of this job is left to run it, but later jobs do"
+        return f"it is run from epoch {first} on (the first one is 0)"
 
     def revert(self, said: str, now: float, done: list[Instruction]) -> None:
         """Let everybody run the plan as the user wrote it from now on."""

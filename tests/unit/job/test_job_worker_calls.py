@@ -24,7 +24,11 @@ def test_a_new_plan_is_for_epochs_that_have_not_begun() -> None:
         rig.end(worker, lengths=tuple((lease.key, 1) for lease in leases))
     reply = rig.answer(first, AskAssignment())
     assert isinstance(reply, Assigned) and (reply.assignment.epoch, reply.plan_version) == (1, 1)
-    assert "resize goes first" in [event.text for event in rig.job.told]
+    rig.handle(events.PlanChanged("and back"))
+    assert [event.text for event in rig.job.told if event.kind == "reorder"] == [
+        "resize goes first; it is run from epoch 1 on (the first one is 0)",
+        "and back; no epoch of this job is left to run it, but later jobs do",
+    ]
 
 
 def test_with_many_workers_each_asks_for_more_at_a_time() -> None:
