@@ -183,8 +183,8 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         """Return in words what each operator does, and which order AutoOrder has chosen and why.
 
         `format` is "text" (a table, which a notebook shows as HTML), "html" or "json".  Where no order is
-        kept, or with `again`, a sample is run in a process of its own, for at most ``Config(sample_seconds=...)`` of
-        CPU time, or three times as long of waiting; jobs that are started behind it use the same order.  Raises
+        kept, or with `again`, a sample is run in a process of its own, for at most four times
+        ``Config(sample_seconds=...)`` of CPU time, 80 s; jobs that are started behind it use the same order.  Raises
         `OpError` where an operator does.
         """
         return explain(self._name, self._order.told(again=again), format)

@@ -102,6 +102,9 @@ def whole_speedup(share: float, speedup: float) -> float:
     return 1.0 / max(1.0 - share * (1.0 - 1.0 / max(speedup, 1e-12)), 1e-12)
 
 
+VALUES_MAY_DIFFER = 'mode "pecan" compares no values: those of this order may be others than those of yours'
+
+
 @dataclass(frozen=True)
 class Ordering:
     """A plan in its new order, and everything that was found on the way."""
@@ -158,11 +161,20 @@ class Ordering:
             return self.notes[0]
         if self.origin:
             order = " -> ".join(op.name for op in self.plan.all_ops())
-            return f"AutoOrder runs {order if self.changed else 'the order as it is written'}: {self.origin}"
+            runs = f"AutoOrder runs {order if self.changed else 'the order as it is written'}: {self.origin}"
+            return f"{runs}{self._warned()}"
         if not self.stretches:
             return self.notes[0] if not self.final else ""
         sampled = max(stretch.sample.elements for stretch in self.stretches)
-        return f"{self._found()} (sampled {sampled} elements in {self.seconds:.1f} s)"
+        return f"{self._found()} (sampled {sampled} elements in {self.seconds:.1f} s){self._warned()}"
+
+    @property
+    def values_may_differ(self) -> bool:
+        """Whether the mode asks nothing of values, and there is another order."""
+        return self.mode == "pecan" and self.changed
+
+    def _warned(self) -> str:
+        return f"; {VALUES_MAY_DIFFER}" if self.values_may_differ else ""
 
     def _found(self) -> str:
         """Say what was adopted, or why nothing was."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.adopted import VALUES_MAY_DIFFER, Ordering, StretchOrder
 from pecan_ray.autoorder.exchange_check import ExchangedPair
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE
@@ -185,7 +185,8 @@ def _headline(ordering: Ordering) -> str:
         return f"AutoOrder left the order as it is written: {why}"
     did = "changed the order" if ordering.changed else "left the order as it is written"
     elements = max(stretch.sample.elements for stretch in ordering.stretches)
-    return f'AutoOrder (mode "{ordering.mode}") {did}; sampled {elements} elements in {ordering.seconds:.1f} s'
+    warned = f". {VALUES_MAY_DIFFER}" if ordering.values_may_differ else ""
+    return f'AutoOrder (mode "{ordering.mode}") {did}; sampled {elements} elements in {ordering.seconds:.1f} s{warned}'
 
 
 def _table(cells: list[tuple[str, ...]]) -> list[str]:

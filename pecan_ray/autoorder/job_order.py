@@ -40,6 +40,8 @@ CHECKED_AGAIN = 16
 """Elements on which a kept order is compared again beside a later job."""
 WAITED_S = 10.0
 """A job waits so long for a look, or for `Config(sample_seconds=...)` if that is longer: then it begins without."""
+ASKED_TIMES = 4.0
+"""A look that somebody asks for has so many times as long as one before a job: it takes the time that it needs."""
 STILL_LOOKING = (
     "AutoOrder is still looking, so the job begins in the order as it is written. What is found is run from the next "
     "epoch on of which nothing has begun, and by later jobs"
@@ -155,8 +157,9 @@ class JobOrder:
         keeps = self._keeps(plan, ordering, JobSize(1.0, 1.0) if job is None else job)
         told = (*rewritten(plan, self._engine, ordering.decoders)[1], *keeps.said, *self._seed_matters())
         said = [text for text in (ordering.summary(), *told) if text]
+        loud = (*keeps.frozen, *([ordering.summary()] if ordering.values_may_differ else ()))
         for text in said:
-            logger.log(logging.WARNING if text in keeps.frozen else logging.INFO, "%s: %s", self._name, text)
+            logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
         pinned = self._config.order_file is not None or self._state_pins is not None
         once = once or pinned
         look = None if once else self._after_epoch(ordering, end, skip_bad=skip_bad)
@@ -187,7 +190,7 @@ class JobOrder:
             found = self._with_facts(found)
         elif found is None or len(found.stretches) < len(stretches(self._plan)):
             known = () if found is None else found.stretches
-            found = self._keep(order_plan(self._request(skip_bad=False, sample_all=True), known), again=again)
+            found = self._keep(order_plan(self._asked(), known), again=again)
             found = replace(found, notes=(*found.notes, *self._seed_matters()))
         self._found[False] = found
         return found
@@ -246,6 +249,11 @@ class JobOrder:
         request = OrderRequest.under(self._config, self._plan, self._engine, self._seed, self._mode)
         return replace(request, skip_bad=skip_bad, sample_all=sample_all, job=job)
 
+    def _asked(self) -> OrderRequest:
+        """Return the request of a command, which no job waits for."""
+        request = self._request(skip_bad=False, sample_all=True)
+        return replace(request, seconds=ASKED_TIMES * request.seconds)
+
     def _bound(self, job: JobSize | None) -> JobSize | None:
         """Return the job that bounds a look; None where the user has bounded it."""
         by_default = self._config.sample_elements is None and self._config.sample_seconds is None
@@ -299,6 +307,8 @@ class JobOrder:
         found = look.found.result()
         if not (found.changed or found.decoders):
             return Replanned(None, (), found.summary())
+        if found.values_may_differ:
+            logger.warning("%s: %s", self._name, found.summary())
         plan, said = rewritten(found.plan, self._engine, found.decoders)
         return Replanned(plan, orders_in(found.plan), "; ".join((found.summary(), *said)), found.decoders)
 
@@ -353,8 +363,7 @@ class JobOrder:
         """Return an order with what a sample shows of the operators, if nothing was written down with it."""
         if known.stretches:
             return known
-        request = replace(self._request(skip_bad=False, sample_all=True), plan=known.plan, mode="off")
-        found = order_plan(request)
+        found = order_plan(replace(self._asked(), plan=known.plan, mode="off"))
         notes = tuple(dict.fromkeys([*known.notes, *found.notes]))
         return replace(known, stretches=found.stretches, seconds=found.seconds, notes=notes)
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.adopted import VALUES_MAY_DIFFER
 from pecan_ray.autoorder.explain import ExplainFormat, Explanation
 from pecan_ray.cli import main
 from pecan_ray.cli.program import find_pipeline
@@ -133,6 +134,14 @@ def test_what_was_refused_is_told_with_its_reason() -> None:
     assert "left the order as it is written" in text.splitlines()[0]
     assert "tried and not done:" in text
     assert "narrow -> wider: the result differs in column 'image': its dtype is float32 instead of uint8" in text
+
+
+def test_mode_pecan_warns_that_values_may_be_others(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = pipeline(reorder="pecan").map(tone, on="image").map(half, on="image").batch(4)
+    assert VALUES_MAY_DIFFER in pipe.explain().splitlines()[0]
+    (event,) = pipe.iter_batches(debug=True).report().events
+    assert "AutoOrder moved half before tone" in event.text and event.text.endswith(VALUES_MAY_DIFFER)
+    assert [one.levelname for one in caplog.records if VALUES_MAY_DIFFER in one.message] == ["WARNING"]
 
 
 def test_operators_that_cannot_move_are_shown_too() -> None:
