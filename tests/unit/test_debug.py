@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ from pecan_ray.cli import main
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.engines.positions import MOST_BAD
-from pecan_ray.errors import ErrorBudgetError, PlanError
+from pecan_ray.errors import ErrorBudgetError
 from pecan_ray.options import Config
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import Element, Split
 from pecan_ray.replay import quarantined, replay
 from pecan_ray.sources import Arrays, Items
 
@@ -44,19 +43,17 @@ def jumping(tmp_path: Path, fn: Callable[..., Any] = jump) -> PecanPipeline:
     return PecanPipeline(Arrays(i=np.zeros(12)), seed=5, config=config).map(fn, on="i", name="jump").batch(4)
 
 
-def test_bad_elements_are_counted_and_kept(tmp_path: Path) -> None:
-    batches = jumping(tmp_path).iter_batches(debug=True, on_error="quarantine")
-    good = sum(len(batch["i"]) for batch in batches)
-    kept = list(quarantined(batches.quarantine_path))
-    assert 0 < good < 12
-    assert batches.report().bad_elements == len(kept) == 12 - good
-    assert {bad.op for bad in kept} == {"jump"}
-
-
-def test_a_run_that_was_closed_gives_nothing_more() -> None:
+def test_closed_runs_end_and_endless_epochs_over_nothing_too_and_epochs_go_one_by_one() -> None:
     with PecanPipeline(Arrays(i=np.arange(5))).iter_batches(debug=True) as batches:
         assert next(batches)["i"] == 0
     assert list(batches) == []
+    assert list(PecanPipeline(Items([])).batch(2).iter_batches(epochs=None, debug=True)) == []
+    batches = PecanPipeline(Arrays(i=np.arange(5))).batch(2).iter_batches(debug=True, epochs=2)
+    first = next(iter(batches.one_epoch()))  # a loop that is left early
+    assert first["i"].tolist() == [0, 1]
+    rest, second, behind = ([batch["i"].tolist() for batch in batches.one_epoch()] for _ in range(3))
+    assert (rest, second, behind) == ([[2, 3], [4]], [[0, 1], [2, 3], [4]], [])
+    assert batches.report().batches == 6
 
 
 def test_ranks_are_told_that_each_gets_everything(caplog: pytest.LogCaptureFixture) -> None:
@@ -76,10 +73,6 @@ def test_a_quarantined_element_is_as_it_was_before_functions_wrote_into_it(tmp_p
     assert list(pipe.iter_batches(debug=True, on_error="quarantine")) == []
     (bad,) = quarantined(config.quarantine_path or "")
     assert bad.element is not None and bad.element["target"]["boxes"].tolist() == [1.0, 1.0]
-
-
-def test_endless_epochs_over_nothing_end() -> None:
-    assert list(PecanPipeline(Items([])).batch(2).iter_batches(epochs=None, debug=True)) == []
 
 
 def test_a_quarantined_element_fails_again_with_its_own_random_numbers(tmp_path: Path) -> None:
@@ -125,11 +118,6 @@ def test_a_graph_is_run_again_too() -> None:
     assert replay(pipe.plan, passing, engine="tensorflow").error is None
 
 
-def test_what_was_never_read_cannot_be_replayed(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"a\.tfrecord was not kept"):
-        replay(jumping(tmp_path).plan, BadElement("read TFRecords", "a.tfrecord", "truncated"))
-
-
 def test_the_command_shows_what_still_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quarantine = tmp_path / "bad.jsonl"
     bad = [BadElement("root", f"element {i} of split 0", "ValueError", {"i": np.int64(i - 3)}) for i in range(3)]
@@ -165,40 +153,3 @@ def test_a_mistake_in_the_pipeline_ends_a_debug_run_before_the_data_has_been_gon
     with refused, pipe.iter_batches(on_error="skip", debug=True) as batches:
         list(batches)
     assert len(calls) == MOST_BAD
-
-
-class Torn:
-    """Forty numbers in one split, of which those from 35 on cannot be read."""
-
-    def splits(self) -> Iterator[Split]:
-        """Yield the split."""
-        yield Split(0, path="torn.bin", elements=40)
-
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield the numbers up to the break."""
-        yield from ({"n": number} for number in range(start, 35))
-        raise OSError("torn")
-
-    def num_elements(self) -> int:
-        """Return the number of elements, as the file tells it."""
-        return 40
-
-    def identity(self) -> str:
-        """Return a constant: nothing is on disk."""
-        return "torn"
-
-
-def test_a_break_in_a_file_counts_for_all_that_lies_behind_it() -> None:
-    pipe = PecanPipeline(Torn(), config=Config(error_budget=1.0)).batch(5)
-    with pipe.iter_batches(on_error="skip", debug=True) as batches:
-        rows = sum(len(batch["n"]) for batch in batches)
-    assert (rows, batches.report().bad_elements) == (35, 5)
-
-
-def test_epochs_are_gone_through_one_by_one() -> None:
-    batches = PecanPipeline(Arrays(i=np.arange(5))).batch(2).iter_batches(debug=True, epochs=2)
-    first = next(iter(batches.one_epoch()))  # a loop that is left early
-    assert first["i"].tolist() == [0, 1]
-    rest, second, behind = ([batch["i"].tolist() for batch in batches.one_epoch()] for _ in range(3))
-    assert (rest, second, behind) == ([[2, 3], [4]], [[0, 1], [2, 3], [4]], [])
-    assert batches.report().batches == 6

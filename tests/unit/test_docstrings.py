@@ -6,19 +6,7 @@ import ast
 import itertools
 import re
 
-from tests.unit.test_names import PACKAGE, PROGRAMS, ROOT, python_files, statements
-
-
-def several_above(source: str) -> list[int]:
-    """Lines of docstrings that stand under an assignment to several names."""
-    found = []
-    for scope in statements(ast.parse(source)):
-        if isinstance(scope, (ast.Module, ast.ClassDef)):
-            for above, below in itertools.pairwise(scope.body):
-                of_several = isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Tuple)
-                if of_several and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                    found.append(below.lineno)
-    return found
+from tests.unit.test_names import PACKAGE, ROOT, python_files, statements
 
 
 def unexplained_locks(source: str) -> list[int]:
@@ -41,12 +29,6 @@ def makes_lock(value: ast.expr | None) -> bool:
     calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)] if value is not None else []
     names = [call.func.attr for call in calls if isinstance(call.func, ast.Attribute) and not call.args]
     return bool({"Lock", "RLock", "Condition"} & set(names))
-
-
-def test_a_docstring_stands_under_the_one_constant_that_it_explains() -> None:
-    found = {path: several_above(path.read_text()) for path in python_files((*PACKAGE, *PROGRAMS, "tests"))}
-    assert {str(path.relative_to(ROOT)): lines for path, lines in found.items() if lines} == {}
-    assert several_above('A, B = 1, 2\n"""Both."""\n') == [2]
 
 
 def test_each_lock_says_what_it_guards() -> None:

@@ -79,14 +79,11 @@ def test_an_error_that_nobody_catches_shows_its_message() -> None:
     assert run.stderr.splitlines()[-1] == "pecan_ray.errors.OpError: resize failed on element 3"
 
 
-def test_fields_are_attributes_and_others_are_not() -> None:
+def test_fields_are_attributes_and_errors_are_also_what_python_calls_them() -> None:
     error = PecanError("text", op="resize")
     assert error.op == "resize"
     with pytest.raises(AttributeError, match="PecanError has no attribute 'file'"):
         _ = error.file
-
-
-def test_errors_are_also_what_python_calls_them() -> None:
     assert issubclass(errors.PlanError, ValueError)
     assert issubclass(errors.SourceNotFoundError, FileNotFoundError)
     assert issubclass(errors.SourcePermissionError, PermissionError)

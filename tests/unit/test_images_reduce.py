@@ -15,13 +15,10 @@ from skimage import data
 import pecan_ray as pecan
 from pecan_ray import images
 from pecan_ray.averaging import averaged
-from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.orientation import orientation
-from pecan_ray.plan.operators import Plan
 
-CROP, RESIZE = images.RandomCrop(area=(0.5, 1.0)), images.Resize(64, 64)
 DECODE = images.Decode()
 
 
@@ -44,10 +41,6 @@ def pipeline(files: list[bytes], *ops: Any, engine: EngineName = "python") -> pe
     return pipe
 
 
-def made(plan: Plan) -> list[Any]:
-    return [np.asarray(element["image"]) for element in run_inprocess(plan)]
-
-
 def apart(one: Any, other: Any) -> float:
     return float(np.abs(one.astype(int) - other).mean())
 
@@ -57,13 +50,6 @@ def test_an_encoded_photograph_becomes_a_jpeg_of_its_shape(suffix: str) -> None:
     copy = images.Reduce(200)(encoded(600, 900, suffix))
     assert images.jpeg_shape(copy) == (133, 200)
     assert apart(images.decoded(copy), averaged(photograph(600, 900), (133, 200))) < 4
-
-
-def test_what_is_no_larger_stays_as_it_is() -> None:
-    for file in (encoded(120, 200), encoded(120, 200, ".png")):
-        assert images.Reduce(200)(file) == file
-    pixels = photograph(120, 200)
-    assert images.Reduce(200)(pixels) is pixels
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((400, 300, 3), np.uint8), ((300, 400, 1), np.float32), ((9, 600), int)])
@@ -146,14 +132,6 @@ def test_encoded_photographs_may_be_in_any_memory() -> None:
 def test_arrays_that_cannot_be_resized_are_named(shape: tuple[int, ...], dtype: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"shape {shape} and dtype {np.dtype(dtype)}")):
         images.Reduce(200)(np.zeros(shape, dtype))
-
-
-def test_the_same_random_numbers_give_the_same_part_of_a_copy() -> None:
-    whole = images.decoded(encoded(900, 1200))
-    copy = images.Reduce(600)(whole)
-    for number in range(20):
-        parts = [RESIZE(CROP(image, np.random.default_rng(number))) for image in (whole, copy)]
-        assert apart(*parts) < 8
 
 
 @pytest.mark.parametrize("of_pixels", [False, True])

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from coverage import CoverageData
 
-from tests.mutation.seen import Seen
 from tests.mutation.sites import drawn, mutations
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,35 +44,10 @@ def test_each_kind_of_place_is_changed_in_its_own_way(text: str, wanted: set[str
     assert changes(text) == wanted
 
 
-def test_every_change_to_a_module_of_ours_is_another_program() -> None:
-    text = (ROOT / "pecan_ray" / "job" / "turns.py").read_text()
-    programs = [ast.dump(ast.parse(one.applied(text))) for one in mutations(text)]
-    assert len(programs) > 20
-    assert ast.dump(ast.parse(text)) not in programs
-
-
 def test_a_seed_draws_the_same_mutations_again() -> None:
     by_file = {name: mutations("x = a < b + 3") for name in ("b.py", "a.py")}
     assert drawn(by_file, 4, 7) == drawn(dict(reversed(by_file.items())), 4, 7)
     assert len(drawn(by_file, 100, 7)) == len(set(drawn(by_file, 100, 7))) == 6
-
-
-def test_a_line_is_run_by_the_tests_that_were_seen_on_it_and_may_be_asked(tmp_path: Path) -> None:
-    one, two = "tests/a.py::one", "tests/b.py::two[|]"
-    for number, by_context in enumerate(({f"{one}|run": [1, 2], f"{one}|setup": [3], "": [9]}, {f"{two}|run": [2]})):
-        data = CoverageData(str(tmp_path / f"coverage-{number}"))
-        for context, lines in by_context.items():
-            data.set_context(context)
-            data.add_lines({"/of/code.py": lines})
-        data.write()
-    (tmp_path / "seconds-0").write_text(json.dumps({one: 2.0, two: 1.0}))
-    seen = Seen(tmp_path)
-    assert [seen.tests("/of/code.py", line) for line in (1, 2, 3, 5)] == [[one], [one, two], [one], []]
-    assert seen.tests("/of/code.py", 9) == [one, two], "of what an import runs: all"
-    assert seen.tests("/of/other.py", 1) == []
-    assert seen.files([one, two]) == ["tests/b.py", "tests/a.py"], "the quick one first"
-    (tmp_path / "seconds-0").write_text(json.dumps({one: 2.0}))
-    assert Seen(tmp_path).tests("/of/code.py", 2) == [one]
 
 
 TESTS_OF_RULES = """

@@ -42,11 +42,6 @@ def test_of_each_ten_consecutive_elements_of_a_split_one_is_in_a_part_of_a_tenth
     assert len({i % BLOCK for i in held_out}) == BLOCK, "which one it is, is random"
 
 
-def test_short_splits_have_their_shares_together() -> None:
-    parts = pecan.split(numbers(split_rows=1), [0.9, 0.1], seed=1)
-    assert 70 <= len(values(parts[1])) <= 130
-
-
 def test_parts_are_the_same_in_each_pass_and_others_with_another_seed() -> None:
     train, held_out = pecan.split(numbers(), [0.8, 0.2], seed=3)
     assert values(held_out) == values(held_out, epoch=5)

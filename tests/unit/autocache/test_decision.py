@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autocache import decision as keeping
 from pecan_ray.autocache import store_speed
 from pecan_ray.autocache.decision import (
     Kept,
     SampledCosts,
-    elements_of_splits,
     prefix_key,
     with_kept_points,
 )
@@ -31,8 +29,6 @@ from pecan_ray.errors import CacheError, PlanError
 from pecan_ray.options import Cache, EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Autocache, Plan
-from pecan_ray.plan.splits import Split
-from pecan_ray.sources.listing import FirstSplits
 
 ROWS = 400
 
@@ -83,19 +79,13 @@ def kept_at(kept: Kept) -> list[str]:
     return [op.name for op in kept.plan.all_ops() if isinstance(op, Autocache) and op.key]
 
 
-def test_what_takes_long_is_kept_and_said_with_its_numbers(cache: Cache) -> None:
+def test_what_takes_long_is_kept_at_the_best_point_and_what_is_computed_sooner_is_not(cache: Cache) -> None:
     kept = decide(pecan.PecanPipeline(source()).map(waits).autocache().map(small).batch(4), cache)
     assert kept_at(kept) == ["autocache"]
     assert len(kept.said) == 1 and "cache at 'autocache':" in kept.said[0] and "against compute" in kept.said[0]
-
-
-def test_what_is_computed_sooner_than_read_is_not_kept(cache: Cache) -> None:
     pipe = pecan.PecanPipeline(source()).map(small).map(large).autocache().map(small, name="again").batch(4)
     kept = decide(pipe, cache)
     assert kept_at(kept) == [] and kept.plan == pipe.plan and "autocache: compute:" in kept.said[0]
-
-
-def test_of_several_points_the_best_is_taken(cache: Cache) -> None:
     pipe = pecan.PecanPipeline(source()).map(waits).autocache(name="first").map(large).autocache(name="second").batch(4)
     assert kept_at(decide(pipe, cache)) == ["first"]
     pipe = pecan.PecanPipeline(source()).map(small).autocache(name="first").map(waits).autocache(name="second").batch(4)
@@ -115,14 +105,6 @@ def test_a_source_that_is_slow_is_kept_though_nobody_has_marked_it(cache: Cache,
     assert isinstance(kept.plan.ops[0], Autocache) and "source cache:" in kept.said[0]
 
 
-def test_a_point_that_is_renewed_has_the_entries_of_one_that_is_not(cache: Cache) -> None:
-    keys = []
-    for refresh in (0.0, 0.2):
-        kept = decide(pecan.PecanPipeline(source()).map(waits).autocache(refresh=refresh).map(small).batch(4), cache)
-        keys += [op.key for op in kept.plan.all_ops() if isinstance(op, Autocache)]
-    assert keys[0] and keys[0] == keys[1]
-
-
 def test_files_that_do_not_say_how_many_elements_they_hold_are_judged_by_their_bytes(
     cache: Cache, tmp_path: Path
 ) -> None:
@@ -133,21 +115,6 @@ def test_files_that_do_not_say_how_many_elements_they_hold_are_judged_by_their_b
     kept = decide(pipe, replace(cache, max_bytes=1 << 30))
     nbytes = next(option.nbytes for option in kept.choices[0].options if option.mode == "full")
     assert 400 * 10**6 < nbytes < 900 * 10**6, "600 elements of 1 MB each"
-
-
-def test_what_no_entry_may_hold_is_not_promised(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A split has some rows of 264 bytes."""
-    pipe = pecan.PecanPipeline(source()).map(waits).autocache().map(small).batch(4)
-    monkeypatch.setattr(keeping, "MOST_ENTRY_BYTES", 1000)
-    kept = decide(pipe, cache)
-    assert kept_at(kept) == [] and kept.choices[0].mode == "compute"
-    assert any("'autocache': a split has up to 0 MiB" in text and "nothing of it" in text for text in kept.said)
-
-
-def test_splits_hold_what_they_say_or_what_their_bytes_tell() -> None:
-    files = (Split(0, "a", 0, 1000), Split(1, "a", 1000, 1500), Split(2, "b", elements=7))
-    assert elements_of_splits(FirstSplits(files, complete=False), 10) == (100, 50, 7)
-    assert elements_of_splits(FirstSplits((*files, Split(3, "c")), complete=True), 10) == ()
 
 
 def test_a_job_warns_of_what_is_random_and_kept_and_of_nothing_that_is_meant(
@@ -277,17 +244,6 @@ def test_what_an_epoch_took_corrects_what_later_jobs_are_promised(cache: Cache) 
     assert later.promise is not None
     later.promise.correct(1e6)
     assert kept_at(decide(pipe, cache)) != ["autocache"], "it is not worth keeping after all"
-
-
-def test_what_is_promised_has_batches_the_pause_and_locks_of_all_workers_in_it(cache: Cache) -> None:
-    kept = pecan.PecanPipeline(source()).map(waits).autocache()
-    pipe, few = kept.batch(4), kept.batch(40)
-    one, large = decide(pipe, cache).choices[0], decide(few, cache).choices[0]
-    handed = (ROWS / 4 - ROWS / 40) * store_speed.HANDED_S  # their bytes are as many
-    assert one.seconds - large.seconds == pytest.approx(handed)
-    four = decide(pipe, cache, cpus=4).choices[0].seconds
-    apart = decide(pipe, cache, cpus=4, workers=4).choices[0].seconds
-    assert store_speed.PAUSE_S < apart < four < one.seconds, "threads of one process wait for each other"
 
 
 def test_explain_says_what_would_be_kept_and_why(cache: Cache) -> None:

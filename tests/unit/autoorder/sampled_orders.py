@@ -32,21 +32,13 @@ def ordering(pipe: pecan.PecanPipeline, mode: Mode = "safe", elements: int = ELE
     return order_plan(OrderRequest(pipe.plan, pipe.engine, mode, pipe.seed, elements, 60.0, **options))
 
 
-def measured_order(pipe: pecan.PecanPipeline, mode: Mode = "safe", *, moved: str) -> StretchOrder:
+def measured_order(pipe: pecan.PecanPipeline, *, moved: str) -> StretchOrder:
     """What became of the only stretch of a pipeline, sampled again while other load hid the gain of moving `moved`."""
-    (found,) = measured_ordering(pipe, mode, moved=moved).stretches
-    return found
-
-
-def measured_ordering(pipe: pecan.PecanPipeline, mode: Mode = "safe", *, moved: str, told: str = "") -> Ordering:
-    """The same, with what is told of the whole, or sampled again while it does not tell of `told`."""
     for _ in range(TRIES):
-        whole = ordering(pipe, mode, FEW if mode == "pecan" else ELEMENTS)
-        (found,) = whole.stretches
-        assert not found.adopted.changed or mode == "pecan" or (found.measured is not None and found.measured.faster)
-        if any(move.name == moved for move in found.adopted.moves) and told in "\n".join(whole.notes):
+        found = order(pipe)
+        if any(move.name == moved for move in found.adopted.moves):
             break
-    return whole
+    return found
 
 
 def images(**options: Any) -> pecan.PecanPipeline:

@@ -7,32 +7,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.facts_json import from_json, to_json
+from pecan_ray.autoorder.facts_json import from_json
 from pecan_ray.autoorder.job_order import JobOrder
-from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, usual_folder
+from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
 from pecan_ray.autoorder.order_request import JobSize
 from pecan_ray.autoorder.ordered import Ordered
 from pecan_ray.cli import main
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.images import Decode, Resize
-from pecan_ray.plan.operators import ElementOp
+from tests.unit.autoorder.sampled_orders import half, tone
 
 ELEMENTS = 32
-
-
-def tone(image: Any) -> Any:
-    for _ in range(6):
-        made = np.rint(image * np.float32(0.7))
-    return made.astype(image.dtype)
-
-
-def half(image: Any) -> Any:
-    return cv2.resize(image, (image.shape[1] // 2, image.shape[0] // 2))
 
 
 def flip(image: Any) -> Any:
@@ -103,7 +92,7 @@ def test_files_that_are_replaced_are_other_data(tmp_path: Path) -> None:
     assert key() != before
 
 
-def test_of_two_that_find_an_order_the_first_is_right(tmp_path: Path) -> None:
+def test_the_first_order_that_is_found_is_kept_unless_it_cannot_be_read(tmp_path: Path) -> None:
     folder, first, second = OrderFolder(tmp_path / "new"), KeptOrder((("a", "b"),)), KeptOrder((("b", "a"),))
     assert folder.load("key") is None
     assert folder.keep("key", first) is first
@@ -111,9 +100,6 @@ def test_of_two_that_find_an_order_the_first_is_right(tmp_path: Path) -> None:
     folder.replace("key", second)
     assert folder.load("key") == second
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["key.json"]
-
-
-def test_what_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
     folder, order = OrderFolder(tmp_path), KeptOrder((("a", "b"),))
     for text in ("{", "[]", '{"format": 99}', '{"format": 1, "orders": [["a", 2]]}'):
         folder.file("key").write_text(text)
@@ -125,21 +111,6 @@ def test_what_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert names(as_run(images(order_folder=tmp_path / "file" / "folder"))) == ["half", "tone", "batch"]
-
-
-def test_the_usual_folder_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert usual_folder() == tmp_path / "pecan_ray" / "orders"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert usual_folder() == tmp_path / ".cache" / "pecan_ray" / "orders"
-
-
-def test_facts_survive_the_way_through_a_file() -> None:
-    pipe = images()
-    found = job_order(pipe).explained()
-    ops = {op.name: op for op in pipe.plan.all_ops() if isinstance(op, ElementOp)}
-    assert from_json(json.loads(json.dumps(to_json(found.stretches))), ops) == found.stretches
 
 
 @pytest.mark.parametrize("written", [{"is": "os.system", "command": "true"}, {"is": "pecan_ray.errors.PecanError"}])
@@ -155,9 +126,6 @@ def test_an_order_that_a_job_could_not_run_is_replaced_by_the_one_as_written() -
     again = as_run(images())
     assert names(again) == ["tone", "half", "batch"] and "half failed on an image" in again.said[0]
     assert "half failed on an image" in images().explain()
-
-
-def test_without_a_folder_the_pipeline_itself_remembers_that() -> None:
     pipe = images(order_folder="")
     first = as_run(pipe)
     assert first.reverted is not None
@@ -198,11 +166,6 @@ def test_a_saved_order_is_pinned_without_a_sample(tmp_path: Path, cache_folder: 
     assert "measured" in pinned.explain() and f"{path} pins it" in pinned.explain()
 
 
-def test_an_order_written_by_hand_is_shown_with_what_a_sample_says(order_file: Path) -> None:
-    text = images(order_file=order_file).explain()
-    assert "now:    half -> tone -> batch" in text and "pins it" in text and "0.25" in text
-
-
 def test_a_pinned_order_beats_a_kept_one_and_a_seed(tmp_path: Path) -> None:
     as_run(images())
     path = tmp_path / "order.json"
@@ -240,19 +203,13 @@ def test_facts_that_are_none_are_left_out(order_file: Path, tmp_path: Path, fact
     assert names(as_run(images(order_file=path))) == ["half", "tone", "batch"]
 
 
-def test_a_file_of_brackets_is_no_order_file(tmp_path: Path) -> None:
+def test_an_order_file_that_is_none_or_contradicts_the_mode_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "order.json"
     path.write_text("[" * 100_000)
     with pytest.raises(PlanError, match="is no order file"):
         images(order_file=path).iter_batches(debug=True)
-
-
-def test_a_pinned_file_that_is_not_there_is_named() -> None:
     with pytest.raises(PlanError, match=r"cannot read the order file nowhere\.json"):
         images(order_file="nowhere.json").iter_batches(debug=True)
-
-
-def test_a_pinned_order_and_none_contradict_each_other() -> None:
     with pytest.raises(PlanError, match="leave one of them out"):
         pecan.Config(order_file="order.json", reorder="off")
 
@@ -273,48 +230,6 @@ def test_with_a_seed_nothing_is_looked_for(cache_folder: Path) -> None:
         assert "a seed is given" in as_run(images(seed)).said[0] and "a seed is given" in images(seed).explain()
     assert as_run(images(0, reorder="off")).said == ()
     assert len(list((cache_folder / "pecan_ray" / "orders").iterdir())) == 1, "that of the pipeline without a seed"
-
-
-def with_a_large_one(seed: int | None, reorder: Any = "strict") -> pecan.PecanPipeline:
-    """Make a pipeline whose operators can be exchanged on every element but one behind the sample, in mode strict."""
-
-    def slow(image: Any) -> Any:
-        for _ in range(8):
-            image = np.sin(image)
-        return image + 1 if len(image) > 100 else image
-
-    def coarse(image: Any) -> Any:
-        return image[::4, ::4].copy()
-
-    rng = np.random.default_rng(0)
-    items = [{"image": rng.random((128 if n == 200 else 96, 96), np.float32)} for n in range(256)]
-    config = pecan.Config(sample_elements=ELEMENTS, sample_seconds=60.0, reorder=reorder, order_folder="")
-    pipe = pecan.PecanPipeline(pecan.sources.Items(items), seed=seed, config=config)
-    return pipe.map(slow, on="image").map(coarse, on="image")
-
-
-def of_each(pipe: pecan.PecanPipeline) -> list[Any]:
-    with pipe.iter_batches(debug=True) as batches:
-        return [element["image"] for element in batches]
-
-
-def test_with_a_seed_an_element_behind_the_sample_does_not_depend_on_what_was_measured() -> None:
-    def others(pipe: pecan.PecanPipeline) -> list[int]:
-        return [n for n, (a, b) in enumerate(zip(of_each(pipe), written, strict=True)) if not np.array_equal(a, b)]
-
-    written = of_each(with_a_large_one(None, "off"))
-    for _ in range(4):
-        if found := others(with_a_large_one(None)):
-            break
-    assert found == [200], "mode strict, whose order is equal on the sample, makes another one of it"
-    assert others(with_a_large_one(3)) == []
-
-
-def test_the_faster_order_of_a_pipeline_with_a_seed_can_be_saved_and_pinned(tmp_path: Path) -> None:
-    path = tmp_path / "order.json"
-    images(5).save_order(path)
-    assert json.loads(path.read_text())["orders"] == [["half", "tone"]]
-    assert names(as_run(images(5, order_file=path))) == ["half", "tone", "batch"]
 
 
 # --- the command -------------------------------------------------------------------------------------------

@@ -16,8 +16,6 @@ from pecan_ray.autoorder.trial import Trial, make_trial
 from pecan_ray.reorder.policy import Pair
 from tests.unit.autoorder.sampled_orders import half, images, measured_ordering, order, refusals, tone
 
-COUNT = 64
-
 
 def test_mode_paper_adopts_nothing_that_was_not_run_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(sampled: Sampled, request: OrderRequest) -> Trial:

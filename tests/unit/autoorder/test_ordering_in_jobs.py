@@ -54,11 +54,6 @@ def test_a_pipeline_is_sampled_once() -> None:
     assert re.search(r"1 +2 +half", pipe.explain())
 
 
-def test_switched_off_nothing_is_sampled_or_told() -> None:
-    pipe = configured(reorder="off").map(tone, on="image").map(half, on="image").batch(4)
-    assert pipe.iter_batches(debug=True).report().events == ()
-
-
 def test_an_error_in_the_sample_is_the_jobs_to_raise() -> None:
     def fragile(element: Element) -> Element:
         raise ValueError("broken")

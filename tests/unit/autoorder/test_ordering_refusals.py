@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.search import suspected_exchange
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
 from tests.unit.autoorder.sampled_orders import (
@@ -24,34 +23,7 @@ from tests.unit.autoorder.sampled_orders import (
 )
 
 
-@pytest.mark.parametrize("mode", ["pecan", "safe", "strict"])
-def test_an_operator_stays_behind_the_one_that_creates_what_it_reads(mode: Mode) -> None:
-    def mask(element: Element) -> Element:
-        return {**element, "mask": np.ones((512, 512), np.float32)}
-
-    def crop(element: Element) -> Element:
-        return {**element, "mask": element["mask"][:4, :4], "image": element["image"][:4, :4]}
-
-    found = order(images().map(tone, on="image").map(mask).map(crop), mode)
-    names = found.adopted.order
-    assert names.index("mask") < names.index("crop")
-
-
-def test_a_reading_that_no_recording_shows_is_found_when_the_order_is_run() -> None:
-    def mask(element: Element) -> Element:
-        return {**element, "mask": np.ones((512, 512), np.float32)}
-
-    def crop(element: Element) -> Element:
-        # The recording is asked for nothing: only an element without the column fails.
-        own = {**element}
-        own["image"] = own["image"][: len(own["mask"][:4]), :4]
-        return own
-
-    found = order(images().map(mask).map(crop), "pecan")
-    assert found.adopted.order == ("mask", "crop")
-
-
-def test_an_order_that_fails_is_refused_with_the_operator_and_the_element() -> None:
+def test_orders_that_fail_or_give_another_dtype_or_other_elements_are_refused() -> None:
     def pick(image: Any) -> Any:
         return image[:200, :200]
 
@@ -63,6 +35,20 @@ def test_an_order_that_fails_is_refused_with_the_operator_and_the_element() -> N
     found = order(images().map(demanding, on="image").map(pick, on="image"), "pecan")
     assert not found.adopted.changed
     assert "it fails: demanding failed on element 0" in refusals(found) and "too small" in refusals(found)
+
+    def wider(image: Any) -> Any:
+        return tone(image.astype(np.float32))
+
+    def narrow(image: Any) -> Any:
+        return image[:64, :64].astype(np.uint8)
+
+    found = order(images().map(wider, on="image").map(narrow, on="image"), "pecan")
+    assert not found.adopted.changed
+    assert "the result differs in column 'image': its dtype is float32 instead of uint8" in refusals(found)
+    pipe = images().map(lambda number: number + 1, on="number", name="shift")
+    found = order(pipe.filter(lambda number: number % 2 == 1, on="number", name="odd"), "pecan")
+    assert found.proposed.order == ("odd", "shift") and not found.adopted.changed
+    assert "it lets 0 elements through where the user's order lets 1" in refusals(found)
 
 
 def test_what_fails_in_one_order_is_left_out_of_the_next() -> None:
@@ -95,40 +81,6 @@ def test_what_changes_the_form_of_the_result_is_left_out_and_the_rest_is_done(mo
     assert found.adopted.order == ("crop", "fit", "tone"), "a crop behind the resize would be too small"
 
 
-@pytest.mark.parametrize(
-    ("failed", "tried", "suspect"),
-    [
-        ("b", "cab", ("b", "c")),
-        ("a", "bca", ("a", "c")),
-        ("c", "cab", ("b", "c")),
-        ("a", "abc", None),
-        ("", "cab", None),
-    ],
-)
-def test_a_failure_tells_which_exchange_to_leave_out(failed: str, tried: str, suspect: tuple[str, str] | None) -> None:
-    assert suspected_exchange(failed, tuple("abc"), tuple(tried)) == suspect
-
-
-def test_an_order_with_another_dtype_is_refused() -> None:
-    def wider(image: Any) -> Any:
-        return tone(image.astype(np.float32))
-
-    def narrow(image: Any) -> Any:
-        return image[:64, :64].astype(np.uint8)
-
-    found = order(images().map(wider, on="image").map(narrow, on="image"), "pecan")
-    assert not found.adopted.changed
-    assert "the result differs in column 'image': its dtype is float32 instead of uint8" in refusals(found)
-
-
-def test_an_order_with_another_shape_is_refused_where_shapes_were_fixed() -> None:
-    def square(image: Any) -> Any:
-        return tone(image)[:100, :100]
-
-    found = order(images().map(square, on="image").map(half, on="image"), "pecan")
-    assert "its shape is [100, 100, 3] instead of [50, 50, 3]" in refusals(found)
-
-
 def test_check_refuses_an_order_whose_values_have_another_range() -> None:
     pipe = images().map(tone, on="image").map(half, on="image")
 
@@ -159,13 +111,6 @@ def test_an_operator_with_state_is_not_moved_and_nothing_crosses_it() -> None:
     assert "hold state" in found.adopted.fixed[0].reason
     vouched = images().map(tone, on="image").map(counting(), on="image", random=True).map(half, on="image")
     assert order(vouched, "pecan").adopted.order == ("half", "tone", "count")
-
-
-def test_an_order_that_keeps_other_elements_is_refused() -> None:
-    pipe = images().map(lambda number: number + 1, on="number", name="shift")
-    found = order(pipe.filter(lambda number: number % 2 == 1, on="number", name="odd"), "pecan")
-    assert found.proposed.order == ("odd", "shift") and not found.adopted.changed
-    assert "it lets 0 elements through where the user's order lets 1" in refusals(found)
 
 
 def test_random_operators_and_flat_maps_keep_their_places_to_each_other() -> None:

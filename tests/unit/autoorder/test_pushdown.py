@@ -60,15 +60,6 @@ def test_a_decoder_takes_over_cropping_and_resizing(photographs: list[bytes], en
         assert alike(before, after)
 
 
-@pytest.mark.parametrize("engine", ["python", "tensorflow"])
-def test_a_decoder_takes_over_resizing(photographs: list[bytes], engine: EngineName) -> None:
-    pipe = pipeline(photographs, engine, images.Decode(), RESIZE)
-    plan, [done] = push_down(pipe.plan, engine)
-    assert done.rule == "decode+resize"
-    for before, after in zip(run(pipe, pipe.plan), run(pipe, plan), strict=True):
-        assert alike(before, after)
-
-
 @pytest.mark.parametrize("crop", [CROP, images.CenterCrop(64, 80)])
 def test_decoding_a_part_changes_no_more_than_its_border(photographs: list[bytes], crop: Any) -> None:
     pipe = pipeline(photographs, "tensorflow", images.Decode(), crop)
@@ -95,13 +86,6 @@ def test_other_formats_than_jpeg_are_decoded_whole() -> None:
     plan, _ = push_down(pipe.plan, "python")
     [before], [after] = run(pipe, pipe.plan), run(pipe, plan)
     assert np.array_equal(before, after)
-
-
-def test_the_size_in_a_header_is_that_of_the_image(photographs: list[bytes]) -> None:
-    for name, encoded in zip(PHOTOGRAPHS, photographs, strict=True):
-        assert images.jpeg_shape(encoded) == getattr(data, name)().shape[:2]
-    assert images.jpeg_shape(b"") is None and images.jpeg_shape(b"\x89PNG") is None
-    assert images.jpeg_shape(photographs[0][:20]) is None
 
 
 @pytest.mark.parametrize(
@@ -133,10 +117,3 @@ def test_bad_input_is_named() -> None:
         images.CenterCrop(64, 64)(np.zeros((32, 32, 3), np.uint8))
     with pytest.raises(errors.PlanError, match="RandomCrop"):
         images.RandomCrop(area=(0.5, 0.1))
-
-
-def test_a_graph_decodes_what_opencv_decodes(photographs: list[bytes]) -> None:
-    for encoded in photographs:
-        ours = images.Decode()(encoded)
-        theirs = images.Decode()(tf.constant(encoded)).numpy()
-        assert ours.shape == theirs.shape and np.abs(ours.astype(int) - theirs).mean() < 2

@@ -1,64 +1,28 @@
-"""The sample: what it measures of each operator, and that it disturbs nothing."""
+"""The sample: what it measures of each operator, that it disturbs nothing, ends in time, and names what is wrong."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from examples import image_ops
-from examples.photographs import derived_photographs
 from pecan_ray.autoorder.facts import HOLDS_STATE
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.sample import sample_stretch
-from pecan_ray.engines.counting import column_bytes, element_bytes
-from pecan_ray.errors import PlanError
-from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.splits import Element
-from pecan_ray.plan.stretches import reordered, stretches
-from pecan_ray.reorder import NEUTRAL_BAND, auto_order
+from pecan_ray.errors import ColumnError, OpError, PlanError
+from pecan_ray.options import EngineName
+from pecan_ray.plan.splits import Element, Split
+from pecan_ray.plan.stretches import stretches
+from pecan_ray.reorder import auto_order
 from tests.unit.autoorder.sampled_rows import COUNT, double, keep, profile, rows, sampled, touched
 
-
-@pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return derived_photographs(64, cache=tmp_path_factory.mktemp("photographs"))
-
-
 # --- what is measured --------------------------------------------------------------------------------------
-
-
-def test_real_photographs_give_the_factors_of_their_sizes(photographs: Path) -> None:
-    pipe = (
-        pecan.PecanPipeline(pecan.sources.ImageFolder(photographs), name="photographs")
-        .map(image_ops.decode)
-        .map(image_ops.random_flip, on="image")
-        .map(image_ops.resize, on="image")
-        .map(image_ops.subtract_mean, on="image")
-        .batch(8)
-    )
-    found = profile(pipe)
-    assert found.elements == 64 and [op.name for op in found.ops] == [
-        "decode",
-        "random_flip",
-        "resize",
-        "subtract_mean",
-    ]
-    decoded = [image_ops.decode_rgb(path.read_bytes()) for path in photographs.rglob("*.jpg")]
-    into = sum(image.nbytes for image in decoded) + 64 * 8
-    assert found["decode"].bytes_out == found["resize"].bytes_in == into
-    assert found["resize"].inflation == pytest.approx(64 * (224 * 224 * 3 + 8) / into)
-    assert found["subtract_mean"].inflation == pytest.approx((4 * 224 * 224 * 3 + 8) / (224 * 224 * 3 + 8))
-    assert found["decode"].changes_kind and found["decode"].drops == {"path"}
-    assert not found["resize"].changes_rank and not found["resize"].changes_kind
-    assert found["random_flip"].random and not found["resize"].random
-    order = auto_order(found.profiled, "pecan", neutral_band=NEUTRAL_BAND).order
-    assert order == ("decode", "resize", "random_flip", "subtract_mean", "batch")
 
 
 def test_time_is_measured_as_a_function_of_the_bytes() -> None:
@@ -94,8 +58,6 @@ def test_columns_that_a_function_reads_writes_creates_and_drops_are_told_apart()
     assert touched(two) == (["x"], ["x"], [], [])
     assert touched(three) == (["label", "x"], [], [], ["i", "path"])
 
-
-def test_what_is_read_from_a_plain_copy_of_the_element_is_found_too() -> None:
     def hidden(element: Element) -> Element:
         own = dict(element)
         own["mask"] = own["x"] > 3
@@ -147,22 +109,6 @@ def test_filters_and_flat_maps_count_elements() -> None:
     assert found["double"].elements_in == 3 * COUNT // 2
 
 
-def test_bytes_are_those_of_all_columns() -> None:
-    assert column_bytes(np.zeros((2, 3), np.float16)) == 12
-    assert [column_bytes(value) for value in (b"abc", "abcd", 1, 1.5, True, None, np.float32(1))] == [
-        3,
-        4,
-        8,
-        8,
-        1,
-        0,
-        4,
-    ]
-    assert column_bytes(["ab", np.zeros(2, np.int8)]) == 4
-    assert column_bytes(np.array([b"abc", b"d"], object)) == 4
-    assert element_bytes({"a": {"b": b"xy"}, "c": 1}) == 10
-
-
 # --- randomness and state ----------------------------------------------------------------------------------
 
 
@@ -191,14 +137,11 @@ def counting() -> Callable[[Any], Any]:
     return count
 
 
-def test_an_operator_with_state_is_found_and_stays_where_it_is() -> None:
+def test_state_is_found_and_stays_where_and_as_it_is() -> None:
     found = sampled(rows().map(counting(), on="x"), "count")
     assert found.stateful and found.profiled.fixed == HOLDS_STATE
     vouched = sampled(rows().map(counting(), on="x", random=True), "count")
     assert not vouched.stateful and vouched.random and not vouched.profiled.fixed
-
-
-def test_a_sample_leaves_state_and_shared_generators_as_they_are() -> None:
     count = counting()
     random.seed(1)
     np.random.seed(1)
@@ -214,7 +157,7 @@ def test_a_sample_leaves_state_and_shared_generators_as_they_are() -> None:
 # --- kinds, ranks, types -----------------------------------------------------------------------------------
 
 
-def test_conversions_between_text_and_numbers_are_told() -> None:
+def test_changes_of_kind_and_rank_and_casts_that_cpus_lack_are_told() -> None:
     def parse(element: Element) -> Element:
         return {"x": element["x"], "number": int(element["path"].rpartition("-")[2])}
 
@@ -224,8 +167,6 @@ def test_conversions_between_text_and_numbers_are_told() -> None:
     found = profile(rows().map(rename).map(parse).map(str, on="number", name="spell"))
     assert [op.changes_kind for op in found.ops] == [False, True, True]
 
-
-def test_a_change_of_rank_is_told_also_under_another_name() -> None:
     def matrix(element: Element) -> Element:
         return {"matrix": element["x"].reshape(2, 4), "i": element["i"]}
 
@@ -233,9 +174,6 @@ def test_a_change_of_rank_is_told_also_under_another_name() -> None:
     found = profile(pipe.map(lambda x: x[:2], on="x", name="crop"))
     assert [op.changes_rank for op in found.ops] == [True, True, False]
     assert sampled(rows().map(matrix), "matrix").changes_rank
-
-
-def test_a_cast_to_a_type_that_cpus_lack_is_told() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     pipe = rows().map(lambda x: x.astype(np.float16), on="x", name="half")
     pipe = pipe.map(lambda x: x.astype(ml_dtypes.bfloat16), on="x", name="brain").map(
@@ -267,11 +205,92 @@ def test_each_branch_of_a_join_is_sampled_by_itself() -> None:
     assert [op.fixed for op in found.profiled if op.fixed] == ["concat", "concat", "Batch is a barrier"]
 
 
-def test_a_plan_is_rewritten_by_names() -> None:
-    pipe = rows().map(double, on="x", name="a").map(keep, name="b").batch(2).concat(rows().map(keep, name="c").batch(2))
-    plan = reordered(pipe.plan, {("a", "b"): ("b", "a")})
-    assert [op.name for op in plan.all_ops()] == ["b", "a", "batch", "c", "batch_2"]
-    assert {op.name: op for op in plan.all_ops()} == {op.name: op for op in pipe.plan.all_ops()}
-    with pytest.raises(PlanError, match="each operator"):
-        reordered(pipe.plan, {("a", "b"): ("a", "a")})
-    assert isinstance(plan, Plan)
+def test_sources_that_are_empty_or_short_are_noted_and_wrong_columns_told() -> None:
+    found = profile(pecan.PecanPipeline(pecan.sources.Items([])).map(keep).map(double, on="x").batch(2))
+    assert found.elements == 0 and "no element" in found.notes[0]
+    assert auto_order(found.stretches[0].profiled, "pecan").order == ("keep", "double")
+    assert all("not reached" in op.profiled.fixed for op in found.ops)
+    found = profile(rows(5).map(double, on="x"), elements=100)
+    assert found.elements == 5 and found["double"].inflation == 1.0
+    assert "5 of 100" in found.notes[0]
+    assert profile(rows(5).map(double, on="x"), elements=5).notes == ()
+    with pytest.raises(ColumnError, match="there is no column 'image'"):
+        profile(rows().map(double, on="image"))
+
+
+@pytest.mark.parametrize("engine", ["python", "tensorflow"])
+def test_an_error_names_operator_and_element(engine: EngineName) -> None:
+    def pick(x: Any) -> Any:
+        if engine == "python":
+            return [1, 2, 3][int(x[0])]
+        import tensorflow as tf
+
+        return tf.gather(tf.constant([1, 2, 3]), tf.cast(x[0], tf.int32))
+
+    if engine == "tensorflow":
+        pytest.importorskip("tensorflow")
+    with pytest.raises(OpError, match="pick failed on element 2 of split 0") as caught:
+        profile(rows(engine=engine).map(double, on="x", name="first").map(pick, on="x"))
+    assert caught.value.op == "pick" and caught.value.element == 2
+
+
+def test_slow_operators_end_the_sample_in_time() -> None:
+    now = 0.0
+
+    def slow(x: Any) -> Any:
+        nonlocal now
+        now += 0.05
+        end = time.thread_time() + 0.005
+        while time.thread_time() < end:
+            pass
+        return x
+
+    (stretch,) = stretches(rows(300).map(slow, on="x").map(double, on="x").plan)
+    sampled = sample_stretch(stretch, "python", 0, SampleLimits(300, deadline=0.5), clock=lambda: now)
+    found = sampled.profile()
+    assert 0.5 <= now < 0.7, "an operator that runs is not interrupted, and is watched by running it again"
+    assert 0 < found.elements < 300 and "the time was over" in found.notes[0]
+    assert found.ops[0].seconds is not None and found.ops[0].seconds > 0.004
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A source whose elements take their time."""
+
+    clock: list[float]
+
+    def splits(self) -> Iterator[Split]:
+        yield Split(0)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        for number in range(start, 10_000):
+            self.clock[0] += 0.02
+            yield {"x": np.full(4, number)}
+
+    def num_elements(self) -> int | None:
+        return None
+
+    def identity(self) -> str:
+        return "slow"
+
+
+def test_a_slow_source_leaves_time_for_the_operators() -> None:
+    clock = [0.0]
+    (stretch,) = stretches(pecan.PecanPipeline(Slow(clock)).map(double, on="x").plan)
+    found = sample_stretch(stretch, "python", 0, SampleLimits(300, deadline=0.6), clock=lambda: clock[0]).profile()
+    assert 0 < found.elements < 60 and "reading took the time" in found.notes[0]
+    assert found.ops[0].elements_in == found.elements
+
+
+def test_the_bytes_that_are_held_are_bounded() -> None:
+    pipe = rows(100).map(double, on="x")
+    (stretch,) = stretches(pipe.plan)
+    limits = SampleLimits(elements=100, bytes=10 * 47)
+    found = sample_stretch(stretch, "python", 0, limits).profile()
+    assert 9 <= found.elements <= 12 and "they fill" in found.notes[0]
+
+
+@pytest.mark.parametrize(("elements", "seconds"), [(0, 1.0), (-1, 1.0), (10, 0.0), (True, 1.0)])
+def test_bounds_that_make_no_sense_are_refused(elements: int, seconds: float) -> None:
+    with pytest.raises(PlanError, match="a sample needs"):
+        profile(rows().map(double, on="x"), elements, seconds)

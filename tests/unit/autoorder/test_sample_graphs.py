@@ -45,27 +45,18 @@ def tensor_profile() -> SampleProfile:
     return profile(pipe.map(lambda x: x[:2], on="x", name="crop").map(label).map(cast, on="x").batch(4))
 
 
-def test_graphs_tell_what_they_read_write_create_and_drop(tensor_profile: SampleProfile) -> None:
+def test_graphs_tell_columns_factors_kinds_types_and_whether_they_are_random(tensor_profile: SampleProfile) -> None:
     found = tensor_profile
     assert touched(found["hidden"]) == (["x"], [], ["mask"], [])
     assert touched(found["crop"]) == (["x"], ["x"], [], [])
     assert touched(found["label"]) == (["path", "x"], [], ["label"], ["i", "mask", "path"])
-
-
-def test_graphs_have_factors_kinds_and_types(tensor_profile: SampleProfile) -> None:
-    found = tensor_profile
     assert found.elements == COUNT and found.notes
     assert found["even"].profiled.elements == 0.5 and found["thrice"].profiled.elements == 3
     assert found["crop"].bytes_in - found["crop"].bytes_out == 3 * COUNT // 2 * 6 * 4
     assert [op.name for op in found.ops if op.changes_kind] == ["label"]
     assert [op.name for op in found.ops if op.custom_dtype_cast] == ["cast"]
-    assert not any(op.changes_rank for op in found.ops)
-
-
-def test_graphs_tell_whether_they_are_random(tensor_profile: SampleProfile) -> None:
-    random_ops = {op.name for op in tensor_profile.ops if op.random}
-    assert random_ops == {"declared", "undeclared"}
-    assert not any(op.stateful for op in tensor_profile.ops)
+    assert not any(op.changes_rank or op.stateful for op in found.ops)
+    assert {op.name for op in found.ops if op.random} == {"declared", "undeclared"}
 
 
 WITHOUT_TENSORFLOW = """

@@ -19,14 +19,11 @@ from tests.object_stores import reaching_s3, s3_bucket, serving_s3
 EACH, ELEMENT = 32, 20_000
 
 
-def test_long_times_are_left_out_but_where_they_are_the_answers_of_a_store() -> None:
+def test_long_times_count_where_they_are_the_answers_of_a_store_by_their_share() -> None:
     often, seldom = [0.001] * 99, [0.3]
     assert reading_seconds([], 0, 0) is None
     assert reading_seconds([*often, *seldom], 0, 0) == pytest.approx(0.001)
     assert reading_seconds([*often, *seldom], 1000, 1000) == pytest.approx(0.399 / 100)
-
-
-def test_what_came_and_is_not_sampled_has_its_share_of_the_waiting() -> None:
     assert reading_seconds([1.0, 0.0], 1000, 100) == pytest.approx(0.05)
     assert reading_seconds([1.0, 0.0], 1000, 9000) == pytest.approx(0.5), "what was there before took no time"
 

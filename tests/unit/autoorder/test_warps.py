@@ -18,9 +18,7 @@ from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.push_down import choices, only_casts, push_down
 from pecan_ray.engines.inprocess import run_inprocess
-from pecan_ray.fused_warps import reduction_under
 from pecan_ray.plan.operators import Map, Plan
-from pecan_ray.warps import composed, scaled
 
 Fn = Any
 FIGURE_3: tuple[tuple[str, Fn], ...] = (
@@ -93,13 +91,6 @@ def test_each_operator_draws_what_it_draws_by_itself(steps: Sequence[tuple[str, 
         assert np.abs(one.astype(float) - other).mean() < 12
 
 
-def test_what_no_warp_needs_is_not_decoded_and_what_is_small_enough_not_reduced() -> None:
-    assert reduction_under(scaled((1500, 2000), (224, 224))) == 4
-    assert reduction_under(scaled((375, 500), (224, 224))) == 1
-    (to,), part = composed([FIGURE_3[5]], (300, 400), lambda name: None)
-    assert to.size == (96, 80) and part == (0, 0, 300, 400)
-
-
 @pytest.mark.parametrize("decodes", [True, False])
 def test_a_small_image_between_that_is_enlarged_again_is_made(decodes: bool) -> None:
     """One warp would show what it has hidden."""
@@ -115,11 +106,6 @@ def test_a_small_image_between_that_is_enlarged_again_is_made(decodes: bool) -> 
             np.abs(np.diff(other.astype(float), axis=0)).mean()
             < 1.5 * np.abs(np.diff(one.astype(float), axis=0)).mean()
         )
-
-
-def test_rotations_and_crops_in_between_are_skipped_by_one_warp() -> None:
-    (to,), _ = composed(FIGURE_3[1:], (300, 400), lambda name: np.random.default_rng(3))
-    assert to.size == (96, 80)
 
 
 def test_files_that_are_no_whole_jpeg_become_what_they_become_by_themselves() -> None:
@@ -202,13 +188,6 @@ def counting(image: Any) -> Any:
 )
 def test_what_does_anything_else_is_no_cast_and_is_not_even_asked_if_that_could_be_seen(fn: Fn) -> None:
     assert not only_casts(Map(name="fn", fn=fn, on="image")) and not CALLS
-
-
-def test_casts_are_known_by_what_they_do() -> None:
-    scaled_to: Fn = lambda image, dtype="float32": image.astype(dtype)  # noqa: E731
-    for fn in (cast, scaled_to, operator.methodcaller("astype", np.float64), lambda image: image.astype("f2")):
-        assert only_casts(Map(name="fn", fn=fn, on="image"))
-    assert not only_casts(Map(name="fn", fn=cast, on="image", random=True))
 
 
 def test_autoorder_takes_it_where_pixels_may_change_and_tells_by_how_much() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
@@ -90,22 +89,6 @@ def best_least(jobs: Sequence[JobDemand], cluster: ClusterResources) -> float:
         need = sum(speed * missed for speed, missed in zip(fair, misses, strict=True))
         best = max(best, min(most, cluster.remote_io / need if need else most))
     return best
-
-
-@pytest.mark.parametrize(
-    ("ideal", "io", "cached", "size", "speed"),
-    [
-        (114.0, 52.6, 0.7, 1.3, 113.97),
-        (100.0, 20.0, 5.0, 10.0, 40.0),
-        (100.0, 60.0, 5.0, 10.0, 100.0),
-        (100.0, 0.0, 20.0, 10.0, 100.0),
-        (100.0, 0.0, 9.0, 10.0, 0.0),
-    ],
-)
-def test_a_job_reads_what_the_pipe_and_its_cache_let_it(
-    ideal: float, io: float, cached: float, size: float, speed: float
-) -> None:
-    assert silod_perf(ideal, io, cached, size) == pytest.approx(speed, rel=1e-3)
 
 
 @pytest.mark.parametrize("policy", ["greedy", "sjf", "max_min"])
@@ -216,19 +199,11 @@ JOB = JobDemand("j", 1.0, 10.0, "x")
     [
         (lambda: ClusterResources(0, 1.0), "cache_bytes"),
         (lambda: ClusterResources(1.0, 0.0), "remote_io"),
-        (lambda: ClusterResources(1.0, math.nan), "remote_io"),
-        (lambda: ClusterResources(1.0, math.inf), "remote_io"),
         (lambda: ClusterResources(1.0, 1.0, gpus=0), "gpus"),
         (lambda: replace(JOB, ideal_bytes_per_s=0.0), "'j': ideal_bytes_per_s"),
-        (lambda: replace(JOB, dataset_bytes=0), "'j': dataset_bytes"),
-        (lambda: replace(JOB, remaining_bytes=math.inf), "'j': remaining_bytes"),
-        (lambda: replace(JOB, cached_bytes=-1), "'j': cached_bytes"),
         (lambda: replace(JOB, gpus=cast(Any, 1.5)), "'j': gpus"),
         (lambda: replace(JOB, dataset=""), "'j': dataset"),
         (lambda: replace(JOB, name=""), "name"),
-        (lambda: silod_perf(-1.0, 1.0, 1.0, 1.0), "silod_perf"),
-        (lambda: silod_perf(1.0, math.nan, 1.0, 1.0), "silod_perf"),
-        (lambda: silod_perf(1.0, 1.0, -1.0, 1.0), "silod_perf"),
         (lambda: silod_perf(1.0, 1.0, 1.0, 0.0), "silod_perf"),
         (lambda: allocate([replace(JOB, name=name) for name in "abc"], ClusterResources(2, 1.0)), r"3 jobs .*bytes=2"),
         (lambda: allocate([JOB, JOB], V100S), "two jobs are named 'j'"),

@@ -54,21 +54,15 @@ def test_the_benefit_is_that_of_the_gpus() -> None:
     assert (chunk_bytes(90e9), chunk_bytes(531e9)) == (9e9, 15e9), "a tenth, and at most 15 GB"
 
 
-def test_what_gains_next_to_nothing_is_not_cached() -> None:
+def test_what_gains_most_for_its_bytes_is_cached_and_what_gains_nothing_or_does_not_fit_is_not() -> None:
     jobs = [ProbedJob("a", "x", 1.04, 1.0), ProbedJob("b", "y", 1.5, 1.0)]
     found = choose_caching(jobs, {"x": 10.0, "y": 1000.0, "read by nobody": 1.0}, 1e4)
     assert [choice.part for choice in found.values()] == ["none", "whole", "none"]
     alone = choose_caching([ProbedJob("a", "x", 4.0, 1.0)], {"x": 100.0}, 99.0)["x"]
     assert (alone.part, alone.nbytes) == ("none", 0), "a job alone gains nothing from two chunks"
-
-
-def test_what_brings_more_as_a_whole_for_its_bytes_is_cached_as_a_whole() -> None:
     job = ProbedJob("a", "x", 9.0, 1.0, shared_s=4.5)
     assert choose_caching([job], {"x": 100.0}, 150.0)["x"].part == "whole"
     assert choose_caching([job], {"x": 100.0}, 99.0)["x"].part == "two chunks"
-
-
-def test_what_does_not_fit_is_passed_over() -> None:
     jobs = [ProbedJob("a", "x", 9.0, 1.0), ProbedJob("b", "y", 2.0, 1.0)]
     found = choose_caching(jobs, {"x": 100.0, "y": 50.0}, 60.0)
     assert (found["x"].part, found["y"].part) == ("none", "whole")

@@ -19,13 +19,10 @@ def entry(key: str, nbytes: int, used: float = 0.0, saved: float = 0.0, *, in_us
     return StoredEntry(key, nbytes, used, saved, in_use)
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_or_the_least_benefit_per_byte_goes_first() -> None:
     entries = [entry("new", 4, used=3, saved=0), entry("old", 4, used=1, saved=9), entry("mid", 4, used=2, saved=9)]
     assert entries_to_evict(entries, 8, "lru") == ("old",)
     assert entries_to_evict(entries, 4, "lru") == ("old", "mid")
-
-
-def test_the_least_benefit_per_byte_goes_first_be_it_a_new_one() -> None:
     entries = [entry("large", 100, used=9, saved=20), entry("dense", 10, used=1, saved=10), entry("thin", 50, saved=4)]
     assert entries_to_evict(entries, 110) == ("thin",)
     assert entries_to_evict(entries, 60) == ("large",), "thin comes back, it fits beside dense"

@@ -87,16 +87,12 @@ def measuring(*read: float) -> StoreModel:
     ("makes", "says"),
     [
         (lambda: measuring(0, 1, 1.0), "measurement 1 of the store: nbytes must be a finite number > 0, but got 0"),
-        (lambda: measuring(math.inf, 1, 1.0), "nbytes must be a finite number > 0, but got inf"),
-        (lambda: measuring(1, 0, 1.0), "measurement 1 of the store: elements must be"),
         (lambda: measuring(1, True, 1.0), "elements must be a finite number > 0, but got True"),
         (lambda: measuring(1, 1, -1.0), "seconds must be a finite number > 0, but got -1.0"),
-        (lambda: measuring(1, 1, math.nan), "seconds must be a finite number > 0, but got nan"),
         (lambda: measuring(1, 1), "must be (bytes, elements, seconds), but got (1, 1)"),
         (lambda: StoreModel.fit([]), "needs at least one"),
         (lambda: StoreModel.fit([(1, 1, 1)], waiting=1.5), "waiting=...) must be a share from 0 to 1, but got 1.5"),
         (lambda: StoreModel(per_byte_s=-1), "per_byte_s=...) must be a finite number >= 0, but got -1"),
-        (lambda: StoreModel().read_seconds(math.nan, 1), "nbytes=...) must be a finite number >= 0, but got nan"),
     ],
 )
 def test_nonsense_is_refused_by_name(makes: Callable[[], object], says: str) -> None:

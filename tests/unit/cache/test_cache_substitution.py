@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.cache import SubstitutionSampler
-from pecan_ray.cache.substitution import LOOK_AHEAD, stripes
 from pecan_ray.errors import PlanError
 from tests.long_form import examples
 
@@ -42,19 +41,6 @@ def test_every_item_comes_exactly_once_an_epoch_whatever_is_cached(data: st.Data
         assert sampler.next_batch(3, set()) == [] and not sampler.pending
 
 
-def test_no_more_than_ten_times_as_many_are_looked_at() -> None:
-    """Of ten thousand items the one that is cached is hardly among the first hundred that are looked up."""
-    looked = []
-
-    class Watched(set[int]):
-        def __contains__(self, item: object) -> bool:
-            looked.append(item)
-            return False
-
-    batch = SubstitutionSampler(10_000, 10, seed=1).next_batch(10, Watched())
-    assert len(batch) == 10 and len(set(looked)) == len(looked) == LOOK_AHEAD * 10
-
-
 def test_items_come_in_any_order_equally_often() -> None:
     """Over 500 seeds each of the ten items that are cached stands at each place 50 times, give or take chance."""
     cached_chunk = 4
@@ -78,18 +64,6 @@ def test_epochs_and_seeds_differ_and_are_repeatable() -> None:
     epochs = [epoch_of(first, 10, set()) for _ in range(2)]
     assert epochs == [epoch_of(again, 10, set()) for _ in range(2)]
     assert epochs[0] != epochs[1] and epochs[0] != epoch_of(other, 10, set())
-
-
-@given(st.integers(1, 400), st.data())
-def test_a_chunk_is_a_stripe_with_an_even_part_of_every_region(count: int, data: st.DataObject) -> None:
-    chunks = data.draw(st.integers(1, count))
-    found = stripes(count, chunks)
-    sizes = np.bincount(found, minlength=chunks)
-    assert sizes.sum() == count and sizes.min() > 0
-    if count >= chunks * chunks:
-        for partition in range(chunks):
-            mine = found[-(-partition * count // chunks) : -(-(partition + 1) * count // chunks)]
-            assert list(mine) == sorted(mine) and set(mine) == set(range(chunks))
 
 
 def remote_reads(jobs: int, size: int, items: int = 10_000, chunks: int = 10, epochs: int = 2) -> float:
@@ -133,12 +107,10 @@ def test_jobs_with_a_fifth_of_the_data_cached_fetch_it_once_for_all(jobs: int, s
     ("asks", "says"),
     [
         (lambda: SubstitutionSampler(0, 1, 0), "num_items"),
-        (lambda: SubstitutionSampler(5, 0, 0), "chunks"),
         (lambda: SubstitutionSampler(5, 6, 0), "no more than 5 items"),
         (lambda: SubstitutionSampler(5, 2, -1), "seed"),
         (lambda: SubstitutionSampler(5, 2, 0).next_batch(0, set()), "size"),
         (lambda: SubstitutionSampler(5, 2, 0).next_batch(1, cast(Any, [1, 2])), "item numbers, but got list"),
-        (lambda: SubstitutionSampler(5, 2, 0).chunk_of(5), "from 0 to 4"),
         (lambda: SubstitutionSampler(5, 2, 0).items_of(2), "from 0 to 1"),
     ],
 )

@@ -68,12 +68,6 @@ def mapped(folder: Path) -> int:
     return Path("/proc/self/maps").read_text().count(f"{folder}/segments/")
 
 
-def removed(folder: Path) -> int:
-    """Return how many maps there are of segments that were removed."""
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    return sum(f"{folder}/segments/" in line and line.endswith("(deleted)") for line in maps)
-
-
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of what was checked."""
@@ -170,19 +164,6 @@ def segment_files(folder: Path, count: int, nbytes: int) -> list[str]:
         file.write_bytes(entry(number) + bytes(nbytes - SIZE))
     settle_files(folder / "tick", files)
     return [str(file) for file in files]
-
-
-def test_what_is_removed_is_let_go_of_a_second_later_by_whoever_reads(store: EntryStore) -> None:
-    now = [0.0]
-    store._checked._clock = lambda: now[0]
-    with EntryStore(store.folder, max_bytes=64 * MB) as other:
-        other.put("more", "other plan", [entry(9)], elements=1, seconds=1.0)
-        assert store.get("key-0", own=False) is not None
-        other.remove(["plan"])
-        now[0] += checked_segments.SWEPT_S / 2
-        assert store.get("more") is not None and removed(store.folder) == 1
-        now[0] += checked_segments.SWEPT_S / 2
-        assert store.get("more") is not None and removed(store.folder) == 0
 
 
 @pytest.mark.parametrize("own", [False, True])

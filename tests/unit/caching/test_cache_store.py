@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import signal
 import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from pecan_ray.cache import EvictionPolicy
+from pecan_ray.cache.eviction import UNUSED_S
 from pecan_ray.caching import segments as segments_module
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.caching.store_index import FORMAT_VERSION
@@ -275,16 +278,40 @@ def test_a_kind_takes_no_more_than_its_room_and_others_are_not_touched(folder: P
         assert store.trouble == ""
 
 
-def test_rooms_that_are_told_take_effect_at_once_and_on_what_others_have_written(folder: Path) -> None:
-    with (
-        EntryStore(folder, max_bytes=64 * MB, by_kind=True) as writer,
-        EntryStore(folder, max_bytes=64 * MB, by_kind=True) as other,
-    ):
-        writer.bound({"a": 64 * MB})
-        for number in range(16):
-            put(writer, number, MB, kind="a")
-        other.bound({"a": 6 * MB})
-        assert kept(writer)["a"] <= 6 * MB
-        assert put(writer, 99, MB, kind="a"), "into a segment of its own again"
-        other.bound({"a": 0})
-        assert "a" not in kept(writer)
+ENTRY = bytes(1000)
+ENTRIES, FEW = 600, 200
+
+
+def hits(store: EntryStore, data: str, epochs: int, entries: int = ENTRIES) -> list[float]:
+    """Go over data in random orders; return which share was there in each epoch."""
+    found = []
+    for epoch in range(epochs):
+        order = random.Random(f"{data} {epoch}").sample(range(entries), entries)
+        here = 0
+        for number in order:
+            if store.get(f"{data} {number}") is not None:
+                here += 1
+            else:
+                store.put(f"{data} {number}", data, [ENTRY], elements=1, seconds=0.0)
+        found.append(here / entries)
+    return found
+
+
+def test_a_fifth_of_what_is_read_has_room(tmp_path: Path) -> None:
+    with EntryStore(tmp_path, max_bytes=ENTRIES * 1024 // 5, policy="resident") as store:
+        found = hits(store, "data", 5)
+        assert found[0] == 0.0
+        assert 0.16 <= sum(found[2:]) / 3 <= 0.22, found
+        assert store.nbytes <= ENTRIES * 1024 // 5
+
+
+def test_other_data_takes_the_place_of_what_nobody_uses(tmp_path: Path) -> None:
+    with EntryStore(tmp_path, max_bytes=FEW * 1024 // 2, policy="resident") as store:
+        hits(store, "old", 2, FEW)
+        slowly = hits(store, "new", 2, FEW)
+        assert slowly[-1] < 0.1, slowly
+    for segment in (tmp_path / "segments").iterdir():
+        os.utime(segment, times=(0.0, time.time() - UNUSED_S - 60))
+    with EntryStore(tmp_path, max_bytes=FEW * 1024 // 2, policy="resident") as store:
+        found = hits(store, "new", 3, FEW)
+        assert found[-1] > 0.4, found

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.operators import Batch, Shuffle
 from pecan_ray.plan.regrouping import regroups_at
-from pecan_ray.plan.shape import PlanShape, last_batching, num_batches, plan_shape
+from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.sources import Arrays, TextLines
 from tests.long_form import examples
 
@@ -32,30 +31,18 @@ def shape(pipe: PecanPipeline) -> PlanShape:
 # --- shape ---------------------------------------------------------------------------------------------------
 
 
-def test_the_shape_of_a_plain_pipeline() -> None:
-    plain, grouped = shape(numbers()), shape(numbers().shuffle(3).batch(4, drop_remainder=True))
-    assert (plain.counts, plain.as_listed, plain.holds_back, plain.drop_remainder) == (True, True, False, False)
-    assert (grouped.counts, grouped.as_listed, grouped.holds_back, grouped.drop_remainder) == (False, False, True, True)
-    assert (plain.batch_size, grouped.batch_size) == (1, 4)
-    assert grouped.shuffled == (Shuffle(name="shuffle", buffer=3),)
-
-
 @pytest.mark.parametrize(
     ("pipe", "shuffled"),
     [
         (numbers().take(3).shuffle(2), (False,)),
         (numbers().map(np.negative, on="x").shuffle(2).take(3), (True,)),
-        (numbers().skip(3).batch(2).shuffle(2), (False,)),
         (numbers().zip(numbers(4, "y")).shuffle(2).batch(2), (False, False)),
         (numbers().shuffle(2).zip(numbers(4, "y")).shuffle(2), (True, False)),
         (numbers().concat(numbers().take(2)).shuffle(2), (True, False)),
-        (numbers().concat(numbers().shuffle(2)), (False, True)),
         (numbers().concat(numbers().shuffle(2)).take(3), (False, True)),
         (numbers().mix(numbers(), weights=[1, 1]).shuffle(2), (True, True)),
         (numbers().mix(numbers(), weights=[1, 1], stop="first").shuffle(2), (False, False)),
         (numbers().concat(numbers().zip(numbers(4, "y"))).shuffle(2), (True, False, False)),
-        (numbers().shuffle(2, seed=1), (True,)),
-        (numbers().shuffle(2, seed=1).take(3), (False,)),
         (numbers().shuffle(2, seed=1).zip(numbers(4, "y").shuffle(2)), (False, True)),
     ],
 )
@@ -67,16 +54,12 @@ def test_splits_are_shuffled_where_no_order_depends_on_them(pipe: PecanPipeline,
     ("pipe", "serial"),
     [
         (numbers().take(3), True),
-        (numbers().skip(3).batch(2), True),
         (numbers().zip(numbers(4, "y")), True),
         (numbers().concat(numbers().take(2)), True),
-        (numbers().concat(numbers().concat(numbers().repeat(2))), True),
         (numbers().mix(numbers(), weights=[1, 1], stop="first"), True),
         (numbers().batch(4, drop_remainder=True).unbatch().batch(2), True),
         (numbers().batch(4, drop_remainder=True).concat(numbers().batch(4)), True),
         (numbers().filter(bool).flat_map(list).shuffle(2).batch(4, drop_remainder=True).prefetch(2), False),
-        (numbers().batch(4).unbatch(), False),
-        (numbers().concat(numbers()), False),
         (numbers().mix(numbers().batch(2), weights=[1, 1]), False),
         (numbers().repeat(3), False),
     ],
@@ -94,45 +77,20 @@ def same(value: Any) -> Any:
     ("pipe", "where"),
     [
         (numbers().batch(4).map(same).unbatch(), "unbatch"),
-        (numbers().padded_batch(4).map(same, on="x").filter(bool).unbatch().batch(2), "unbatch"),
         (numbers().batch(4).flat_map(list, name="several"), "several"),
         (numbers().batch(4).flat_map(list, name="several").unbatch(same_rows=True), "several"),
-        (numbers().batch(4).map(same).concat(numbers().batch(4)).unbatch(), "unbatch"),
         (numbers().concat(numbers().batch(4).map(same).unbatch()), "unbatch"),
         (numbers().batch(2).map(same).batch(2).unbatch().unbatch(same_rows=True).repeat(), "unbatch"),
-        (numbers().pack(4, on="x").flat_map(list, name="several"), "several"),
         (numbers().pack(4, on="x").unbatch(), "unbatch"),
         (numbers().batch(2).unbatch(), ""),
         (numbers().batch(2).filter(bool).unbatch(), ""),
         (numbers().batch(2).map(same).unbatch(same_rows=True), ""),
-        (numbers().batch(2).map(same), ""),
-        (numbers().flat_map(list).pack(4, on="x").shuffle(4).batch(2), ""),
         (numbers().map(same).unbatch().flat_map(list), ""),
     ],
 )
 def test_one_worker_runs_a_plan_whose_rows_are_not_known_by_their_elements(pipe: PecanPipeline, where: str) -> None:
     assert (regroups_at(pipe.plan), shape(pipe).regroups) == (where, bool(where))
     assert not shape(pipe).serial, "its splits are read and repeated as those of others"
-
-
-@pytest.mark.parametrize(
-    ("pipe", "holds_back"),
-    [
-        (numbers().pack(4, on="x").batch(2), True),
-        (numbers().padded_batch(4).unbatch().batch(2), True),
-        (numbers().map(same).batch(4).map(same), False),
-    ],
-)
-def test_groups_in_the_middle_of_a_plan_hang_on_what_came_before(pipe: PecanPipeline, holds_back: bool) -> None:
-    assert shape(pipe).holds_back is holds_back
-
-
-def test_the_last_batching_forms_the_batches() -> None:
-    pipe = numbers().batch(2).unbatch().batch(3).map(dict)
-    op = last_batching(pipe.plan)
-    assert isinstance(op, Batch) and op.size == 3
-    assert last_batching(pipe.unbatch().plan) is None
-    assert shape(numbers().bucket_by_length([2, 4], sizes=[8, 4, 2], length="x")).batch_size == 8
 
 
 # --- length --------------------------------------------------------------------------------------------------

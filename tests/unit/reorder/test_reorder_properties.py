@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pecan_ray.reorder import CostCurve, Mode, OrderPlan, ProfiledOp, auto_order, predict
 from pecan_ray.reorder.search import EXCHANGE_SHARE, EXCHANGES_SHARE
-from tests.long_form import examples
 from tests.unit.commuting import any_pair
 
 MODES: tuple[Mode, ...] = ("pecan", "safe", "strict", "off")
@@ -118,13 +117,6 @@ def total(ops: list[ProfiledOp], order: tuple[str, ...]) -> float:
         volume *= op.inflation / op.elements
         count *= op.elements
     return seconds
-
-
-@given(pipelines(most=30, columns=False, timed=True))
-@examples(40)
-def test_large_sections_are_never_made_slower(ops: list[ProfiledOp]) -> None:
-    plan = auto_order(ops, "safe", commutes=any_pair)
-    assert (plan.seconds_after or 0.0) <= (plan.seconds_before or 0.0) * (1 + 1e-9)
 
 
 @given(pipelines(columns=False))

@@ -147,12 +147,9 @@ def test_a_users_seed_replaces_the_jobs_and_the_operators_name() -> None:
     assert len({shuffle_key(one, 7, 0), shuffle_key(other, 7, 0), shuffle_key(one, 8, 0)}) == 3
 
 
-def test_a_key_follows_each_of_its_arguments() -> None:
+def test_a_key_follows_each_of_its_arguments_and_is_the_same_for_ever() -> None:
     numbers = ("seed", "epoch", "repetition", "branch", "split", "element", "output")
     assert len({key(), key(op="other"), *(key(**{name: 99}) for name in numbers)}) == 9
-
-
-def test_a_key_is_the_same_for_ever() -> None:
     assert random_key(0, 0, 0, 0, 0, 0, 0, "flip") == (1721140000461100453, 13723895699389617224)
     assert generator((1, 2)).integers(1 << 62) == 1426463251206822594
 

@@ -65,11 +65,6 @@ def flat(batches: list[list[int]]) -> list[int]:
     return [i for batch in batches for i in batch]
 
 
-def lists_of_i(rows: list[Any]) -> Any:
-    """A batch with a list."""
-    return {"i": [row["i"] for row in rows]}
-
-
 def by_tokens(epoch: int, seed: int) -> Any:
     """Batches of unequal sizes, in each epoch another number of them."""
     order = np.random.default_rng((seed, epoch)).permutation(ROWS)
@@ -176,13 +171,6 @@ def test_batches_of_a_batch_sampler_are_stacked() -> None:
     assert batch["x"].shape == (3, 2)
 
 
-def test_elements_of_other_sources_are_stacked_too() -> None:
-    source = ByIndex(Arrays(i=np.arange(ROWS)), batch_sampler=[[5, 4], [3]])
-    assert debugged(Pipe(source).map(lambda batch: {"i": batch["i"] + 1}), epochs=1) == [[6, 5], [4]]
-    with pytest.raises(PlanError, match="gives the tensorflow engine no batches"):
-        Pipe(source, engine="tensorflow")
-
-
 class Seeded(Sampler[int]):
     """A sampler that is told the epoch."""
 
@@ -268,9 +256,3 @@ def test_what_cannot_hold_over_places_is_refused() -> None:
         debugged(SOURCES["items"](sampler=unlike).batch(2), epochs=3)
     with pytest.raises(PlanError, match="needs a batch_sampler"):
         Pipe.from_torch_dataset(Squares(), collate=len)
-
-
-def test_nothing_of_nothing() -> None:
-    pipe = SOURCES["items"](sampler=lambda epoch, seed: [])
-    assert len(pipe) == 0 and debugged(pipe.batch(3)) == []
-    assert debugged(Pipe(ByIndex(Items([]), shuffle=True)).batch(3)) == []

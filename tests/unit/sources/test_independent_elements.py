@@ -83,12 +83,6 @@ def test_a_line_without_an_end_ends_its_split(tmp_path: Path) -> None:
     assert got == [1, 3] and len(told) == 1, "it has an end, and belongs to one range alone"
 
 
-def test_lines_that_are_compressed_and_not_called_so_are_one_error(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(gzip.compress("\n".join(json.dumps({"n": n}) for n in range(9999)).encode()))
-    got, told = read(JsonLines(tmp_path))
-    assert got == [] and len(told) == 1 and "begins as gzip files do" in told[0].error
-
-
 def test_a_quote_that_is_lost_ends_a_file_whose_values_hold_line_ends(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('n\n1\n"x"y\n3\n')
     got, told = read(Csv(tmp_path, types={"n": "int64"}, newlines_in_values=True))

@@ -82,12 +82,6 @@ def test_lists_of_parquet_that_unpack_without_end_are_refused(tmp_path: Path, mo
         elements_of(Parquet(tmp_path / "a.parquet"))
 
 
-def test_lists_of_few_words_are_read_however_long_one_of_them_is(tmp_path: Path) -> None:
-    words = [["a", "b"]] * 10_000 + [[LONG]]
-    pq.write_table(pa.table({"s": words}), tmp_path / "a.parquet")
-    assert [row["s"] for row in elements_of(Parquet(tmp_path / "a.parquet"))] == words
-
-
 @pytest.mark.parametrize("rows", [None, 1, 7])
 def test_rows_of_parquet_beyond_the_bound_are_refused(tmp_path: Path, rows: int | None) -> None:
     path = tmp_path / "a.parquet"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from pecan_ray.options import MIB, Cache
 from pecan_ray.plan.splits import Split
 from pecan_ray.sources import Parquet, parquet_footers
 from pecan_ray.sources.files import on_node
-from pecan_ray.sources.parquet_footers import FileRanges, KnownFiles, in_blocks, ranges_of_file
+from pecan_ray.sources.parquet_footers import KnownFiles, ranges_of_file
 from pecan_ray.storage.company import Company
 from tests.flaky_http import FlakyProxy
 
@@ -68,18 +67,6 @@ class NotedReads(io.BytesIO):
         return data
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_joined_ranges_touch_the_same_blocks_each_of_them_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_footers, "BLOCK_BYTES", 10)
-    chance = random.Random(seed)
-    starts = [chance.randrange(400) for _ in range(chance.randrange(30))]
-    ranges = [(start, start + chance.randrange(40)) for start in starts]
-    joined = list(in_blocks(ranges))
-    found = blocks_of(joined, 10)
-    assert found == sorted(set(blocks_of([one for one in ranges if one[0] < one[1]], 10)))
-    assert all(after[0] // 10 > -(-before[1] // 10) for before, after in itertools.pairwise(joined))
-
-
 @pytest.mark.parametrize("columns", [None, ["number"], ["word"], ["inner"], ["inner.b", "number"], ["data", "word"]])
 @pytest.mark.parametrize("groups", [(0,), (2, 3), (GROUPS - 1,)])
 def test_what_is_told_of_a_run_is_what_reading_it_reads(
@@ -94,30 +81,6 @@ def test_what_is_told_of_a_run_is_what_reading_it_reads(
     read = reader.iter_batches(100, row_groups=groups, columns=columns)
     assert sum(batch.num_rows for batch in read) == ROWS * len(groups)
     assert blocks_of(told) == sorted({*blocks_of(file.ranges)})
-
-
-def test_of_what_no_footer_tells_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = written(groups=2)
-    footer = pq.read_metadata(io.BytesIO(data))
-    whole = ranges_of_file(footer, len(data), None)
-    assert whole.groups == 2 and whole.of((1,)) and whole.of((1, 2)) == [] and whole.of((-1,)) == []
-    assert ranges_of_file(footer, len(data), ["none such"]).of((0,)) == []
-    assert ranges_of_file(footer, 100, None).groups == 0, "its columns lie behind its end"
-    monkeypatch.setattr(parquet_footers, "MOST_CHUNKS", 2 * footer.num_columns - 1)
-    assert ranges_of_file(footer, len(data), None).groups == 0
-    assert ranges_of_file(footer, len(data), ["data"]).groups == 2
-
-
-def test_the_files_that_were_used_last_are_known() -> None:
-    known, one = KnownFiles(1000), FileRanges([[(0, 10)], [(10, 20)]])
-    each = len(one) + parquet_footers.OF_A_FILE
-    for number in range(100):
-        known.add((str(number), "v", None), one)
-        assert known.get(("0", "v", None)) is one
-    assert len(known) == 1000 // each
-    assert known.get(("99", "v", None)) is one and known.get(("50", "v", None)) is None
-    known.add(("99", "v", None), FileRanges([[(0, 10)]] * 2000))
-    assert len(known) == 0, "nothing is held that is larger than all may be"
 
 
 on_s3 = pytest.mark.parametrize("bucket", ["s3"], indirect=True)
@@ -184,25 +147,6 @@ def test_of_the_splits_of_parquet_files_those_that_a_node_has_are_told(
     assert told(few) == (1, 2, 3, 4, 5), "it lies in blocks that came with others" and told() == (1, 3, 5)
     other = Parquet(f"{url}/set/*", columns=["none such"], split_bytes=1)
     assert told(other) == ()
-
-
-@on_s3
-def test_an_answer_looks_at_a_bounded_number_of_files(
-    bucket: tuple[str, FlakyProxy], begin: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = Parquet(f"{bucket[0]}/set/*")
-    splits = list(source.splits())
-    assert [rows_read(source, split) for split in splits] == [3 * 64] * FILES
-    begin()
-    monkeypatch.setattr(parquet_footers, "MOST_LOOKED", 1)
-    assert [len(on_node(source, splits) or ()) for _ in range(FILES)] == [1, 2, 3], "and the next one at others"
-    begin()
-    monkeypatch.setattr(parquet_footers, "LOOKED_BYTES", 100)
-    assert on_node(source, splits) == (), "their footers are longer"
-    assert [rows_read(source, split) for split in splits] == [3 * 64] * FILES
-    assert on_node(source, splits) == (0, 1, 2), "but those that were read are known"
-    monkeypatch.setattr(parquet_footers, "_known", KnownFiles(0))
-    assert on_node(source, splits) == ()
 
 
 @on_s3

@@ -10,7 +10,6 @@ import pytest
 
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.empty_pass import endless_behind
 from pecan_ray.sources import Arrays
 
 Made = Callable[[PecanPipeline], PecanPipeline]
@@ -67,10 +66,3 @@ ENDING: dict[str, tuple[Made, int]] = {
 @pytest.mark.parametrize(("made", "count"), ENDING.values(), ids=ENDING)
 def test_what_keeps_some_or_has_an_end_is_none(made: Made, count: int) -> None:
     assert len(list(made(rows()).iter_batches(debug=True))) == count
-
-
-def test_operators_on_elements_go_before_a_repeat_where_one_may_leave_all_out() -> None:
-    ops = rows().repeat().map(in_y, name="in y").filter(negative, on="y", name="op").batch(2).plan.ops
-    assert [op.name for op in endless_behind(ops)] == ["in y", "op", "repeat", "batch"]
-    kept = rows().repeat().map(in_y).batch(2).filter(lambda batch: True).plan.ops
-    assert endless_behind(kept) == kept

@@ -209,7 +209,7 @@ def test_an_archive_that_would_lose_a_member_is_refused(tmp_path: Path, files: d
         elements_of(WebDataset(str(tmp_path)))
 
 
-def test_members_of_a_sample_that_are_no_neighbours_are_noticed(tmp_path: Path) -> None:
+def test_members_must_be_neighbours_and_a_name_that_ends_in_its_dot_is_a_column_without_a_name(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(tar_of({"a.jpg": b"a", "b.jpg": b"b", "a.cls": b"0", "b.cls": b"1"}))
     source = WebDataset(tmp_path)
     (split,) = source.splits()
@@ -219,9 +219,6 @@ def test_members_of_a_sample_that_are_no_neighbours_are_noticed(tmp_path: Path) 
     two = tar_of({"a.jpg": b"a", "a.cls": b"0", "b.jpg": b"b", "b.cls": b"1"})
     (tmp_path / "a.tar").write_bytes(two + two)
     assert len(elements_of(source)) == 4, "archives one behind the other may use keys again"
-
-
-def test_a_name_that_ends_in_its_dot_is_a_column_without_a_name(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(tar_of({"0.jpg": b"a", "0.": b"b", "1.": b"c", "no dot": b"d"}))
     found = elements_of(WebDataset(str(tmp_path)))
     assert found == [{"__key__": "0", "jpg": b"a", "": b"b"}, {"__key__": "1", "": b"c"}]

@@ -83,16 +83,6 @@ def test_compressed_files(tmp_path: Path, ending: str) -> None:
         assert caught.value.path == str(path)
 
 
-def test_zeros_behind_the_data_of_an_xz_file_come_in_fours(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt.xz"
-    for padding in (4, 8 << 16):
-        path.write_bytes(lzma.compress(b"a\n") + bytes(padding) + lzma.compress(b"b\n"))
-        assert [one["text"] for one in elements_of(TextLines(path))] == ["a", "b"]
-    path.write_bytes(lzma.compress(b"a\n") + b"\0")
-    with pytest.raises(CorruptSourceError, match="1 bytes of zero follow its data, which is no multiple of four"):
-        elements_of(TextLines(path))
-
-
 @pytest.mark.parametrize("ending", sorted(set(PACKED) - {".lzma"}))  # which begins as anything might
 def test_compressed_files_that_are_not_called_so(tmp_path: Path, ending: str) -> None:
     packed = PACKED[ending](b'{"a": 1}\n')
@@ -136,17 +126,6 @@ def test_bombs_are_cut_off(tmp_path: Path) -> None:
         assert caught.value.path == f"{tmp_path}/a.gz" and caught.value.offset <= size, source
 
 
-def test_lines_and_records_up_to_the_bound_are_read(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"x" * 100 + b"\n" + b"y" * 100)
-    assert len(elements_of(TextLines(tmp_path, max_record_bytes=100))) == 2
-    with pytest.raises(CorruptSourceError, match=r"line at byte 0 of .* more than max_record_bytes=99"):
-        elements_of(TextLines(tmp_path, max_record_bytes=99))
-    (tmp_path / "a.txt").write_bytes(framed(b"x" * 100) + framed(b"x" * 101))
-    with pytest.raises(CorruptSourceError, match="has 101 bytes, more than max_record_bytes=100") as caught:
-        elements_of(TFRecords(tmp_path, max_record_bytes=100))
-    assert (caught.value.element, caught.value.offset) == (1, 116)
-
-
 # --- lines and tables ------------------------------------------------------------------------------------------
 
 
@@ -155,13 +134,6 @@ def test_headers_that_are_none(tmp_path: Path, head: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(head + b"\n1,2\n")
     with pytest.raises(CorruptSourceError, match="cannot be read as a header"):
         elements_of(Csv(tmp_path))
-
-
-def test_a_header_of_many_columns_is_looked_through_once(tmp_path: Path) -> None:
-    names = ",".join(map(str, range(100_000)))
-    (tmp_path / "a.csv").write_text(f"{names},7\n")
-    with pytest.raises(ColumnError, match="names 7 twice"):
-        next(Csv(tmp_path).splits())
 
 
 @pytest.mark.parametrize("rows", [b'"x\ny",2\n', b'1,"x\ny"\n', b'1,2\n3,"x\ny"\n'])
@@ -203,16 +175,13 @@ def test_a_number_that_its_type_does_not_hold_is_told_with_its_line(
     assert got[1]["f"] == float("inf") and got[2]["f"] != got[2]["f"], "what says so is infinity, or no number"
 
 
-def test_numbers_as_large_as_their_type_holds_and_infinity_in_letters_are_read(tmp_path: Path) -> None:
+def test_numbers_up_to_what_their_type_holds_and_hexadecimal_ones_are_read(tmp_path: Path) -> None:
     cells = ["1.7976931348623157e308", "-1.7976931348623157e308", "inf", "-inf", "+INF", "Infinity", "nan", "1e-999"]
     (tmp_path / "a.csv").write_text("f\n" + "\n".join(cells) + "\n")
     got = [float(row["f"]) for row in elements_of(Csv(str(tmp_path / "a.csv")))]
     assert np.array_equal(got, [float(cell) for cell in cells], equal_nan=True)
     (tmp_path / "a.csv").write_text("f\n" + "1e999\n")
     assert elements_of(Csv(str(tmp_path / "a.csv"), types={"f": "string"})) == [{"f": "1e999"}], "text stays text"
-
-
-def test_a_hexadecimal_number_is_never_a_negative_one(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('n\n0x7f\n-1\n""\n0xFF\n')
     assert [row["n"] for row in elements_of(Csv(tmp_path, types={"n": "int16"}))] == [127, -1, None, 255]
     with pytest.raises(CorruptSourceError, match=r"line 5 of .*0xFF in column 'n' is more than an int8 holds.*'uint8'"):
@@ -258,20 +227,6 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         list(ImageFolder(tmp_path.parent).splits())
     with pytest.raises(SourceError, match="/dev/zero is a device"):
         elements_of(TextLines("/dev/zero"))
-
-
-def test_a_file_that_becomes_a_pipe_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("a\n")
-    sources = TextLines(path), TextLines(f"{tmp_path}/*")
-    splits = [next(source.splits()) for source in sources]
-    path.unlink()
-    os.mkfifo(path)
-    for source, split in zip(sources, splits, strict=True):
-        with pytest.raises(SourceError, match=r"a.txt is a named pipe"):
-            list(source.read(split))
-    with pytest.raises(SourceError, match=r"a.txt is a named pipe"):
-        storage.read_range(str(path), 0, 1)
 
 
 def test_no_columns_at_all_are_refused(tmp_path: Path) -> None:
@@ -321,20 +276,6 @@ def test_globs_do_not_try_all_ways(pattern: str, path: str) -> None:
     assert not compile_glob(pattern).match(path)
 
 
-def test_globs_that_are_none(tmp_path: Path) -> None:
-    for pattern in ("[z-a]", "*" * 5000):
-        with pytest.raises(PlanError):
-            list(storage.list_files(f"{tmp_path}/{pattern}"))
-
-
-def test_an_existing_name_wins_over_its_meaning_as_a_pattern(tmp_path: Path) -> None:
-    for name in ("d[1]/x.txt", "b*.txt", "bb.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
-    for name, text in (("d[1]", "d[1]/x.txt"), ("b*.txt", "b*.txt")):
-        assert elements_of(TextLines(tmp_path / name)) == [{"text": text}]
-
-
 @pytest.mark.parametrize("paths", [None, 7, [None], "a\0b", [], ""])
 def test_paths_that_are_none(paths: Any) -> None:
     with pytest.raises(PlanError):
@@ -374,13 +315,6 @@ def test_a_split_that_breaks_at_once_counts_as_the_others(
         (tmp_path / f"{name}{ending}").write_bytes(gzip.compress(data) if ending else data)
     came, lost, error = left_out(TFRecords(tmp_path))
     assert came == 400 and least <= lost <= most and by in error
-
-
-def test_where_nothing_is_known_one_is_counted(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"\0" + framed(b"x")[1:])
-    came, lost, error = left_out(TFRecords(tmp_path))
-    assert (came, lost) == (0, 1)
-    assert error.endswith(" At least 1 left out: nothing tells how many elements the rest of the split holds.")
 
 
 def test_a_broken_file_among_many_uses_up_the_error_budget(tmp_path: Path) -> None:

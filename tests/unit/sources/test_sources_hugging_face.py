@@ -82,13 +82,6 @@ def test_numbers_that_the_numpy_format_would_change_are_exact(make: Any) -> None
     assert_alike(row, {"x": np.array([1 / 3]), "id": np.uint64(2**64 - 1), "n": np.int64(1)})
 
 
-def test_arrays_of_several_dimensions_are_exact() -> None:
-    features = datasets.Features({"x": datasets.Array2D((2, 2), "float64")})
-    held = datasets.Dataset.from_dict({"x": [[[1 / 3, 1.0], [2.0, 3.0]]]}, features=features)
-    (row,) = elements_of(HuggingFace(held))
-    assert_alike(row["x"], np.array([[1 / 3, 1.0], [2.0, 3.0]]))
-
-
 def test_columns_that_were_chosen_stay_chosen() -> None:
     held = datasets.Dataset.from_dict({"x": [1 / 3], "y": [1]})
     held.set_format(type=None, columns=["x"])

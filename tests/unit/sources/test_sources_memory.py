@@ -14,7 +14,7 @@ from pecan_ray import PecanPipeline
 from pecan_ray.by_value import dumps_apart, loads_apart
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.fingerprint import described
-from pecan_ray.plan.splits import Source, Split, as_columnar
+from pecan_ray.plan.splits import Source, as_columnar
 from pecan_ray.sources import Arrays, Items
 from tests.source_contract import check_columns, check_contract, check_elements, elements_of, same
 
@@ -145,22 +145,6 @@ def test_what_was_found_of_a_list_is_no_part_of_it() -> None:
         row["label"] = np.int64(7)
     sent = pickle.loads(pickle.dumps(source))
     assert set(next(iter(sent.columnar.read_columns(next(iter(sent.splits())))))) == {"x", "label"}
-
-
-def test_a_list_whose_arrays_have_changed_gives_no_other_number_of_rows() -> None:
-    rows: list[dict[str, Any]] = [{"x": np.arange(2)} for _ in range(4)]
-    columns = Items(rows, split_rows=4).columnar
-    assert columns is not None
-    rows[1]["x"] = np.arange(4)
-    with pytest.raises(ValueError, match="same shape"):
-        list(columns.read_columns(next(iter(columns.splits()))))
-
-
-def test_items_that_hold_themselves_are_copied_as_they_are() -> None:
-    loop: list[Any] = [1, (2, [3])]
-    loop.append(loop)
-    (element,) = Items([{"loop": loop}]).read(Split(0, stop=1))
-    assert element["loop"] is not loop and element["loop"][2] is element["loop"] and element["loop"][1] == (2, [3])
 
 
 def test_what_is_large_is_sent_apart_and_read_as_it_was() -> None:

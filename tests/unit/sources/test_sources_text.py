@@ -42,14 +42,6 @@ def test_byte_ranges_hold_every_line_once(
     assert got == (text.removesuffix("\n").split("\n") if text else [])
 
 
-def test_ranges_of_several_files_keep_the_contract(tmp_path: Path) -> None:
-    rows = [{"text": f"line {n} " + "x" * (n % 13)} for n in range(40)]
-    for name, part in (("a.txt", rows[:25]), ("b.txt", rows[25:])):
-        (tmp_path / name).write_text("".join(row["text"] + "\n" for row in part))
-    size = (tmp_path / "a.txt").stat().st_size, (tmp_path / "b.txt").stat().st_size
-    check_contract(TextLines(str(tmp_path / "*.txt"), split_bytes=50), rows, splits=sum(-(-n // 50) for n in size))
-
-
 def test_text_that_is_not_utf8_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good\n\xff\n")
     with pytest.raises(CorruptSourceError, match=r"line 2 of .*UTF-8") as caught:
@@ -127,14 +119,6 @@ def test_csv_columns_and_types_can_be_chosen(tmp_path: Path) -> None:
         {"zip": "00000", "n": np.int32(7)},
     ]
     check_contract(source, expected, splits=2)
-
-
-def test_csv_with_line_ends_in_values(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "a.csv", [["a", "b"], ["one\ntwo", 1], ["three", 2]])
-    expected = [{"a": "one\ntwo", "b": np.int64(1)}, {"a": "three", "b": np.int64(2)}]
-    check_contract(Csv(str(path), newlines_in_values=True), expected, splits=1)
-    with pytest.raises(CorruptSourceError, match=r"line 2 of"):
-        elements_of(Csv(str(path)))
 
 
 def test_csv_that_is_packed_with_another_delimiter_or_empty(tmp_path: Path) -> None:

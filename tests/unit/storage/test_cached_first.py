@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import Counter, deque
 from pathlib import Path
@@ -16,9 +15,8 @@ from pecan_ray.plan.splits import Split
 from pecan_ray.runtime.worker_questions import LEAST_LOOK
 from pecan_ray.sampling.randomness import SplitOrder
 from pecan_ray.storage import BlockCache, company, single_flight
-from pecan_ray.storage.company import PRESENT_S, RENEW_S, Company, dataset_of
+from pecan_ray.storage.company import PRESENT_S, RENEW_S, Company
 from pecan_ray.storage.ranges import FileRange
-from pecan_ray.storage.single_flight import alone
 from tests.unit.storage.conftest import SMALL
 
 BLOCK = SMALL
@@ -57,19 +55,16 @@ def content(number: int) -> bytes:
 class ReadingJob:
     """A job as far as it reads: its queue, and a worker with its view of the node's folder."""
 
-    def __init__(self, number: int, bucket: CountedBucket, cache: BlockCache, *, begin_at: int = 0) -> None:
+    def __init__(self, number: int, bucket: CountedBucket, cache: BlockCache) -> None:
         listing = Listing()
         listing.add([Split(index) for index in range(OBJECTS)])
         listing.complete = True
         self.queue = SplitQueue(listing, 0, SplitOrder(1000 + number))
         self.cache, self._bucket, self._at_hand = cache, bucket, tuple[int, ...]()
-        self.epoch, self.read, self.waits = 0, list[int](), begin_at
+        self.epoch, self.read = 0, list[int]()
 
     def step(self) -> None:
         """Read one split."""
-        if self.waits:
-            self.waits -= 1
-            return
         lease = self.queue.take(deque(self._at_hand))
         if lease is None:
             assert sorted(self.read) == list(range(OBJECTS)), "an epoch has each element once"
@@ -83,13 +78,11 @@ class ReadingJob:
         self._at_hand = tuple(one.index for one in offered if self.cache.holds(path_of(one.index), "v", 0, BLOCK))
 
 
-def passes_read(
-    folder: Path, *, named: bool, jobs: int = JOBS, apart: int = 0, policy: EvictionPolicy = "resident"
-) -> float:
-    """Let jobs read in turn, the next one beginning so many steps later; return passes over the data they fetched."""
+def passes_read(folder: Path, *, named: bool, policy: EvictionPolicy) -> float:
+    """Let jobs read in turn; return passes over the data they fetched."""
     bucket = CountedBucket()
-    caches = [BlockCache(folder, ROOM, job=f"job-{n}" * named, policy=policy) for n in range(jobs)]
-    reading = [ReadingJob(n, bucket, cache, begin_at=n * apart) for n, cache in enumerate(caches)]
+    caches = [BlockCache(folder, ROOM, job=f"job-{n}" * named, policy=policy) for n in range(JOBS)]
+    reading = [ReadingJob(n, bucket, cache) for n, cache in enumerate(caches)]
     while any(job.epoch < EPOCHS for job in reading):
         for job in reading:
             if job.epoch < EPOCHS:
@@ -101,23 +94,11 @@ def passes_read(
 
 @pytest.mark.usefixtures("small_blocks")
 def test_four_jobs_in_different_orders_read_together_little_more_than_one_does(tmp_path: Path) -> None:
-    assert passes_read(tmp_path / "ours", named=True) <= 1.15
+    assert passes_read(tmp_path / "ours", named=True, policy="resident") <= 1.15
     assert passes_read(tmp_path / "lru", named=False, policy="lru") > 3.2
 
 
 # --- who is there -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("path", "dataset"),
-    [
-        ("s3://data/object", "s3://data"),
-        ("s3://data/set/object", "s3://data/set"),
-        ("gs://data/set/class/object", "gs://data/set"),
-    ],
-)
-def test_a_dataset_is_a_bucket_and_its_first_folder(path: str, dataset: str) -> None:
-    assert dataset_of(path) == dataset
 
 
 def test_jobs_know_of_one_another_as_long_as_they_read(tmp_path: Path) -> None:
@@ -181,26 +162,3 @@ def test_of_those_that_miss_the_same_bytes_at_the_same_time_one_fetches(
     for thread in threads:
         thread.join()
     assert found == [data] * 3 and len(asked) == 1
-
-
-def test_nobody_waits_for_long_for_one_that_fetches_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_flight, "WAIT_S", 0.05)
-    with alone(tmp_path, "abcd") as waited:
-        assert not waited
-        with alone(tmp_path, "abce") as beside:
-            assert beside, "its lock is the same"
-        with alone(tmp_path, "bbcd") as apart:
-            assert not apart
-    with alone(tmp_path, "abcd") as waited:
-        assert not waited
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_what_is_held_is_all_of_a_range_of_one_version(tmp_path: Path) -> None:
-    cache, bucket = BlockCache(tmp_path, 100 * BLOCK), CountedBucket()
-    bucket.read(cache, 3)
-    for start, stop in itertools.product((0, 1), (None, BLOCK, 1)):
-        assert cache.holds(path_of(3), "v", start, stop)
-    assert not cache.holds(path_of(3), "v", 0, BLOCK + 1)
-    assert not cache.holds(path_of(3), "w", 0, BLOCK) and not cache.holds(path_of(3), "", 0, BLOCK)
-    assert not cache.holds(path_of(4), "v", 0, None)

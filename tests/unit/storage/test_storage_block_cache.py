@@ -78,34 +78,12 @@ def test_any_ranges_are_what_the_object_holds_and_no_byte_comes_twice(tmp_path: 
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_what_is_missing_between_blocks_that_are_here_comes_in_one_request(tmp_path: Path) -> None:
-    data = random.Random(1).randbytes(20 * SMALL)
-    stored, cache = StoredObject(data), BlockCache(tmp_path, 100 * MIB)
-    for number in (0, 7, 8, 15):
-        cache.read(stored.ask, PATH, number * SMALL, (number + 1) * SMALL, "v1")
-    stored.asked.clear()
-    assert cache.read(stored.ask, PATH, 10, 1200, "v1").data == data[10:1200]
-    assert stored.asked == [(SMALL, 7 * SMALL), (9 * SMALL, 15 * SMALL), (16 * SMALL, 19 * SMALL)]
-
-
-@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("version", ["", 'W/"weak"'])
 def test_bytes_that_nothing_names_are_not_kept(tmp_path: Path, version: str) -> None:
     stored, cache = StoredObject(b"1" * 100, version), BlockCache(tmp_path, 100 * MIB)
     for _ in range(2):
         assert cache.read(stored.ask, PATH, 0, 100, version).data == b"1" * 100
     assert stored.fetched == 200
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_equal_blocks_of_objects_with_a_digest_are_kept_once(tmp_path: Path) -> None:
-    data = random.Random(3).randbytes(300)
-    copy = "gs://other/copy"
-    cache = BlockCache(tmp_path, 100 * MIB, [digest_of(data), digest_of(data, "17", copy)])
-    first, second = StoredObject(data), StoredObject(data, "17")
-    assert first.read(cache) == data
-    assert cache.read(second.ask, copy, 0, None, "17").data == data
-    assert first.fetched == 300 and second.asked == []
 
 
 # --- bytes that are not what they should be -----------------------------------------------------------------
@@ -130,16 +108,6 @@ def test_if_they_come_again_that_is_an_error_that_names_the_object(
     assert len(stored.asked) == 2
     stored.spoil = lambda data: data
     assert stored.read(cache) == data, "what was wrong was kept"
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_an_object_of_another_version_than_its_digest_is_refused(tmp_path: Path) -> None:
-    data = bytes(200)
-    stored, cache = StoredObject(data, "v2"), BlockCache(tmp_path, 100 * MIB, [digest_of(data, "v1")])
-    with pytest.raises(SourceReplacedError, match=rf"{PATH} is not the version .*\(v2, and not v1\): make"):
-        stored.read(cache)
-    with pytest.raises(SourceReplacedError):
-        cache.size(PATH, "v2")
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -65,7 +65,7 @@ def test_what_is_read_again_in_a_later_epoch_counts_and_a_second_look_does_not()
     assert line.heads.found == len(b"a" * 5)
 
 
-def test_bytes_are_bounded_and_what_was_taken_makes_room() -> None:
+def test_bytes_are_bounded_and_what_was_taken_or_is_not_read_after_all_makes_room() -> None:
     line = Line(most_bytes=50)
     line.announce(*"abcdefghijkl")
     line.work()
@@ -77,18 +77,31 @@ def test_bytes_are_bounded_and_what_was_taken_makes_room() -> None:
         assert line.heads.nbytes <= 50
         assert line.heads.take(path, "v") is not None
     assert line.fetched == list("abcdefghijkl")
+    line = Line(most_bytes=40)
+    line.announce(*"abcdef")
+    line.work()
+    line.heads.forget()
+    line.announce("x", "y", nbytes=20)
+    line.work()
+    assert line.heads.take("x", "v") is not None
+    assert line.heads.take("y", "v") is not None
+    line = Line()
+    line.heads.keep("a", "v", FileRange(b"x" * 60, 60, "v"))
+    line.heads.keep("b", "v", FileRange(b"x" * 60, 60, "v"))
+    assert line.heads.take("a", "v") is None
+    assert line.heads.take("b", "v") is not None
+    line.heads.keep("c", "v", FileRange(b"x" * 200, 200, "v"))
+    assert line.heads.take("c", "v") is None
+    assert line.heads.nbytes == 60
 
 
-def test_a_reader_that_overtakes_fetches_for_itself() -> None:
+def test_errors_reach_whoever_takes_and_a_reader_that_overtakes_fetches_for_itself() -> None:
     line = Line(most_at_once=1)
     line.announce("a", "b")
     assert line.heads.take("b", "v") is None
     line.work()
     assert line.fetched == ["a"], "what a reader fetches itself is not fetched twice"
     assert line.heads.take("a", "other") is None, "another version is another file"
-
-
-def test_an_error_is_raised_to_whoever_takes_and_forgotten() -> None:
     line = Line()
     line.failing.add("a")
     line.announce("a", "b")
@@ -98,28 +111,6 @@ def test_an_error_is_raised_to_whoever_takes_and_forgotten() -> None:
     assert line.heads.take("a", "v") is None
     assert line.heads.take("b", "v") is not None
     assert line.heads.nbytes == 5
-
-
-def test_what_is_not_read_after_all_makes_room() -> None:
-    line = Line(most_bytes=40)
-    line.announce(*"abcdef")
-    line.work()
-    line.heads.forget()
-    line.announce("x", "y", nbytes=20)
-    line.work()
-    assert line.heads.take("x", "v") is not None
-    assert line.heads.take("y", "v") is not None
-
-
-def test_what_a_reader_has_fetched_is_kept_where_there_is_room() -> None:
-    line = Line()
-    line.heads.keep("a", "v", FileRange(b"x" * 60, 60, "v"))
-    line.heads.keep("b", "v", FileRange(b"x" * 60, 60, "v"))
-    assert line.heads.take("a", "v") is None
-    assert line.heads.take("b", "v") is not None
-    line.heads.keep("c", "v", FileRange(b"x" * 200, 200, "v"))
-    assert line.heads.take("c", "v") is None
-    assert line.heads.nbytes == 60
 
 
 def test_readers_and_requests_in_any_order_hold_no_more_than_they_may() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
-from threading import Event
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -15,12 +14,11 @@ from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.errors import StorageOutageError
 from pecan_ray.options import EngineName, OnError
-from pecan_ray.sources import Parquet, TextLines, files
+from pecan_ray.sources import TextLines, files
 from pecan_ray.storage import retry
 from tests.flaky_http import FlakyProxy
 from tests.object_stores import Bucket
 from tests.ray.waiting import until
-from tests.unit.storage.every_kind import table
 
 FILES, LINES, AHEAD = 24, 5, 4
 ENGINES = ("python", "tensorflow")
@@ -60,6 +58,20 @@ def test_an_outage_in_which_each_fetch_fails_twice_costs_no_element(bucket: Buck
     assert not bucket.proxy.faults
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+@pytest.mark.parametrize("on_error", ON_ERROR)
+@pytest.mark.parametrize("seconds", [1.0, 10.0, 60.0])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_outages_cost_no_element(bucket: Bucket, engine: EngineName, seconds: float, on_error: OnError) -> None:
+    def begin(proxy: FlakyProxy) -> None:
+        proxy.outage = 503
+        Timer(seconds, lambda: setattr(proxy, "outage", None)).start()
+
+    check_outage(bucket, engine, on_error, begin)
+    assert bucket.proxy.refused > 0
+
+
 @pytest.mark.usefixtures("short_patience")
 @pytest.mark.parametrize("on_error", ON_ERROR)
 def test_a_longer_outage_ends_the_job_and_is_no_bad_element(bucket: Bucket, on_error: OnError) -> None:
@@ -72,42 +84,12 @@ def test_a_longer_outage_ends_the_job_and_is_no_bad_element(bucket: Bucket, on_e
 
 
 @pytest.mark.usefixtures("short_patience")
-def test_an_outage_in_the_middle_of_a_parquet_file_is_no_bad_file(bucket: Bucket) -> None:
-    bucket.put({"pq": table()})
-    source = Parquet(f"{bucket.url}/pq")
-    (split,) = source.splits()
-    bucket.proxy.outage = 503
-    with pytest.raises(StorageOutageError, match=f"{bucket.url}/pq could not be read"):
-        list(source.read(split))
-
-
-@pytest.mark.usefixtures("short_patience")
 def test_who_writes_waits_no_longer_than_the_patience(bucket: Bucket) -> None:
     bucket.proxy.outage = 503
     with pytest.raises(StorageOutageError, match=r"could not be written: the storage failed \d+ times"):
         storage.write_file(f"{bucket.url}/key", b"z")
     with pytest.raises(StorageOutageError, match="could not be removed"):
         storage.delete_file(f"{bucket.url}/key")
-
-
-def test_one_threads_patience_is_no_other_ones(bucket: Bucket) -> None:
-    path, proxy = f"{bucket.url}/key", bucket.proxy
-    proxy.outage = 503
-    with retry.unless_given_up(Event(), patience_s=0.2), pytest.raises(StorageOutageError, match="written"):
-        storage.write_file(path, b"x")
-    proxy.outage = None
-    proxy.faults.extend([503] * 5)
-    storage.write_file(path, b"y")
-    assert storage.read_all(path) == b"y" and not proxy.faults
-
-
-def test_a_reader_that_is_closed_tries_nothing_again(bucket: Bucket, tmp_path: Path) -> None:
-    (tmp_path / "here").write_bytes(b"here")
-    bucket.proxy.outage = 503
-    with contextlib.closing(storage.read_many([str(tmp_path / "here"), f"{bucket.url}/key"])) as reader:
-        assert next(reader) == b"here"
-        until(retry.retries.longest, "the second file is not read at the same time")
-    until(lambda: retry.retries.longest() is None, "what nobody reads any more is tried again")
 
 
 def test_a_pipeline_that_is_closed_tries_nothing_again(bucket: Bucket) -> None:

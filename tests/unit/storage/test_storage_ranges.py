@@ -14,7 +14,7 @@ def answer(asked: Asked, first: int, last: int, size: int = 100) -> FileRange:
     return asked.piece(206, f"bytes {first}-{last}/{size}", BODY[first : last + 1], "v")
 
 
-def test_a_range_is_what_was_asked_for() -> None:
+def test_answers_are_what_was_asked_for_cut_where_the_store_ignores_ranges() -> None:
     assert Asked("p", 0, None).header() == {}
     assert Asked("p", 5, None).header() == {"Range": "bytes=5-"}
     assert Asked("p", 5, 8).header() == {"Range": "bytes=5-7"}
@@ -22,9 +22,6 @@ def test_a_range_is_what_was_asked_for() -> None:
     assert answer(Asked("p", 90, 200), 90, 99) == FileRange(BODY[90:], 100, "v")
     assert answer(Asked("p", 90, None), 90, 99) == FileRange(BODY[90:], 100, "v")
     assert Asked("p", 0, None).piece(200, None, BODY, "v") == FileRange(BODY, 100, "v")
-
-
-def test_a_whole_object_is_cut_to_the_range_unless_it_is_large() -> None:
     asked = Asked("s3://data/a", 5, 8)
     assert asked.piece(200, None, BODY, "v") == FileRange(BODY[5:8], 100, "v")
     asked.check_size(200, WHOLE_BYTES)
@@ -34,24 +31,19 @@ def test_a_whole_object_is_cut_to_the_range_unless_it_is_large() -> None:
         asked.check_size(200, WHOLE_BYTES + 1)
     with pytest.raises(SourceError, match="an object of unknown size"):
         asked.check_size(200, None)
+    assert Asked("p", 5, 8).piece(200, "bytes 5-7/100", BODY[5:8], "v") == FileRange(BODY[5:8], 100, "v")
 
 
-def test_fewer_bytes_are_asked_for_again() -> None:
+def test_fewer_bytes_are_asked_for_again_and_other_ranges_refused() -> None:
     with pytest.raises(ShortAnswerError, match="2 bytes came of 3"):
         Asked("p", 5, 8).piece(206, "bytes 5-7/100", BODY[5:7], "v")
     with pytest.raises(ShortAnswerError):
         answer(Asked("p", 5, 8), 5, 6)
-
-
-def test_a_whole_object_that_is_shorter_than_the_store_says_is_asked_for_again() -> None:
     asked = Asked("p", 5, 8)
     for status, length in ((200, "100"), (200, None), (200, "?"), (206, "200")):
         asked.check_whole(status, length, BODY)
     with pytest.raises(ShortAnswerError, match="100 bytes came of 200"):
         asked.check_whole(200, "200", BODY)
-
-
-def test_another_range_is_refused() -> None:
     for first, last in ((0, 7), (6, 8), (5, 8)):
         with pytest.raises(SourceError, match="asked for bytes 5 to 8, the store sends"):
             answer(Asked("p", 5, 8), first, last)
@@ -60,21 +52,21 @@ def test_another_range_is_refused() -> None:
             Asked("p", 5, 8).piece(206, told, BODY[5:8], "v")
 
 
-def test_behind_the_end_there_is_nothing() -> None:
+def test_nothing_lies_only_behind_the_end() -> None:
     assert Asked("p", 200, 300).nothing("bytes */100") == FileRange(b"", 100)
     for told in (None, "", "bytes */*"):
         with pytest.raises(SourceError, match="p: the store says that nothing lies behind byte 200, and does not say"):
             Asked("p", 200, 300).nothing(told)
+    for asked in (Asked("p", 0, None), Asked("p", 5, 8), Asked("p", 0, 8)):
+        with pytest.raises(SourceError, match="nothing lies behind byte"):
+            asked.nothing("bytes */100")
 
 
-def test_another_version_is_refused() -> None:
+def test_another_version_and_an_answer_of_another_than_the_store_are_refused() -> None:
     with pytest.raises(SourceReplacedError, match="s3://data/a was replaced since it was listed"):
         Asked("s3://data/a", 0, None, "old").check_version("new")
     for wanted, told in (("old", "old"), ("old", ""), ("", "new")):
         Asked("s3://data/a", 0, None, wanted).check_version(told)
-
-
-def test_an_answer_of_another_than_the_store_is_refused() -> None:
     asked = Asked("s3://data/a", 0, None, "v")
     asked.check_answerer(200, "v")
     asked.check_answerer(206, "")
@@ -82,13 +74,3 @@ def test_an_answer_of_another_than_the_store_is_refused() -> None:
     for status in (200, 204):
         with pytest.raises(SourceError, match=r"s3://data/a: the answer \(status 20.\) names no version"):
             asked.check_answerer(status, "")
-
-
-def test_a_range_with_the_status_of_a_whole_is_no_whole() -> None:
-    assert Asked("p", 5, 8).piece(200, "bytes 5-7/100", BODY[5:8], "v") == FileRange(BODY[5:8], 100, "v")
-
-
-def test_nothing_behind_the_beginning_of_something_is_refused() -> None:
-    for asked in (Asked("p", 0, None), Asked("p", 5, 8), Asked("p", 0, 8)):
-        with pytest.raises(SourceError, match="nothing lies behind byte"):
-            asked.nothing("bytes */100")

@@ -62,7 +62,7 @@ def test_an_outage_shorter_than_the_patience_is_waited_out(outage_s: float) -> N
     assert all(pause <= Backoff().longest_s for pause in store.pauses)
 
 
-def test_a_longer_one_is_an_outage_and_says_so() -> None:
+def test_a_longer_one_is_an_outage_and_says_so_and_what_lasts_is_raised_at_once() -> None:
     store = Store()
     with pytest.raises(
         StorageOutageError, match=r"s3://data/a could not be read: .* within 60 s.*TimeoutError"
@@ -72,16 +72,13 @@ def test_a_longer_one_is_an_outage_and_says_so() -> None:
     assert caught.value.path == "s3://data/a"
     assert caught.value.tries == len(store.pauses) + 1
     assert "storage_patience_s" in str(caught.value)
-
-
-def test_what_lasts_is_raised_at_once() -> None:
     store = Store(error=lambda: ValueError("lasting"))
     with pytest.raises(ValueError, match="lasting"):
         store.retry()
     assert store.pauses == []
 
 
-def test_it_is_told_within_five_seconds_and_again_each_minute() -> None:
+def test_it_is_told_within_five_seconds_and_again_each_minute_once_for_all_that_wait() -> None:
     store = Store(up_at=1000.0 + 150.0)
     store.retry()
     assert len(store.said) in (2, 3)
@@ -92,9 +89,6 @@ def test_it_is_told_within_five_seconds_and_again_each_minute() -> None:
     quiet = Store(up_at=1002.0)
     quiet.retry(Backoff(longest_s=0.5))
     assert quiet.said == []
-
-
-def test_of_many_that_wait_one_is_told() -> None:
     said: list[str] = []
     registry = RetryRegistry(said.append)
     for number in range(100):

@@ -12,11 +12,10 @@ import pytest
 
 from pecan_ray import storage
 from pecan_ray.errors import SourceReplacedError
-from pecan_ray.storage import access
 from pecan_ray.storage.ranges import FileRange
-from pecan_ray.storage.retry import UnwantedError, unless_given_up
+from pecan_ray.storage.retry import UnwantedError
 from pecan_ray.storage.throttle import LEAST_PIECE, MOST_PIECE, PIECE_S, Throttle
-from pecan_ray.storage.token_bucket import BURST_S, TokenBucket
+from pecan_ray.storage.token_bucket import TokenBucket
 from tests.object_stores import Bucket
 from tests.ray.waiting import until
 from tests.unit.storage.conftest import WAYS
@@ -83,15 +82,6 @@ def test_a_change_of_the_rate_holds_at_once_for_those_who_wait() -> None:
     assert rig.between(0.0, 10.0) / 10 == pytest.approx(1 * MB, rel=0.05)
     assert rig.between(10.2, 20.0) / 9.8 == pytest.approx(100 * MB, rel=0.05)
     assert rig.between(20.2, 30.0) / 9.8 == pytest.approx(2 * MB, rel=0.06)
-
-
-def test_bytes_that_are_given_back_let_others_go_sooner() -> None:
-    bucket = TokenBucket(1000.0, 0.0)
-    first, second = bucket.reserve(1000.0, 0.0), bucket.reserve(1000.0, 0.0)
-    assert bucket.wait_s(second, 0.0) == pytest.approx(2.0 - BURST_S)
-    bucket.give_back(900.0, 0.0)
-    assert bucket.wait_s(first, 0.0) == pytest.approx(0.0)
-    assert bucket.wait_s(second, 0.0) == pytest.approx(1.1 - BURST_S)
 
 
 class FakeTime:
@@ -222,24 +212,3 @@ def test_an_object_that_is_replaced_between_two_pieces_is_refused(bucket: Bucket
     bucket.put({"replaced": b"1" * 100_000})
     reader.join()
     assert found and path in str(found[0])
-
-
-@pytest.mark.usefixtures("quota")
-@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
-def test_a_reader_that_is_given_up_waits_no_longer(bucket: Bucket) -> None:
-    bucket.put({"unwanted": bytes(100_000)})
-    storage.limit_remote_io(1.0)
-    given_up, ended = threading.Event(), threading.Event()
-
-    def read() -> None:
-        with unless_given_up(given_up):
-            try:
-                access.read_range(f"{bucket.url}/unwanted", 0)
-            except UnwantedError:
-                ended.set()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    given_up.set()
-    reader.join(30.0)
-    assert ended.is_set()
