@@ -32,13 +32,13 @@ def ordering(pipe: pecan.PecanPipeline, mode: Mode = "safe", elements: int = ELE
     return order_plan(OrderRequest(pipe.plan, pipe.engine, mode, pipe.seed, elements, 60.0, **options))
 
 
-def measured_order(pipe: pecan.PecanPipeline, *, moved: str) -> StretchOrder:
-    """What became of the only stretch of a pipeline, sampled again while other load hid the gain of moving `moved`."""
+def measured_ordering(pipe: pecan.PecanPipeline, *, moved: str) -> Ordering:
+    """What became of a pipeline with one stretch, sampled again while other load hid the gain of moving `moved`."""
     for _ in range(TRIES):
-        found = order(pipe)
-        if any(move.name == moved for move in found.adopted.moves):
+        whole = ordering(pipe)
+        if any(move.name == moved for stretch in whole.stretches for move in stretch.adopted.moves):
             break
-    return found
+    return whole
 
 
 def images(**options: Any) -> pecan.PecanPipeline:
