@@ -48,8 +48,12 @@ class WorkerHoldings:
     """Elements that it was given in its assignment, as far as their number is known;"""
     in_lots: bool = False
     """the last ones in a lot, which ends with a full batch."""
-    has_tail: bool = False
-    """Its last run is the end of the epoch, and fills no batch: nothing may follow it in the assignment."""
+    ends: bool = False
+    """Nothing may follow the last run in its assignment: the epoch ends with it, and fills no batch, or it is"""
+    alone: int | None = None
+    """the only one, of a batch of this number with which other workers have died."""
+    given_away: dict[LeaseKey, Spans] = field(default_factory=dict)
+    """What it may work on in this epoch that is not its own any more: others were given it too, or have brought it."""
     working: bool = False
     finished_epoch: int = -1
     made: int = 0
@@ -102,11 +106,13 @@ class WorkerHoldings:
         self.working, self.group, self.rank, self.apart = True, list(group), rank, apart
         self.dealt = bool(self.group) and rank is None and not apart
         self.suspected, self.refused = {}, {}
-        self.taken, self.in_lots, self.has_tail = 0, False, False
+        self.taken, self.in_lots, self.ends, self.alone = 0, False, False, None
 
     def begin_epoch(self, *, forget: bool) -> None:
         """Begin an epoch; `forget`: what the worker still holds of the last one."""
         self.rank, self.made, self.received = None, 0, 0
+        if self.given_away:  # what it works on was brought by others
+            self.working, self.given_away = False, {}
         if forget:
             self.holdings.clear()
 
@@ -152,6 +158,24 @@ class WorkerHoldings:
                 held.missing.remove(*span)
             if not held.missing:
                 del self.holdings[key]
+
+    def give_away(self, lease: Lease) -> None:
+        """Take positions off the worker, which does not know."""
+        self.fulfil({lease.key: lease.spans})
+        given = self.given_away.setdefault(lease.key, Spans())
+        for span in lease.spans:
+            given.add(*span)
+
+    def overtaken(self, spans: LeaseSpans) -> None:
+        """Take positions off the worker that another one has brought."""
+        for key, done in spans.items():
+            held = self.holdings.get(key)
+            if held is not None and (mine := within([held.rest()], {key: done})):
+                self.give_away(mine[0])
+
+    def waits_for(self, returned: Iterable[Lease]) -> bool:
+        """Tell whether something waits for another worker that this one has already."""
+        return bool(self.given_away) and any(within([lease], self.given_away) for lease in returned)
 
     def take_back(self, leftover: LeaseSpans) -> Iterator[tuple[Lease, Spans]]:
         """Take positions off the worker; yield those that it really holds, by lease."""

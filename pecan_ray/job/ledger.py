@@ -69,6 +69,8 @@ class Ledger(LedgerState):
             return Assignment(self.epoch, group.rank)
         if not self.runs.may_begin(self.rows_in_turn, len(self.workers)):
             return "wait"
+        if self.runs.kept and state.waits_for(self.queues.common[0].returned):
+            return "wait"
         taken = elsewhere(worker, self.shape, self._whole, self.workers)
         apart = bool(self.suspects) and sees
         if not apart and (taken or not has_work(worker, state, self.epoch, self.queues)):
@@ -85,6 +87,8 @@ class Ledger(LedgerState):
             return "stop"
         if self._end.left:
             return "none"
+        if self.runs.given_up:
+            self.seconds.keep(self.workers)
         answer = next_lease(worker, branch, state, self.shape, self.queues, self.suspects, len(self.workers), wanted)
         return state.give(answer) if isinstance(answer, Lease) else answer
 
@@ -104,6 +108,7 @@ class Ledger(LedgerState):
             if elements != split.elements:
                 said = f"of {split.path or f'split {split.index}'} {split.elements} elements were told, and it holds"
                 self.runs.give_up(f"{said} {elements}")
+            self.seconds.delivered(self.workers, worker, {key: [(elements << OUTPUT_BITS, END)]})
         self.consumed(worker, epoch, {key: [(elements << OUTPUT_BITS, END)]})
 
     def consumed(self, worker: str, epoch: int, spans: LeaseSpans, *, left_out: int = 0) -> None:
@@ -130,13 +135,13 @@ class Ledger(LedgerState):
         if state is None:
             return "return"
         self.changes += 1
-        state.working, state.finished_epoch, state.made = False, self.epoch, batches
+        state.working, state.finished_epoch, state.made, state.alone = False, self.epoch, batches, None
         rest = rows if self.shape.serial and self.shape.drop_remainder else 0
         self.left_out_elements += self._whole.ended(worker, batches, rest)
         others = any(other.holds for name, other in self.workers.items() if name != worker)
         alone = self.shape.groups == 1 and self.closing() and not (others or self.leftovers or self.rounds.revoked)
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
-        flush = flush or (self.runs.kept and state.has_tail)
+        flush = flush or (self.runs.kept and state.ends)
         returns = bool(state.refused) or not flush
         if returns:
             self.leftovers.take_back(state, leftover, deal=state.deals and not self.shape.coordinated)
@@ -190,6 +195,7 @@ class Ledger(LedgerState):
             state.received += batches
             self._fulfil(state, spans)
             self.rounds.received(rank, worker, batches)
+        self.seconds.delivered(self.workers, worker, spans)
         self.changes += self.runs.kept  # there is room for more
         self._advance()
 
@@ -262,6 +268,7 @@ class Ledger(LedgerState):
         self.leftovers.begin_epoch()
         self.rounds.begin_epoch()
         self.runs.begin_epoch()
+        self.seconds.begin_epoch()
         self.suspects.begin_epoch()
         for worker in filter(self._living, ended.latecomers):
             self.queues.join(worker)

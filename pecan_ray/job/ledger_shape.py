@@ -41,6 +41,8 @@ class LedgerShape:
     numbered: bool = False
     """Which row of an epoch an element becomes is known: workers get runs of whole batches, and the only trainer puts
     their batches in order (`pecan_ray.job.row_runs`)."""
+    promised: bool = False
+    """This order is never given up: the job fails where it cannot be kept."""
 
     @property
     def end_epoch(self) -> int | None:

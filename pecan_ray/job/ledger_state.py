@@ -12,6 +12,7 @@ from pecan_ray.job.queues import Queues
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.rounds import Rounds
 from pecan_ray.job.row_runs import RowRuns
+from pecan_ray.job.second_workers import SecondWorkers
 from pecan_ray.job.suspects import Suspects
 from pecan_ray.job.turns import all_given
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
@@ -27,6 +28,7 @@ class LedgerState:
         """An endless run has ended, since an epoch of it had not a single batch."""
         self.queues = Queues(shape, start)
         self.runs = RowRuns(shape, self.queues, goes_on=start is not None)
+        self.seconds = SecondWorkers(self.queues, self.runs)
         self.made = MadeBatches({} if start is None else {start.epoch: start.made})
         self.workers: dict[str, WorkerHoldings] = {}
         self.leftovers = Leftovers(shape.groups, shape.batch_size, only_full=shape.drop_remainder)

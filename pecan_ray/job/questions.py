@@ -287,7 +287,10 @@ class Questions:
 
 
 def _say_order(job: JobCore, now: float, done: list[Instruction]) -> None:
-    """Say once that rows do not come in order any more."""
+    """Say once that rows do not come in order any more; fail where that was promised."""
+    if job.ledger.runs.hopeless:
+        said = f'job {job.spec.name}: order="strict" cannot be kept: {job.ledger.runs.hopeless}'
+        job.fail(ClusterError(said), now, done)
     if job.ledger.runs.is_news():
         said = f"rows come as workers finish them from now on, and not in order: {job.ledger.runs.given_up}"
         job.tell("order", said, now)

@@ -31,7 +31,7 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
         given_up: Why the job has given up the order of the source, if it has.
     """
     if options.order == "strict":
-        return RowOrder(True, 'batches come in one sequence, as order="strict" asks for.')
+        return RowOrder(True, f'batches come in one sequence, as order="strict" asks for: {_makers(options, shape)}.')
     if shape.is_one_sequence:
         return RowOrder(True, "batches come in one sequence: the plan needs the whole of it, and one worker runs it.")
     finished = "batches and rows come as workers finish them"
@@ -53,6 +53,19 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
     return RowOrder(True, "rows come in the order of the source: no operator shuffles, and one worker makes them.")
 
 
+def _makers(options: IterOptions, shape: PlanShape) -> str:
+    """Say whether one worker at a time makes a strict sequence, and why."""
+    if runs_in_order(options, shape):
+        return "all workers make it, since it is known which row each element becomes"
+    if shape.is_one_sequence or shape.holds_back:
+        return "one worker at a time runs the whole plan, since elements are held back or chosen by all before them"
+    if options.sharding == "off":
+        return "each worker makes one of all data"
+    if options.world_size > 1:
+        return "one worker at a time makes it, since several ranks share it"
+    return f"one worker at a time makes it, since {why_unnumbered(options, shape)}"
+
+
 STRICT = 'order="strict" gives them in the order of the source'
 
 
@@ -69,5 +82,5 @@ def why_unnumbered(options: IterOptions, shape: PlanShape) -> str:
 
 def runs_in_order(options: IterOptions, shape: PlanShape) -> bool:
     """Tell whether several workers make the rows of one trainer in the order of the source."""
-    alone = options.world_size == 1 and options.order is None
+    alone = options.world_size == 1 and options.order != "relaxed"
     return alone and shape.as_listed and not (shape.is_one_sequence or why_unnumbered(options, shape))

@@ -10,15 +10,18 @@ What a lost worker held begins and ends between batches, too, and is given out b
 out up to a *window* beyond those that have had their turn.  A worker that can get none ends its assignment, so that it
 holds nothing unfinished: the next batch is always with somebody who is at work on it, or is the next answer.
 
-Where a split proves longer or shorter than it told, where a worker cannot open one, or workers die again and again and
-come no further, the order is given up for the rest of the job: this is then dealt with as anywhere else.
+A batch with which two workers have died is a run of its own, of a worker that works on nothing else.
+
+Where a split proves longer or shorter than it told, where a worker cannot open one, or two workers have died of one
+batch alone, the order is given up for the rest of the job: this is then dealt with as anywhere else.  Where the order
+was promised, the job ends with an error instead.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from pecan_ray.job.holdings import WorkerHoldings
@@ -32,8 +35,8 @@ MANY = 1 << 40
 """More rows than an epoch has."""
 WINDOW_BATCHES = 4
 """Of each worker, in the window: one that it makes, one that it has asked for, and two that wait for their turn."""
-MOST_VAIN_DEATHS = 2
-"""Workers that may die one after the other while no batch has its turn, before an element to blame is looked for."""
+STRIKES = 2
+"""A batch is made apart once so many workers have died with it, and is to blame once so many have died of it alone."""
 
 
 class RowRuns:
@@ -48,6 +51,12 @@ class RowRuns:
         """Rows before this one were given out."""
         self.affordable = 0
         """So many rows the trainer has memory for."""
+        self._died_with: Counter[int] = Counter()
+        """How many workers of this epoch have died with each batch, by its number,"""
+        self._died_of: Counter[int] = Counter()
+        """and how many that worked on it alone."""
+        self.hopeless = ""
+        """Why the order cannot be kept, where it was promised."""
         self.given_up = ""
         """Why rows come as workers finish them after all,"""
         self._told = False
@@ -59,8 +68,10 @@ class RowRuns:
         return self._shape.numbered and not self.given_up
 
     def give_up(self, why: str) -> None:
-        """Let rows come as workers finish them from now on."""
-        if self.kept:
+        """Let rows come as workers finish them from now on; where the order was promised, say why it is not kept."""
+        if self._shape.promised:
+            self.hopeless = self.hopeless or why
+        elif self.kept:
             self.given_up = why
 
     def is_news(self) -> bool:
@@ -71,6 +82,8 @@ class RowRuns:
     def begin_epoch(self) -> None:
         """Begin an epoch at its first row."""
         self._first = self._given = 0
+        self._died_with.clear()
+        self._died_of.clear()
 
     def may_begin(self, received: int, workers: int) -> bool:
         """Tell whether a worker could be given something; `received`: so many rows have had their turn."""
@@ -86,36 +99,88 @@ class RowRuns:
         None: it must wait for the listing, or the order was given up.
         """
         size, room = self._shape.batch_size, self._room(received, workers)
-        if state.has_tail or room <= 0:
+        if state.ends or room <= 0 or state.waits_for(self._queues.common[0].returned):
             return ()
         even_share = self._left() // (2 * max(1, workers))  # as in guided self-scheduling
         wanted = max(1, min(most, room, even_share) // size) * size
         run: list[Lease] = []
-        rows = 0
-        while rows < wanted and (lease := self._next(suspects)) is not None:
+        rows, more = 0, True
+        while rows < wanted and (more := (lease := self._next(suspects)) is not None):
+            assert lease is not None
             elements = elements_in(lease)
             if elements is None:
                 self.put_back([*run, replace(lease, row=None)])
                 self.give_up(f"{lease.split.where(0)} and what follows are not counted before they are read")
                 return None
-            if elements > wanted - rows:
-                lease, rest = cut(lease, wanted - rows)
+            apart = rows % size == 0 and elements > 0 and self._is_suspected(self._batch(lease))
+            if apart and (run or state.taken):
+                self.put_back([lease])  # it is for a worker that works on nothing else
+                break
+            if apart:
+                wanted, state.alone = size, self._batch(lease)
+            room = min(wanted - rows, self._rows_before_suspect(lease))
+            if elements > room:
+                lease, rest = cut(lease, room)
                 self.put_back([rest])
-                elements = wanted - rows
+                elements = room
             rows += elements
             run.append(lease)
-        if rows < wanted and not self._queues.listed:
+        if not more and not self._queues.listed:
             self.put_back(run)
             return None
-        state.has_tail = rows % size > 0
+        state.taken += rows
+        state.ends = rows % size > 0 or state.alone is not None
         for lease in run:
             self._given = max(self._given, _rows_of(lease)[1])
         return tuple(run)
 
+    def _batch(self, lease: Lease) -> int:
+        return _rows_of(lease)[0] // self._shape.batch_size
+
+    def _is_suspected(self, batch: int) -> bool:
+        return self._died_with[batch] >= STRIKES
+
+    def _rows_before_suspect(self, lease: Lease) -> int:
+        """Return how many rows there are from a lease's first one to the next batch that is made apart."""
+        first, size = _rows_of(lease)[0], self._shape.batch_size
+        begins = (batch * size for batch, died in self._died_with.items() if died >= STRIKES)
+        return min((row - first for row in begins if row > first), default=MANY)
+
+    def died(self, state: WorkerHoldings, rest: Sequence[Lease]) -> bool:
+        """Note that a worker has died with leases; tell whether these go to others in order."""
+        if not self.kept:
+            return False
+        if state.alone is None:
+            self._died_with.update({batch for lease in rest for batch in self._batches(lease)})
+            return True
+        self._died_of[state.alone] += 1
+        if self._died_of[state.alone] >= STRIKES:
+            size = self._shape.batch_size
+            first, files = state.alone * size, sorted({one.split.path for one in rest if one.split.path})
+            of = f" of {', '.join(files)}" if files else ""
+            self.give_up(
+                f"{STRIKES} workers have died one after the other that worked on rows {first} to {first + size - 1} of "
+                f"epoch{of} alone, and {STRIKES} more with these and others"
+            )
+        return self.kept
+
+    def _batches(self, lease: Lease) -> Iterator[int]:
+        """Yield the numbers of the batches that rows of a lease belong to."""
+        for first, end in self._intervals(lease):
+            yield from range(first // self._shape.batch_size, -(-end // self._shape.batch_size))
+
+    def has_row(self, lease: Lease, row: int) -> bool:
+        """Tell whether a lease holds a row of the epoch."""
+        return any(first <= row < end for first, end in self._intervals(lease))
+
+    def _intervals(self, lease: Lease) -> Iterator[tuple[int, int]]:
+        return (_rows_of(replace(lease, spans=(span,))) for span in lease.spans)
+
     def put_back(self, leases: Iterable[Lease]) -> None:
         """Let leases be the next ones, together with those that came back before, in the order of the source."""
         queue = self._queues.common[0]
-        back = sorted((*queue.returned, *leases), key=lambda one: (one.repetition, one.split.index, one.spans))
+        each = (replace(lease, spans=(span,)) for lease in leases for span in lease.spans)
+        back = sorted((*queue.returned, *each), key=lambda one: (one.repetition, one.split.index, one.spans))
         queue.returned = deque(back)
 
     def _room(self, received: int, workers: int) -> int:

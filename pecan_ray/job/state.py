@@ -36,6 +36,7 @@ from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.rounds import HeldUp
 from pecan_ray.job.scaling import Scaling
 from pecan_ray.job.sharing import PoolBid
+from pecan_ray.job.slow_head import SlowHead
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.spending import spent, wait_share
 from pecan_ray.job.staffing import Staffing
@@ -58,7 +59,7 @@ class JobState(JobCore):
         self.bytes = 0
         """Of the elements that trainers have received and kept."""
         self.epoch_ends = EpochEnds()
-        self._orders = OrderBook()
+        self._orders, self._head = OrderBook(), SlowHead()
         self._waits = Waits(spec.say_after_s)
         self.listing = SourceListing(self, self._waits)
         self.questions = Questions(self)
@@ -147,6 +148,7 @@ class JobState(JobCore):
         self.quarantine.took(report.quarantined)
         for note in report.notes:
             self.tell("transport", note, now)
+        self._help(now)
         if not self.over:
             self.placement.reported(report.rank, report.progress.steps, now)
             self.scaling.place(now, done)
@@ -176,7 +178,14 @@ class JobState(JobCore):
         elif event.worker in self.fleet.workers:
             self.fail(_with_node(event, self.fleet.workers[event.worker].node), now, done)
 
+    def _help(self, now: float) -> None:
+        """Let a second worker make the next rows, if they are long in coming."""
+        queued = sum(one.progress.queued for one in self.trainers.ranks.values())
+        if slow := self._head.look(self.ledger, queued, now):
+            self.tell("order", f"all wait for rows that {slow} makes: another worker makes them too", now)
+
     def _on_time(self, event: events.TimePassed, now: float, done: Instructions) -> None:
+        self._help(now)
         if self.trainers.complete:
             self.log.used(self.trainers.used)
         self.ledger.made.forget(self.log.oldest_epoch(self.ledger.epoch))

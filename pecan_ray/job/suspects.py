@@ -112,6 +112,10 @@ class Suspects:
         self._waiting.extend(divided(suspected))
         return [lease for lease in held if self._strikes[_split_of(lease)] < STRIKES]
 
+    def suspect(self, held: Sequence[Lease]) -> None:
+        """Let what workers have died of be run apart, in pieces."""
+        self._waiting.extend(divided(held))
+
     def put_back(self, held: Sequence[Lease]) -> None:
         """Take back what was given to a worker that is lost, and did not die of it."""
         if held:
@@ -173,16 +177,11 @@ class Suspects:
                 self.found.append(Deadly(replace(lease, spans=mine), element, by))
         return replace(lease, spans=tuple(spans)) if spans else None
 
-    def in_vain(self, what: Hashable, reached: int) -> int:
-        """Note that a worker died of something, which had come so far; return how many have since it came further."""
+    def died_in_vain(self, what: Hashable, reached: int, said: str, by: Suspicion = CRASHED) -> None:
+        """Note that a worker died of something that cannot be cut; it had come so far."""
         if reached > self._reached.get(what, -1):
             self._reached[what], self._in_vain[what] = reached, 0
         self._in_vain[what] += 1
-        return self._in_vain[what]
-
-    def died_in_vain(self, what: Hashable, reached: int, said: str, by: Suspicion = CRASHED) -> None:
-        """Note that a worker died of something that cannot be cut; it had come so far."""
-        self.in_vain(what, reached)
         if by.at is not None:
             self._in_vain[by.at] += 1
         twice = by.at is not None and self._in_vain[by.at] >= STRIKES

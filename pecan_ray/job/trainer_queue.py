@@ -81,6 +81,10 @@ class TrainerQueue:
             self.add(one)
         return received
 
+    def doubles(self) -> Sequence[ReceivedBatch]:
+        """Take out what another worker has brought, too."""
+        return self.early.doubles()
+
     def unadopted(self) -> Sequence[ReceivedBatch]:
         """Return, once, the batches of which their workers do not know that they are the trainer's."""
         found = [batch for batch in (*self, *self.early.waiting) if batch.id > self._adopted]

@@ -9,8 +9,9 @@ from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers
 from pecan_ray.job.lots import cut, elements_in, lot
 from pecan_ray.job.queues import NoLease, Queues, WantedSplits
-from pecan_ray.job.row_runs import MOST_VAIN_DEATHS, RowRuns
+from pecan_ray.job.row_runs import RowRuns
 from pecan_ray.job.suspects import Suspects
+from pecan_ray.job.suspicion import Suspicion
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 from pecan_ray.plan.behind import first_missing
 from pecan_ray.plan.splits import Lease, Split
@@ -43,7 +44,7 @@ def has_work(worker: str, state: WorkerHoldings, epoch: int, queues: Queues) -> 
 def any_will_do(worker: str, shape: LedgerShape, workers: Mapping[str, WorkerHoldings]) -> bool:
     """Tell whether this worker, where it must wait, waits for the same as all others of which this is true."""
     state = workers.get(worker)
-    mine = state is None or state.unsettled is not None or bool(state.group)
+    mine = state is None or state.unsettled is not None or bool(state.group or state.given_away)
     return not (mine or shape.one_at_a_time) and shape.sharding == "dynamic"
 
 
@@ -121,8 +122,8 @@ def give_out_again(
         rest = _settle_apart(state, rest, suspects)
     elif state.died and shape.in_order and state.died.at is None and rest:
         suspects.died_in_vain("in order", delivered, 'a plan with order="strict"', state.died)
-    elif state.died and not _dies_in_order(state, suspects, runs, delivered):
-        rest = suspects.died(rest, state.died)
+    elif state.died:
+        rest = _died(state, rest, state.died, suspects, runs)
     if runs.kept:
         runs.put_back(rest)
         return ()
@@ -142,18 +143,20 @@ def _settle_apart(state: WorkerHoldings, rest: Sequence[Lease], suspects: Suspec
     return without(without(rest, state.untaken), state.suspected)
 
 
-def _dies_in_order(state: WorkerHoldings, suspects: Suspects, runs: RowRuns, delivered: int) -> bool:
-    """Tell whether what a worker held at its death goes to others in order, as if it had not died of it."""
-    if not runs.kept or state.died is None or state.died.at is not None:
-        return False
-    if suspects.in_vain("runs", delivered) <= MOST_VAIN_DEATHS:
-        return True
-    runs.give_up(f"{MOST_VAIN_DEATHS + 1} workers have died one after the other, and no batch came meanwhile")
-    return False
+def _died(
+    state: WorkerHoldings, rest: Sequence[Lease], by: Suspicion, suspects: Suspects, runs: RowRuns
+) -> Sequence[Lease]:
+    """Return what others may have of what a worker has died with: the rest is looked at apart."""
+    if not runs.kept or by.at is not None:
+        return suspects.died(rest, by)
+    if runs.died(state, rest):
+        return rest
+    suspects.suspect(rest)
+    return ()
 
 
 def all_given(workers: Collection[WorkerHoldings], shape: LedgerShape, epoch: int) -> bool:
     """Tell whether the trainers have all that was given to workers in an epoch."""
     if shape.sharding == "off":
         return bool(workers) and all(state.has_given_all(epoch, whole=shape.serial) for state in workers)
-    return not any(state.holds or state.working for state in workers)
+    return not any(state.holds or (state.working and not state.given_away) for state in workers)

@@ -338,6 +338,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
     """Return what a job's decisions depend on."""
     one_sequence = options.order == "strict" and options.sharding != "off"
     serial = shape.is_one_sequence or (one_sequence and shape.holds_back)
+    numbered = runs_in_order(options, shape)
     ledger = LedgerShape(
         branches=branches,
         epochs=options.epochs,
@@ -350,11 +351,12 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         drop_remainder=shape.drop_remainder,
         orders=split_orders(shape.shuffled, seed),
         serial=serial,
-        in_order=one_sequence and not serial,
+        in_order=one_sequence and not (serial or numbered),
         coordinated=options.coordinated and options.world_size > 1,
         counts=serial and shape.counts,
         keeps=shape.keeps,
-        numbered=runs_in_order(options, shape),
+        numbered=numbered,
+        promised=numbered and one_sequence,
     )
     return JobSpec(
         name,

@@ -173,8 +173,8 @@ class WorkerLeases:
         splits of which it returns the indices of those that had better go first, or None where that does not matter.
         """
         self._asking, self._ahead, self._coming, self._at_hand = asking, ahead, coming, at_hand
-        self._rows: dict[LeaseKey, int] = {}
-        """Of the splits of this assignment, the number of the row that their first element is."""
+        self._rows: dict[LeaseKey, tuple[int, int]] = {}
+        """Of the splits of this assignment, the row that their first element is, and how many there are."""
         self._branches: dict[int, Branch] = {}
         self._lengths: list[tuple[tuple[int, int, int], int]] = []
         self._unopened: list[UnopenedSplit] = []
@@ -225,7 +225,7 @@ class WorkerLeases:
                 return None
             lease = mine.here.popleft()
             if lease.row is not None:
-                self._rows[lease.key] = lease.row
+                self._rows[lease.key] = lease.row, lease.split.elements or 0
             if self._ahead and self._wants_more(mine):
                 mine.asked = self._ask(branch, mine)
                 mine.asked.when_there(lambda answer: self._coming(branch, _splits_to_come(answer)))
@@ -255,16 +255,26 @@ class WorkerLeases:
             mine.given = None
 
     def first_row(self, produced: Produced) -> int | None:
-        """Return which row of the epoch a batch begins with; None where rows are not numbered."""
+        """Return which row of the epoch a batch begins with; None where rows are not numbered, or others come between.
+
+        A split that is longer than it told has rows with the numbers of others: these count as not numbered.
+        """
         if not all(key in self._rows for key in produced.spans):
             return None
-        places: list[int] = []
+        begins: list[int] = []
+        ends: list[int] = []
         for key, spans in produced.spans.items():
             data = Spans(spans)
             for nothing in produced.without_data.get(key, ()):
                 data.remove(*nothing)
-            places += [self._rows[key] + (start >> OUTPUT_BITS) for start, _ in data]
-        return min(places, default=None)
+            row, elements = self._rows[key]
+            for start, stop in data:
+                begins.append(row + (start >> OUTPUT_BITS))
+                ends.append(row + ((stop - 1) >> OUTPUT_BITS) + 1)
+                if ends[-1] > row + elements:
+                    return None
+        first = min(begins, default=0)
+        return first if begins and max(ends) - first == produced.rows else None
 
     def ended(self, lease: Lease, elements: int) -> None:
         """Report the length of a split, with the next question that is due."""

@@ -89,6 +89,8 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
     silenced = taken_for_silent(world) > MOST_IN_VAIN  # as if native code had held the GIL
     if (world.deaths or silenced) and (scenario.one_sequence or scenario.sharding == "off"):
         reasons["ClusterError"] = "one after the other"
+    if world.deaths and scenario.promised:
+        reasons["ClusterError"] = "cannot be kept"
     # Of a deadly element two die that work on other data too, before other passes know of it; where nothing is run
     # again, one in each pass.
     deadly = sum(sum(map(split.outputs.count, FATAL)) for source in scenario.sources for split in source)

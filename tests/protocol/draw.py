@@ -35,6 +35,9 @@ HANGING_SHARE = 0.05  # an element never ends
 COORDINATED_SHARE = 0.3  # several ranks have rounds
 IN_ORDER_SHARE = 0.12  # batches are one sequence
 NUMBERED_SHARE = 0.7  # rows of one rank are numbered
+PROMISED_SHARE = 0.4  # of these, the order is never given up
+SLOW_HEAD_SHARE = 0.3  # of these, workers stand still or become slow while others go on
+SLOW_HEADS: tuple[FaultKind, ...] = ("freeze worker", "slow worker", "break stream", "kill worker")
 RESTART_SHARE = 0.08  # the controller is killed
 FROZEN_SHARE = 0.08  # the controller stands still
 RIVALS_SHARE = 0.05  # other jobs bid for the nodes
@@ -95,7 +98,34 @@ def _numbered(seed: int, scenario: Scenario) -> Scenario:
         return scenario
     known = random.random() > 0.05  # else the order is given up with the first split
     lot = random.choice((1, 3, 10, 100))
-    return replace(scenario, numbered=True, on_error="raise", lengths_known=known, lot=lot)
+    scenario = replace(scenario, numbered=True, on_error="raise", lengths_known=known, lot=lot)
+    scenario = replace(scenario, promised=known and not scenario.unseen and random.random() < PROMISED_SHARE)
+    return _with_slow_heads(random, scenario) if random.random() < SLOW_HEAD_SHARE else scenario
+
+
+def _with_slow_heads(random: Random, scenario: Scenario) -> Scenario:
+    """Let workers stand still, or become slow, while others would go on: those are given the rows that all wait for."""
+    source = tuple(SplitModel((1,) * random.randint(1, 9)) for _ in range(random.choice((10, 30))))
+    faults = [
+        Fault(
+            random.uniform(1.0, 10.0),
+            random.choice(SLOW_HEADS),
+            random.randrange(1000),
+            random.choice((3.0, 10.0, 30.0)),
+        )
+        for _ in range(random.choice((1, 2, 4)))
+    ]
+    return replace(
+        scenario,
+        sources=(source,) if scenario.plain else scenario.sources,
+        local=random.choice((2, 3)),
+        remote=max(1, scenario.remote),
+        auto=False,
+        batch_size=min(4, scenario.batch_size),
+        element_s=0.02,
+        steps_s=(0.001,),
+        faults=tuple(sorted([*scenario.faults, *faults], key=lambda fault: fault.at)),
+    )
 
 
 def _coordinated(seed: int, scenario: Scenario) -> Scenario:

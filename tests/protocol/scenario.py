@@ -91,6 +91,8 @@ class Scenario:
     in_order: bool = False
     numbered: bool = False
     """It is known which row of an epoch an element becomes: runs of rows are put in order."""
+    promised: bool = False
+    """This order is never given up."""
     buckets: int = 0
     """Batches are made in rounds, one for each rank, from so many buckets; 0: they are not."""
     take: int | None = None
@@ -175,6 +177,7 @@ class Scenario:
             in_order=self.in_order,
             coordinated=self.coordinated,
             numbered=self.numbered,
+            promised=self.promised,
         )
 
     @property

@@ -13,7 +13,19 @@ from tests.protocol.world import HistoryOutcome, play
 MOST_TRIES = 400
 SIMPLER = (
     *("lost", "doubled", "auto", "rivals", "order_s", "late_s", "placing_s", "at_hand", "unseen", "shuffled"),
-    *("in_order", "numbered", "ahead", "window", "lot", "repetitions", "page", "page_s", "take", "stop_after"),
+    *(
+        "in_order",
+        "numbered",
+        "promised",
+        "ahead",
+        "window",
+        "lot",
+        "repetitions",
+        "page",
+        "page_s",
+        "take",
+        "stop_after",
+    ),
     *("left_apart", "left", "drop_remainder", "row_bytes", "prefetch_bytes", "outbox", "delay_s", "element_s"),
     *("steps_s", "batch_size"),
 )

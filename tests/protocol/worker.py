@@ -374,9 +374,9 @@ class WorkerModel(Party):
     def _deal(self, made: Made) -> None:
         rank, number = self._assignment.rank, next(self._numbers)
         self._made += 1
-        if self._rows and made.pieces:
-            key, element, _ = made.pieces[0]
-            made.row = self._rows[key] + element if key in self._rows else None
+        if made.pieces and all(key in self._rows for key, _, _ in made.pieces):
+            rows = sorted(self._rows[key] + element for key, element, _ in made.pieces)
+            made.row = rows[0] if rows == [*range(rows[0], rows[0] + made.rows)] else None
         if delivered := self._assignment.delivered:
             if self._assignment.has(number):
                 return

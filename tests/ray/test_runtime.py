@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -210,17 +211,40 @@ def uneven(i: Any) -> Any:
     return i
 
 
-def test_rows_have_the_order_of_the_source_by_default_with_any_workers_whatever_dies_and_across_a_cut(
-    tmp_path: Path,
+@pytest.mark.parametrize("order", [None, "strict"])
+def test_rows_have_the_order_of_the_source_with_any_workers_whatever_dies_and_across_a_cut(
+    tmp_path: Path, order: Literal["strict"] | None
 ) -> None:
     gate = tmp_path / "gate"
     pipe = numbers(400, config=pecan.Config(threads_per_worker=4)).map(gated(gate), on="i").map(uneven, on="i").batch(8)
-    with pipe.iter_batches(workers=TWO, epochs=2) as it:
+    with pipe.iter_batches(workers=TWO, epochs=2, order=order) as it:
         got = ids(islice(it, KILLED_AT))
         lose(it, maker(it))
         gate.touch()
         got += ids(islice(it, CUT_AT - KILLED_AT))
         state = json.loads(json.dumps(it.state_dict()))
-        assert "order: rows come in the order of the source" in it.explain()
-    got += ids(pipe.iter_batches(workers=ONE, state=state, epochs=2))
+        assert ("all workers make it" if order else "order: rows come in the order of the source") in it.explain()
+    got += ids(pipe.iter_batches(workers=ONE, state=state, epochs=2, order=order))
     assert got == [*range(400)] * 2
+
+
+def held_once(folder: Path) -> Callable[[Any], Any]:
+    """A function whose first call with an element in the middle waits for a file."""
+
+    def pass_on(i: Any) -> Any:
+        if i == GATE:
+            with contextlib.suppress(FileExistsError):
+                (folder / "first").touch(exist_ok=False)
+                while not (folder / "gate").exists():
+                    time.sleep(0.02)
+        return i
+
+    return pass_on
+
+
+def test_rows_of_a_worker_that_is_late_are_made_by_another_one(tmp_path: Path) -> None:
+    pipe = numbers(400).map(held_once(tmp_path), on="i").batch(8)
+    with pipe.iter_batches(workers=TWO) as it:
+        assert ids(it) == [*range(400)]
+        assert any("another worker makes them too" in event.text for event in it.report().events)
+    (tmp_path / "gate").touch()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pecan_ray.job import events
 from pecan_ray.job.ledger import Ledger
+from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import AskLeases, LeftOutElement, UnopenedSplit
 from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
-from pecan_ray.job.row_runs import MOST_VAIN_DEATHS
 from pecan_ray.job.row_sequence import RowSequence
+from pecan_ray.job.slow_head import SlowHead
 from pecan_ray.job.suspicion import CRASHED
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.options import Workers
@@ -54,8 +57,8 @@ def test_the_order_is_given_up_where_a_worker_cannot_open_a_split() -> None:
     assert f"{worker} cannot open split 0" in rig.job.facts(rig.now).order_given_up
 
 
-def numbered_ledger(start: ResumePoint | None = None) -> Ledger:
-    ledger = Ledger(LedgerShape(numbered=True, batch_size=2, epochs=1), start)
+def numbered_ledger(start: ResumePoint | None = None, *, promised: bool = False) -> Ledger:
+    ledger = Ledger(LedgerShape(numbered=True, promised=promised, batch_size=2, epochs=1), start)
     ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
     ledger.end_listing(0)
     return ledger
@@ -73,16 +76,62 @@ def test_a_state_of_which_rows_behind_others_are_used_cannot_go_on_in_order(rest
     assert "goes on from a state" in ledger.runs.given_up
 
 
-def test_a_few_deaths_leave_the_order_and_more_of_them_in_a_row_give_it_up() -> None:
-    ledger = numbered_ledger()
-    for died in range(MOST_VAIN_DEATHS + 1):
-        assert not ledger.runs.given_up
-        ledger.join(f"w{died}")
-        ledger.next_assignment(f"w{died}")
-        assert ledger.take_run(f"w{died}", 2)
-        ledger.lost(f"w{died}", died=CRASHED)
-        ledger.settled(0, f"w{died}")
-        assert bool(ledger.runs.given_up) == (died == MOST_VAIN_DEATHS)
+def die(ledger: Ledger, worker: str) -> None:
+    """Let a worker come and die with the first run that it is given."""
+    ledger.join(worker)
+    ledger.next_assignment(worker)
+    assert ledger.take_run(worker, 100)
+    ledger.lost(worker, died=CRASHED)
+    ledger.settled(0, worker)
+
+
+@pytest.mark.parametrize("promised", [False, True])
+def test_a_batch_that_workers_die_of_alone_ends_the_order_and_nothing_else_does(promised: bool) -> None:
+    ledger = numbered_ledger(promised=promised)
+    die(ledger, "a")
+    die(ledger, "b")
+    ledger.join("c")
+    ledger.next_assignment("c")
+    (lease,) = ledger.take_run("c", 100) or ()
+    assert lease.spans == ((elements(0)[0], elements(1)[1]),), "two have died with it, and with more"
+    assert ledger.take_run("c", 100) == (), "it works on nothing else"
+    ledger.acked(0, "c", 0, {lease.key: lease.spans})
+    for worker in "def":
+        assert ledger.runs.kept and not ledger.runs.hopeless
+        die(ledger, worker)
+    assert "worked on rows 2 to 3 of epoch alone" in (ledger.runs.hopeless if promised else ledger.runs.given_up)
+    assert ledger.runs.kept == promised
+
+
+def test_rows_that_all_wait_for_belong_to_a_second_worker_and_are_used_once() -> None:
+    ledger, head = numbered_ledger(), SlowHead()
+    for worker in ("late", "quick"):
+        ledger.join(worker)
+        ledger.next_assignment(worker)
+    (first,) = ledger.take_run("late", 2) or ()
+    (second,) = ledger.take_run("late", 2) or ()
+    (third,) = ledger.take_run("quick", 2) or ()
+    assert not any(head.look(ledger, 0, now) for now in (0.0, 1e6)), "nothing has come yet"
+    ledger.acked(0, "late", 0, {first.key: first.spans})
+    assert not any(head.look(ledger, queued, now) for queued, now in ((0, 10.0), (1, 1e9)))
+    assert head.look(ledger, 0, 1e9) == "late"
+    check_ledger(ledger)
+    assert ledger.take_run("late", 2) == (), "it has these rows"
+    assert ledger.take_run("quick", 2) == (second,)
+    assert not head.look(ledger, 0, 2e9), "no third one gets them"
+    ledger.acked(0, "late", 0, {second.key: second.spans})  # it comes all the same, and first
+    assert list(ledger.workers["quick"].holdings) == [third.key]
+
+
+def test_of_two_batches_of_the_same_rows_the_first_one_is_used_and_both_wait_for_their_turn() -> None:
+    sequence = RowSequence()
+    other = ReceivedBatch(0, "v", 0, {}, 2, 1, row=2)
+    again, first = replace(other, id=1, worker="w"), replace(other, id=2, row=0)
+    assert [sequence.came(other), sequence.came(again)] == [(), ()]
+    assert list(sequence.lose("v")) == [other], "the other one is kept"
+    assert sequence.came(first) == [first, again]
+    assert sequence.came(other) == () and sequence.doubles() == [other]
+    assert sequence.nbytes == 0
 
 
 def test_batches_that_wait_are_let_go_in_order_when_it_is_given_up_and_dropped_with_their_epoch() -> None:
@@ -91,4 +140,6 @@ def test_batches_that_wait_are_let_go_in_order_when_it_is_given_up_and_dropped_w
     assert [sequence.came(batch) for batch in late] == [()] * 3
     assert sequence.leave(1) == [late[1], late[0]]
     assert sequence.give_up() == [late[2]]
-    assert sequence.came(late[0]) == (late[0],)
+    again = ReceivedBatch(9, "v", 1, {}, 2, 1, row=4)
+    assert sequence.came(again) == () and sequence.doubles() == [again], "another worker has brought it"
+    assert sequence.came(fresh := replace(again, row=2)) == [fresh]

@@ -1,0 +1,74 @@
+"""Rows that two workers make: all others wait for them, and the worker that was given them is slow or silent.
+
+The rows belong to the second worker from then on: they are taken off the first one, and given out again before anything
+new.  The first worker does not know, and may bring them all the same.  The trainer takes whichever batch comes first,
+and drops the other one (`pecan_ray.job.row_sequence`).  What it has acknowledged belongs to nobody, whoever brought it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings, within, without
+from pecan_ray.job.queues import Queues
+from pecan_ray.job.row_runs import RowRuns
+from pecan_ray.plan.splits import Lease, LeaseKey
+from pecan_ray.sampling.spans import Spans
+
+
+class SecondWorkers:
+    """Which rows of an epoch were given to a second worker."""
+
+    def __init__(self, queues: Queues, runs: RowRuns) -> None:
+        self._queues, self._runs = queues, runs
+        self._twice: dict[LeaseKey, Spans] = {}
+
+    def begin_epoch(self) -> None:
+        """Forget the last epoch."""
+        self._twice.clear()
+
+    def help(self, workers: Mapping[str, WorkerHoldings], row: int) -> str:
+        """Let another worker make what the one holds that has a row; return the name of that, if there is any.
+
+        No row is given to a third worker: an element that never ends would hold up all of them.
+        """
+        living = {name: state for name, state in workers.items() if state.unsettled is None}
+        for name, state in living.items() if len(living) > 1 else ():
+            mine = without([held.rest() for held in state.holdings.values()], self._twice)
+            if any(self._runs.has_row(lease, row) for lease in mine):
+                self._give_away(state, mine)
+                return name
+        return ""
+
+    def _give_away(self, state: WorkerHoldings, leases: list[Lease]) -> None:
+        for lease in leases:
+            state.give_away(lease)
+            twice = self._twice.setdefault(lease.key, Spans())
+            for span in lease.spans:
+                twice.add(*span)
+        self._runs.put_back(leases)
+
+    def delivered(self, workers: Mapping[str, WorkerHoldings], by: str, spans: LeaseSpans) -> None:
+        """Note that positions are delivered, whoever they belong to."""
+        if not self._twice:
+            return
+        for name, state in workers.items():
+            if name != by:
+                state.overtaken(spans)
+        queue = self._queues.common[0]
+        queue.returned = deque(without(queue.returned, spans))
+
+    def keep(self, workers: Mapping[str, WorkerHoldings]) -> None:
+        """Let what no second worker has taken belong to the first one again: the order is given up.
+
+        From now on batches of the same rows would not hold the same ones any more.
+        """
+        queue = self._queues.common[0]
+        for state in workers.values():
+            if state.unsettled is None and state.given_away:
+                for lease in queue.returned:
+                    for mine in within([lease], state.given_away):
+                        state.give(replace(mine, row=lease.row))
+                queue.returned = deque(without(queue.returned, state.given_away))
