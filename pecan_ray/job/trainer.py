@@ -101,6 +101,7 @@ class TrainerState:
             return [Discard(batch) for batch in event.batches] if isinstance(event, BatchesCame) else []
         done: list[TrainerInstruction] = []
         self._handlers[type(event)](event, now, done)
+        done.extend(map(Discard, self.queue.doubles()))
         if passed := self.queue.pass_over(self.orders):
             done.extend(map(Discard, passed))
             self._grant_freed(done)
@@ -146,7 +147,6 @@ class TrainerState:
             done.append(Quarantine(fresh))
         if orders.unordered:
             self.outgoing.acknowledge(*self.queue.give_up_order())
-            done.extend(map(Discard, self.queue.doubles()))
         self.queue.take_turns(orders.first_turn, orders.turns)
         for worker in orders.revoked:  # this rank has settled about it
             self._give_back(self.queue.revoke(worker), done)
@@ -171,7 +171,6 @@ class TrainerState:
                 done.append(Discard(batch))
                 continue
             self.outgoing.acknowledge(*self.queue.come(batch, in_turn=not self.orders.coordinated))
-        done.extend(map(Discard, self.queue.doubles()))
         self.outgoing.left_out(event.left_out)
         nbytes = sum(batch.nbytes for batch in event.batches)
         room = self._room() or bool(self.queue.starved(self.orders, [event.worker]))
