@@ -140,11 +140,20 @@ class OrderSearch:
         return "" if gain >= WORTH_A_TRIAL else f"it is estimated to gain almost nothing ({gain:.2f}x)"
 
     def _suspects(self, plan: OrderPlan) -> list[Pair]:
-        """Return the exchange to leave out of an order that was refused for what it makes, or for failing."""
+        """Return the exchanges to leave out of an order that was refused for what it makes, or for failing.
+
+        Where it did not fail, those of the operator without whose move an order passes a look.
+        """
         if failing := suspected_exchange(self._trial.failed, self._user, plan.order):
             return [failing]
+        pairs = exchanges(self._user, plan.order)
+        for move in plan.moves if len(plan.moves) > 1 else ():
+            its = [pair for pair in pairs if move.name in pair]
+            other = self._policy(its)
+            if other.changed and other.order not in self._refused and not self._trial.look(other.order):
+                return its
         moved = {(one.first, one.second): one.share for one in self._trial.exchanges.found(plan.order)}
-        return [max(exchanges(self._user, plan.order), key=lambda pair: moved.get(pair, 0.0))]
+        return [max(pairs, key=lambda pair: moved.get(pair, 0.0))]
 
     def _least(self, plan: OrderPlan) -> Pair:
         """Return the exchange of neighbours in an order that is estimated to gain least."""
