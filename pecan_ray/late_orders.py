@@ -33,7 +33,7 @@ def run_when_found(
             if found.plan is None:
                 note(found.said)
             else:
-                session.replan(found.plan, found.order, found.said, found.decoders)
+                session.replan(found.plan, found.order, found.said, found.decoders, found.explained)
             logger.info("%s: %s", name, found.said)
         except Exception as error:  # whatever a user's function, a source or an ended job can raise
             if not session.closed:

@@ -310,7 +310,8 @@ class JobOrder:
         if found.values_may_differ:
             logger.warning("%s: %s", self._name, found.summary())
         plan, said = rewritten(found.plan, self._engine, found.decoders)
-        return Replanned(plan, orders_in(found.plan), "; ".join((found.summary(), *said)), found.decoders)
+        text, explained = "; ".join((found.summary(), *said)), as_json(self._name, found)
+        return Replanned(plan, orders_in(found.plan), text, found.decoders, explained)
 
     def _pinned(self) -> Ordering | None:
         path = self._config.order_file

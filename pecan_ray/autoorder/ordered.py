@@ -22,6 +22,8 @@ class Replanned(NamedTuple):
     said: str
     """Why."""
     decoders: tuple[str, ...] = ()
+    explained: str = ""
+    """All that was found, as JSON; empty: as before."""
 
 
 ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], Replanned | None]

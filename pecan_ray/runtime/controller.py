@@ -171,8 +171,9 @@ class JobController:
             host.add_plan(plan)
         host.happened(events.OrderKnown(len(host.plans) > 1, row_s, order, op_seconds, decoders))
 
-    async def replan(self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...] = ()) -> None:
+    async def replan(self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...], explained: str) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
+        self._explained = explained or self._explained
         self._host.add_plan(plan)
         self._host.happened(events.PlanChanged(said, order, decoders))
 

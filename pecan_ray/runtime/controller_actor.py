@@ -83,9 +83,9 @@ class AutoPlacementController:
         """Let work begin, with the plan in that order (None: as it is written); the first trainer decides."""
         await self._process.begin(plan, order, row_s, op_seconds, decoders, explained)
 
-    async def replan(self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...] = ()) -> None:
+    async def replan(self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...], explained: str) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
-        await self._process.replan(plan, order, said, decoders)
+        await self._process.replan(plan, order, said, decoders, explained)
 
     async def scale(self, local: int, remote: int) -> None:
         """Fix the numbers of workers, as a trainer asks: from now on nothing else changes them."""

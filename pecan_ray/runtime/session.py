@@ -251,9 +251,14 @@ class Session:
         """Whether the job was left, or is being left."""
         return self.client.closed
 
-    def replan(self, plan: Plan, order: OpOrders, said: str, decoders: tuple[str, ...] = ()) -> None:
-        """Run another order of the same operators from the next epoch on that has not begun."""
-        self._ask(self.controller.replan, pickle_plan(plan, self._apart), order, said, decoders)
+    def replan(
+        self, plan: Plan, order: OpOrders, said: str, decoders: tuple[str, ...] = (), explained: str = ""
+    ) -> None:
+        """Run another order of the same operators from the next epoch on that has not begun.
+
+        `explained`: what AutoOrder found, as JSON; empty: what was told before.
+        """
+        self._ask(self.controller.replan, pickle_plan(plan, self._apart), order, said, decoders, explained)
 
     def resume_point(self, ahead: int = 0) -> tuple[ResumePoint, int]:
         """Return where the job stands after the batches that the training loop has used, and how many these are.
