@@ -35,10 +35,11 @@ GRACE_S = 10.0
 WITHOUT_ACCELERATORS = {"CUDA_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 LAST_WORDS = 2000
 PROGRAM = (
-    "import sys; import pecan_ray.autoorder.order; from pecan_ray.autoorder.call_in_subprocess import answer; "
-    "answer(*sys.argv[1:])"
+    "import sys; sys.path[0] or sys.path.pop(0); import pecan_ray.autoorder.order; "
+    "from pecan_ray.autoorder.call_in_subprocess import answer; answer(*sys.argv[1:])"
 )
-"""What most calls need is imported while they are sent."""
+"""What most calls need is imported while they are sent.  The working folder holds no modules of a program whose own
+path does not have it."""
 MOST_BYTES = 1 << 30
 
 

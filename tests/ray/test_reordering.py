@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import cv2
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.job_order import STILL_LOOKING
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE
@@ -86,6 +88,28 @@ def test_the_order_is_looked_at_again_after_the_first_epoch() -> None:
     assert len(events) == 2
     assert "AutoOrder now runs shape_before -> fit, as the first epoch shows" in events[1]
     assert "'fit' inflates (factor 2" in events[1]
+
+
+def test_what_a_look_beside_its_job_finds_is_run_from_a_later_epoch_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.autoorder.job_order.WAITED_S", 0.0)
+    sides: dict[int, set[int]] = {}
+    with of_many_sizes(reorder="pecan").iter_batches(
+        epochs=None, workers=pecan.Workers(local=1), **ONE_BY_ONE
+    ) as batches:
+        for batch in batches:
+            assert batches.provenance is not None
+            epoch = batches.provenance.epoch
+            sides.setdefault(epoch, set()).update(batch["side"].tolist())
+            if sides.get(epoch - 1) == {64}:
+                break
+        begun, found = [event.text for event in batches.report().events if event.kind == "reorder"][:2]
+        session: Any = batches._session
+        assert json.loads(session._ask(session.controller.view).explained)["changed"], "what a page about the job shows"
+    assert all(seen == {64} or not seen & {64} for seen in sides.values()), "an epoch has one order"
+    assert begun == STILL_LOOKING
+    assert found.startswith("AutoOrder moved fit before shape_before")
+    first = min(epoch for epoch, seen in sides.items() if seen == {64})
+    assert f"it is run from epoch {first} on" in found
 
 
 # --- elements that only the user's order takes ----------------------------------------------------------------

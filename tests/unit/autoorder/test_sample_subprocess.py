@@ -85,6 +85,14 @@ def test_what_a_sample_changes_stays_in_its_process(tmp_path: Path) -> None:
     assert os.getcwd() == here and "PECAN_WANDERED" not in os.environ
 
 
+def test_modules_in_the_working_folder_are_none_of_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "queue.py").write_text("raise RuntimeError('a file of the user')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    found = order_of(crop, tmp_path / "orders").ordered(skip_bad=False, once=True, job=None)
+    assert "AutoOrder left the order" not in "".join(found.said) or "ended" not in "".join(found.said)
+
+
 KILLED = """
 import os, signal
 from pecan_ray.autoorder.call_in_subprocess import OwnProcess
