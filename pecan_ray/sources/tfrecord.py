@@ -91,13 +91,13 @@ class TFRecords:
             records = _records(stream, split, start, self.max_record_bytes)
             for number, (offset, record) in enumerate(records, start=start):
                 if not (self.parse or self.features):
-                    yield add_partitions({"record": record}, told)
+                    yield add_partitions({"record": record}, told) if told else {"record": record}
                     continue
                 try:
                     columns = parse_example(record, self.features)
                 except ValueError as error:
                     _corrupt(split, offset, number, str(error), "read it with parse=False")
-                yield add_partitions(columns, told)
+                yield add_partitions(columns, told) if told else columns
 
     def num_elements(self) -> None:
         """Return None: records are not counted without reading."""
