@@ -74,7 +74,8 @@ def test_what_is_left_out_lets_the_length_be_unknown(tmp_path: Path) -> None:
         return i
 
     pipe = PecanPipeline(Arrays(i=np.arange(9)), name="bad").map(odd, on="i").batch(3)
-    data = PecanDataModule(pipe, val=rows(), options={**DEBUG, "on_error": "skip"}, eval_options=DEBUG)
+    kept = PecanPipeline(Arrays(i=np.arange(12)), name="kept").filter(lambda i: i < 10, on="i").batch(3)
+    data = PecanDataModule(pipe, val=kept, options={**DEBUG, "on_error": "skip"}, eval_options=DEBUG)
     model = fitted(data, tmp_path, num_sanity_val_steps=0, max_epochs=2)
     assert Counter(i for _, ids in model.trained for i in ids) == dict.fromkeys(range(3, 9), 2)
     assert len(model.validated) == 2 * 4, "the last batch was known to be the last one"

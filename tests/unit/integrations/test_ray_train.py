@@ -74,7 +74,7 @@ def test_what_a_shard_cannot_take_is_refused(options: dict[str, Any], words: str
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch_size": 3}, r"iter_batches of a shard\(batch_size=...\): make batches"),
+        ({"batch_size": 3}, r"iter_batches of a shard\(batch_size=...\) is not .*: make batches"),
         ({"order": "strict"}, "has no argument 'order': pass it to PecanDataConfig"),
     ],
 )

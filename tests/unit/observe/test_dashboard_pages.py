@@ -17,7 +17,7 @@ from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
 from pecan_ray.observe.dashboard.markup import render
 from pecan_ray.observe.dashboard.plan_tables import plan_tables
-from pecan_ray.observe.dashboard.plots import MOST_POINTS, nice_ceiling, thinned_points
+from pecan_ray.observe.dashboard.plots import MOST_POINTS, Curve, Plot, figure, nice_ceiling, thinned_points
 from pecan_ray.observe.dashboard.record import JobRecord, SeenDecision, SeenEvent, SeenWorker
 from tests.unit.observe.dashboard_rig import Reader, line, record
 
@@ -92,6 +92,8 @@ def test_lines_have_a_bounded_number_of_points_and_keep_their_extremes() -> None
     assert len(kept) <= MOST_POINTS + 2
     assert {points[0], points[4_321], points[7_654], points[-1]} <= set(kept)
     assert kept == sorted(kept)
+    one = figure(Plot("rate", "Rate", (Curve("rate", ((3.0, 7.0),)),), amount, until=10.0))
+    assert "<circle" in one, "a single moment is no line"
 
 
 def test_the_plan_is_shown_before_and_after_with_bytes_and_times() -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pecan_ray.cli import main
+from pecan_ray.job.cluster_io import SharedIo
 from pecan_ray.job.speed import JobSpeed
 from pecan_ray.job.viewing import LiveJob
+from pecan_ray.observe.status_command import io_lines
 from pecan_ray.observe.top_command import screen
 from pecan_ray.observe.top_table import COLUMNS, top_lines
 from pecan_ray.plan.windows import Deployment
@@ -75,3 +77,10 @@ def test_jobs_that_do_not_answer_are_named_below() -> None:
 def test_an_interval_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--every", "nan"]) == 2
     assert "--every must be" in capsys.readouterr().err
+
+
+def test_status_says_what_is_divided() -> None:
+    assert io_lines(SharedIo(), 0) == []
+    assert "none has said" in io_lines(SharedIo(), 1)[0]
+    (line,) = io_lines(SharedIo(2e8, 10**12, "max_min"), 2)
+    assert line == "  divides 200 MB/s of object stores and 1,000 GB of cache among 2 jobs, policy max_min"

@@ -15,8 +15,12 @@ import pecan_ray as pecan
 from pecan_ray.errors import PlanError
 from pecan_ray.job.saved_state import no_state_of
 from pecan_ray.job.share_directory import GroupRecord, ShareDirectory
+from pecan_ray.job.share_group import Place, ReaderFacts
+from pecan_ray.observe.report import Report, SharedReading
+from pecan_ray.observe.status_command import group_lines
 from pecan_ray.options import IterOptions
 from pecan_ray.runtime.share_host import difference
+from pecan_ray.runtime.share_messages import GroupFacts
 from pecan_ray.runtime.share_readers import GroupReader, PipeReader, StoreReader, lost_readers
 from pecan_ray.sharing import group_parts, own_options
 
@@ -144,3 +148,17 @@ def test_a_reader_whose_process_exists_is_waited_for(exists: bool | None, lost: 
 
     assert asyncio.run(look_twice()) == [lost, lost]
     assert asked == ["one"] * (1 if exists else 2), "once it is waited for, it has as much time again"
+
+
+def test_status_tells_of_a_group_and_a_report_of_a_reader() -> None:
+    readers = (ReaderFacts("r1", 7, 2, 1), ReaderFacts("r2", waits=True))
+    facts = GroupFacts(
+        "g", "numbers", "abcd", "0123456789", Place(3, 4), readers, 2_000_000, 5, Report("j", 1.0, 9, 36)
+    )
+    head, run, *each = group_lines(facts)
+    assert head.startswith("shared group g: pipeline numbers (abcd) on node 01234567, 2 readers, epoch 3, ")
+    assert head.endswith("5 batches of 2.0 MB in its window")
+    assert run == "  its run j: 9 batches by 0 worker(s)"
+    assert each == ["  reader r1: 7 read, 2 skipped, 1 behind", "  reader r2: waits for the next epoch, 0 behind"]
+    told = str(Report("a reader", 1.0, 7, 28, shared=SharedReading("g", 7, 2, 2)))
+    assert "it read 7 batches and skipped 2; 2 readers share the workers" in told
