@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pecan_ray.engines.seeded_globals import with_seeded_globals
 from pecan_ray.engines.token_rows import TokensAlone
 from pecan_ray.errors import PlanError
 from pecan_ray.options import EngineName
@@ -72,22 +73,40 @@ class OperatorMethods(ABC):
         keep_position: bool = False,
         random: bool | None = None,
         processes: bool = False,
+        seed_globals: bool = False,
     ) -> Self:
         """Apply a function to each element (or to each batch, behind `batch`).
 
         `keep_position` keeps AutoOrder from moving it; `processes` runs it in a process pool, for code that
-        holds the GIL.
+        holds the GIL.  `seed_globals` seeds `random`, `numpy.random` and torch for each element, for functions of
+        libraries that draw from them: the threads of a process then run it one after the other (python engine).
         """
+        checked = a_function("map", fn) if on is None else a_value_of(f"map(on={on!r})", fn)
+        if seed_globals:
+            checked = self._with_seeded_globals(checked)
         return self._then(
             Map(
                 name=self._unique(name, fn),
-                fn=a_function("map", fn) if on is None else a_value_of(f"map(on={on!r})", fn),
+                fn=checked,
                 on=on,
                 keep_position=keep_position,
                 random=random,
                 processes=processes,
             )
         )
+
+    def _with_seeded_globals(self, fn: Function) -> Function:
+        if self._engine != "python":
+            raise PlanError(
+                f"map(seed_globals=True): the {self._engine} engine puts functions into a graph, which draws from no "
+                'global generator: use engine="python", or tf.random.stateless_uniform and a parameter `rng`.'
+            )
+        if wants_epoch(fn):
+            raise PlanError(
+                f"map(seed_globals=True): {function_name(fn)} has a parameter `epoch`, which cannot be given to it "
+                "then: leave one of both out."
+            )
+        return with_seeded_globals(fn)
 
     def filter(self, fn: Function, *, on: str | None = None, name: str | None = None) -> Self:
         """Keep the elements for which the function is true.
