@@ -82,7 +82,7 @@ class Csv:
     fill: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
     """What comes in the place of an empty cell, by column."""
     mask: Mapping[str, str] | None = field(default=None, kw_only=True, hash=False)
-    """Names of new columns by column: each tells where its column has an empty cell."""
+    """Names of new columns by column: each tells where its column has no value; an empty cell of texts is one."""
     partitions: Partitions = field(default=True, kw_only=True, hash=False)
     """Whether folders called ``name=value`` below what `paths` name are columns of texts; a mapping gives types."""
     delimiter: str = field(default=",", kw_only=True)

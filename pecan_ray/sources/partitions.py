@@ -106,12 +106,17 @@ def add_partitions(element: Element, told: Mapping[str, Array]) -> Element:
     return element
 
 
+def check_new_columns(told: Mapping[str, Array], names: Collection[str]) -> None:
+    """Raise ColumnError for a column that folders name, and that is to be a mask too."""
+    if taken := told.keys() & set(names):
+        raise ColumnError(f"mask= names a new column {min(taken)!r}, and a folder is called {min(taken)}=...")
+
+
 def with_partitions(columns: Columns, told: Mapping[str, Array], rows: int) -> Columns:
     """Return columns of so many rows, and behind them what the folders say."""
     if not told:
         return columns
-    if taken := told.keys() & columns.keys():
-        raise ColumnError(f"mask= names a new column {min(taken)!r}, and a folder is called {min(taken)}=...")
+    check_new_columns(told, columns)
     return {**columns, **{name: np.repeat(value, rows) for name, value in told.items()}}
 
 

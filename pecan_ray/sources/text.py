@@ -39,6 +39,7 @@ from pecan_ray.sources.partitions import (
     Partitions,
     add_partitions,
     alike,
+    check_new_columns,
     check_partitions,
     partition_values,
     wanted_values,
@@ -236,6 +237,7 @@ class JsonLines:
 
     def _objects(self, start: int, bad: BadLines) -> Iterator[Element | SourceError]:
         told = partition_values(bad.split.path, self.patterns, self.partitions)
+        check_new_columns(told, (self.mask or {}).values())
         types, fill = json_types(self.types), dict(self.fill or {})
         fixes, refused = bool(types or fill), bad.refused
         with opened_for_lines(bad.split) as stream:

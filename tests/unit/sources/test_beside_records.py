@@ -155,6 +155,15 @@ def test_masks_tell_where_nulls_were(tmp_path: Path) -> None:
     for wrong in ({"n": "f"}, {"x": "y"}):
         with pytest.raises(ColumnError, match="mask= "):
             elements_of(Parquet(path, mask=wrong))
+    (tmp_path / "m=1").mkdir()
+    (tmp_path / "a.jsonl").rename(tmp_path / "m=1" / "a.jsonl")
+    (tmp_path / "a.csv").rename(tmp_path / "m=1" / "a.csv")
+    for clashing in (
+        JsonLines(tmp_path / "*" / "*.jsonl", mask={"n": "m"}),
+        Csv(tmp_path / "*" / "*.csv", mask={"n": "m"}),
+    ):
+        with pytest.raises(ColumnError, match="a folder is called m="):
+            elements_of(clashing)
     for broken in ("n", {"n": 1}, {"n": "m", "f": "m"}, {"n": "n"}):
         with pytest.raises(PlanError, match="mask must"):
             Parquet(path, mask=broken)  # type: ignore[arg-type]  # what a user may write
