@@ -106,7 +106,6 @@ WRONG: list[tuple[Any, str]] = [
     (lambda p: p.mix(p, weights=[1, 1], stop="last"), "mix: stop must be 'first' or 'all', but got 'last'"),
     (lambda p: p.peek(0), "peek needs a whole number >= 1, but got 0"),
     (lambda p: p.iter_batches(epochs=0), "epochs must be at least 1"),
-    (lambda p: p.iter_batches(workers=0), r"workers must be Workers\(\.\.\.\) or AutoWorkers\(\.\.\.\), but got 0"),
     (lambda p: p.iter_batches(debug="no"), "debug must be True or False, but got 'no'"),
     (lambda p: p.with_config(cpus_per_worker="1"), "cpus_per_worker must be a number, but got '1'"),
     (lambda p: type(p)(Items([]), name=5), r"PecanPipeline\(name=\.\.\.\) must be a text or None, but got 5"),
