@@ -18,8 +18,10 @@ from pecan_ray.job.trainer_events import (
     BatchWanted,
     Discard,
     EndOfEpoch,
+    Grant,
     HandOver,
     Noted,
+    OpenStream,
     OrdersCame,
     RaiseError,
     ReceivedBatch,
@@ -146,6 +148,13 @@ def test_an_epoch_ends_once_when_the_job_goes_on_to_the_next_one_and_its_batches
     rig.receive(1, epoch=0)
     assert of_kind(HandOver, rig.handle(BatchWanted(within=0)))
     assert of_kind(EndOfEpoch, rig.handle(BatchWanted(within=0)))
+
+
+def test_a_stream_is_opened_to_each_newcomer_once_with_a_credit() -> None:
+    rig = TrainerRig()
+    opened = [OpenStream("a"), Grant("a", 1), OpenStream("b"), Grant("b", 1)]
+    assert rig.order(newcomers=("a", "b"), met=2)[:4] == opened
+    assert of_kind(OpenStream, rig.order(newcomers=("b", "c"), met=3)) == [OpenStream("c")]
 
 
 # --- workers ---------------------------------------------------------------------------------------------------
