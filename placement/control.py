@@ -45,10 +45,13 @@ LAGS = 0.05
 
 
 def begin(row_s: float | None, batch: int, room: int) -> int:
-    """Return the local workers to begin with: those that make a batch in GUESS_S, by a sample's seconds of a row."""
+    """Return the local workers to begin with: those that make a batch in GUESS_S, by a sample's seconds of a row.
+
+    None: nothing was sampled; infinite: a sample takes so long that all CPUs are needed.
+    """
     if row_s is None:
         return min(1, room)
-    return max(min(1, room), min(room, math.ceil(batch * row_s / GUESS_S)))
+    return max(min(1, room), math.ceil(min(room, batch * row_s / GUESS_S)))
 
 
 def control(state: ControlState, o: Observation, now: float, per_hour: PerHour | None = None) -> Ruling:
@@ -148,7 +151,7 @@ class _Rules(Trials):
             running.remote + 1 if before.remote > running.remote else 0,
         )
         lessons = replace(
-            state.lessons, floor=Floor(least, self._taken(), self.now + MAX_QUIET_S), slope=0.0, pruned=(0, 0.0)
+            state.lessons, floor=Floor(least, self._taken(), self.now + self.holds_s), slope=0.0, pruned=(0, 0.0)
         )
         self.state = replace(
             self.state, removal=None, lessons=lessons, clocks=replace(state.clocks, quiet_s=state.clocks.longer())

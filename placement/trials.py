@@ -47,12 +47,15 @@ class Trials:
         self.state, self.o, self.now, self.per_hour = state, o, now, per_hour
         self.sums = LookSums.over(state.looks)
         self.rate = self.sums.rows / self.sums.span
+        self.untold = o.grain * o.running.workers / self.sums.span / 2
+        """Rows a second of batches that workers have begun, on average: they tell rows by the batch."""
         self.wait = min(self.sums.wait, LookSums.over(last_of(state.looks)).wait)
         self.waits = self.wait > NO_WAIT_SHARE and self.rate < o.pace
         self.whole = o.asked == o.running
         self.beat_s = beat_s(state, o) if any(state.known.each) else 0.0
         self.quiet_s = max(state.clocks.quiet_s, 2 * self.beat_s)
         self.settled_s = max(2 * self.quiet_s, STEPS * PAUSE_STEPS * state.known.step_s)
+        self.holds_s = MAX_QUIET_S * state.clocks.quiet_s / QUIET_S
         self.phase = "converged" if now - state.clocks.changed > 6 * QUIET_S else "measure"
         each = state.known.each
         self.supply = o.running.local * each[0] + o.running.remote * each[1]
@@ -109,14 +112,14 @@ class Trials:
     def judge(self) -> Ruling | None:
         """Undo a trial that has brought nothing, or has cost something."""
         trial = self.state.trial
-        if trial is None or trial.kind == "bill" or not self.whole or self.sums.span < max(2 * LOOK_S, self.beat_s):
+        if trial is None or trial.kind == "bill" or not self.whole or self.sums.span < 2 * max(LOOK_S, self.beat_s):
             return None
         self.state = replace(self.state, trial=None)
         adds, running = trial.kind == "add", self.o.running
         if adds and running.remote <= trial.before.remote:
             return None
         wanted = trial.measure * (1 + GAIN if adds else 1 - 2 * GAIN)
-        if self.rate >= wanted or not (self.waits or trial.kind == "lag"):
+        if self.rate + self.untold >= wanted or not (self.waits or trial.kind == "lag"):
             return None
         self._learn(trial)
         before, change = trial.before, self.rate / max(trial.measure, 1e-9) - 1
@@ -131,7 +134,9 @@ class Trials:
                 self._bound(1, self.o.running.remote, trial.before.remote, trial.measure),
             )
             self.state = replace(
-                self.state, lessons=replace(lessons, bounds=bounds), clocks=replace(state.clocks, held_since=None)
+                self.state,
+                lessons=replace(lessons, bounds=bounds),
+                clocks=replace(state.clocks, quiet_s=state.clocks.longer(), held_since=None),
             )
             return
         shown, (local, remote) = lessons.shown, state.known.each
@@ -147,10 +152,10 @@ class Trials:
         room = (self.o.room.local, self.o.room.remote)[side]
         if count <= before:
             return self.state.lessons.bounds[side]
-        return Bound(before, max(self.rate, rate), room, self.now + MAX_QUIET_S)
+        return Bound(before, max(self.rate, rate), room, self.now + self.holds_s)
 
     def _try(self, kind: TrialKind) -> None:
-        self.state = replace(self.state, trial=PlacementTrial(kind, self.o.running, self.rate))
+        self.state = replace(self.state, trial=PlacementTrial(kind, self.o.running, self.rate - self.untold))
 
     def _try_bill(self) -> Ruling | None:
         """Try half of the local workers, with remote ones in their place: neighbours may slow the trainer down."""

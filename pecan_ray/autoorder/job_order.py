@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import threading
 from collections.abc import Mapping
@@ -165,12 +166,13 @@ class JobOrder:
         look = None if once else self._after_epoch(ordering, end, skip_bad=skip_bad)
         beside = None if once or late is None else functools.partial(self._found_late, late)
         reverted = None if pinned else functools.partial(self._replace, skip_bad, self._plan)
+        row_s = ordering.row_seconds()
         return Ordered(
             keeps.plan,
             order,
             tuple(said),
             ordering.op_seconds(),
-            ordering.row_seconds(),
+            math.inf if row_s is None and beside is not None else row_s,
             reorder_after_epoch=look,
             beside=beside,
             reverted=reverted,

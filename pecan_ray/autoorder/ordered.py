@@ -42,7 +42,7 @@ class Ordered:
     op_seconds: tuple[tuple[str, float], ...] = ()
     """Seconds that each operator takes of an element of the source; empty where not all were measured."""
     row_seconds: float | None = None
-    """Seconds of one thread for a row of a batch; None: not measured."""
+    """Seconds of one thread for a row of a batch; None: not measured, infinite: the look is too slow for its job."""
     reorder_after_epoch: ReorderAfterEpoch | None = None
     beside: Callable[[], Replanned] | None = None
     """Waits for the end of a look that goes on beside the job, and returns what it has found."""

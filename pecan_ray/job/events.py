@@ -93,7 +93,7 @@ class OrderKnown:
     changed: bool
     """It is another one than as written: the plan has a second version."""
     row_s: float | None = None
-    """Seconds of one thread for a row of a batch, as a sample has measured; None: not known."""
+    """Seconds of one thread for a row of a batch, by a sample; None: not known, infinite: that takes too long."""
     order: OpOrders = ()
     """In which operators run, if it has changed."""
     op_seconds: tuple[tuple[str, float], ...] = ()

@@ -73,7 +73,7 @@ class Placing:
         self, row_s: float | None, trainers: Sequence[TrainerProgress], fleet: Fleet, cpus_per_worker: float
     ) -> Deployment:
         """Return what to begin with once a sample is there, if nothing was measured yet."""
-        self.looker.row_s = row_s
+        self.looker.row_s = None if row_s == math.inf else row_s
         batch = self.looker.batch
         if self.policy.mode != "auto" or self.stopped or self.steps or row_s is None or batch is None:
             return self.target

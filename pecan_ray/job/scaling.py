@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -120,6 +121,11 @@ class Scaling:
         """Begin with as many local workers as AutoOrder's sample asks for: their CPUs are paid for already."""
         target = self._placement.sampled(row_s, self._job.trainers.progress, self._fleet)
         if target is not None and target != self._fleet.wanted and self._fleet.hosts:
-            said = f"begin with {target}: a row takes a thread {row_s:.3g} s by a sample"
+            why = (
+                "elements are slow to sample"
+                if row_s == math.inf
+                else f"a row takes a thread {row_s:.3g} s by a sample"
+            )
+            said = f"begin with {target}: {why}"
             self._job.tell("placement", said, now)
             self.scale(target, now, done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -153,6 +154,15 @@ def test_a_job_begins_with_as_many_workers_as_a_sample_asks_for_whenever_it_ends
     if not early:
         rig.handle(known)
     assert rig.job.fleet.wanted == Deployment(2, 0), "rows of 4 ms, ten in 20 ms"
+
+
+def test_a_job_whose_look_has_not_ended_in_time_begins_with_all_cpus() -> None:
+    """A look that ten seconds did not suffice for is one at slow elements."""
+    rig = auto_rig(ordered=False)
+    rig.come()
+    rig.handle(events.OrderKnown(changed=False, row_s=math.inf))
+    assert rig.job.fleet.wanted == Deployment(3, 0), "of four CPUs"
+    assert rig.job.placement.placing is not None and rig.job.placement.placing.looker.row_s is None
 
 
 def test_workers_that_do_not_come_are_given_up_and_others_judged() -> None:

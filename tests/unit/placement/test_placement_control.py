@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import random
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -29,6 +31,10 @@ def per_hour(remote: int) -> float:
 def needed(job: Fluid, demand: float) -> int:
     """Return the fewest local workers that supply a demand."""
     return next(n for n in range(1, 100) if job.supply(Deployment(n, 0)) >= demand)
+
+
+def constant(demand: float) -> Callable[[float], float]:
+    return lambda _: demand
 
 
 REMOTE = Fluid(room=Deployment(4, 24), demand=lambda _: 6000.0)
@@ -106,6 +112,7 @@ def test_it_begins_with_as_many_local_workers_as_a_sample_asks_for() -> None:
     assert begin(0.0004, 256, 15) == 6
     assert begin(1e-5, 256, 15) == 1, "tiny elements"
     assert begin(None, 256, 15) == 1
+    assert begin(math.inf, 256, 15) == 15
     assert begin(0.002, 256, 0) == 0, "no CPU on the trainer's node"
 
 
@@ -270,6 +277,55 @@ def test_remote_supply_grows_by_the_leap_at_most() -> None:
             _, before, after = run.changes[-1]
             if after.remote > before.remote:
                 assert run.job.supply(after) <= LEAP * run.job.supply(before) + run.job.remote
+
+
+@pytest.mark.parametrize(("grain", "undone"), [(1.0, True), (100.0, False)])
+def test_batches_that_were_begun_and_not_told_are_no_verdict_against_their_workers(grain: float, undone: bool) -> None:
+    """With batches of seven seconds, workers that have just come have told one of two."""
+
+    def seen(workers: int, rows: float) -> Observation:
+        return Observation(
+            dt=7.0,
+            running=Deployment(4, workers),
+            asked=Deployment(4, workers),
+            room=Deployment(4, 24),
+            waited=3.5,
+            rows=rows,
+            steps=4,
+            made=(rows * 4 / (4 + workers), rows * workers / (4 + workers)),
+            worked=(28.0, 7.0 * workers),
+            own_s=0.07,
+            grain=grain,
+        )
+
+    state, now, target = ControlState(), 0.0, Deployment(4, 0)
+    while target == Deployment(4, 0) and now < 70:
+        now += 7.0
+        decision, state = control(state, seen(0, 400.0), now)
+        target = decision.target
+    assert target.remote > 0, "it waits beside all local ones"
+    phases = []
+    for _ in range(2):
+        now += 7.0
+        decision, state = control(state, seen(target.remote, 400.0), now)
+        phases.append(decision.phase)
+    assert ("back" in phases) == undone
+
+
+@pytest.mark.parametrize("room", [Deployment(16, 0), Deployment(4, 24)])
+@pytest.mark.parametrize("mean_s", [8.0, 60.0])
+def test_changes_are_bounded_whatever_the_demand_does(room: Deployment, mean_s: float) -> None:
+    """Each reversal doubles the time of quiet, and few steps lie between two."""
+    rng, until = random.Random(mean_s), 0.0
+    run = Run(Fluid(room=room, drift=0.05))
+    while run.now < 3600:
+        demand = constant(rng.choice((700.0, 1500.0, 2600.0, 4000.0, 6000.0)))
+        until += rng.expovariate(1 / mean_s)
+        run.meet(replace(run.job, demand=demand)).go(until - run.now)
+    counts = [after.workers - before.workers for _, before, after in run.changes]
+    most = 7 + run.now / MAX_QUIET_S
+    assert sum(before < 0 < after for before, after in pairwise(counts)) <= most
+    assert len(counts) <= 3 * most
 
 
 def test_remote_workers_that_bring_nothing_go_again_and_are_not_asked_for_soon() -> None:
