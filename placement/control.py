@@ -101,10 +101,11 @@ def _seen(state: ControlState, o: Observation) -> ControlState:
 def _rate_of_one(sums: LookSums, o: Observation, side: int, before: float) -> float:
     """Return rows a second of one worker of a side that nothing holds back; the rate before, while rows are few.
 
-    A worker tells rows by the batch: with less than one of each, chance decides how many fall into the work.
+    A worker tells rows by the batch: with less than one of each, chance decides how many fall into the work, and
+    work of less than a microsecond is none.
     """
     count = (o.running.local, o.running.remote)[side]
-    if sums.each_worked[side] <= 0 or (before and sums.made[side] < max(ROWS, o.grain * count)):
+    if sums.each_worked[side] <= 1e-6 or (before and sums.made[side] < max(ROWS, o.grain * count)):
         return before
     return sums.made[side] / sums.each_worked[side]
 
