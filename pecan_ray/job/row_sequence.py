@@ -15,6 +15,9 @@ from itertools import chain
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.sampling.spans import Spans
 
+BEHIND_ALL = 1 << 62
+"""No row has such a number."""
+
 
 class RowSequence:
     """Which row comes next, and batches of rows behind it."""
@@ -39,8 +42,12 @@ class RowSequence:
 
     def came(self, batch: ReceivedBatch) -> Sequence[ReceivedBatch]:
         """Take a batch; return those whose turn has come, in order."""
-        if batch.row is None:
+        if batch.row is None and (self._epoch < 0 or self._given_up):
             return (batch,)
+        if batch.row is None:  # rows are missing in it, and the job is about to give the order up for that
+            self._early.setdefault((batch.epoch, BEHIND_ALL + batch.id), []).append(batch)
+            self.nbytes += batch.nbytes
+            return ()
         if batch.epoch > self._epoch:
             self._epoch, self._next, self._had = batch.epoch, 0, Spans()
         if batch.epoch < self._epoch or batch.row in self._had:
