@@ -87,6 +87,21 @@ def test_scaling_in_and_out_while_it_runs_keeps_every_element() -> None:
     assert seen == times(1500)
 
 
+def test_static_sharding() -> None:
+    with numbers(100).batch(7).iter_batches(epochs=2, sharding="static", workers=TWO) as it:
+        assert Counter(ids(it)) == times(100, 2)
+
+
+def test_a_graph_of_tensorflow_goes_on_from_a_state_with_what_was_not_yielded() -> None:
+    pipe = numbers(ROWS, engine="tensorflow").map(lambda i: i + 1, on="i").shuffle(64).batch(8)
+    with pipe.iter_batches(epochs=2, workers=ONE) as it:
+        seen = ids(islice(it, 50))
+        state = json.loads(json.dumps(it.state_dict()))
+    with pipe.iter_batches(epochs=2, workers=ONE, state=state) as it:
+        seen += ids(it)
+    assert Counter(i - 1 for i in seen) == times(ROWS, 2)
+
+
 def test_a_worker_without_a_place_is_named_and_waited_for() -> None:
     config = pecan.Config(remote_labels={"zone": "moon"}, placement_warning_s=0.5)
     with numbers(MANY, config=config).map(slow, on="i").batch(8).iter_batches(workers=TWO) as it:
