@@ -30,17 +30,35 @@ sys.path.insert(0, str(ROOT))
 import pecan_ray as pecan
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import Deployment
-from pecan_ray.plan.prices import GCP_TPU_V2
+from pecan_ray.plan.prices import GCP_TPU_V2, Prices
 from pecan_ray.simulator.client import ClientRule
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.drivers import placement
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.workload import Nodes, Noise, Trainer, TrainerHost, Worker, Workload
-from tests.ray.waiting_transforms import BATCH, SMALL, cheapest, settled, train, waiting
+from tests.ray.waiting_transforms import BATCH, SMALL, train, waiting
 
 WINDOW_BATCHES, WINDOW_S = 40, 2.0
 IN_FLIGHT = 4
 """Batches that fit into the ring of a worker, and into the queue of the trainer."""
+
+
+def cheapest(
+    per_element: float, step: float, max_local: int, max_remote: int, prices: Prices = GCP_TPU_V2
+) -> Deployment:
+    """Search all deployments for the one whose batches cost least: max(step, wait / workers) * price."""
+
+    def cost(deployment: Deployment) -> tuple[float, int]:
+        batch_time = max(step, per_element * BATCH / deployment.workers)
+        return batch_time * prices.per_hour(1, deployment.remote), deployment.workers
+
+    everything = (Deployment(local, remote) for local in range(max_local + 1) for remote in range(max_remote + 1))
+    return min((deployment for deployment in everything if deployment.workers), key=cost)
+
+
+def settled(timeline: Sequence[PlacementStep]) -> bool:
+    """Tell whether nothing has changed for 30 s."""
+    return bool(timeline) and timeline[-1].decision.phase == "converged"
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from pecan_ray.caching.tiers import TieredStore
 from pecan_ray.cli import main
 from pecan_ray.errors import CacheError, PlanError
 from pecan_ray.options import Cache
+from tests.unit.engines.cache_rig import Numbers, double, kept, sorted_numbers
 from tests.unit.engines.engine_leases import run_engine
-from tests.unit.engines.test_caching import Numbers, double, kept, numbers
 
 MB = 1 << 20
 
@@ -110,7 +110,7 @@ def test_a_folder_in_memory_that_others_may_have_made_is_not_used(theirs: str, c
 def test_an_engine_reads_from_memory_what_it_has_read_once(cache: Cache) -> None:
     plan = kept(pecan.PecanPipeline(Numbers()).map(double).autocache().batch(4))
     for _ in range(3):
-        assert numbers(run_engine(plan, cache=cache)) == list(range(35))
+        assert sorted_numbers(run_engine(plan, cache=cache)) == list(range(35))
     store = tiers_of(cache)
     assert len(in_memory(store)) == 7
     store.close()

@@ -10,8 +10,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.shape import plan_shape
-from tests.unit.engines.engine_leases import run_engine, whole_leases
-from tests.unit.engines.test_python_operators import numbers
+from tests.unit.engines.engine_leases import numbers, run_engine, whole_leases
 
 ANY: Any = pecan.WeightSchedule
 """Of which a type checker says nothing."""
