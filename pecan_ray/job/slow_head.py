@@ -11,7 +11,9 @@ HELP_AFTER_S = 1.0
 HELP_TIMES = 4.0
 """and so many times as long as a worker needs for a batch: several functions may run late, and a garbage collector."""
 PACE_SHARE = 0.2
-"""Share of the newest batches in the mean."""
+"""Share of the newest batches in the mean,"""
+ALONE = 2
+"""but of the first ones: the first wait is one for workers that start, so the second one replaces it."""
 
 
 class SlowHead:
@@ -19,8 +21,11 @@ class SlowHead:
 
     def __init__(self) -> None:
         self._at, self._since = (-1, -1), 0.0
-        self._batch_s = math.inf
-        """So often a batch has its turn, lately."""
+        self._looked, self._waited_s = 0.0, 0.0
+        """When this was last looked at, and so long the trainer has had no batch since the head of the rows has moved:
+        what it took for its own work says nothing about workers."""
+        self._batch_s, self._learnt = math.inf, 0
+        """So long it waits for a batch, lately, and how often this was measured."""
 
     def look(self, ledger: Ledger, queued: int, now: float) -> str:
         """Let a second worker help where it is time; return the name of the one that is helped.
@@ -29,19 +34,24 @@ class SlowHead:
         """
         if not ledger.runs.kept or ledger.finished:
             return ""
+        self._waited_s += 0.0 if queued else now - self._looked
+        self._looked = now
         epoch, row = at = ledger.epoch, ledger.rows_in_turn
         if at != self._at:
             batches = (row - self._at[1]) // ledger.shape.batch_size if epoch == self._at[0] else 0
             if batches > 0:
-                took = (now - self._since) / batches
-                slower = took - self._batch_s
-                self._batch_s = took if self._batch_s == math.inf else self._batch_s + PACE_SHARE * slower
-            self._at, self._since = at, now
+                self._learn(self._waited_s / batches)
+            self._at, self._since, self._waited_s = at, now, 0.0
             return ""
         late_s = max(HELP_AFTER_S, HELP_TIMES * self._batch_s * len(ledger.workers))
         if queued or now - self._since < late_s:
             return ""
-        self._since = now
+        self._since, self._waited_s = now, 0.0
         helped = ledger.seconds.help(ledger.workers, row)
         ledger.changes += bool(helped)
         return helped
+
+    def _learn(self, batch_s: float) -> None:
+        self._learnt += 1
+        mean_s = self._batch_s
+        self._batch_s = batch_s if self._learnt <= ALONE else mean_s + PACE_SHARE * (batch_s - mean_s)

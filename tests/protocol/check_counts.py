@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from pecan_ray.job.bad_elements import digest_of
 from pecan_ray.job.suspects import STRIKES
 from pecan_ray.plan.splits import OUTPUT_BITS, LeaseKey
 from tests.protocol.audit import Audit, must, undisturbed
@@ -35,12 +36,16 @@ def check_quarantine(audit: Audit, job: JobModel, trainers: list[TrainerModel]) 
     """Every bad element is kept by some trainer, and by one alone once, where data is worked on once.
 
     What a rank gives back others keep again, and so they do with what a rank said as it left, if that is lost.  A
-    plan that one worker runs as a whole may be over before it has said what was bad behind the last batch.
+    plan that one worker runs as a whole may be over before it has said what was bad behind the last batch.  One that
+    goes on from a state runs again what the run before has kept: the job does not count it again, and the file has it.
     """
     scenario, known = audit.scenario, job.state.bad.identities
     if scenario.on_error != "quarantine":
         return
+    start = job.state.spec.start
+    dealt = frozenset(start.bad if start is not None else ())
     kept = Counter(one.identity for trainer in trainers for one in trainer.quarantined)
+    kept = Counter({one: times for one, times in kept.items() if one in known or digest_of(one) not in dealt})
     complete = kept.keys() <= known if scenario.serial else kept.keys() == known
     complete = complete or bool(audit.left)  # what comes of an epoch when all have left the job, it does not hear of
     must(complete, f"{len(kept)} of {len(known)} bad elements are kept")

@@ -21,7 +21,7 @@ from tests.protocol.going_on import play_in_pieces
 from tests.unit.job.job_rig import JobRig, elements
 
 SEEDS, LOTS = 1200, 6
-FAILED_ONCE = (35, 2648, 11378, 52307, 105390, 300502)
+FAILED_ONCE = (35, 2648, 6012, 11378, 52307, 105390, 300502)
 """Seeds of histories in which something was wrong once."""
 
 

@@ -123,6 +123,25 @@ def test_rows_that_all_wait_for_belong_to_a_second_worker_and_are_used_once() ->
     assert list(ledger.workers["quick"].holdings) == [third.key]
 
 
+@pytest.mark.parametrize("step_s", [0.0, 30.0])
+def test_a_worker_is_late_by_what_workers_need_and_not_by_their_start_or_the_steps_of_the_trainer(
+    step_s: float,
+) -> None:
+    ledger, head, now = numbered_ledger(), SlowHead(), 0.0
+    for worker in ("late", "quick"):
+        ledger.join(worker)
+        ledger.next_assignment(worker)
+    runs = [lease for _ in range(4) for lease in ledger.take_run("late", 2) or ()]
+    head.look(ledger, 0, now)
+    for lease, waited_s in zip(runs[:3], (60.0, 0.1, 0.1), strict=True):  # for 60 s workers start
+        now += waited_s
+        ledger.acked(0, "late", 0, {lease.key: lease.spans})
+        head.look(ledger, 0, now)
+        now += step_s
+        head.look(ledger, 1, now)
+    assert head.look(ledger, 0, now + 1.1) == "late"
+
+
 def test_of_two_batches_of_the_same_rows_the_first_one_is_used_and_both_wait_for_their_turn() -> None:
     sequence = RowSequence()
     other = ReceivedBatch(0, "v", 0, {}, 2, 1, row=2)
