@@ -16,6 +16,7 @@ class JobEnd:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        """Guards what ends with the job, and whether it is over."""
         self._ending: list[Callable[[], None]] = []
         self._over = False
 
@@ -58,7 +59,9 @@ class LateLook(Generic[T]):
         """`look`: is given the end of the last job that waits for it."""
         self.found = Future[T]()
         self._look, self._end = look, JobEnd()
-        self._lock, self._jobs = threading.Lock(), 0
+        self._lock = threading.Lock()
+        """Guards the number of jobs that wait for the look."""
+        self._jobs = 0
         threading.Thread(target=self._run, name="pecan-look", daemon=True).start()
 
     def _run(self) -> None:

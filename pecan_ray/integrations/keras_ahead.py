@@ -21,6 +21,7 @@ class FetchAhead:
     def __init__(self) -> None:
         """Hold nothing back."""
         self._changed = threading.Condition()
+        """Guards all below, and wakes the thread that fetches."""
         self._trainer: int | None = None
         """The thread that trains, which must never wait for itself; None: nobody tells what was used."""
         self._used = 0
