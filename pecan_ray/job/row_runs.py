@@ -217,7 +217,9 @@ class RowRuns:
         begun = queue.repetition * listing.elements + listing.elements_before(min(queue.cursor().taken, len(listing)))
         spans = [(self._numbered(one), span) for one in queue.returned for span in one.spans]
         parts = sorted(_rows_of(replace(lease, spans=(span,))) for lease, span in spans)
-        parts = [(first, end) for first, end in parts if first < end] + [(begun, begun)]
+        parts = [(first, end) for first, end in parts if first < end]
+        if not parts or begun != (self._shape.repetitions or MANY) * listing.elements:
+            parts.append((begun, begun))  # else the rest was left with the epoch, or fills no batch
         if any(end != first for (_, end), (first, _) in itertools.pairwise(parts)):
             self.give_up("the run goes on from a state of one whose rows came as workers finished them")
         return parts[0][0]

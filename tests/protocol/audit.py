@@ -73,6 +73,7 @@ class Audit:
         """Most rounds in which the leftovers of an epoch were distributed."""
         self._left_before = saved.left if saved is not None else frozenset()
         self.left_before = saved.left_out if saved is not None else 0
+        self.in_order_before = saved is not None and saved.in_order
         self.excess = 0.0
         """By how many messages for each worker a queue was above its bound at most."""
 

@@ -97,7 +97,9 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
     passes = scenario.repetitions * ((scenario.epochs or 1) if scenario.visitation == "at_most_once" else 2)
     if world.losses + min(world.deaths, passes * deadly) > MOST_IN_A_ROW:
         reasons.setdefault("ClusterError", "in a row")
-    error = job.state.error
+    runs, error = job.state.ledger.runs, job.state.error
+    goes_on = "goes on from a state" not in f"{runs.given_up} {runs.hopeless}"
+    must(goes_on or not world.audit.in_order_before, "rows had come in order, and do not where the run goes on")
     if error is not None:
         must(type(error).__name__ in reasons, f"the job failed without a reason: {error}")
         reasons.setdefault("ClusterError", "the controller is gone")

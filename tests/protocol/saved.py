@@ -30,6 +30,8 @@ class Saved:
     """Elements that were left out by then: no batch will hold them."""
     left: frozenset[int] = frozenset()
     """Epochs that some loop had left, or had yet to."""
+    in_order: bool = False
+    """Rows had come in order until then."""
 
 
 def save(world: World, rank: int, before: Saved | None) -> Saved | None:
@@ -65,7 +67,8 @@ def _saved(world: World, point: ResumePoint, used: Sequence[int], before: Saved 
     if before is not None:
         batches, left_out = before.batches + batches, before.left_out + left_out
     left = frozenset(world.audit.left)
-    return Saved(SavedState.from_json(_written(point, 0)).point, batches, left_out, left)
+    in_order = world.job.state.ledger.runs.kept and (before is None or before.in_order)
+    return Saved(SavedState.from_json(_written(point, 0)).point, batches, left_out, left, in_order)
 
 
 def _written(point: ResumePoint, batches: int) -> dict[str, Any]:

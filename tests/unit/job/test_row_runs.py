@@ -76,6 +76,21 @@ def test_a_state_of_which_rows_behind_others_are_used_cannot_go_on_in_order(rest
     assert "goes on from a state" in ledger.runs.given_up
 
 
+def test_a_state_behind_whose_rows_the_epochs_remainder_was_dropped_goes_on_in_order() -> None:
+    rests = (Rest(1, 0, ((elements(1)[0], END),)), Rest(2, 0, ((0, elements(1)[1]),)))
+    shape = LedgerShape(numbered=True, promised=True, batch_size=5, drop_remainder=True, epochs=1)
+    ledger = Ledger(shape, ResumePoint(0, (BranchPoint(Cursor(taken=3), rests),)))
+    ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
+    ledger.end_listing(0)
+    ledger.join("w")
+    ledger.next_assignment("w")
+    run = ledger.take_run("w", 100) or ()
+    assert not ledger.runs.hopeless and [lease.row for lease in run] == [-1, 3], "rows of their first elements"
+    ledger.acked(0, "w", 0, {lease.key: lease.spans for lease in run})
+    assert ledger.take_run("w", 100) == () and ledger.assignment_ended("w", {}) == "flush"
+    assert ledger.finished
+
+
 def die(ledger: Ledger, worker: str) -> None:
     """Let a worker come and die with the first run that it is given."""
     ledger.join(worker)
