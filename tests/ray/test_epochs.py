@@ -50,8 +50,8 @@ def test_passes_by_hand_go_on_with_the_next_epoch_also_behind_a_state() -> None:
         used = draws(next(batches) for _ in range(3))
         next(batches), next(batches)
         first = json.loads(json.dumps(batches.state_dict(ahead=2)))  # what was fetched ahead comes again
-        with pytest.raises(pecan.errors.PlanError, match="ahead must be from 0 to 2, but got 3"):
-            batches.state_dict(ahead=3)
+        with pytest.raises(pecan.errors.PlanError, match="ahead must be from 0 to 8, but got 9"):
+            batches.state_dict(ahead=9)
     with pipe.iter_batches(workers=workers) as batches:
         assert draws(batches) == wanted[1], "a pass that was left is over"
         assert batches.provenance is not None and batches.provenance.epoch == 1 and batches.report().epochs == 1
