@@ -108,15 +108,16 @@ class Ledger(LedgerState):
             if elements != split.elements:
                 said = f"of {split.path or f'split {split.index}'} {split.elements} elements were told, and it holds"
                 self.runs.give_up(f"{said} {elements}")
-            self.seconds.delivered(self.workers, worker, {key: [(elements << OUTPUT_BITS, END)]})
         self.consumed(worker, epoch, {key: [(elements << OUTPUT_BITS, END)]})
 
     def consumed(self, worker: str, epoch: int, spans: LeaseSpans, *, left_out: int = 0) -> None:
         """Note data that ends at the worker: filtered, skipped, or a remainder that the user wants dropped."""
         state = self.workers.get(worker)
         if epoch == self.epoch and state is not None:
-            self.left_out_elements += 0 if self.shape.serial else left_out  # whole plans say it as they end
+            again = self.shape.numbered and left_out > 0 and self.seconds.drops(spans)
+            self.left_out_elements += 0 if self.shape.serial or again else left_out  # whole plans say it as they end
             self._fulfil(state, spans)
+            self.seconds.delivered(self.workers, worker, spans)
             self._advance()
 
     def _fulfil(self, state: WorkerHoldings, spans: LeaseSpans) -> None:

@@ -24,10 +24,13 @@ class SecondWorkers:
     def __init__(self, queues: Queues, runs: RowRuns) -> None:
         self._queues, self._runs = queues, runs
         self._twice: dict[LeaseKey, Spans] = {}
+        self._dropped: dict[LeaseKey, Spans] = {}
+        """Rows that fill no batch, and with which a worker has ended."""
 
     def begin_epoch(self) -> None:
         """Forget the last epoch."""
         self._twice.clear()
+        self._dropped.clear()
 
     def help(self, workers: Mapping[str, WorkerHoldings], row: int) -> str:
         """Let another worker make what the one holds that has a row; return the name of that, if there is any.
@@ -49,6 +52,16 @@ class SecondWorkers:
             for span in lease.spans:
                 twice.add(*span)
         self._runs.put_back(leases)
+
+    def drops(self, spans: LeaseSpans) -> bool:
+        """Note that a worker drops rows; tell whether another one, which was given them too, has done so before."""
+        again = False
+        for key, done in spans.items():
+            dropped = self._dropped.setdefault(key, Spans())
+            for span in done:
+                again = again or dropped.covers(*span)
+                dropped.add(*span)
+        return again
 
     def delivered(self, workers: Mapping[str, WorkerHoldings], by: str, spans: LeaseSpans) -> None:
         """Note that positions are delivered, whoever they belong to."""

@@ -17,7 +17,7 @@ from pecan_ray.job.slow_head import SlowHead
 from pecan_ray.job.suspicion import CRASHED
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.options import Workers
-from pecan_ray.plan.splits import END, Split
+from pecan_ray.plan.splits import END, Lease, Split
 from tests.unit.job.job_rig import JobRig, elements, said
 
 
@@ -136,6 +136,25 @@ def test_rows_that_all_wait_for_belong_to_a_second_worker_and_are_used_once() ->
     assert not head.look(ledger, 0, 2e9), "no third one gets them"
     ledger.acked(0, "late", 0, {second.key: second.spans})  # it comes all the same, and first
     assert list(ledger.workers["quick"].holdings) == [third.key]
+
+
+def test_a_remainder_that_two_workers_drop_is_counted_once() -> None:
+    ledger = Ledger(LedgerShape(numbered=True, batch_size=2, drop_remainder=True, epochs=1))
+    ledger.add_splits(0, [Split(0, elements=3)])
+    ledger.end_listing(0)
+    rests: list[Lease] = []
+    ledger.join("late")
+    ledger.join("quick")
+    for worker in ("late", "quick"):
+        ledger.next_assignment(worker)
+        for _ in range(2):
+            rests += ledger.take_run(worker, 2) or ()
+        ledger.seconds.help(ledger.workers, 0)
+    assert [lease.spans for lease in rests[:2]] == [lease.spans for lease in rests[2:]]
+    for worker in ("late", "quick"):
+        ledger.consumed(worker, 0, {rests[1].key: rests[1].spans}, left_out=1)
+        assert ledger.left_out_elements == 1
+        assert [held.rest().spans for held in ledger.workers["quick"].holdings.values()] == [rests[2].spans]
 
 
 @pytest.mark.parametrize("step_s", [0.0, 30.0])
