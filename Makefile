@@ -19,17 +19,10 @@ ON_CLUSTERS := --no-loadscope-reorder tests/ray tests/e2e tests/chaos
 check: lint
 	$(PYTEST) -m "not slow" --quick tests/unit
 
-# What fails beside other tests is run once more, alone, so that load decides nothing.  Both runs are printed.
-define tested
-	$(PYTEST) -m "not slow" --cache-clear $(1) || \
-	{ test $$? -eq 1 && echo "Once more, alone:" && \
-	$(BIN)/python -m pytest -v -m "not slow" --last-failed --last-failed-no-failures none $(1); }
-endef
-
 # All that a change can break.
 test: lint
-	$(call tested,$(WITHOUT_CLUSTER))
-	$(call tested,$(ON_CLUSTERS))
+	$(PYTEST) -m "not slow" $(WITHOUT_CLUSTER)
+	$(PYTEST) -m "not slow" $(ON_CLUSTERS)
 
 # The tests that are marked as slow, and Hypothesis' properties on all of their examples, as well.
 test-all: lint
