@@ -121,7 +121,7 @@ def test_what_is_no_label_is_refused_by_name(case: str) -> None:
     assert Evil.ran == 0
 
 
-class Impostor(flight.FlightServerBase):  # type: ignore[misc]
+class Impostor(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     text = b""
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
