@@ -33,8 +33,8 @@ def command_line(
     parser.add_argument("--engine", choices=engines, default="python", help=which)
     parser.add_argument("--epochs", type=_positive, default=1, help="passes over the data")
     parser.add_argument("--batch", type=_positive, default=batch, help="elements in a batch")
-    parser.add_argument("--local", type=int, default=1, help="workers on this node")
-    parser.add_argument("--remote", type=int, default=0, help="workers on other nodes")
+    parser.add_argument("--local", type=int, help="workers on this node; without both, as many as are needed run")
+    parser.add_argument("--remote", type=int, help="workers on other nodes")
     parser.add_argument("--data", default=None, help=data_help)
     parser.add_argument("--images", type=_positive, default=count, help="elements of the default set")
     consumer = parser.add_mutually_exclusive_group()
@@ -53,6 +53,13 @@ def command_line(
     return parser
 
 
+def fixed_workers(local: int | None, remote: int | None) -> pecan.Workers | None:
+    """Return the numbers of workers that a command line asks for; None: AutoPlacement finds them."""
+    if local is None and remote is None:
+        return None
+    return pecan.Workers(local=1 if local is None else local, remote=remote or 0)
+
+
 def consume(pipe: pecan.PecanPipeline, args: argparse.Namespace, make_step: Callable[[], TrainStep]) -> int:
     """Feed every batch to the consumer that the command line asks for, print what happened, return the
     batches.
@@ -62,7 +69,7 @@ def consume(pipe: pecan.PecanPipeline, args: argparse.Namespace, make_step: Call
     step = make_step() if args.train else emulated_accelerator(args.step_time)
     print(pipe)
     count = 0
-    workers = pecan.Workers(local=args.local, remote=args.remote)
+    workers = fixed_workers(args.local, args.remote)
     with pipe.iter_batches(epochs=args.epochs, workers=workers, format="numpy", debug=args.debug) as batches:
         for batch in batches:
             if count == 0:

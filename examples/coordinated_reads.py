@@ -69,7 +69,7 @@ def train(rank: int, meeting: Meeting, *, coordinated: bool, epochs: int) -> Non
         coordinated=coordinated,
         job=f"sentences-{'coordinated' if coordinated else 'plain'}",
         epochs=epochs,
-        workers=pecan.Workers(local=2),
+        workers=pecan.Workers(local=2),  # the same with and without rounds, which are compared
     ) as batches:
         for batch in batches:
             meeting.step(rank, batch["ids"].shape[1])

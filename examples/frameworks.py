@@ -237,9 +237,10 @@ def main() -> None:
     """Run the loop that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", choices=LOOPS)
-    parser.add_argument("--local", type=int, default=1, help="workers of pecan_ray on this node")
+    parser.add_argument("--local", type=int, help="workers of pecan_ray on this node; else as many as are needed")
     args = parser.parse_args()
-    print(f"last loss: {LOOPS[args.library](workers=pecan.Workers(local=args.local)):.5f}")
+    workers = None if args.local is None else pecan.Workers(local=args.local)
+    print(f"last loss: {LOOPS[args.library](workers=workers):.5f}")
 
 
 if __name__ == "__main__":

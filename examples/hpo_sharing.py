@@ -43,7 +43,8 @@ def shared_photographs(root: str) -> pecan.PecanPipeline:
 def train(pipe: pecan.PecanPipeline, rate: float, epochs: int, share: bool) -> float:
     """Train a linear classifier on small images; return its last loss."""
     weights, loss = np.zeros((SIDE * SIDE * 3, CLASSES), np.float32), 0.0
-    with pipe.iter_batches(epochs=epochs, share=share, workers=pecan.Workers(local=1)) as batches:
+    one = pecan.Workers(local=1)  # what is compared is the work of one worker with that of one for each trial
+    with pipe.iter_batches(epochs=epochs, share=share, workers=one) as batches:
         for batch in batches:
             images = batch["image"][:, :: 224 // SIDE, :: 224 // SIDE][:, :SIDE, :SIDE]
             x = images.reshape(len(images), -1).astype(np.float32) / 255.0

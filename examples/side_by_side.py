@@ -24,7 +24,6 @@ from typing import Any
 import cv2
 import numpy as np
 
-import pecan_ray as pecan
 from examples import image_ops
 from examples.photographs import derived_photographs
 from examples.resnet50 import pipeline
@@ -165,12 +164,12 @@ def main() -> None:
     loops = [timed("plain loop", plain_batches(root, args.batch, args.epochs), args.step_time)]
     cv2.setNumThreads(threads)
     pipe = pipeline(root, batch=args.batch)
-    with pipe.iter_batches(epochs=args.epochs, workers=pecan.Workers(local=1)) as batches:
+    with pipe.iter_batches(epochs=args.epochs) as batches:
         loops.append(timed("pecan_ray", batches, args.step_time))
     gain = loops[0].seconds / loops[1].seconds if loops[1].seconds else 0.0
     said = (
         f"{gain:.1f} times as fast behind the first batch: {loops[1].images} photographs, steps of "
-        f"{1000 * args.step_time:.0f} ms, one worker beside the trainer"
+        f"{1000 * args.step_time:.0f} ms, workers beside the trainer"
     )
     print(f"\n{table(loops)}\n\n{bars(loops)}\n\n{said}")
     if args.svg:

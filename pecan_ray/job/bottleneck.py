@@ -43,6 +43,10 @@ ON_CPUS = 0.75
 Measured with two threads on two CPUs: functions in Python hold the lock for 0.84 to 1.0 of the time and are on CPUs for
 0.5 of theirs, functions that release it hold it for 0.02 and less; half and half 0.36.
 """
+SHARED_LOCK = 0.5
+"""Threads that hold the lock for this share of the time together hardly wait for each other."""
+WORTH_TELLING = 1.2
+"""Other numbers of workers and threads are told if they promise so many times the speed."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class RunNumbers:
     """on other ones."""
     placed: bool = False
     """AutoPlacement chooses their numbers."""
+    cpus: float = 0.0
+    """CPUs of the trainers' nodes that the job may use; 0: unknown."""
     remote_bytes: int = 0
     """Read of object stores."""
     in_process: bool = False
@@ -206,7 +212,7 @@ def _operator(run: RunNumbers, name: str, share: float, gain: float, where: str)
         text = f"operator {name}, in processes of its own: {where}, and {share:.0%} of the workers' work is there"
         return _told("operator", text, gain, cheaper, name)
     if seen.operators and (_locked(seen) or _computes_alone(seen)):
-        return _told("operator", *_lock(seen, name, share, gain, where), name)
+        return _told("operator", *_lock(run, name, share, gain, where), name)
     if seen.operators and seen.cpu_s < COMPUTES * min(busy_s, seen.threads_s):
         text = f"operator {name}, which waits: {where}, and workers spend {share:.0%} of their work inside of it, "
         text += f"though they use CPUs for {seen.cpu_s / max(busy_s, 1e-9):.0%} of that only"
@@ -217,8 +223,9 @@ def _operator(run: RunNumbers, name: str, share: float, gain: float, where: str)
     return _told("operator", text, gain, cheaper, name)
 
 
-def _lock(seen: StageSeconds, name: str, share: float, gain: float, where: str) -> tuple[str, float, str]:
+def _lock(run: RunNumbers, name: str, share: float, gain: float, where: str) -> tuple[str, float, str]:
     """Say that an operator holds Python's lock, what would be gained, and what to change."""
+    seen = run.stages
     change = f"let processes run {name} (map(..., processes=True)), or write it with functions that release the lock"
     held = f"Python's lock, held by operator {name}: {where}, and "
     if _locked(seen):
@@ -228,7 +235,24 @@ def _lock(seen: StageSeconds, name: str, share: float, gain: float, where: str) 
     else:
         held += f"{share:.0%} of the workers' work is inside of it, by one thread that holds the lock for "
         held += f"{min(1.0, seen.locked_s / seen.watched_s):.0%} of the time, so that more threads would wait for it"
-    return held, gain, f"{change} (NumPy, OpenCV, Pillow)"
+    return f"{held}{_other_numbers(run)}", gain, f"{change} (NumPy, OpenCV, Pillow)"
+
+
+def _other_numbers(run: RunNumbers) -> str:
+    """Say how much faster other numbers of workers and threads would be on the same CPUs; empty if hardly.
+
+    A worker whose lock is held all the time gives its functions as many CPUs as they can use at once: `used`.  With
+    SHARED_LOCK of these as threads, each thread has a CPU's work to do.
+    """
+    seen = run.stages
+    used = max(1.0, seen.cpu_s / seen.watched_s)
+    threads = max(1, int(SHARED_LOCK * used))
+    workers = int(run.cpus / threads)
+    times = workers * threads / (used * max(1, run.local))
+    if run.remote or times < WORTH_TELLING:  # nothing is known of the CPUs of other nodes
+        return ""
+    said = f"{workers} workers of {threads} thread{'s' * (threads > 1)} would be up to {times:.1f} times as fast"
+    return f"; {said}" + ("" if run.placed else " (workers=None lets AutoPlacement find their number)")
 
 
 def _locked(seen: StageSeconds) -> bool:

@@ -110,6 +110,12 @@ def throttled(threads: int) -> ThreadWindow:
     return ThreadWindow(threads, 100 * used, 1.0, threads, used, 0.0, used)
 
 
+def needing_the_lock_for_a_fifth(threads: int) -> ThreadWindow:
+    """Five at a time can work; others wait for Python's lock."""
+    used = min(threads, 5)
+    return ThreadWindow(threads, 100 * used, 1.0, threads, used, 0.0, used)
+
+
 def remote_storage(threads: int) -> ThreadWindow:
     rate = min(threads * 20, 250)
     return ThreadWindow(threads, rate, 1.0, threads, 0.05, 0.0, 0.1)
@@ -119,6 +125,7 @@ def remote_storage(threads: int) -> ThreadWindow:
     ("workload", "cpus", "least", "most"),
     [
         (throttled, 64, 4, 16),
+        (needing_the_lock_for_a_fifth, 16, 5, 8),
         (remote_storage, 4, 12, 32),  # a bound from elsewhere is left by no more than a step
         (waiting(8, 0.005, 0.005), 8, 16, 20),  # they wait and compute
         (lambda threads: replace(waiting(4)(4), threads=threads, busy_s=2.0), 4, 4, 4),  # they have no work

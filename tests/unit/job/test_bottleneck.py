@@ -79,6 +79,26 @@ def test_what_holds_a_run_up_is_named(kind: str, operator: str, words: str, run:
     assert (told.kind, told.operator) == (kind, operator) and words in told.text, told.text
 
 
+@pytest.mark.parametrize(
+    ("stages", "run", "words"),
+    [
+        (LOCKED_BY_A_PART, {"cpus": 16}, "8 workers of 2 threads would be up to 3.2 times as fast (workers=None"),
+        (LOCKED, {"cpus": 16}, "16 workers of 1 thread would be up to 15.8 times as fast"),
+        (ALONE, {"cpus": 2.5, "placed": True}, "2 workers of 1 thread would be up to 2.0 times as fast; without it"),
+        (LOCKED_BY_A_PART, {"cpus": 16, "local": 3}, ""),  # they have the CPUs already
+        (LOCKED_BY_A_PART, {"cpus": 16, "remote": 1}, ""),
+        (LOCKED, {"cpus": 0.0}, ""),
+        (ALONE, {"cpus": 0.5}, ""),
+        (COMPUTES, {"cpus": 64}, ""),
+    ],
+)
+def test_beside_the_lock_stand_the_workers_and_threads_that_would_be_faster(
+    stages: StageSeconds, run: dict[str, Any], words: str
+) -> None:
+    told = found(stages=stages, **run).text
+    assert words in told if words else "times as fast" not in told, told
+
+
 def test_without_a_batch_nothing_is_said() -> None:
     assert "no batch has come yet" in bottleneck(RunNumbers(WAITS, 0)).text
 
