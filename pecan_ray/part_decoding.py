@@ -39,6 +39,8 @@ BLOCK = 8
 REACH = 2
 """Columns by which the colour of a pixel is interpolated where colours are stored at half the width."""
 HEADLESS = "it has no header"
+ENDLESS = "it has no marker of its end"
+END = b"\xff\xd9"
 KINDS = {0xC1: "it is of extended sequential kind", 0xC2: "it is progressive"}
 """Why frames of these markers are decoded whole."""
 SAMPLINGS = ((1, 1), (2, 1), (1, 2), (2, 2))
@@ -80,14 +82,12 @@ def read_header(encoded: Any) -> JpegHeader | str:
     """Return the header of a JPEG of which a part can be decoded, or why it cannot."""
     if not isinstance(encoded, bytes) or encoded[:2] != b"\xff\xd8":
         return "it is no JPEG"
-    if encoded[-2:] != b"\xff\xd9":
-        return "it does not end with a marker of its end"
     header: JpegHeader | None = None
     at, colours = 2, 0
     while at + 9 < len(encoded) and encoded[at] == 0xFF:
         marker, size = encoded[at + 1], int.from_bytes(encoded[at + 2 : at + 4], "big")
         if marker == 0xDA:
-            return "its colours are in scans of their own" if encoded[at + 4] != colours else header or HEADLESS
+            return _scan(encoded, at + 2 + size, colours == encoded[at + 4]) or header or HEADLESS
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             read = _frame(marker, encoded[at + 4 : at + 2 + size])
             if isinstance(read, str):
@@ -95,6 +95,17 @@ def read_header(encoded: Any) -> JpegHeader | str:
             header, colours = read, encoded[at + 9]
         at += 2 + size
     return HEADLESS
+
+
+def _scan(encoded: bytes, at: int, interleaved: bool) -> str:
+    """Return why a file is decoded whole whose first scan begins there; empty if nothing forbids a part.
+
+    A decoder stops at the first marker of an end, whatever follows it.  Without one the data may lack rows below the
+    part, of which the whole has an error.
+    """
+    if not interleaved:
+        return "its colours are in scans of their own"
+    return "" if encoded.rfind(END, at) >= 0 else ENDLESS
 
 
 def _frame(marker: int, body: bytes) -> JpegHeader | str:

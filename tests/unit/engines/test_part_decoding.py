@@ -77,7 +77,7 @@ def other_files(image: Any) -> dict[str, bytes]:
     encoded = jpeg(image)
     return {
         "it is no JPEG": bytes(cv2.imencode(".png", image)[1]),
-        "it does not end with a marker of its end": encoded[:-2],
+        part_decoding.ENDLESS: encoded[:-2] + bytes(4000),
         "it is progressive": jpeg(image, cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
         "it has 4 colours": of_pillow(image, "CMYK"),
         "it has no header": encoded[:4] + b"\xff\xd9",
@@ -113,8 +113,30 @@ def test_a_part_has_the_pixels_of_the_whole(ratio: int) -> None:
         assert found is not None and np.array_equal(found, cut(expected, part)), (header, part)
 
 
+def tail(rng: np.random.Generator, encoded: bytes) -> bytes:
+    """Return what cameras and servers write behind an image, or what is left where it broke off."""
+    noise = rng.bytes(int(rng.integers(1, 5000)))
+    return [b"\n", noise, bytes(4096), encoded, noise + part_decoding.END + noise][int(rng.integers(5))]
+
+
+@needs_turbojpeg
+def test_bytes_behind_the_end_of_an_image_do_not_keep_it_from_being_decoded_in_part() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(100):
+        plain = some_jpeg(rng)
+        encoded = plain + tail(rng, plain)
+        header, expected = read_header(encoded), whole(plain)
+        assert isinstance(header, JpegHeader), header
+        part = some_part(rng, expected.shape[:2])
+        found = decode_part(encoded, header, part)
+        assert found is not None and np.array_equal(found, cut(expected, part)) and whole(encoded) is not None
+
+
 def damaged(rng: np.random.Generator, encoded: bytes) -> bytes:
     made, how, behind = bytearray(encoded), rng.random(), encoded.index(b"\xff\xda") + 10
+    if rng.random() < 0.4:
+        kept = encoded[: int(rng.integers(behind, len(encoded) + 1))] if rng.random() < 0.5 else encoded
+        return kept + tail(rng, encoded)
     if how < 0.3:
         return encoded[: int(rng.integers(4, len(encoded)))] + (b"\xff\xd9" if rng.random() < 0.5 else b"")
     if how < 0.5:
