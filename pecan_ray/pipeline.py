@@ -16,9 +16,8 @@ from pecan_ray.batches import Batches
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
-from pecan_ray.images import Decode
+from pecan_ray.first_operators import begun
 from pecan_ray.integrations.frameworks import FrameworkMethods
-from pecan_ray.integrations.map_style import stacked
 from pecan_ray.integrations.on_devices import mesh_copies
 from pecan_ray.integrations.train_context import placed
 from pecan_ray.iter_keywords import IterKeywords, workers_of
@@ -43,21 +42,14 @@ from pecan_ray.plan.arguments import natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.kinds import of_kind
 from pecan_ray.plan.moving_choices import why_choices_move
-from pecan_ray.plan.operators import (
-    Collate,
-    Join,
-    Map,
-    Plan,
-    as_written,
-)
+from pecan_ray.plan.operators import Function, Join, Plan, as_written
 from pecan_ray.plan.rounds import must_make_rounds
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.runtime.session import refuse_at_exit
 from pecan_ray.sampling.subsets import members
 from pecan_ray.sharing import own_options, share_request
-from pecan_ray.sources.by_index import ByIndex
-from pecan_ray.sources.image_folder import ImageFolder
+from pecan_ray.sources.by_index import AskedOrder, ByIndex
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import hedge_reads, set_patience
 
@@ -98,12 +90,34 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         self,
         source: Source,
         *,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        weights: Any = None,
+        shuffle: bool = False,
+        collate: Function | None = None,
         name: str | None = None,
         engine: EngineName = "python",
         seed: int | None = None,
         config: Config | None = None,
     ) -> None:
-        """`seed` is 0 if none is given; with one that is, operators run as they are written, or as a file pins them."""
+        """Begin a pipeline with a source; at most one of `sampler`, `batch_sampler`, `weights` and `shuffle`.
+
+        Those need a source of which any element can be read by its number: `Arrays`, `Items`, `ImageFolder`,
+        `AudioFolder`, `Files`, tables of `HuggingFace`, `Lance` and `LitData`.
+
+        Args:
+            source: what is read.
+            sampler: a function of epoch and seed that returns the indices of an epoch: any number of them, with or
+                without repetition. Or a sampler of torch, such as `WeightedRandomSampler`; `set_epoch` is called.
+            batch_sampler: the same with a sequence of indices for each batch: the pipeline yields these batches.
+            weights: one for each element; as many elements as there are are drawn by them, with replacement.
+            shuffle: each element once, in a random order, of which nothing is loaded before its turn.
+            collate: with `batch_sampler`, makes a batch of the list of elements. None: they are stacked.
+            name: in the dashboard, metrics and logs.
+            engine: "python" or "tensorflow".
+            seed: 0 if none is given; with one that is, operators run as they are written, or as a file pins them.
+            config: settings.
+        """
         if not isinstance(source, Source):
             raise PlanError(
                 f"PecanPipeline(source) needs a source of pecan_ray.sources, but got {type(source).__name__}. "
@@ -111,13 +125,9 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             )
         if engine not in ENGINES:
             raise PlanError(f"engine must be {' or '.join(map(repr, ENGINES))}, but got {engine!r}.")
-        if engine != "python" and isinstance(source, ByIndex) and source.stacks:
-            raise PlanError(f'ByIndex(batch_sampler=...) gives the {engine} engine no batches: use engine="python".')
-        self._plan = Plan(head=source)
-        if isinstance(source, ImageFolder) and source.decode:
-            self._plan = self._plan.then(Map(name="Decode", fn=Decode(), on="image"))
-        if isinstance(source, ByIndex) and source.stacks:
-            self._plan = self._plan.then(Collate(name="collate", fn=stacked))
+        if asked := AskedOrder(sampler, batch_sampler, weights, shuffle):
+            source = ByIndex.for_caller("PecanPipeline", source, asked, stacks=batch_sampler is not None)
+        self._plan = begun(source, engine, collate)
         self._name: str = of_kind("PecanPipeline(name=...)", name, str | None) or "pipeline"
         self._engine: EngineName = engine
         self._seed, self._seeded = natural("seed", 0 if seed is None else seed), seed is not None

@@ -263,8 +263,9 @@ def values_of(source: Source, lease: Lease, start: int) -> Iterator[Element]:
 
 def values_or_errors(source: Source, lease: Lease, start: int) -> Iterator[Element | SourceError]:
     """Read a split as `values_of` does, and where the source can, past errors: they come in their elements' place."""
-    if isinstance(source, IndependentElements):
-        return _values(source, source.read_past_errors, lease, start, past_errors=True)
+    read_here = of_lease(source, lease)
+    if isinstance(read_here, IndependentElements):
+        return _values(source, read_here.read_past_errors, lease, start, past_errors=True)
     return values_of(source, lease, start)
 
 

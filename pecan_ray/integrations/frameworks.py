@@ -24,7 +24,7 @@ from pecan_ray.peer_words import ARGUMENTS, answers_peers
 from pecan_ray.plan.arguments import positive
 from pecan_ray.plan.operators import Function, Plan
 from pecan_ray.plan.shape import keeps_source_order
-from pecan_ray.sources.by_index import ByIndex
+from pecan_ray.sources.by_index import AskedOrder, ByIndex
 from pecan_ray.sources.hugging_face import HuggingFace
 from pecan_ray.sources.ray_dataset import RayDataset
 from pecan_ray.sources.tf_data import TfDataSource
@@ -143,8 +143,8 @@ class FrameworkMethods:
         held, kind = HeldDataset(dataset, columns), type(dataset).__name__
         several, in_batches = hasattr(type(dataset), "__getitems__"), batch_sampler is not None
         source: Any = DatasetRows(held) if several else DatasetIndices(len(dataset))
-        if shuffle or any(one is not None for one in (sampler, batch_sampler, weights)):
-            source = ByIndex.for_caller("from_torch_dataset", source, sampler, batch_sampler, weights, shuffle)
+        if asked := AskedOrder(sampler, batch_sampler, weights, shuffle):
+            source = ByIndex.for_caller("from_torch_dataset", source, asked)
         if collate is not None and not in_batches:
             raise PlanError("from_torch_dataset(collate=...) needs a batch_sampler. Else write .batch(n, collate=fn).")
         pipe = make(source, name=name, seed=seed, config=config)

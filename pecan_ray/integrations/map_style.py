@@ -29,6 +29,7 @@ class DatasetIndices:
     """The indices of a data set, as the column ``index``."""
 
     count: int
+    split_rows: ClassVar[int | None] = None
     counts_splits: ClassVar[bool] = True
 
     def splits(self) -> Iterator[Split]:
@@ -132,6 +133,7 @@ class DatasetRows:
     """The samples of a data set that gives several at once by ``__getitems__``."""
 
     held: HeldDataset = field(repr=False)
+    split_rows: ClassVar[int | None] = None
     counts_splits: ClassVar[bool] = True
 
     def splits(self) -> Iterator[Split]:

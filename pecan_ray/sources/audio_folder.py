@@ -11,8 +11,10 @@ from pecan_ray.errors import SourceError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.class_folders import (
     ClassFolders,
+    ListedFiles,
     checked_classes,
     grouped,
+    listed_files,
     read_group,
     read_group_past_errors,
 )
@@ -72,13 +74,11 @@ class AudioFolder:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the recordings of a group, undecoded."""
-        for path, label, audio in read_group(split, start):
-            yield {"audio": audio, "label": label, "path": path}
+        return read_group(split, start, _element)
 
     def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
         """Yield recordings as `read` does, and errors in the place of those that cannot be read."""
-        for path, label, audio in read_group_past_errors(split, start):
-            yield audio if isinstance(audio, SourceError) else {"audio": audio, "label": label, "path": path}
+        return read_group_past_errors(split, start, _element)
 
     def num_elements(self) -> int:
         """Return the number of recordings, by listing them."""
@@ -89,6 +89,15 @@ class AudioFolder:
         files = (file for file, _ in self._folders.files())
         return identity_of("AudioFolder", (self.classes, self.split_files), files)
 
+    def by_index(self) -> ListedFiles:
+        """Return the recordings as they are listed now, of which any can be read by its number."""
+        options = (self.classes, self.split_files)
+        return listed_files("AudioFolder", options, self._folders.files(), _element, self.split_files)
+
     @property
     def _folders(self) -> ClassFolders:
         return ClassFolders(self.root, EXTENSIONS, "AudioFolder", "recording", self.given_classes)
+
+
+def _element(path: str, label: int, audio: bytes) -> Element:
+    return {"audio": audio, "label": label, "path": path}

@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from pecan_ray.errors import PlanError
+from pecan_ray.errors import PlanError, SourceError
 from pecan_ray.plan.fingerprint import spelled_out
 from pecan_ray.plan.kinds import of_kind
 from pecan_ray.plan.operators import ELEMENTS
@@ -26,6 +26,7 @@ from pecan_ray.sampling.randomness import sampler_key
 from pecan_ray.sources.memory import row_ranges
 from pecan_ray.sources.samplers import Drawn, Permutation, Sampler, sampler_of, weighted
 
+CAN_SEEK = "Arrays, Items, ImageFolder, AudioFolder, Files, HuggingFace, Lance or LitData"
 PASSES_KEPT = 2
 """Sequences that a process keeps: of the pass that ends, and of the one that begins."""
 
@@ -34,8 +35,31 @@ PASSES_KEPT = 2
 class Indexed(Source, Protocol):
     """A source of which any elements can be read by their numbers."""
 
+    @property
+    def split_rows(self) -> int | None:
+        """Elements in a split; None: so that there are at least 16 splits."""
+        ...
+
     def rows_at(self, indices: Iterable[int]) -> Iterator[Element]:
         """Yield the elements with these numbers."""
+        ...
+
+
+@runtime_checkable
+class IndexedPastErrors(Indexed, Protocol):
+    """One that can read on behind an element that is broken."""
+
+    def rows_past_errors(self, indices: Iterable[int]) -> Iterator[Element | SourceError]:
+        """Yield what `rows_at` does, and in the place of an element that cannot be read its error."""
+        ...
+
+
+@runtime_checkable
+class Indexable(Source, Protocol):
+    """A source that can be read by numbers once it is listed, or its version is fixed."""
+
+    def by_index(self) -> Indexed:
+        """Return it as it is now; raises PlanError where that cannot be."""
         ...
 
 
@@ -60,11 +84,41 @@ class SequencesKept:
         return found
 
 
+@dataclass(frozen=True)
+class AskedOrder:
+    """The arguments that ask for a sampler, as a user gave them."""
+
+    sampler: Any
+    batch_sampler: Any
+    weights: Any
+    shuffle: bool
+
+    def __bool__(self) -> bool:
+        return self.shuffle is not False or any(
+            one is not None for one in (self.sampler, self.batch_sampler, self.weights)
+        )
+
+    def only(self, what: str) -> tuple[str, Any]:
+        """Return the one that is given, with its name; raises PlanError for several and for none."""
+        of_kind(f"{what}(shuffle=...)", self.shuffle, bool)
+        given = {**vars(self), "shuffle": self.shuffle or None}
+        chosen = [(name, one) for name, one in given.items() if one is not None]
+        if len(chosen) != 1:
+            raise PlanError(
+                f"{what} needs one of sampler, batch_sampler, weights and shuffle=True, but got "
+                f"{' and '.join(name for name, _ in chosen) or 'none'}."
+            )
+        return chosen[0]
+
+
 @dataclass(frozen=True, eq=False, init=False)
 class ByIndex:
     """The elements of another source by the indices that a sampler draws, in another sequence in each pass."""
 
+    given: Source
+    """As it was written."""
     source: Indexed
+    """The same elements by their numbers."""
     sampler: Sampler
     places: int
     """In a pass."""
@@ -77,7 +131,7 @@ class ByIndex:
 
     def __init__(
         self,
-        source: Indexed,
+        source: Source,
         *,
         sampler: Any = None,
         batch_sampler: Any = None,
@@ -87,50 +141,43 @@ class ByIndex:
         """Give one of these; raises PlanError for several, and for what is no sampler.
 
         Args:
-            source: of which any element can be read by its number: `Arrays`, `Items`.
+            source: of which any element can be read by its number: `Arrays`, `Items`, `ImageFolder`, `AudioFolder`,
+                `Files`, tables of `HuggingFace`, `Lance` and `LitData`. Files are listed at once.
             sampler: a function of epoch and seed that returns indices: any number of them, with or without repetition;
                 the same ones whenever it is called with the same numbers. Or a sampler of torch.
             batch_sampler: the same with a sequence of indices for each batch, whose elements are stacked.
             weights: one for each element, which are drawn in proportion to them, with replacement.
             shuffle: each element once, in a random order.
         """
-        self._sample("ByIndex", source, sampler, batch_sampler, weights, shuffle)
-        object.__setattr__(self, "stacks", batch_sampler is not None)
+        asked = AskedOrder(sampler, batch_sampler, weights, shuffle)
+        self._sample("ByIndex", source, asked, batch_sampler is not None)
 
     @classmethod
-    def for_caller(
-        cls, what: str, source: Indexed, sampler: Any, batch_sampler: Any, weights: Any, shuffle: bool
-    ) -> ByIndex:
+    def for_caller(cls, what: str, source: Source, asked: AskedOrder, *, stacks: bool = False) -> ByIndex:
         """Return what the constructor makes; `what` is named in messages in its place."""
         made = cls.__new__(cls)
-        made._sample(what, source, sampler, batch_sampler, weights, shuffle)
+        made._sample(what, source, asked, stacks)
         return made
 
-    def _sample(
-        self, what: str, source: Indexed, sampler: Any, batch_sampler: Any, weights: Any, shuffle: bool
-    ) -> None:
+    def _sample(self, what: str, given: Source, asked: AskedOrder, stacks: bool) -> None:
+        name, one = asked.only(what)
+        source = given.by_index() if isinstance(given, Indexable) else given
         if not isinstance(source, Indexed):
-            raise PlanError(f"{what} reads by indices, which {type(source).__name__} cannot: it needs Arrays or Items.")
-        of_kind(f"{what}(shuffle=...)", shuffle, bool)
+            raise PlanError(
+                f"{what}({name}=...) reads by indices, which {type(source).__name__} cannot: it needs {CAN_SEEK}. For "
+                "other sources write .shuffle(buffer) behind them."
+            )
         count = source.num_elements()
         assert count is not None
-        given = {"sampler": sampler, "batch_sampler": batch_sampler, "weights": weights, "shuffle": shuffle or None}
-        chosen = {name: one for name, one in given.items() if one is not None}
-        if len(chosen) != 1:
-            raise PlanError(
-                f"{what} needs one of sampler, batch_sampler, weights and shuffle=True, but got "
-                f"{' and '.join(chosen) or 'none'}."
-            )
-        ((name, one),) = chosen.items()
         named = f"{what}({name}=...)"
         if name in ("shuffle", "weights"):
-            asked = Sampler(Permutation(count), named) if name == "shuffle" else weighted(named, one, count)
+            sampler = Sampler(Permutation(count), named) if name == "shuffle" else weighted(named, one, count)
             places, varies = count, False
         else:
-            asked = sampler_of(named, one, in_batches=name == "batch_sampler")
-            places, varies = _looked_at(asked, count)
-        made = {"source": source, "sampler": asked, "places": places, "varies": varies, "stacks": False, "seed": 0}
-        for field_name, value in {**made, "_kept": SequencesKept()}.items():
+            sampler = sampler_of(named, one, in_batches=name == "batch_sampler")
+            places, varies = _looked_at(sampler, count)
+        made = {"given": given, "source": source, "sampler": sampler, "places": places, "varies": varies}
+        for field_name, value in {**made, "stacks": stacks, "seed": 0, "_kept": SequencesKept()}.items():
             object.__setattr__(self, field_name, value)
 
     @property
@@ -140,12 +187,17 @@ class ByIndex:
 
     def splits(self) -> Iterator[Split]:
         """Yield ranges of places; where passes have other numbers of them, shares of each pass."""
-        for split in row_ranges(self.places, None):
+        rows = None if self.sampler.in_batches else self.source.split_rows
+        for split in row_ranges(self.places, rows):
             yield Split(split.index, start=split.index, stop=split.index + 1) if self.varies else split
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the elements of a split in epoch 0 under the seed 0, as a look at the data shows it."""
         return self._pass(0, self.seed).read(split, start)
+
+    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
+        """Yield what `read` does, and errors in the place of what cannot be read."""
+        return self._pass(0, self.seed).read_past_errors(split, start)
 
     def with_seed(self, seed: int) -> ByIndex:
         """Return the source as a job of a seed reads it."""
@@ -202,6 +254,21 @@ class SampledPass:
             return
         for indices in drawn.batches(first + start, stop):
             yield {ELEMENTS: list(source.rows_at(indices))}
+
+    def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
+        """Yield what `read` does, and errors in the place of elements, or of batches, that cannot be read."""
+        source, drawn = self.whole.source, self.drawn
+        if not isinstance(source, IndexedPastErrors):
+            yield from self.read(split, start)
+            return
+        first, stop = self._range(split)
+        if drawn.bounds is None:
+            yield from source.rows_past_errors(drawn.indices[first + start : stop])
+            return
+        for indices in drawn.batches(first + start, stop):
+            rows = list(source.rows_past_errors(indices))
+            broken = [row for row in rows if isinstance(row, SourceError)]
+            yield broken[0] if broken else {ELEMENTS: rows}
 
     def _range(self, split: Split) -> tuple[int, int]:
         if not self.whole.varies:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
 
+from pecan_ray.by_value import name_here
 from pecan_ray.errors import PlanError, SourceError, SourceNotFoundError
-from pecan_ray.plan.splits import Split
+from pecan_ray.plan.splits import Element, Split
+from pecan_ray.sources.files import identity_of
+from pecan_ray.sources.memory import row_ranges
+from pecan_ray.sources.packed_items import PackedItems, packed
 from pecan_ray.storage import FileInfo, list_folder, read_each, read_many, subfolders
 
 logger = logging.getLogger("pecan_ray")
 
+MakeElement: TypeAlias = Callable[[str, Any, bytes], Element]
+"""Makes an element of a file's path, what the source knows of it (its label), and its content."""
 MAX_NAMED = 10
 """Endings of files that are left out, in one line of the log."""
 
@@ -36,19 +43,84 @@ def _split(index: int, group: Sequence[tuple[FileInfo, object]]) -> Split:
     return Split(index, paths[0], elements=len(group), files=paths, payload=payload, versions=versions)
 
 
-def read_group(split: Split, start: int) -> Iterator[tuple[str, object, bytes]]:
-    """Yield path, payload and content of the files of a group; from object stores many are fetched at a time.
+def read_group(split: Split, start: int, element: MakeElement) -> Iterator[Element]:
+    """Yield the files of a group as elements; from object stores many are fetched at a time.
 
     One that was replaced since it was listed is refused.
     """
-    contents = read_many(split.files[start:], split.versions[start:])
-    return zip(split.files[start:], split.payload[start:], contents, strict=True)
+    paths, payload = split.files[start:], split.payload[start:]
+    return map(element, paths, payload, read_many(paths, split.versions[start:]))
 
 
-def read_group_past_errors(split: Split, start: int) -> Iterator[tuple[str, object, bytes | SourceError]]:
+def read_group_past_errors(split: Split, start: int, element: MakeElement) -> Iterator[Element | SourceError]:
     """Yield what `read_group` does, and errors in the place of what cannot be read."""
-    contents = read_each(split.files[start:], split.versions[start:])
-    return zip(split.files[start:], split.payload[start:], contents, strict=True)
+    paths, payload = split.files[start:], split.payload[start:]
+    return _past_errors(element, paths, payload, read_each(paths, split.versions[start:]))
+
+
+def _past_errors(
+    element: MakeElement, paths: Iterable[str], payload: Iterable[Any], contents: Iterable[bytes | SourceError]
+) -> Iterator[Element | SourceError]:
+    for path, given, content in zip(paths, payload, contents, strict=True):
+        yield content if isinstance(content, SourceError) else element(path, given, content)
+
+
+@dataclass(frozen=True, eq=False)
+class ListedFiles:
+    """Files that were listed where the pipeline is written, of which any can be read by its number."""
+
+    files: Sequence[tuple[str, str, Any]] = field(repr=False)
+    """Path, version and payload of each; many of them are put once on each node."""
+    element: MakeElement
+    split_rows: int
+    """Files in a split."""
+    listed: str
+    """Identity of the source that was listed."""
+    counts_splits: ClassVar[bool] = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is sent: a long list as arrays that are put apart."""
+        packs = None if isinstance(self.files, PackedItems) else packed(self.files, name_here(self))
+        return {**self.__dict__, "files": self.files if packs is None else packs}
+
+    def splits(self) -> Iterator[Split]:
+        """Yield ranges of files."""
+        return row_ranges(len(self.files), self.split_rows)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the files of a range."""
+        return self.rows_at(range(split.start + start, len(self.files) if split.stop is None else split.stop))
+
+    def rows_at(self, indices: Iterable[int]) -> Iterator[Element]:
+        """Yield the files with some numbers; from object stores many are fetched at a time."""
+        paths, versions, payload = self._at(indices)
+        return map(self.element, paths, payload, read_many(paths, versions))
+
+    def rows_past_errors(self, indices: Iterable[int]) -> Iterator[Element | SourceError]:
+        """Yield what `rows_at` does, and errors in the place of files that cannot be read."""
+        paths, versions, payload = self._at(indices)
+        return _past_errors(self.element, paths, payload, read_each(paths, versions))
+
+    def num_elements(self) -> int:
+        """Return the number of files."""
+        return len(self.files)
+
+    def identity(self) -> str:
+        """Return that of the source when it was listed."""
+        return self.listed
+
+    def _at(self, indices: Iterable[int]) -> tuple[list[str], list[str], list[Any]]:
+        found = [self.files[index] for index in indices]
+        return [one[0] for one in found], [one[1] for one in found], [one[2] for one in found]
+
+
+def listed_files(
+    kind: str, options: object, files: Iterable[tuple[FileInfo, Any]], element: MakeElement, split_rows: int
+) -> ListedFiles:
+    """Return files with their payloads for reading by number; `kind` and `options` are those of `identity_of`."""
+    found = list(files)
+    identity = identity_of(kind, options, (file for file, _ in found))
+    return ListedFiles([(file.path, file.version, given) for file, given in found], element, split_rows, identity)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -85,16 +85,34 @@ class HuggingFace:
             yield from map(dict, itertools.islice(shard, start, None))
             return
         assert split.stop is not None
+        for first in range(split.start + start, split.stop, ROWS_AT_ONCE):
+            yield from self._rows(slice(first, min(first + ROWS_AT_ONCE, split.stop)))
+
+    def by_index(self) -> HuggingFace:
+        """Return it, if it is a table; raises PlanError for a streamed data set."""
+        if not _is_table(self._held):
+            raise PlanError(
+                "A sampler needs a data set of Hugging Face of which any row can be read, and this one is streamed: "
+                "load it without streaming=True, or write .shuffle(buffer)."
+            )
+        return self
+
+    def rows_at(self, indices: Iterable[int]) -> Iterator[Element]:
+        """Yield the rows of a table with some numbers."""
+        numbers = map(int, indices)
+        while wanted := list(itertools.islice(numbers, ROWS_AT_ONCE)):
+            yield from self._rows(wanted)
+
+    def _rows(self, rows: slice | list[int]) -> Iterator[Element]:
+        held = self._held
         unformatted = not held.format["type"]
         shown = held.with_format("numpy", columns=held.format["columns"]) if unformatted else held
-        for first in range(split.start + start, split.stop, ROWS_AT_ONCE):
-            rows = slice(first, min(first + ROWS_AT_ONCE, split.stop))
-            columns = {name: _values(column) for name, column in shown[rows].items()}
-            if unformatted:
-                columns.update(exact_columns(held.with_format("arrow", columns=held.format["columns"])[rows]))
-            names = list(columns)
-            for row in zip(*columns.values(), strict=True):
-                yield dict(zip(names, row, strict=True))
+        columns = {name: _values(column) for name, column in shown[rows].items()}
+        if unformatted:
+            columns.update(exact_columns(held.with_format("arrow", columns=held.format["columns"])[rows]))
+        names = list(columns)
+        for row in zip(*columns.values(), strict=True):
+            yield dict(zip(names, row, strict=True))
 
     def num_elements(self) -> int | None:
         """Return the number of rows of a table."""

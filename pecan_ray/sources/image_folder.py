@@ -11,8 +11,10 @@ from pecan_ray.errors import PlanError, SourceError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.class_folders import (
     ClassFolders,
+    ListedFiles,
     checked_classes,
     grouped,
+    listed_files,
     read_group,
     read_group_past_errors,
 )
@@ -85,13 +87,11 @@ class ImageFolder:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the images of a group, undecoded."""
-        for path, label, image in read_group(split, start):
-            yield {"image": image, "label": label, "path": path}
+        return read_group(split, start, _element)
 
     def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
         """Yield images as `read` does, and errors in the place of those that cannot be read."""
-        for path, label, image in read_group_past_errors(split, start):
-            yield image if isinstance(image, SourceError) else {"image": image, "label": label, "path": path}
+        return read_group_past_errors(split, start, _element)
 
     def num_elements(self) -> int:
         """Return the number of images, by listing them."""
@@ -102,6 +102,15 @@ class ImageFolder:
         files = (file for file, _ in self._folders.files())
         return identity_of("ImageFolder", (self.classes, self.split_files), files)
 
+    def by_index(self) -> ListedFiles:
+        """Return the images as they are listed now, of which any can be read by its number."""
+        options = (self.classes, self.split_files)
+        return listed_files("ImageFolder", options, self._folders.files(), _element, self.split_files)
+
     @property
     def _folders(self) -> ClassFolders:
         return ClassFolders(self.root, EXTENSIONS, "ImageFolder", "image", self.given_classes)
+
+
+def _element(path: str, label: int, image: bytes) -> Element:
+    return {"image": image, "label": label, "path": path}

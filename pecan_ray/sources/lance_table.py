@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -32,6 +33,7 @@ class Lance:
     """Rows that are read at a time."""
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
     """In Lance's words; secrets as `Env`."""
+    split_rows: ClassVar[int | None] = None
     counts_splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -70,6 +72,18 @@ class Lance:
         for batch in fragment.scanner(columns=columns, batch_size=self.batch_rows, offset=start).to_batches():
             if batch.num_rows:
                 yield columns_of(batch)
+
+    def by_index(self) -> Lance:
+        """Return the version that is the newest now, of which any rows can be read by their numbers."""
+        return replace(self, version=self._table(self.version).version)
+
+    def rows_at(self, indices: Iterable[int]) -> Iterator[Element]:
+        """Yield the rows with some numbers, of which Lance reads only these."""
+        table, numbers = self._table(self.version), iter(indices)
+        columns = None if self.columns is None else list(self.columns)
+        while wanted := [int(number) for number in itertools.islice(numbers, self.batch_rows)]:
+            for batch in table.take(wanted, columns=columns).to_batches():
+                yield from rows_of(columns_of(batch))
 
     def num_elements(self) -> int:
         """Return the number of rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -48,9 +48,13 @@ class LitData:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield items from number `start` on."""
-        for number in range(split.start + start, split.stop or 0):
+        return self.rows_at(range(split.start + start, split.stop or 0))
+
+    def rows_at(self, indices: Iterable[int]) -> Iterator[Element]:
+        """Yield the items with some numbers."""
+        for number in indices:
             with _reading:
-                item = self._held[number]
+                item = self._held[int(number)]
             yield dict(item) if isinstance(item, Mapping) else {"item": item}
 
     def num_elements(self) -> int:

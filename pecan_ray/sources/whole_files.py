@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pecan_ray.errors import SourceError
 from pecan_ray.plan.splits import Element, Split
-from pecan_ray.sources.class_folders import grouped, read_group, read_group_past_errors
+from pecan_ray.sources.class_folders import ListedFiles, grouped, listed_files, read_group, read_group_past_errors
 from pecan_ray.sources.files import Paths, check_positive, data_files, identity_of, patterns_of
 from pecan_ray.storage import FileInfo
 from pecan_ray.storage.options import storage_options
@@ -40,13 +40,11 @@ class Files:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the files of a group."""
-        for path, _, content in read_group(split, start):
-            yield {"content": content, "path": path}
+        return read_group(split, start, _element)
 
     def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
         """Yield files as `read` does, and errors in the place of those that cannot be read."""
-        for path, _, content in read_group_past_errors(split, start):
-            yield content if isinstance(content, SourceError) else {"content": content, "path": path}
+        return read_group_past_errors(split, start, _element)
 
     def num_elements(self) -> int:
         """Return the number of files, by listing them."""
@@ -56,5 +54,14 @@ class Files:
         """Return a digest of the options and of every file's path, size and version."""
         return identity_of("Files", self.split_files, self._files())
 
+    def by_index(self) -> ListedFiles:
+        """Return the files as they are listed now, of which any can be read by its number."""
+        files = ((file, None) for file in self._files())
+        return listed_files("Files", self.split_files, files, _element, self.split_files)
+
     def _files(self) -> Iterator[FileInfo]:
         return data_files(self.patterns)
+
+
+def _element(path: str, _: None, content: bytes) -> Element:
+    return {"content": content, "path": path}
