@@ -157,7 +157,7 @@ class Looker:
         usable = min(told) * nodes if told else sum(fleet.hosts.values())
         local = [one for one in fleet.workers.values() if one.placement == "local" and one.running]
         at_work_s = sum(one.told.stages.watched_s - one.told.stages.blocked_s for one in local)
-        each = sum(one.told.stages.cpu_s for one in local) / at_work_s if at_work_s >= LOOK_S else cpus_per_worker
+        each = sum(one.told.stages.cpu_s for one in local) / at_work_s if at_work_s >= TICK_S else cpus_per_worker
         by_cpu = round((usable - self.trainer_cpus()) / max(each, 0.05 * cpus_per_worker))
         memory = [one.memory_bytes for one in hosts if one.memory_bytes is not None]
         by_memory = len(local) + int(min(memory) * MEMORY_SHARE / WORKER_BYTES) * nodes if memory else slots
