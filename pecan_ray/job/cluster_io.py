@@ -66,6 +66,8 @@ class JobIo:
     hit_share: float = 0.0
     remaining_bytes: float | None = None
     gpus: int = 1
+    pool_nodes: int = 1
+    """Nodes that keep its datasets together, each block on one of them (`Cache(spread=True)`); 1: each keeps all."""
 
 
 @dataclass(frozen=True)
@@ -188,14 +190,16 @@ class ClusterIoBook:
         cache = self.shared.cache_bytes
         if cache is None:
             cache = max(job.source_bytes for job in self.jobs.values())
-        cluster = ClusterResources(max(cache, len(self.jobs)), pipe)
+        nodes = max(job.pool_nodes for job in self.jobs.values())
+        cluster = ClusterResources(max(nodes * cache, len(self.jobs)), pipe)
+        demands = _demands(list(self.jobs.values()), pipe, nodes)
         try:
-            self.given = allocate(_demands(list(self.jobs.values()), pipe), cluster, self.shared.policy or "greedy")
+            self.given = allocate(demands, cluster, self.shared.policy or "greedy")
         except PlanError as error:  # what nobody has foreseen shall stop no job
             self.trouble = error.message
             return
         self.trouble = ""
-        rooms = _rooms(self.jobs.values(), self.given, cache)
+        rooms = _rooms(self.jobs.values(), self.given, cache, nodes)
         quotas = _with_what_is_left([self.given[job].remote_io for job in self.jobs], pipe)
         self._quotas = {job: IoQuota(quota, rooms) for job, quota in zip(self.jobs, quotas, strict=True)}
 
@@ -214,6 +218,7 @@ def _sound(report: JobIo) -> JobIo:
         ideal_bytes_per_s=usable(report.ideal_bytes_per_s),
         remaining_bytes=usable(report.remaining_bytes),
         hit_share=hits,
+        pool_nodes=max(1, report.pool_nodes) if _keeps(report) else 1,
         gpus=max(1, report.gpus),
     )
 
@@ -241,12 +246,17 @@ def _same_hits(before: float, after: float) -> bool:
     return changed <= NO_HITS or changed <= min(SAME_HITS, 0.5 * (1 - min(before, after)))
 
 
-def _demands(jobs: list[JobIo], pipe: float) -> list[JobDemand]:
-    """Return what the jobs want, with assumptions where they do not know."""
+def _demands(jobs: list[JobIo], pipe: float, nodes: int) -> list[JobDemand]:
+    """Return what the jobs want, with assumptions where they do not know.
+
+    The cache that is divided is that of `nodes` nodes.  A dataset whose blocks are spread over them takes its size of
+    it; one of which each node keeps a copy takes so many times its size.
+    """
     sizes: dict[tuple[str, ...], float] = {}
     for job in jobs:
         if _caches(job):
             size = (job.dataset_bytes or 0.0) * (ROOM_TO_SPARE if job.size_measured else 1.0)
+            size *= nodes / job.pool_nodes
             sizes[job.datasets] = max(sizes.get(job.datasets, 0.0), size)
     demands = []
     for job in jobs:
@@ -266,12 +276,17 @@ def _demands(jobs: list[JobIo], pipe: float) -> list[JobDemand]:
     return demands
 
 
+def _keeps(job: JobIo) -> bool:
+    """Tell whether a job keeps what it reads."""
+    return bool(job.source_bytes and job.datasets)
+
+
 def _caches(job: JobIo) -> bool:
     """Tell whether a cache is known to be of use to a job."""
-    return bool(job.source_bytes and job.datasets and job.dataset_bytes)
+    return bool(_keeps(job) and job.dataset_bytes)
 
 
-def _rooms(jobs: Iterable[JobIo], given: dict[str, Allocation], cache: float) -> DatasetRooms:
+def _rooms(jobs: Iterable[JobIo], given: dict[str, Allocation], cache: float, nodes: int) -> DatasetRooms:
     """Return what a node may keep of each dataset, in whole MiB; a job's own are given equal parts.
 
     What a policy gives to nobody is dealt out, too: sizes of datasets are estimates.
@@ -279,7 +294,7 @@ def _rooms(jobs: Iterable[JobIo], given: dict[str, Allocation], cache: float) ->
     rooms: dict[str, float] = {}
     for job in jobs:
         for name in job.datasets if job.source_bytes else ():
-            part = given[job.job].cache_bytes / len(job.datasets) if _caches(job) else 0.0
+            part = given[job.job].cache_bytes / nodes / len(job.datasets) if _caches(job) else 0.0
             rooms[name] = max(rooms.get(name, 0), part)
     more = max(1.0, cache / total) if (total := math.fsum(rooms.values())) > 0 else 0.0
     return tuple((name, int(more * room + 0.5) // MIB * MIB) for name, room in sorted(rooms.items()))

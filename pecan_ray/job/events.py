@@ -241,6 +241,8 @@ class RemoteIoSet:
     """None: as much as they can."""
     rooms: DatasetRooms = ()
     """What a node may keep of each dataset; empty: nobody bounds that."""
+    pool_nodes: int = 1
+    """Nodes that keep blocks together; 1: each keeps its own."""
     why: str = ""
     """Who has said so; empty: the user."""
 

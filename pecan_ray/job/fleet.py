@@ -81,6 +81,8 @@ class Fleet:
         """Bytes a second that all of them together may read of object stores; None: as many as they can."""
         self.rooms: DatasetRooms = ()
         """What their nodes may keep of each dataset; empty: nobody bounds that."""
+        self.pool_nodes = 1
+        """Nodes that keep blocks together; 1: each keeps its own."""
         self.workers: dict[str, FleetWorker] = {}
         self.past: dict[str, FleetWorker] = {}
         self.changes = 0

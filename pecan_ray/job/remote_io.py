@@ -35,6 +35,7 @@ class RemoteIoShares:
     def _on_set(self, event: events.RemoteIoSet, now: float, done: Instructions) -> None:
         quota = event.bytes_per_s
         self._job.fleet.remote_io, self._job.fleet.rooms = quota, event.rooms
+        self._job.fleet.pool_nodes = event.pool_nodes
         if event.why and not self._worth_telling(quota, event.why):
             return
         self._said = quota, event.why

@@ -56,6 +56,8 @@ class LiveJob:
     """What nodes may keep of the datasets that share the cluster's cache with its own, these among them;"""
     datasets: tuple[str, ...] = ()
     """its own."""
+    pool_nodes: int = 1
+    """Nodes that keep blocks together, each such a room; 1: each keeps its own."""
     shares_io: bool = False
     """Whether it takes part in the division of the cluster's cache and pipe."""
 
@@ -135,6 +137,7 @@ def live_job(
         speed=speed,
         remote_io=job.fleet.remote_io,
         rooms=job.fleet.rooms,
+        pool_nodes=job.fleet.pool_nodes,
         datasets=datasets,
         shares_io=shares_io,
     )

@@ -73,7 +73,7 @@ def _reads(job: LiveJob) -> list[str]:
     return [
         _mega(speed.bytes_per_s) if reads else UNKNOWN,
         UNKNOWN if ideal is None else _mega(ideal),
-        UNKNOWN if room is None else f"{room / 1e9:,.3g}",
+        UNKNOWN if room is None else f"{room / 1e9:,.3g}" + (f" x{job.pool_nodes}" if job.pool_nodes > 1 else ""),
         f"{speed.hit_share:.0%}" if hits else UNKNOWN,
         _mega(speed.bytes_per_s * (1 - speed.hit_share)) if reads else UNKNOWN,
         UNKNOWN if job.remote_io is None else _mega(job.remote_io),

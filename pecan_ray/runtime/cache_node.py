@@ -41,7 +41,7 @@ THREADS = 8
 """Questions that an actor answers side by side."""
 
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Of the questions that actors answer: those of other versions are not asked."""
 
 
@@ -171,14 +171,27 @@ def _answer(ask: Callable[..., Any], *arguments: object) -> Any:
         raise ConnectionError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
 
 
+def pool_prefix(cache: Cache) -> str:
+    """Return how the names of the actors begin that keep blocks together: those of jobs with the same settings.
+
+    What a path means may differ from node to node.
+    """
+    said = f"{PROTOCOL}\0{cache.path}\0{cache.source_bytes}"
+    return f"{PREFIX}{hashlib.blake2b(said.encode(), digest_size=4).hexdigest()}:"
+
+
+def pool_nodes(cache: Cache) -> int:
+    """Return how many nodes keep blocks for one another."""
+    prefix = pool_prefix(cache)
+    return sum(name.startswith(prefix) for name in named_actors())
+
+
 class Spreading:
     """Keeps what a worker knows of the nodes up to date, and its own node's actor alive."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache, self._here = cache, this_node()
-        # Jobs that say the same have the same blocks; what a path means may differ from node to node.
-        said = f"{PROTOCOL}\0{cache.path}\0{cache.source_bytes}"
-        self._prefix = f"{PREFIX}{hashlib.blake2b(said.encode(), digest_size=4).hexdigest()}:"
+        self._prefix = pool_prefix(cache)
         self._nodes: dict[str, ActorNode] = {}
         self._coming: dict[str, tuple[ActorNode, Any]] = {}
         """Nodes that have not answered yet, with what they were asked."""

@@ -18,6 +18,7 @@ from pecan_ray.job.events import RemoteIoSet
 from pecan_ray.job.speed import JobSpeed
 from pecan_ray.job.state import JobState
 from pecan_ray.options import ClusterIo
+from pecan_ray.runtime.cache_node import pool_nodes
 from pecan_ray.runtime.messages import Job
 from pecan_ray.storage import dataset_of, is_remote
 
@@ -39,6 +40,7 @@ class IoSharing:
         self._job, self._state, self._speed, self._happened = job, state, speed, happened
         self._service: Any = None
         self._quota: IoQuota | None = None
+        self._pool_nodes = 1
         self._said = False
         """That the service does not answer was said."""
 
@@ -56,10 +58,13 @@ class IoSharing:
 
     async def _report(self) -> float:
         """Report once; return after how many seconds to report again."""
-        report = self.report()
-        if report is None:
-            return REPORT_S
         try:
+            cache = self._job.config.cache
+            if cache.spread and cache.source_bytes:
+                self._pool_nodes = max(1, await asyncio.to_thread(pool_nodes, cache))
+            report = self.report()
+            if report is None:
+                return REPORT_S
             if self._service is None:
                 from pecan_ray.runtime.service import service_actor  # few jobs share, and no other one waits for it
 
@@ -71,7 +76,7 @@ class IoSharing:
             if not self._said:
                 logger.warning(
                     "job %s reads on with the quota that it has, since the service does not answer: %s",
-                    *(report.job, error),
+                    *(self._job.spec.name, error),
                 )
             self._said = True
             return REPORT_S
@@ -83,7 +88,7 @@ class IoSharing:
         before = self._quota
         if before is None or before.rooms != quota.rooms or _differ(before.bytes_per_s, quota.bytes_per_s):
             self._quota = quota
-            self._happened(RemoteIoSet(quota.bytes_per_s, quota.rooms, BY_CLUSTER))
+            self._happened(RemoteIoSet(quota.bytes_per_s, quota.rooms, self._pool_nodes, BY_CLUSTER))
 
     def report(self) -> JobIo | None:
         """Return what the job knows of itself; None before its sources have told what they read."""
@@ -99,6 +104,7 @@ class IoSharing:
             cache_bytes=asked.cache_bytes,
             policy=asked.policy,
             source_bytes=self._job.config.cache.source_bytes,
+            pool_nodes=self._pool_nodes,
             datasets=names,
             dataset_bytes=size,
             size_measured=asked.dataset_bytes is None,

@@ -19,8 +19,8 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from pecan_ray.cache.fetch_turns import TURN_S, Fetcher
+from pecan_ray.cache.owners import KeyOwners
 from pecan_ray.cache.readers import READS_S
-from pecan_ray.cache.ring import HashRing
 from pecan_ray.job.messages import DatasetRooms
 from pecan_ray.storage.threads import RequestThreads
 
@@ -126,7 +126,7 @@ class SpreadBlocks:
         self._lock = threading.Lock()
         """Guards all below."""
         self._nodes: Mapping[str, CacheNode] = {}
-        self._ring = HashRing()
+        self._owners = KeyOwners()
         self._away: dict[str, _Away] = {}
         self._behind = 0
         self.rooms: DatasetRooms = ()
@@ -134,11 +134,11 @@ class SpreadBlocks:
 
     def know(self, nodes: Mapping[str, CacheNode]) -> None:
         """Take these for the nodes that there are, this one among them; one that was started anew is not away."""
-        ring = HashRing(nodes)
+        owners = KeyOwners(nodes)
         with self._lock:
             for name in [name for name in self._away if nodes.get(name) is not self._nodes.get(name)]:
                 del self._away[name]
-            self._nodes, self._ring = dict(nodes), ring
+            self._nodes, self._owners = dict(nodes), owners
 
     @property
     def idle(self) -> bool:
@@ -242,7 +242,7 @@ class SpreadBlocks:
         """
         now = self._clock()
         gone = [name for name, away in self._away.items() if now < away.until and name != self._here]
-        owner = self._ring.owner(key, gone)
+        owner = self._owners.owner(key, gone)
         return None if owner == self._here else owner
 
     def _by_owner(self, keys: Iterable[str]) -> dict[str, list[str]]:

@@ -155,3 +155,19 @@ def test_a_journal_brings_the_same_about_and_quotas_always_make_up_the_pipe(seed
         assert other.jobs == book.jobs
         assert not book.jobs or other.shared == book.shared
     assert ClusterIoBook().replay(['{"io": {"job', '{"io": 3}', '{"io of": {"what": 1}}'], now) == 3
+
+
+def test_a_pool_of_nodes_keeps_more_than_a_node_and_copies_on_each_count_so_often() -> None:
+    one, two = job("one", 90e6, 2000.0 * MIB, pool_nodes=10), job("two", 80e6, 6000.0 * MIB, pool_nodes=10)
+    book = ClusterIoBook()
+    told(book, one, two)
+    rooms = dict(book.quota("one", 0.0).rooms)
+    assert rooms == {"s3://bucket/one": 250 * MIB, "s3://bucket/two": 750 * MIB}, "both whole, and what is left"
+    assert book.given["two"].cache_bytes == 6000.0 * MIB
+    book = ClusterIoBook()
+    told(book, one, replace(two, pool_nodes=1))
+    rooms = dict(book.quota("one", 0.0).rooms)
+    assert rooms == {"s3://bucket/one": 200 * MIB, "s3://bucket/two": 800 * MIB}, "each node keeps what it can of two"
+    book = ClusterIoBook()
+    told(book, one, replace(two, pool_nodes=10, source_bytes=0))
+    assert dict(book.quota("one", 0.0).rooms) == {"s3://bucket/one": CACHE}, "who keeps nothing is in no pool"

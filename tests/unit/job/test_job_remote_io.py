@@ -73,13 +73,13 @@ def test_rooms_are_told_with_the_shares_and_a_quota_that_is_renewed_often_fills_
     rig = JobRig(workers=Workers(2))
     first, second = rig.begin(splits=4)
     rooms = (("s3://bucket/set", 1 << 20),)
-    told = of_kind(LimitRemoteIo, rig.handle(events.RemoteIoSet(10.0, rooms, ", by the cluster")))
+    told = of_kind(LimitRemoteIo, rig.handle(events.RemoteIoSet(10.0, rooms, why=", by the cluster")))
     assert told == [LimitRemoteIo(first, 5.0, rooms), LimitRemoteIo(second, 5.0, rooms)]
-    assert not of_kind(LimitRemoteIo, rig.handle(events.RemoteIoSet(10.0, rooms, ", by the cluster")))
+    assert not of_kind(LimitRemoteIo, rig.handle(events.RemoteIoSet(10.0, rooms, why=", by the cluster")))
     for step in range(5):
-        rig.handle(events.RemoteIoSet(10.0 + step / 10, rooms, ", by the cluster"))
+        rig.handle(events.RemoteIoSet(10.0 + step / 10, rooms, why=", by the cluster"))
     assert [one.kind for one in rig.job.told].count("remote io") == 1
-    rig.handle(events.RemoteIoSet(20.0, rooms, ", by the cluster"))
+    rig.handle(events.RemoteIoSet(20.0, rooms, why=", by the cluster"))
     assert [one.text for one in rig.job.told if one.kind == "remote io"][1].endswith("from now on, by the cluster")
     (again,) = of_kind(StartWorker, rig.handle(events.WorkerLost(second, "process")))
     assert again.rooms == rooms
