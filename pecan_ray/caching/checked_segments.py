@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pecan_ray.caching.segments import LEAST_MAPPED, MADV_POPULATE_READ, EntryChecksum
+from pecan_ray.caching.segments import LEAST_MAPPED, MADV_POPULATE_READ, EntryChecksum, open_segment
 
 PAGE_TABLE = "/proc/self/pagemap"
 """Of Linux: 8 bytes for each page of this process, the highest bit of which says that the page is there."""
@@ -224,7 +224,7 @@ class CheckedSegments:
             return None
         if not _settled(path, _stamp(now)):
             return None
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_segment(path)
         try:
             if _stamp(os.fstat(fd)) != _stamp(now):
                 return None

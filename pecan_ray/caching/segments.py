@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
+import re
+import secrets
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +23,27 @@ MADV_POPULATE_READ = 22
 """Of Linux 5.14 and later; Python has no name for it."""
 MOST_PARTS = 512
 """Written in one call; systems allow 1024."""
+_NAME = re.compile(r"[0-9a-f]{16}\.segment")
+
+
+def new_segment_name() -> str:
+    """Return the name of a segment that there is not yet."""
+    return f"{secrets.token_hex(8)}.segment"
+
+
+def is_segment_name(name: object) -> bool:
+    """Tell whether a file of that name could be a segment: no other one is read, or removed, whatever an index says."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def open_segment(path: Path | str) -> int:
+    """Open a segment for reading, and return its descriptor; raises OSError for what is no file: a pipe, a link."""
+    # A pipe is waited for without O_NONBLOCK, and a device may never end.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return fd
 
 
 class EntryChecksum:
@@ -40,11 +65,17 @@ class EntryChecksum:
         checksum.add(data)
         return checksum.value
 
+    @staticmethod
+    def under(key: str, checksum: int) -> int:
+        """Return the checksum of an entry under a key, out of that of its bytes, or the other way round."""
+        return checksum ^ int(google_crc32c.value(key.encode(errors="surrogatepass")))
+
 
 def read_entry(path: Path | str, start: int, nbytes: int) -> bytes | memoryview:
     """Return bytes of a segment, fewer where it ends before them; what is written into them stays with the caller."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_segment(path)
     try:
+        nbytes = max(0, min(nbytes, os.fstat(fd).st_size - start))
         mapped = _mapped(fd, start, nbytes)
         if mapped is not None:
             return mapped
@@ -62,7 +93,7 @@ def _mapped(fd: int, start: int, nbytes: int) -> memoryview | None:
     Pages that are written into become the process's own.  The system is asked to bring in all of them now: what it
     cannot bring would kill the process when it was looked at.
     """
-    if nbytes < LEAST_MAPPED or os.fstat(fd).st_size < start + nbytes:
+    if nbytes < LEAST_MAPPED:
         return None
     before = start % mmap.ALLOCATIONGRANULARITY
     try:

@@ -14,7 +14,6 @@ import contextlib
 import fcntl
 import os
 import random
-import secrets
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,8 +24,15 @@ from types import TracebackType
 from pecan_ray.cache.checked import checked_count
 from pecan_ray.cache.eviction import EvictionPolicy, entries_over_rooms, lets_in
 from pecan_ray.caching.checked_segments import CheckedSegments
-from pecan_ray.caching.segments import EntryChecksum, SegmentWriter, read_entry
-from pecan_ray.caching.store_index import opened_index, sizes_of_segments, stored_segments
+from pecan_ray.caching.segments import (
+    EntryChecksum,
+    SegmentWriter,
+    is_segment_name,
+    new_segment_name,
+    open_segment,
+    read_entry,
+)
+from pecan_ray.caching.store_index import EntryRow, opened_index, sizes_of_segments, stored_segments
 from pecan_ray.errors import CacheError
 
 SEGMENT_BYTES = 256 << 20
@@ -62,7 +68,7 @@ class EntryStore:
     """The entries of a folder, by key; not safe for threads: one at a time.
 
     What is wrong with the disk never comes out of `put` and `get`: nothing is kept then, or found, and `trouble` says
-    why.
+    why.  Nor is what the index says believed: an entry is only what was put under its key.
     """
 
     def __init__(
@@ -128,11 +134,16 @@ class EntryStore:
         into is the process's own from then on.  `own`: else they may only be read.
         """
         self.let_go()
-        found = self._found("SELECT segment, start, nbytes, checksum FROM entries WHERE key = ?", key)
-        if found is None:
+        row = self._found("SELECT segment, start, nbytes, checksum FROM entries WHERE key = ?", key)
+        if row is None:
             self._checked.sweep()
             return None
-        segment, start, nbytes, checksum = found
+        found = EntryRow.of(row)
+        if found is None:
+            self._drop(key, "the index lies about it")
+            return None
+        segment, start, nbytes, checksum = found.segment, found.start, found.nbytes, found.checksum
+        checksum = EntryChecksum.under(key, checksum)
         path = os.path.join(self._segments, segment)  # a `Path` takes as long as the look into the index
         try:
             data: bytes | memoryview | None = None if own else self._checked.entry(path, start, nbytes, checksum)
@@ -187,7 +198,7 @@ class EntryStore:
             with self._index:
                 self._index.execute(
                     f"INSERT OR {'REPLACE' if anew else 'IGNORE'} INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (key, kind, writing.name, start, nbytes, elements, seconds, checksum),
+                    (key, kind, writing.name, start, nbytes, elements, seconds, EntryChecksum.under(key, checksum)),
                 )
                 self._index.execute(
                     "INSERT INTO segments VALUES (?, ?, 0) ON CONFLICT (name) DO UPDATE SET nbytes = excluded.nbytes",
@@ -218,7 +229,9 @@ class EntryStore:
     def about(self, key: str) -> tuple[str, int, float] | None:
         """Return the kind of an entry, its elements, and the seconds that computing it took; None: it is not there."""
         found = self._found("SELECT kind, elements, seconds, 0 FROM entries WHERE key = ?", key)
-        return None if found is None else (str(found[0]), found[1], found[2])
+        if found is None or not isinstance(found[1], int) or not isinstance(found[2], float):
+            return None
+        return str(found[0]), found[1], found[2]
 
     def drop(self, key: str) -> None:
         """Take an entry out of the index, if it is there."""
@@ -229,9 +242,10 @@ class EntryStore:
         """Hold an entry no longer, as it will be read from somewhere else; and, now and then, what has gone."""
         if self._checked.due():
             self._checked.sweep(self._starts_in)
-        found = None if key is None else self._found("SELECT segment, start, 0, 0 FROM entries WHERE key = ?", key)
+        row = None if key is None else self._found("SELECT segment, start, 0, 0 FROM entries WHERE key = ?", key)
+        found = None if row is None else EntryRow.of(row)
         if found is not None:
-            self._checked.forget(os.path.join(self._segments, found[0]), found[1])
+            self._checked.forget(os.path.join(self._segments, found.segment), found.start)
 
     # --- beside the entries ---------------------------------------------------------------------------------
 
@@ -274,8 +288,8 @@ class EntryStore:
         """Return what there is of each kind, the largest first; raises CacheError where the index cannot be read."""
         with self._telling():
             rows = self._index.execute(
-                "SELECT kind, COUNT(*), SUM(elements), SUM(nbytes), SUM(seconds) FROM entries GROUP BY kind "
-                "ORDER BY SUM(nbytes) DESC, kind"
+                "SELECT CAST(kind AS TEXT), COUNT(*), CAST(TOTAL(elements) AS INTEGER), "
+                "CAST(TOTAL(nbytes) AS INTEGER), TOTAL(seconds) FROM entries GROUP BY 1 ORDER BY 4 DESC, 1"
             ).fetchall()
         return tuple(KindSize(*row) for row in rows)
 
@@ -283,15 +297,16 @@ class EntryStore:
         """Return where every entry lies, segment by segment; raises CacheError where the index cannot be read."""
         with self._telling():
             rows = self._index.execute(
-                "SELECT key, segment, start, nbytes FROM entries ORDER BY segment, start"
+                "SELECT key, segment, start, nbytes, checksum FROM entries ORDER BY segment, start"
             ).fetchall()
-        return tuple(EntryPlace(key, self._path(segment), start, nbytes) for key, segment, start, nbytes in rows)
+        found = ((str(key), EntryRow.of(tuple(row))) for key, *row in rows)
+        return tuple(EntryPlace(key, self._path(row.segment), row.start, row.nbytes) for key, row in found if row)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all segments: what counts against `max_bytes`."""
         with self._telling():
-            return int(self._index.execute("SELECT COALESCE(SUM(nbytes), 0) FROM segments").fetchone()[0])
+            return sum(size for _, size in sizes_of_segments(self._index))
 
     def remove(self, kinds: Iterable[str] | None = None) -> int:
         """Drop the entries of some kinds, or all; return how many.  Segments go when nothing is left in them."""
@@ -306,8 +321,12 @@ class EntryStore:
 
     def verify(self) -> tuple[int, tuple[str, ...]]:
         """Read every entry; return how many are whole, and the keys of those that were not, which are dropped."""
-        keys = [place.key for place in self.places()]
-        damaged = tuple(key for key in keys if self.get(key) is None)
+        with self._telling():
+            keys = [key for (key,) in self._index.execute("SELECT key FROM entries ORDER BY segment, start").fetchall()]
+        for key in keys:
+            if not isinstance(key, str):  # which nobody can ask for
+                self.drop(key)
+        damaged = tuple(str(key) for key in keys if not isinstance(key, str) or self.get(key) is None)
         return len(keys) - len(damaged), damaged
 
     def close(self) -> None:
@@ -327,9 +346,9 @@ class EntryStore:
         except sqlite3.Error as error:
             raise CacheError(f"the cache index in {self.folder}: {error}.", path=str(self.folder)) from error
 
-    def _found(self, query: str, key: str) -> tuple[str, int, int, int] | None:
+    def _found(self, query: str, key: str) -> tuple[object, ...] | None:
         try:
-            row: tuple[str, int, int, int] | None = self._index.execute(query, (key,)).fetchone()
+            row: tuple[object, ...] | None = self._index.execute(query, (key,)).fetchone()
         except sqlite3.Error as error:
             self.trouble = f"the index in {self.folder} cannot be read: {error}"
             return None
@@ -392,7 +411,7 @@ class EntryStore:
         if writing is not None:
             self._writing.pop(of).close()
         while of not in self._writing:
-            made = SegmentWriter(self.folder / "segments", f"{secrets.token_hex(8)}.segment")
+            made = SegmentWriter(self.folder / "segments", new_segment_name())
             if made.held and not made.gone():  # else another process has just taken it for left over
                 self._writing[of] = made
             else:
@@ -406,7 +425,8 @@ class EntryStore:
             return True
         os.utime(self.folder / "segments")  # so the clock of the disk tells, which has stamped the others
         now = (self.folder / "segments").stat().st_mtime
-        used = [self._path(name).stat().st_mtime for name, _ in rows if self._path(name).exists()]
+        paths = [self._path(name) for name, _ in rows]
+        used = [path.stat().st_mtime for path in paths if path.exists()]
         return lets_in(now - min(used, default=0.0), nbytes / self._segment_bytes, random.random())
 
     def _evict(self, kind: str | None) -> list[str]:
@@ -433,8 +453,8 @@ class EntryStore:
         return gone
 
     def _unlink(self, segments: Iterable[str]) -> None:
-        for name in segments:
-            with contextlib.suppress(FileNotFoundError):  # another process was quicker
+        for name in filter(is_segment_name, segments):
+            with contextlib.suppress(OSError):  # another process was quicker, or it is no file
                 self._path(name).unlink()
         self._checked.sweep()
 
@@ -459,7 +479,7 @@ def _check_ours(folder: Path) -> None:
 @contextlib.contextmanager
 def _held_by_nobody(path: Path) -> Iterator[None]:
     """Keep a segment from being taken up; raises OSError where a writer lives that appends to it."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = open_segment(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield

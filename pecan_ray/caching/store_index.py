@@ -5,13 +5,15 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Container
+from dataclasses import dataclass
 from pathlib import Path
 
 from pecan_ray.cache.eviction import StoredEntry
+from pecan_ray.caching.segments import is_segment_name
 from pecan_ray.errors import CacheError
 
-FORMAT_VERSION = 2
-"""2: entries stand in the order of their splits, and what holds older ones goes at once."""
+FORMAT_VERSION = 3
+"""3: checksums are of an entry under its key; what holds older ones goes at once."""
 BUSY_S = 30.0
 """How long to wait for another process that writes into the index."""
 TABLES = """
@@ -24,6 +26,30 @@ CREATE INDEX entries_by_segment ON entries (segment);
 CREATE INDEX entries_by_kind ON entries (kind);
 CREATE TABLE notes (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 """
+MOST_SECONDS = 1e12
+"""More no segment took: it is 30,000 years, and a number that arithmetic bears."""
+_SEGMENT = "s.name, MAX(0, CAST(s.nbytes AS INTEGER))"
+"""A number, whatever stands there."""
+
+
+@dataclass(frozen=True)
+class EntryRow:
+    """Where an index says that an entry lies, if that is possible at all."""
+
+    segment: str
+    start: int
+    nbytes: int
+    checksum: int
+
+    @classmethod
+    def of(cls, row: tuple[object, ...]) -> EntryRow | None:
+        """Return what a row says; None for one that lies: SQLite keeps anything in any column."""
+        segment, start, nbytes, checksum = row
+        if not isinstance(segment, str) or not is_segment_name(segment):
+            return None
+        if not (isinstance(start, int) and isinstance(nbytes, int) and isinstance(checksum, int)):
+            return None
+        return cls(segment, start, nbytes, checksum) if min(start, nbytes) >= 0 else None
 
 
 def opened_index(path: Path) -> sqlite3.Connection:
@@ -42,6 +68,7 @@ def opened_index(path: Path) -> sqlite3.Connection:
 
 def _connected(path: Path) -> sqlite3.Connection:
     index = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
+    index.text_factory = lambda text: text.decode(errors="replace")
     try:
         path.chmod(0o600)
         index.execute("PRAGMA journal_mode = WAL")
@@ -69,22 +96,22 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 def sizes_of_segments(index: sqlite3.Connection, kind: str | None = None) -> list[tuple[str, int]]:
     """Return the names and sizes of the segments; `kind`: of those whose entries are of it."""
-    if kind is None:
-        return index.execute("SELECT name, nbytes FROM segments").fetchall()
-    return index.execute(
-        "SELECT s.name, s.nbytes FROM segments s "
-        "WHERE (SELECT e.kind FROM entries e WHERE e.segment = s.name LIMIT 1) = ?",
-        (kind,),
-    ).fetchall()
+    of_kind = "WHERE (SELECT e.kind FROM entries e WHERE e.segment = s.name LIMIT 1) = ?"
+    rows = index.execute(
+        f"SELECT {_SEGMENT} FROM segments s {'' if kind is None else of_kind}", () if kind is None else (kind,)
+    )
+    return [(name, size) for name, size in rows if is_segment_name(name)]
 
 
 def stored_segments(index: sqlite3.Connection, in_use: Container[str]) -> dict[str, list[StoredEntry]]:
     """Return the segments, by the kind of their entries; this goes through all of these."""
     rows = index.execute(
-        "SELECT s.name, s.nbytes, s.last_used, COALESCE(SUM(e.seconds), 0), COALESCE(MIN(e.kind), '') FROM segments s "
-        "LEFT JOIN entries e ON e.segment = s.name GROUP BY s.name"
-    ).fetchall()
+        f"SELECT {_SEGMENT}, CAST(s.last_used AS INTEGER), MIN(MAX(TOTAL(e.seconds), 0), {MOST_SECONDS}), "
+        "CAST(COALESCE(MIN(e.kind), '') AS TEXT) "
+        "FROM segments s LEFT JOIN entries e ON e.segment = s.name GROUP BY s.name"
+    )
     found: dict[str, list[StoredEntry]] = {}
     for name, size, used, seconds, kind in rows:
-        found.setdefault(kind, []).append(StoredEntry(name, size, used, seconds, name in in_use))
+        if is_segment_name(name):
+            found.setdefault(kind, []).append(StoredEntry(name, size, used, seconds, name in in_use))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
@@ -9,20 +10,26 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pecan_ray.cache import EvictionPolicy
 from pecan_ray.cache.eviction import UNUSED_S
 from pecan_ray.caching import segments as segments_module
+from pecan_ray.caching.checked_segments import CheckedSegments
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.caching.store_index import FORMAT_VERSION
 from pecan_ray.errors import CacheError, PlanError
+from tests.long_form import examples
 
 MB = 1 << 20
 
@@ -90,6 +97,77 @@ def test_a_damaged_entry_is_dropped_and_never_served(damage: str, size: int, sto
         assert "key-1" not in other, "it is dropped, and computed again"
         assert other.put("key-1", "plan", [entry(1, size)], elements=10, seconds=1.0)
         assert other.get("key-1") == entry(1, size)
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("kind", ["pipe", "link", "device", "folder"])
+def test_what_is_no_file_is_not_read_and_not_waited_for(kind: str, own: bool, folder: Path) -> None:
+    with EntryStore(folder, max_bytes=64 * MB, checked=CheckedSegments(MB)) as store:
+        put(store, 1, 100_000)
+        path = segments(folder)[0]
+        path.rename(folder / "elsewhere")
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            path.symlink_to("/dev/zero" if kind == "device" else folder / "elsewhere")
+        assert store.get("key-1", own=own) is None and path.name in store.trouble
+    with EntryStore(folder, max_bytes=64 * MB) as store:
+        assert put(store, 1) and store.get("key-1", own=own) == entry(1) and store.remove() == 1
+
+
+COLUMNS = {
+    "entries": ("key", "kind", "segment", "start", "nbytes", "elements", "seconds", "checksum"),
+    "segments": ("name", "nbytes", "last_used"),
+}
+LIES = st.one_of(
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.binary(max_size=4),
+    st.text(max_size=4),
+    st.sampled_from(["../../elsewhere", "0123456789abcdef.segment"]),
+)
+OF_THE_INDEX = st.sampled_from([(table, column) for table, columns in COLUMNS.items() for column in columns])
+
+
+@examples(40)
+@given(st.lists(st.tuples(OF_THE_INDEX, LIES), min_size=1, max_size=4), st.booleans())
+def test_an_index_that_lies_costs_entries_and_no_more(lies: list[Any], reopened: bool) -> None:
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path, "cache")
+        Path(path, "elsewhere").touch()
+        store = EntryStore(folder, max_bytes=MB, segment_bytes=MB // 16)
+        for number in range(12):
+            put(store, number, 30_000, kind=f"plan-{number % 2}")
+        with contextlib.closing(sqlite3.connect(folder / "index.sqlite")) as index, index:
+            for (table, column), value in lies:
+                some = "WHERE key < 'key-5'" if table == "entries" else ""
+                with contextlib.suppress(sqlite3.IntegrityError):  # NULL, as which NaN is kept
+                    index.execute(f"UPDATE OR REPLACE {table} SET {column} = ? {some}", (value,))
+        if reopened:
+            store.close()
+            store = EntryStore(folder, max_bytes=MB, segment_bytes=MB // 16)
+        for number in range(24):
+            assert store.get(f"key-{number}") in (None, entry(number, 30_000))
+            store.about(f"key-{number}")
+            put(store, number, 30_000, kind=f"plan-{number % 2}")
+        store.bound({"plan-0": MB // 4})
+        assert store.nbytes >= 0 and store.sizes() is not None and len(store.places()) <= 36
+        store.verify()
+        store.remove()
+        store.close()
+        assert Path(path, "elsewhere").exists(), "what an index names is removed only if it is a segment"
+
+
+def test_an_entry_is_found_under_its_own_key_alone(store: EntryStore, folder: Path) -> None:
+    put(store, 1)
+    put(store, 2)
+    with contextlib.closing(sqlite3.connect(folder / "index.sqlite")) as index, index:
+        (start,) = index.execute("SELECT start FROM entries WHERE key = 'key-2'").fetchone()
+        index.execute("UPDATE entries SET start = ? WHERE key = 'key-1'", (start,))
+        index.execute("UPDATE entries SET checksum = (SELECT checksum FROM entries WHERE key = 'key-2')")
+    assert store.get("key-1") is None and store.get("key-2") == entry(2)
 
 
 @pytest.mark.parametrize("system", ["maps", "is older"])
