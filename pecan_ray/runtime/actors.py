@@ -39,12 +39,31 @@ def actor(
 def _remote(kind: type, groups: tuple[tuple[str, int], ...]) -> Any:
     """Return Ray's class for a class: pickled once, not for each actor."""
     remote: Any = ray.remote
-    return remote(concurrency_groups=dict(groups))(kind) if groups else remote(kind)
+    made = remote(concurrency_groups=dict(groups))(kind) if groups else remote(kind)
+    return _one_in_all_processes(made, groups)
+
+
+def _one_in_all_processes(made: Any, groups: tuple[tuple[str, int], ...]) -> Any:
+    """Let Ray take a class for the same one, whichever process has made it.
+
+    Ray names it by chance in each process.  Whoever holds a handle keeps the class, and what it knows of each method,
+    under that name for good, and so does Ray's own table: a program would keep those of each job that it runs.
+    """
+    known = made.__ray_metadata__
+    chance = known.actor_creation_function_descriptor
+    known.actor_creation_function_descriptor = type(chance)(
+        chance.module_name, chance.function_name, chance.class_name, f"pecan_ray {groups}"
+    )
+    return made
 
 
 def task(function: Callable[..., Any], selector: Mapping[str, str]) -> Any:
     """Return what runs a function once, by its `remote(...)`, on a node with given labels; it takes no CPU."""
+    return _remote_function(function).options(label_selector=dict(selector), scheduling_strategy=OUTSIDE_GROUPS)
+
+
+@functools.lru_cache(maxsize=32)
+def _remote_function(function: Callable[..., Any]) -> Any:
+    """Return Ray's function for a function: sent once, not for each call."""
     remote: Any = ray.remote
-    return remote(num_cpus=0, max_retries=0, label_selector=dict(selector), scheduling_strategy=OUTSIDE_GROUPS)(
-        function
-    )
+    return remote(num_cpus=0, max_retries=0)(function)

@@ -87,6 +87,23 @@ def test_scaling_in_and_out_while_it_runs_keeps_every_element() -> None:
     assert seen == times(1500)
 
 
+def kept_by_ray() -> tuple[int, ...]:
+    """Count what Ray keeps for good: classes and methods in this process, and classes and functions in its table."""
+    worker: Any = ray._private.worker.global_worker  # nothing public tells
+    here, table = worker.function_actor_manager, worker.gcs_client
+    sent = (table.internal_kv_keys(kind, b"fun", None) for kind in (b"ActorClass", b"RemoteFunction"))
+    return tuple(map(len, (here._loaded_actor_classes, here._function_execution_info, *sent)))
+
+
+def test_a_job_leaves_no_classes_of_its_own_in_the_program_and_in_ray() -> None:
+    def run() -> tuple[int, ...]:
+        with numbers(20).batch(10).iter_batches(workers=ONE) as it:
+            assert len(ids(it)) == 20
+        return kept_by_ray()
+
+    assert run() == run() == run()
+
+
 def test_static_sharding() -> None:
     with numbers(100).batch(7).iter_batches(epochs=2, sharding="static", workers=TWO) as it:
         assert Counter(ids(it)) == times(100, 2)
