@@ -36,14 +36,18 @@ from typing import Any
 
 MOST_LISTED = 20
 """Columns that a message lists."""
+MOST_TEXT = 4_000
+"""Characters that are told of an exception's text: what is longer holds data, as f"cannot decode {data!r}" does."""
+MOST_MESSAGE = 32_000
+"""Characters of a message, which travels, is logged, and is kept for each bad element."""
 
 
 class PecanError(Exception):
     """Base of every exception of pecan_ray: catch it to catch all of them."""
 
     def __init__(self, message: str, **fields: Any) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = shortened(message, MOST_MESSAGE)
+        super().__init__(self.message)
         self.fields = fields
 
     def __getattr__(self, name: str) -> Any:
@@ -153,13 +157,21 @@ class MissingExtraError(PecanError, ImportError):
     """An optional dependency is not installed; the message names the extra to install."""
 
 
-def told(error: BaseException) -> str:
-    """Return an exception's type and text, also where its own ``__str__`` fails."""
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most so many characters: of a longer one the beginning and the end."""
+    if len(text) <= most:
+        return text
+    half = most // 2 - 30  # which leaves room for the words between
+    return f"{text[:half]} ... {len(text) - 2 * half:,} characters ... {text[-half:]}"
+
+
+def told(error: BaseException, most: int = MOST_TEXT) -> str:
+    """Return an exception's type and text, also where its own ``__str__`` fails; of a long text so many characters."""
     try:
         text = str(error)
     except BaseException as second:  # it is the user's code too
         text = f"<its text is not known: __str__ raised {type(second).__name__}>"
-    return f"{type(error).__name__}: {text}"
+    return f"{type(error).__name__}: {shortened(text, most)}"
 
 
 def spelled(value: Any) -> str:

@@ -315,5 +315,5 @@ def refused_by_check(check: Check, before: dict[str, Any], after: dict[str, Any]
     try:
         answer = check(before, after)
     except Exception as error:  # a check may be made of assertions
-        return f"check= raised {type(error).__name__}: {error}".strip()
+        return f"check= raised {told(error)}".strip()
     return "" if answer is None or answer else "check= returned False"

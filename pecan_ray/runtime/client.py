@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import ray
 
 from pecan_ray.engines.contract import BadElement, SpansByKey
-from pecan_ray.errors import ClusterError, PecanError
+from pecan_ray.errors import ClusterError, PecanError, told
 from pecan_ray.job import trainer_events as events
 from pecan_ray.job.messages import Orders, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer import TrainerState
@@ -420,7 +420,7 @@ def _as_error(error: BaseException, where: str) -> BaseException:
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         hint = f". This process may have {most} files open: raise the limit (`ulimit -n`), or have fewer workers"
-    return ClusterError(f"{where} has failed: {type(error).__name__}: {error}{hint}").with_traceback(
+    return ClusterError(f"{where} has failed: {told(error)}{hint}").with_traceback(
         error.__traceback__
     )
 

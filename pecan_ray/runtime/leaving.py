@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from pecan_ray.errors import ClusterError
+from pecan_ray.errors import ClusterError, told
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.waiting import NO_ANSWER, SAY_AFTER_S
 from pecan_ray.runtime.calls import PAUSE_S
@@ -60,7 +60,7 @@ class Leaving:
             facts: JobFacts
             facts, last = self._told(time.monotonic())
         except (ray.exceptions.RayError, TimeoutError) as error:
-            facts, last = JobFacts(self._job, lost=f"{type(error).__name__}: {error}"), alone
+            facts, last = JobFacts(self._job, lost=told(error)), alone
         except ClusterError:
             facts, last = JobFacts(self._job, lost="Ray was shut down before the job was closed"), False
         client.join()

@@ -88,3 +88,13 @@ def test_fields_are_attributes_and_errors_are_also_what_python_calls_them() -> N
     assert issubclass(errors.SourceNotFoundError, FileNotFoundError)
     assert issubclass(errors.SourcePermissionError, PermissionError)
     assert issubclass(errors.MissingExtraError, ImportError)
+
+
+@pytest.mark.parametrize("length", [errors.MOST_TEXT, errors.MOST_TEXT + 1, 10**6])
+def test_a_text_that_holds_data_is_told_by_its_beginning_and_its_end(length: int) -> None:
+    said = errors.told(ValueError(f"cannot decode {'x' * (length - 20)} at 7"))
+    assert len(said) <= errors.MOST_TEXT + len("ValueError: ")
+    assert said.startswith("ValueError: cannot decode x") and said.endswith("at 7")
+    message = str(PecanError("cannot " + "x" * length + " at 7"))
+    assert len(message) <= errors.MOST_MESSAGE and message.endswith("x at 7")
+    assert str(pickle.loads(pickle.dumps(PecanError(message)))) == message

@@ -26,7 +26,18 @@ from pecan_ray.engines.python.complete_calls import Call, complete_call
 from pecan_ray.engines.python.pieces import Piece, divided, output_of
 from pecan_ray.engines.python.processes import InProcess
 from pecan_ray.engines.sendable import MASKED, unsendable_columns, why_unsendable
-from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, listed, spelled, told
+from pecan_ray.errors import (
+    MOST_TEXT,
+    ColumnError,
+    ElementError,
+    OpError,
+    OutputTypeError,
+    is_interrupt,
+    listed,
+    shortened,
+    spelled,
+    told,
+)
 from pecan_ray.options import OnError
 from pecan_ray.plan.operators import ELEMENTS, Collate, ElementOp, Filter, FlatMap, Map, Subset, wants_epoch, wants_rng
 from pecan_ray.plan.own_attributes import own_attribute
@@ -425,7 +436,7 @@ def op_error(op: str, item: Item, error: BaseException, column: str | None = Non
     lines = traceback.format_exception(type(error), error, error.__traceback__)[1:]
     if len(lines) > 2 * SHOWN_CALLS:  # a recursion without an end
         lines[SHOWN_CALLS:-SHOWN_CALLS] = [f"  ... and {len(lines) - 2 * SHOWN_CALLS} more calls\n"]
-    trace = "".join(lines)
+    trace = "".join(shortened(line, MOST_TEXT) for line in lines)  # the last one is the exception's text again
     return OpError(
         f"{op} failed on {item.where()}: {told(error)}\n{trace}",
         op=op,

@@ -18,7 +18,16 @@ from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import answer_of, apply_flat_map, apply_map, length_of, op_named_in
 from pecan_ray.engines.tensorflow.meta import OUTPUTS, rows_of
 from pecan_ray.engines.tensorflow.watched_calls import WatchedCall
-from pecan_ray.errors import BatchShapeError, ElementError, OpError, is_interrupt, told
+from pecan_ray.errors import (
+    MOST_MESSAGE,
+    MOST_TEXT,
+    BatchShapeError,
+    ElementError,
+    OpError,
+    is_interrupt,
+    shortened,
+    told,
+)
 from pecan_ray.plan.operators import Batch, BatchingOp, BucketByLength, Filter, FlatMap, Map, Op, Plan
 from pecan_ray.plan.shape import element_ops_from
 from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
@@ -80,7 +89,7 @@ def graph_failure(error: Exception, feeds: Sequence[GraphFeed]) -> OpError:
     tried = sum(1 for feed in feeds for _ in _inside(feed))
     op = op_named_in(str(error))
     return OpError(
-        f"{op or 'the TensorFlow graph'} failed: {type(error).__name__}: {error}\nNone of the {tried} elements in "
+        f"{op or 'the TensorFlow graph'} failed: {told(error)}\nNone of the {tried} elements in "
         "progress fails when it is run alone; a function on whole batches may be the cause.",
         op=op,
     )
@@ -186,13 +195,13 @@ def _again(
 
 def _in_words(error: BaseException) -> str:
     """Return an exception's type and text; of what failed in a graph without the places at which that was traced."""
-    text = told(error)
+    text = told(error, most=MOST_MESSAGE)  # what is said stands behind the places
     if not isinstance(error, tf.errors.OpError) or "Graph execution error" not in text:
-        return text
+        return told(error)
     lines = text.splitlines()
     traced = max((number for number, line in enumerate(lines) if line.startswith('  File "')), default=0)
     said = "\n".join(lines[traced + 1 :]).strip()
-    return f"{type(error).__name__}: {said}" if said else text
+    return f"{type(error).__name__}: {shortened(said, MOST_TEXT)}" if said else told(error)
 
 
 def _behind(op: Op | RowCheck, value: dict[str, Any], result: Any) -> list[dict[str, Any]]:

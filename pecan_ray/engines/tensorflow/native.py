@@ -15,7 +15,7 @@ from pecan_ray.engines.tensorflow.checks import check_columns
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.under_way import Recognize, Sighting
-from pecan_ray.errors import OpError
+from pecan_ray.errors import OpError, told
 from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, Lease, origin_of
 from pecan_ray.sources.tf_data import TfDataSource
 
@@ -105,8 +105,8 @@ def _failed(
     """Raise what an element's graph raised, or return the positions that it stands for as bad."""
     name = _name(source)
     where = lease.split.where(number)
-    text = f"{name} failed on {where}: {type(error).__name__}: {error}"
+    text = f"{name} failed on {where}: {told(error)}"
     if options.on_error == "raise":
         raise OpError(text, op=name, file=lease.split.path, element=number) from error
-    bad = [BadElement(name, where, f"{type(error).__name__}: {error}", first=origin_of(lease, number))]
+    bad = [BadElement(name, where, told(error), first=origin_of(lease, number))]
     return Produced({}, {lease.key: parts}, 0, lease.epoch, bad=bad)
