@@ -420,9 +420,7 @@ def _as_error(error: BaseException, where: str) -> BaseException:
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         hint = f". This process may have {most} files open: raise the limit (`ulimit -n`), or have fewer workers"
-    return ClusterError(f"{where} has failed: {told(error)}{hint}").with_traceback(
-        error.__traceback__
-    )
+    return ClusterError(f"{where} has failed: {told(error)}{hint}").with_traceback(error.__traceback__)
 
 
 def _with_host_use(report: TrainerReport, loop_thread: int) -> TrainerReport:
