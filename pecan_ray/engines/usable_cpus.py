@@ -39,11 +39,19 @@ def cgroups_of(controller: str, root: Path = CGROUPS, own: Path = OWN_CGROUPS) -
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        top = root / controllers if controllers else root
+        top = _top(root, controllers, controller)
         inside = top / path.lstrip("/")
         for folder in (inside, *inside.parents):
             if folder.is_relative_to(top) and folder.is_dir():
                 yield folder
+
+
+def _top(root: Path, controllers: str, controller: str) -> Path:
+    """Return where a tree is mounted; some systems name its controllers in another order than its folder does."""
+    if not controllers:
+        return root
+    together = root / controllers
+    return together if together.is_dir() else root / controller
 
 
 def _quota(folder: Path) -> float | None:

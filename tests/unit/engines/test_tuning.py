@@ -242,7 +242,8 @@ def test_what_is_settled_for_is_never_much_slower_than_a_thread_per_cpu(
     assert workload(state.threads).elements >= 0.9 * workload(cpus).elements
 
 
-HERE = len(os.sched_getaffinity(0))
+HERE = 64
+"""CPUs of the affinity."""
 
 
 def cpus_of(folder: Path, own: str, files: dict[str, str]) -> float:
@@ -259,6 +260,9 @@ def cpus_of(folder: Path, own: str, files: dict[str, str]) -> float:
     [
         pytest.param("0::/", {"cpu.max": "50000 100000\n"}, 0.5, id="a container of version 2"),
         pytest.param("0::/", {"cpu.max": "max 100000"}, HERE, id="no quota"),
+        pytest.param("0::/", {"cpu.max": "400000 100000\n"}, 4, id="docker run --cpus 4"),
+        pytest.param("0::/", {"cpu.max": "9600000 100000\n"}, HERE, id="more than the affinity"),
+        pytest.param("0::/pod/job", {"cpu.max": "200000 100000", "pod/job/x": ""}, 2, id="the outermost level alone"),
         pytest.param(
             "0::/pod/job",
             {"pod/cpu.max": "25000 100000", "pod/job/cpu.max": "75000 100000"},
@@ -280,12 +284,32 @@ def cpus_of(folder: Path, own: str, files: dict[str, str]) -> float:
         pytest.param(
             "4:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, HERE, id="version 1, no quota"
         ),
+        pytest.param(
+            "4:cpuacct,cpu:/pod/a",
+            {
+                "cpu/pod/cpu.cfs_quota_us": "150000",
+                "cpu/pod/cpu.cfs_period_us": "100000",
+                "cpu/pod/a/cpu.cfs_quota_us": "800000",
+                "cpu/pod/a/cpu.cfs_period_us": "100000",
+            },
+            1.5,
+            id="version 1, in a folder of another name, the least of all levels",
+        ),
+        pytest.param(
+            "9:name=systemd:/\n1:cpu:/job\n0::/",
+            {"cpu/job/cpu.cfs_quota_us": "400000", "cpu/job/cpu.cfs_period_us": "100000"},
+            4,
+            id="both versions at once",
+        ),
         pytest.param("", {}, HERE, id="no cgroups"),
     ],
 )
-def test_the_least_quota_counts(tmp_path: Path, own: str, files: dict[str, str], cpus: float) -> None:
+def test_the_least_quota_counts(
+    tmp_path: Path, own: str, files: dict[str, str], cpus: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(HERE)))
     assert cpus_of(tmp_path, own, files) == pytest.approx(cpus)
 
 
 def test_there_is_always_a_thread() -> None:
-    assert 1 <= whole_cpus() <= HERE
+    assert 1 <= whole_cpus() <= len(os.sched_getaffinity(0))
