@@ -85,6 +85,8 @@ class JobFacts:
     prices: Prices | None = None
     """What the user has said that things cost; None: nothing."""
     hosts: int = 1
+    cpus: float = 0.0
+    """CPUs of these that the job may use; 0: not known."""
     trainers: int = 1
     held_up: tuple[float, ...] = ()
     """For so many seconds other ranks waited for each one that lacked its batch of a round; empty: no rounds."""

@@ -152,9 +152,7 @@ class Looker:
         """
         hosts = [one.host for one in trainers if one.host is not None]
         slots = sum(int(cpus / cpus_per_worker) for cpus in fleet.hosts.values())
-        told = [one.cpus for one in hosts if one.cpus is not None]
-        nodes = len(fleet.hosts)
-        usable = min(told) * nodes if told else sum(fleet.hosts.values())
+        nodes, usable = len(fleet.hosts), usable_cpus(trainers, fleet)
         local = [one for one in fleet.workers.values() if one.placement == "local" and one.running]
         at_work_s = sum(one.told.stages.watched_s - one.told.stages.blocked_s for one in local)
         each = sum(one.told.stages.cpu_s for one in local) / at_work_s if at_work_s >= TICK_S else cpus_per_worker
@@ -166,6 +164,12 @@ class Looker:
     def started(self, seconds: float) -> None:
         """Note how long a remote worker took from the request to its first work."""
         self.starts_s = [*self.starts_s[-9:], seconds]
+
+
+def usable_cpus(trainers: Iterable[TrainerProgress], fleet: Fleet) -> float:
+    """Return the CPUs of the trainers' nodes that their processes may use; Ray's count of them where none has said."""
+    told = [one.host.cpus for one in trainers if one.host is not None and one.host.cpus is not None]
+    return min(told) * len(fleet.hosts) if told else sum(fleet.hosts.values())
 
 
 def _threads(fleet: Fleet, placement: str) -> float:

@@ -8,6 +8,7 @@ from pecan_ray.job.comparing import compare
 from pecan_ray.job.core import JobCore
 from pecan_ray.job.facts import JobFacts, WorkerFacts
 from pecan_ray.job.listing import SourceListing
+from pecan_ray.job.looking import usable_cpus
 from pecan_ray.job.questions import Questions
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.rounds import HeldUp
@@ -66,6 +67,7 @@ def job_facts(
         trainers=job.spec.shape.world_size,
         held_up=tuple(held_up.seconds) if job.spec.shape.coordinated else (),
         hosts=max(1, len(job.fleet.hosts)),
+        cpus=usable_cpus(job.trainers.progress, job.fleet),
         reverted=reverted,
         order_given_up=job.ledger.runs.given_up,
     )

@@ -130,8 +130,8 @@ class Report:
     """Which deployments AutoPlacement has compared, and why the others lost, in words."""
     prices: Prices | None = None
     hosts: int = 1
-    cpus: float | None = None
-    """CPUs of its node that this trainer's process may use; None: unknown."""
+    cpus: float = 0.0
+    """CPUs of these that the job may use; 0: not known."""
     trainers: int = 1
     held_up: tuple[float, ...] = ()
     """With coordinated reads: so many seconds others waited for each rank that lacked its batch of a round."""
@@ -210,7 +210,7 @@ class Report:
             placement="" if facts.comparison is None else explain_placement(facts),
             prices=facts.prices,
             hosts=facts.hosts,
-            cpus=None if trainer.host is None else trainer.host.cpus,
+            cpus=facts.cpus,
             trainers=facts.trainers,
             held_up=facts.held_up,
             steps=trainer.steps,
@@ -266,7 +266,7 @@ class Report:
             local=local,
             remote=remote,
             placed=bool(self.timeline or self.placement),
-            cpus=self.hosts * (self.cpus or 0.0),
+            cpus=self.cpus,
             remote_bytes=sum(one.remote_bytes for one in workers),
             in_process=debug,
             headspace=headspace,

@@ -11,7 +11,7 @@ import pytest
 from pecan_ray.job import events
 from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.looking import WORKER_BYTES, Looker
+from pecan_ray.job.looking import WORKER_BYTES, Looker, usable_cpus
 from pecan_ray.job.messages import TrainerProgress, WorkerProgress
 from pecan_ray.job.placing import DISCARDED, MOST_STEPS, Placing, begin, fitting
 from pecan_ray.job.room import HostUse, Room
@@ -110,6 +110,13 @@ def test_of_several_trainers_the_one_that_waits_longest_counts() -> None:
 )
 def test_room_on_the_trainer_s_node(host: HostUse | None, told: tuple[WorkerProgress, ...], room: int) -> None:
     assert Looker(1, 10).room([TrainerProgress(host=host)], fleet_of(*told), 1.0) == room
+
+
+def test_a_report_knows_the_cpus_of_the_trainers_nodes() -> None:
+    fleet, quota = fleet_of(), HostUse(cpus=2.5)
+    assert usable_cpus([], fleet) == sum(fleet.hosts.values()), "Ray's count"
+    ranks = [TrainerProgress(host=HostUse(cpus=4.0)), TrainerProgress(host=quota), TrainerProgress()]
+    assert usable_cpus(ranks, fleet) == 2.5 * len(fleet.hosts)
 
 
 # --- a job --------------------------------------------------------------------------------------------------
