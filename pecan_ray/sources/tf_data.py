@@ -16,6 +16,7 @@ from pecan_ray.sources.files import check_positive
 from pecan_ray.sources.tf_randomness import outside_states, python_generators
 from pecan_ray.sources.tf_seeds import DatasetPass, Scope, make_seeded
 from pecan_ray.sources.tf_shards import check_shard, counted_by_shard
+from pecan_ray.sources.tf_traces import TracedFunctions
 
 logger = logging.getLogger("pecan_ray")
 
@@ -45,6 +46,7 @@ class TfDataSource:
     """How many elements all shards have together; None: nobody has asked."""
     scopes: dict[int, Scope] = field(default_factory=dict, kw_only=True, compare=False, repr=False)
     """Which seeds are alike in all shards, as the datasets that were made by now have shown."""
+    traces: TracedFunctions = field(default_factory=TracedFunctions, kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.make_dataset):
@@ -85,7 +87,7 @@ class TfDataSource:
             raise MissingExtraError('from_tf_data needs TensorFlow: pip install "pecan_ray[tf]".') from error
         name, shards = spelled(self.make_dataset), self.shards
         build = functools.partial(_call, self.make_dataset, self.num_shards, split.index, self.place)
-        made, fold = make_seeded(build, replace(self.place, shard=split.index), self.scopes)
+        made, fold = make_seeded(build, replace(self.place, shard=split.index), self.scopes, self.traces.reused)
         if not isinstance(made, tf.data.Dataset):
             raise PlanError(f"from_tf_data: {name} returned {type(made).__name__}, not a tf.data.Dataset.")
         _check_names(made.element_spec, name)

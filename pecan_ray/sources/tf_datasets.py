@@ -5,6 +5,7 @@ A dataset tells it by attributes that tf.data does not document; one without the
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,14 +52,19 @@ def functions_of(data: Any) -> list[Any]:
     return [] if functions is None else [one.function for one in functions()]
 
 
-def graphs_of(data: Any) -> Iterator[Any]:
-    """Yield the graphs of the functions that a dataset calls."""
-    for function in functions_of(data):
-        yield function.graph.as_graph_def()
+def nodes_called(function: Any) -> list[Any]:
+    """Return the operations of a traced function and of those that it calls; they are looked up once."""
+    found = _nodes.get(function)
+    if found is None:
+        nodes = getattr(function, "nodes", None)
+        found = _nodes[function] = list(_graph_nodes(function.graph.as_graph_def()) if nodes is None else nodes())
+    return found
 
 
-def graph_nodes(graph: Any) -> Iterator[Any]:
-    """Yield the operations of a graph and of the functions in it."""
+_nodes: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
+def _graph_nodes(graph: Any) -> Iterator[Any]:
     yield from graph.node
     for function in graph.library.function:
         yield from function.node_def

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.sources.tf_datasets import chain, functions_of, graph_nodes
+from pecan_ray.sources.tf_datasets import chain, functions_of, nodes_called
 
 STATEFUL = ("RngReadAndSkip", "RngSkip", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 """Operations that move a generator on, or a variable: of `tf.random.Generator`, and of layers of Keras."""
@@ -30,7 +30,7 @@ def outside_states(data: Any, made: Sequence[Any]) -> tuple[str, ...]:
     for function in _functions(data):
         held = (one for one in function.captured_inputs if _is_variable(one))
         if any(id(one) not in known for one in held):
-            moved = (str(node.op) for node in graph_nodes(function.graph.as_graph_def()) if node.op in STATEFUL)
+            moved = (str(node.op) for node in nodes_called(function) if node.op in STATEFUL)
             found.update(dict.fromkeys(moved))
     return tuple(found)
 
@@ -39,7 +39,7 @@ def python_generators(data: Any) -> tuple[str, ...]:
     """Return the operations that call functions of Python which hold a generator of random numbers."""
     found: dict[str, None] = {}
     for function in _functions(data):
-        for node in graph_nodes(function.graph.as_graph_def()):
+        for node in nodes_called(function):
             if node.op in PYTHON and (held := _generator_in(_python_function(node), MAX_DEPTH)) is not None:
                 module = type(held).__module__.partition(".")[0]
                 found[f"{node.op} (a {type(held).__name__} of {module})"] = None

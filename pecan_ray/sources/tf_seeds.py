@@ -16,15 +16,15 @@ import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from pecan_ray.plan.splits import Lease
 from pecan_ray.sampling.randomness import dataset_key
-from pecan_ray.sources.tf_datasets import graph_nodes, graphs_of, is_shard, selector_of, upstream
+from pecan_ray.sources.tf_datasets import functions_of, is_shard, nodes_called, selector_of, upstream
 
 Seeds: TypeAlias = tuple[Any, Any]
 """What TensorFlow gives an operation: of the graph and of the operation; None: it draws others each time."""
@@ -74,6 +74,14 @@ class DatasetPass:
         return dataset_key(self.seed, (self.epoch, self.repetition), self.branch, self.shard, number, use)
 
 
+class SeedRequest(NamedTuple):
+    """One time that TensorFlow was asked for seeds: what it would have answered, and what it has."""
+
+    given: Seeds
+    folded: Seeds
+    at_once: bool
+
+
 @dataclass
 class SeedFold:
     """Joins the seeds that TensorFlow gives while one dataset, or one graph, is made, and notes them."""
@@ -85,8 +93,9 @@ class SeedFold:
     """Which requests were given these seeds."""
     variables: list[Any] = field(default_factory=list)
     """Handles of the variables that were made with the dataset."""
+    log: list[SeedRequest] = field(default_factory=list)
     requests: int = 0
-    """So often seeds were asked for."""
+    """So often seeds were asked for, and states of generators."""
 
     def fold(self, seeds: Seeds, *, at_once: bool) -> Seeds:
         """Return seeds joined with the key; `at_once`: the number is drawn while the dataset is made."""
@@ -95,6 +104,9 @@ class SeedFold:
         try:
             folded = _folded(place, seeds, number)
         except TypeError:  # a seed that is a tensor in a graph
+            folded = seeds
+        self.log.append(SeedRequest(seeds, folded, at_once))
+        if folded is seeds:
             return seeds
         self.given.setdefault(folded, set()).add(number)
         return folded
@@ -132,14 +144,19 @@ def _folded(place: DatasetPass, seeds: Seeds, number: int) -> tuple[int, int]:
     return 1 + first % SEED_RANGE, 1 + second % SEED_RANGE
 
 
-def make_seeded(build: Callable[[], Any], place: DatasetPass, scopes: dict[int, Scope]) -> tuple[Any, SeedFold]:
+def make_seeded(
+    build: Callable[[], Any],
+    place: DatasetPass,
+    scopes: dict[int, Scope],
+    meanwhile: Callable[[SeedFold], AbstractContextManager[None]],
+) -> tuple[Any, SeedFold]:
     """Return the dataset that a function makes, with seeds of its pass and shard, and what they were.
 
-    `scopes` is what earlier calls of the function have shown, and is added to.
+    `scopes` is what earlier calls of the function have shown, and is added to; `meanwhile` is entered for each call.
     """
     for _ in range(MAX_REMADE):
         fold = SeedFold(place, scopes)
-        with _global_generators(place), folding(fold):
+        with _global_generators(place), folding(fold), meanwhile(fold):
             data = build()
         found = scopes_in(data, fold.given)
         if found.items() <= scopes.items():
@@ -236,7 +253,7 @@ def _numbers_in(data: Any, given: Mapping[Seeds, set[int]]) -> set[int]:
     """Return the requests whose seeds a dataset has, or a function that it calls."""
     pairs = {_own_seeds(data)}
     constants: set[int] = set()
-    for node in itertools.chain.from_iterable(map(graph_nodes, graphs_of(data))):
+    for node in itertools.chain.from_iterable(map(nodes_called, functions_of(data))):
         pairs.add((node.attr["seed"].i, node.attr["seed2"].i))
         if node.op == "Const" and not node.attr["value"].tensor.tensor_shape.dim:  # of a dataset within a function
             constants.update(node.attr["value"].tensor.int64_val)

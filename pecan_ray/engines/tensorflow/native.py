@@ -17,7 +17,7 @@ from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import OpError, told
 from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, Lease, origin_of
-from pecan_ray.sources.tf_data import TfDataSource
+from pecan_ray.sources.tf_data import TfDataSource, columns_of
 
 
 def run_native(
@@ -33,8 +33,9 @@ def _shard(
 ) -> Generator[Produced, None, None]:
     number = lease.spans[0][0] >> OUTPUT_BITS
     with tf.device("/CPU:0"):
-        data = source.of_lease(lease).dataset(lease.split).skip(number).prefetch(tf.data.AUTOTUNE)
-    check_columns(_name(source), data.element_spec, {}, ragged=True, sparse=True, where="it leaves the graph")
+        data = source.of_lease(lease).made(lease.split).skip(number).prefetch(tf.data.AUTOTUNE)
+    spec = columns_of(data.element_spec)
+    check_columns(_name(source), spec, {}, ragged=True, sparse=True, where="it leaves the graph")
     with contextlib.closing(Elements(data)) as elements:
         yield from _iterated(elements, number, source, lease, leases, options, slots)
 
@@ -69,8 +70,7 @@ def _iterated(
 
 def _computed(elements: Elements, source: TfDataSource, lease: Lease, number: int) -> dict[str, Any]:
     """Return the next element, which is the one of this number."""
-    columns: dict[str, Any] = next(elements)
-    return columns
+    return columns_of(next(elements))
 
 
 def native_computing() -> dict[CodeType, Recognize]:
