@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pecan_ray.images import REDUCTIONS, cut_out, decoded, jpeg_shape
-from pecan_ray.warps import Draw, Matrix, Placed, after, composed, reach, shifted, warped
+from pecan_ray.warps import Draw, Matrix, Placed, after, composed, opencv, reach, shifted, warped
 
 MARGIN = 2
 """Pixels (of the reduced image) that are decoded around those that are needed."""
@@ -53,7 +53,9 @@ class DecodeWarp:
         if min(box[2:]) < 1:
             return np.zeros((*(others or [to])[-1].size, 3), np.uint8)
         first = Placed(after(shifted(-box[0], -box[1]), matrix), to.size)
-        return functools.reduce(warped, (first, *others), cut_out(encoded, box, ratio))
+        # OpenCV warps pixels of four bytes in two thirds of the time of those of three, to the same values.
+        made = functools.reduce(warped, (first, *others), cut_out(encoded, box, ratio, channels=4))
+        return made if made.shape[2] == 3 else opencv().cvtColor(made, opencv().COLOR_RGBA2RGB)
 
 
 def reduction_under(matrix: Matrix) -> int:

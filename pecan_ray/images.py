@@ -345,15 +345,16 @@ def _turned_in_graph(image: Any, encoded: Any) -> Any:
     return tf.ensure_shape(swapped, [None, None, 3])
 
 
-def cut_out(encoded: Any, box: Box, ratio: int = 1) -> Image:
+def cut_out(encoded: Any, box: Box, ratio: int = 1, channels: int = 3) -> Image:
     """Return a part of an image at 1/`ratio` of its size (python engine); of a JPEG only the part is decoded.
 
     The pixels are those of decoding the whole: where another way would make others, or fail, the whole is decoded.
+    Where 4 `channels` are wanted there may be 3 all the same; a fourth one means nothing.
     """
     header = part_decoding.read_header(encoded)
     if isinstance(header, str):
         part_decoding.refuse(header)
-    elif (part := part_decoding.decode_part(encoded, header, box, ratio)) is not None:
+    elif (part := part_decoding.decode_part(encoded, header, box, ratio, channels)) is not None:
         return part
     top, left, height, width = box
     return decoded(encoded, ratio)[top : top + height, left : left + width]

@@ -137,8 +137,10 @@ class _Scaling(ctypes.Structure):
     _fields_ = (("num", ctypes.c_int), ("denom", ctypes.c_int))
 
 
-# TJINIT_DECOMPRESS, TJPF_RGB, TJPARAM_STOPONWARNING, TJPARAM_JPEGWIDTH and TJPARAM_JPEGHEIGHT of turbojpeg.h.
-DECOMPRESS, RGB, STOP_ON_WARNING, WIDTH, HEIGHT = 1, 0, 0, 5, 6
+# TJINIT_DECOMPRESS, TJPARAM_STOPONWARNING, TJPARAM_JPEGWIDTH and TJPARAM_JPEGHEIGHT of turbojpeg.h.
+DECOMPRESS, STOP_ON_WARNING, WIDTH, HEIGHT = 1, 0, 5, 6
+PIXEL_FORMATS = {3: 0, 4: 2}
+"""TJPF_RGB and TJPF_RGBX, whose fourth byte means nothing, by the bytes of a pixel."""
 FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tj3Init": (ctypes.c_void_p, (ctypes.c_int,)),
     "tj3Destroy": (None, (ctypes.c_void_p,)),
@@ -165,24 +167,30 @@ class TurboJpeg:
             function.restype, function.argtypes = result, arguments
         self._library = library
 
-    def part(self, encoded: bytes, header: JpegHeader, part: PartBox, ratio: int = 1) -> Pixels | None:
-        """Return a part of an image at 1/`ratio` of its size as uint8 RGB; None where the library complains."""
+    def part(
+        self, encoded: bytes, header: JpegHeader, part: PartBox, ratio: int = 1, channels: int = 3
+    ) -> Pixels | None:
+        """Return a part of an image at 1/`ratio` of its size as uint8 RGB; None where the library complains.
+
+        With 4 `channels` the last one means nothing.
+        """
         library, size = self._library, len(encoded)
         top, left, height, width = part
         first, behind = header.columns(part, ratio)
-        out: Pixels = np.empty((height, behind - first, 3), np.uint8)
+        out: Pixels = np.empty((height, behind - first, channels), np.uint8)
         # One decompressor for one image: it would lend the tables of one to the next that lacks its own.
         pointer = library.tj3Init(DECOMPRESS)
         if not pointer:
             raise MemoryError("TurboJPEG has no memory for a decompressor")
         try:
+            pixels = (out.ctypes.data, out.strides[0], PIXEL_FORMATS[channels])
             failed = (
                 library.tj3Set(pointer, STOP_ON_WARNING, 1)
                 or library.tj3DecompressHeader(pointer, encoded, size)
                 or (library.tj3Get(pointer, HEIGHT), library.tj3Get(pointer, WIDTH)) != header.shape
                 or library.tj3SetScalingFactor(pointer, _Scaling(1, ratio))
                 or library.tj3SetCroppingRegion(pointer, _Region(first, top, behind - first, height))
-                or library.tj3Decompress8(pointer, encoded, size, out.ctypes.data, out.strides[0], RGB)
+                or library.tj3Decompress8(pointer, encoded, size, *pixels)
             )
         finally:
             library.tj3Destroy(pointer)
@@ -296,10 +304,10 @@ def told(done: Counter[str]) -> str:
     return f"of {total} images {done['']} were decoded in part" + (f", {why}" if why else "")
 
 
-def decode_part(encoded: bytes, header: JpegHeader, part: PartBox, ratio: int = 1) -> Pixels | None:
+def decode_part(encoded: bytes, header: JpegHeader, part: PartBox, ratio: int = 1, channels: int = 3) -> Pixels | None:
     """Return a part of an image at 1/`ratio` of its size as uint8 RGB; None: decode the whole.
 
-    What of the part lies outside of the image is left out.
+    What of the part lies outside of the image is left out.  With 4 `channels` the last one means nothing.
     """
     turbo = library()
     rows, columns = header.reduced(ratio)
@@ -309,7 +317,7 @@ def decode_part(encoded: bytes, header: JpegHeader, part: PartBox, ratio: int = 
         refuse(turbo)
     elif min(height, width) < 1 or min(top, left) < 0:
         refuse("the part is empty")
-    elif (made := turbo.part(encoded, header, (top, left, height, width), ratio)) is None:
+    elif (made := turbo.part(encoded, header, (top, left, height, width), ratio, channels)) is None:
         refuse("its data seem to be damaged")
     else:
         refuse("")

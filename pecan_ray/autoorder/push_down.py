@@ -22,6 +22,7 @@ import numpy as np
 
 from pecan_ray import images
 from pecan_ray.autoorder.rewrites import Match, Pushed, matches, rewritten, rewritten_ops
+from pecan_ray.engines.python.pixel_arithmetic import PixelArithmetic, computes_by_channel
 from pecan_ray.engines.python.rows import RowsColumn, RowsWatch, array_of
 from pecan_ray.fused_warps import DecodeWarp, Warp
 from pecan_ray.known.recognise import known_functions, steps_of
@@ -39,8 +40,11 @@ AS_KNOWN = " as known"
 """How an order names that: after the operators, joined by a plus;"""
 EXACTLY = " exactly"
 """and behind it, that pixels are equal."""
-EARLY = ("decode+warp", "warp", KNOWN_FUNCTIONS)
-"""Rules that gain more than exchanges of what they merge."""
+PIXEL_ARITHMETIC = "arithmetic of pixels"
+BY_ROWS_OF_PIXELS = " by rows of pixels"
+"""How an order names that, after the operator."""
+EARLY = ("decode+warp", "warp", KNOWN_FUNCTIONS, PIXEL_ARITHMETIC)
+"""Rules that begin nowhere within what another one could take over."""
 
 
 class DecoderRun(NamedTuple):
@@ -94,6 +98,21 @@ class OneWarp:
             made = replace(run[0], fn=Warp(tuple((op.name, op.fn) for op in run)))
             why = _one_warp(names)
             yield Match(Pushed("warp", names, "+".join(names), why, reduces=True), len(names), (made,))
+
+
+class ArithmeticOfPixels:
+    """A normalization in NumPy with a number for each channel computes with whole rows of an image at a time.
+
+    Its results are equal.
+    """
+
+    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+        """Yield it."""
+        for op in _maps(ops)[:1] if engine == "python" else ():
+            if computes_by_channel(op):
+                why = f"{op.name} computes with rows of pixels where it does nothing but arithmetic"
+                rewrite = Pushed(PIXEL_ARITHMETIC, (op.name,), op.name + BY_ROWS_OF_PIXELS, why)
+                yield Match(rewrite, 1, (replace(op, fn=PixelArithmetic(op.fn)),))
 
 
 class DecoderTakesOver:
@@ -169,7 +188,6 @@ def _one_warp(names: Sequence[str]) -> str:
 def _maps(ops: Sequence[Op]) -> list[Map]:
     """Return the first operators, as far as they are maps of one column that may be merged."""
     first = ops[0]
-
     if not isinstance(first, Map) or first.on is None:
         return []
     run = list[Map]()
@@ -186,7 +204,7 @@ def _warp(maps: Sequence[Map]) -> list[Map]:
     return run if len(run) > 1 and any(isinstance(op.fn, WARPED) for op in run) else []
 
 
-RULES = (KnownAtOnce(), OneWarp(), DecoderTakesOver())
+RULES = (KnownAtOnce(), OneWarp(), DecoderTakesOver(), ArithmeticOfPixels())
 
 
 def push_down(

@@ -51,6 +51,8 @@ class RowsWatch:
     rows: int
     exactly: bool = False
     """Only what is equal to the last bit by its definition is allowed."""
+    channels: int = 0
+    """The last two axes of elements are held as one, with so many numbers of a pixel side by side; 0: they are not."""
     refused: str = ""
     """The first thing that was not allowed: a function may go on in spite of it."""
 
@@ -98,12 +100,14 @@ class RowsColumn(NDArrayOperatorsMixin):
     @property
     def shape(self) -> tuple[int, ...]:
         """That of each element."""
+        if channels := self._watch.channels:
+            return (*self._array.shape[1:-1], self._array.shape[-1] // channels, channels)
         return self._array.shape[1:]
 
     @property
     def ndim(self) -> int:
         """Dimensions of each element."""
-        return self._array.ndim - 1
+        return self._array.ndim - (0 if self._watch.channels else 1)
 
     @property
     def size(self) -> int:
@@ -187,9 +191,18 @@ class RowsColumn(NDArrayOperatorsMixin):
             return value
         if isinstance(value, (np.ndarray, np.generic)) and type(value) is not np.ma.MaskedArray:
             if value.ndim <= self.ndim and value.dtype.kind in NUMBERS:
-                return value
+                return self._wide(value) if self._watch.channels else value
             self._watch.refuse("it computes with an array of more dimensions, or of no numbers")
         return self._watch.refuse(f"it computes with a {type(value).__name__}")
+
+    def _wide(self, constant: Any) -> Any:
+        """Return a constant for all pixels of a row, side by side: NumPy's loops are as long as its last axis."""
+        channels = self._watch.channels
+        if constant.size == 1:
+            return constant.reshape(())
+        if constant.shape[-1] != channels or constant.size != channels:
+            self._watch.refuse(f"it computes with an array {list(constant.shape)}, which is not a number for a channel")
+        return np.tile(constant.reshape(channels), self._array.shape[-1] // channels)
 
     # --- what has no meaning for each number by itself
 

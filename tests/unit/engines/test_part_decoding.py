@@ -111,6 +111,8 @@ def test_a_part_has_the_pixels_of_the_whole(ratio: int) -> None:
         part = some_part(rng, expected.shape[:2])
         found = decode_part(encoded, header, part, ratio)
         assert found is not None and np.array_equal(found, cut(expected, part)), (header, part)
+        wide = decode_part(encoded, header, part, ratio, channels=4)
+        assert wide is not None and np.array_equal(wide[..., :3], found), (header, part)
 
 
 def tail(rng: np.random.Generator, encoded: bytes) -> bytes:
@@ -206,8 +208,8 @@ def test_several_threads_decode_at_a_time() -> None:
 @needs_turbojpeg
 def test_a_library_that_makes_other_pixels_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     class Rounding(TurboJpeg):
-        def part(self, encoded: bytes, header: JpegHeader, part: part_decoding.PartBox, ratio: int = 1) -> Any:
-            made = super().part(encoded, header, part, ratio)
+        def part(self, encoded: bytes, header: JpegHeader, part: Any, ratio: int = 1, channels: int = 3) -> Any:
+            made = super().part(encoded, header, part, ratio, channels)
             return made ^ (header.sampling == (2, 2)) if made is not None else None
 
     monkeypatch.setattr(part_decoding, "TurboJpeg", Rounding)
