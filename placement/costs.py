@@ -39,15 +39,30 @@ class Cost:
 
 
 def cost_of(
-    seconds: float, deployment: Deployment, prices: Prices, clients: int = 1, waiting: float | None = None
+    seconds: float,
+    deployment: Deployment,
+    prices: Prices,
+    clients: int = 1,
+    waiting: float | None = None,
+    remote_per_hour: float | None = None,
 ) -> Cost:
-    """Return the cost of running a deployment for so long; `waiting` are the seconds in which the trainers waited."""
+    """Return the cost of running a deployment for so long.
+
+    Args:
+        seconds: How long it runs.
+        deployment: The numbers of workers.
+        prices: $ per hour.
+        clients: The trainers' hosts.
+        waiting: The seconds in which the trainers waited.
+        remote_per_hour: $ per hour of its remote workers; None: as if they filled the cheapest tiers.
+    """
     amount("seconds", seconds)
     amount("waiting", waiting or 0.0)
     if clients < 1:
         raise PlanError(f"clients must be at least 1, but got {clients}.")
     host = seconds / HOUR_S * prices.accelerator_host * clients
-    remote = seconds / HOUR_S * prices.remote_per_hour(deployment.remote)
+    rate = prices.remote_per_hour(deployment.remote) if remote_per_hour is None else remote_per_hour
+    remote = seconds / HOUR_S * rate
     share = min(1.0, (waiting or 0.0) / seconds) if seconds else 0.0
     return Cost(host, remote, (host + remote) * share)
 

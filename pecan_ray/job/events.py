@@ -151,6 +151,8 @@ class WorkerPlaced:
     worker: str
     node: str
     pid: int
+    price: float | None = None
+    """$ per hour of a worker on this node; None: not known."""
 
 
 PlaceFound: TypeAlias = Literal["no", "perhaps", "yes"]

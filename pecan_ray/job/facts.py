@@ -74,6 +74,8 @@ class JobFacts:
     windows: tuple[ObservedWindow, ...] = ()
     """What was measured while the numbers of workers were fixed."""
     deployments: tuple[tuple[float, Deployment], ...] = ()
+    remote_rates: tuple[float | None, ...] = ()
+    """$ per hour of the remote workers of each, by the nodes that they were on; None, or fewer: not known."""
     epoch_ends: tuple[float, ...] = ()
     """When each of the newest epochs was over, in seconds since the job began, and"""
     epochs_before: float = 0.0

@@ -35,7 +35,9 @@ class FleetWorker:
     reserved: bool = True
     """whether CPUs are reserved for it."""
     node: str = ""
-    """Where it runs, once it has found a place."""
+    """Where it runs, once it has found a place,"""
+    price: float | None = None
+    """and $ per hour of a worker there; None: not known."""
     pid: int = 0
     running: bool = False
     draining: bool = False
@@ -121,9 +123,12 @@ class Fleet:
         return [(host, max(0, count - self.taken_out[host])) for host, count in wanted]
 
     def _staying(self) -> dict[str, list[FleetWorker]]:
-        """Return the workers of each trainer's node, and the remote ones (host ""): first those that run."""
+        """Return the workers of each trainer's node, and the remote ones (host "").
+
+        First come those that run, the cheapest first, so that the dearest are drained first.
+        """
         staying: dict[str, list[FleetWorker]] = {}
-        for worker in sorted(self.workers.values(), key=lambda worker: not worker.running):
+        for worker in sorted(self.workers.values(), key=lambda worker: (not worker.running, worker.price or 0.0)):
             if not worker.draining and worker.leaves is None:
                 staying.setdefault(worker.host, []).append(worker)
         return staying
@@ -195,6 +200,12 @@ class Fleet:
         """Count the workers that run; `draining`: with those that are about to go."""
         here = [w.placement for w in self.workers.values() if w.running and (draining or not w.draining)]
         return Deployment(here.count("local"), here.count("remote"))
+
+    def remote_per_hour(self) -> float | None:
+        """Return $ per hour of the remote workers that run, also of those that drain; None: not known of all."""
+        here = [worker.price for worker in self.workers.values() if worker.running and worker.placement == "remote"]
+        prices = [price for price in here if price is not None]
+        return sum(prices) if len(prices) == len(here) else None
 
     def has_none(self, besides: FleetWorker) -> bool:
         """Tell whether no worker beside one has found a place, or is bound to find one."""

@@ -29,7 +29,9 @@ class PlacementLoop:
     began: float
     placing: Placing | None = None
     deployments: list[tuple[float, Deployment]] = field(default_factory=list)
-    """What ran from when on."""
+    """What ran from when on, and"""
+    remote_rates: list[float | None] = field(default_factory=list)
+    """$ per hour of the remote workers of each, by the nodes that they were on; None: not known."""
     fixed: Workers | None = None
     """The numbers that a trainer has asked for while the job ran."""
     fast_removal: bool = False
@@ -180,6 +182,7 @@ class PlacementLoop:
     def changed(self, fleet: Fleet, now: float) -> None:
         """Note that workers came or went."""
         self.deployments.append((now - self.began, fleet.running(draining=True)))
+        self.remote_rates.append(fleet.remote_per_hour())
         self.touched()
 
     def decide(

@@ -15,21 +15,30 @@ def spent(
     deployments: Sequence[tuple[float, Deployment]],
     prices: Prices,
     hosts: int,
+    rates: Sequence[float | None] = (),
     *,
     since: float = 0.0,
     until: float,
     waiting: float = 0.0,
 ) -> Cost:
-    """Return the cost of a stretch of a job; `waiting`: share of it in which the trainers waited.
+    """Return the cost of a stretch of a job.
 
-    Deployments are told with the seconds since the job began; before the first one the hosts stood alone.
+    Args:
+        deployments: What ran, with the seconds since the job began; before the first one the hosts stood alone.
+        prices: What things cost.
+        hosts: The trainers' nodes.
+        rates: $ per hour of the remote workers of each deployment; None, or none: as if they filled the cheapest tiers.
+        since: Seconds since the job began;
+        until: and to these.
+        waiting: The share of the stretch in which the trainers waited.
     """
     begun = [(0.0, Deployment(0, 0)), *deployments]
+    known = [0.0, *rates, *[None] * (len(deployments) - len(rates))]
     ends = [start for start, _ in begun[1:]] + [max(until, begun[-1][0])]
     parts = []
-    for (start, deployment), end in zip(begun, ends, strict=True):
+    for (start, deployment), end, rate in zip(begun, ends, known, strict=True):
         seconds = max(0.0, min(end, until) - max(start, since))
-        parts.append(cost_of(seconds, deployment, prices, hosts, waiting * seconds))
+        parts.append(cost_of(seconds, deployment, prices, hosts, waiting * seconds, rate))
     return Cost(*(sum(getattr(part, name) for part in parts) for name in ("host", "remote", "wasted")))
 
 
@@ -40,13 +49,14 @@ def spent_by_epoch(
     ends: Sequence[float],
     waiting: float = 0.0,
     before: float = 0.0,
+    rates: Sequence[float | None] = (),
 ) -> tuple[Cost, ...]:
     """Return the cost of each epoch that has ended, and when it did; the first one includes the start.
 
-    `before`: when those were over that came before them.
+    `before`: when those were over that came before them; all else as `spent` takes it.
     """
     return tuple(
-        spent(deployments, prices, hosts, since=begin, until=end, waiting=waiting)
+        spent(deployments, prices, hosts, rates, since=begin, until=end, waiting=waiting)
         for begin, end in pairwise([before, *ends])
     )
 

@@ -80,6 +80,7 @@ class Staffing:
         worker = self._fleet.workers.get(event.worker)
         if worker is not None:
             worker.node, worker.pid, worker.unplaced, worker.heard = event.node, event.pid, "", now
+            worker.price = event.price
             if self._departures.leaves_with_node(worker):  # the announcement came before its place was known
                 self._replace(now, done)
 

@@ -244,7 +244,8 @@ class JobState(JobCore):
         if (prices := self.placement.prices) is None:
             return None
         waiting, hosts = wait_share(one.progress for one in self.trainers.ranks.values()), max(1, len(self.fleet.hosts))
-        return spent(self.placement.deployments, prices, hosts, since=since, until=now - self.began, waiting=waiting)
+        ran, until = self.placement, now - self.began
+        return spent(ran.deployments, prices, hosts, ran.remote_rates, since=since, until=until, waiting=waiting)
 
     def facts(self, now: float) -> JobFacts:
         """Return what can be told about the job so far."""

@@ -57,6 +57,7 @@ def job_facts(
         timeline=job.placement.timeline(),
         windows=tuple(job.placement.observed.windows) if job.placement.observed is not None else (),
         deployments=tuple(job.placement.deployments),
+        remote_rates=tuple(job.placement.remote_rates),
         epoch_ends=tuple(epoch_ends.newest),
         epochs_before=epoch_ends.before,
         op_seconds=job.placement.op_seconds,

@@ -114,7 +114,9 @@ class Report:
     """By the workers' names."""
     events: tuple[JobEvent, ...] = ()
     deployments: tuple[tuple[float, Deployment], ...] = ()
-    """What ran from when on, in seconds since the job began."""
+    """What ran from when on, in seconds since the job began, and"""
+    remote_rates: tuple[float | None, ...] = ()
+    """$ per hour of the remote workers of each, by the nodes that they were on; None: not known."""
     timeline: tuple[PlacementStep, ...] = ()
     """Every window that AutoPlacement saw, and what it decided."""
     windows: tuple[ObservedWindow, ...] = ()
@@ -202,6 +204,7 @@ class Report:
             workers=workers,
             events=facts.events,
             deployments=facts.deployments,
+            remote_rates=facts.remote_rates,
             timeline=facts.timeline,
             windows=facts.windows,
             cost=cost,
@@ -418,7 +421,8 @@ def cost_so_far(facts: JobFacts, trainer: TrainerProgress) -> Cost | None:
     if facts.prices is None:
         return None
     waiting = wait_share([trainer])
-    return spent(facts.deployments, facts.prices, facts.hosts, until=facts.seconds, waiting=waiting)
+    ran, rates = facts.deployments, facts.remote_rates
+    return spent(ran, facts.prices, facts.hosts, rates, until=facts.seconds, waiting=waiting)
 
 
 def costs_of_epochs(facts: JobFacts, trainer: TrainerProgress) -> tuple[Cost, ...]:
@@ -426,4 +430,5 @@ def costs_of_epochs(facts: JobFacts, trainer: TrainerProgress) -> tuple[Cost, ..
     if facts.prices is None:
         return ()
     waiting, before = wait_share([trainer]), facts.epochs_before
-    return spent_by_epoch(facts.deployments, facts.prices, facts.hosts, facts.epoch_ends, waiting, before)
+    ran, rates = facts.deployments, facts.remote_rates
+    return spent_by_epoch(ran, facts.prices, facts.hosts, facts.epoch_ends, waiting, before, rates)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.kinds import settle
@@ -19,19 +21,28 @@ def checked_price(name: str, value: float) -> float:
 
 @dataclass(frozen=True)
 class PriceTier:
-    """Remote nodes of one price, named by their label (spot, on demand, a zone), and how many of them there are."""
+    """Remote nodes of one price (spot, on demand, a zone), and how many workers fit on them."""
 
     label: str
+    """The name of the tier."""
     price: float
     """$ per hour of one worker."""
     limit: int
     """Workers that fit on these nodes."""
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The labels of these nodes, as Ray knows them; empty: a node that has any label of the value `label` is one."""
 
     def __post_init__(self) -> None:
         checked_price(f"the price of tier {self.label!r}", self.price)
         settle(self, "PriceTier")
         if self.limit < 0:
             raise PlanError(f"tier {self.label!r}: limit must be a whole number >= 0, but got {self.limit}.")
+
+    def has(self, node: Mapping[str, str]) -> bool:
+        """Tell whether a node of these labels is of this tier."""
+        if not self.labels:
+            return self.label in node.values()
+        return all(node.get(key) == value for key, value in self.labels.items())
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,12 @@ class Prices:
         if len(set(labels)) != len(labels) or "" in labels:
             raise PlanError(f"every price tier needs a label of its own, but got {labels}.")
 
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> Prices:
+        """Return the prices that a report's JSON has as nested mappings."""
+        tiers = tuple(PriceTier(**tier) for tier in fields.get("tiers", ()))
+        return cls(fields["accelerator_host"], fields["remote_worker"], tiers)
+
     def fill(self, remote: int) -> dict[str, int]:
         """Spread remote workers over the labels, cheapest first; the label "" stands for nodes outside of all tiers."""
         everywhere = PriceTier("", self.remote_worker, max(remote, 0))
@@ -62,6 +79,10 @@ class Prices:
             if taken > 0:
                 spread[tier.label] = taken
         return spread
+
+    def at(self, node: Mapping[str, str]) -> float:
+        """Return the price of a worker on a node of these labels: of the cheapest tier that it is of."""
+        return min((tier.price for tier in self.tiers if tier.has(node)), default=self.remote_worker)
 
     def remote_per_hour(self, remote: int) -> float:
         """Price of that many remote workers."""

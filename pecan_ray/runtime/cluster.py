@@ -271,6 +271,16 @@ def remote_selector(trainer_nodes: Sequence[str], labels: Mapping[str, str]) -> 
     return {"ray.io/node-id": f"!in({','.join(trainer_nodes)})"}
 
 
+def labels_of_nodes() -> list[dict[str, str]]:
+    """Return the labels of the nodes that stay."""
+    return [dict(node.get("Labels", {})) for node in _staying_nodes()]
+
+
+def labels_of(node_id: str) -> dict[str, str]:
+    """Return the labels of a node; none of one that is not known."""
+    return next((dict(one.get("Labels", {})) for one in _nodes() if one["NodeID"] == node_id), {})
+
+
 def room_for(trainer_nodes: Sequence[str], selector: Mapping[str, str]) -> Room:
     """Return the CPUs of each of the trainers' nodes and of each present node that remote workers may run on."""
     alive = _staying_nodes()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ class Hiring:
     began: StartWorker
     selector: Mapping[str, str]
     """The labels of nodes that it may run on."""
+    preferred: tuple[Mapping[str, str], ...]
+    """The labels of those that it is to run on where they have room, the first choice first; none: any."""
     cpus: float
     """That Ray reserves for it; 0: none."""
     streams: int
@@ -42,10 +44,16 @@ class Hiring:
     """The job, pickled."""
 
 
-def hiring(began: StartWorker, selector: Mapping[str, str], job: Job, pickled: bytes) -> Hiring:
+def hiring(
+    began: StartWorker,
+    selector: Mapping[str, str],
+    job: Job,
+    pickled: bytes,
+    preferred: Sequence[Mapping[str, str]] = (),
+) -> Hiring:
     """Return how a worker of a job is to be made; `pickled`: the same job."""
     cpus = job.config.cpus_per_worker if began.reserve else 0.0
-    return Hiring(began, dict(selector), cpus, max(USUAL_STREAMS, job.options.world_size), pickled)
+    return Hiring(began, dict(selector), tuple(preferred), cpus, max(USUAL_STREAMS, job.options.world_size), pickled)
 
 
 class PreprocessingWorker:
@@ -124,11 +132,12 @@ class PreprocessingWorker:
 
 def make_worker(hiring: Hiring, controller: Any) -> Any:
     """Have Ray make a worker's actor, which ends with this process; return its handle once the name is registered."""
-    name, selector = hiring.began.worker, dict(hiring.selector)
+    name, (selector, *others) = hiring.began.worker, [*hiring.preferred, hiring.selector]
+    options = {"fallback_strategy": [{"label_selector": dict(one)} for one in others]} if others else {}
     # Of two quotas the last one sent holds: one thread takes them in their order.
     groups = (("run", 1), ("stream", hiring.streams), ("control", 2), ("quota", 1))
     try:
-        made = actor(PreprocessingWorker, name, selector, groups=groups, num_cpus=hiring.cpus)
+        made = actor(PreprocessingWorker, name, selector, groups=groups, num_cpus=hiring.cpus, **options)
     except (TypeError, ValueError) as error:
         raise ClusterError(
             f"Ray refuses the labels {selector} with which nodes are chosen for {name}: {error}. Correct "

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,11 +28,14 @@ from pecan_ray.job.events import (
 from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import AdoptWorker, LimitRemoteIo
 from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.options import AutoWorkers
 from pecan_ray.runtime.actor_place import place_of
 from pecan_ray.runtime.actors import task
 from pecan_ray.runtime.cluster import (
     NAMESPACE,
     alive_nodes,
+    labels_of,
+    labels_of_nodes,
     leaving_nodes,
     local_selector,
     named_actors,
@@ -44,6 +47,7 @@ from pecan_ray.runtime.job_tasks import Failed, JobTasks
 from pecan_ray.runtime.keeper import Keeping
 from pecan_ray.runtime.last_words import why_it_died, why_it_ended
 from pecan_ray.runtime.messages import Job, WorkerInfo
+from pecan_ray.runtime.price_tiers import cheapest_first
 from pecan_ray.runtime.worker_actor import hiring, make_worker
 
 logger = logging.getLogger("pecan_ray.controller")
@@ -90,6 +94,8 @@ class WorkerActors:
         """`pickled`: the job; `keeping`: what owns the workers; None: this process does, and they end with it."""
         self._job, self._pickled, self._controller, self._keeping = job, pickled, controller, keeping
         self._happened, self._met = happened, met
+        workers = job.spec.workers
+        self._prices = workers.prices if isinstance(workers, AutoWorkers) else None
         self._found: dict[str, Any] = {}
         """Handles of workers that another process has started."""
         self._actors: dict[str, WorkerActor] = {}
@@ -104,7 +110,8 @@ class WorkerActors:
         host, labels = instruction.host, self._job.config.remote_labels
         selector = local_selector(host) if host else remote_selector(self.trainer_nodes, labels)
         actor = self._actors[instruction.worker] = WorkerActor(instruction.worker, host=host)
-        following = self._start(actor, instruction, selector)
+        preferred = [] if host else cheapest_first(selector, self._prices, labels_of_nodes())
+        following = self._start(actor, instruction, selector, preferred)
         self._tasks.begin(f"following {actor.name}", self._follow, actor, following)
 
     def find(self, names: Iterable[str]) -> None:
@@ -125,9 +132,15 @@ class WorkerActors:
             self._met(WorkerInfo(actor.name, actor.node, actor.pid, handle, instruction.placement))
         self._tasks.begin(f"following {actor.name}", self._follow, actor, self._go_on(actor))
 
-    async def _create(self, actor: WorkerActor, instruction: StartWorker, selector: Mapping[str, str]) -> None:
+    async def _create(
+        self,
+        actor: WorkerActor,
+        instruction: StartWorker,
+        selector: Mapping[str, str],
+        preferred: Sequence[Mapping[str, str]],
+    ) -> None:
         """Have Ray make a worker's actor: it answers once the name is registered, too late for the job's event loop."""
-        wanted = hiring(instruction, selector, self._job, self._pickled)
+        wanted = hiring(instruction, selector, self._job, self._pickled, preferred)
         if self._keeping is not None:
             actor.handle, actor.keeper = await self._keeping.start(wanted)
         else:
@@ -135,9 +148,15 @@ class WorkerActors:
         if actor.killed:
             ray.kill(actor.handle)
 
-    async def _start(self, actor: WorkerActor, instruction: StartWorker, selector: Mapping[str, str]) -> None:
+    async def _start(
+        self,
+        actor: WorkerActor,
+        instruction: StartWorker,
+        selector: Mapping[str, str],
+        preferred: Sequence[Mapping[str, str]],
+    ) -> None:
         """Follow a worker from its placement to the end of its work."""
-        await self._create(actor, instruction, selector)
+        await self._create(actor, instruction, selector, preferred)
         if actor.killed:
             return
         placed = asyncio.ensure_future(actor.handle.placed.remote())
@@ -149,7 +168,8 @@ class WorkerActors:
             has_place, said = await asyncio.to_thread(place_of, actor.handle, selector, cpus)
             self._happened(WorkerUnplaced(actor.name, said or await self._reason(selector), has_place))
         actor.node, actor.pid = placed.result()
-        self._happened(WorkerPlaced(actor.name, actor.node, actor.pid))
+        price = None if self._prices is None or actor.host else self._prices.at(labels_of(actor.node))
+        self._happened(WorkerPlaced(actor.name, actor.node, actor.pid, price))
         await actor.handle.set_up.remote()
         self._met(WorkerInfo(actor.name, actor.node, actor.pid, actor.handle, instruction.placement))
         self._happened(WorkerReady(actor.name))

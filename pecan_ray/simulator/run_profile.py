@@ -17,7 +17,7 @@ import numpy as np
 
 from pecan_ray.errors import PlanError
 from pecan_ray.placement.readings import KEPT, Reading, pooled
-from pecan_ray.plan.prices import Prices, PriceTier
+from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment, Window
 
 WAITING = 0.02
@@ -120,18 +120,11 @@ def from_json(text: str) -> RunProfile:
 def _profile_of(entry: Mapping[str, Any]) -> RunProfile:
     values = dict(entry)
     values["deployment"] = Deployment(**values["deployment"])
-    values["prices"] = _prices(values.get("prices"))
+    values["prices"] = Prices.of_fields(values["prices"]) if values.get("prices") else None
     values["measured"] = tuple(
         MeasuredPace(**{**pace, "deployment": Deployment(**pace["deployment"])}) for pace in values["measured"]
     )
     return RunProfile(**values)
-
-
-def _prices(entry: Mapping[str, Any] | None) -> Prices | None:
-    if not entry:
-        return None
-    tiers = tuple(PriceTier(**tier) for tier in entry.get("tiers", ()))
-    return Prices(entry["accelerator_host"], entry["remote_worker"], tiers)
 
 
 def profile_of_report(report: Mapping[str, Any]) -> RunProfile:
@@ -156,7 +149,7 @@ def profile_of_report(report: Mapping[str, Any]) -> RunProfile:
         wait_share=min(1.0, waited / max(seconds - start_s, 1e-9)),
         local_rate=local_rate,
         remote_rate=remote_rate,
-        prices=_prices(report.get("prices")) or implied_prices(report, spans, hosts),
+        prices=Prices.of_fields(report["prices"]) if report.get("prices") else implied_prices(report, spans, hosts),
         trainers=trainers,
         hosts=hosts,
         batches_per_epoch=batches // epochs if epochs > 1 else None,

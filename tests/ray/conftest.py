@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -76,8 +77,8 @@ class Clusters:
         head, *others = ({"num_cpus": count, "object_store_memory": 200 << 20} for count in cpus)
         head |= FREE_PORTS | FEW_PROCESSES
         self._cpus, self._cluster = cpus, tried_twice(partial(Cluster, initialize_head=True, head_node_args=head))
-        for node in others:
-            tried_twice(partial(self._cluster.add_node, **node))
+        for node, market in zip(others, itertools.cycle(("spot", "ondemand"))):
+            tried_twice(partial(self._cluster.add_node, labels={"market": market}, **node))
         ray.init(address=self._cluster.address, namespace="pecan", log_to_driver=False)
         self._cluster.wait_for_nodes()
 
@@ -146,7 +147,7 @@ def bucket(clusters: Clusters) -> Bucket:
 
 @pytest.fixture(scope="module")
 def three_nodes(clusters: Clusters) -> Any:
-    """A head (the trainer's node) and two remote nodes, connected to."""
+    """A head (the trainer's node) and two remote nodes, of the labels market=spot and ondemand; connected to."""
     return clusters.of(4, 4, 4)
 
 

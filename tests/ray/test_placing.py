@@ -13,7 +13,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.placement import Deployment
-from pecan_ray.plan.prices import GCP_TPU_V2
+from pecan_ray.plan.prices import GCP_TPU_V2, Prices, PriceTier
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import BATCH, SMALL, Waits, half, train, waiting
 
@@ -70,3 +70,17 @@ def test_a_trainer_s_node_may_have_too_few_cpus_for_a_worker() -> None:
         assert sum(len(batch["i"]) for batch in batches) == 50
         told = [event.text for event in batches.report().events if event.kind == "placement"]
     assert any("a worker takes 64 (Config(cpus_per_worker=...))" in text for text in told), told
+
+
+@pytest.mark.parametrize("cheap", ["spot", "ondemand"])
+def test_remote_workers_go_to_the_cheapest_nodes_and_cost_what_those_cost(cheap: str) -> None:
+    prices = Prices(1.0, 3.0, (PriceTier("cheap", 0.1, 4, {"market": cheap}),))
+    workers = auto(prices=prices, max_local=0, min_remote=2, max_remote=2)
+    with waiting(0.001).iter_batches(workers=workers, **SMALL) as batches:
+
+        def rates() -> list[float | None]:
+            next(batches)
+            return [rate for rate in batches.report().remote_rates if rate]
+
+        until(lambda: len(rates()) == 2, "two workers do not run")
+        assert rates() == pytest.approx([0.1, 0.2])

@@ -98,4 +98,5 @@ def _cost(report: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:
     if not prices or not seconds:
         return ()
     deployments = [(float(at), Deployment(**one)) for at, one in report.get("deployments") or []]
-    return cost_curve(deployments, Prices(**prices), int(report.get("hosts", 1)), seconds)
+    rates = tuple(report.get("remote_rates") or ())
+    return cost_curve(deployments, Prices.of_fields(prices), int(report.get("hosts", 1)), seconds, rates=rates)

@@ -116,11 +116,16 @@ def decisions_of(steps: tuple[PlacementStep, ...]) -> tuple[SeenDecision, ...]:
 
 
 def cost_curve(
-    deployments: Sequence[tuple[float, Deployment]], prices: Prices, hosts: int, seconds: float, waiting: float = 0.0
+    deployments: Sequence[tuple[float, Deployment]],
+    prices: Prices,
+    hosts: int,
+    seconds: float,
+    waiting: float = 0.0,
+    rates: Sequence[float | None] = (),
 ) -> tuple[tuple[float, float], ...]:
-    """Return what a job had cost at some moments of its time; `waiting`: the trainers' share of it."""
+    """Return what a job had cost at some moments of its time; `waiting`, `rates`: as `spent` takes them."""
     moments = [seconds * number / COST_POINTS for number in range(COST_POINTS + 1)]
-    return tuple((at, spent(deployments, prices, hosts, until=at, waiting=waiting).total) for at in moments)
+    return tuple((at, spent(deployments, prices, hosts, rates, until=at, waiting=waiting).total) for at in moments)
 
 
 def _cost(facts: JobFacts, progress: TrainerProgress) -> tuple[tuple[float, float], ...]:
@@ -128,7 +133,7 @@ def _cost(facts: JobFacts, progress: TrainerProgress) -> tuple[tuple[float, floa
     if facts.prices is None or not facts.seconds:
         return ()
     waiting = min(1.0, progress.waited_s / progress.elapsed_s) if progress.elapsed_s > 0 else 0.0
-    return cost_curve(facts.deployments, facts.prices, facts.hosts, facts.seconds, waiting)
+    return cost_curve(facts.deployments, facts.prices, facts.hosts, facts.seconds, waiting, facts.remote_rates)
 
 
 def _workers_of(view: JobView, nodes: Mapping[str, str]) -> tuple[SeenWorker, ...]:

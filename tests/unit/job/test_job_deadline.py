@@ -96,6 +96,8 @@ def test_a_job_costs_what_ran_and_when_and_epochs_and_operators_have_their_parts
     shares = spent_by_operator(cost, [("decode", 3.0), ("crop", 1.0)])
     assert shares == pytest.approx({"decode": 0.75 * 2.16, "crop": 0.25 * 2.16})
     assert spent_by_operator(cost, []) == {}
+    dear = spent(HOUR_LONG, PRICES, 1, [0.0, 10.0], until=3600.0)
+    assert dear.remote == pytest.approx(10.0 / 2), "by the nodes that its workers were on"
 
 
 def test_a_jobs_controller_knows_what_epochs_and_operators_have_cost() -> None:

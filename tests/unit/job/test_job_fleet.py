@@ -77,6 +77,18 @@ def test_what_is_too_many_goes_when_nobody_is_awaited_and_those_that_do_not_run_
     assert isinstance(fleet.drain(fleet.too_many()[0]), DrainWorker)
 
 
+def test_the_dearest_remote_workers_are_drained_first() -> None:
+    fleet = fleet_of({"n": 4.0})
+    run(fleet, fleet.scale(Deployment(1, 3), 0.0))
+    for worker, price in zip((one for one in fleet.workers.values() if not one.host), (0.1, 0.9, 0.4), strict=True):
+        worker.price = price
+    assert fleet.remote_per_hour() == pytest.approx(1.4)
+    fleet.scale(Deployment(1, 1), 1.0)
+    assert sorted(worker.price or 0.0 for worker in fleet.too_many()) == [0.4, 0.9]
+    next(one for one in fleet.workers.values() if not one.host).price = None
+    assert fleet.remote_per_hour() is None, "it is not known of all"
+
+
 def test_the_numbers_that_a_trainer_fixes_before_room_is_found_hold_from_the_beginning() -> None:
     rig = JobRig(workers=AutoWorkers())
     rig.handle(events.TrainerCame(0, "t0", "node"))

@@ -19,7 +19,7 @@ from pecan_ray.observe.dashboard.job_page import job_page
 from pecan_ray.observe.dashboard_past import PastShelf
 from pecan_ray.observe.past_jobs import PastJob, keep_job, read_job, report_folder
 from pecan_ray.observe.report import Report, WorkerReport
-from pecan_ray.placement import Cost, Prices
+from pecan_ray.placement import Cost, Prices, PriceTier
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from tests.unit.observe.dashboard_rig import Reader
 
@@ -116,7 +116,7 @@ def report() -> Report:
         timeline=tuple(steps),
         windows=(ObservedWindow(50.0, targets[0], WINDOW), ObservedWindow(60.0, targets[0], Window(0.1, 0.0, 1))),
         cost=Cost(0.1, 0.02, 0.03),
-        prices=Prices(3.6, 0.9),
+        prices=Prices(3.6, 0.9, (PriceTier("spot", 0.9, 4),)),
         trainers=2,
     )
 
