@@ -14,6 +14,7 @@ from pecan_ray.peer_words import answers_peers
 from pecan_ray.plan.arguments import a_function, a_value_of, buckets, natural, positive
 from pecan_ray.plan.kinds import of_kind, settle
 from pecan_ray.plan.operators import (
+    SPLITS_OF_A_SHUFFLE,
     Autocache,
     Batch,
     BucketByLength,
@@ -240,8 +241,10 @@ class OperatorMethods(ABC):
         name = alone._unique("pack")
         return alone._then(Pack(name=name, length=length, on=on, among=among, padding=padding, along=others))
 
-    def shuffle(self, buffer: int, seed: int | None = None, reshuffle: bool = True) -> Self:
-        """Draw elements at random from a buffer per worker, and visit the splits in a random order.
+    def shuffle(
+        self, buffer: int, seed: int | None = None, reshuffle: bool = True, splits: int = SPLITS_OF_A_SHUFFLE
+    ) -> Self:
+        """Draw elements at random from a buffer per worker, and visit the splits in a random order, several at a time.
 
         Shuffles with equal seeds have equal orders over equally many elements, so that `zip` pairs what belongs
         together: where one worker runs the pipeline (`zip`, `take`, `skip`), one with a `seed` draws from its buffer
@@ -253,9 +256,13 @@ class OperatorMethods(ABC):
             seed: replaces the pipeline's seed.
             reshuffle: draw another order in each pass. False: one order for all passes, also when the program is run
                 again, so that `take` and `skip` choose the same elements each time.
+            splits: a worker fills its buffer from so many splits at a time, if the buffer has so many elements, so that
+                files that are sorted by class are mixed. 1 reads one after the other, as is always done where the
+                splits are not shuffled, and of `from_tf_data`.
         """
-        buffer = positive("shuffle", buffer)
-        return self._then(Shuffle(name=self._unique("shuffle"), buffer=buffer, seed=seed, reshuffle=reshuffle))
+        buffer, splits = positive("shuffle", buffer), positive("shuffle(splits=...)", splits)
+        name = self._unique("shuffle")
+        return self._then(Shuffle(name=name, buffer=buffer, seed=seed, reshuffle=reshuffle, splits=splits))
 
     def repeat(self, count: int | None = None) -> Self:
         """Pass over the data `count` times within one epoch; None: without end.

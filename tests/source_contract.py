@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,16 @@ def check_elements(source: Source, expected: list[Element], *, splits: int) -> N
         assert same(got, wanted), f"element {number}: {got} is not {wanted}"
 
 
+def check_side_by_side(source: Source, splits: list[Split]) -> None:
+    """Check that splits that are read at a time give what they give alone."""
+    alone = [list(source.read(split)) for split in splits[:3]]
+    together: list[list[Element]] = [[] for _ in alone]
+    for row in zip_longest(*map(source.read, splits[:3])):
+        for elements, element in zip(together, row, strict=True):
+            elements += [] if element is None else [element]
+    assert same(together, alone)
+
+
 def check_contract(source: Source, expected: list[Element], *, splits: int) -> None:
     """Check a source that holds exactly the expected elements in exactly so many splits."""
     check_elements(source, expected, splits=splits)
@@ -70,6 +81,7 @@ def check_contract(source: Source, expected: list[Element], *, splits: int) -> N
     assert list(copy.splits()) == found, "a pickled source must give the same splits"
     assert copy.identity() == source.identity()
 
+    check_side_by_side(source, found)
     for split in found:
         whole = list(source.read(split))
         if (columnar := as_columnar(source)) is not None:

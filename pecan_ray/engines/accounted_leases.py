@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from pecan_ray.engines.contract import BadElement, Leases, SharedLeases, SpansByKey
+from pecan_ray.engines.contract import BadElement, Leases, LeasesBeside, SharedLeases, SpansByKey
 from pecan_ray.errors import PecanError
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
@@ -34,12 +34,22 @@ class AccountedLeases:
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next lease."""
+        return self._noted(lambda: self._leases.take(branch))
+
+    def take_beside(self, branch: int, reading: int, streams: int) -> Lease | None:
+        """Return another lease while `reading` ones are worked on."""
+        leases = self._leases
+        if not isinstance(leases, LeasesBeside):
+            return self.take(branch)
+        return self._noted(lambda: leases.take_beside(branch, reading, streams))
+
+    def _noted(self, take: Callable[[], Lease | None]) -> Lease | None:
         with self._changed:
             if self._closed:
                 return None
             self._asking += 1
         try:
-            lease = self._leases.take(branch)
+            lease = take()
         finally:
             with self._changed:
                 self._asking -= 1

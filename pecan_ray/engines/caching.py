@@ -35,6 +35,8 @@ from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 logger = logging.getLogger("pecan_ray.cache")
 
 MOST_ENTRY_BYTES = 256 << 20
+MAX_RECORDED_BYTES = 1 << 30
+"""Of all splits that a worker records at a time."""
 """What a larger split gives is not kept: it would have to be held in memory until it is whole."""
 
 KEYS_KNOWN = 256
@@ -215,6 +217,21 @@ def covers(lease: Lease) -> bool:
     return stop == END or (elements is not None and stop >= elements << OUTPUT_BITS)
 
 
+class RecordedBytes:
+    """How much the recordings of a worker hold."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Guards the sum."""
+        self._sum = 0
+
+    def add(self, nbytes: int) -> int:
+        """Add to the sum, and return it."""
+        with self._lock:
+            self._sum += nbytes
+            return self._sum
+
+
 class SplitRecording:
     """What a split gives at a point, while threads go through it; it is kept once all have done so."""
 
@@ -225,9 +242,12 @@ class SplitRecording:
         lease: Lease,
         undelivered: UndeliveredPositions,
         *,
+        in_all: RecordedBytes,
         anew: bool = False,
     ) -> None:
+        """`in_all`: what this worker's recordings hold."""
         self._cache, self._point, self._lease, self._undelivered = cache, point, lease, undelivered
+        self._in_all, self._counted = in_all, 0
         self._lock = threading.Lock()
         """Guards all that follows."""
         self._writer: EntryWriter | None = EntryWriter()
@@ -275,12 +295,25 @@ class SplitRecording:
         except NotPlainError as error:
             self._give_up(str(error))
             return
+        recorded = self._count(self._writer.nbytes)
         if self._writer.nbytes > MOST_ENTRY_BYTES:
             self._give_up(f"a split gives more than {MOST_ENTRY_BYTES >> 20} MiB here")
+        elif recorded > MAX_RECORDED_BYTES:
+            self._give_up(f"splits that are read at a time give more than {MAX_RECORDED_BYTES >> 20} MiB here")
+
+    def _count(self, nbytes: int) -> int:
+        """Count so many bytes for this recording; return what all recordings hold."""
+        more, self._counted = nbytes - self._counted, nbytes
+        return self._in_all.add(more)
 
     def _give_up(self, why: str) -> None:
-        self._writer = None
+        self.drop()
         self._cache.cannot_keep(self._point, why)
+
+    def drop(self) -> None:
+        """Forget what was recorded."""
+        self._writer = None
+        self._count(0)
 
     def _publish(self) -> None:
         """Keep the entry, now that all elements are there, if none was bad."""
@@ -289,6 +322,7 @@ class SplitRecording:
             seconds = max(0.0, time.monotonic() - self._began)  # some virtual machines' clocks jump
             entry = writer.finish(self._length)
             self._cache.keep(self._point, self._lease.split, entry, self._length, seconds, anew=self._anew)
+        self.drop()
 
 
 @dataclass(frozen=True)
@@ -329,6 +363,7 @@ class CachedReading:
         self._lock = threading.Lock()
         """Guards the recordings, of leases that are not done."""
         self._recordings: dict[LeaseKey, SplitRecording] = {}
+        self._in_all = RecordedBytes()
 
     def items(self, lease: Lease) -> Iterator[Item | None]:
         """Yield the items of a lease: marked as kept, or as the source gives them."""
@@ -367,9 +402,13 @@ class CachedReading:
             yield from self._read_source(lease, self._leases)
             return
         anew = renewed(self._point, lease)
-        recording = SplitRecording(self._cache, self._point, lease, self._undelivered, anew=anew)
+        about = (self._cache, self._point, lease, self._undelivered)
+        recording = SplitRecording(*about, in_all=self._in_all, anew=anew)
         with self._lock:
+            before = self._recordings.get(lease.key)  # of a split that comes again
             self._recordings[lease.key] = recording
+        if before is not None:
+            before.drop()
         try:
             for item in self._read_source(lease, RecordedLeases(self._leases, recording)):
                 if item is not None:
@@ -377,6 +416,7 @@ class CachedReading:
                     kept_tally.add(computed=1)
                 yield item
         except GeneratorExit:  # a pass has ended within the split, which is never whole then
+            recording.drop()
             self._drop(lease.key)
             raise
         if recording.read():
@@ -391,7 +431,7 @@ class CachedReading:
 
     def _drop(self, key: LeaseKey) -> None:
         with self._lock:
-            self._recordings.pop(key, None)  # a split that comes again takes the place of its first recording
+            self._recordings.pop(key, None)
 
     def _kept(self, lease: Lease, entry: EntryReader, *, apart: bool = True) -> Iterator[Item | None]:
         """Yield the elements of an entry that a lease asks for; the positions between them yield nothing."""

@@ -60,6 +60,18 @@ class Leases(Protocol):
         ...
 
 
+@runtime_checkable
+class LeasesBeside(Leases, Protocol):
+    """Leases of which several may be worked on at a time, as long as that takes nothing from other workers."""
+
+    def take_beside(self, branch: int, reading: int, streams: int) -> Lease | None:
+        """Return the next lease of a source while `reading` others are worked on; None: not now.
+
+        With none being read it is waited for, and None is the end.  `streams`: so many are wanted at a time.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class BadElement:
     """An element that was left out under ``on_error="skip"`` or ``"quarantine"``."""

@@ -33,6 +33,7 @@ class AllLeases:
         orders: Sequence[SplitOrder | None] = (),
     ) -> None:
         """`orders`: how the splits of each source are shuffled; without them they come as listed."""
+        self._as_listed = not orders
         self._streams = [
             _with_files_ahead(source, _walk(source, branch, order, epoch, repetitions))
             for branch, (source, order) in enumerate(zip(sources, orders or [None] * len(sources), strict=True))
@@ -41,6 +42,10 @@ class AllLeases:
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next split of a source."""
         return next(self._streams[branch], None)
+
+    def take_beside(self, branch: int, reading: int, streams: int) -> Lease | None:
+        """Return the next split of a source, also while others are read, but for a look at the first ones."""
+        return None if reading and self._as_listed else self.take(branch)
 
     def ended(self, lease: Lease, elements: int) -> None:
         """Do nothing: nobody asks."""

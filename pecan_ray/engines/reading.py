@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any, NoReturn, TypeVar
 
@@ -66,6 +66,13 @@ class Run:
         """Whether all of each element is to be delivered, with all its outputs."""
         begin, end = self.first << OUTPUT_BITS, (self.first + self.rows) << OUTPUT_BITS
         return any(a <= begin and end <= b for a, b in self.missing)
+
+    def pieces(self, rows: int) -> Iterator[Run]:
+        """Yield the elements in runs of so many, and of fewer at the end."""
+        for start in range(0, self.rows, rows):
+            stop = min(start + rows, self.rows)
+            columns = {name: self.column(name, start, stop) for name in self.columns}
+            yield replace(self, first=self.first + start, rows=stop - start, columns=columns)
 
     def item(self, row: int) -> Item:
         """Return a row as an element, without its positions."""

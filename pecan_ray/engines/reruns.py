@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pecan_ray.engines.contract import BadElement, Leases, SharedLeases
+from pecan_ray.engines.contract import BadElement, Leases, LeasesBeside, SharedLeases
 from pecan_ray.plan.operators import Join, Op, Plan, Repeat
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Lease
@@ -131,7 +131,16 @@ class PassLeases:
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next lease of a source in this pass, or None."""
-        lease = self._early[branch] or self._leases.take(branch)
+        return self._of_this_pass(branch, self._early[branch] or self._leases.take(branch))
+
+    def take_beside(self, branch: int, reading: int, streams: int) -> Lease | None:
+        """Return another lease of a source in this pass while `reading` ones are worked on."""
+        leases = self._leases
+        if self._early[branch] is not None or not isinstance(leases, LeasesBeside):
+            return self.take(branch)
+        return self._of_this_pass(branch, leases.take_beside(branch, reading, streams))
+
+    def _of_this_pass(self, branch: int, lease: Lease | None) -> Lease | None:
         later = lease is not None and lease.repetition > self.number
         self._early[branch] = lease if later else None
         return None if later else lease

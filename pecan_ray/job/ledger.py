@@ -14,19 +14,23 @@ most one smaller batch, whatever the number of workers; with several trainers, e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pecan_ray.job.epoch_end import EpochEnd
 from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.ledger_state import LedgerState
 from pecan_ray.job.left_epochs import LoopPlace
-from pecan_ray.job.queues import NoLease, WantedSplits
+from pecan_ray.job.lots import ONE_BY_ONE, SideBySide
+from pecan_ray.job.queues import NoLease
+from pecan_ray.job.split_queue import WantedSplits
 from pecan_ray.job.suspects import WHOLE_PLAN
 from pecan_ray.job.suspicion import Suspicion
 from pecan_ray.job.turns import assigned, elsewhere, give_out_again, has_work, next_lease
 from pecan_ray.job.whole_plan import WholePlan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
+
+Given: TypeAlias = Lease | NoLease | Literal["stop"]
 
 
 class Ledger(LedgerState):
@@ -80,16 +84,15 @@ class Ledger(LedgerState):
             self._whole.begin(worker)
         return assigned(self.shape, self.epoch, self.made, self.counts)
 
-    def take(self, worker: str, branch: int = 0, wanted: WantedSplits = None) -> Lease | NoLease | Literal["stop"]:
-        """Give a worker its next lease of a branch, `wanted` ones first; "none" ends the branch for this assignment."""
+    def take(self, worker: str, branch: int = 0, wanted: WantedSplits = None, side: SideBySide = ONE_BY_ONE) -> Given:
+        """Give a worker its next lease of a branch; "none" ends it for this assignment, unless it reads others."""
         state = self._living(worker)
-        if state is None:
-            return "stop"
-        if self._end.left:
-            return "none"
+        if state is None or self._end.left:
+            return "stop" if state is None else "none"
         if self.runs.given_up:
             self.seconds.keep(self.workers)
-        answer = next_lease(worker, branch, state, self.shape, self.queues, self.suspects, len(self.workers), wanted)
+        there = len(self.workers)
+        answer = next_lease(worker, branch, state, self.shape, self.queues, self.suspects, there, wanted, side)
         return state.give(answer) if isinstance(answer, Lease) else answer
 
     def take_run(self, worker: str, most: int) -> tuple[Lease, ...] | None:

@@ -8,10 +8,55 @@ elements that fill no batch, but for those of the epoch's last batch.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.sampling.spans import Span
+
+PIECES = 8
+"""A split that several workers read at a time is cut into so many pieces for each of them, at most: the reader of each
+seeks, or reads what comes before."""
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """How a worker reads its leases."""
+
+    streams: int = 1
+    """So many at a time, to mix them;"""
+    reading: int = 0
+    """and so many it has and has not read to their ends."""
+    workers: int = 1
+    """Workers of the job, those that are starting included: each has its share."""
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the next lease is one of several that are read at a time."""
+        return self.reading < self.streams > 1
+
+
+ONE_BY_ONE = SideBySide()
+
+
+def piece(side: SideBySide, waiting: int, split_elements: int | None, batch_size: int) -> float:
+    """Return how many elements of another split a worker may read at a time with others; 0: none.
+
+    Where lengths are known, its leases are pieces that are together half of an even share of what waits; near the end
+    of an epoch, where these are small, it reads one after the other.  Elsewhere its leases are whole splits, and an
+    even share of them at most.
+
+    Args:
+        side: what the worker reads.
+        waiting: leases that wait for any worker.
+        split_elements: of one of them, where lengths are known.
+        batch_size: elements in a batch.
+    """
+    workers = max(1, side.workers)
+    if split_elements is None:
+        return math.inf if (waiting + side.reading) // workers > side.reading else 0
+    most = waiting * split_elements // (2 * workers * side.streams) // batch_size * batch_size
+    return most if most >= split_elements / (PIECES * workers) else 0
 
 
 def lot(waiting: int, workers: int, batch_size: int, taken: int) -> int:

@@ -122,6 +122,10 @@ class AskLeases:
     """the indices of these, of those that it was offered last: they go first."""
     unopened: tuple[UnopenedSplit, ...] = ()
     """What it cannot open of the leases that it has."""
+    streams: int = 1
+    """So many leases it reads at a time."""
+    reading: int = 0
+    """So many it has: it is answered at once, and an empty answer ends nothing."""
 
 
 @dataclass(frozen=True)

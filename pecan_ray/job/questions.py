@@ -12,6 +12,7 @@ from pecan_ray.job import events
 from pecan_ray.job.core import JobCore
 from pecan_ray.job.instructions import Answer, Instruction, Log, UseUsersOrder
 from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.lots import SideBySide
 from pecan_ray.job.messages import (
     AskAssignment,
     AskLeases,
@@ -227,7 +228,7 @@ class Questions:
 
     def _leases(self, worker: str, question: AskLeases) -> tuple[Lease, ...] | Offered | NoMoreLeases | None:
         leases = self._taken(worker, question)
-        if leases == ():
+        if leases == () and not question.reading:
             return self._foreseen(worker, question)
         if not leases or not question.look:
             return leases
@@ -258,13 +259,17 @@ class Questions:
         leases: list[Lease] = []
         wanted = deque(question.at_hand)
         fewer = MISSING_SHARE if question.look and not wanted else 1
-        most = min(max(1, question.most // fewer), self._ledger.share(worker, question.branch))
+        most, share = max(1, question.most // fewer), self._ledger.share(worker, question.branch)
+        if question.streams > 1:
+            share = max(share, question.streams - question.reading)
+        most, workers = min(most, share), sum(not one.draining for one in self._job.fleet.workers.values())
         while len(leases) < most or (leases and in_a_batch(worker, self._ledger.shape, self._ledger.workers)):
             if leases and question.at_hand and not wanted:
                 break  # while these are worked on others may bring more
-            answer = self._ledger.take(worker, question.branch, wanted)
+            side = SideBySide(question.streams, question.reading + len(leases), workers)
+            answer = self._ledger.take(worker, question.branch, wanted, side)
             if not isinstance(answer, Lease):
-                return tuple(leases) if leases or answer != "wait" else None
+                return tuple(leases) if leases or question.reading or answer != "wait" else None
             leases.append(answer)
         return tuple(leases)
 

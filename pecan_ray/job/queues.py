@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
+import math
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Literal, TypeAlias
 
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.lots import SideBySide, piece
 from pecan_ray.job.resume_point import ResumePoint
-from pecan_ray.job.split_queue import Listing, SplitQueue
+from pecan_ray.job.split_queue import Listing, SplitQueue, WantedSplits
 from pecan_ray.plan.splits import Lease, LeaseKey, Split
 
 NoLease: TypeAlias = Literal["wait", "none"]
 NOTHING_FRESH = (0, 0)
-WantedSplits: TypeAlias = "deque[int] | None"
-"""Indices of splits that go first, of those that were offered: what was looked for is taken out."""
+SPLITS_ASKED = 8
+"""So many splits of a listing tell how long splits are: the first one may be empty."""
 
 
 class Queues:
@@ -214,13 +215,28 @@ class Queues:
             self._foreseen[at] = queue.foreseen(self._epoch + 1, most)
         return self._foreseen[at]
 
-    def take(self, worker: str, branch: int, wanted: WantedSplits = None) -> Lease | NoLease:
-        """Return the next lease of a branch for a worker, `wanted` ones first; "wait" while more are being listed."""
+    def piece(self, worker: str, branch: int, side: SideBySide) -> float:
+        """Return how many elements of another split a worker may read at a time with others; 0: none."""
+        if (own := self._own.get(worker)) and own[branch]:
+            return math.inf
+        waiting, listing = self.leases_waiting(branch), self.listings[branch]
+        lengths = [listing[index].elements for index in range(min(len(listing), SPLITS_ASKED))]
+        known = self._shape.cuts_splits and None not in lengths
+        elements = max((length or 0 for length in lengths), default=0) if known else None
+        return piece(side, waiting, elements, self._shape.batch_size)
+
+    def take(
+        self, worker: str, branch: int, wanted: WantedSplits = None, *, fresh_first: bool = False
+    ) -> Lease | NoLease:
+        """Return the next lease of a branch for a worker, `wanted` ones first; "wait" while more are being listed.
+
+        `fresh_first`: before what came back, such as the rest of a split that was cut.
+        """
         if self._shape.serial and self._shape.shuffles and not self.listed:
             return "wait"  # what is drawn before would come in another order when it must be made again
         own = self._own.get(worker)
         for queue in ([own[branch]] if own else []) + self._shared[branch]:
-            lease = queue.take(wanted, self._barred.get(worker, set()))
+            lease = queue.take(wanted, self._barred.get(worker, set()), fresh_first=fresh_first)
             if lease is not None:
                 return lease
         if not self.listings[branch].complete:

@@ -33,6 +33,9 @@ MOST_SPLITS_FORESEEN = 1 << 17
 how it begins."""
 Indices: TypeAlias = npt.NDArray[np.int64]
 Share: TypeAlias = tuple[int, int]
+Keys: TypeAlias = Set[LeaseKey]
+WantedSplits: TypeAlias = "deque[int] | None"
+"""Indices of splits that go first, of those that were offered: what was looked for is taken out."""
 
 
 class Listing:
@@ -239,14 +242,14 @@ class SplitQueue:
             order = shuffled(order, self._shuffling, epoch, 0, self._branch)
         return [self._listing[int(index)] for index in order[:most]]
 
-    def take(self, wanted: deque[int] | None = None, barred: Set[LeaseKey] = frozenset()) -> Lease | None:
+    def take(self, wanted: WantedSplits = None, barred: Keys = frozenset(), fresh_first: bool = False) -> Lease | None:
         """Return the next lease, or None if none waits now.
 
         `wanted`: indices of splits that go first if they wait and were offered; what was looked for is taken out.
-        `barred`: leases that came back and are for others.
+        `barred`: leases that came back and are for others.  `fresh_first`: those that came back are the last of a pass.
         """
         fresh = self._fresh()
-        for place, lease in enumerate(self.returned):
+        for place, lease in enumerate(() if fresh and fresh_first else self.returned):
             if lease.key not in barred:
                 del self.returned[place]
                 return lease

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from pecan_ray.job.holdings import WorkerHoldings, within, without
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers
-from pecan_ray.job.lots import cut, elements_in, lot
-from pecan_ray.job.queues import NoLease, Queues, WantedSplits
+from pecan_ray.job.lots import ONE_BY_ONE, SideBySide, cut, elements_in, lot
+from pecan_ray.job.queues import NoLease, Queues
 from pecan_ray.job.row_runs import RowRuns
+from pecan_ray.job.split_queue import WantedSplits
 from pecan_ray.job.suspects import Suspects
 from pecan_ray.job.suspicion import Suspicion
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
@@ -57,26 +59,34 @@ def next_lease(
     suspects: Suspects,
     workers: int,
     wanted: WantedSplits = None,
+    side: SideBySide = ONE_BY_ONE,
 ) -> Lease | NoLease:
     """Return the next lease of a branch for a worker: of its group, if it has one, without what kills workers.
 
-    `workers`: so many there are that share what waits.
+    `workers`: so many there are that share what waits.  `side`: how the worker reads; "none" to one that reads others
+    is no end.
     """
+    mixes = side.wants_more and not state.grouped
+    part = queues.piece(worker, branch, replace(side, workers=max(side.workers, workers))) if mixes else 0
+    if mixes and side.reading and not part:
+        return "none"
     while True:
-        answer = state.take_of_group(branch) if state.grouped else queues.take(worker, branch, wanted)
+        grouped = state.grouped
+        answer = state.take_of_group(branch) if grouped else queues.take(worker, branch, wanted, fresh_first=mixes)
         if not isinstance(answer, Lease):
             return answer
         if (lease := suspects.without_deadly(answer)) is not None:
             break
-    if state.grouped or workers < 2 or not shape.cuts_splits or (elements := elements_in(lease)) is None:
+    alone = workers < 2 and not part
+    if state.grouped or alone or not shape.cuts_splits or (elements := elements_in(lease)) is None:
         return lease
     waiting = elements + queues.leases_waiting(branch) * (lease.split.elements or elements)
-    most = lot(waiting, workers, shape.batch_size, state.taken)
+    most = part - state.taken % shape.batch_size if part else lot(waiting, workers, shape.batch_size, state.taken)
     if elements > most:
-        lease, rest = cut(lease, most)
+        lease, rest = cut(lease, int(most))
         queues.put_back(rest)
-    state.taken += min(elements, most)
-    state.in_lots = elements >= most or waiting < 2 * workers * shape.batch_size
+    state.taken += int(min(elements, most))
+    state.in_lots = not part and (elements >= most or waiting < 2 * workers * shape.batch_size)
     return lease
 
 

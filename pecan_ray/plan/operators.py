@@ -192,20 +192,28 @@ class Pack(Op):
         return frozenset() if self.along else frozenset({"along"})
 
 
+SPLITS_OF_A_SHUFFLE = 10
+"""Splits that a shuffle draws from at a time: files are often sorted, and ten of them hold most classes of many sets.
+`datasets` fills its buffer from as many."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shuffle(Op):
-    """Draws at random from a buffer of elements; the splits are shuffled too."""
+    """Draws at random from a buffer of elements, of several splits; these are shuffled too."""
 
     buffer: int
     seed: int | None = None
     """The user's own; None: the job's, and the name, decide the draws."""
     reshuffle: bool = True
     """Whether each pass has another order."""
+    splits: int = SPLITS_OF_A_SHUFFLE
+    """So many are read at a time, as far as the buffer and memory allow."""
 
     @property
     def unspelled(self) -> frozenset[str]:
         """Leave out of fingerprints what earlier versions did not have, where all is as it was for them."""
-        return frozenset() if self.seed is not None or not self.reshuffle else frozenset({"reshuffle"})
+        same = {"reshuffle": self.seed is None and self.reshuffle, "splits": self.splits == 1}
+        return frozenset(name for name, as_before in same.items() if as_before)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,6 +107,13 @@ class SequentialSource(Source, Protocol):
 
 
 @runtime_checkable
+class OneSplitSource(Source, Protocol):
+    """A source of which a process reads one split at a time: each runs a pipeline of its own, with its own buffers."""
+
+    one_split_at_a_time: ClassVar[Literal[True]]
+
+
+@runtime_checkable
 class ColumnarSource(Source, Protocol):
     """A source that holds its data by columns, and can give it so."""
 

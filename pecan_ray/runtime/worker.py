@@ -76,8 +76,8 @@ class WorkerProcess:
         self._slots = OwnedSlots(RingSlots(job.config.ring_bytes))
         self._heartbeat = heartbeat_of(job)
         asking = Asking(self._name, controller, self._heartbeat)
-        # `take` and `zip` may leave some of a whole plan's splits unread.
-        self._leases = WorkerLeases(asking, ahead=not job.shape.serial, coming=self._fetch_ahead, at_hand=self._at_hand)
+        fetch, ahead = (self._fetch_ahead, self._at_hand), not job.shape.serial
+        self._leases = WorkerLeases(asking, *fetch, ahead=ahead, one_sequence=job.in_order)
         self._streams = WorkerStreams(self._name, job, self._outbox)
         self._progress = WorkerProgress()
         self._engine: Engine | None = None

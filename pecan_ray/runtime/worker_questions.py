@@ -17,7 +17,7 @@ from pecan_ray.cache.substitution import LOOK_AHEAD
 from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
 from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.ledger_shape import Assignment
-from pecan_ray.job.lots import elements_in
+from pecan_ray.job.lots import ONE_BY_ONE, SideBySide, elements_in
 from pecan_ray.job.messages import (
     AskAssignment,
     AskLeases,
@@ -116,22 +116,25 @@ class Branch:
     lot: int = 0
     """So many leases came with the last answer."""
     asked: PendingQuestion | None = None
-    """Whose answer is to come."""
+    """Whose answer is to come,"""
+    asked_beside: bool = False
+    """and does not wait for more to be listed: the worker has others to read."""
     offered: tuple[Split, ...] = ()
     """Some of the splits that come next."""
     foreseen: EpochBeginning = (-1, ())
     """An epoch, and what it begins with."""
     lease_s: float | None = None
     """How long a lease takes, lately; a row, where runs are asked for."""
-    given: float | None = None
-    """When the last one was handed out,"""
+    given: deque[float] = field(default_factory=deque)
+    """When those were handed out that are read,"""
     given_rows: int = 1
-    """and how many rows it has: 1 where these are not numbered, and nothing is asked for by them."""
+    """and how many rows the last one has: 1 where these are not numbered, and nothing is asked for by them."""
     in_rows: bool = False
 
     def hand_out(self, lease: Lease, now: float | None) -> None:
         """Note that a lease is handed out; None: nobody will read it."""
-        self.given = now
+        if now is not None:
+            self.given.append(now)
         if self.in_rows != (lease.row is not None):
             self.in_rows, self.lease_s = lease.row is not None, None
         self.given_rows = (elements_in(lease) or 1) if self.in_rows else 1
@@ -161,18 +164,22 @@ class WorkerLeases:
     def __init__(
         self,
         asking: Asking,
-        *,
-        ahead: bool,
         coming: Callable[[int, Sequence[Split]], None] = lambda *_: None,
         at_hand: Callable[[int, Sequence[Split]], tuple[int, ...] | None] = lambda *_: None,
+        *,
+        ahead: bool,
+        one_sequence: bool = False,
     ) -> None:
-        """`ahead`: every lease that is taken will be worked on, so that some may be taken early.
+        """`ahead`: every lease that is taken will be worked on, so that some may be taken early: not so where `take`
+        and `zip` may leave some of a whole plan's splits unread.
 
+        `one_sequence`: which leases are worked on at a time decides the order of results: it is the same in each run.
         `coming` is given the source's number and the splits of each lot as soon as it is here, from any thread, and
         again when the first of them is taken; and what the next epoch begins with.  `at_hand` is given that number and
         splits of which it returns the indices of those that had better go first, or None where that does not matter.
         """
         self._asking, self._ahead, self._coming, self._at_hand = asking, ahead, coming, at_hand
+        self._one_sequence = one_sequence
         self._rows: dict[LeaseKey, tuple[int, int]] = {}
         """Of the splits of this assignment, the row that their first element is, and how many there are."""
         self._branches: dict[int, Branch] = {}
@@ -201,36 +208,51 @@ class WorkerLeases:
                 if branch.asked is not None:
                     self._asking.answer(branch.asked)
                 branch.here.clear()
-                branch.asked, branch.offered, branch.given = None, (), None
+                branch.asked, branch.offered = None, ()
+                branch.given.clear()
 
     def take(self, branch: int = 0, *, unread: bool = False) -> Lease | None:
         """Return the next lease, or None at the end of the assignment; `unread`: it is likely not to be read."""
+        return self._take(branch, ONE_BY_ONE, unread=unread)
+
+    def take_beside(self, branch: int, reading: int, streams: int) -> Lease | None:
+        """Return the next lease while `reading` others are worked on, of `streams` at a time; None: not now."""
+        return self._take(branch, ONE_BY_ONE if self._one_sequence else SideBySide(streams, reading))
+
+    def _take(self, branch: int, side: SideBySide, *, unread: bool = False) -> Lease | None:
         mine = self._branches.setdefault(branch, Branch())
         with mine.lock:
             if self.stopped.is_set():
                 return None
-            self._time(mine)
-            if not mine.here:
-                asked = self._ask(branch, mine, unread=unread) if mine.asked is None else mine.asked
-                mine.asked = None
-                answer = self._asking.answer(asked)
-                mine.here.extend(_leases(answer))
-                mine.lot = len(mine.here)
-                mine.offered = answer.splits if isinstance(answer, Offered) else ()
-                if isinstance(answer, NoMoreLeases):
-                    mine.foreseen = self._epoch + 1, answer.next_epoch
-                if not unread:
-                    self._coming(branch, _splits_to_come(answer))
+            self._time(mine, side.reading)
+            asked_beside = True
+            while not mine.here and asked_beside:
+                asked_beside = self._fill(branch, mine, side, unread=unread) and not side.reading
             if not mine.here:
                 return None
             lease = mine.here.popleft()
             if lease.row is not None:
                 self._rows[lease.key] = lease.row, lease.split.elements or 0
             if self._ahead and self._wants_more(mine):
-                mine.asked = self._ask(branch, mine)
+                had = side.reading + 1 + len(mine.here) if side.streams > 1 else 0
+                mine.asked, mine.asked_beside = self._ask(branch, mine, SideBySide(side.streams, had)), had > 0
                 mine.asked.when_there(lambda answer: self._coming(branch, _splits_to_come(answer)))
             mine.hand_out(lease, None if unread else time.monotonic())
             return lease
+
+    def _fill(self, branch: int, mine: Branch, side: SideBySide, *, unread: bool) -> bool:
+        """Take the answer to a question that was asked, or is now; return whether no lease in it would mean no end."""
+        if mine.asked is None:
+            mine.asked, mine.asked_beside = self._ask(branch, mine, side, unread=unread), side.reading > 0
+        answer, mine.asked = self._asking.answer(mine.asked), None
+        mine.here.extend(_leases(answer))
+        mine.lot = len(mine.here)
+        mine.offered = answer.splits if isinstance(answer, Offered) else ()
+        if isinstance(answer, NoMoreLeases):
+            mine.foreseen = self._epoch + 1, answer.next_epoch
+        if not unread:
+            self._coming(branch, _splits_to_come(answer))
+        return mine.asked_beside
 
     @staticmethod
     def _wants_more(mine: Branch) -> bool:
@@ -238,21 +260,26 @@ class WorkerLeases:
         soon = mine.lease_s is not None and mine.lease_s * mine.given_rows < AHEAD_S
         return soon and mine.asked is None and len(mine.here) <= mine.lot // 2
 
-    def _ask(self, branch: int, mine: Branch, *, unread: bool = False) -> PendingQuestion:
+    def _ask(self, branch: int, mine: Branch, side: SideBySide, *, unread: bool = False) -> PendingQuestion:
         most = MOST_IN_LOT if unread else lot_of(mine, self.lot_s) if self._ahead else 1
+        most = max(most, side.streams - side.reading)
         at_hand = None if unread else self._at_hand(branch, mine.offered)
         look = 0 if at_hand is None else max(LEAST_LOOK, LOOK_AHEAD * most)
         lengths, unopened = self._noted()
-        question = AskLeases(self._epoch, branch, most, lengths, look, at_hand or (), unopened)
+        asked = (self._epoch, branch, most, lengths, look, at_hand or (), unopened, side.streams, side.reading)
+        question = AskLeases(*asked)
         return self._asking.ask(f"take:{branch}", question)
 
     @staticmethod
-    def _time(mine: Branch) -> None:
-        """Note how long the last lease took, with what the trainer made it wait."""
-        if mine.given is not None:
-            took = (time.monotonic() - mine.given) / mine.given_rows
+    def _time(mine: Branch, reading: int) -> None:
+        """Note how long leases took that are not read any more, with what the trainer made them wait.
+
+        Of several that are read at a time each takes its share of the time.
+        """
+        at_a_time = len(mine.given)
+        while len(mine.given) > reading:
+            took = (time.monotonic() - mine.given.popleft()) / mine.given_rows / at_a_time
             mine.lease_s = took if mine.lease_s is None else mine.lease_s + 0.3 * (took - mine.lease_s)
-            mine.given = None
 
     def first_row(self, produced: Produced) -> int | None:
         """Return which row of the epoch a batch begins with; None where rows are not numbered, or others come between.

@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.plan.fingerprint import spelled_out
@@ -37,6 +37,8 @@ class TfDataSource:
     Of several shards, one without an end (``repeat()``) is refused, since no worker would leave it, and so is one that
     drops a remainder (``drop_remainder=True``), which would be dropped of each.
     """
+
+    one_split_at_a_time: ClassVar[Literal[True]] = True
 
     make_dataset: Callable[..., Any] = field(hash=False)
     num_shards: int = field(default=16, kw_only=True)

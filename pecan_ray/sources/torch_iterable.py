@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import Element, Split
@@ -27,6 +27,8 @@ class TorchIterable:
     its data in each of them: leave `shards` at 1, which one worker reads.  An element is found again by iterating anew
     up to it, so an iteration must give the same each time.
     """
+
+    one_split_at_a_time: ClassVar[Literal[True]] = True
 
     dataset: Any = field(repr=False)
     shards: int = field(default=1, kw_only=True)

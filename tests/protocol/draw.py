@@ -65,7 +65,7 @@ def draw(seed: int, *, hurt_controller: bool = False) -> Scenario:
     scenario = _with_restarts(seed, scenario, 1.0 if hurt_controller else RESTART_SHARE)
     scenario = _with_frozen_controller(seed, scenario, 1.0 if hurt_controller else FROZEN_SHARE)
     scenario = _with_rivals(seed, scenario)
-    scenario = _with_announced(seed, _with_unseen(seed, _with_at_hand(seed, scenario)))
+    scenario = _with_announced(seed, _with_unseen(seed, _with_at_hand(seed, _with_streams(seed, scenario))))
     scenario = replace(scenario, lengths_known=Random(f"lengths {seed}").random() < LENGTHS_SHARE)
     scenario = replace(scenario, processes_unknown=Random(f"unknown {seed}").random() < UNKNOWN_SHARE)
     scenario = _numbered(seed, _left(seed, scenario))
@@ -195,6 +195,13 @@ def _with_at_hand(seed: int, scenario: Scenario) -> Scenario:
     if not scenario.shuffled or random.random() > AT_HAND_SHARE:
         return scenario
     return replace(scenario, at_hand=random.choice((0.0, 0.2, 0.5, 1.0)))
+
+
+def _with_streams(seed: int, scenario: Scenario) -> Scenario:
+    """Let workers of some mix several splits."""
+    if not scenario.shuffled or scenario.one_sequence:
+        return scenario
+    return replace(scenario, streams=Random(f"streams {seed}").choice((1, 2, 3, 10)))
 
 
 def _with_unseen(seed: int, scenario: Scenario) -> Scenario:

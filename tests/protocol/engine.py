@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
@@ -71,6 +71,18 @@ class Made:
         undelivered.spans, undelivered.left_out = {}, []
 
 
+def mixed(items: Iterable[ModelItem], others: Iterable[ModelItem], random: Random) -> Iterator[ModelItem]:
+    """Yield the items of two splits that are read at a time, those of each in their order."""
+    sides = [iter(items), iter(others)]
+    while sides:
+        side = random.choice(sides)
+        item = next(side, None)
+        if item is None:
+            sides.remove(side)
+        else:
+            yield item
+
+
 class EngineModel:
     """Runs the plan of a scenario on the leases of one assignment."""
 
@@ -99,7 +111,11 @@ class EngineModel:
         self._given.append(lease)
         take = self._scenario.take
         if take is None or self._rows < take:
-            self._items.extend(self._read(lease))
+            read = self._read(lease)
+            if self._scenario.streams == 1:
+                self._items.extend(read)
+            else:
+                self._items = deque(mixed(self._items, read, self._random))
 
     def run(self, *, ending: bool) -> tuple[Made | None, int]:
         """Work until a batch is finished or more leases are needed; return it, and how many elements that took.

@@ -123,6 +123,8 @@ class Scenario:
     """Leases that a worker asks for at a time,"""
     ahead: bool = False
     """and whether it does so before it needs them."""
+    streams: int = 1
+    """So many it mixes the elements of."""
     at_hand: float | None = None
     """This share of the splits that come next is at hand for workers, who look at ten for each lease; None: they do not
     look."""

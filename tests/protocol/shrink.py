@@ -12,7 +12,19 @@ from tests.protocol.world import HistoryOutcome, play
 
 MOST_TRIES = 400
 SIMPLER = (
-    *("lost", "doubled", "auto", "rivals", "order_s", "late_s", "placing_s", "at_hand", "unseen", "shuffled"),
+    *(
+        "lost",
+        "doubled",
+        "auto",
+        "rivals",
+        "order_s",
+        "late_s",
+        "placing_s",
+        "at_hand",
+        "streams",
+        "unseen",
+        "shuffled",
+    ),
     *(
         "in_order",
         "numbered",

@@ -179,7 +179,8 @@ class WorkerModel(Party):
 
     # --- leases --------------------------------------------------------------------------------------------
 
-    def _ask_leases(self, branch: int) -> None:
+    def _ask_leases(self, branch: int, reading: int = 0) -> None:
+        """Ask for leases of a branch; with some that are `reading`, for others beside them."""
         channel = self._channel(f"take:{branch}")
         if channel.question is None and branch not in self._ended:
             assert self._engine is not None
@@ -187,25 +188,29 @@ class WorkerModel(Party):
             lot, looks = self.world.scenario.lot, self.world.scenario.at_hand is not None
             at_hand = self._at_hand.pop(branch, ())
             look = LOOK_AHEAD * lot * looks
-            asked = AskLeases(self._assignment.epoch, branch, lot, lengths, look, at_hand, self._took_unopened())
+            streams = self.world.scenario.streams
+            about = (self._assignment.epoch, branch, max(lot, streams), lengths, look, at_hand)
+            asked = AskLeases(*about, self._took_unopened(), streams, reading)
             engine = self._engine
-            channel.ask(asked, lambda reply: self._took(engine, branch, reply))
+            channel.ask(asked, lambda reply: self._took(engine, branch, reply, reading))
 
-    def _took(self, engine: EngineModel, branch: int, reply: tuple[Lease, ...] | Offered | NoMoreLeases) -> None:
+    def _took(
+        self, engine: EngineModel, branch: int, reply: tuple[Lease, ...] | Offered | NoMoreLeases, reading: int
+    ) -> None:
         """Take an answer, unless the assignment was left meanwhile."""
         if engine is self._engine:
-            self._take(branch, reply)
+            self._take(branch, reply, reading)
         else:
             self.work_again()
 
-    def _take(self, branch: int, reply: tuple[Lease, ...] | Offered | NoMoreLeases) -> None:
+    def _take(self, branch: int, reply: tuple[Lease, ...] | Offered | NoMoreLeases, reading: int) -> None:
         if isinstance(reply, NoMoreLeases):
             reply = ()
         if isinstance(reply, Offered):
             share, random = self.world.scenario.at_hand or 0.0, self.world.clock.random
             self._at_hand[branch] = tuple(split.index for split in reply.splits if random.random() < share)
         leases = reply.leases if isinstance(reply, Offered) else reply
-        if not leases:
+        if not leases and not reading:
             self._ended.add(branch)
         for lease in leases:
             if lease.row is not None:
@@ -251,7 +256,7 @@ class WorkerModel(Party):
                     break
                 engine.feed(here.popleft())
                 if not here and self.world.scenario.ahead and not self.world.scenario.serial:
-                    self._ask_leases(branch)
+                    self._ask_leases(branch, reading=int(self.world.scenario.streams > 1))
             if branch not in self._ended:
                 if worked:
                     self._later(worked, self._work)

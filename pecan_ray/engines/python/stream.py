@@ -28,6 +28,7 @@ from pecan_ray.engines.python.row_maps import RowMaps, RowsChain
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.engines.reruns import PassLeases, Reruns, joined_in_passes, passes_before
+from pecan_ray.engines.side_by_side import Streams, in_turn, next_of, take_beside
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.plan.empty_pass import EmptyPasses, operators_before, watched_run
 from pecan_ray.plan.operators import (
@@ -95,6 +96,8 @@ class ItemStream:
         """By source: where what it gives is kept."""
         self._cached = {} if cache is None else self._readings(cache)
         """By the name of a point: how what is behind it is read."""
+        self._streams = [Streams.of(shuffle, source) for shuffle, source in zip(shape.shuffled, sources, strict=True)]
+        """By source: how many splits of it are read at a time."""
         self._taking = threading.Lock()
         """Guards the taking of leases where several threads read."""
 
@@ -167,7 +170,9 @@ class ItemStream:
             return self._take(0)
 
     def _take(self, branch: int) -> Lease | None:
-        lease = self._leases.take(branch)
+        return self._begun(self._leases.take(branch))
+
+    def _begun(self, lease: Lease | None) -> Lease | None:
         if lease is not None:
             self.epoch = lease.epoch
             if lease.repetition > self._newest:
@@ -375,10 +380,15 @@ class ItemStream:
     def _read_all(self, branch: int) -> ItemIterator:
         source, point = self._sources[branch], self._points.get(branch)
         cached = None if point is None else self._cached[point.name]
-        leases = iter(partial(self._take, branch), None) if self._runs is None else self._runs.run(branch)
-        for lease in leases:
+        streams = self._streams[branch]
+        take = take_beside(self._leases, branch, streams) if self._runs is None else next_of(self._runs.run(branch))
+
+        def read(lease: Lease) -> ItemIterator:
             self.epoch = lease.epoch
-            yield from self._read(source, lease, self._leases) if cached is None else cached.items(lease)
+            return self._read(source, lease, self._leases) if cached is None else cached.items(lease)
+
+        begun = take if self._runs is not None else lambda reading: self._begun(take(reading))
+        yield from in_turn(begun, streams, read, lambda item: item is not None)
 
     def _read(self, source: Source, lease: Lease, leases: Leases) -> ItemIterator:
         undelivered = self.undelivered

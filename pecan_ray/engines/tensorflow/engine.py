@@ -20,6 +20,7 @@ from pecan_ray.engines.own_results import NOTHING
 from pecan_ray.engines.positions import Part, UndeliveredPositions, merge, whole_parts
 from pecan_ray.engines.reading import reading_of, reading_stages
 from pecan_ray.engines.reruns import Reruns
+from pecan_ray.engines.side_by_side import Streams
 from pecan_ray.engines.slots import into_slot, waiting_for_room
 from pecan_ray.engines.stages import Recognized
 from pecan_ray.engines.tensorflow.chunks import Signature
@@ -159,7 +160,8 @@ class TensorFlowEngine:
             yield from run_native(head, leases, self._options, self._slots)
             return
         undelivered = UndeliveredPositions()
-        orders = split_orders(plan_shape(self._plan).shuffled, self._options.seed)
+        shuffled = plan_shape(self._plan).shuffled
+        orders = split_orders(shuffled, self._options.seed)
         runs = Reruns(leases, orders) if self._serial else None
         undelivered.first_runs_only = self._serial
         feeds = [
@@ -172,6 +174,7 @@ class TensorFlowEngine:
                 self._signatures.get(branch),
                 keyed=self._keyed,
                 runs=runs,
+                streams=Streams.of(shuffled[branch], source),
             )
             for branch, source in enumerate(self._sources)
         ]

@@ -15,6 +15,7 @@ from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.engines.reruns import Reruns
 from pecan_ray.engines.sendable import unsendable_columns
+from pecan_ray.engines.side_by_side import ONE_AFTER_THE_OTHER, Streams, TakeBeside, in_turn, next_of, take_beside
 from pecan_ray.engines.tensorflow.chunks import (
     Chunk,
     Read,
@@ -86,10 +87,11 @@ class GraphFeed:
         *,
         keyed: bool = True,
         runs: Reruns | None = None,
+        streams: Streams = ONE_AFTER_THE_OTHER,
     ) -> None:
         self._branch, self._source, self._leases, self._runs = branch, source, runs or leases, runs
         self._undelivered, self._options = undelivered, options
-        self._seed = options.seed if keyed else None
+        self._seed, self._splits_at_a_time = options.seed if keyed else None, streams
         self._columnar = source if isinstance(source, ColumnarSource) else None
         self.signature = signature
         self.epoch = self._newest = 0
@@ -101,7 +103,7 @@ class GraphFeed:
         """It waits for a lease."""
         self.stopped = False
         """Nobody wants what the graph makes: it is given nothing more, and so ends also where it yields nothing."""
-        self._read = self._read_all(self._leases_of_run())
+        self._read = self._read_all()
         self._begun = False
         """The graph has begun to read."""
         self._first: Read | Run | None = None
@@ -171,36 +173,36 @@ class GraphFeed:
         key, _, stop = self.outstanding.last
         return self.lease_of(key).split.where((stop - 1) >> OUTPUT_BITS)
 
-    def _leases_of_run(self) -> Iterator[Lease]:
-        """Yield the leases of the next run over the source."""
-        return (
-            iter(partial(self._leases.take, self._branch), None) if self._runs is None else self._runs.run(self._branch)
-        )
-
-    def _read_all(self, leases: Iterator[Lease]) -> Iterator[Read | Run]:
+    def _read_all(self) -> Iterator[Read | Run]:
+        """Yield what the leases of the next run over the source give."""
+        if self._runs is None:
+            take = take_beside(self._leases, self._branch, self._splits_at_a_time)
+        else:
+            take = next_of(self._runs.run(self._branch))
         try:
-            while (lease := self._next_of(leases)) is not None:
-                if lease.repetition > self._newest:
-                    self._newest = lease.repetition
-                    self._undelivered.pass_ended()
-                self._taken[lease.split.index] = lease
-                self.epoch = lease.epoch
-                yield from self._read_lease(lease)
+            yield from in_turn(partial(self._take, take), self._splits_at_a_time, self._read_lease, _elements)
         except SourceError as error:
             # Kept and raised by the engine: what is raised inside a graph comes out as text.
             self.error = error
 
-    def _next_of(self, leases: Iterator[Lease]) -> Lease | None:
+    def _take(self, take: TakeBeside, reading: int) -> Lease | None:
         self.asking = True
         try:
-            return None if self.stopped else next(leases, None)
+            lease = None if self.stopped else take(reading)
         finally:
             self.asking = False
+        if lease is not None and lease.repetition > self._newest:
+            self._newest = lease.repetition
+            self._undelivered.pass_ended()
+        return lease
 
     def _read_lease(self, lease: Lease) -> Iterator[Read | Run]:
+        self._taken[lease.split.index] = lease
+        self.epoch = lease.epoch
         given = (lease, self._leases, self._undelivered, self._options.on_error)
         if self._columnar is not None:
-            yield from read_lease_columns(self._columnar, *given)
+            for run in read_lease_columns(self._columnar, *given):
+                yield from run.pieces(self._splits_at_a_time.turn) if self._splits_at_a_time.count > 1 else (run,)
             return
         for number, value, parts in read_lease(self._source, *given):
             yield Read(lease, number, value, parts)
@@ -244,9 +246,8 @@ class GraphFeed:
     def _everything(self) -> Iterator[Read | Run]:
         """Yield all that this iteration of the graph is given."""
         if self._begun and self._runs is not None:  # `repeat` has begun it anew
-            leases = self._leases_of_run()
             self.outstanding.forget_runs()
-            yield from self._read_all(leases)
+            yield from self._read_all()
             return
         self._begun = True
         while self.next_pass() is not None:
@@ -256,6 +257,10 @@ class GraphFeed:
                 self._first = read
                 return
             yield read
+
+
+def _elements(read: Read | Run) -> int:
+    return 1 if isinstance(read, Read) else read.rows
 
 
 def _without_first(read: Read | Run) -> Run | None:

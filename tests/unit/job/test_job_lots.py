@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.job.lots import cut, elements_in, lot
+from pecan_ray.job.lots import SideBySide, cut, elements_in, lot, piece
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.spans import Spans
 
@@ -83,3 +83,37 @@ def test_splits_stay_whole_where_each_has_one_reader(shape: dict[str, object]) -
     ledger.next_assignment("w")
     lease = ledger.take("w")
     assert isinstance(lease, Lease) and lease.spans == ((0, END),)
+
+
+def test_what_a_worker_reads_beside_others_leaves_each_worker_its_share() -> None:
+    """Of ten splits of unknown length, taken by the first worker as fast as it can."""
+
+    def taken(workers: int) -> int:
+        reading = 0
+        while reading < 10 and (not reading or piece(SideBySide(10, reading, workers), 10 - reading, None, 32)):
+            reading += 1
+        return reading
+
+    assert [taken(workers) for workers in (1, 2, 3, 5, 10, 100)] == [10, 5, 3, 2, 1, 1]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 16])
+def test_pieces_of_known_length_are_half_a_share_at_most_and_leave_the_end_of_an_epoch_alone(workers: int) -> None:
+    splits, rows, batch = 10, 5000, 100
+    ledger = Ledger(LedgerShape(batch_size=batch))
+    ledger.add_splits(0, [Split(index, elements=rows) for index in range(splits)])
+    ledger.end_listing(0)
+    for number in range(workers):
+        ledger.join(f"w{number}")
+        assert isinstance(ledger.next_assignment(f"w{number}"), Assignment)
+    held: list[Lease] = []
+    while len(held) < 10:
+        lease = ledger.take("w0", 0, None, SideBySide(10, len(held), workers))
+        assert isinstance(lease, Lease)
+        held.append(lease)
+    assert sum(elements_in(lease) or 0 for lease in held) <= splits * rows / (2 * workers)
+    assert len({lease.split.index for lease in held}) == len(held) == 10, "each of another split"
+    left = sum(elements_in(lease) or 0 for lease in ledger.queues)
+    assert left == splits * rows - sum(elements_in(lease) or 0 for lease in held)
+    assert not piece(SideBySide(10, 1, workers), 1, 10 * workers, batch), "too little for ten that share it"
+    check_ledger(ledger)
