@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pecan_ray.placement.looks import Observation
     from pecan_ray.placement.objective import COST, NO_WAIT, ComparedDeployment, Foreseen, Objective, rank
     from pecan_ray.placement.policy import MODES, AutoPlacement
-    from pecan_ray.placement.spread import spread_by_power, spread_local
+    from pecan_ray.placement.spread import spread_by_power
     from pecan_ray.plan.prices import Prices, PriceTier
     from pecan_ray.plan.windows import Decision, Deployment, Window
 
@@ -42,7 +42,6 @@ __all__ = [
     "cost_of_epoch",
     "rank",
     "spread_by_power",
-    "spread_local",
 ]
 
 __getattr__ = lazy_names(
@@ -72,7 +71,6 @@ __getattr__ = lazy_names(
         "cost_of_epoch": "pecan_ray.placement.costs",
         "rank": "pecan_ray.placement.objective",
         "spread_by_power": "pecan_ray.placement.spread",
-        "spread_local": "pecan_ray.placement.spread",
     },
 )
 

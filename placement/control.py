@@ -151,9 +151,7 @@ class _Rules(Trials):
             running.local + 1 if before.local > running.local else 0,
             running.remote + 1 if before.remote > running.remote else 0,
         )
-        lessons = replace(
-            state.lessons, floor=Floor(least, self._taken(), self.now + self.holds_s), slope=0.0, pruned=(0, 0.0)
-        )
+        lessons = replace(state.lessons, floor=Floor(least, self._taken(), self.now + self.holds_s))
         self.state = replace(
             self.state, removal=None, lessons=lessons, clocks=replace(state.clocks, quiet_s=state.clocks.longer())
         )
@@ -299,22 +297,8 @@ class _Rules(Trials):
             return running.local, self.fitted_remote() if calm else running.remote
         if needs.calm_s < self.quiet_s - LOOK_S:
             return running.local, running.remote
-        lessons = self.state.lessons
-        if 0 < running.local < lessons.pruned[0]:
-            steps = lessons.pruned[0] - running.local
-            lessons = replace(lessons, slope=max(0.0, local - lessons.pruned[1]) / steps / 2)  # the rest is flatter
-        fewest = next(
-            (count for count in range(1, running.local) if FULL * self._supply_of(count, lessons.slope) >= self.need),
-            running.local,
-        )
-        if fewest < running.local:
-            lessons = replace(lessons, pruned=(running.local, local))
-        self.state = replace(self.state, lessons=lessons)
-        return fewest, 0
-
-    def _supply_of(self, local: int, slope: float) -> float:
-        """Return rows a second of fewer local workers, each of which is the faster the fewer they are."""
-        return local * (self.state.known.each[0] + slope * (self.o.running.local - local))
+        fewest = math.ceil(self.need / (FULL * local)) if local > 0 else running.local
+        return min(running.local, max(1, fewest)), 0
 
 
 def _towards(count: int, before: int, room: int, short: float) -> int:

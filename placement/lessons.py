@@ -71,10 +71,6 @@ class Lessons:
     shown: tuple[float, float] = (math.inf, math.inf)
     """Rows a second of one worker of each side, where fewer were tried and the job was slower."""
     floor: Floor = Floor(Deployment(0, 0), 0.0, 0.0)
-    slope: float = 0.0
-    """Rows a second by which each local worker is faster for one fewer: half of what the last removal has shown."""
-    pruned: tuple[int, float] = (0, 0.0)
-    """Local workers before the last removal, and rows a second of one of them."""
     stride: int | None = None
     """Local workers by which the bill is tried next; None: it was not tried yet, 0: no more."""
 

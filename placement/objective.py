@@ -1,9 +1,6 @@
 """What a user wants, as an order of deployments: the cheapest of those that do it.
 
-    score(batch, own) = batch * (c_a n_a + c_w n_w)      where batch <= longest(own)
-                        MISSED * batch * c_a n_a         elsewhere
-
-    longest(own)      = min( own / (1 - most_wait), longest_s )
+    cost(batch) = batch * (c_a n_a + c_w n_w)        where batch <= min( own / (1 - most_wait), longest_s )
 
 `own` is the trainer's own time of a batch, beside the workers that disturb it.  What does not do what is wanted comes
 behind all that does, and is ranked by its time alone: the nearest to it is the fastest.
@@ -13,17 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.windows import Deployment
 
-MISSED = 1000.0
-"""A deployment that misses what is wanted counts as so many times as dear: no price makes it the better one."""
 NO_WAIT_SHARE = 0.02
 """Share of its time that a trainer may wait for input which is not to wait."""
 
@@ -45,25 +37,11 @@ class Objective:
         if not self.longest_s > 0:
             raise PlanError(f"Objective(longest_s=...) must be above 0 seconds, but got {self.longest_s!r}.")
 
-    def longest(self, own_s: ArrayLike) -> NDArray[np.float64]:
-        """Return the longest time of a batch that does what is wanted, beside a step of the trainer's own."""
-        own = np.asarray(own_s, dtype=float)
-        waiting = own / (1 - self.most_wait) if self.most_wait < 1 else np.full_like(own, np.inf)
-        return np.minimum(waiting, self.longest_s)
-
-    def score(
-        self, batch_s: ArrayLike, own_s: ArrayLike, per_hour: ArrayLike, idle_per_hour: float
-    ) -> NDArray[np.float64]:
-        """Return what deployments are ranked by, the least first; `idle_per_hour` is the price without workers."""
-        batch = np.asarray(batch_s, dtype=float)
-        done = batch <= self.longest(own_s)
-        return np.where(done, batch * np.asarray(per_hour, dtype=float), MISSED * batch * idle_per_hour)
-
     def miss(self, batch_s: float, own_s: float | None) -> Miss:
         """Say in which way a deployment misses what is wanted; a trainer whose wait is unknown does not wait."""
         if batch_s > self.longest_s:
             return "late"
-        return "waits" if own_s is not None and batch_s > float(self.longest(own_s)) else ""
+        return "waits" if own_s is not None and batch_s * (1 - self.most_wait) > own_s else ""
 
 
 COST = Objective()
@@ -100,21 +78,18 @@ class ComparedDeployment:
         return None if own is None else max(0.0, 1 - own / self.foreseen.batch_s)
 
 
-def rank(objective: Objective, foreseen: Sequence[Foreseen], idle_per_hour: float) -> list[ComparedDeployment]:
+def rank(objective: Objective, foreseen: Sequence[Foreseen]) -> list[ComparedDeployment]:
     """Return deployments in the order in which the objective prefers them; of equal ones the smallest is first."""
-    if not foreseen:
-        return []
-    batch = np.array([one.batch_s for one in foreseen])
-    own = np.array([one.batch_s if one.own_s is None else one.own_s for one in foreseen])
-    scores = objective.score(batch, own, [one.per_hour for one in foreseen], idle_per_hour)
-    misses = [objective.miss(one.batch_s, one.own_s) for one in foreseen]
-    order = sorted(
-        range(len(foreseen)),
-        key=lambda place: (bool(misses[place]), scores[place], foreseen[place].deployment.workers),
-    )
-    best = foreseen[order[0]]
-    least = best.batch_s * best.per_hour
-    return [
-        ComparedDeployment(one, misses[place], one.batch_s * one.per_hour / least - 1 if least else 0.0)
-        for place, one in ((place, foreseen[place]) for place in order)
-    ]
+
+    def place(one: ComparedDeployment) -> tuple[bool, float, int]:
+        seen = one.foreseen
+        return bool(one.miss), seen.batch_s if one.miss else _cost(seen), seen.deployment.workers
+
+    compared = [ComparedDeployment(one, objective.miss(one.batch_s, one.own_s), 0.0) for one in foreseen]
+    compared.sort(key=place)
+    least = _cost(compared[0].foreseen) if compared else 0.0
+    return [replace(one, dearer=_cost(one.foreseen) / least - 1 if least else 0.0) for one in compared]
+
+
+def _cost(one: Foreseen) -> float:
+    return one.batch_s * one.per_hour

@@ -49,9 +49,9 @@ Heard: TypeAlias = tuple[Window, Deployment] | DeploymentLimits
 class AutoPlacement:
     """Decides what shall run.  Pure: no clock, no IO; equal inputs give equal decisions.
 
-    Counts are totals over all clients: `spread_local` deals local workers out.  Bounds hold for every decision.  Mode
-    "auto" is asked by `look`, the papers' modes by `decide`.  `expected_workers`: remote workers that a paper's mode
-    begins with.
+    Counts are totals over all clients: `spread_by_power` deals local workers out.  Bounds hold for every decision.
+    Mode "auto" is asked by `look`, the papers' modes by `decide`.  `expected_workers`: remote workers that a paper's
+    mode begins with.
     """
 
     def __init__(

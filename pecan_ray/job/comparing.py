@@ -59,7 +59,7 @@ def compare(timeline: Sequence[PlacementStep], policy: AutoPlacement, *, stopped
         Foreseen(at, reading.batch_time, reading.own_time, policy.per_hour(at)) for at, reading in readings.items()
     ]
     rivals = []
-    for one in rank(policy.objective, foreseen, policy.per_hour(Deployment(0, 0))):
+    for one in rank(policy.objective, foreseen):
         at = one.foreseen.deployment
         rivals.append(MeasuredRival(one, readings[at].windows, seen[at][-1].seconds, readings[at].error))
     return PlacementComparison(policy.objective.most_wait, policy.objective.longest_s, tuple(rivals), stopped)

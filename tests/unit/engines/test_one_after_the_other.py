@@ -71,7 +71,7 @@ def test_one_choice_after_the_other_costs_as_little_as_the_best_of_all_combinati
     names = [op.name for op in ops]
 
     def dollars(epoch_s: float) -> float:
-        best = rank(Objective(), foreseen(epoch_s, step_s, disturbs, host, remote), host)[0].foreseen
+        best = rank(Objective(), foreseen(epoch_s, step_s, disturbs, host, remote))[0].foreseen
         return best.batch_s * best.per_hour
 
     everything = (

@@ -21,7 +21,6 @@ from pecan_ray.placement import (
     cost_of,
     cost_of_epoch,
     spread_by_power,
-    spread_local,
 )
 
 GCP = Prices(accelerator_host=4.96, remote_worker=0.42)
@@ -72,10 +71,9 @@ def test_every_remote_worker_has_a_price(remote: int) -> None:
 
 @given(st.integers(0, 500), st.integers(1, 40))
 def test_local_workers_are_dealt_out_in_turn(local: int, clients: int) -> None:
-    spread = spread_local(local, clients)
+    spread = spread_by_power(local, [1.0] * clients)
     assert sum(spread) == local and len(spread) == clients
-    assert max(spread) - min(spread) <= 1
-    assert spread == spread_by_power(local, [1.0] * clients)
+    assert max(spread) - min(spread) <= 1 and list(spread) == sorted(spread, reverse=True)
 
 
 def test_a_host_with_three_times_the_cpus_gets_three_times_the_local_workers() -> None:
@@ -105,8 +103,7 @@ def test_a_host_with_three_times_the_cpus_gets_three_times_the_local_workers() -
         lambda: UnitPrices(0.1, -0.1, 1.0),
         lambda: Host(-1, 1, 1),
         lambda: WorkerUse(math.nan, 1),
-        lambda: spread_local(-1, 2),
-        lambda: spread_local(1, 0),
+        lambda: spread_by_power(-1, [1.0, 1.0]),
         lambda: spread_by_power(1, []),
         lambda: spread_by_power(1, [0.0]),
     ],

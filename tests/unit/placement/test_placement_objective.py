@@ -31,27 +31,27 @@ FEW, SOME, MANY = foreseen(1, 0, 0.16), foreseen(1, 1, 0.11), foreseen(1, 2, 0.1
     ("objective", "best"), [(COST, FEW), (NO_WAIT, MANY), (Objective(longest_s=0.12), SOME), (Objective(1.0, 1.0), FEW)]
 )
 def test_the_cheapest_of_those_that_do_what_is_wanted_is_first(objective: Objective, best: Foreseen) -> None:
-    assert rank(objective, [MANY, SOME, FEW], 1.0)[0].foreseen == best
+    assert rank(objective, [MANY, SOME, FEW])[0].foreseen == best
 
 
 def test_each_loser_says_why() -> None:
-    assert [(one.foreseen, one.miss) for one in rank(NO_WAIT, [FEW, SOME, MANY], 1.0)] == [
+    assert [(one.foreseen, one.miss) for one in rank(NO_WAIT, [FEW, SOME, MANY])] == [
         (MANY, ""),
         (SOME, "waits"),
         (FEW, "waits"),
     ]
-    late = rank(Objective(longest_s=0.12), [FEW, SOME, MANY], 1.0)
+    late = rank(Objective(longest_s=0.12), [FEW, SOME, MANY])
     assert [one.miss for one in late] == ["", "", "late"]
     assert late[1].dearer == pytest.approx(0.3 / 0.22 - 1)
     assert late[2].wait_share == pytest.approx(1 - 0.1 / 0.16)
 
 
 def test_where_nothing_does_what_is_wanted_the_fastest_is_first() -> None:
-    assert [one.foreseen for one in rank(Objective(longest_s=0.01), [FEW, MANY, SOME], 1.0)] == [MANY, SOME, FEW]
+    assert [one.foreseen for one in rank(Objective(longest_s=0.01), [FEW, MANY, SOME])] == [MANY, SOME, FEW]
 
 
 def test_a_trainer_whose_wait_is_unknown_is_not_said_to_wait() -> None:
-    assert rank(NO_WAIT, [foreseen(1, 0, 0.3, None)], 1.0)[0].miss == ""
+    assert rank(NO_WAIT, [foreseen(1, 0, 0.3, None)])[0].miss == ""
 
 
 TIMES = st.floats(1e-4, 1e3)
@@ -66,7 +66,7 @@ def test_nothing_that_does_what_is_wanted_is_behind_something_that_does_not(
     many: list[tuple[int, int, float, float]], most_wait: float, longest_s: float
 ) -> None:
     options = [foreseen(local, remote, batch_s, share * batch_s) for local, remote, batch_s, share in many]
-    ranked = rank(Objective(most_wait, longest_s), options, 1.0)
+    ranked = rank(Objective(most_wait, longest_s), options)
     missed = [bool(one.miss) for one in ranked]
     assert missed == sorted(missed)
     paid = [one.dearer for one in ranked if not one.miss]
