@@ -251,7 +251,7 @@ def test_what_cannot_hold_over_places_is_refused() -> None:
     with pytest.raises(PlanError, match="a sampler gives each place another element"):
         pecan.split(pipe, [0.5, 0.5])
     with pytest.raises(PlanError, match="which TextLines cannot"):
-        ByIndex(pecan.sources.TextLines("missing.txt"), shuffle=True)  # type: ignore[arg-type]
+        ByIndex(pecan.sources.TextLines("missing.txt"), shuffle=True)
     with pytest.raises(PlanError, match=r"gave 6 indices for epoch 2, and 5 for the first ones"):
         debugged(SOURCES["items"](sampler=unlike).batch(2), epochs=3)
     with pytest.raises(PlanError, match="needs a batch_sampler"):
