@@ -62,7 +62,7 @@ class JobOrder:
         config: Config,
         seeded: bool = False,
     ) -> None:
-        """`seeded`: the user has given the seed, so that results must not depend on times."""
+        """`seeded`: the user has given the seed, so that two runs have equal results."""
         self._plan, self._name, self._engine, self._seed = plan, name, engine, seed
         self._config, self._seeded = config, seeded
         self._mode = mode_under(config, seeded=seeded)
@@ -193,8 +193,8 @@ class JobOrder:
         elif found is None or len(found.stretches) < len(stretches(self._plan)):
             known = () if found is None else found.stretches
             found = self._keep(order_plan(self._asked(), known), again=again)
-            found = replace(found, notes=(*found.notes, *self._seed_matters()))
-        self._found[False] = found
+        said = [text for text in self._seed_matters() if text not in found.notes]
+        found = self._found[False] = replace(found, notes=(*found.notes, *said))
         return found
 
     def told(self, *, again: bool = False) -> Ordering:
@@ -207,7 +207,7 @@ class JobOrder:
     def save(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
         """Write the order to a file, by which it can be pinned.
 
-        A seed does not matter here: whoever pins an order has it each time.
+        A seed does not matter here: an order that is pinned is the same each time.
         """
         if self._seeded:
             self._again(replace(self._config, order_file=None), seeded=False).save(path, again=again)
@@ -241,11 +241,10 @@ class JobOrder:
         )
 
     def _seed_matters(self) -> tuple[str, ...]:
-        """Say that a seed has kept the order as it is written, where it has."""
+        """Say that a seed bounds what an order may change, where it does."""
         pinned = self._config.order_file is not None or self._state_pins is not None
-        if not self._seeded or pinned or self._config.reorder == "off":
-            return ()
-        return (SEEDED,) if _can_move(self._plan) else ()
+        bounded = self._mode != self._config.reorder and not pinned
+        return (SEEDED,) if bounded and _can_move(self._plan) else ()
 
     def _request(self, *, skip_bad: bool, sample_all: bool = False, job: JobSize | None = None) -> OrderRequest:
         request = OrderRequest.under(self._config, self._plan, self._engine, self._seed, self._mode)
@@ -415,8 +414,8 @@ def rewritten(plan: Plan, engine: EngineName, decoders: tuple[str, ...]) -> tupl
 
 
 SEEDED = (
-    "a seed is given, so that results must not depend on what a machine measures: the order stays as it is written. "
-    "`pecan explain --save order.json` looks for a faster one, which Config(order_file=...) pins"
+    'a seed is given, so that only orders are looked for that leave results equal, as by reorder="strict". '
+    '`pecan explain --save order.json` looks for one by reorder="safe", which Config(order_file=...) pins'
 )
 
 
