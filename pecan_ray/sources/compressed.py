@@ -127,19 +127,22 @@ class _Streams:
         while True:
             if self._decoder.eof and not self._next():
                 return b""
-            ended = False
-            data = b""
-            if self._decoder.needs_input:
-                data = self._more()
-                ended = not data
-                if self._kind == "lzma" and not self._begun and data.startswith(bytes(LZMA_HEADER)):
-                    raise lzma.LZMAError("its header is nothing but zeros")
-                self._begun = self._begun or not ended
+            wanted = self._decoder.needs_input
+            data = self._input() if wanted else b""
+            ended = wanted and not data
             out = self._decoder.decompress(data, count)
             if out:
                 return out
             if ended and not self._decoder.eof:
                 raise EOFError("the file ends before its compressed data does" if self._begun else "it has no bytes")
+
+    def _input(self) -> bytes:
+        """Return what the decoder is given next; nothing at the end of the file."""
+        data = self._more()
+        if self._kind == "lzma" and not self._begun and data.startswith(bytes(LZMA_HEADER)):
+            raise lzma.LZMAError("its header is nothing but zeros")
+        self._begun = self._begun or bool(data)
+        return data
 
     def _more(self) -> bytes:
         data, self._held = self._held or self._file.read(INPUT_BYTES), b""

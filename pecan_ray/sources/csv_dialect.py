@@ -17,6 +17,11 @@ from pecan_ray.sources.lines import UTF_8, BadLines, TextLine, filled
 LINE_ENDS = (10, 13)
 
 
+def _check_character(name: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in "\r\n\0":
+        raise PlanError(f"{name} must be one ASCII character, and no line end, but got {value!r}.")
+
+
 @dataclass(frozen=True)
 class CsvDialect:
     """The characters that separate, quote, escape and comment; each is one of ASCII, or None.
@@ -34,10 +39,8 @@ class CsvDialect:
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in ("delimiter", "quote", "escape", "comment")}
         for name, value in given.items():
-            if value is None and name != "delimiter":
-                continue
-            if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in "\r\n\0":
-                raise PlanError(f"{name} must be one ASCII character, and no line end, but got {value!r}.")
+            if value is not None or name == "delimiter":
+                _check_character(name, value)
         characters = [value for value in given.values() if value is not None]
         if len(set(characters)) < len(characters):
             raise PlanError(f"delimiter, quote, escape and comment must be different characters, but got {given}.")

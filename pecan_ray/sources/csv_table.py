@@ -294,15 +294,7 @@ class Csv:
         """Return the Arrow schema of the wanted columns."""
         header = self._header(path, version)
         names = header.names
-        told = wanted_values(path, self, self.columns, names)
-        for asked in (self.columns or (), self.types, self.fill or ()):
-            missing = [name for name in asked if name not in names and (asked is not self.columns or name not in told)]
-            if missing:
-                raise ColumnError(
-                    f"{path} has no column {', '.join(map(repr, missing))}. It has: {_shown(names)}.",
-                    path=path,
-                    columns=tuple(names),
-                )
+        self._check_named(path, names)
         parser = self._parser(names, self.columns)
         sample, table, whole = self._good_lines(path, version, header.offset, parser)
         kinds = {
@@ -318,6 +310,18 @@ class Csv:
                 pass
         return schema, bool(table)
 
+    def _check_named(self, path: str, names: list[str]) -> None:
+        """Raise ColumnError where options name a column that a file lacks."""
+        held = {*names, *wanted_values(path, self, self.columns, names)}
+        missing = [name for name in self.columns or () if name not in held]
+        missing = missing or [name for name in (*self.types, *(self.fill or ())) if name not in names]
+        if missing:
+            raise ColumnError(
+                f"{path} has no column {', '.join(map(repr, missing))}. It has: {_shown(names)}.",
+                path=path,
+                columns=tuple(names),
+            )
+
     def _good_lines(
         self, path: str, version: str, header_offset: int, parser: CsvParser
     ) -> tuple[list[TextLine], Any, Split]:
@@ -330,26 +334,21 @@ class Csv:
         bad = BadLines(split, self.max_record_bytes, past_errors=not self.newlines_in_values)
         with opened_for_lines(split, listed=False) as stream:
             lines = islice(self._records(stream, bad), int(self._has_header), None)
-            sample: list[TextLine] = []
-            try:
-                sample.extend(takewhile(lambda line: line.offset < end, lines))
-            except CorruptSourceError:  # a quote that stays open; those before it are in the sample
-                if not sample:
-                    raise
-            if not sample:
-                return [], None, split
-            try:
-                parts = list(parser.parts(sample, None, bad))
-            except pa.ArrowNotImplementedError as error:
-                raise PlanError(f"types={dict(self.types)}: {error}.") from error
-            failed = {part.line.number: part.problem for part in parts if isinstance(part, BadLine)}
-            if len(parts) == 1 and not failed:
-                return sample, parts[0], split
-            good = [line for line in sample if line.number not in failed]
-            if not good:
-                raise line_error(split, sample[0], 0, failed[sample[0].number])
-            # Types that are inferred of several parts may differ: they are those of all good lines.
-            return good, parser.table(joined_lines(good), None), split
+            sample = _before_open_quote(takewhile(lambda line: line.offset < end, lines))
+        if not sample:
+            return [], None, split
+        try:
+            parts = list(parser.parts(sample, None, bad))
+        except pa.ArrowNotImplementedError as error:
+            raise PlanError(f"types={dict(self.types)}: {error}.") from error
+        failed = {part.line.number: part.problem for part in parts if isinstance(part, BadLine)}
+        if len(parts) == 1 and not failed:
+            return sample, parts[0], split
+        good = [line for line in sample if line.number not in failed]
+        if not good:
+            raise line_error(split, sample[0], 0, failed[sample[0].number])
+        # Types that are inferred of several parts may differ: they are those of all good lines.
+        return good, parser.table(joined_lines(good), None), split
 
     def _parser(self, names: list[str], wanted: Sequence[str] | None) -> CsvParser:
         types = {name: _arrow_type(name, kind) for name, kind in self.types.items()}
@@ -376,6 +375,17 @@ def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
     return given
 
 
+def _before_open_quote(lines: Iterator[TextLine]) -> list[TextLine]:
+    """Return the lines before one whose quote stays open; raises CorruptSourceError where that is the first one."""
+    found: list[TextLine] = []
+    try:
+        found.extend(lines)
+    except CorruptSourceError:
+        if not found:
+            raise
+    return found
+
+
 def _checked_header(path: str, header: list[str], given: Sequence[str] | None, *, numbers_allowed: bool) -> list[str]:
     """Return the names of the columns of a file with a header; raises ColumnError for one that cannot be."""
     if given is not None and len(given) != len(header):
@@ -386,25 +396,33 @@ def _checked_header(path: str, header: list[str], given: Sequence[str] | None, *
         )
     without = "Say names=[...] if the file has no header."
     twice = sorted(name for name, count in Counter(header).items() if count > 1)
-    if twice and given is None:
+    if given is not None:
+        return list(given)
+    if twice:
         raise ColumnError(
             f"The header of {path} names {_shown(twice)} twice. {without}", path=path, columns=tuple(header)
         )
-    if given is None and not numbers_allowed and _looks_like_data(header):
+    if not numbers_allowed:
+        _check_is_header(path, header, without)
+    return header
+
+
+def _check_is_header(path: str, header: list[str], without: str) -> None:
+    """Raise ColumnError for a first line that is no header, or one of another delimiter."""
+    if _looks_like_data(header):
         raise ColumnError(
             f"The first line of {path} holds numbers: {_shown(header)}. {without} Say header=True if these are "
             "the names of its columns.",
             path=path,
             columns=tuple(header),
         )
-    if given is None and not numbers_allowed and len(header) == 1 and (other := re.search("[\t;|]", header[0])):
+    if len(header) == 1 and (other := re.search("[\t;|]", header[0])):
         raise ColumnError(
             f"The first line of {path} names one column, {header[0]!r}. Say delimiter={other[0]!r} if it names "
             "several, and header=True if it does not.",
             path=path,
             columns=tuple(header),
         )
-    return header if given is None else list(given)
 
 
 def _looks_like_data(header: Sequence[str]) -> bool:

@@ -114,13 +114,18 @@ def _value(kind: str, values: Any, shape: str | None) -> Any:
     return np.fromiter(values, dtype, len(values)) if len(values) < FEW_VALUES else np.array(values, dtype)
 
 
-def _steps(name: str, steps: Any, wanted: str | None) -> Any:
-    """Return a feature list: a list of values where that is wanted and each step has one, else of lists."""
+def _kind_of(name: str, steps: Any, wanted: str | None) -> str:
+    """Return the kind of all steps; where none has a value, the one that is wanted."""
     kinds = {kind for step in steps if (kind := step.WhichOneof("kind")) is not None}
     if len(kinds) > 1:
         raise ValueError(f"the steps of {name!r} are of different types: {', '.join(sorted(kinds))}")
     said = next((kind for kind in _KINDS if wanted and _TYPES[kind] in wanted), "float_list")
-    kind = next(iter(kinds), said)
+    return next(iter(kinds), said)
+
+
+def _steps(name: str, steps: Any, wanted: str | None) -> Any:
+    """Return a feature list: a list of values where that is wanted and each step has one, else of lists."""
+    kind = _kind_of(name, steps, wanted)
     values = [list(getattr(step, kind).value) for step in steps]
     nested = pa.list_(pa.type_for_alias(_TYPES[kind]))
     if wanted is None or (shape := _shape(name, kind, wanted, 2)) == "list<list<{}>>":

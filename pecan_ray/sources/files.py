@@ -57,10 +57,12 @@ def patterns_of(paths: Paths) -> tuple[str, ...]:
 
     Raises PlanError if there are none.
     """
-    given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
-    wrong = next((path for path in given if not isinstance(path, (str, os.PathLike))), None)
-    if wrong is not None or None in given:
-        raise PlanError(f"A path must be a str or a path-like object, but got {wrong!r}.")
+    given: list[Any] = [paths]
+    if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
+        given = list(paths)
+    for path in given:
+        if not isinstance(path, (str, os.PathLike)):
+            raise PlanError(f"A path must be a str or a path-like object, but got {path!r}.")
     patterns = tuple(_absolute(os.fsdecode(path)) for path in given)
     if not patterns or "" in patterns:
         raise PlanError("A file source needs at least one path, and none of them empty.")

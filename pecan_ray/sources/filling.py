@@ -19,13 +19,20 @@ SINGLE = (bool, int, float, str, bytes, np.generic, datetime.date, datetime.time
 def check_fill(fill: Any, mask: Any = None) -> None:
     """Raise PlanError unless `fill` is single values by column, and `mask` names of new columns by column."""
     if fill is not None:
-        if not isinstance(fill, Mapping):
-            raise PlanError(f'fill must give values by column ({{"age": 0}}), but got {fill!r}.')
-        wrong = next((name for name, value in fill.items() if not isinstance(value, SINGLE)), None)
-        if wrong is not None:
-            raise PlanError(f"fill[{wrong!r}] must be a number, a text, bytes or a date, but got {fill[wrong]!r}.")
-    if mask is None:
-        return
+        _check_values(fill)
+    if mask is not None:
+        _check_mask(mask)
+
+
+def _check_values(fill: Any) -> None:
+    if not isinstance(fill, Mapping):
+        raise PlanError(f'fill must give values by column ({{"age": 0}}), but got {fill!r}.')
+    for name, value in fill.items():
+        if not isinstance(value, SINGLE):
+            raise PlanError(f"fill[{name!r}] must be a number, a text, bytes or a date, but got {value!r}.")
+
+
+def _check_mask(mask: Any) -> None:
     if not isinstance(mask, Mapping) or not all(isinstance(name, str) and name for name in mask.values()):
         raise PlanError(f'mask must give names of new columns by column ({{"age": "age_is_null"}}), but got {mask!r}.')
     if len(set(mask.values())) < len(mask) or set(mask.values()) & set(mask):

@@ -217,21 +217,10 @@ class Arrays:
             columns = arrays_of_table(columns)
         if twice := sorted(set(columns or ()) & set(arrays)):
             raise PlanError(f"Arrays: {twice[0]!r} is given twice, in a dict or table and by keyword: leave one out.")
-        held = {name: _as_array(name, value) for name, value in {**(columns or {}), **arrays}.items()}
-        masked = [name for name, value in {**(columns or {}), **arrays}.items() if isinstance(value, np.ma.MaskedArray)]
-        if masked:
-            raise PlanError(
-                f"Arrays: {', '.join(masked)} is a masked array, whose mask would be lost. Give "
-                f"{masked[0]}.filled(...), and numpy.ma.getmaskarray({masked[0]}) as an array of its own."
-            )
-        if not held:
-            raise PlanError("Arrays needs at least one array: Arrays(image=images, label=labels).")
-        flat = [name for name, array in held.items() if array.ndim == 0]
-        if flat:
-            raise PlanError(f"Arrays: {', '.join(flat)} has no rows; every array needs a first dimension.")
-        if len({len(array) for array in held.values()}) > 1:
-            lengths = ", ".join(f"{name}: {len(array)}" for name, array in held.items())
-            raise PlanError(f"Arrays must have equal lengths, but got {lengths}.")
+        given = {**(columns or {}), **arrays}
+        held = {name: _as_array(name, value) for name, value in given.items()}
+        _check_no_masks(given)
+        _check_rows(held)
         object.__setattr__(self, "arrays", held)
         object.__setattr__(self, "split_rows", split_rows)
 
@@ -303,3 +292,24 @@ def _own_objects(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if rows.dtype == object and rows.ndim == 1:
         return np.fromiter((_own(value) for value in rows), object, len(rows))
     return rows.copy() if rows.dtype.kind in "OV" else rows
+
+
+def _check_no_masks(given: Mapping[str, Any]) -> None:
+    masked = [name for name, value in given.items() if isinstance(value, np.ma.MaskedArray)]
+    if masked:
+        raise PlanError(
+            f"Arrays: {', '.join(masked)} is a masked array, whose mask would be lost. Give "
+            f"{masked[0]}.filled(...), and numpy.ma.getmaskarray({masked[0]}) as an array of its own."
+        )
+
+
+def _check_rows(arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Raise PlanError unless there are arrays, of equally many rows."""
+    if not arrays:
+        raise PlanError("Arrays needs at least one array: Arrays(image=images, label=labels).")
+    flat = [name for name, array in arrays.items() if array.ndim == 0]
+    if flat:
+        raise PlanError(f"Arrays: {', '.join(flat)} has no rows; every array needs a first dimension.")
+    if len({len(array) for array in arrays.values()}) > 1:
+        lengths = ", ".join(f"{name}: {len(array)}" for name, array in arrays.items())
+        raise PlanError(f"Arrays must have equal lengths, but got {lengths}.")

@@ -130,11 +130,9 @@ class Parquet:
                     dropped = min(skip, batch.num_rows)
                     skip -= dropped
                     rows = batch.slice(dropped, _rows_within(batch, dropped, self.max_record_bytes))
-                    masks, at = masks_of(rows, self.mask, split.path), 0
-                    for columns, count in readable_columns(without_nulls(rows, self.fill, split.path)):
-                        beside = {name: one[at : at + count] for name, one in masks.items()}
-                        yield with_partitions({**columns, **beside}, told, count)
-                        number, at = number + count, at + count
+                    for columns, count in self._columns_of(rows, split.path):
+                        yield with_partitions(columns, told, count)
+                        number += count
                     if dropped + rows.num_rows < batch.num_rows:
                         raise ValueError(f"it has more than max_record_bytes={self.max_record_bytes} bytes")
                 if split.elements is not None and number != max(split.elements, start):
@@ -150,6 +148,13 @@ class Parquet:
                     offset=at,
                     element=number,
                 ) from error
+
+    def _columns_of(self, rows: Any, path: str) -> Iterator[tuple[Columns, int]]:
+        """Yield columns of rows, with the masks of their nulls beside them, and how many rows these are."""
+        masks, at = masks_of(rows, self.mask, path), 0
+        for columns, count in readable_columns(without_nulls(rows, self.fill, path)):
+            yield {**columns, **{name: one[at : at + count] for name, one in masks.items()}}, count
+            at += count
 
     def read_past_errors(self, split: Split, start: int = 0) -> Iterator[Element | SourceError]:
         """Yield rows as `read` does; what is left of a row group that cannot be decoded is one error."""
@@ -212,24 +217,27 @@ class Parquet:
         later = (*({"mask": self.mask} if self.mask else ()), *(("ns",) if self.int96_unit == "ns" else ()))
         return identity_of("Parquet", (*options, *later), data_files(self.patterns))
 
+    def _refuse_twins(self, path: str, names: list[str]) -> None:
+        counts = Counter(names)
+        twice = [name for name in dict.fromkeys(self.columns or names) if counts[name] > 1]
+        if twice:
+            raise ColumnError(
+                f"{path} has {', '.join(map(repr, twice))} twice. Rename one, or name the columns to read.",
+                path=path,
+                columns=tuple(names),
+            )
+
     def _footers(self) -> Iterator[tuple[FileInfo, Any]]:
         expected: list[str] | None = None
         for info in alike(data_files(self.patterns), self.patterns, self.partitions):
             metadata, names = _footer(info)
-            counts = Counter(names)
-            twice = [name for name in dict.fromkeys(self.columns or names) if counts[name] > 1]
-            if twice:
-                raise ColumnError(
-                    f"{info.path} has {', '.join(map(repr, twice))} twice. Rename one, or name the columns to read.",
-                    path=info.path,
-                    columns=tuple(names),
-                )
+            self._refuse_twins(info.path, names)
             wanted = list(self.columns) if self.columns is not None else expected or names
             held = [*names, *wanted_values(info.path, self, self.columns, names)]
             missing = [name for name in wanted if name not in held and not wanted_columns(metadata, [name])]
             if missing:
                 _lacking(info.path, missing, held)
-            extra = [name for name in names if self.columns is None and name not in wanted]
+            extra = [] if self.columns is not None else [name for name in names if name not in wanted]
             if extra:
                 raise ColumnError(
                     f"{info.path} has columns that the first file lacks: {', '.join(extra)}. Name those "

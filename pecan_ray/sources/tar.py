@@ -86,20 +86,14 @@ def members(
     announced = False  # An extended header has come, and its member not yet.
     header = stream.read(BLOCK)
     while True:
-        try:
-            info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
-        except tarfile.HeaderError as error:
-            if len(header) < BLOCK or any(header):
-                _broken(path, offset, _reason(header, error))
+        info = _header(path, offset, header)
+        if info is None:
             if announced:
                 _broken(path, offset, "the member that an extended header announces is missing")
             header, offset = _behind_zeros(path, stream, offset, max_record_bytes)
             if not header:
                 return
             continue
-        for start, stop in _NUMBERS:
-            if not header[start] and header[start:stop].strip(b"\0"):
-                _broken(path, offset, f"a header has {header[start:stop]!r} for a number")
         data_at = offset + BLOCK
         name = overrides.get("path", info.name)
         if not name:
@@ -110,12 +104,7 @@ def members(
             _broken(path, size, f"it ends inside {name!r}")
         member = TarMember(path, name, data_at, length, stream)
         if info.type in _EXTENSIONS:
-            _check_bound(path, offset, "an extended header", length, EXTENSION_BYTES)
-            found = _extension(info.type, member)
-            if found.keys() & overrides.keys():
-                _broken(path, offset, "two extended headers follow each other, without the member of the first one")
-            overrides = {**overrides, **found}
-            announced = True
+            overrides, announced = overrides | _announced(info.type, member, offset, overrides), True
         else:
             if size is None:
                 _check_bound(path, offset, repr(name), length, max_record_bytes)
@@ -130,6 +119,29 @@ def members(
             _broken(path, data_at, f"it ends inside {member.name!r}")
         offset = data_at + padded
         header = stream.read(BLOCK)
+
+
+def _header(path: str, offset: int, header: bytes) -> tarfile.TarInfo | None:
+    """Return what a header tells; None: a block of zeros stands in its place, behind the last member."""
+    try:
+        info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+    except tarfile.HeaderError as error:
+        if len(header) < BLOCK or any(header):
+            _broken(path, offset, _reason(header, error))
+        return None
+    for start, stop in _NUMBERS:
+        if not header[start] and header[start:stop].strip(b"\0"):
+            _broken(path, offset, f"a header has {header[start:stop]!r} for a number")
+    return info
+
+
+def _announced(kind: bytes, member: TarMember, offset: int, before: dict[str, str]) -> dict[str, str]:
+    """Return what an extended header tells of the member behind it, beside what headers `before` it have told."""
+    _check_bound(member.path, offset, "an extended header", member.size, EXTENSION_BYTES)
+    found = _extension(kind, member)
+    if found.keys() & before.keys():
+        _broken(member.path, offset, "two extended headers follow each other, without the member of the first one")
+    return found
 
 
 def _length(path: str, offset: int, info: tarfile.TarInfo, overrides: dict[str, str]) -> int:

@@ -247,9 +247,8 @@ class JsonLines:
                     yield bad.error(line, number, refused.pop(line.number))
                     continue
                 try:
-                    value = read = OBJECTS.decode(self._text(line.data))
-                    if fixes and type(value) is dict:
-                        value = with_types(read, types, fill)
+                    read = OBJECTS.decode(self._text(line.data))
+                    value = with_types(read, types, fill) if fixes and type(read) is dict else read
                 except (ValueError, RecursionError) as error:
                     yield bad.error(line, number, f"it is not JSON that can be read ({error})")
                     continue
@@ -257,10 +256,7 @@ class JsonLines:
                     problem = f"it holds a {type(value).__name__}, not an object with named values"
                     yield bad.error(line, number, problem)
                     continue
-                element = {
-                    name: array_or_list(held) if type(held) is list and name not in types else held
-                    for name, held in value.items()
-                }
+                element = _with_arrays(value, types)
                 if self.mask:
                     add_masks(element, read, self.mask, bad.split.path)
                 yield add_partitions(element, told) if told else element
@@ -280,3 +276,10 @@ class JsonLines:
         """Return a digest of the options and of every file's path, size and version."""
         options = _options(self), sorted(self.types.items()), self.fill
         return identity_of("JsonLines", (*options, self.mask) if self.mask else options, data_files(self.patterns))
+
+
+def _with_arrays(value: dict[str, Any], types: Mapping[str, Any]) -> Element:
+    """Return an object's values, lists as arrays where they are alike and no type was said."""
+    return {
+        name: array_or_list(held) if type(held) is list and name not in types else held for name, held in value.items()
+    }

@@ -146,17 +146,25 @@ def _records(stream: BinaryIO, split: Split, start: int, max_record_bytes: int) 
         if length > max_record_bytes:
             problem = f"the record has {length} bytes, more than max_record_bytes={max_record_bytes}"
             _corrupt(split, offset, number, problem)
-        if number < start:
-            if skip_bytes(stream, length + _FOOTER.size) < length + _FOOTER.size:
-                _corrupt(split, offset, number, f"the file ends inside a record of {length} bytes")
-        else:
-            record, footer = stream.read(length), stream.read(_FOOTER.size)
-            if len(footer) < _FOOTER.size:
-                _corrupt(split, offset, number, f"the file ends inside a record of {length} bytes")
-            if _FOOTER.unpack(footer)[0] != masked_crc(record):
-                _corrupt(split, offset, number, "the checksum of the record's data is wrong")
+        record = _record(stream, length, skipped=number < start)
+        if isinstance(record, str):
+            _corrupt(split, offset, number, record)
+        if record is not None:
             yield offset, record
         offset, number = end, number + 1
+
+
+def _record(stream: BinaryIO, length: int, *, skipped: bool) -> bytes | str | None:
+    """Return the data of a record, None if it is skipped, or what is wrong with it."""
+    if skipped:
+        behind = length + _FOOTER.size
+        return None if skip_bytes(stream, behind) == behind else f"the file ends inside a record of {length} bytes"
+    record, footer = stream.read(length), stream.read(_FOOTER.size)
+    if len(footer) < _FOOTER.size:
+        return f"the file ends inside a record of {length} bytes"
+    if _FOOTER.unpack(footer)[0] != masked_crc(record):
+        return "the checksum of the record's data is wrong"
+    return record
 
 
 def _length(header: bytes) -> int | None:
