@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pecan_ray.autocache.decision import Promise
 from pecan_ray.autoorder.ordered import Ordered, ReorderAfterEpoch
+from pecan_ray.batch_limits import BatchLimits
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.epoch_loops import EpochLoops
 from pecan_ray.errors import PecanError, PlanError, told
@@ -100,7 +101,7 @@ class Batches(EpochLoops[BatchT]):
         self._convert = converter(options.format if mesh is None else "numpy", plan)
         self._device = device_copies(options.device) if mesh is None else mesh
         self._options, self._config, self._name = options, config, name
-        self._yielded = 0
+        self._yielded, self._limits = 0, BatchLimits(options, saved)
         self._turn = threading.RLock()
         """One thread at a time asks for a batch; reentrant, so that a function that iterates over its own job fails."""
         self._over = False
@@ -246,6 +247,9 @@ class Batches(EpochLoops[BatchT]):
         with self._turn:
             if self._failure:
                 raise PecanError(f"{self._name}: the job has ended with an error before: {self._failure}")
+            if self._limits.finished:
+                self.close()
+                raise StopIteration
             self._clock.enter("waited" if self._yielded else "first_batch")
             try:
                 batch = take()
@@ -260,6 +264,7 @@ class Batches(EpochLoops[BatchT]):
             self._yielded += not isinstance(batch, EndOfEpoch)
             if isinstance(self._session, Session):
                 self._session.client.took()
+            self._count(batch)
             return batch
 
     def _note_error(self, error: BaseException) -> None:

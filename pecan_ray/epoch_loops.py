@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic
 
+from pecan_ray.batch_limits import BatchLimits
 from pecan_ray.errors import PlanError
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.options import IterOptions
@@ -31,6 +32,7 @@ class EpochLoops(Generic[BatchT]):
     """The part of `pecan_ray.Batches` that knows of epochs."""
 
     _options: IterOptions
+    _limits: BatchLimits
     _epoch: int
     _session: Session | ShareSession | None
     _here: InProcessRun | None
@@ -83,6 +85,13 @@ class EpochLoops(Generic[BatchT]):
         self._watch.leave()
         self._progress.leave_epoch()
         self._epoch += 1
+
+    def _count(self, batch: Any) -> None:
+        """Count what the loop gets; leave its epoch where nothing more of that is wanted."""
+        if not isinstance(batch, EndOfEpoch) and self._limits.take(self._epoch):
+            self.leave_epoch()
+        if self._limits.finished and isinstance(self._session, Session):
+            self._session.may_leave()
 
     def _must_have_epochs(self, method: str) -> None:
         if self._options.share:

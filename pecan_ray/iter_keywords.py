@@ -31,6 +31,8 @@ class IterKeywords(TypedDict, total=False):
     allow_changed_source: bool
     coordinated: bool
     headspace: bool | int
+    epoch_batches: int | None
+    steps: int | None
 
 
 def workers_of(given: Workers | AutoWorkers | int | None, *, fixed: bool) -> Workers | AutoWorkers:

@@ -417,6 +417,10 @@ class IterOptions:
     max_lag: int | None = None
     coordinated: bool = False
     headspace: bool | int = False
+    epoch_batches: int | None = None
+    """Batches of an epoch, of each rank, at most; None: all."""
+    steps: int | None = None
+    """Batches of each rank from the first run on; None: all."""
 
     @property
     def end_epoch(self) -> int | None:
@@ -430,8 +434,9 @@ class IterOptions:
             raise PlanError(f"headspace must be True, False or batches of an epoch >= 1, but got {self.headspace}.")
         if self.coordinated:
             self._check_rounds()
-        if self.epochs is not None and self.epochs < 1:
-            raise PlanError(f"epochs must be at least 1 (or None for no end), but got {self.epochs}.")
+        check_least(self, dict.fromkeys(("epochs", "epoch_batches", "steps"), (1, "at least 1 (or None for no end)")))
+        if self.share and (self.epoch_batches or self.steps):
+            raise PlanError("epoch_batches and steps are not for a reader that shares: leave its loop by break.")
         if (
             self.epochs is None
             and isinstance(self.workers, AutoWorkers)

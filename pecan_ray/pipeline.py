@@ -176,8 +176,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         Returns one element, or a list for ``count > 1``.
         """
         count = positive("peek", count)
-        set_patience(self._config.storage_patience_s)
-        hedge_reads(self._config.hedged_reads)
+        self._set_storage()
         found: list[Element] = []
         with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed, as_listed=True)
         for element in with_limit:
@@ -285,6 +284,8 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         allow_changed_source: bool = False,
         coordinated: bool = False,
         headspace: bool | int = False,
+        epoch_batches: int | None = None,
+        steps: int | None = None,
     ) -> Batches[Any]:
         """Run the pipeline on Ray and return an iterator over its batches.
 
@@ -318,6 +319,10 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         state, whatever `first_epoch`; `epochs` counts from the first run on.  Raises StateError for a state that is
         damaged, or of another pipeline, version or data; with `allow_changed_source` other data is told and no error.
 
+        `epoch_batches`: an epoch ends after so many batches of each rank, if its data has as many: behind `repeat()` it
+        always has.  What is left of it nobody gets; the next epoch begins anew.  `steps`: each rank gets so many
+        batches in all, runs before a state included, and may leave then while others go on.
+
         `headspace`: give the first batch again and again, made in this process, as often as the run has batches, or so
         many times an epoch: how fast the loop is if input costs nothing.
         """
@@ -343,15 +348,16 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             max_lag=max_lag,
             coordinated=coordinated,
             headspace=headspace,
+            epoch_batches=epoch_batches,
+            steps=steps,
         )
         must_make_rounds(self._plan, self._engine, on_error=on_error, asked=coordinated)
-        set_patience(self._config.storage_patience_s)
-        hedge_reads(self._config.hedged_reads)
+        self._set_storage()
         saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
         found.check()  # trainers that share a job must run one plan: it is that of the first one to have an order
-        count = epochs != 1 and found.movable and self._config.order_file is None
         shared = self._shared(options) if share and not debug else None
         options = own_options(options, visitation) if shared is None else options
+        again = epochs != 1 and found.movable and self._config.order_file is None
         skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)
         options, passes = self._counted(options, first_epoch, saved, found, debug=debug)
         with passes:
@@ -363,9 +369,9 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
                 config=replace(self._config, reorder_check=None),
                 options=options,
                 debug=debug,
-                order=functools.partial(found.ordered, skip_bad=skip_bad, once=not count or rank > 0, job=job_is),
+                order=functools.partial(found.ordered, skip_bad=skip_bad, once=not again or rank > 0, job=job_is),
                 parts=None if debug else found.parts,
-                look_again=count,
+                look_again=again,
                 saved=saved,
                 allow_changed_source=of_kind("allow_changed_source", allow_changed_source, bool),
                 go_on=functools.partial(self._go_on, options, debug, allow_changed_source, sharding),
@@ -376,6 +382,11 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             )
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _set_storage(self) -> None:
+        """Let reads in this process be as patient as the settings say."""
+        set_patience(self._config.storage_patience_s)
+        hedge_reads(self._config.hedged_reads)
 
     def _placed(
         self, sharding: Any, format: Format, rank: int | None, world_size: int | None, job: str | None, *, shares: bool

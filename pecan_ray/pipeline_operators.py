@@ -46,6 +46,7 @@ from pecan_ray.plan.renaming import free_name, renamed
 from pecan_ray.plan.shape import mixes_splits
 from pecan_ray.plan.weight_schedule import WeightSchedule, checked_weights
 from pecan_ray.sources.by_index import ByIndex
+from pecan_ray.sources.resampled import Resampled
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -296,6 +297,14 @@ class OperatorMethods(ABC):
         count = positive("prefetch", count)
         return self._then(Prefetch(name=self._unique("prefetch"), count=count))
 
+    def with_length(self, count: int) -> Self:
+        """Say how many elements, or batches, come out here in an epoch, where `len` cannot know it.
+
+        Behind `filter`, `flat_map` and over archives that is not known without reading.  The number is believed, and
+        nothing is cut or filled for it: `len`, progress and loops that ask for a length go by it.
+        """
+        return self._with(self._plan.with_length(positive("with_length", count)))
+
     def autocache(self, *, name: str | None = None, version: str = "", refresh: float = 0.0) -> Self:
         """Let elements be kept here, where later epochs and other jobs read them instead of computing them again.
 
@@ -311,7 +320,7 @@ class OperatorMethods(ABC):
                 f"autocache: it stands behind {where}, but only what a split of one source gives can be kept: put it "
                 "before."
             )
-        if isinstance(self._plan.head, ByIndex):
+        if isinstance(self._plan.head, (ByIndex, Resampled)):
             raise PlanError(
                 "autocache: a sampler gives each split other elements in each epoch, so what one epoch keeps would be "
                 "wrong in all others. Let the data set keep what is expensive, or read it without a sampler."

@@ -15,6 +15,7 @@ from pecan_ray.plan.operators import Subset
 from pecan_ray.plan.renaming import free_name
 from pecan_ray.plan.shape import mixes_splits
 from pecan_ray.sources.by_index import ByIndex
+from pecan_ray.sources.resampled import Resampled
 
 
 def split(pipeline: PecanPipeline, shares: Sequence[float], *, seed: int | None = None) -> tuple[PecanPipeline, ...]:
@@ -53,7 +54,7 @@ def split(pipeline: PecanPipeline, shares: Sequence[float], *, seed: int | None 
             f"split: it stands behind {where}, but only the elements of one source, in its order, can be told "
             "apart in each pass: split before it, and write the rest of the pipeline for each part."
         )
-    if isinstance(plan.head, ByIndex):
+    if isinstance(plan.head, (ByIndex, Resampled)):
         raise PlanError(
             "split: a sampler gives each place another element in each pass, so parts would not stay apart: give each "
             "part a sampler over its own indices."
@@ -62,7 +63,9 @@ def split(pipeline: PecanPipeline, shares: Sequence[float], *, seed: int | None 
     level = sum(isinstance(op, Subset) for op in plan.ops)
     name = free_name("subset", {op.name for op in plan.all_ops()})
     parts = [Subset(name=name, low=low, high=high, seed=chosen, level=level) for low, high in _intervals(shares)]
-    return tuple(pipeline._with(replace(plan, ops=(*plan.ops[:level], part, *plan.ops[level:]))) for part in parts)
+    return tuple(
+        pipeline._with(replace(plan, ops=(*plan.ops[:level], part, *plan.ops[level:]), lengths=())) for part in parts
+    )
 
 
 def _intervals(shares: Sequence[float]) -> list[tuple[float, float]]:

@@ -94,7 +94,8 @@ class Attendance:
             return
         self._trainers.leave(event.rank)
         job = self._job
-        if (event.unused or not job.ledger.finished) and self._trainers.present:
+        early = not event.finished and (event.unused or not job.ledger.finished)
+        if early and self._trainers.present:
             said = f"job {job.spec.name}: rank {event.rank} has left before the end, so the others stop."
             job.fail(ClusterError(said), now, done)
         self._end_if_deserted(done)

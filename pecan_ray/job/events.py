@@ -55,6 +55,8 @@ class TrainerLeft:
     incarnation: str
     unused: int = 0
     """Batches that it has received and will not use."""
+    finished: bool = False
+    """It has had all that it asked for, and the others go on."""
 
 
 ProcessState: TypeAlias = Literal["exists", "ended"]

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+from pecan_ray.batch_limits import batches_wanted
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.saved_state import SavedState
 from pecan_ray.options import IterOptions
@@ -86,13 +87,10 @@ class RecentPace:
 def batches_ahead(plan: Plan, options: IterOptions, saved: SavedState | None) -> int | None:
     """Return how many batches a trainer gets, where that is known without reading or listing anything."""
     known = all(isinstance(source, (Arrays, Items)) for source in plan.sources())
-    if not known or options.epochs is None or options.share or options.sharding == "off":
+    if not known or options.share or options.sharding == "off":
         return None
     batches = num_batches(plan, members)
-    if batches is None:
-        return None
-    before = 0 if saved is None else saved.batches
-    return max(0, math.ceil(batches / options.world_size) * options.epochs - before)
+    return batches_wanted(options, None if batches is None else math.ceil(batches / options.world_size), saved)
 
 
 def run_length(name: str, plan: Plan, options: IterOptions, saved: SavedState | None) -> int:
@@ -109,11 +107,13 @@ def run_length(name: str, plan: Plan, options: IterOptions, saved: SavedState | 
         f'visitation="{options.visitation}" may lose or repeat elements': options.visitation != "exactly_once",
     }
     batches = num_batches(plan, members) if not any(unknown.values()) else None
-    if batches is None:
+    if batches is not None and not isinstance(options.headspace, bool):
+        batches = options.headspace
+    wanted = None if options.share else batches_wanted(options, batches, saved)
+    if wanted is None:
         why = next((text for text, is_so in unknown.items() if is_so), "its data would have to be read for that")
         raise TypeError(f"how many batches {name} gives is not known before its end: {why}")
-    each = batches if isinstance(options.headspace, bool) else options.headspace
-    return max(0, each * (options.epochs or 0) - (0 if saved is None else saved.batches))
+    return wanted
 
 
 def details(pace: TrainerPace, workers: str, dollars: float | None) -> str:

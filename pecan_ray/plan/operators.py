@@ -308,10 +308,16 @@ class Plan:
 
     head: Source | Join
     ops: tuple[Op, ...] = field(default=())
+    lengths: tuple[tuple[int, int], ...] = ()
+    """What the user says of lengths: (behind so many operators, so many elements or batches come in an epoch)."""
 
     def then(self, op: Op) -> Plan:
         """Return the plan with one more operator at its end."""
         return replace(self, ops=(*self.ops, op))
+
+    def with_length(self, count: int) -> Plan:
+        """Return the plan with what the user says of how much comes out of it in an epoch."""
+        return replace(self, lengths=(*self.lengths, (len(self.ops), count)))
 
     def sources(self) -> Iterator[Source]:
         """Yield the sources from left to right: their places are the branch numbers of leases."""

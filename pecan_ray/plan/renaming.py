@@ -29,4 +29,4 @@ def renamed(plan: Plan, taken: set[str]) -> Plan:
         name = free_name(op.name, taken)
         taken.add(name)
         ops.append(replace(op, name=name))
-    return Plan(head=head, ops=tuple(ops))
+    return replace(plan, head=head, ops=tuple(ops))

@@ -218,16 +218,16 @@ def _count(plan: Plan, serial: bool, members: CountMembers) -> float | None:
     parts = [op for op in plan.ops if isinstance(op, Subset)]
     if parts and not isinstance(plan.head, Join):
         count = members(parts, plan.head)
+    lengths = dict(plan.lengths)
     for place, op in enumerate(plan.ops):
-        if count is None:
-            return None
+        count = lengths.get(place, count)
         if op is last and not serial:
             repeated = True
             for repeat in (one for one in plan.ops[place:] if isinstance(one, Repeat)):
                 count = _times(count, repeat.count)
-        if not (repeated and isinstance(op, Repeat)):
-            count = None if count is None else _after(op, count)
-    return count
+        if count is not None and not (repeated and isinstance(op, Repeat)):
+            count = _after(op, count)
+    return lengths.get(len(plan.ops), count)
 
 
 def _head_count(plan: Plan, serial: bool, members: CountMembers) -> float | None:

@@ -128,13 +128,15 @@ class JobController:
         self._raise_refusal(report.incarnation)
         return self._host.board.answer(report.rank)
 
-    async def leave(self, rank: int, incarnation: str, unused: int) -> tuple[JobFacts, bool]:
+    async def leave(self, rank: int, incarnation: str, unused: int, finished: bool = False) -> tuple[JobFacts, bool]:
         """Take a trainer off the job that has so many batches which it will not use.
+
+        `finished`: it has had all that it asked for.
 
         Returns the facts, and whether it was the last one, who ends this actor.
         """
         await self._host.flush()
-        self._host.happened(events.TrainerLeft(rank, incarnation, unused))
+        self._host.happened(events.TrainerLeft(rank, incarnation, unused, finished))
         self._host.board.release(rank)
         facts = await self.facts()
         if self._host.ended:

@@ -63,9 +63,9 @@ class AutoPlacementController:
         """Take a trainer's report; return its orders, pickled."""
         return await self._process.report(pickled)
 
-    async def leave(self, rank: int, incarnation: str, unused: int) -> tuple[JobFacts, bool]:
+    async def leave(self, rank: int, incarnation: str, unused: int, finished: bool = False) -> tuple[JobFacts, bool]:
         """Take a trainer off the job that has so many batches which it will not use."""
-        return await self._process.leave(rank, incarnation, unused)
+        return await self._process.leave(rank, incarnation, unused, finished)
 
     async def resume_point(self, batches: int) -> bytes:
         """Return where the job stands after so many batches of each trainer, pickled; None before they were told of."""

@@ -32,6 +32,8 @@ class Leaving:
         self._job, self._client, self._controller = job, client, controller
         self._rank, self._incarnation = rank, incarnation
         self._process = os.getpid()
+        self.finished = False
+        """The training loop has all that it asked for: the others may go on."""
         self._once = threading.Lock()
         """Guards the facts, which exist once the job was left."""
         self._facts: JobFacts | None = None
@@ -85,7 +87,9 @@ class Leaving:
                 )
 
         while True:
-            asked = calls.begin(self._controller.leave, self._rank, self._incarnation, self._client.state.unused)
+            asked = calls.begin(
+                self._controller.leave, self._rank, self._incarnation, self._client.state.unused, self.finished
+            )
             try:
                 answer: tuple[JobFacts, bool] = calls.result(asked, max(0.0, until - time.monotonic()), say)
                 return answer

@@ -300,6 +300,10 @@ class Session:
             return found
         return self._facts
 
+    def may_leave(self) -> None:
+        """Let the other ranks go on when this one closes: its loop has all that it asked for."""
+        self._leaving.finished = True
+
     def close(self) -> None:
         """End the job: no actor of it is left.  With several trainers, the last one to close ends it."""
         if self._facts is None:
@@ -395,8 +399,14 @@ def with_deadline(spec: JobSpec, plan: Plan, options: IterOptions) -> JobSpec:
     return replace(
         spec,
         deadline_s=objective.seconds_from(datetime.now(timezone.utc)),
-        epoch_batches=None if batches is None else math.ceil(batches / options.world_size),
+        epoch_batches=_of_each(batches, options),
     )
+
+
+def _of_each(batches: int | None, options: IterOptions) -> int | None:
+    """Return how many batches of an epoch each rank gets, where that is known."""
+    each = None if batches is None else math.ceil(batches / options.world_size)
+    return min((count for count in (each, options.epoch_batches) if count is not None), default=None)
 
 
 def _told(

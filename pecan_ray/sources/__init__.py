@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pecan_ray.sources.mosaic import Mds
     from pecan_ray.sources.parquet import Parquet
     from pecan_ray.sources.ray_dataset import RayDataset
+    from pecan_ray.sources.resampled import Resampled
     from pecan_ray.sources.text import JsonLines, TextLines
     from pecan_ray.sources.tfrecord import TFRecords
     from pecan_ray.sources.torch_iterable import TorchIterable
@@ -41,6 +42,7 @@ __all__ = [
     "Mds",
     "Parquet",
     "RayDataset",
+    "Resampled",
     "TFRecords",
     "TextLines",
     "TorchIterable",
@@ -66,6 +68,7 @@ __getattr__ = lazy_names(
         "Lance": "pecan_ray.sources.lance_table",
         "Parquet": "pecan_ray.sources.parquet",
         "RayDataset": "pecan_ray.sources.ray_dataset",
+        "Resampled": "pecan_ray.sources.resampled",
         "TFRecords": "pecan_ray.sources.tfrecord",
         "TextLines": "pecan_ray.sources.text",
         "WebDataset": "pecan_ray.sources.webdataset",

@@ -207,10 +207,7 @@ class ByIndex:
 
     def of_lease(self, lease: Lease) -> SampledPass:
         """Return what is read in the pass of a lease; raises PlanError where the sampler gives too many, or too few."""
-        seed = self.seed
-        if lease.repetition:  # of a `repeat`: a pass of its own
-            seed = sampler_key(seed, 0, lease.repetition)[0] >> 1
-        return self._pass(lease.epoch, seed)
+        return self._pass(lease.epoch, seed_of_pass(self.seed, lease))
 
     def _pass(self, epoch: int, seed: int) -> SampledPass:
         count = self.source.num_elements()
@@ -232,6 +229,11 @@ class ByIndex:
         """Return that of the source, and what the sampler does."""
         digest = hashlib.sha256(spelled_out(self.sampler).encode()).hexdigest()
         return f"ByIndex:{self.source.identity()}:{digest}"
+
+
+def seed_of_pass(seed: int, lease: Lease) -> int:
+    """Return what a sampler is given as its seed in the pass of a lease: each of a `repeat` is one of its own."""
+    return sampler_key(seed, 0, lease.repetition)[0] >> 1 if lease.repetition else seed
 
 
 @dataclass(frozen=True)

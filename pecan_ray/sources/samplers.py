@@ -41,14 +41,15 @@ class Permutation:
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """As many indices as there are weights, drawn with replacement in proportion to them."""
+    """Indices drawn with replacement in proportion to their weights."""
 
     weights: npt.NDArray[np.float64]
+    draws: int
 
     def __call__(self, epoch: int, seed: int) -> DrawnIndices:
         """Return the indices of a pass."""
         bounds = np.cumsum(self.weights)
-        places = generator(sampler_key(seed, epoch)).random(len(bounds)) * bounds[-1]
+        places = generator(sampler_key(seed, epoch)).random(self.draws) * bounds[-1]
         # Rounding may put a place on the last bound: the last index that has a weight takes it.
         last = int(np.flatnonzero(self.weights)[-1])
         indices: DrawnIndices = np.searchsorted(bounds, places, side="right").clip(max=last)
@@ -179,18 +180,23 @@ def sampler_of(what: str, given: Any, *, in_batches: bool = False) -> Sampler:
     return Sampler(given, what, in_batches)
 
 
-def weighted(what: str, given: Any, count: int) -> Sampler:
-    """Return what draws by weights; raises PlanError unless there is one for each element, and some are positive."""
+def weighted(what: str, given: Any, count: int, *, draws: int | None = None, noun: str = "element") -> Sampler:
+    """Return what draws by weights, so many or as many as there are.
+
+    Raises PlanError unless there is a weight for each element (or other `noun`), and some are positive.
+    """
     try:
         weights = np.asarray(given, np.float64)
     except (TypeError, ValueError) as error:
-        raise PlanError(f"{what} needs a number for each element: {error}.") from error
+        raise PlanError(f"{what} needs a number for each {noun}: {error}.") from error
     if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise PlanError(
-            f"{what} needs a number >= 0 for each of the {count} elements, of which one is positive, but got "
+            f"{what} needs a number >= 0 for each of the {count} {noun}s, of which one is positive, but got "
             f"{weights.dtype}{list(weights.shape)}."
         )
-    return Sampler(Weighted(weights / weights.max()), what)  # so that no sum is too large
+    return Sampler(
+        Weighted(weights / weights.max(), count if draws is None else draws), what
+    )  # so that no sum is too large
 
 
 def _listed(given: Any) -> list[Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -80,3 +82,36 @@ def test_a_new_iterator_is_a_new_pass_and_the_rest_of_the_one_before_is_not_made
     loader.load_state_dict(state)
     assert ids(loader) == list(range(30, rows)), "a state goes on in the middle of the pass that was left"
     loader.close()
+
+
+def test_epochs_of_a_fixed_length_and_ranks_that_leave_when_they_have_all_their_steps() -> None:
+    pipe, closed, got = numbers(ROWS, "steps").batch(5), threading.Event(), {}
+
+    def train(rank: int) -> None:
+        with pipe.iter_batches(epochs=None, epoch_batches=3, steps=7, workers=ONE, rank=rank, world_size=2) as batches:
+            got[rank] = [next(batches) for _ in range(6)]
+            if rank:
+                assert closed.wait(60)
+            got[rank].append(next(batches))
+            with pytest.raises(StopIteration):
+                next(batches)
+        closed.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(train, range(2)))
+    for epoch in (0, 1):
+        seen = ids(batch for rank in (0, 1) for batch in got[rank][3 * epoch : 3 * epoch + 3])
+        assert len(seen) == len(set(seen)) == 30
+    assert len(got[0]) == len(got[1]) == 7
+
+
+def test_a_state_within_an_epoch_of_a_fixed_length_goes_on_to_its_end() -> None:
+    pipe = shuffled("cut")
+    with pipe.iter_batches(epochs=2, epoch_batches=4, workers=ONE) as batches:
+        first = [next(batches) for _ in range(3)]
+        state = json.loads(json.dumps(batches.state_dict()))
+    with pipe.iter_batches(epochs=2, epoch_batches=4, workers=ONE, state=state) as batches:
+        assert len(batches) == 5
+        rest = list(batches)
+    assert len(rest) == 5
+    assert all(len(set(ids(some))) == 32 for some in ([*first, *rest[:1]], rest[1:]))
