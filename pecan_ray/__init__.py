@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pecan_ray.plan.deadline import Deadline
     from pecan_ray.plan.weight_schedule import WeightSchedule
     from pecan_ray.runtime.journal_state import journal_state
+    from pecan_ray.sampling.packing import cu_seqlens
     from pecan_ray.splitting import split
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "SampleProfile",
     "WeightSchedule",
     "Workers",
+    "cu_seqlens",
     "errors",
     "images",
     "journal_state",
@@ -62,6 +64,7 @@ __getattr__ = lazy_names(
         "SampleProfile": "pecan_ray.autoorder",
         "WeightSchedule": "pecan_ray.plan.weight_schedule",
         "Workers": "pecan_ray.options",
+        "cu_seqlens": "pecan_ray.sampling.packing",
         "errors": "",
         "images": "",
         "media": "",

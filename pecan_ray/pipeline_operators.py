@@ -218,9 +218,9 @@ class OperatorMethods(ABC):
         """Put the token lists of elements together into rows of `length` tokens, as far as they fit.
 
         Each row has the columns `on`, "segment" (1, 2, ... for the sequences in it, 0 for padding) and "position" (of a
-        token in its sequence); of other columns those that are packed along.  Of `among` elements at a time the longest
-        are placed first, and one that is longer than a row is cut: no token is lost or repeated.  Behind it follows
-        ``batch(n)``.
+        token in its segment, from 0); of other columns those that are packed along.  Of `among` elements at a time the
+        longest are placed first, one that is longer than a row is cut, and the rows come in a random order: no token is
+        lost or repeated.  Behind it follows ``batch(n)``; `pecan_ray.cu_seqlens` tells where segments begin.
 
         Args:
             length: tokens in a row.

@@ -5,6 +5,10 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -46,3 +50,18 @@ def pack_rows(lengths: Sequence[int], row: int) -> list[list[PackedPiece]]:
         if room > piece.tokens:
             bisect.insort(free, (room - piece.tokens, number))
     return rows
+
+
+def cu_seqlens(segments: npt.ArrayLike) -> npt.NDArray[np.int32]:
+    """Return where segments begin in rows that are put one behind the other, and where the last one ends.
+
+    Attention over sequences of unequal lengths takes these bounds.  The padding of a row is a sequence of its own.
+
+    Args:
+        segments: the column "segment" of a batch of packed rows, or of one row.
+    """
+    rows = np.atleast_2d(np.asarray(segments))
+    begins = np.ones(rows.shape, bool)
+    begins[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    bounds: npt.NDArray[Any] = np.append(np.flatnonzero(begins), rows.size)
+    return bounds.astype(np.int32)

@@ -85,10 +85,11 @@ def test_a_new_iterator_is_a_new_pass_and_the_rest_of_the_one_before_is_not_made
 
 
 def test_epochs_of_a_fixed_length_and_ranks_that_leave_when_they_have_all_their_steps() -> None:
-    pipe, closed, got = numbers(ROWS, "steps").batch(5), threading.Event(), {}
+    pipe, closed, got = numbers(ROWS, "steps").batch(5), threading.Event(), dict[int, list[Any]]()
+    options: dict[str, Any] = {"epochs": None, "epoch_batches": 3, "steps": 7, "workers": ONE, "job": "steps"}
 
     def train(rank: int) -> None:
-        with pipe.iter_batches(epochs=None, epoch_batches=3, steps=7, workers=ONE, rank=rank, world_size=2) as batches:
+        with pipe.iter_batches(rank=rank, world_size=2, **options) as batches:
             got[rank] = [next(batches) for _ in range(6)]
             if rank:
                 assert closed.wait(60)

@@ -24,6 +24,7 @@ from pecan_ray.errors import OutputTypeError
 from pecan_ray.plan.operators import Pack
 from pecan_ray.plan.splits import Array
 from pecan_ray.sampling.packing import PackedPiece, pack_rows
+from pecan_ray.sampling.randomness import element_key, generator
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,11 @@ class MissingTokens:
         return first_position(self.item) + token * width // len(self.tokens)
 
 
-def packed(items: ItemIterator, op: Pack, undelivered: UndeliveredPositions, pool: Threads | None) -> ItemIterator:
-    """Pack the tokens of `among` elements at a time into rows."""
-    return mapped(_groups(items, op), functools.partial(_rows, op, undelivered), pool)
+def packed(
+    items: ItemIterator, op: Pack, seed: int, undelivered: UndeliveredPositions, pool: Threads | None
+) -> ItemIterator:
+    """Pack the tokens of `among` elements at a time into rows, which come in a random order."""
+    return mapped(_groups(items, op), functools.partial(_rows, op, seed, undelivered), pool)
 
 
 def _groups(items: ItemIterator, op: Pack) -> ItemIterator:
@@ -81,8 +84,11 @@ def _group(members: list[Item], op: Pack) -> Item:
     return Item(value, [], first.lease, first.element, first.output, members=members)
 
 
-def _rows(op: Pack, undelivered: UndeliveredPositions, group: Item) -> list[Item]:
-    """Return the rows of a group; positions without tokens yield nothing."""
+def _rows(op: Pack, seed: int, undelivered: UndeliveredPositions, group: Item) -> list[Item]:
+    """Return the rows of a group; positions without tokens yield nothing.
+
+    Packing begins rows with the longest sequences, so rows are mixed: else each group would run from long to short.
+    """
     missing = [one for member in group.members or () for one in _missing_tokens(member, op.on)]
     for one in missing:
         if one.first == one.end:
@@ -92,6 +98,7 @@ def _rows(op: Pack, undelivered: UndeliveredPositions, group: Item) -> list[Item
         return []
     dtypes = {name: _common_dtype(name, there, op, group) for name in (op.on, *op.along)}
     packing = pack_rows([one.end - one.first for one in there], op.length)
+    generator(element_key(seed, group.lease, group.element, group.output, op.name)).shuffle(packing)
     return [_row([(there[piece.sequence], piece) for piece in pieces], op, dtypes) for pieces in packing]
 
 
@@ -125,7 +132,7 @@ def _missing_tokens(item: Item, on: str) -> Iterator[MissingTokens]:
 
 
 def _row(pieces: list[tuple[MissingTokens, PackedPiece]], op: Pack, dtypes: Mapping[str, np.dtype[Any]]) -> Item:
-    """Return a row of tokens, of the number that a sequence has within the row, and of places within the sequences."""
+    """Return a row of tokens, of the number that a sequence has within the row, and of places within its part of it."""
     tokens = np.full(op.length, op.padding, dtypes[op.on])
     along = {
         name: np.full(op.length, fill_value(padding, dtypes[name], name, op.name), dtypes[name])
@@ -141,7 +148,7 @@ def _row(pieces: list[tuple[MissingTokens, PackedPiece]], op: Pack, dtypes: Mapp
         for name, column in along.items():
             column[at:to] = sequence.item.value[name][first:end]
         segments[at:to] = number
-        positions[at:to] = np.arange(first, end)
+        positions[at:to] = np.arange(piece.tokens)
         parts += sequence.positions(piece)
         at = to
     sequence, piece = pieces[0]

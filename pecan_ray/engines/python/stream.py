@@ -356,7 +356,7 @@ class ItemStream:
         if isinstance(op, Shuffle):
             return operators.shuffled(items, op, self._options.seed, number)
         if isinstance(op, Pack):
-            return packed(items, op, self.undelivered, self._pool)
+            return packed(items, op, self._options.seed, self.undelivered, self._pool)
         raise _unknown(op)
 
     def _batches(self, op: BatchingOp, items: ItemIterator, *, final: bool, counted: bool) -> ItemIterator:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pecan_ray
 from pecan_ray.engines.contract import Produced
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
@@ -60,7 +61,7 @@ def test_a_pipeline_packs_without_losing_a_token(make: Any) -> None:
     source = Items([{"tokens": make(one), "text": "left out"} for one in given])
     found = packed(PecanPipeline(source, name="p").pack(20, among=64, padding=-1).batch(8))
     assert {owner: sorted(tokens) for owner, tokens in found.items()} == {
-        number: [(token, at) for at, token in enumerate(one)] for number, one in enumerate(given) if one
+        number: [(token, at % 20) for at, token in enumerate(one)] for number, one in enumerate(given) if one
     }
 
 
@@ -168,3 +169,18 @@ def test_other_columns_are_packed_along() -> None:
 def test_what_cannot_be_packed_along_is_refused(element: Any, along: Any, said: str) -> None:
     with pytest.raises((PlanError, KeyError, ValueError), match=said):
         list(PecanPipeline(Items([element])).pack(4, along=along).batch(1).iter_batches(debug=True))
+
+
+def test_rows_of_a_group_come_mixed_and_tell_where_their_segments_begin() -> None:
+    given = [np.full(length, 1) for length in np.random.default_rng(0).integers(1, 60, 400)]
+    pipe = PecanPipeline(Items([{"tokens": one} for one in given]), name="p").pack(64, among=400).batch(1000)
+    (batch,) = pipe.iter_batches(debug=True)
+    many = batch["segment"].max(axis=1) > 2
+    third = len(many) // 3
+    assert many[:third].mean() > many[-third:].mean() / 2, "rows do not run from long sequences to short ones"
+    assert batch["position"].max() < 64
+    bounds = pecan_ray.cu_seqlens(batch["segment"])
+    lengths, padding = np.diff(bounds), (batch["segment"] == 0).any(axis=1).sum()
+    assert bounds.dtype == np.int32 and bounds[0] == 0 and bounds[-1] == batch["segment"].size
+    assert len(lengths) == len(given) + padding
+    assert pecan_ray.cu_seqlens(np.array([1, 1, 2, 0])).tolist() == [0, 2, 3, 4]
