@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from pecan_ray.batch_limits import BatchLimits
 from pecan_ray.errors import PlanError
+from pecan_ray.grain_state import GrainState
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.options import IterOptions
 from pecan_ray.runtime.client import leave_epoch
@@ -28,7 +29,7 @@ else:
     BatchT = TypeVar("BatchT", covariant=True)
 
 
-class EpochLoops(Generic[BatchT]):
+class EpochLoops(GrainState, Generic[BatchT]):
     """The part of `pecan_ray.Batches` that knows of epochs."""
 
     _options: IterOptions

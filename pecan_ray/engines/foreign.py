@@ -42,7 +42,8 @@ def is_text_tensor(value: Any) -> bool:
 
 def _is_jax(value: Any) -> bool:
     kind = getattr(sys.modules.get("jax"), "Array", None)
-    return kind is not None and isinstance(value, kind)
+    # Of random keys NumPy has no type: jax.random.key_data(key) are its numbers.
+    return kind is not None and isinstance(value, kind) and isinstance(value.dtype, np.dtype)
 
 
 def picture_bytes(picture: Any) -> int:

@@ -61,7 +61,10 @@ def test_what_was_not_yielded_comes_from_a_state_also_where_an_iterator_that_run
         with pytest.raises(StateError, match="damaged"):
             it.load_state_dict({**state, "epoch": 1})
         assert ids(islice(it, 2)), "it runs on"
-        it.load_state_dict(state)
+        with pytest.raises(StateError, match="what get_state has returned"):
+            it.set_state(b"{")
+        it.set_state(json.dumps(state).encode())
+        assert json.loads(it.get_state()) == saved(it.state_dict()), "as Grain's checkpoint handlers ask"
         rest = ids(it)
     assert Counter(got) + Counter(rest) == once + once
     with numbers(ROWS).batch(6).iter_batches(debug=True) as it, pytest.raises(PlanError, match="debug"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pecan_ray.errors import PlanError
+from pecan_ray.errors import BatchShapeError, PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays, Items
 
@@ -247,3 +247,13 @@ def test_lengths_of_their_own_are_refused_before_several_processes_begin(
 def test_a_world_size_needs_a_rank() -> None:
     with pytest.raises(PlanError, match=r"world_size=2\) needs rank="):
         rows().batch(8).iter_batches(world_size=2)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_random_key_as_a_column_is_refused_by_its_name(inside: bool) -> None:
+    key = jax.random.key(1)
+    pipe = rows().map(lambda element: {**element, "key": [key] if inside else key}).batch(4)
+    with pytest.raises(BatchShapeError, match=r"'key'.* of element 0 .* PRNGKeyArray, of which no array"):
+        list(pipe.iter_batches(debug=True))
+    numbers = rows().map(lambda element: {"key": jax.random.key_data(key)}).batch(4)
+    assert next(numbers.iter_batches(debug=True))["key"].shape == (4, 2)
