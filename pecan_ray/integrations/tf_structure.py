@@ -25,7 +25,7 @@ class Structure:
 
     def __init__(self, spec: Any) -> None:
         """`spec`: the dataset's `element_spec`."""
-        self.spec = spec
+        self.spec = spec = tf.nest.map_structure(_of_row, spec)
         self._leaves: dict[str, Any] = dict(zip(tf.nest.flatten(_named("", spec)), tf.nest.flatten(spec), strict=True))
 
     def fits(self, columns: Mapping[str, Any]) -> bool:
@@ -61,6 +61,13 @@ def _named(prefix: str, spec: Any) -> Any:
     if isinstance(spec, tuple):
         return tuple(_named(f"{before}{number}", part) for number, part in enumerate(spec))
     return prefix or "0"
+
+
+def _of_row(spec: Any) -> Any:
+    """Return the spec of a plain tensor for a row of a ragged one, which is plain."""
+    if isinstance(spec, tf.RaggedTensorSpec) and spec.ragged_rank == 0:
+        return tf.TensorSpec(spec.shape, spec.dtype)
+    return spec
 
 
 def _tensor(value: Any, spec: Any) -> Any:

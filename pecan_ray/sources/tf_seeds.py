@@ -156,7 +156,7 @@ def make_seeded(
     """
     for _ in range(MAX_REMADE):
         fold = SeedFold(place, scopes)
-        with _global_generators(place), folding(fold), meanwhile(fold):
+        with _global_generators(place), folding(fold), meanwhile(fold), _autograph():
             data = build()
         found = scopes_in(data, fold.given)
         if found.items() <= scopes.items():
@@ -214,6 +214,14 @@ def _global_generators(place: DatasetPass) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numbers)
+
+
+def _autograph() -> AbstractContextManager[Any]:
+    """Trace functions as anywhere else: TensorFlow leaves their control flow alone where it calls Python itself."""
+    from tensorflow.python.autograph.core import ag_ctx
+
+    usual: AbstractContextManager[Any] = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.UNSPECIFIED)
+    return usual
 
 
 def scopes_in(data: Any, given: Mapping[Seeds, set[int]]) -> dict[int, Scope]:

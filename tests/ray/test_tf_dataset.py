@@ -13,7 +13,8 @@ import ray
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.integrations import InputBackup
-from tests.parity.test_tf_data import alike, composites, types
+from tests.parity.test_tf_data import alike
+from tests.parity.tf_pipelines import composites, types
 from tests.ray.waiting import until
 
 tf: Any = pytest.importorskip("tensorflow")
