@@ -5,6 +5,7 @@ The numbers of an element then belong to seed, pass, operator and element, as th
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import sys
@@ -18,6 +19,21 @@ import numpy as np
 from numpy.random import mtrand
 
 from pecan_ray.plan.operators import Function, wants_rng
+from pecan_ray.plan.own_attributes import function_name
+
+logger = logging.getLogger("pecan_ray")
+
+DRAWING = {
+    "torch": (
+        "was not seeded for this element, so that what was drawn differs from run to run",
+        "Import it at the top of the module, so that it is there when the function is called.",
+    ),
+    **dict.fromkeys(
+        ("tensorflow", "cupy"),
+        ("is not seeded for elements", "Draw by NumPy, `random` or torch, or from a parameter `rng`."),
+    ),
+}
+"""Libraries with a global generator that are not imported with NumPy: what is said of each, and what to do."""
 
 _turns = threading.Lock()
 """The generators belong to the process: functions that draw from them run one after the other in it."""
@@ -41,7 +57,23 @@ def with_seeded_globals(fn: Function) -> Function:
 def _call(fn: Function, given: bool, value: Any, rng: np.random.Generator) -> Any:
     """Call a function; `given`: it takes the generator as well."""
     with _turns, _seeded(int(rng.integers(1 << 63))):
-        return fn(value, rng=rng) if given else fn(value)
+        absent = [name for name in DRAWING if name not in sys.modules]
+        try:
+            return fn(value, rng=rng) if given else fn(value)
+        finally:
+            for name in absent:
+                if name in sys.modules:
+                    _warn_of_import(name, fn)
+
+
+def _warn_of_import(name: str, fn: Function) -> None:
+    """Say that a function has imported a library whose generator could not be seeded before it ran."""
+    logger.warning(
+        "map(seed_globals=True): %s has imported %s, whose global generator %s. %s",
+        function_name(fn),
+        name,
+        *DRAWING[name],
+    )
 
 
 @contextmanager

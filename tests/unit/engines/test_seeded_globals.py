@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,6 +56,29 @@ def test_a_function_has_its_own_generator_beside_and_errors_put_everything_back(
     with pytest.raises(Exception, match="no"):
         run_engine(pecan.PecanPipeline(Arrays(x=np.arange(3))).map(fail, on="x", seed_globals=True).batch(3))
     assert before == random.getstate()
+
+
+def test_a_library_that_a_function_is_the_first_to_import_is_warned_of_once(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "cupy.py").write_text("")
+    program = """
+import numpy as np
+import pecan_ray as pecan
+from pecan_ray.engines.inprocess import run_inprocess
+
+def late(x):
+    import torch, cupy
+    return x
+
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(x=np.arange(5))).map(late, on="x", seed_globals=True).batch(5)
+print(len(list(run_inprocess(pipe.plan))))
+"""
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ran = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
+    told = ran.stderr.decode()
+    assert ran.stdout == b"1\n", told
+    assert told.count("late has imported torch, whose global generator was not seeded for this element") == 1
+    assert told.count("late has imported cupy, whose global generator is not seeded for elements") == 1
 
 
 def test_what_cannot_be_seeded_is_refused() -> None:
