@@ -43,8 +43,8 @@ def piece(side: SideBySide, waiting: int, split_elements: int | None, batch_size
     """Return how many elements of another split a worker may read at a time with others; 0: none.
 
     Where lengths are known, its leases are pieces that are together half of an even share of what waits; near the end
-    of an epoch, where these are small, it reads one after the other.  Elsewhere its leases are whole splits, and an
-    even share of them at most.
+    of an epoch, where these would be too small, they are fewer.  Elsewhere its leases are whole splits, and an even
+    share of them at most.
 
     Args:
         side: what the worker reads.
@@ -55,8 +55,12 @@ def piece(side: SideBySide, waiting: int, split_elements: int | None, batch_size
     workers = max(1, side.workers)
     if split_elements is None:
         return math.inf if (waiting + side.reading) // workers > side.reading else 0
-    most = waiting * split_elements // (2 * workers * side.streams) // batch_size * batch_size
-    return most if most >= split_elements / (PIECES * workers) else 0
+    share = waiting * split_elements // (2 * workers)
+    least = batch_size * max(1, math.ceil(split_elements / (PIECES * workers * batch_size)))
+    most = share // side.streams // batch_size * batch_size
+    if most >= least:
+        return most
+    return least if side.reading < share // least else 0
 
 
 def lot(waiting: int, workers: int, batch_size: int, taken: int) -> int:
