@@ -51,19 +51,35 @@ class JobController:
         self._counts: dict[str, Mapping[str, OpCount]] = {}
         self._explained = ""
         """What AutoOrder found, as JSON; a process that goes on after this one does not know it."""
-        job = self._place.job() if self._place is not None else None
         self._keeping = None if self._place is None else Keeping(name, self._place.actor)
-        self._opened = None if job is None else JobHost(receive(job, {}), self._place, self._keeping, again=True)
+        self._opened: JobHost | None = None
+        self._lost: JournalError | None = None
+        """Why this process cannot go on after one that was lost: whoever calls is told, in a sentence."""
+        try:
+            job = self._place.job() if self._place is not None else None
+            if job is not None:
+                self._opened = JobHost(receive(job, {}), self._place, self._keeping, again=True)
+        except JournalError as error:
+            self._lost = JournalError(
+                f"the controller of job {name} was lost, and no other one can go on from its journal: {error.message} "
+                "Start the run again, from its last state if there is one.",
+                **error.fields,
+            )
         # Those who have started it may be gone before they call.
         ray.get_runtime_context().current_actor.watch.remote()
 
     @property
     def _host(self) -> JobHost:
+        self._raise_lost()
         if self._opened is None:
             raise JournalError(f"the controller of job {self._name} was lost, and there is no journal to go on from.")
         if self._opened.broken is not None:
             raise self._opened.broken
         return self._opened
+
+    def _raise_lost(self) -> None:
+        if self._lost is not None:
+            raise self._lost
 
     async def watch(self) -> None:
         """Go on with a job whose controller was lost, though nobody calls; end where no job comes."""
@@ -73,7 +89,8 @@ class JobController:
         if self._opened is not None:
             self._opened.begin()
         else:
-            logger.warning("job %s ends: those who have started its controller are gone", self._name)
+            gone = "those who have started its controller are gone"
+            logger.warning("job %s ends: %s", self._name, gone if self._lost is None else self._lost.message)
             ray.kill(ray.get_runtime_context().current_actor)
 
     async def watched(self) -> None:
@@ -84,6 +101,7 @@ class JobController:
 
     async def open(self, job: bytes, arrays: NamedArrays) -> None:
         """Begin with a job, pickled, unless another trainer has sent it; `arrays`: what its sources name."""
+        self._raise_lost()
         if self._opened is not None:
             return
         received = await receive(job, arrays).mapped()
@@ -97,6 +115,7 @@ class JobController:
 
         `process`: its id as a worker of Ray's.  False: the job itself must come before.
         """
+        self._raise_lost()
         if self._opened is None:
             return False
         self._host.happened(events.TrainerCame(rank, incarnation, node, described, process))
@@ -109,6 +128,7 @@ class JobController:
 
     async def give_way(self, incarnation: str) -> None:
         """Raise why another run of this name cannot begin; end, where the trainers of this one are gone."""
+        self._raise_lost()
         if self._opened is None:
             raise StaleJobError(f"job {self._name}: a controller has this name, and ends where no trainer comes to it.")
         self._host.happened(events.OtherRunCame(incarnation))

@@ -54,7 +54,11 @@ class JournaledJob:
         if job is None:
             assert place is not None
             self._open(place)
-            self._clock, self.state = self._replay(longest_gap_s)
+            try:
+                self._clock, self.state = self._replay(longest_gap_s)
+            except JournalError as error:
+                said = f"{place.journal} cannot be gone on from: {error.message}"
+                raise JournalError(said, **error.fields) from error
             if (kept := place.job()) is not None and place.bucket:
                 self._copied(place, kept).begin_behind()
             return
