@@ -139,6 +139,7 @@ class Ledger(LedgerState):
         if state is None:
             return "return"
         self.changes += 1
+        self.suspects.came_through(state.suspected)
         state.working, state.finished_epoch, state.made, state.alone = False, self.epoch, batches, None
         rest = rows if self.shape.serial and self.shape.drop_remainder else 0
         self.left_out_elements += self._whole.ended(worker, batches, rest)

@@ -26,7 +26,7 @@ PIECES = 32
 STRIKES = 2
 """So many workers must have died with it."""
 MOST_APART = 16
-"""Workers that may die of pieces of one split before an element is found."""
+"""Workers that may die of pieces of one split before an element is found, or any piece of it comes through."""
 BEHIND_ALL = 1 << 28
 """No split has so many elements."""
 MOST_IN_VAIN = 5
@@ -109,7 +109,7 @@ class Suspects:
             return self._hung(held, by, *by.at)
         self._strikes.update(map(_split_of, held))
         suspected = [lease for lease in held if self._strikes[_split_of(lease)] >= STRIKES]
-        self._waiting.extend(divided(suspected))
+        self.suspect(suspected)
         return [lease for lease in held if self._strikes[_split_of(lease)] < STRIKES]
 
     def suspect(self, held: Sequence[Lease]) -> None:
@@ -166,6 +166,11 @@ class Suspects:
         self._deadly.setdefault(_split_of(lease), {})[element] = by
         self.found.append(Deadly(lease, element, by))
 
+    def came_through(self, keys: Iterable[LeaseKey]) -> None:
+        """Note that a worker has lived through pieces: processes may die again and again, and get on."""
+        for branch, _, index in keys:
+            self._strikes.pop(("apart", (branch, index)), None)
+
     def without_deadly(self, lease: Lease) -> Lease | None:
         """Return a lease without the elements that kill workers; None if nothing else is in it."""
         spans = Spans(lease.spans)
@@ -179,7 +184,7 @@ class Suspects:
 
     def died_in_vain(self, what: Hashable, reached: int, said: str, by: Suspicion = CRASHED) -> None:
         """Note that a worker died of something that cannot be cut; it had come so far."""
-        if reached > self._reached.get(what, -1):
+        if reached > self._reached.get(what, reached - 1):
             self._reached[what], self._in_vain[what] = reached, 0
         self._in_vain[what] += 1
         if by.at is not None:
@@ -201,6 +206,11 @@ class Suspects:
 def _split_of(lease: Lease) -> tuple[int, int]:
     """Return what names a split in all passes over the data: its source and its place."""
     return lease.branch, lease.split.index
+
+
+def positions_in(lease: Lease) -> int:
+    """Return how many positions a lease has."""
+    return sum(stop - start for start, stop in lease.spans)
 
 
 def divided(leases: Sequence[Lease]) -> list[Bundle]:

@@ -12,7 +12,7 @@ from pecan_ray.job.lots import ONE_BY_ONE, SideBySide, cut, elements_in, lot
 from pecan_ray.job.queues import NoLease, Queues
 from pecan_ray.job.row_runs import RowRuns
 from pecan_ray.job.split_queue import WantedSplits
-from pecan_ray.job.suspects import Suspects
+from pecan_ray.job.suspects import Suspects, positions_in
 from pecan_ray.job.suspicion import Suspicion
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 from pecan_ray.plan.behind import first_missing
@@ -125,7 +125,8 @@ def give_out_again(
         return rest
     if state.rank is not None and rest:
         if state.died:
-            suspects.died_in_vain(frozenset(one.key for one in rest), 0, "a batch of leftovers", state.died)
+            keys, left = frozenset(one.key for one in rest), sum(map(positions_in, rest))
+            suspects.died_in_vain(keys, -left, "a batch of leftovers", state.died)
         leftovers.groups.appendleft(Group(state.rank, tuple(rest)))
         return ()
     if state.apart:

@@ -154,6 +154,8 @@ class Scenario:
     """Nobody can tell whether a trainer's process exists that says nothing."""
     names_element: bool = True
     """A worker that hangs tells at which element."""
+    leaks_after: int | None = None
+    """A worker's process dies of the element behind so many, whichever it is."""
     stop_after: int | None = None
     """The training loops leave after so many batches."""
     left: float = 0.0

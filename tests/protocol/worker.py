@@ -281,6 +281,9 @@ class WorkerModel(Party):
     def _later(self, worked: int, act: Callable[..., None], *args: Any) -> None:
         self._working = True
         self._elements += worked
+        leaks_after = self.world.scenario.leaks_after
+        if leaks_after is not None and self._elements > leaks_after:
+            act, args = self._die_of_work, ()
         seconds = worked * self.world.scenario.element_s * self.slowness
         seconds *= 0.5 + self.world.clock.random.random()
         self.world.clock.after(seconds, self, self._go_on, self._engine, act, *args)

@@ -8,6 +8,7 @@ import pytest
 
 from pecan_ray.job.suspects import PIECES, divided
 from pecan_ray.job.suspicion import OP
+from pecan_ray.options import OnError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Origin, Split
 from pecan_ray.sampling.spans import Spans
 from tests.protocol import Scenario
@@ -46,6 +47,17 @@ def test_what_is_known_to_kill_is_left_out_of_the_epochs_and_passes_to_come() ->
     assert world.deaths <= 6 and world.job.state.bad.count == 3
     world = played(replace(ONE, repetitions=2))
     assert world.deaths <= 9 and world.job.state.bad.count == 2
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(("splits", "ranks", "workers"), [((100,) * 3, 1, 2), ((300,), 1, 5), ((7,) * 30, 3, 1)])
+def test_processes_that_die_again_and_again_and_get_on_are_no_reason_to_end(
+    splits: tuple[int, ...], ranks: int, workers: int, on_error: OnError
+) -> None:
+    source = tuple(map(split_of, splits))
+    leaky = replace(ONE, sources=(source,), leaks_after=25, batch_size=10, on_error=on_error, lot=1, window=2)
+    world = played(replace(leaky, local=workers, ranks=ranks))
+    assert world.job.state.bad.count == 0 and world.deaths > 5
 
 
 @pytest.mark.parametrize("elements", [None, 0, 1, 5, 1000])
