@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import secrets
+import socket
 import urllib.parse
 from collections import OrderedDict
+from collections.abc import Collection
 from importlib.resources import files
 from typing import Any
 
@@ -13,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from pecan_ray.observe.dashboard.frame import message_page, token_page
@@ -21,7 +25,7 @@ from pecan_ray.observe.dashboard.from_view import line_of, record_of
 from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
 from pecan_ray.observe.dashboard_cluster import Readings, node_names, read_jobs, read_view
-from pecan_ray.observe.dashboard_past import PastShelf
+from pecan_ray.observe.dashboard_past import BROKEN, PastShelf
 
 SESSION = "pecan-dashboard"
 """The cookie of those who have shown the token."""
@@ -37,17 +41,20 @@ HEADERS = {
 }
 OPEN = ("/token", "/style.css")
 """What is shown without a token."""
+HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:]*)(:\d*)?")
+OTHER_NAME = "this page is not served by that name: ask for its address, or name it by `pecan dashboard --name NAME`"
 
 
-def build_app() -> Starlette:
-    """Return the application; it is made where it runs."""
-    return Dashboard().app
+def build_app(names: Collection[str] = ()) -> Starlette:
+    """Return the application; it is made where it runs.  `names`: of hosts that it is reached by."""
+    return Dashboard(names).app
 
 
 class Dashboard:
     """The pages."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = {name.lower() for name in (*names, socket.gethostname())}
         self._readings, self._shelf = Readings(), PastShelf()
         self._sessions: OrderedDict[str, None] = OrderedDict()
         routes = [
@@ -62,14 +69,31 @@ class Dashboard:
         self.app = Starlette(routes=routes, middleware=[guard], exception_handlers={404: self.missing})
 
     async def guarded(self, request: Request, go_on: RequestResponseEndpoint) -> Response:
-        """Show pages to those who have the cluster's token, as Ray's own dashboard does; to all where it has none."""
-        base = _base(request)
-        if not token_needed() or request.url.path.removeprefix(base) in OPEN or self._known(request):
+        """Show pages to those who have the cluster's token, as Ray's own dashboard does; to all where it has none.
+
+        Without one, a page of the web that a user has open could read them by a name of its own that it lets point
+        here: so only names are answered to that no page of the web can have.
+        """
+        base, guards = _base(request), token_needed()
+        if not guards and not self._is_ours(request.headers.get("host", "")):
+            answer: Response = PlainTextResponse(OTHER_NAME, 403)
+        elif not guards or request.url.path.removeprefix(base) in OPEN or self._known(request):
             answer = await go_on(request)
         else:
             answer = HTMLResponse(token_page(base, wrong=False), 401)
         answer.headers.update(HEADERS)
         return answer
+
+    def _is_ours(self, host: str) -> bool:
+        """Tell whether a host that a browser says it asks is an address, a name of this network, or named to us."""
+        found = HOST.fullmatch(host)
+        if found is None:
+            return False
+        name = found[1].strip("[]").lower()
+        try:
+            return bool(ipaddress.ip_address(name))
+        except ValueError:
+            return "." not in name or name in self._names
 
     def _known(self, request: Request) -> bool:
         shown = request.headers.get("authorization") or request.headers.get("x-ray-authorization")
@@ -118,7 +142,11 @@ class Dashboard:
         record = await run_in_threadpool(self._shelf.record, request.query_params.get("key", ""))
         if record is None:
             return HTMLResponse(message_page("No such job", _base(request), "No such report is kept here."), 404)
-        return HTMLResponse(job_page(_base(request), record))
+        try:
+            return HTMLResponse(job_page(_base(request), record))
+        except BROKEN as error:
+            text = f"This report cannot be shown, since it holds what no job reports ({type(error).__name__})."
+            return HTMLResponse(message_page("No page of this job", _base(request), text), 422)
 
     async def missing(self, request: Request, error: Exception) -> Response:
         """Say that there is no such page."""

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -28,6 +29,9 @@ def add_dashboard_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default=HOST, help=f"address that Ray Serve listens at ({HOST})")
     parser.add_argument("--port", type=int, default=PORT, help=f"port that Ray Serve listens at ({PORT})")
     parser.add_argument("--route", default=ROUTE, help=f"what the page's address begins with ({ROUTE})")
+    parser.add_argument(
+        "--name", action="append", default=[], help="name of a host by which it is reached, of a proxy for instance"
+    )
     ends = parser.add_mutually_exclusive_group()
     ends.add_argument("--detach", action="store_true", help="leave the page there, and return")
     ends.add_argument("--stop", action="store_true", help="end a page that was left there")
@@ -46,7 +50,7 @@ def run_dashboard(asked: argparse.Namespace) -> int:
     if asked.stop:
         stop(serve)
         return 0
-    address = start(serve, asked.host, asked.port, asked.route.rstrip("/"))
+    address = start(serve, asked.host, asked.port, asked.route.rstrip("/"), asked.name)
     sys.stdout.write(f"the cluster's jobs are shown at {address}\n{_who_may(asked.host)}")
     sys.stdout.flush()
     if asked.detach:
@@ -59,8 +63,11 @@ def run_dashboard(asked: argparse.Namespace) -> int:
     return 0
 
 
-def start(serve: Any, host: str = HOST, port: int = PORT, route: str = ROUTE) -> str:
-    """Begin to serve the page on the cluster that this process is connected to; return its address."""
+def start(serve: Any, host: str = HOST, port: int = PORT, route: str = ROUTE, names: Sequence[str] = ()) -> str:
+    """Begin to serve the page on the cluster that this process is connected to; return its address.
+
+    `names`: of hosts by which it is reached, beside `host`.
+    """
     from pecan_ray.observe.dashboard_app import build_app
 
     options = {"host": host, "port": port}
@@ -75,9 +82,13 @@ def start(serve: Any, host: str = HOST, port: int = PORT, route: str = ROUTE) ->
         serve.start(proxy_location="HeadOnly", http_options=options)
     except (ray.exceptions.RayError, TimeoutError) as error:  # of its proxy: Serve starts another one by itself
         logger.info("Ray Serve: %s", error)
+
+    def app() -> Any:
+        return build_app((host, *names))
+
     # It takes no CPU of those that workers reserve, and is where the files of this machine are.
     where = {"num_cpus": 0, "label_selector": cluster.local_selector(cluster.this_node())}
-    made = serve.deployment(name="pages", ray_actor_options=where, max_ongoing_requests=50)(serve.ingress(build_app)())
+    made = serve.deployment(name="pages", ray_actor_options=where, max_ongoing_requests=50)(serve.ingress(app)())
     try:
         serve.run(made.bind(), name=APP, route_prefix=route)
     except (ray.exceptions.RayError, RuntimeError, TimeoutError) as error:

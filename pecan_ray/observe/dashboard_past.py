@@ -8,13 +8,14 @@ from pathlib import Path
 
 from pecan_ray.errors import PecanError
 from pecan_ray.observe.dashboard.from_report import past_line, past_record
+from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.record import JobLine, JobRecord
 from pecan_ray.observe.past_jobs import PastJob, read_job, report_folder
 
 logger = logging.getLogger(__name__)
 
-BROKEN = (PecanError, OSError, ValueError, TypeError, KeyError, AttributeError, IndexError)
-"""What a file can do that is no report."""
+BROKEN = (PecanError, OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What a file can do that is no report, or one of numbers that no page can show."""
 
 
 class PastShelf:
@@ -51,7 +52,9 @@ class PastShelf:
     def _line(self, name: str) -> JobLine | None:
         assert self._folder is not None
         try:
-            return self._line_of(name, read_job(self._folder / name))
+            line = self._line_of(name, read_job(self._folder / name))
+            list_page("", [], [line], [])  # one that cannot be shown would take the others with it
+            return line
         except BROKEN as error:
             logger.info("%s is left out: %s", name, error)
             return None

@@ -188,3 +188,17 @@ assert asyncio.run(ask("/nothing", cookie=cookie.split(";")[0]))[0] == 404
 
 def test_where_it_has_none_nobody_is_asked() -> None:
     run('assert asyncio.run(ask("/nothing"))[0] == 404', RAY_AUTH_MODE="disabled")
+
+
+def test_without_a_token_nobody_reads_it_by_a_name_of_the_web() -> None:
+    run(
+        """
+app = build_app(["ray.example.com"])
+for host in ("127.0.0.1:8300", "[::1]:8300", "localhost:8300", "head-node", "RAY.example.com"):
+    assert asyncio.run(ask("/style.css", host=host))[0] == 200, host
+for host in ("evil.example", "127.0.0.1.evil.example:8300", "ray.example.com.evil.example", "[::1].evil.example"):
+    status, _, text = asyncio.run(ask("/style.css", host=host))
+    assert status == 403 and "--name NAME" in text, host
+""",
+        RAY_AUTH_MODE="disabled",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.observe import past_jobs
 from pecan_ray.observe.dashboard.from_report import past_line, past_record
+from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
 from pecan_ray.observe.dashboard_past import PastShelf
 from pecan_ray.observe.past_jobs import PastJob, keep_job, read_job, report_folder
@@ -48,6 +50,18 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
     keep_job(ENDED, tmp_path / "file" / "below")
     for folder in ("file/below", "nowhere"):
         assert list(past_jobs.past_jobs(tmp_path / folder)) == []
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400, -1, "x", None, [[]], {"a": {}}])
+@pytest.mark.parametrize(
+    "field", ["seconds", "batches", "epochs", "elements", "waited_s", "bad_elements", "deployments"]
+)
+def test_a_report_that_no_job_wrote_hides_no_other_one(field: str, value: Any, tmp_path: Path) -> None:
+    keep_job(ENDED, tmp_path)
+    keep_job(replace(ENDED, job="odd", report={**ENDED.report, "seconds": 1.0, field: value}), tmp_path)
+    shelf = PastShelf(tmp_path)
+    shown = shelf.lines()
+    assert ENDED.job in [line.name for line in shown] and list_page("", [], shown, [])
 
 
 def test_the_folder_is_the_users_unless_another_is_named(cache_folder: Path) -> None:
