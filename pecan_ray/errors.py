@@ -30,6 +30,7 @@ All of them cross process borders whole: pickling keeps the message and every fi
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Collection
 from typing import Any
@@ -40,13 +41,18 @@ MOST_TEXT = 4_000
 """Characters that are told of an exception's text: what is longer holds data, as f"cannot decode {data!r}" does."""
 MOST_MESSAGE = 32_000
 """Characters of a message, which travels, is logged, and is kept for each bad element."""
+_USER = re.compile(r"""(://|["'])[^\s/"':@]*:[^\s/"']*@""")
+"""A user and a password; of `abfs://` and its like what stands before the @ alone names a container."""
+_TOKEN = re.compile(r"""(https?://)[^\s/"':@]+@""")
+_QUERY = re.compile(r"""(://[^\s?"']*)\?[^\s="']*=[^\s"']*[^\s"':,.;)\]]""")
+"""Of a signed URL it is the key; a `?` without a `=` behind it is of a pattern for names."""
 
 
 class PecanError(Exception):
     """Base of every exception of pecan_ray: catch it to catch all of them."""
 
     def __init__(self, message: str, **fields: Any) -> None:
-        self.message = shortened(message, MOST_MESSAGE)
+        self.message = shortened(without_secrets(message), MOST_MESSAGE)
         super().__init__(self.message)
         self.fields = fields
 
@@ -155,6 +161,17 @@ class StaleJobError(ClusterError):
 
 class MissingExtraError(PecanError, ImportError):
     """An optional dependency is not installed; the message names the extra to install."""
+
+
+def without_secrets(text: str) -> str:
+    """Return a text whose URLs have no user information and no query, in which passwords and signatures are.
+
+    >>> without_secrets("https://me:pw@host/a.txt?sig=1: not found")
+    'https://host/a.txt?...: not found'
+    """
+    if "@" in text:
+        text = _TOKEN.sub(r"\1", _USER.sub(r"\1", text))
+    return _QUERY.sub(r"\1?...", text) if "?" in text else text
 
 
 def shortened(text: str, most: int) -> str:

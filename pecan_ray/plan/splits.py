@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 
 import numpy as np
 
-from pecan_ray.errors import SourceError
+from pecan_ray.errors import SourceError, without_secrets
 
 OUTPUT_BITS = 32
 """An element has two to the power of so many positions."""
@@ -64,8 +64,8 @@ class Split:
     def where(self, element: int) -> str:
         """Say in words where an element lies, for error messages."""
         if element < len(self.files):
-            return self.files[element]
-        return f"element {element} of {self.path or f'split {self.index}'}"
+            return without_secrets(self.files[element])
+        return f"element {element} of {without_secrets(self.path) or f'split {self.index}'}"
 
 
 @runtime_checkable

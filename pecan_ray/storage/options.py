@@ -6,8 +6,10 @@ variable, which each machine looks up when it opens the storage.
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +19,21 @@ from pecan_ray.storage.backend import MAGIC
 from pecan_ray.storage.braces import before_braces
 
 SECRET = re.compile(
-    r"secret|passw|pwd|credential|token|connection_?string|(^|[_-])(key|sas|auth|authorization|cookie)([_-]|$)",
-    re.IGNORECASE,
+    r"secret|passw|pwd|credential|token|connection_?string|signature|bearer|private|(api|access|account|shared)_?key|"
+    r"(^|_)(key|sas|sig|pat|jwt|auth|authorization|cookie)(_|$)"
 )
-"""Names of options whose values are secrets."""
+"""Names of options whose values are secrets, as `_spelled` spells them."""
+LEAST_RANDOM = 24
+"""Characters: a shorter value cannot be told from a name."""
+RANDOMNESS = 0.85
+"""Of the entropy that so many characters out of 64 can have: 97 of 100 random values of 40 have more, words less."""
+_OPAQUE = re.compile(r"[A-Za-z0-9+/_=~.-]+")
+_HEX = re.compile(r"[0-9a-fA-F]{32,}")
+_MARKED = re.compile(
+    r"-----BEGIN|^(ghp|gho|github_pat|hf|glpat|sk|xox[a-z])[_-]\w{16}|^eyJ[\w-]+\.|[Bb]earer \S|://[^/\s@]*:[^/\s]*@"
+)
+_NAMED = re.compile(r"([\w-]+) ?[=:] ?[^\s&;,]")
+"""A name and a value within a value: `sig=...`, `AccountKey=...`."""
 HARMLESS = (None, True, False, "anon", "cloud", "google_default")
 """Values that are no secret, whatever they are called: of gcsfs's ``token`` some are ways to find one."""
 
@@ -123,20 +136,42 @@ def _below(path: str, prefix: str) -> bool:
     return path == prefix or path.startswith(prefix if prefix.endswith("/") else f"{prefix}/")
 
 
-def _refuse_secrets(value: Any, where: str) -> None:
+def _refuse_secrets(value: Any, where: str, name: str = "") -> None:
     if isinstance(value, Mapping):
         for name, one in value.items():
-            named = f"{where}[{name!r}]" if where else str(name)
-            if SECRET.search(str(name)) and not isinstance(one, (Env, Mapping)) and one not in HARMLESS:
-                variable = re.sub(r"\W", "_", str(name)).upper()
-                raise PlanError(
-                    f"storage_options: {named} is a secret, and a source travels in plans and journals. Name the "
-                    f"environment variable that holds it on every node: {name}=pecan_ray.sources.Env({variable!r})."
-                )
-            _refuse_secrets(one, named)
+            _refuse_secrets(one, f"{where}[{name!r}]" if where else str(name), str(name))
     elif isinstance(value, (list, tuple)):
         for place, one in enumerate(value):
-            _refuse_secrets(one, f"{where}[{place}]")
+            _refuse_secrets(one, f"{where}[{place}]", name)
+    elif not isinstance(value, Env) and value not in HARMLESS and (_is_secret_name(name) or _is_secret(value)):
+        variable = re.sub(r"\W", "_", name).upper()
+        what = "is a secret" if _is_secret_name(name) else "looks like a secret"
+        raise PlanError(
+            f"storage_options: {where} {what}, and a source travels in plans and journals. Name the environment "
+            f"variable that holds it on every node: {name}=pecan_ray.sources.Env({variable!r})."
+        )
+
+
+def _is_secret_name(name: str) -> bool:
+    """Tell whether a name is one of a secret, in any spelling: account_key, accountKey, AccountKey, account-key."""
+    spelled = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return SECRET.search(re.sub(r"\W", "_", spelled).lower()) is not None
+
+
+def _is_secret(value: Any) -> bool:
+    """Tell whether a value is a secret by what it is: marked as one, with a user and a password, or random."""
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    if not isinstance(text, str):
+        return False
+    if _MARKED.search(text) or any(map(_is_secret_name, _NAMED.findall(text))):
+        return True
+    if _HEX.fullmatch(text):
+        return True
+    mixed = all(any(map(kind, text)) for kind in (str.isupper, str.islower, str.isdigit))
+    if len(text) < LEAST_RANDOM or not mixed or _OPAQUE.fullmatch(text) is None:
+        return False
+    shares = [count / len(text) for count in Counter(text).values()]
+    return -sum(share * math.log2(share) for share in shares) >= RANDOMNESS * math.log2(min(len(text), 64))
 
 
 def _resolved(value: Any, where: str) -> Any:

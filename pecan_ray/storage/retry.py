@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
-from pecan_ray.errors import StorageOutageError
+from pecan_ray.errors import StorageOutageError, told, without_secrets
 
 logger = logging.getLogger("pecan_ray.storage")
 
@@ -62,8 +62,9 @@ class Retrying:
     """A request that has failed and is being tried again."""
 
     path: str
+    """As it may be shown; and"""
     error: str
-    """What was raised last, in words."""
+    """what was raised last, in words."""
     since: float
     """When it failed first, as the clock told it."""
     doing: Doing = "read"
@@ -223,9 +224,9 @@ def retry(
                 now, failures = clock(), failures + 1
                 first = now if first is None else first
                 left = first + backoff.patience_s - now
-                retrying = Retrying(path, f"{type(error).__name__}: {error}", first, doing)
+                retrying = Retrying(without_secrets(path), without_secrets(told(error)), first, doing)
                 if left <= 0:
-                    raise _outage(retrying, failures, now - first) from error
+                    raise _outage(retrying, path, failures, now - first) from error
                 note(retrying)
                 pause = min(backoff.pause_s(failures, random.random()), left)
                 registry.say(retrying, now, now + pause, backoff.patience_s)
@@ -241,11 +242,11 @@ def mistrusts(error: BaseException | None) -> bool:
     return False
 
 
-def _outage(failed: Retrying, tries: int, seconds: float) -> StorageOutageError:
+def _outage(failed: Retrying, path: str, tries: int, seconds: float) -> StorageOutageError:
     return StorageOutageError(
         f"{failed.path} could not be {DONE[failed.doing]}: the storage failed {tries} times within {seconds:.0f} s, at "
         f"last with {failed.error}. Check the network and the store's state; Config(storage_patience_s=...) says how "
         "long an outage is waited out.",
-        path=failed.path,
+        path=path,
         tries=tries,
     )

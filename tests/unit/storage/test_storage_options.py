@@ -75,6 +75,10 @@ def test_options_reach_the_storage_also_of_a_source_that_was_pickled(monkeypatch
         {"headers": [{"Authorization": SECRET}]},
         {"connection_string": SECRET.encode()},
         {"credential": object()},
+        {"accountKey": SECRET},
+        {"Api-Key": SECRET},
+        {"client_kwargs": [{"bearer": SECRET}]},
+        {"params": {"sig": SECRET}},
     ],
 )
 def test_a_secret_by_value_is_refused_and_not_repeated(options: Any) -> None:
@@ -83,7 +87,39 @@ def test_a_secret_by_value_is_refused_and_not_repeated(options: Any) -> None:
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{"token": None}, {"token": "anon"}, {"anon": True}, {"token": Env("X")}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"https://me:{SECRET}@minio:9000",
+        f"sig={SECRET}",
+        f"DefaultEndpointsProtocol=https;AccountKey={SECRET};EndpointSuffix=x",
+        f"Bearer {SECRET}",
+        b"-----BEGIN PRIVATE KEY-----",
+        "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+        "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+        "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "ghp_0123456789abcdefghij",
+    ],
+)
+@pytest.mark.parametrize("within", [lambda one: {"x": one}, lambda one: {"x": [{"y": one}]}])
+def test_a_secret_is_known_by_what_it_is(value: Any, within: Any) -> None:
+    with pytest.raises(PlanError, match="looks like a secret") as caught:
+        TextLines("asking://a/x.txt", storage_options=within(value))
+    assert str(value) not in str(caught.value) and SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"token": one} for one in (None, "anon", Env("X"))),
+        *({"client_kwargs": {"x": one}} for one in (True, 3, "eu-central-1", "https://minio.example:9000/a?b", None)),
+        {"project": "my-team-Project2024-production-west"},
+        {"arn": "arn:aws:iam::123456789012:role/TrainingReaderProduction"},
+        {"subscription": "6f1c3b0e-6d0b-4a43-9b6b-0a1d5f0a4c11"},
+        {"user_agent": "pecan/1.0 (team=vision; mode:fast)"},
+        {"endpoint_url": "https://0123456789abcdef0123456789abcdef.r2.cloudflarestorage.com"},
+    ],
+)
 def test_what_is_no_secret_is_not_refused(options: Any) -> None:
     TextLines("gs://bucket/x.txt", storage_options=options)
 
