@@ -14,6 +14,11 @@ from pecan_ray.errors import PlanError
 
 SharedEntry = TypeVar("SharedEntry")
 
+HOLD_S = 1800.0
+"""A reader that reads nothing for so long, while others wait for it, is left behind: longer than validations take."""
+LONGEST_STEP_S = 5.0
+"""Time that passes at once counts for so much: beyond that it was this process that stood still."""
+
 
 @dataclass(frozen=True, order=True)
 class Place:
@@ -39,6 +44,16 @@ class Finish:
 
     reader: str
     skipped: int = 0
+
+
+@dataclass(frozen=True)
+class LeaveBehind:
+    """Tell a reader that the others go on without it; it is no reader any more."""
+
+    reader: str
+    skipped: int
+    seconds: float
+    """So long the others have waited for it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +84,9 @@ class EndGroup:
     """Nobody has read for long."""
 
 
-GroupInstruction: TypeAlias = Hand[SharedEntry] | MoveToDisk[SharedEntry] | Finish | Produce | BeginRun | EndGroup
+GroupInstruction: TypeAlias = (
+    Hand[SharedEntry] | MoveToDisk[SharedEntry] | Finish | LeaveBehind | Produce | BeginRun | EndGroup
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +114,35 @@ class _Reader:
     def ends(self) -> Place | None:
         """Return the place before which it has had all; None: there is none."""
         return None if self.epochs is None else Place(self.since.epoch + self.epochs, self.since.index)
+
+
+class _Patience:
+    """How long a group waits: for anybody to read, and for those that hold all others back."""
+
+    def __init__(self, linger_s: float) -> None:
+        self._linger_s = linger_s
+        self._now: float | None = None
+        self._holders: tuple[tuple[str, int], ...] = ()
+        """Who holds the others back, and how much each has read."""
+        self._held_s = 0.0
+        self._empty_since: float | None = None
+
+    def passes(self, now: float, holders: tuple[tuple[str, int], ...], *, empty: bool) -> None:
+        """Let time pass."""
+        step = 0.0 if self._now is None else min(max(0.0, now - self._now), LONGEST_STEP_S)
+        self._now = now
+        self._held_s = self._held_s + step if holders == self._holders else 0.0
+        self._empty_since = (now if self._empty_since is None else self._empty_since) if empty else None
+        self._holders = holders
+
+    def is_over(self, now: float) -> bool:
+        """Tell whether nobody has read for long."""
+        return self._empty_since is not None and now - self._empty_since >= self._linger_s
+
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """Whom nobody waits for any more."""
+        return tuple(name for name, _ in self._holders) if self._held_s >= HOLD_S else ()
 
 
 class ShareGroup(Generic[SharedEntry]):
@@ -129,8 +175,7 @@ class ShareGroup(Generic[SharedEntry]):
         self._held: tuple[SharedEntry, int, Place] | None = None
         """What was produced and may not be pushed yet."""
         self._readers: dict[str, _Reader] = {}
-        self._linger_s = linger_s
-        self._empty_since: float | None = None
+        self._patience = _Patience(linger_s)
         self.ended = False
 
     # --- what happens --------------------------------------------------------------------------------------
@@ -194,14 +239,18 @@ class ShareGroup(Generic[SharedEntry]):
 
     def time(self, now: float) -> list[GroupInstruction[SharedEntry]]:
         """Let time pass."""
-        if self._readers:
-            self._empty_since = None
-        elif self._empty_since is None:
-            self._empty_since = now
-        if self.ended or self._empty_since is None or now - self._empty_since < self._linger_s:
-            return []
-        self.ended = True
-        return [EndGroup()]
+        waited_for = self.held_back_by
+        waiting = any(reader.wishes for name, reader in self._readers.items() if name not in waited_for)
+        holders = tuple((name, self._readers[name].read) for name in waited_for) if waiting else ()
+        self._patience.passes(now, holders, empty=not self._readers)
+        if self._patience.is_over(now) and not self.ended:
+            self.ended = True
+            return [EndGroup()]
+        done: list[GroupInstruction[SharedEntry]] = []
+        for name in self._patience.left_behind:
+            done.append(LeaveBehind(name, self.window.skipped(name), HOLD_S))
+            self._remove(name)
+        return [*done, *self._go_on()] if done else []
 
     # --- what can be told ----------------------------------------------------------------------------------
 

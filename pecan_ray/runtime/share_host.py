@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from pecan_ray.errors import PecanError, PlanError, told
-from pecan_ray.job.share_group import EndGroup, Finish, GroupInstruction, Hand, ShareGroup
+from pecan_ray.job.share_group import HOLD_S, EndGroup, Finish, GroupInstruction, Hand, LeaveBehind, ShareGroup
 from pecan_ray.runtime.cluster import process_exists, this_node
 from pecan_ray.runtime.pickling import unpickle_here
 from pecan_ray.runtime.share_messages import GroupFacts, GroupPlan, Joined, JoinRequest, SharedPart
@@ -177,11 +177,22 @@ class ShareHost:
             elif isinstance(one, Finish):
                 self._readers[one.reader].finish(one.skipped)
                 self._changed()
+            elif isinstance(one, LeaveBehind):
+                self._leave_behind(one)
             elif isinstance(one, EndGroup):
                 logger.info("the shared group %s ends: nobody has read for %g s", self.name, self.plan.linger_s)
                 self._finish()
             else:
                 self.run.do(one)
+
+    def _leave_behind(self, one: LeaveBehind) -> None:
+        said = (
+            f"the shared group {self.name} goes on without {one.reader}, which has read nothing for "
+            f"{one.seconds / 60:.0f} min, while others waited for it (max_lag={self.plan.max_lag})"
+        )
+        logger.warning("%s", said)
+        self._readers[one.reader].finish(one.skipped, PecanError(f"{said}. Start this run again, or share no group."))
+        self._changed()
 
     def _fail(self, error: PecanError) -> None:
         """End the group with an error that all readers raise."""
@@ -237,8 +248,9 @@ class ShareHost:
         elif now - self._held_since > SAY_AFTER_S:
             self._held_since = now
             logger.warning(
-                "the shared group %s waits for %s, the slowest of %d readers (max_lag=%s)",
-                *(self.name, ", ".join(holders[:4]), len(self.state.readers), self.plan.max_lag),
+                "the shared group %s waits for %s, the slowest of %d readers (max_lag=%s); who reads nothing is left "
+                "behind after %.0f min",
+                *(self.name, ", ".join(holders[:4]), len(self.state.readers), self.plan.max_lag, HOLD_S / 60),
             )
 
 

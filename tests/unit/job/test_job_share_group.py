@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
-from pecan_ray.job.share_group import BeginRun, EndGroup, Finish, Hand, MoveToDisk, Place, Produce, ShareGroup
+from pecan_ray.job.share_group import (
+    HOLD_S,
+    BeginRun,
+    EndGroup,
+    Finish,
+    Hand,
+    LeaveBehind,
+    MoveToDisk,
+    Place,
+    Produce,
+    ShareGroup,
+)
 
 EACH = 5
 """Entries of an epoch, of one byte each."""
@@ -121,6 +132,49 @@ def test_with_max_lag_the_front_waits_and_every_epoch_is_whole() -> None:
         play.wish("fast")
     assert [entry[1:] for entry in play.got["slow"]] == [entry[1:] for entry in play.got["fast"]] == all_of(0)
     assert play.skipped == {"slow": 0, "fast": 0}
+
+
+def test_a_reader_that_never_reads_on_is_left_behind_and_the_others_go_on() -> None:
+    play = GroupPlay(max_lag=2, capacity=10)
+    for name in "abc":
+        play.join(name, 3)
+    play.read("c", 1)
+    for name in "abab":
+        play.read(name, 3)
+    stuck = {name: list(entries) for name, entries in play.got.items()}
+    at = 0.0
+    left: list[Any] = []
+    while not left and at < 2 * HOLD_S:
+        at += 1.0
+        left = play.group.time(at)
+    assert left[0] == LeaveBehind("c", 0, HOLD_S) and HOLD_S <= at <= HOLD_S + 2
+    play.do(left)
+    while play.produce():
+        pass
+    play.read("a"), play.read("b")
+    for name in "abab":
+        play.read(name)
+    assert [entry[1:] for entry in play.got["a"]] == [entry[1:] for entry in play.got["b"]] == all_of(0, 1, 2)
+    assert play.got["c"] == stuck["c"] and play.group.wish("c") == []
+
+
+def test_time_in_which_nobody_waits_or_the_group_stood_still_is_no_reason_to_leave_a_reader_behind() -> None:
+    play = GroupPlay(max_lag=2, capacity=10)
+    for name in "ab":
+        play.join(name)
+    play.read("b", 1)
+    for _ in range(5):
+        play.read("a", 1)
+    assert play.group.held_back_by == ("b",)
+    for days in range(1, 100):  # in one step each
+        assert play.group.time(86_400.0 * days) == []
+    quiet = GroupPlay(max_lag=1, capacity=10)
+    for name in "ab":
+        quiet.join(name)
+    quiet.wish("a")
+    assert quiet.group.held_back_by == ("b",)
+    for second in range(int(2 * HOLD_S)):  # a has what it wished for
+        assert quiet.group.time(float(second)) == []
 
 
 def test_a_late_reader_with_max_lag_waits_for_the_next_epoch() -> None:
