@@ -116,7 +116,7 @@ class _Reader:
         return None if self.epochs is None else Place(self.since.epoch + self.epochs, self.since.index)
 
 
-class _Patience:
+class _ReaderWaits:
     """How long a group waits: for anybody to read, and for those that hold all others back."""
 
     def __init__(self, linger_s: float) -> None:
@@ -175,7 +175,7 @@ class ShareGroup(Generic[SharedEntry]):
         self._held: tuple[SharedEntry, int, Place] | None = None
         """What was produced and may not be pushed yet."""
         self._readers: dict[str, _Reader] = {}
-        self._patience = _Patience(linger_s)
+        self._waits = _ReaderWaits(linger_s)
         self.ended = False
 
     # --- what happens --------------------------------------------------------------------------------------
@@ -242,12 +242,12 @@ class ShareGroup(Generic[SharedEntry]):
         waited_for = self.held_back_by
         waiting = any(reader.wishes for name, reader in self._readers.items() if name not in waited_for)
         holders = tuple((name, self._readers[name].read) for name in waited_for) if waiting else ()
-        self._patience.passes(now, holders, empty=not self._readers)
-        if self._patience.is_over(now) and not self.ended:
+        self._waits.passes(now, holders, empty=not self._readers)
+        if self._waits.is_over(now) and not self.ended:
             self.ended = True
             return [EndGroup()]
         done: list[GroupInstruction[SharedEntry]] = []
-        for name in self._patience.left_behind:
+        for name in self._waits.left_behind:
             done.append(LeaveBehind(name, self.window.skipped(name), HOLD_S))
             self._remove(name)
         return [*done, *self._go_on()] if done else []
