@@ -18,7 +18,7 @@ BottleneckKind: TypeAlias = Literal[
     "start", "storage", "operator", "batching", "network", "conversion", "trainer", "headspace", "unknown"
 ]
 MOSTLY = 0.5
-"""A start that takes more than this share of a run is what to look at, as is a function that runs for so much of it;"""
+"""A start that takes more than this share of a run is what to look at;"""
 LONG_START_S = 1.0
 """a start only if it takes so long."""
 TELLING = 10
@@ -169,7 +169,7 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
             return _network(run, where)
         if seen.operators and max(reading, pool) < BUSY:
             return _handing_out(run, where)
-        if reading > pool and not _locked(seen):
+        if reading > pool and not _lock_is_held(seen):
             return _storage(run, where, reading, pool)
     operators = dict(seen.operators) or dict(run.op_seconds)
     if not operators or (seen.watched_s < SEEN_S and not run.op_seconds):
@@ -179,7 +179,7 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
     name = max(stages, key=lambda one: stages[one])
     share = stages[name] / max(sum(stages.values()), 1e-9)
     # A reader that waits for Python's lock is slow as long as the lock is held.
-    other = 0.0 if _locked(seen) else reading
+    other = 0.0 if _lock_is_held(seen) else reading
     gain = _saved(run, min(share, 1 - other / pool) if pool > 0 else share)
     if not name:
         text = f"batching: {where}, and workers spend {share:.0%} of their work on putting elements together"
@@ -211,7 +211,7 @@ def _operator(run: RunNumbers, name: str, share: float, gain: float, where: str)
     if name in seen.in_processes:
         text = f"operator {name}, in processes of its own: {where}, and {share:.0%} of the workers' work is there"
         return _told("operator", text, gain, cheaper, name)
-    if seen.operators and (_locked(seen) or _computes_alone(seen)):
+    if _lock_is_held(seen):
         return _told("operator", *_lock(run, name, share, gain, where), name)
     if seen.operators and seen.cpu_s < COMPUTES * min(busy_s, seen.threads_s):
         text = f"operator {name}, which waits: {where}, and workers spend {share:.0%} of their work inside of it, "
@@ -255,18 +255,20 @@ def _other_numbers(run: RunNumbers) -> str:
     return f"; {said}" + ("" if run.placed else " (workers=None lets AutoPlacement find their number)")
 
 
+def _lock_is_held(seen: StageSeconds) -> bool:
+    """Return whether functions hold Python's lock so that other threads, the source's reader too, wait for it."""
+    known = seen.watched_s >= SEEN_S and seen.locked_s >= LOCKED * seen.watched_s
+    return known and (_locked(seen) or LOCKED * seen.watched_s <= _in_threads_s(seen) < SEVERAL * seen.watched_s)
+
+
 def _locked(seen: StageSeconds) -> bool:
-    """Return whether threads inside of functions wait for Python's lock."""
-    in_threads_s = sum(seconds for name, seconds in seen.operators if name not in seen.in_processes)
-    held = seen.locked_s >= LOCKED * seen.watched_s
-    return held and in_threads_s >= SEVERAL * seen.watched_s and seen.cpu_s <= ON_CPUS * seen.busy_s
+    """Return whether several threads inside of functions wait for a lock that is held."""
+    return _in_threads_s(seen) >= SEVERAL * seen.watched_s and seen.cpu_s <= ON_CPUS * seen.busy_s
 
 
-def _computes_alone(seen: StageSeconds) -> bool:
-    """Return whether one thread at a time runs functions, and holds Python's lock: more of them would gain nothing."""
-    in_threads_s = sum(seconds for name, seconds in seen.operators if name not in seen.in_processes)
-    held = seen.locked_s >= LOCKED * seen.watched_s
-    return held and MOSTLY * seen.watched_s <= in_threads_s < SEVERAL * seen.watched_s
+def _in_threads_s(seen: StageSeconds) -> float:
+    """Return the seconds of threads inside of functions that run in the worker's own process."""
+    return sum(seconds for name, seconds in seen.operators if name not in seen.in_processes)
 
 
 def _storage(run: RunNumbers, where: str, reading: float, pool: float) -> Bottleneck:

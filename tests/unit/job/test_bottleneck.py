@@ -35,6 +35,8 @@ STARVED = StageSeconds(100, 200, 110, 1, 2, 0, (("parse", 195.0),), locked_s=3.0
 """Two threads that release the lock, on a machine where others use the CPUs, too."""
 ALONE = StageSeconds(100, 100, 98, 10, 2, 0, (("parse", 97.0),), locked_s=99.0)
 """A single thread holds the lock: the engine has found that a second one gains nothing."""
+ALONE_BESIDE_A_READER = StageSeconds(100, 100, 98, 99, 2, 0, (("parse", 96.0),), locked_s=99.0)
+"""The reader is at its source all the time, where it waits for the lock."""
 ALONE_IN_C = StageSeconds(100, 100, 98, 10, 2, 0, (("parse", 97.0),), locked_s=3.0)
 IN_PROCESSES = StageSeconds(100, 200, 9, 5, 1, 0, (("parse", 199.0),), ("parse",))
 READS_BESIDE_A_LITTLE = StageSeconds(100, 200, 60, 95, 5, 0, (("resize", 60.0),))
@@ -61,6 +63,7 @@ BLOCKED = StageSeconds(**FULL, blocked_s=80, operators=(("f", 30.0),))
         ("operator", "parse", "Python's lock, held by operator parse", {"stages": LOCKED_BY_A_PART}),
         ("operator", "parse", "the CPU, by operator parse", {"stages": STARVED}),
         ("operator", "parse", "the lock for 99% of the time, so that more threads would wait", {"stages": ALONE}),
+        ("operator", "parse", "by one thread that holds the lock", {"stages": ALONE_BESIDE_A_READER}),
         ("operator", "parse", "the CPU, by operator parse", {"stages": ALONE_IN_C}),
         ("operator", "parse", "parse, in processes of its own: the trainer waited", {"stages": IN_PROCESSES}),
         ("storage", "", "use a faster disk", {"stages": READS}),
@@ -90,6 +93,7 @@ def test_what_holds_a_run_up_is_named(kind: str, operator: str, words: str, run:
         (LOCKED, {"cpus": 0.0}, ""),
         (ALONE, {"cpus": 0.5}, ""),
         (COMPUTES, {"cpus": 64}, ""),
+        (StageSeconds(operators=(("parse", 0.0),)), {"cpus": 64, "op_seconds": (("parse", 1.0),)}, ""),  # not seen yet
     ],
 )
 def test_beside_the_lock_stand_the_workers_and_threads_that_would_be_faster(
