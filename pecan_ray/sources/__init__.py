@@ -8,6 +8,7 @@ from pecan_ray.lazy import lazy_names
 
 if TYPE_CHECKING:
     from pecan_ray.sources.audio_folder import AudioFolder
+    from pecan_ray.sources.blend import Blend
     from pecan_ray.sources.by_index import ByIndex
     from pecan_ray.sources.csv_table import Csv
     from pecan_ray.sources.hugging_face import HuggingFace
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pecan_ray.sources.resampled import Resampled
     from pecan_ray.sources.text import JsonLines, TextLines
     from pecan_ray.sources.tfrecord import TFRecords
+    from pecan_ray.sources.token_files import TokenFiles
     from pecan_ray.sources.torch_iterable import TorchIterable
     from pecan_ray.sources.webdataset import WebDataset
     from pecan_ray.sources.whole_files import Files
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Arrays",
     "AudioFolder",
+    "Blend",
     "ByIndex",
     "Csv",
     "Env",
@@ -45,6 +48,7 @@ __all__ = [
     "Resampled",
     "TFRecords",
     "TextLines",
+    "TokenFiles",
     "TorchIterable",
     "WebDataset",
 ]
@@ -57,6 +61,7 @@ __getattr__ = lazy_names(
         "LitData": "pecan_ray.sources.lit_data",
         "Files": "pecan_ray.sources.whole_files",
         "AudioFolder": "pecan_ray.sources.audio_folder",
+        "Blend": "pecan_ray.sources.blend",
         "Arrays": "pecan_ray.sources.memory",
         "ByIndex": "pecan_ray.sources.by_index",
         "Csv": "pecan_ray.sources.csv_table",
@@ -71,6 +76,7 @@ __getattr__ = lazy_names(
         "Resampled": "pecan_ray.sources.resampled",
         "TFRecords": "pecan_ray.sources.tfrecord",
         "TextLines": "pecan_ray.sources.text",
+        "TokenFiles": "pecan_ray.sources.token_files",
         "WebDataset": "pecan_ray.sources.webdataset",
     },
 )

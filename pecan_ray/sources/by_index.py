@@ -26,7 +26,7 @@ from pecan_ray.sampling.randomness import sampler_key
 from pecan_ray.sources.memory import row_ranges
 from pecan_ray.sources.samplers import Drawn, Permutation, Sampler, sampler_of, weighted
 
-CAN_SEEK = "Arrays, Items, ImageFolder, AudioFolder, Files, HuggingFace, Lance or LitData"
+CAN_SEEK = "Arrays, Items, ImageFolder, AudioFolder, Files, HuggingFace, Lance, LitData or TokenFiles"
 PASSES_KEPT = 2
 """Sequences that a process keeps: of the pass that ends, and of the one that begins."""
 
@@ -61,6 +61,17 @@ class Indexable(Source, Protocol):
     def by_index(self) -> Indexed:
         """Return it as it is now; raises PlanError where that cannot be."""
         ...
+
+
+def indexed(what: str, given: object) -> Indexed:
+    """Return a source by the numbers of its elements; raises PlanError for one that cannot be read so."""
+    source = given.by_index() if isinstance(given, Indexable) else given
+    if not isinstance(source, Indexed):
+        raise PlanError(
+            f"{what} reads by indices, which {type(source).__name__} cannot: it needs {CAN_SEEK}. For other sources "
+            "write .shuffle(buffer) behind them."
+        )
+    return source
 
 
 class SequencesKept:
@@ -161,12 +172,7 @@ class ByIndex:
 
     def _sample(self, what: str, given: Source, asked: AskedOrder, stacks: bool) -> None:
         name, one = asked.only(what)
-        source = given.by_index() if isinstance(given, Indexable) else given
-        if not isinstance(source, Indexed):
-            raise PlanError(
-                f"{what}({name}=...) reads by indices, which {type(source).__name__} cannot: it needs {CAN_SEEK}. For "
-                "other sources write .shuffle(buffer) behind them."
-            )
+        source = indexed(f"{what}({name}=...)", given)
         count = source.num_elements()
         assert count is not None
         named = f"{what}({name}=...)"

@@ -1,0 +1,107 @@
+"""Files of tokens, and blends of exactly so many elements."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.errors import CorruptSourceError, PlanError
+from pecan_ray.sources import Arrays, Blend, Items, TextLines, TokenFiles
+from tests.source_contract import check_contract
+
+DOCUMENTS = [list(range(10 * number, 10 * number + number % 7)) for number in range(20)]
+ALL = [token for document in DOCUMENTS for token in document]
+
+
+def write(path: Path, documents: Sequence[Sequence[int]], dtype: Any = np.uint16, code: int = 8) -> Path:
+    """Write documents as Megatron's tools do."""
+    sizes = np.array([len(one) for one in documents], np.int32)
+    places = np.concatenate([[0], np.cumsum(sizes)])[:-1] * np.dtype(dtype).itemsize
+    header = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(sizes), len(sizes) + 1)
+    numbers = sizes.tobytes() + places.astype(np.int64).tobytes() + np.arange(len(sizes) + 1).tobytes()
+    path.with_suffix(".idx").write_bytes(header + numbers)
+    path.with_suffix(".bin").write_bytes(b"".join(np.array(one, dtype).tobytes() for one in documents))
+    return path
+
+
+@pytest.mark.parametrize(("dtype", "code"), [(np.uint16, 8), (np.int32, 4)])
+def test_documents_and_windows_are_read_as_they_were_written(tmp_path: Path, dtype: Any, code: int) -> None:
+    path = write(tmp_path / "tokens", DOCUMENTS, dtype, code)
+    check_contract(TokenFiles(path), [{"tokens": np.array(one, dtype)} for one in DOCUMENTS], splits=20)
+    windows = [{"tokens": np.array(ALL[at : at + 9], dtype)} for at in range(0, len(ALL) - 8, 8)]
+    check_contract(TokenFiles(f"{path}.bin", 8, split_rows=3), windows, splits=3)
+    assert TokenFiles(path, len(ALL)).num_elements() == 0
+    shuffled = pecan.PecanPipeline(TokenFiles(path, 8), shuffle=True).batch(3)
+    assert sorted(
+        int(b["tokens"][k][0]) for b in shuffled.iter_batches(debug=True) for k in range(len(b["tokens"]))
+    ) == [int(one["tokens"][0]) for one in windows]
+
+
+def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "tokens", DOCUMENTS)
+    index = path.with_suffix(".idx").read_bytes()
+    for broken in (
+        index[:20],
+        index[:-1],
+        b"X" + index[1:],
+        index[:17] + b"\x09" + index[18:],
+        index[:34] + b"\x01" * 4 + index[38:],
+    ):
+        path.with_suffix(".idx").write_bytes(broken)
+        with pytest.raises(CorruptSourceError, match=r"tokens\.idx is no index"):
+            TokenFiles(path).num_elements()
+    path.with_suffix(".idx").write_bytes(index)
+    path.with_suffix(".bin").write_bytes(b"\0\0\0")
+    with pytest.raises(CorruptSourceError, match="have 2 bytes each"):
+        TokenFiles(path).num_elements()
+    with pytest.raises(PlanError):
+        TokenFiles(path, 0)
+    write(path, [])
+    assert TokenFiles(path, 4).num_elements() == 0
+
+
+def drawn(source: Any, **options: Any) -> list[tuple[int, int]]:
+    """Source and number of the elements that come."""
+    batches = pecan.PecanPipeline(source, seed=1).iter_batches(debug=True, first_epoch=0, **options)
+    return [(int(one["c"]), int(one["i"])) for one in batches]
+
+
+def of(c: int, count: int) -> Arrays:
+    """Elements that tell their source."""
+    return Arrays(c=np.full(count, c), i=np.arange(count))
+
+
+def test_a_blend_has_exactly_so_many_elements_evenly_in_proportion() -> None:
+    blend = Blend([of(0, 1000), of(1, 40), of(2, 0)], weights=[0.7, 0.3, 0], samples=333)
+    check_contract(blend, elements := list(blend.source.rows_at(blend._pass(0, 0).drawn.indices)), splits=17)
+    assert len(elements) == 333
+    found = drawn(blend)
+    assert Counter(c for c, _ in found) == {0: 233, 1: 100}
+    assert all(28 <= sum(c for c, _ in found[at : at + 100]) <= 32 for at in (0, 100, 200))
+    assert set(Counter(i for c, i in found if c == 1).values()) == {2, 3}, "2.5 epochs of the small source"
+    assert len({i for c, i in found if c == 0}) == 233
+    both = drawn(blend, epochs=2)
+    assert both[:333] == found and Counter(both[333:]) != Counter(found)
+
+
+def test_what_cannot_be_blended_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    two = [of(0, 3), of(1, 3)]
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: Blend(two, weights=[1], samples=3), r"weights=\.\.\."),
+        (lambda: Blend(two, weights=[1, -1], samples=3), r"weights=\.\.\."),
+        (lambda: Blend(two, weights=[1, 1], samples=0), "samples"),
+        (lambda: Blend([of(0, 0), of(1, 3)], weights=[1, 1], samples=3), "source 0 is empty"),
+        (lambda: Blend([TextLines(tmp_path / "a.txt"), Items([1])], weights=[1, 1], samples=3), "TextLines cannot"),
+        (lambda: Blend(of(0, 3), weights=[1], samples=3), "sources"),  # type: ignore[arg-type]
+    ]
+    for refused, said in calls:
+        with pytest.raises(PlanError, match=said):
+            refused()
