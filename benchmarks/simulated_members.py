@@ -21,6 +21,7 @@ from pecan_ray.engines.counting import OpCount
 from pecan_ray.job import trainer_events
 from pecan_ray.job.events import WorkerAsked
 from pecan_ray.job.heartbeat import HEARTBEAT_S, Heartbeat
+from pecan_ray.job.lease_lots import AHEAD_S, Branch, lot_of
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
     AskAssignment,
@@ -36,8 +37,7 @@ from pecan_ray.job.messages import (
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.options import Config
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
-from pecan_ray.runtime.worker import NEWS_S
-from pecan_ray.runtime.worker_questions import AHEAD_S, Branch, lot_of
+from pecan_ray.runtime.worker_telling import NEWS_S
 
 ELEMENTS = 64
 """Of a split, and of a batch."""

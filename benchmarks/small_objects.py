@@ -10,22 +10,38 @@ a worker are read in this process; with it a job runs on Ray and its first batch
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import pickle
 import re
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import pecan_ray as pecan
+from pecan_ray.job.heartbeat import Heartbeat
+from pecan_ray.job.ledger_shape import Assignment, LedgerShape
+from pecan_ray.job.messages import AskLeases, Assigned
+from pecan_ray.job.worker import WorkerState
+from pecan_ray.job.worker_channels import RUN
+from pecan_ray.job.worker_events import (
+    AskJob,
+    AtHandFound,
+    FetchSplits,
+    FindAtHand,
+    GiveLease,
+    JobReplied,
+    RunStretch,
+    WorkBegins,
+    WorkerEvent,
+)
 from pecan_ray.plan.splits import Lease
-from pecan_ray.runtime import worker_questions
-from pecan_ray.runtime.worker_questions import WorkerLeases
+from pecan_ray.runtime.worker_questions import EngineLeases
+from pecan_ray.sources.files import fetch_files_ahead
 
 PAGE = 1000
 BODY = b"a line\n" * 10
@@ -90,37 +106,43 @@ def bucket(files: int, latency_s: float) -> Iterator[list[str]]:
         server.shutdown()
 
 
-class ListedQuestions:
-    """Answers a worker's questions for leases from a list."""
+class ListedJob:
+    """A job whose leases are in a list, and the worker that asks for them."""
 
-    def __init__(self, leases: list[Lease]) -> None:
-        self._leases = leases
+    def __init__(self, source: pecan.sources.TextLines) -> None:
+        self._left = [Lease(0, split) for split in source.splits()]
+        self._worker = WorkerState(LedgerShape(), Heartbeat(math.inf), math.inf)
+        self._asked: dict[str, AskJob] = {}
+        self.leases = EngineLeases(cast(Any, self), self.happened)
+        self._performers: dict[type, Callable[[Any], None]] = {
+            AskJob: lambda one: self._asked.update({one.channel: one}),
+            FindAtHand: lambda one: self.happened(AtHandFound(one.branch, None)),
+            FetchSplits: lambda one: fetch_files_ahead(source, one.splits),
+            GiveLease: lambda one: self.leases.give(one.branch, one.lease),
+            RunStretch: lambda _: None,
+        }
 
-    def ask(self, channel: str, question: Any) -> Future[list[Lease]]:
-        """Return the next leases, as many as are wanted."""
-        lot, self._leases = self._leases[: question.most], self._leases[question.most :]
-        answer: Future[list[Lease]] = Future()
-        answer.set_result(pickle.loads(pickle.dumps(lot)))
-        return answer
+    def happened(self, event: WorkerEvent) -> None:
+        """Let the worker take an event, and do what it says."""
+        for one in self._worker.handle(event, time.monotonic()):
+            self._performers[type(one)](one)
 
-    @staticmethod
-    def answer(asked: Future[list[Lease]]) -> list[Lease]:
-        """Return the answer to a question."""
-        return asked.result()
+    def wait(self, channel: str) -> JobReplied:
+        """Answer what was asked."""
+        asked = self._asked.pop(channel)
+        if not isinstance(asked.question, AskLeases):
+            return JobReplied(channel, asked.number, Assigned(Assignment(0), lot_s=LOT_S))
+        lot, self._left = self._left[: asked.question.most], self._left[asked.question.most :]
+        return JobReplied(channel, asked.number, pickle.loads(pickle.dumps(tuple(lot))))
 
 
 def read_here(source: pecan.sources.TextLines) -> int:
     """Read a source's leases as a worker does; return the number of files."""
-    leases = [Lease(0, split) for split in source.splits()]
-    options: dict[str, Any] = {}
-    if hasattr(worker_questions, "Sequence"):
-        from pecan_ray.sources.files import fetch_files_ahead
-
-        options["coming"] = lambda branch, lot: fetch_files_ahead(source, [lease.split for lease in lot])
-    worker = WorkerLeases(ListedQuestions(leases), ahead=True, **options)  # type: ignore[arg-type]
-    worker.lot_s = LOT_S
+    job = ListedJob(source)
+    job.happened(WorkBegins())
+    job.happened(job.wait(RUN))
     files = 0
-    while (lease := worker.take()) is not None:
+    while (lease := job.leases.take()) is not None:
         assert sum(1 for _ in source.read(lease.split)) == 10
         files += 1
     return files

@@ -97,8 +97,7 @@ def _numbered(seed: int, scenario: Scenario) -> Scenario:
     if not (cut and plain and promised) or random.random() > NUMBERED_SHARE:
         return scenario
     known = random.random() > 0.05  # else the order is given up with the first split
-    lot = random.choice((1, 3, 10, 100))
-    scenario = replace(scenario, numbered=True, on_error="raise", lengths_known=known, lot=lot)
+    scenario = replace(scenario, numbered=True, on_error="raise", lengths_known=known)
     scenario = replace(scenario, promised=known and not scenario.unseen and random.random() < PROMISED_SHARE)
     return _with_slow_heads(random, scenario) if random.random() < SLOW_HEAD_SHARE else scenario
 
@@ -315,8 +314,6 @@ def _options(random: Random, scenario: Scenario) -> Scenario:
         outbox=random.choice((1, 1, 2, 3, 8, 64)),
         window=random.choice((1, 1, 2, 4)),
         apart=random.random() < 0.5,
-        lot=random.choice((1, 1, 2, 4, 16)),
-        ahead=random.random() < 0.4,
         page=random.choice((1, 2, 100)),
         page_s=random.choice((0.0, 0.02, 1.0)) if not slow else 8.0,
         delay_s=random.choice((0.0005, 0.005, 0.005, 0.1)),

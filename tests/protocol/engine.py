@@ -47,6 +47,8 @@ class Made:
     """which is named by its first output."""
     row: int | None = None
     """Which row of the epoch its first one is, where these are numbered."""
+    partial: bool = False
+    """It fills no batch, at the end of an assignment."""
 
     @property
     def rows(self) -> int:
@@ -83,6 +85,31 @@ def mixed(items: Iterable[ModelItem], others: Iterable[ModelItem], random: Rando
             yield item
 
 
+@dataclass(frozen=True)
+class NeedsLease:
+    """The engine wants another lease of a source."""
+
+    branch: int
+    reading: int = 0
+    """So many others it works on: it goes on with these if there is none."""
+
+
+@dataclass(frozen=True)
+class Fatal:
+    """The engine has come to an element that ends its process, or that it never comes to the end of."""
+
+    hangs_at: Origin | None = None
+
+
+@dataclass(frozen=True)
+class AllMade:
+    """The engine has made everything of its leases."""
+
+
+Step: TypeAlias = Made | NeedsLease | Fatal | AllMade
+"""What an engine does next."""
+
+
 class EngineModel:
     """Runs the plan of a scenario on the leases of one assignment."""
 
@@ -101,10 +128,68 @@ class EngineModel:
         self._given: list[Lease] = []
         self.lengths: list[tuple[LeaseKey, int]] = []
         """Splits that were read to their ends since this was asked for last."""
-        self.dead = False
-        """It has come to a deadly element."""
-        self.hangs_at: Origin | None = None
-        """It has come to one that it never ends with."""
+        self._ended: set[int] = set()
+        """Sources of which there are no more leases."""
+        self._reading = 0
+        """So many splits it was at work on when it wanted another one;"""
+        self._denied = False
+        """and there was none beside them."""
+        self._held: Made | None = None
+        """Of a whole plan: the last batch, which carries the positions that follow it without data."""
+        self._tail: deque[Made] | None = None
+        """What is yet to be told at the end."""
+
+    def end(self, branch: int) -> None:
+        """There are no more leases of a source, or none beside those that are worked on."""
+        if self._reading:
+            self._denied = True
+        else:
+            self._ended.add(branch)
+
+    def _need(self, branch: int) -> NeedsLease:
+        self._reading = len({item.key for item in self._items}) if self._scenario.streams > 1 else 0
+        return NeedsLease(branch, self._reading)
+
+    def _mixes_more(self) -> bool:
+        """Tell whether to read another split beside those that are worked on."""
+        return not self._denied and len({item.key for item in self._items}) in range(1, self._scenario.streams)
+
+    def step(self) -> tuple[Step, int]:
+        """Work until something is to be told; return it, and how many elements that took."""
+        worked = 0
+        while self._tail is None:
+            needed = next((branch for branch in range(len(self._scenario.sources)) if branch not in self._ended), None)
+            if needed is not None and self._mixes_more():
+                return self._need(needed), worked
+            made, more = self.run(ending=needed is None or self._denied)
+            self._denied = False
+            worked += more
+            if isinstance(made, Made) and self._scenario.serial:
+                made, self._held = self._held, made
+                if made is None:
+                    continue
+            if made is not None:
+                return made, worked
+            if needed is not None:
+                return self._need(needed), worked
+            self._tail = deque(self._ending())
+        return (self._tail.popleft() if self._tail else AllMade()), worked
+
+    def _ending(self) -> Iterator[Made]:
+        """Yield what comes when all leases were worked on: positions that yield nothing, and what fills no batch."""
+        (rest, undelivered), held = self.rest(), self._held
+        if held is not None:
+            if not rest.rows:
+                held.carry(rest)
+            yield held
+        if (self._scenario.serial or self._scenario.in_order) and not rest.rows:
+            undelivered.carry(rest)
+        if undelivered.spans or undelivered.left_out:
+            yield undelivered
+        for made in self.tail() if self._scenario.coordinated else [rest]:
+            made.partial = True
+            if made.spans or made.left_out:
+                yield made
 
     def feed(self, lease: Lease) -> None:
         """Take a lease to work on."""
@@ -117,7 +202,7 @@ class EngineModel:
             else:
                 self._items = deque(mixed(self._items, read, self._random))
 
-    def run(self, *, ending: bool) -> tuple[Made | None, int]:
+    def run(self, *, ending: bool) -> tuple[Made | Fatal | None, int]:
         """Work until a batch is finished or more leases are needed; return it, and how many elements that took.
 
         `ending`: there are no more leases.
@@ -132,8 +217,7 @@ class EngineModel:
             item = items.popleft()
             worked += 1
             if item.deadly or item.hanging:
-                self.dead, self.hangs_at = item.deadly, item.hanging
-                return None, worked
+                return Fatal(item.hanging), worked
             if item.piece is not None:
                 self._rows += 1
                 take = self._scenario.take

@@ -50,7 +50,6 @@ def _with_other_parties(scenario: Scenario, random: Random) -> Scenario:
         promised=scenario.promised and ranks == 1,
         local=random.choice((1, 2)),
         remote=random.choice((0, 1, 3)),
-        lot=random.choice((1, 4, 16)),
         window=random.choice((1, 4)),
         prefetch_bytes=random.choice((1, 5000, 1 << 26)),
         page=random.choice((1, 2, 100)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pecan_ray.job import events, instructions
+from pecan_ray.job import events, instructions, worker_events
 from pecan_ray.job.awake_clock import LONGEST_GAP_S, TICK_S, AwakeClock
 from pecan_ray.job.journal import entries, handled, opening, packed, pages, replay, snapshot
 from pecan_ray.job.ledger_check import check_ledger
@@ -304,7 +304,6 @@ class JobModel(Party):
         if self.stands_still(self.world.clock.now):
             self.world.clock.after(0.0, self, self._ready, worker)
             return
-        worker.ready = True
         self.handle(events.WorkerReady(worker.name))
         self._run(worker)
 
@@ -334,11 +333,11 @@ class JobModel(Party):
 
     def _drain_worker(self, instruction: instructions.DrainWorker) -> None:
         worker = self.processes[instruction.worker]
-        self.world.links.call(worker, worker.drain)
+        self.world.links.call(worker, worker.handle, worker_events.DrainAsked())
 
     def _leave_epochs(self, instruction: instructions.LeaveEpochs) -> None:
         worker = self.processes[instruction.worker]
-        self.world.links.send(worker, worker.leave_epochs, instruction.before)
+        self.world.links.send(worker, worker.handle, worker_events.EpochsLeft(instruction.before))
 
     def _kill_worker(self, instruction: instructions.KillWorker) -> None:
         worker = self.processes.get(instruction.worker)

@@ -35,13 +35,11 @@ class OutboxModel:
     def leave_epochs(self, before: int) -> None:
         """Drop the batches of epochs before one."""
         self._batches = deque(item for item in self._batches if item[1].epoch >= before)
-        self.without_room = [item for item in self.without_room if item[1].epoch >= before]
+        kept = [item for item in self.without_room if item[1].epoch >= before]
+        waited, self.without_room = len(kept) < len(self.without_room), kept
         self._fill()
-
-    def close(self) -> None:
-        """Take nothing more, and end streams when what is here has been fetched."""
-        self.without_room.clear()
-        self.dispatch_soon()
+        if waited and not kept:  # else it goes on when there is room
+            self._worker.go_on()
 
     def attach(self, stream: Stream) -> None:
         """A trainer reads from here now."""
@@ -68,19 +66,19 @@ class OutboxModel:
             clock.after(GATHER_S * clock.random.random(), self._worker, self._dispatch)
 
     def _fill(self) -> None:
+        waited = bool(self.without_room)
         while self.without_room and len(self._batches) < self._room:
             self._batches.append(self.without_room.pop(0))
             self.dispatch_soon()
+        if waited and not self.without_room:
+            self._worker.go_on()
 
     def _dispatch(self) -> None:
         self._dispatching = False
         while self._send_one():
             pass
-        if self.without_room:
-            self._fill()
-            if not self.without_room:
-                self._worker.work_again()
-        if self._worker.closed:
+        self._fill()
+        if self._worker.state.over:
             for stream in self._attached:
                 if not stream.ended and not any(rank in (None, stream.trainer.rank) for rank, _ in self._batches):
                     stream.end()

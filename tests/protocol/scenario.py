@@ -119,15 +119,10 @@ class Scenario:
     """Elements that an engine has in progress; they are finished in any order."""
     apart: bool = False
     """At the end of an assignment a worker tells apart which positions yield nothing, and which fill no batch."""
-    lot: int = 1
-    """Leases that a worker asks for at a time,"""
-    ahead: bool = False
-    """and whether it does so before it needs them."""
     streams: int = 1
-    """So many it mixes the elements of."""
+    """So many splits a worker reads at a time, and mixes the elements of."""
     at_hand: float | None = None
-    """This share of the splits that come next is at hand for workers, who look at ten for each lease; None: they do not
-    look."""
+    """This share of the splits that come next is at hand for workers; None: they do not look."""
     unseen: float = 0.0
     """Share of the splits that remote workers cannot open."""
     element_s: float = 0.01

@@ -12,6 +12,7 @@ from pecan_ray.job import events
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.job.trainer import TrainerState
+from pecan_ray.job.worker import WorkerState
 from pecan_ray.options import AutoWorkers, Workers
 from tests.protocol.announced_ends import AnnouncedEnds
 from tests.protocol.audit import Audit, ViolationError
@@ -61,11 +62,12 @@ class World:
         scenario: Scenario,
         job_state: type[JobState] = JobState,
         trainer_state: type[TrainerState] = TrainerState,
+        worker_state: type[WorkerState] = WorkerState,
         saved: Saved | None = None,
     ) -> None:
         """`saved`: the run goes on there."""
         self.scenario = scenario
-        self.job_state, self.trainer_state = job_state, trainer_state
+        self.job_state, self.trainer_state, self.worker_state = job_state, trainer_state, worker_state
         self.clock = Clock(scenario.seed)
         self.links = Links(self.clock, scenario.delay_s, scenario.lost, scenario.doubled)
         self._saved = saved

@@ -110,7 +110,7 @@ def test_workers_that_hang_one_after_the_other_end_the_job_with_what_the_last_on
 
 
 ONE = Scenario(
-    sources=((split_of(300), split_of(300, 177, kind=HANGING), split_of(300)),), batch_size=8, element_s=0.001, lot=4
+    sources=((split_of(300), split_of(300, 177, kind=HANGING), split_of(300)),), batch_size=8, element_s=0.001
 )
 
 

@@ -12,6 +12,7 @@ import pytest
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.state import JobState
 from pecan_ray.job.trainer import TrainerState
+from pecan_ray.job.worker import WorkerState
 from tests.long_form import some_later
 from tests.protocol import Fault, Scenario, SplitModel, World, draw, play, play_seeds, shrink
 from tests.protocol.__main__ import main
@@ -76,17 +77,61 @@ class ForgetsTheHeld(JobState):
         self.ledger.settled = forgetful  # type: ignore[method-assign]  # the planted bug
 
 
-@pytest.mark.parametrize(
-    ("job", "trainer"),
-    [
-        (JobState, WithoutAcknowledgements),
-        (JobState, GivesBackTooMuch),
-        (JobState, KeepsNothingThatOrdersBring),
-        (ForgetsTheHeld, TrainerState),
-    ],
-)
-def test_a_planted_bug_is_found(job: type[JobState], trainer: type[TrainerState]) -> None:
-    failing = (seed for seed in range(300) if World(draw(seed), job, trainer).run().failure)
+class TellsOfNoData(WorkerState):
+    """Does not tell of data that yields no batch."""
+
+    def _end_data(self, stretch: Any, made: Any, done: Any) -> None:
+        return
+
+
+class FlushesAlways(WorkerState):
+    """Makes batches of leftovers that the job wants back."""
+
+    def _settle_leftovers(self, reply: Any, done: Any) -> None:
+        super()._settle_leftovers("flush", done)
+
+
+class ForgetsLengths(WorkerState):
+    """Tells no length of a split that it has read after its last question for leases."""
+
+    def _on_stretch_ended(self, event: Any, now: float, done: Any) -> None:
+        self._lots.noted()
+        super()._on_stretch_ended(event, now, done)
+
+
+class ForgetsWhomABatchIsFor(WorkerState):
+    """Puts batches out for any rank."""
+
+    def _put_out(self, stretch: Any, batch: Any, done: Any) -> None:
+        super()._put_out(stretch, replace(batch, rank=None), done)
+
+
+class LosesALease(WorkerState):
+    """Forgets the first of several leases that come together."""
+
+    def _on_replied(self, event: Any, now: float, done: Any) -> None:
+        lost = isinstance(event.reply, tuple) and len(event.reply) > 2
+        super()._on_replied(replace(event, reply=event.reply[1:]) if lost else event, now, done)
+
+
+PLANTED: list[tuple[type[JobState], type[TrainerState], type[WorkerState]]] = [
+    (JobState, WithoutAcknowledgements, WorkerState),
+    (JobState, GivesBackTooMuch, WorkerState),
+    (JobState, KeepsNothingThatOrdersBring, WorkerState),
+    (ForgetsTheHeld, TrainerState, WorkerState),
+    (JobState, TrainerState, TellsOfNoData),
+    (JobState, TrainerState, FlushesAlways),
+    (JobState, TrainerState, ForgetsLengths),
+    (JobState, TrainerState, ForgetsWhomABatchIsFor),
+    (JobState, TrainerState, LosesALease),
+]
+
+
+@pytest.mark.parametrize("parties", PLANTED, ids=lambda parties: "-".join(one.__name__ for one in parties))
+def test_a_planted_bug_is_found(
+    parties: tuple[type[JobState], type[TrainerState], type[WorkerState]],
+) -> None:
+    failing = (seed for seed in range(300) if World(draw(seed), *parties).run().failure)
     assert next(failing, None) is not None
 
 
@@ -111,7 +156,7 @@ def test_an_element_comes_twice_in_the_epoch_alone_in_which_a_worker_is_taken_fo
 ) -> None:
     assert play(REPEATS).failure == ""
     monkeypatch.setattr("tests.protocol.audit.undisturbed", lambda world, epoch: True)
-    assert "of epoch 4 again" in play(REPEATS).failure
+    assert "of epoch 2 again" in play(REPEATS).failure
 
 
 def test_time_in_which_the_controller_stood_still_must_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests.protocol import Scenario
 from tests.unit.job.job_histories import played, split_of
 
 SPLITS = (split_of(300), split_of(300, 177), split_of(300))
-ONE = Scenario(sources=(SPLITS,), batch_size=8, element_s=0.001, lot=4, window=4)
+ONE = Scenario(sources=(SPLITS,), batch_size=8, element_s=0.001, window=4)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -55,7 +55,7 @@ def test_processes_that_die_again_and_again_and_get_on_are_no_reason_to_end(
     splits: tuple[int, ...], ranks: int, workers: int, on_error: OnError
 ) -> None:
     source = tuple(map(split_of, splits))
-    leaky = replace(ONE, sources=(source,), leaks_after=25, batch_size=10, on_error=on_error, lot=1, window=2)
+    leaky = replace(ONE, sources=(source,), leaks_after=25, batch_size=10, on_error=on_error, window=2)
     world = played(replace(leaky, local=workers, ranks=ranks))
     assert world.job.state.bad.count == 0 and world.deaths > 5
 

@@ -10,9 +10,9 @@ import pytest
 
 from pecan_ray.cache import EvictionPolicy
 from pecan_ray.caching.store import EntryStore
+from pecan_ray.job.lease_lots import LEAST_LOOK
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Split
-from pecan_ray.runtime.worker_questions import LEAST_LOOK
 from pecan_ray.sampling.randomness import SplitOrder
 from pecan_ray.storage import BlockCache, company, single_flight
 from pecan_ray.storage.company import PRESENT_S, RENEW_S, Company

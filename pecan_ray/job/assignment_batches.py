@@ -1,0 +1,54 @@
+"""What a worker makes of one assignment: which number each batch has, whom it is for, and what fills no batch."""
+
+from __future__ import annotations
+
+from pecan_ray.job.ledger_shape import Assignment, LedgerShape
+from pecan_ray.job.messages import EndAssignment, EndData, Lengths, UnopenedSplit
+from pecan_ray.job.worker_events import BatchMade, EngineBatch, PutOut, Release
+from pecan_ray.plan.splits import LeaseKey
+from pecan_ray.sampling.spans import Span
+
+
+class AssignmentBatches:
+    """The batches of one assignment."""
+
+    def __init__(self, assignment: Assignment, shape: LedgerShape) -> None:
+        self.assignment, self._shape = assignment, shape
+        self._numbers = assignment.numbers()
+        self._made = assignment.behind
+        self.leftovers: list[BatchMade] = []
+        """What fills no batch."""
+
+    def put_out(self, batch: EngineBatch, row: int | None) -> PutOut | Release:
+        """Number a batch; let the rank have it that it is for, unless it has it from a worker before this one.
+
+        `row`: of the epoch, with which the batch begins.
+        """
+        assignment, number = self.assignment, next(self._numbers)
+        self._made += not batch.partial  # those at the end were counted before
+        if not assignment.delivered:
+            return PutOut(batch, assignment.rank if batch.rank is None else batch.rank, row)
+        if assignment.has(number):
+            return Release(batch)
+        return PutOut(batch, number % len(assignment.delivered), row)
+
+    def is_batch(self, leftover: EngineBatch) -> bool:
+        """Tell whether what is left at the end is a batch for somebody, if it is not returned."""
+        wanted = leftover.rows > 0 and not self._shape.drop_remainder
+        # Elements that are in no round are for no rank in particular.
+        return wanted and (leftover.rank is not None or not self._shape.coordinated)
+
+    def ending(self, lengths: Lengths, unopened: tuple[UnopenedSplit, ...]) -> EndAssignment:
+        """Return the question of what becomes of the leftovers."""
+        spans: dict[LeaseKey, list[Span]] = {}
+        batches, rows = self._made, 0
+        for leftover in (one.batch for one in self.leftovers):
+            for key, intervals in leftover.spans.items():
+                spans.setdefault(key, []).extend(intervals)
+            batches += self.is_batch(leftover)
+            rows += leftover.rows
+        return EndAssignment(self.assignment.epoch, spans, batches, lengths, rows, unopened)
+
+    def end_data(self, made: BatchMade) -> EndData:
+        """Return the news that data yields no batch."""
+        return EndData(self.assignment.epoch, made.batch.spans, made.batch.rows, made.left_out)

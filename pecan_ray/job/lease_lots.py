@@ -1,0 +1,265 @@
+"""The leases of a worker: asked for in lots that last as long as the job says, and given to its engine one by one."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from pecan_ray.cache.substitution import LOOK_AHEAD
+from pecan_ray.job.lots import ONE_BY_ONE, SideBySide, elements_in
+from pecan_ray.job.messages import (
+    AskLeases,
+    Assigned,
+    Lengths,
+    NoMoreLeases,
+    Offered,
+    Reply,
+    UnopenedSplit,
+)
+from pecan_ray.job.worker_channels import WorkerChannels
+from pecan_ray.job.worker_events import EngineBatch, FetchSplits, FindAtHand, GiveLease, LeaseWanted, WorkerInstruction
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Split
+from pecan_ray.sampling.spans import Spans
+
+MOST_IN_LOT = 4096
+MOST_IN_RUN = 1 << 20
+"""Rows that are asked for at a time."""
+LEAST_LOOK = 32
+"""So many of the next splits are looked at, to find some that are at hand, however few are wanted."""
+AHEAD_S = 1.0
+"""The next lot is asked for while half of one is left, if a lease takes less than this: what a worker holds and has not
+begun, no other one can do at the end of an epoch."""
+NEWEST_SHARE = 0.3
+"""Of the mean of how long leases take, the share that the last one has."""
+
+
+@dataclass
+class Branch:
+    """What a worker holds of one source."""
+
+    here: deque[Lease] = field(default_factory=deque)
+    ended: bool = False
+    """The assignment has no more of it."""
+    lot: int = 0
+    """So many leases came with the last answer."""
+    wanted: LeaseWanted | None = None
+    """What the engine waits for."""
+    asking: int | None = None
+    """For which assignment leases are being asked for,"""
+    side: SideBySide = ONE_BY_ONE
+    """beside which others."""
+    offered: tuple[Split, ...] = ()
+    """Some of the splits that come next."""
+    foreseen: tuple[int, tuple[Split, ...]] = (-1, ())
+    """An epoch, and what it begins with."""
+    lease_s: float | None = None
+    """How long a lease takes, lately; a row, where runs are asked for."""
+    given: deque[float] = field(default_factory=deque)
+    """When those were given to the engine that it reads,"""
+    given_rows: int = 1
+    """and how many rows the last one has: 1 where these are not numbered, and nothing is asked for by them."""
+    in_rows: bool = False
+
+    def begin(self) -> None:
+        """Forget what was held for another assignment."""
+        self.here.clear()
+        self.given.clear()
+        self.ended, self.offered = False, ()
+
+    def give(self, now: float | None) -> Lease:
+        """Return the next lease; `now` is None where nobody will read it."""
+        lease = self.here.popleft()
+        if now is not None:
+            self.given.append(now)
+        if self.in_rows != (lease.row is not None):
+            self.in_rows, self.lease_s = lease.row is not None, None
+        self.given_rows = (elements_in(lease) or 1) if self.in_rows else 1
+        return lease
+
+    def time(self, reading: int, now: float) -> None:
+        """Note how long leases took that are not read any more, with what the trainer made them wait.
+
+        Of several that are read at a time each takes its share of the time.
+        """
+        at_a_time = len(self.given)
+        while len(self.given) > reading:
+            took = (now - self.given.popleft()) / self.given_rows / at_a_time
+            self.lease_s = took if self.lease_s is None else self.lease_s + NEWEST_SHARE * (took - self.lease_s)
+
+    def wants_more(self) -> bool:
+        """Tell whether to ask for the next lot: its files come while the other half of this one is read."""
+        soon = self.lease_s is not None and self.lease_s * self.given_rows < AHEAD_S
+        return soon and self.asking is None and not self.ended and len(self.here) <= self.lot // 2
+
+
+def lot_of(mine: Branch, lot_s: float) -> int:
+    """Return how many leases (or rows) to ask for at a time, so that they take so long; 1 while that is not known."""
+    if mine.lease_s is None:
+        return 1
+    return max(1, min(MOST_IN_RUN if mine.in_rows else MOST_IN_LOT, int(lot_s / max(mine.lease_s, 1e-9))))
+
+
+def splits_to_come(reply: Reply) -> tuple[Split, ...]:
+    """Return what will be read after an answer to `AskLeases`: in this epoch, or at the beginning of the next one."""
+    if isinstance(reply, NoMoreLeases):
+        return reply.next_epoch
+    return tuple(lease.split for lease in _leases(reply))
+
+
+def _leases(reply: Reply) -> tuple[Lease, ...]:
+    if isinstance(reply, Offered):
+        return reply.leases
+    return reply if isinstance(reply, tuple) else ()
+
+
+class LeaseLots:
+    """The part of a worker that asks for leases."""
+
+    def __init__(self, channels: WorkerChannels, *, ahead: bool, one_sequence: bool) -> None:
+        """`ahead`: every lease that is taken will be worked on, so that some may be taken early.
+
+        `one_sequence`: which leases are worked on at a time decides the order of results: it is the same in each run.
+        """
+        self._channels, self._ahead, self._one_sequence = channels, ahead, one_sequence
+        self._branches: dict[int, Branch] = {}
+        self._rows: dict[LeaseKey, tuple[int, int]] = {}
+        """Of the splits of this assignment, the row that their first element is, and how many there are."""
+        self._lengths: list[tuple[LeaseKey, int]] = []
+        self._unopened: list[UnopenedSplit] = []
+        self._epoch, self._assignments = 0, 0
+        self.lot_s = 0.5
+
+    def begin(self, assigned: Assigned, done: list[WorkerInstruction]) -> None:
+        """Begin with an assignment; of one that was left nothing is held or told any more."""
+        self._assignments += 1
+        self._rows.clear()
+        self.noted()
+        self._epoch, self.lot_s = assigned.assignment.epoch, assigned.lot_s
+        for number, branch in self._branches.items():
+            branch.begin()  # a plan that takes only some elements leaves leases, which are of its epoch
+            if branch.foreseen[0] == self._epoch:  # else it is still to come
+                done.append(FetchSplits(number, branch.foreseen[1]))
+                branch.foreseen = (-1, ())  # an epoch may have several assignments
+
+    def give_nothing(self, done: list[WorkerInstruction]) -> None:
+        """Tell an engine that waits for a lease that there is none."""
+        for number, branch in self._branches.items():
+            if branch.wanted is not None:
+                branch.wanted = None
+                done.append(GiveLease(number, None))
+
+    def want(self, event: LeaseWanted, now: float, done: list[WorkerInstruction]) -> None:
+        """Give the engine a lease, at once or as soon as the job has given one."""
+        branch = self._branches.setdefault(event.branch, Branch())
+        if self._one_sequence:
+            event = replace(event, side=ONE_BY_ONE)
+        branch.time(event.side.reading, now)
+        branch.wanted = event
+        self._serve(event.branch, branch, now, done)
+
+    def found(self, number: int, indices: tuple[int, ...] | None, now: float, done: list[WorkerInstruction]) -> None:
+        """Ask for leases, now that it is known which splits are at hand."""
+        branch = self._branches[number]
+        if branch.asking != self._assignments:  # of that assignment nobody wants leases any more
+            branch.asking = None
+            if branch.wanted is not None:
+                self._serve(number, branch, now, done)
+            return
+        most = lot_of(branch, self.lot_s) if self._ahead else 1
+        most = max(most, branch.side.streams - branch.side.reading)
+        look = 0 if indices is None else max(LEAST_LOOK, LOOK_AHEAD * most)
+        self._ask(number, most, look, indices or (), now, done)
+
+    def came(self, question: AskLeases, reply: Reply, now: float, done: list[WorkerInstruction]) -> None:
+        """Take the answer to a question."""
+        number = question.branch
+        branch = self._branches[number]
+        current, branch.asking = branch.asking == self._assignments, None
+        if current:
+            leases = _leases(reply)
+            branch.here.extend(leases)
+            beside = question.reading > 0  # no lease beside others is no end
+            branch.lot, branch.ended = len(leases), not leases and not beside
+            branch.offered = reply.splits if isinstance(reply, Offered) else ()
+            if isinstance(reply, NoMoreLeases):
+                branch.foreseen = self._epoch + 1, reply.next_epoch
+            unread = branch.wanted is not None and branch.wanted.unread
+            if not unread and (splits := splits_to_come(reply)):
+                done.append(FetchSplits(number, splits))
+            if beside and not branch.here and branch.wanted is not None and branch.wanted.side.reading:
+                branch.wanted = None
+                done.append(GiveLease(number, None))
+        if branch.wanted is not None:
+            self._serve(number, branch, now, done)
+
+    def read(self, key: LeaseKey, elements: int) -> None:
+        """Note the length of a split, for the next question that is due."""
+        self._lengths.append((key, elements))
+
+    def unopened(self, split: UnopenedSplit) -> None:
+        """Note a split that cannot be opened here, for the next question that is due."""
+        self._unopened.append(split)
+
+    def noted(self) -> tuple[Lengths, tuple[UnopenedSplit, ...]]:
+        """Return what was noted since the last question."""
+        noted = tuple(self._lengths), tuple(self._unopened)
+        self._lengths, self._unopened = [], []
+        return noted
+
+    def first_row(self, batch: EngineBatch) -> int | None:
+        """Return which row of the epoch a batch begins with; None where they are not numbered, or others come between.
+
+        A split that is longer than it told has rows with the numbers of others: these count as not numbered.
+        """
+        if not all(key in self._rows for key in batch.spans):
+            return None
+        begins: list[int] = []
+        ends: list[int] = []
+        for key, spans in batch.spans.items():
+            data = Spans(spans)
+            for nothing in batch.without_data.get(key, ()):
+                data.remove(*nothing)
+            row, elements = self._rows[key]
+            for start, stop in data:
+                begins.append(row + (start >> OUTPUT_BITS))
+                ends.append(row + ((stop - 1) >> OUTPUT_BITS) + 1)
+                if ends[-1] > row + elements:
+                    return None
+        first = min(begins, default=0)
+        return first if begins and max(ends) - first == batch.rows else None
+
+    def _serve(self, number: int, branch: Branch, now: float, done: list[WorkerInstruction]) -> None:
+        """Give the engine what it waits for, or ask for it."""
+        assert branch.wanted is not None
+        unread, side = branch.wanted.unread, branch.wanted.side
+        if branch.here:
+            branch.wanted = None
+            lease = branch.give(None if unread else now)
+            if lease.row is not None:
+                self._rows[lease.key] = lease.row, lease.split.elements or 0
+            done.append(GiveLease(number, lease))
+            if self._ahead and branch.wants_more():
+                had = side.reading + 1 + len(branch.here) if side.streams > 1 else 0
+                self._look(number, branch, SideBySide(side.streams, had), done)
+        elif branch.ended:
+            branch.wanted = None
+            done.append(GiveLease(number, None))
+        elif branch.asking is None:
+            if unread:
+                branch.asking, branch.side = self._assignments, side
+                self._ask(number, MOST_IN_LOT, 0, (), now, done)
+            else:
+                self._look(number, branch, side, done)
+
+    def _look(self, number: int, branch: Branch, side: SideBySide, done: list[WorkerInstruction]) -> None:
+        branch.asking, branch.side = self._assignments, side
+        done.append(FindAtHand(number, branch.offered))
+
+    def _ask(
+        self, number: int, most: int, look: int, at_hand: tuple[int, ...], now: float, done: list[WorkerInstruction]
+    ) -> None:
+        lengths, unopened = self.noted()
+        branch = self._branches[number]
+        told, side = (lengths, look, at_hand, unopened), branch.side
+        question = AskLeases(self._epoch, number, most, *told, side.streams, side.reading)
+        done.append(self._channels.ask(f"take:{number}", question, now, ahead=branch.wanted is None))

@@ -1,0 +1,215 @@
+"""The worker's side of a job: the assignments and leases that it asks for, and what becomes of what its engine makes.
+
+A worker asks for an *assignment*, takes leases of its epoch until there are none, and asks what becomes of elements
+that fill no batch.  Its engine makes batches meanwhile, of which the job learns from the trainers that receive them: a
+worker tells the job only of data that yields no batch.  So nothing is lost with a worker.
+
+Whoever drives this performs instructions in their order, and tells what happens (`pecan_ray.job.worker_events`).  A
+batch that has no room keeps the engine, and the questions of the channel "run", waiting until there is room for it.
+Leases come by channels of their own, a channel for each source, also while a batch waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from pecan_ray.job.assignment_batches import AssignmentBatches
+from pecan_ray.job.heartbeat import Heartbeat
+from pecan_ray.job.lease_lots import LeaseLots
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import (
+    AskAssignment,
+    AskLeases,
+    Assigned,
+    EndAssignment,
+    EndData,
+    Reply,
+    WorkerQuestion,
+)
+from pecan_ray.job.worker_channels import RUN, WorkerChannels
+from pecan_ray.job.worker_events import (
+    AtHandFound,
+    BatchMade,
+    DrainAsked,
+    DropEpochs,
+    EndWork,
+    EngineBatch,
+    EpochsLeft,
+    GiveLease,
+    JobReplied,
+    LeaseWanted,
+    LoadPlan,
+    PutOut,
+    Release,
+    RunStretch,
+    SplitRead,
+    SplitUnopened,
+    StopStretch,
+    StretchEnded,
+    TellJob,
+    WorkBegins,
+    WorkerEvent,
+    WorkerInstruction,
+    WorkerTime,
+)
+from pecan_ray.job.worker_news import WorkerNews
+
+
+class WorkerState:
+    """What one worker knows, and what it does about what happens."""
+
+    def __init__(
+        self, shape: LedgerShape, heartbeat: Heartbeat, hung_after_s: float, *, one_sequence: bool = False
+    ) -> None:
+        """`hung_after_s`: the job is told at once of an element that takes longer.
+
+        `one_sequence`: the engine gives its batches in the order of what it reads.
+        """
+        self._shape = shape
+        self._channels = WorkerChannels(heartbeat)
+        # `take` and `zip` may leave some of a whole plan's splits unread.
+        self._lots = LeaseLots(self._channels, ahead=not shape.serial, one_sequence=one_sequence)
+        self._news = WorkerNews(heartbeat, hung_after_s)
+        self._stretch: AssignmentBatches | None = None
+        self._to_ask: deque[WorkerQuestion] = deque()
+        """What waits for the channel of assignments."""
+        self._built = (0, 0)
+        """The version of the plan that the engine was built for, and behind how many of its batches it begins."""
+        self._left = 0
+        """Nobody wants anything of epochs before this one."""
+        self._begun = self._draining = self.over = False
+        self._handlers: dict[type, Callable[[Any, float, list[WorkerInstruction]], None]] = {
+            WorkBegins: self._on_begins,
+            JobReplied: self._on_replied,
+            LeaseWanted: self._on_wanted,
+            AtHandFound: lambda event, now, done: self._lots.found(event.branch, event.indices, now, done),
+            SplitRead: lambda event, now, done: self._lots.read(event.key, event.elements),
+            SplitUnopened: lambda event, now, done: self._lots.unopened(event.split),
+            BatchMade: self._on_made,
+            StretchEnded: self._on_stretch_ended,
+            EpochsLeft: self._on_left,
+            DrainAsked: self._on_drain_asked,
+            WorkerTime: self._on_time,
+        }
+
+    def handle(self, event: WorkerEvent, now: float) -> list[WorkerInstruction]:
+        """Take an event and return what must be done, in this order."""
+        done: list[WorkerInstruction] = []
+        self._handlers[type(event)](event, now, done)
+        if self._to_ask and self._channels.is_free(RUN):
+            done.append(self._channels.ask(RUN, self._to_ask.popleft(), now))
+        return done
+
+    def _on_begins(self, event: WorkBegins, now: float, done: list[WorkerInstruction]) -> None:
+        if not self._begun:
+            self._begun = True
+            self._ask_for_work(done)
+
+    def _ask_for_work(self, done: list[WorkerInstruction]) -> None:
+        if self._draining:
+            self._end(done)
+        else:
+            self._to_ask.append(AskAssignment(self._news.progress))
+
+    def _end(self, done: list[WorkerInstruction]) -> None:
+        self.over = True
+        done.append(EndWork())
+
+    def _on_replied(self, event: JobReplied, now: float, done: list[WorkerInstruction]) -> None:
+        question = self._channels.answered(event)
+        if isinstance(question, AskLeases):
+            self._lots.came(question, event.reply, now, done)
+        elif isinstance(question, AskAssignment):
+            self._begin_assignment(event.reply, done)
+        elif isinstance(question, EndAssignment):
+            self._settle_leftovers(event.reply, done)
+
+    def _begin_assignment(self, reply: Reply, done: list[WorkerInstruction]) -> None:
+        if self._draining or not isinstance(reply, Assigned):
+            self._end(done)
+            return
+        wanted = reply.plan_version, reply.assignment.behind
+        if wanted != self._built:
+            self._built = wanted
+            done.append(LoadPlan(*wanted))
+        self._lots.begin(reply, done)
+        self._stretch = AssignmentBatches(reply.assignment, self._shape)
+        done.append(RunStretch(reply.assignment))
+
+    def _on_wanted(self, event: LeaseWanted, now: float, done: list[WorkerInstruction]) -> None:
+        if self._draining or self._stretch is None:
+            done.append(GiveLease(event.branch, None))
+        else:
+            self._lots.want(event, now, done)
+
+    def _on_made(self, event: BatchMade, now: float, done: list[WorkerInstruction]) -> None:
+        stretch, batch = self._stretch, event.batch
+        assert stretch is not None, "a batch of no assignment"
+        if self._is_in_vain(stretch):
+            self._leave(done)
+        elif batch.partial:
+            stretch.leftovers.append(event)
+        elif not batch.rows:
+            self._end_data(stretch, event, done)
+        else:
+            self._put_out(stretch, batch, done)
+
+    def _is_in_vain(self, stretch: AssignmentBatches) -> bool:
+        """Tell whether nobody wants what the engine makes."""
+        return self._draining or stretch.assignment.epoch < self._left
+
+    def _leave(self, done: list[WorkerInstruction]) -> None:
+        """Stop with an assignment: the job gives what it had to others, unless nobody wants it."""
+        self._stretch = None
+        self._lots.give_nothing(done)
+        done.append(StopStretch(for_good=self._draining))
+        self._ask_for_work(done)
+
+    def _put_out(self, stretch: AssignmentBatches, batch: EngineBatch, done: list[WorkerInstruction]) -> None:
+        put_out = stretch.put_out(batch, self._lots.first_row(batch))
+        if isinstance(put_out, PutOut):
+            self._news.count(batch.rows)
+        done.append(put_out)
+
+    def _end_data(self, stretch: AssignmentBatches, made: BatchMade, done: list[WorkerInstruction]) -> None:
+        """Tell the job of data that yields no batch."""
+        done.append(Release(made.batch))
+        self._to_ask.append(stretch.end_data(made))
+
+    def _on_stretch_ended(self, event: StretchEnded, now: float, done: list[WorkerInstruction]) -> None:
+        stretch = self._stretch
+        assert stretch is not None, "the end of no assignment"
+        if self._is_in_vain(stretch):
+            self._leave(done)
+            return
+        # What a whole plan does not read of its leases ends with its last batch.
+        if event.unmentioned and not self._shape.serial:
+            self._to_ask.append(EndData(stretch.assignment.epoch, event.unmentioned))
+        self._to_ask.append(stretch.ending(*self._lots.noted()))
+
+    def _settle_leftovers(self, reply: Reply, done: list[WorkerInstruction]) -> None:
+        stretch, self._stretch = self._stretch, None
+        assert stretch is not None, "an answer about the leftovers of no assignment"
+        for leftover in stretch.leftovers:
+            if reply != "flush":
+                done.append(Release(leftover.batch))
+            elif stretch.is_batch(leftover.batch):
+                self._put_out(stretch, leftover.batch, done)
+            else:
+                self._end_data(stretch, leftover, done)
+        self._ask_for_work(done)
+
+    def _on_left(self, event: EpochsLeft, now: float, done: list[WorkerInstruction]) -> None:
+        # The engine is stopped with the next batch, which it makes at once where it waits for room.
+        self._left = max(self._left, event.before)
+        done.append(DropEpochs(self._left))
+
+    def _on_drain_asked(self, event: DrainAsked, now: float, done: list[WorkerInstruction]) -> None:
+        self._draining = True
+        self._lots.give_nothing(done)
+
+    def _on_time(self, event: WorkerTime, now: float, done: list[WorkerInstruction]) -> None:
+        if self._news.is_due(event.condition, now, self._lots.lot_s, over=self.over):
+            done.append(TellJob(self._news.told(event.condition, now)))

@@ -1,0 +1,37 @@
+"""The worker's side of its questions: numbered by channel, and answered once."""
+
+from __future__ import annotations
+
+from pecan_ray.job.heartbeat import Heartbeat
+from pecan_ray.job.messages import WorkerQuestion
+from pecan_ray.job.worker_events import AskJob, JobReplied
+
+RUN = "run"
+"""The channel of assignments, what ends with them, and data that yields no batch."""
+
+
+class WorkerChannels:
+    """What a worker has asked and was not answered: one question at a time on each channel."""
+
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self._heartbeat = heartbeat
+        self._numbers: dict[str, int] = {}
+        self._asked: dict[str, WorkerQuestion] = {}
+
+    def ask(self, channel: str, question: WorkerQuestion, now: float, *, ahead: bool = False) -> AskJob:
+        """Number a question."""
+        assert channel not in self._asked, f"{question} is asked before {self._asked[channel]} was answered"
+        number = self._numbers[channel] = self._numbers.get(channel, 0) + 1
+        self._asked[channel] = question
+        self._heartbeat.asked = now  # whoever asks lives, and need not say it besides
+        return AskJob(channel, number, question, ahead)
+
+    def is_free(self, channel: str) -> bool:
+        """Tell whether a channel has no question under way."""
+        return channel not in self._asked
+
+    def answered(self, event: JobReplied) -> WorkerQuestion | None:
+        """Return the question that an answer is for; None: it was answered before."""
+        if event.number != self._numbers.get(event.channel):
+            return None
+        return self._asked.pop(event.channel, None)

@@ -1,0 +1,258 @@
+"""What can happen to a worker, and what it wants done: see `pecan_ray.job.worker`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from pecan_ray.job.holdings import LeaseSpans
+from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.lots import ONE_BY_ONE, SideBySide
+from pecan_ray.job.messages import LeftOutElement, Reply, UnopenedSplit, WorkerProgress, WorkerQuestion
+from pecan_ray.plan.splits import Lease, LeaseKey, Split
+
+
+class EngineBatch(Protocol):
+    """What an engine makes: a batch, elements that fill none, or positions that yield nothing."""
+
+    @property
+    def spans(self) -> LeaseSpans:
+        """The positions that it stands for."""
+        ...
+
+    @property
+    def without_data(self) -> LeaseSpans:
+        """Of these, the positions that yield nothing."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Its number of elements; 0: it only says that positions yield nothing."""
+        ...
+
+    @property
+    def partial(self) -> bool:
+        """Whether it fills no batch, at the end of an assignment."""
+        ...
+
+    @property
+    def rank(self) -> int | None:
+        """The trainer that it is for, as a batch of a round."""
+        ...
+
+
+# --- events -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WorkBegins:
+    """The process is ready to work; perhaps not said for the first time."""
+
+
+@dataclass(frozen=True)
+class JobReplied:
+    """The job has answered a question; perhaps not for the first time."""
+
+    channel: str
+    number: int
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWanted:
+    """The engine wants the next lease of a source; answered by `GiveLease`, and not asked again before that."""
+
+    branch: int
+    side: SideBySide = ONE_BY_ONE
+    """How it reads leases.  To an engine that reads others no lease means that there is none now."""
+    unread: bool = False
+    """It is likely not to be read: a plan begins behind it."""
+
+
+@dataclass(frozen=True)
+class AtHandFound:
+    """The answer to `FindAtHand`."""
+
+    branch: int
+    indices: tuple[int, ...] | None
+    """Of the splits that are at hand; None: it does not matter which ones are."""
+
+
+@dataclass(frozen=True)
+class SplitRead:
+    """A split was read to its end: it has so many elements."""
+
+    key: LeaseKey
+    elements: int
+
+
+@dataclass(frozen=True)
+class SplitUnopened:
+    """This worker cannot open the split of a lease: the job gives it to others."""
+
+    split: UnopenedSplit
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMade:
+    """The engine has made something of the leases of the assignment."""
+
+    batch: EngineBatch
+    left_out: tuple[LeftOutElement, ...] = ()
+    """Bad elements that no batch takes to a trainer, if this one becomes none."""
+
+
+@dataclass(frozen=True)
+class StretchEnded:
+    """The engine has made everything that it makes of the leases of the assignment."""
+
+    unmentioned: LeaseSpans
+    """Positions behind the ends of splits, about which it has said nothing."""
+
+
+@dataclass(frozen=True)
+class EpochsLeft:
+    """All training loops have left the epochs before one."""
+
+    before: int
+
+
+@dataclass(frozen=True)
+class DrainAsked:
+    """The job takes this worker away: it finishes nothing more, and what is finished can still be fetched."""
+
+
+@dataclass(frozen=True)
+class WorkerTime:
+    """Some time has passed; `condition` is what only the process itself knows of its progress."""
+
+    condition: WorkerProgress
+
+
+WorkerEvent: TypeAlias = (
+    WorkBegins
+    | JobReplied
+    | LeaseWanted
+    | AtHandFound
+    | SplitRead
+    | SplitUnopened
+    | BatchMade
+    | StretchEnded
+    | EpochsLeft
+    | DrainAsked
+    | WorkerTime
+)
+
+
+# --- instructions -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AskJob:
+    """Ask the job, again and again until it has answered; `JobReplied` brings the answer."""
+
+    channel: str
+    number: int
+    question: WorkerQuestion
+    ahead: bool = False
+    """The engine does not wait for the answer: what it brings may be fetched as soon as it comes."""
+
+
+@dataclass(frozen=True)
+class FindAtHand:
+    """Find out which of some splits are on this node, before leases are asked for; answered by `AtHandFound`."""
+
+    branch: int
+    splits: tuple[Split, ...]
+
+
+@dataclass(frozen=True)
+class FetchSplits:
+    """Begin to fetch what will be read of splits."""
+
+    branch: int
+    splits: tuple[Split, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveLease:
+    """Give the engine the lease that it wants; None: there is none now, or no more in this assignment."""
+
+    branch: int
+    lease: Lease | None
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """Build the engine of a version of the plan, which begins behind so many of its batches."""
+
+    version: int
+    behind: int
+
+
+@dataclass(frozen=True)
+class RunStretch:
+    """Let the engine run on the leases of an assignment."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True)
+class StopStretch:
+    """Let the engine stop, whatever it has under way: nobody wants that."""
+
+    for_good: bool
+    """The worker ends with it; else no thread of the stretch may want a lease any more when this is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutOut:
+    """Let a trainer fetch a batch, and make no other one before there is room for it."""
+
+    batch: EngineBatch
+    rank: int | None
+    """The trainer that it is for; None: whichever has room."""
+    row: int | None
+    """Which row of the epoch its first one is, where rows are numbered and no others come between them."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """Give back the memory of what becomes no batch."""
+
+    batch: EngineBatch
+
+
+@dataclass(frozen=True)
+class DropEpochs:
+    """Drop the finished batches of epochs before one."""
+
+    before: int
+
+
+@dataclass(frozen=True)
+class TellJob:
+    """Tell the job how this worker gets on; nothing depends on whether that arrives."""
+
+    progress: WorkerProgress
+
+
+@dataclass(frozen=True)
+class EndWork:
+    """Make nothing more: streams end when what is finished was fetched."""
+
+
+WorkerInstruction: TypeAlias = (
+    AskJob
+    | FindAtHand
+    | FetchSplits
+    | GiveLease
+    | LoadPlan
+    | RunStretch
+    | StopStretch
+    | PutOut
+    | Release
+    | DropEpochs
+    | TellJob
+    | EndWork
+)

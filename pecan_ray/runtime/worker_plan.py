@@ -1,0 +1,161 @@
+"""The plan that a worker runs: its version of now, and the engine that was built for it."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+
+from pecan_ray.engines.contract import Engine, EngineOptions, Leases, UnderWay
+from pecan_ray.engines.global_generators import global_generators
+from pecan_ray.engines.leases_behind import LeasesBehind
+from pecan_ray.engines.registry import build_engine, load_framework
+from pecan_ray.engines.tuning import MOST_PER_CPU
+from pecan_ray.engines.usable_cpus import whole_cpus
+from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
+from pecan_ray.errors import PecanError, WorkerStartError, told
+from pecan_ray.options import AutoWorkers
+from pecan_ray.plan.behind import PlanBehind, plan_behind
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.splits import AtWork, Source, Split
+from pecan_ray.runtime.job_arrays import MappedArrays
+from pecan_ray.runtime.messages import Job
+from pecan_ray.runtime.worker_questions import EngineLeases
+from pecan_ray.sources.files import fetch_files_ahead, on_node
+from pecan_ray.transport.owned_slots import OwnedSlots
+from pecan_ray.transport.ring import RingSlots
+
+LOADING_S = 300.0
+"""Frameworks are imported from slow disks: no loading that is shorter is taken for a hang."""
+
+
+class WorkerPlan:
+    """A version of a job's plan in a worker's process."""
+
+    def __init__(self, worker: str, job: Job, sharing: int, arrays: MappedArrays) -> None:
+        """`sharing`: so many workers share the CPUs of the node."""
+        self._worker, self._job, self._sharing, self._arrays = worker, job, sharing, arrays
+        self._slots = OwnedSlots(RingSlots(job.config.ring_bytes))
+        self.engine: Engine | None = None
+        self._sources: tuple[Source, ...] = ()
+        self._elements_behind: tuple[int, ...] = ()
+        """Of each source, how many elements go into the batches that the plan begins behind."""
+        self._loading: float | None = None
+        """Since when a version of the plan is made an engine of."""
+        self._orders: RunOrders = {}
+        """Those of the plan as the user wrote it."""
+        self._users_order: UsersOrder | None = None
+        """The user's order, while the engine runs another one."""
+        self._use_users_order = False
+
+    def load(self, payload: bytes, version: int, behind: int = 0) -> None:
+        """Unpickle a version of the plan and build its engine, for what lies `behind` so many batches."""
+        job = self._job
+        self._loading = time.monotonic()
+        load_framework(job.engine)
+        try:
+            plan = self._arrays.loads(payload)
+        except BaseException as error:
+            raise WorkerStartError(
+                f"worker {self._worker} cannot load the pipeline: {told(error)}. Modules that its "
+                "functions come from must be importable on every node: send them by `--working-dir` or a runtime "
+                "environment."
+            ) from error
+        if global_generators.key is None:
+            global_generators.begin((job.seed, self._worker.rpartition(":")[2], job.batches_before))
+        else:
+            global_generators.seed_again()
+        self._note_order(plan, version)
+        left = left_behind(plan, behind)
+        options = engine_options(job, self._sharing, self._users_order)
+        if self.engine is not None:
+            self.engine.close()
+        self._sources = tuple(plan.sources())
+        self.engine = build_engine(job.engine, left.plan, options, self._slots)
+        self._elements_behind, self._loading = left.elements, None
+
+    def _note_order(self, plan: Plan, version: int) -> None:
+        """Keep the user's order ready for a plan in another one."""
+        if version == 0:
+            self._orders, self._users_order = orders_of(plan), None
+            return
+        self._users_order = UsersOrder(plan, self._orders, lambda: self._arrays.loads(self._job.plan))
+        if self._use_users_order:  # another thread may have been told meanwhile, and is not undone
+            self._users_order.taken = True
+
+    def use_users_order(self) -> None:
+        """Run the operators in the user's order from now on, also on what is under way."""
+        self._use_users_order = True
+        if self._users_order is not None:
+            self._users_order.taken = True
+
+    @property
+    def fell_back(self) -> str:
+        """Why the user's order is run in place of another one; empty if no element has called for it."""
+        return "" if self._users_order is None else self._users_order.said
+
+    def behind(self, leases: EngineLeases) -> Leases:
+        """Return a worker's leases but for the elements that the plan begins behind."""
+        if not any(self._elements_behind):
+            return leases
+        take_unread = functools.partial(leases.take, unread=True)
+        return LeasesBehind(leases, self._sources, self._elements_behind, take_unread=take_unread)
+
+    def fetch_ahead(self, branch: int, splits: Sequence[Split]) -> None:
+        """Begin to fetch what splits of a source will read."""
+        engine = self.engine
+        fetch_files_ahead(self._sources[branch], [one for one in splits if engine is None or engine.reads(branch, one)])
+
+    def at_hand(self, branch: int, splits: Sequence[Split]) -> tuple[int, ...] | None:
+        """Return which of some splits of a source had better go first; None where it does not matter."""
+        return on_node(self._sources[branch], splits)
+
+    def under_way(self, now: float) -> UnderWay | None:
+        """Return what has been under way for long; to be asked about every second."""
+        engine = self.engine  # None while the first one is built
+        asked = engine.under_way(now) if engine is not None else None  # every time, since it compares
+        return loading(self._loading, now) or asked
+
+
+def loading(since: float | None, now: float) -> UnderWay | None:
+    """Return what to say of a pipeline that has been loading since then; None: it is not."""
+    if since is None:
+        return None
+    at = AtWork("the loading of the pipeline") if now - since > LOADING_S else None
+    return UnderWay("the pipeline has been loading for {seconds}", since, at)
+
+
+def left_behind(plan: Plan, batches: int) -> PlanBehind:
+    """Return what is left of a plan behind so many of its batches, as the job has found that it can be told."""
+    left = plan_behind(plan, batches) if batches else PlanBehind(plan, ())
+    if left is None:
+        raise PecanError(f"the plan cannot begin behind its first {batches} batches: start the run again.")
+    return left
+
+
+def engine_options(job: Job, sharing: int, users_order: UsersOrder | None) -> EngineOptions:
+    """Return how a worker's engine runs a job's plan; `users_order`: where it is another one than that."""
+    fixed = job.config.threads_per_worker
+    threads = fixed or usual_threads(job, sharing)
+    return EngineOptions(
+        seed=job.seed,
+        threads=threads,
+        most_threads=None if fixed else MOST_PER_CPU * threads,
+        memory_bytes=job.config.ring_bytes,
+        order="strict" if job.in_order else "relaxed",
+        on_error=job.options.on_error,
+        count_epoch=job.options.first_epoch if job.look_again else None,
+        users_order=users_order,
+        cache=job.config.cache,
+        ranks=job.spec.shape.world_size if job.spec.shape.coordinated else None,
+    )
+
+
+def usual_threads(job: Job, sharing: int) -> int:
+    """Return the threads of a worker: as Ray reserves where workers come and go, else all CPUs that it can have.
+
+    `sharing`: so many workers share them, but where workers take turns: the one at work has them all.
+    """
+    if isinstance(job.options.workers, AutoWorkers):
+        return max(1, round(job.config.cpus_per_worker))
+    return max(1, whole_cpus() // (1 if job.spec.shape.one_at_a_time else sharing))

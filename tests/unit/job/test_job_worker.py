@@ -1,0 +1,285 @@
+"""The worker as a state machine: what it asks, what it fetches, and what becomes of what its engine makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from pecan_ray.job.heartbeat import Heartbeat
+from pecan_ray.job.ledger_shape import Assignment, LedgerShape
+from pecan_ray.job.lots import SideBySide
+from pecan_ray.job.messages import AskLeases, Assigned, EndAssignment, EndData, NoMoreLeases, Reply, WorkerProgress
+from pecan_ray.job.worker import WorkerState
+from pecan_ray.job.worker_channels import RUN
+from pecan_ray.job.worker_events import (
+    AskJob,
+    AtHandFound,
+    BatchMade,
+    DrainAsked,
+    DropEpochs,
+    EndWork,
+    EpochsLeft,
+    FetchSplits,
+    FindAtHand,
+    GiveLease,
+    JobReplied,
+    LeaseWanted,
+    LoadPlan,
+    PutOut,
+    Release,
+    RunStretch,
+    StopStretch,
+    StretchEnded,
+    TellJob,
+    WorkBegins,
+    WorkerEvent,
+    WorkerInstruction,
+    WorkerTime,
+)
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Split
+from pecan_ray.sampling.spans import Span
+
+KEY = (0, 0, 0)
+
+
+@dataclass
+class Batch:
+    """What an engine has made."""
+
+    rows: int = 1
+    partial: bool = False
+    rank: int | None = None
+    spans: dict[LeaseKey, list[Span]] = field(default_factory=lambda: {KEY: [(0, 1 << OUTPUT_BITS)]})
+    without_data: dict[LeaseKey, list[Span]] = field(default_factory=dict)
+
+
+class Rig:
+    """A worker, of which nothing is at hand, and a time that stands still unless it is set."""
+
+    def __init__(self, shape: LedgerShape | None = None, *, one_sequence: bool = False) -> None:
+        self.state = WorkerState(shape or LedgerShape(), Heartbeat(30.0), 20.0, one_sequence=one_sequence)
+        self.now = 0.0
+        self.asked: dict[str, AskJob] = {}
+
+    def handle(self, event: WorkerEvent) -> list[WorkerInstruction]:
+        """Return what is to be done, but for what is asked."""
+        done: list[WorkerInstruction] = []
+        for one in self.state.handle(event, self.now):
+            if isinstance(one, FindAtHand):
+                done += self.handle(AtHandFound(one.branch, None))
+            elif isinstance(one, AskJob):
+                self.asked[one.channel] = one
+            else:
+                done.append(one)
+        return done
+
+    def reply(self, channel: str, reply: Reply) -> list[WorkerInstruction]:
+        """Answer what was asked."""
+        return self.handle(JobReplied(channel, self.asked.pop(channel).number, reply))
+
+    def begin(self, assignment: Assignment, version: int = 0) -> list[WorkerInstruction]:
+        """Give it an assignment, for which it has asked."""
+        self.handle(WorkBegins())
+        return self.reply(RUN, Assigned(assignment, version))
+
+    def take(self, reply: Reply) -> list[WorkerInstruction]:
+        """Let the engine take a lease of the first source, which the job is asked for."""
+        return [*self.handle(LeaseWanted(0)), *self.reply("take:0", reply)]
+
+    def question(self, channel: str) -> object:
+        """Return what was asked, and not answered."""
+        return self.asked[channel].question
+
+
+def leases(*indices: int) -> tuple[Lease, ...]:
+    return tuple(Lease(0, Split(index, path=f"s3://bucket/{index}")) for index in indices)
+
+
+def given(done: Sequence[WorkerInstruction]) -> list[int | None]:
+    """Return which splits the engine was given."""
+    return [one.lease.split.index if one.lease else None for one in done if isinstance(one, GiveLease)]
+
+
+def test_what_the_next_epoch_begins_with_is_fetched_at_once_and_kept_when_that_epoch_begins() -> None:
+    rig, (first, second, third) = Rig(), leases(0, 1, 2)
+    next_epoch = NoMoreLeases((third.split, second.split))
+    fetched = FetchSplits(0, next_epoch.next_epoch)
+    rig.begin(Assignment(0))
+    assert rig.take((first,)) == [FetchSplits(0, (first.split,)), GiveLease(0, first)]
+    assert rig.take(next_epoch) == [fetched, GiveLease(0, None)]
+    rig.handle(StretchEnded({}))
+    rig.reply(RUN, "return")
+    again = Assignment(0)  # with what other workers have returned: the next epoch is still to come
+    assert rig.reply(RUN, Assigned(again)) == [RunStretch(again)]
+    assert given(rig.take(())) == [None]
+    for epoch, first_done in ((1, [fetched]), (2, [])):
+        rig.handle(StretchEnded({}))
+        rig.reply(RUN, "return")
+        assert rig.reply(RUN, Assigned(Assignment(epoch))) == [*first_done, RunStretch(Assignment(epoch))]
+
+
+def test_the_next_lot_is_asked_for_while_half_of_one_is_left_and_lasts_as_long_as_the_job_says() -> None:
+    rig = Rig()
+    rig.begin(Assignment(0))
+    assert given(rig.take(leases(0))) == [0]
+    rig.now = 0.1
+    rig.handle(LeaseWanted(0))
+    asked = rig.question("take:0")
+    assert isinstance(asked, AskLeases) and asked.most == 5, "half a second of leases that take 0.1 s"
+    assert given(rig.reply("take:0", leases(1, 2, 3, 4))) == [1] and not rig.asked
+    for taken in (2, 3):
+        rig.now += 0.1
+        assert given(rig.handle(LeaseWanted(0))) == [taken]
+    assert rig.asked["take:0"].ahead
+    assert given(rig.reply("take:0", ())) == [] and given(rig.handle(LeaseWanted(0))) == [4]
+    assert given(rig.handle(LeaseWanted(0))) == [None] and not rig.asked, "the job has said that there are no more"
+
+
+def test_none_beside_others_is_no_end() -> None:
+    rig = Rig(LedgerShape(serial=True))
+    rig.begin(Assignment(0))
+    asked: list[tuple[int, int, int]] = []
+
+    def take(reading: int, *replies: tuple[Lease, ...]) -> list[int | None]:
+        done = rig.handle(LeaseWanted(0, SideBySide(4, reading)))
+        for reply in replies:
+            question = rig.question("take:0")
+            assert isinstance(question, AskLeases)
+            asked.append((question.streams, question.reading, question.most))
+            done += rig.reply("take:0", reply)
+        return given(done)
+
+    assert [take(0, leases(0, 1)), take(1), take(2, ()), take(1, ())] == [[0], [1], [None], [None]]
+    assert [take(0, leases(2)), take(0, ()), take(0)] == [[2], [None], [None]]
+    assert asked == [(4, 0, 4), (4, 2, 2), (4, 1, 3), (4, 0, 4), (4, 0, 4)]
+
+
+def test_none_beside_others_that_was_asked_for_ahead_is_no_end_either() -> None:
+    rig = Rig()
+    rig.begin(Assignment(0))
+    side = SideBySide(2, 0)
+    rig.handle(LeaseWanted(0, side))
+    rig.reply("take:0", leases(0))
+    rig.now = 0.1
+    rig.handle(LeaseWanted(0, side))
+    rig.reply("take:0", leases(1))
+    assert isinstance(asked := rig.question("take:0"), AskLeases) and (asked.streams, asked.reading) == (2, 1)
+    assert given(rig.handle(LeaseWanted(0, side))) == [] == given(rig.reply("take:0", ())), "it waits for the next one"
+    assert isinstance(asked := rig.question("take:0"), AskLeases) and not asked.reading
+    assert given(rig.reply("take:0", ())) == [None]
+
+
+def test_in_one_sequence_leases_beside_others_are_waited_for() -> None:
+    rig = Rig(one_sequence=True)
+    rig.begin(Assignment(0))
+    rig.handle(LeaseWanted(0, SideBySide(4, 1)))
+    assert isinstance(asked := rig.question("take:0"), AskLeases) and (asked.streams, asked.reading) == (1, 0)
+
+
+def test_leases_that_a_plan_did_not_take_are_not_those_of_the_next_epoch() -> None:
+    rig = Rig(LedgerShape(serial=True))
+    rig.begin(Assignment(0, behind=3))
+    rig.handle(LeaseWanted(0, unread=True))
+    assert given(rig.reply("take:0", leases(0, 1))) == [0]
+    rig.handle(StretchEnded({}))
+    rig.reply(RUN, "return")
+    rig.reply(RUN, Assigned(Assignment(1)))
+    assert given(rig.handle(LeaseWanted(0))) == []
+    assert isinstance(asked := rig.question("take:0"), AskLeases) and asked.epoch == 1
+
+
+def test_an_answer_that_comes_after_the_assignment_was_left_is_not_for_the_next_one() -> None:
+    rig = Rig()
+    rig.begin(Assignment(0))
+    rig.handle(LeaseWanted(0))
+    assert rig.handle(EpochsLeft(1)) == [DropEpochs(1)]
+    assert rig.handle(BatchMade(Batch())) == [GiveLease(0, None), StopStretch(for_good=False)]
+    rig.reply(RUN, Assigned(Assignment(1)))
+    assert given(rig.handle(LeaseWanted(0))) == [], "the channel is not free before its answer has come"
+    assert given(rig.reply("take:0", leases(0))) == []
+    assert isinstance(asked := rig.question("take:0"), AskLeases) and asked.epoch == 1
+    assert given(rig.reply("take:0", leases(1))) == [1]
+
+
+def test_an_answer_that_comes_twice_counts_once() -> None:
+    rig = Rig()
+    rig.handle(WorkBegins())
+    number = rig.asked[RUN].number
+    assert rig.reply(RUN, Assigned(Assignment(0))) and not rig.handle(WorkBegins())
+    assert rig.handle(JobReplied(RUN, number, Assigned(Assignment(0)))) == [] and not rig.asked
+
+
+def test_a_drained_worker_takes_no_lease_makes_no_batch_and_ends() -> None:
+    rig = Rig()
+    rig.begin(Assignment(0))
+    rig.handle(LeaseWanted(0))
+    assert rig.handle(DrainAsked()) == [GiveLease(0, None)] == rig.handle(LeaseWanted(0))
+    assert rig.handle(BatchMade(Batch())) == [StopStretch(for_good=True), EndWork()]
+    assert rig.state.over
+
+
+def test_an_engine_is_built_for_another_version_or_beginning_of_the_plan() -> None:
+    rig = Rig(LedgerShape(serial=True))
+    done = rig.begin(first := Assignment(0, behind=2), version=1)
+    assert done == [LoadPlan(1, 2), RunStretch(first)]
+    rig.handle(StretchEnded({}))
+    rig.reply(RUN, "return")
+    assert rig.reply(RUN, Assigned(first, 1)) == [RunStretch(first)]
+
+
+def test_batches_that_ranks_have_are_left_out_and_the_others_go_to_them_in_turn() -> None:
+    rig = Rig(LedgerShape(serial=True, world_size=2))
+    rig.begin(Assignment(0, delivered=(2, 1), again=True))
+    batches = [Batch() for _ in range(5)]
+    done = [one for batch in batches for one in rig.handle(BatchMade(batch))]
+    assert done == [*map(Release, batches[:3]), PutOut(batches[3], 1, None), PutOut(batches[4], 0, None)]
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_what_fills_no_batch_becomes_one_or_is_told_as_the_job_decides(drop: bool) -> None:
+    rig = Rig(LedgerShape(batch_size=2, drop_remainder=drop))
+    rig.begin(Assignment(0, rank=3))
+    rest, nothing, behind = Batch(partial=True), Batch(rows=0), {(0, 0, 1): [(0, 9)]}
+    assert rig.handle(BatchMade(nothing)) == [Release(nothing)] and rig.handle(BatchMade(rest)) == []
+    assert rig.question(RUN) == EndData(0, nothing.spans)
+    rig.handle(StretchEnded(behind))
+    rig.reply(RUN, "noted")
+    assert rig.question(RUN) == EndData(0, behind)
+    rig.reply(RUN, "noted")
+    assert rig.question(RUN) == EndAssignment(0, rest.spans, batches=not drop, rows=1)
+    done = rig.reply(RUN, "flush")
+    assert done == ([Release(rest)] if drop else [PutOut(rest, 3, None)])
+    assert not drop or rig.question(RUN) == EndData(0, rest.spans, 1)
+
+
+def test_rows_are_numbered_where_they_follow_each_other() -> None:
+    rig = Rig(LedgerShape(numbered=True))
+    rig.begin(Assignment(0))
+    rig.take((Lease(0, Split(0, elements=2), row=10),))
+
+    def row(*spans: Span, rows: int) -> int | None:
+        (done,) = rig.handle(
+            BatchMade(Batch(rows=rows, spans={KEY: [(a << OUTPUT_BITS, b << OUTPUT_BITS) for a, b in spans]}))
+        )
+        assert isinstance(done, PutOut)
+        return done.row
+
+    assert row((0, 2), rows=2) == 10 and row((1, 2), rows=1) == 11
+    assert row((0, 2), rows=1) is None, "others come between"
+    assert row((1, 3), rows=2) is None, "the split is longer than it told"
+
+
+def test_a_worker_tells_at_once_what_the_job_must_know_and_else_now_and_then() -> None:
+    rig, calm = Rig(), WorkerProgress(threads=2)
+    rig.begin(Assignment(0))
+    rig.handle(BatchMade(Batch(rows=5)))
+    assert rig.handle(WorkerTime(calm)) == [TellJob(WorkerProgress(5, 1, threads=2))]
+    rig.now = 9.0
+    assert rig.handle(WorkerTime(calm)) == []
+    for urgent in (WorkerProgress(told_to_end=True), WorkerProgress(stuck="map", stuck_s=1.0)):
+        assert len(rig.handle(WorkerTime(urgent))) == 1 and not rig.handle(WorkerTime(urgent))
+    assert len(rig.handle(WorkerTime(WorkerProgress(stuck="map", stuck_s=21.0)))) == 1, "it hangs"
+    rig.now = 20.0
+    assert len(rig.handle(WorkerTime(WorkerProgress(stuck="map", stuck_s=32.0)))) == 1
