@@ -92,12 +92,7 @@ class AutoWorkers:
         settle(self)
         if self.objective != "cost" and self.mode != "auto":
             raise PlanError(f"objective={self.objective!r} is only known to mode='auto', but got mode={self.mode!r}.")
-        for side in ("local", "remote"):
-            least, most = getattr(self, f"min_{side}"), getattr(self, f"max_{side}")
-            if least < 0 or (most is not None and most < least):
-                raise PlanError(f"min_{side} must be from 0 to max_{side}, but got {least} and {most}.")
-        if self.max_local == self.max_remote == 0:
-            raise PlanError("max_local=0 and max_remote=0 leave no worker: raise one of them.")
+        self._check_numbers()
         if not 0 <= self.threshold < 1:
             raise PlanError(f"threshold must be a share in [0, 1), but got {self.threshold}.")
         self._check_budget()
@@ -108,6 +103,15 @@ class AutoWorkers:
             if not getattr(self, name) > 0:
                 raise PlanError(f"{name} must be positive, but got {getattr(self, name)}.")
         check_least(self, {"window_batches": (2, "at least 2")})
+
+    def _check_numbers(self) -> None:
+        """Raise `PlanError` for numbers of workers that exclude each other."""
+        for side in ("local", "remote"):
+            least, most = getattr(self, f"min_{side}"), getattr(self, f"max_{side}")
+            if least < 0 or (most is not None and most < least):
+                raise PlanError(f"min_{side} must be from 0 to max_{side}, but got {least} and {most}.")
+        if self.max_local == self.max_remote == 0:
+            raise PlanError("max_local=0 and max_remote=0 leave no worker: raise one of them.")
 
     def _check_budget(self) -> None:
         """Raise `PlanError` for a budget that cannot be kept."""
@@ -434,15 +438,7 @@ class IterOptions:
             raise PlanError(f"headspace must be True, False or batches of an epoch >= 1, but got {self.headspace}.")
         if self.coordinated:
             self._check_rounds()
-        check_least(self, dict.fromkeys(("epochs", "epoch_batches", "steps"), (1, "at least 1 (or None for no end)")))
-        if self.share and (self.epoch_batches or self.steps):
-            raise PlanError("epoch_batches and steps are not for a reader that shares: leave its loop by break.")
-        if (
-            self.epochs is None
-            and isinstance(self.workers, AutoWorkers)
-            and isinstance(self.workers.objective, Deadline)
-        ):
-            raise PlanError("objective=Deadline(...) needs a job that ends: pass epochs=..., a whole number.")
+        self._check_end()
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise PlanError(f"rank must be in [0, world_size), but got rank={self.rank}, world_size={self.world_size}.")
         if self.device is not None and self.format != "torch":
@@ -451,6 +447,15 @@ class IterOptions:
             raise PlanError(f"prefetch_bytes must be positive, but got {self.prefetch_bytes}.")
         if self.sharding == "static" and isinstance(self.workers, AutoWorkers):
             raise PlanError('sharding="static" deals the data to fixed workers: pass workers=Workers(...).')
+
+    def _check_end(self) -> None:
+        """Raise `PlanError` for a number of epochs that cannot be, or that a deadline lacks."""
+        check_least(self, dict.fromkeys(("epochs", "epoch_batches", "steps"), (1, "at least 1 (or None for no end)")))
+        if self.share and (self.epoch_batches or self.steps):
+            raise PlanError("epoch_batches and steps are not for a reader that shares: leave its loop by break.")
+        objective = self.workers.objective if isinstance(self.workers, AutoWorkers) else None
+        if self.epochs is None and isinstance(objective, Deadline):
+            raise PlanError("objective=Deadline(...) needs a job that ends: pass epochs=..., a whole number.")
 
     def _check_rounds(self) -> None:
         """Raise `PlanError` for what does not go with coordinated reads."""

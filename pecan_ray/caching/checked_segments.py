@@ -224,13 +224,9 @@ class CheckedSegments:
             return None
         if not _settled(path, _stamp(now)):
             return None
-        fd = open_segment(path)
-        try:
-            if _stamp(os.fstat(fd)) != _stamp(now):
-                return None
-            memory = mmap.mmap(fd, now.st_size, access=mmap.ACCESS_READ)
-        finally:
-            os.close(fd)
+        memory = _mapped(path, now)
+        if memory is None:
+            return None
         held = self._held[path] = _HeldSegment.of(_stamp(now), memory)
         return held
 
@@ -272,3 +268,14 @@ def _stat_of(path: str) -> os.stat_result | None:
 def _stamp(found: os.stat_result) -> tuple[int, int, int]:
     """Return what changes with every change of a file: the time of writing could be set back, this one cannot."""
     return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+def _mapped(path: str, known: os.stat_result) -> mmap.mmap | None:
+    """Return a segment's bytes; None where it is another file by now than the one that is known."""
+    fd = open_segment(path)
+    try:
+        if _stamp(os.fstat(fd)) != _stamp(known):
+            return None
+        return mmap.mmap(fd, known.st_size, access=mmap.ACCESS_READ)
+    finally:
+        os.close(fd)

@@ -222,12 +222,17 @@ def _count(plan: Plan, serial: bool, members: CountMembers) -> float | None:
     for place, op in enumerate(plan.ops):
         count = lengths.get(place, count)
         if op is last and not serial:
-            repeated = True
-            for repeat in (one for one in plan.ops[place:] if isinstance(one, Repeat)):
-                count = _times(count, repeat.count)
+            repeated, count = True, _repeated(count, plan.ops[place:])
         if count is not None and not (repeated and isinstance(op, Repeat)):
             count = _after(op, count)
     return lengths.get(len(plan.ops), count)
+
+
+def _repeated(count: float | None, ops: Sequence[Op]) -> float | None:
+    """Return how many elements the passes of all repeats among some operators have together."""
+    for repeat in (one for one in ops if isinstance(one, Repeat)):
+        count = _times(count, repeat.count)
+    return count
 
 
 def _head_count(plan: Plan, serial: bool, members: CountMembers) -> float | None:

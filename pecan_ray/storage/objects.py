@@ -84,14 +84,12 @@ class ObjectStore:
         start = len(f"{self.api.scheme}://{bucket}/")
         for number, page in enumerate(self.api.pages(bucket, prefix, delimiter)):
             # A star comes before letters and digits: an object that is called so is among the first ones listed.
-            literal = next((file for file in page.files if file.path == pattern), None) if number == 0 else None
-            if literal is not None:
-                yield literal
+            if number == 0 and (called := [file for file in page.files if file.path == pattern]):
+                yield called[0]
                 return
-            for file in page.files:
-                if not file.path.endswith("/") and matches(file.path[start:]):
-                    found = True
-                    yield file
+            files = [file for file in page.files if not file.path.endswith("/") and matches(file.path[start:])]
+            found = found or bool(files)
+            yield from files
         if not found:
             yield from self.folder(pattern)
 

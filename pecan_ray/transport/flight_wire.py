@@ -133,13 +133,18 @@ def arrivals(reader: Any, key: bytes) -> Iterator[tuple[Label, Memory]]:
         yield arrived.pop()  # nothing here keeps what was taken
 
 
+def _check_size(label: Label, came: int) -> None:
+    """Raise ConnectionError where so many bytes cannot be what a label says."""
+    if label.codec == "none" and label.size != came:
+        raise ConnectionError(f"a message of another size came than its label says ({label.size})")
+    if label.codec != "none" and label.size > MOST_RATIO * came:
+        raise ConnectionError(f"few bytes are said to unpack to {label.size}")
+
+
 def _memory(pieces: list[Any], label: Label) -> Memory:
     """Return the bytes of a lot, aligned and writable: of one piece without a copy."""
-    came, packed = sum(piece.size for piece in pieces), label.codec != "none"
-    if packed and label.size > MOST_RATIO * came:
-        raise ConnectionError(f"few bytes are said to unpack to {label.size}")
-    if not packed and label.size != came:
-        raise ConnectionError(f"a message of another size came than its label says ({label.size})")
+    packed = label.codec != "none"
+    _check_size(label, sum(piece.size for piece in pieces))
     if not pieces:
         return np.empty(0, np.uint8)
     if len(pieces) == 1 and not packed and pieces[0].address % ALIGNMENT == 0:

@@ -241,14 +241,18 @@ class Outbox:
             epoch = batch.produced.epoch
             if epoch not in given:
                 given[epoch] = Counter(self._given.get(epoch))
-            while fitting := [taker for taker in able if batch.rank in (None, taker.rank)]:
-                poorest = min(fitting, key=lambda one: (given[epoch][one.rank], self._turn(one.rank)))
-                if poorest.add(batch):
-                    given[epoch][poorest.rank] += 1
-                    break
-                able.remove(poorest)
+            self._give_to_poorest(batch, able, given[epoch])
             if not able:
                 break
+
+    def _give_to_poorest(self, batch: _Waiting, able: list[_Taker], given: Counter[int]) -> None:
+        """Add a batch to the message of the rank that was given fewest; who has no room is able no more."""
+        while fitting := [taker for taker in able if batch.rank in (None, taker.rank)]:
+            poorest = min(fitting, key=lambda one: (given[one.rank], self._turn(one.rank)))
+            if poorest.add(batch):
+                given[poorest.rank] += 1
+                return
+            able.remove(poorest)
 
     def _turn(self, rank: int) -> int:
         """Return the place of a rank among those that were given equally many."""
