@@ -92,7 +92,12 @@ class AutoWorkers:
         settle(self)
         if self.objective != "cost" and self.mode != "auto":
             raise PlanError(f"objective={self.objective!r} is only known to mode='auto', but got mode={self.mode!r}.")
-        self._check_numbers()
+        for side in ("local", "remote"):
+            least, most = getattr(self, f"min_{side}"), getattr(self, f"max_{side}")
+            if least < 0 or (most is not None and most < least):
+                raise PlanError(f"min_{side} must be from 0 to max_{side}, but got {least} and {most}.")
+        if self.max_local == self.max_remote == 0:
+            raise PlanError("max_local=0 and max_remote=0 leave no worker: raise one of them.")
         if not 0 <= self.threshold < 1:
             raise PlanError(f"threshold must be a share in [0, 1), but got {self.threshold}.")
         self._check_budget()
@@ -103,15 +108,6 @@ class AutoWorkers:
             if not getattr(self, name) > 0:
                 raise PlanError(f"{name} must be positive, but got {getattr(self, name)}.")
         check_least(self, {"window_batches": (2, "at least 2")})
-
-    def _check_numbers(self) -> None:
-        """Raise `PlanError` for numbers of workers that exclude each other."""
-        for side in ("local", "remote"):
-            least, most = getattr(self, f"min_{side}"), getattr(self, f"max_{side}")
-            if least < 0 or (most is not None and most < least):
-                raise PlanError(f"min_{side} must be from 0 to max_{side}, but got {least} and {most}.")
-        if self.max_local == self.max_remote == 0:
-            raise PlanError("max_local=0 and max_remote=0 leave no worker: raise one of them.")
 
     def _check_budget(self) -> None:
         """Raise `PlanError` for a budget that cannot be kept."""
