@@ -186,13 +186,13 @@ class Batches(EpochLoops[BatchT]):
         self._clock.enter("controller", at=session.attached_s)
         self._clock.enter("order")
         try:
-            ordered = order()  # while the workers start
+            # The first rank looks for all of them, while the workers start.
+            ordered = Ordered(plan) if self._options.rank else order()
             self._looks_end = ordered.end.come
             self._clock.enter("controller")
             changed = None if ordered.plan is plan else ordered.plan
             times = ordered.row_seconds, ordered.op_seconds
-            explained = ordered.explained
-            session.begin(changed, ordered.order, *times, decoders=ordered.decoders, explained=explained)
+            session.begin(changed, ordered.order, *times, decoders=ordered.decoders, explained=ordered.explained)
         except BaseException as error:
             self._failure = told(error)
             self.close()
@@ -205,8 +205,8 @@ class Batches(EpochLoops[BatchT]):
         self._looks_end = weakref.finalize(self, ordered.end.come)
         self._prepared += (JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
-        if isinstance(self._session, Session) and ordered.beside is not None:
-            run_when_found(self._session, self._name, ordered.beside, self._noting())
+        if ordered.beside is not None:
+            run_when_found(self._session or self._here, self._name, ordered.beside, self._noting())
         # A rank of several sees a part of an epoch, and does not wait for the others.
         self._promise = ordered.promise if self._options.world_size == 1 else None
 

@@ -48,6 +48,13 @@ class InProcessRun:
         """and those that were left out."""
         self._left = 0
         """Nobody wants epochs before this one."""
+        self._users_order: UsersOrder | None = None
+        """The order that the user wrote, as long as another one is run."""
+
+    def drop_order(self, said: str) -> None:
+        """Go back to the user's order of operators, if another one is run."""
+        if self._users_order is not None:
+            self._users_order.go_back(said)
 
     def leave_epoch(self, epoch: int) -> None:
         """Make nothing more of an epoch."""
@@ -61,12 +68,15 @@ class InProcessRun:
         rank, ranks = self._options.rank, self._options.world_size
         if ranks > 1:
             logger.warning("%s: debug=True: rank %d of %d gets all batches, not a part", self._name, rank, ranks)
+        plan = self._plan
+        if ordered.plan is not plan:
+            self._users_order = UsersOrder(ordered.plan, orders_of(plan), lambda: plan)
         batches = self._batches(ordered, note_reverted)
         return one_batch(batches, self._plan, self._options, self._is_left) if self._options.headspace else batches
 
     def _batches(self, ordered: Ordered, note_reverted: Callable[[str], None]) -> Iterator[Any]:
         plan, first, end = self._plan, self._options.first_epoch, self._options.end_epoch
-        users_order = None if ordered.plan is plan else UsersOrder(ordered.plan, orders_of(plan), lambda: plan)
+        users_order = self._users_order
         for epoch in itertools.count(first) if end is None else range(first, end):
             before = self.elements
             if users_order is not None and users_order.taken:

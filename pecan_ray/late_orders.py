@@ -1,4 +1,4 @@
-"""Orders that are found while a job runs."""
+"""What looks find beside a job: an order, or that the one that it runs gives other results."""
 
 from __future__ import annotations
 
@@ -8,35 +8,46 @@ from collections.abc import Callable
 
 from pecan_ray.autoorder.ordered import Replanned
 from pecan_ray.errors import told
+from pecan_ray.in_process import InProcessRun
 from pecan_ray.runtime.session import Session
+from pecan_ray.runtime.share_session import ShareSession
 
 logger = logging.getLogger("pecan_ray")
 
 
 def run_when_found(
-    session: Session, name: str, look: Callable[[], Replanned | None], note: Callable[[str], None]
+    job: Session | ShareSession | InProcessRun | None,
+    name: str,
+    look: Callable[[], Replanned | None],
+    note: Callable[[str], None],
 ) -> None:
-    """Run, from an epoch on, the order that a look finds beside the training.
+    """Run, from an epoch on, the order that a look finds beside the training; or the user's at once.
 
     Args:
-        session: The job.
+        job: The job; a group that shares batches has looked before.
         name: Its pipeline.
         look: Returns what it has found; None: nothing that is worth telling.
-        note: Is told that a look has ended, and the order stays.
+        note: Is told what no controller tells: that a look has ended and the order stays, what is dropped in this
+            process.
     """
 
     def looked() -> None:
         try:
             found = look()
-            if found is None or session.closed:
+            if found is None or is_over():
                 return
-            if found.plan is None:
+            if found.dropped and isinstance(job, (Session, InProcessRun)):
+                job.drop_order(found.said)
+            if found.plan is not None and isinstance(job, Session):
+                job.replan(found.plan, found.order, found.said, found.decoders, found.explained)
+            elif not (found.dropped and isinstance(job, Session)):
                 note(found.said)
-            else:
-                session.replan(found.plan, found.order, found.said, found.decoders, found.explained)
-            logger.info("%s: %s", name, found.said)
+            logger.log(logging.WARNING if found.dropped else logging.INFO, "%s: %s", name, found.said)
         except Exception as error:  # whatever a user's function, a source or an ended job can raise
-            if not session.closed:
+            if not is_over():
                 logger.warning("%s: the order of operators stays: %s", name, told(error))
+
+    def is_over() -> bool:
+        return isinstance(job, Session) and job.closed
 
     threading.Thread(target=looked, name="pecan-reorder", daemon=True).start()

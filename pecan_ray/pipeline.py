@@ -369,7 +369,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
                 config=replace(self._config, reorder_check=None),
                 options=options,
                 debug=debug,
-                order=functools.partial(found.ordered, skip_bad=skip_bad, once=not again or rank > 0, job=job_is),
+                order=functools.partial(found.ordered, skip_bad=skip_bad, once=not again, job=job_is),
                 parts=None if debug else found.parts,
                 look_again=again,
                 saved=saved,

@@ -6,8 +6,7 @@ import functools
 import logging
 import math
 import os
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from dataclasses import replace
 
@@ -152,7 +151,7 @@ class JobOrder:
             return Ordered(self._plan, orders_in(self._plan), (said.partition("\n")[0],))
 
     def _decided(self, end: JobEnd, *, skip_bad: bool, once: bool, job: JobSize | None) -> Ordered:
-        ordering, late = self._ordering(end, skip_bad=skip_bad, job=job)
+        ordering, beside = self._ordering(end, skip_bad=skip_bad, once=once, job=job)
         plan = ordering.plan if ordering.changed else self._plan
         order = orders_in(plan)
         keeps = self._keeps(plan, ordering, JobSize(1.0, 1.0) if job is None else job)
@@ -162,17 +161,15 @@ class JobOrder:
         for text in said:
             logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
         pinned = self._config.order_file is not None or self._state_pins is not None
-        once = once or pinned
-        look = None if once else self._after_epoch(ordering, end, skip_bad=skip_bad)
-        beside = None if once or late is None else functools.partial(self._found_late, late)
-        reverted = None if pinned else functools.partial(self._replace, skip_bad, self._plan)
+        look = None if once or pinned else self._after_epoch(ordering, end, skip_bad=skip_bad)
+        reverted = None if pinned else functools.partial(self._replace, self._plan)
         row_s = ordering.row_seconds()
         return Ordered(
             keeps.plan,
             order,
             tuple(said),
             ordering.op_seconds(),
-            math.inf if row_s is None and beside is not None else row_s,
+            math.inf if row_s is None and beside is not None and not ordering.final else row_s,
             reorder_after_epoch=look,
             beside=beside,
             reverted=reverted,
@@ -261,26 +258,25 @@ class JobOrder:
         return job if by_default else None
 
     def _ordering(
-        self, end: JobEnd, *, skip_bad: bool, job: JobSize | None
-    ) -> tuple[Ordering, LateLook[Ordering] | None]:
-        """Return the order to run, and a look that goes on until the job ends, if one does.
+        self, end: JobEnd, *, skip_bad: bool, once: bool, job: JobSize | None
+    ) -> tuple[Ordering, Callable[[], Replanned | None] | None]:
+        """Return the order to run, and what looks beside the job until that ends, if anything does.
 
-        What was found stays, for this pipeline and later ones.
+        What was found stays, for this pipeline and later ones.  `once`: the job has no later epoch to run it in.
         """
         pinned = self._pinned()
         known = pinned or self._known(skip_bad=skip_bad)
         if known is not None:
-            if pinned is None and known.changed and runs_allowed(self._plan, job) >= LEAST_RUNS:
-                check = functools.partial(self._check_again, known, end, skip_bad)
-                threading.Thread(target=check, name="pecan-reorder", daemon=True).start()
-            return known, None
+            again = pinned is None and known.changed and runs_allowed(self._plan, job) >= LEAST_RUNS
+            return known, functools.partial(self._compare_again, known, end, skip_bad) if again else None
         request = self._request(skip_bad=skip_bad, job=self._bound(job))
         request = replace(request, apart=runs_apart(request))
         look = self._joined(request, end)
         keeps = any(isinstance(op, Autocache) for op in self._plan.all_ops())  # entries belong to an order
         waits = job is None or not job.goes_on or not request.apart or keeps
         if not waits and not wait([look.found], self._waited_s).done:
-            return Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False), look
+            written = Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False)
+            return written, None if once else functools.partial(self._found_late, look)
         self._looks.pop(skip_bad, None)
         return look.found.result(), None
 
@@ -379,32 +375,33 @@ class JobOrder:
             if found is None:
                 return None
             plan, said = found
-            self._replace(skip_bad, plan, said)
+            self._replace(plan, said)
             return Replanned(plan, orders_in(plan), said)
 
         return look
 
-    def _check_again(self, kept: Ordering, end: JobEnd, skip_bad: bool) -> None:
-        """Compare a few elements under a kept order again, beside the job; later jobs do without it if they differ."""
+    def _compare_again(self, kept: Ordering, end: JobEnd, skip_bad: bool) -> Replanned | None:
+        """Compare a few elements under a kept order again; if they differ, this job and later ones run the user's."""
         try:
             request = replace(self._request(skip_bad=skip_bad), elements=CHECKED_AGAIN)
             refused = order_refused(request, orders_in(kept.plan), end)
         except Exception as error:  # whatever a user's function, a source or the process can raise
             logger.info("%s: the order that is kept was not compared again: %s", self._name, told(error))
-            return
-        if refused and refused != NO_TIME:
-            why = f"results of the order that was kept are others than those of the order as it is written: {refused}"
-            logger.warning("%s: %s", self._name, why)
-            self._replace(skip_bad, self._plan, why)
+            return None
+        if not refused or refused == NO_TIME:
+            return None
+        why = f"results of the order that was kept are others than those of the order as it is written: {refused}"
+        self._replace(self._plan, why)
+        return Replanned(None, (), f"{why}. The job goes back to your order, and later jobs run it", dropped=True)
 
-    def _replace(self, skip_bad: bool, plan: Plan, why: str) -> None:
-        """Keep another order from now on."""
-        self._found.pop(skip_bad, None)
+    def _replace(self, plan: Plan, why: str) -> None:
+        """Keep another order from now on, whatever becomes of bad elements."""
+        self._found.clear()
         kept = KeptOrder.in_place(plan, self._name, self._mode, self._key if self._folder else "", why)
         if self._folder is not None:
             self._folder.replace(self._key, kept)
         elif (found := kept.ordering(self._plan, self._mode)) is not None:
-            self._found[skip_bad] = replace(found, origin=why)
+            self._found = dict.fromkeys((False, True), replace(found, origin=why))
 
 
 def rewritten(plan: Plan, engine: EngineName, decoders: tuple[str, ...]) -> tuple[Plan, tuple[str, ...]]:

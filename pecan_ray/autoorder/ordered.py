@@ -24,6 +24,8 @@ class Replanned(NamedTuple):
     decoders: tuple[str, ...] = ()
     explained: str = ""
     """All that was found, as JSON; empty: as before."""
+    dropped: bool = False
+    """The order that the job runs gives other results than the user's, which is run at once in its place."""
 
 
 ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], Replanned | None]
@@ -44,8 +46,8 @@ class Ordered:
     row_seconds: float | None = None
     """Seconds of one thread for a row of a batch; None: not measured, infinite: the look is too slow for its job."""
     reorder_after_epoch: ReorderAfterEpoch | None = None
-    beside: Callable[[], Replanned] | None = None
-    """Waits for the end of a look that goes on beside the job, and returns what it has found."""
+    beside: Callable[[], Replanned | None] | None = None
+    """Looks beside the job, for an order or at the kept one that it runs, and returns what it has found."""
     reverted: Callable[[str], None] | None = None
     """To be told that a job went back to the user's order, and why."""
     decoders: tuple[str, ...] = ()

@@ -114,6 +114,13 @@ class PlanChanged:
 
 
 @dataclass(frozen=True)
+class OrderDropped:
+    """The order that the job runs gives other results than the user's."""
+
+    said: str
+
+
+@dataclass(frozen=True)
 class SplitsListed:
     """A page of a source's splits is known."""
 
@@ -305,6 +312,7 @@ Event: TypeAlias = (
     | RoomFound
     | OrderKnown
     | PlanChanged
+    | OrderDropped
     | SplitsListed
     | ListingResumed
     | ListingHindered

@@ -71,6 +71,7 @@ class Questions:
         self.handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
             events.WorkerAsked: self._on_asked,
             events.PlanChanged: self._on_plan_changed,
+            events.OrderDropped: lambda event, now, done: self.revert(event.said, now, done),
         }
 
     @property

@@ -199,6 +199,10 @@ class JobController:
         self._host.add_plan(plan)
         self._host.happened(events.PlanChanged(said, order, decoders))
 
+    async def drop_order(self, said: str) -> None:
+        """Let all workers run the operators as the user wrote them, from now on."""
+        self._host.happened(events.OrderDropped(said))
+
     async def scale(self, local: int, remote: int) -> None:
         """Fix the numbers of workers, as a trainer asks: from now on nothing else changes them."""
         self._host.happened(events.ScaleAsked(local, remote))

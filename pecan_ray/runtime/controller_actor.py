@@ -87,6 +87,10 @@ class AutoPlacementController:
         """Run another order of the operators from the next epoch on that has not begun."""
         await self._process.replan(plan, order, said, decoders, explained)
 
+    async def drop_order(self, said: str) -> None:
+        """Let all workers run the operators as the user wrote them, from now on."""
+        await self._process.drop_order(said)
+
     async def scale(self, local: int, remote: int) -> None:
         """Fix the numbers of workers, as a trainer asks: from now on nothing else changes them."""
         await self._process.scale(local, remote)

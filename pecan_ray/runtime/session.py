@@ -226,11 +226,13 @@ class Session:
     ) -> None:
         """Let the workers begin, with the operators in another order than as they are written, or None.
 
+        The first rank says so for all of them: what others give is not looked at.
         `row_s`: seconds of one thread for a row of a batch, as far as a sample has told; `op_seconds`: of each operator
         for an element; `explained`: what AutoOrder found, as JSON.
         """
-        pickled = None if plan is None else pickle_plan(plan, self._apart)
-        self._ask(self.controller.begin, pickled, order, row_s, op_seconds, decoders, explained)
+        if not self._options.rank:
+            pickled = None if plan is None else pickle_plan(plan, self._apart)
+            self._ask(self.controller.begin, pickled, order, row_s, op_seconds, decoders, explained)
         self.client.begin()
 
     def scale(self, workers: Workers) -> None:
@@ -259,6 +261,10 @@ class Session:
         `explained`: what AutoOrder found, as JSON; empty: what was told before.
         """
         self._ask(self.controller.replan, pickle_plan(plan, self._apart), order, said, decoders, explained)
+
+    def drop_order(self, said: str) -> None:
+        """Let all workers run the operators as the user wrote them, from now on."""
+        self._ask(self.controller.drop_order, said)
 
     def resume_point(self, ahead: int = 0) -> tuple[ResumePoint, int]:
         """Return where the job stands after the batches that the training loop has used, and how many these are.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 import cv2
@@ -10,8 +12,11 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.job_order import STILL_LOOKING
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
+from pecan_ray.autoorder.order import order_for_job
+from pecan_ray.autoorder.order_request import OrderRequest
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE
 
@@ -110,6 +115,46 @@ def test_what_a_look_beside_its_job_finds_is_run_from_a_later_epoch_on(monkeypat
     assert found.startswith("AutoOrder moved fit before shape_before")
     first = min(epoch for epoch, seen in sides.items() if seen == {64})
     assert f"it is run from epoch {first} on" in found
+
+
+def test_one_rank_looks_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[OrderRequest] = []
+
+    def look(request: OrderRequest, job: Any) -> Ordering:
+        looks.append(request)
+        return order_for_job(request, job)
+
+    monkeypatch.setattr("pecan_ray.autoorder.job_order.order_for_job", look)
+    workers = pecan.Workers(local=1)
+    later, first = (images().iter_batches(rank=rank, world_size=2, job="ranks", workers=workers) for rank in (1, 0))
+
+    def sides(batches: pecan.Batches[Any]) -> list[int]:
+        return [side for batch in batches for side in batch["side"].tolist()]
+
+    with ThreadPoolExecutor(2) as threads, later, first:
+        assert [*chain.from_iterable(threads.map(sides, (later, first)))] == [64] * ELEMENTS
+    assert len(looks) == 1
+
+
+def dim(image: Any) -> Any:
+    return (image // 2).astype(np.uint8)
+
+
+def threshold(image: Any) -> Any:
+    return np.where(image > 100, np.uint8(255), image)
+
+
+def test_a_kept_order_that_gives_other_results_is_dropped_at_once(tmp_path: Any) -> None:
+    noise = np.random.default_rng(0).integers(0, 250, (1024, 16, 16, 3), np.uint8)
+    config = pecan.Config(order_folder=tmp_path)
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="others", config=config)
+    pipe = pipe.map(dim, on="image").map(threshold, on="image").batch(16)
+    OrderFolder(tmp_path).replace(pipe._order._key, KeptOrder((("threshold", "dim"),)))
+    with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1), **ONE_BY_ONE) as batches:
+        until(lambda: next(batches)["image"].max() == 255, "the job still runs the order that was kept")
+        told = [event.text for event in batches.report().events if event.kind == "reorder"]
+    assert "it is kept in" in told[0] and "results of the order that was kept are others" in told[1]
+    assert "results of the order that was kept are others" in str(pipe.explain())
 
 
 # --- elements that only the user's order takes ----------------------------------------------------------------

@@ -57,20 +57,25 @@ def test_later_jobs_go_back_to_the_users_order(keeping_another_order: tuple[peca
     pipe, file = keeping_another_order
     kept = pipe._order._known(skip_bad=False)
     assert kept is not None and kept.changed
-    pipe._order._check_again(kept, JobEnd(), False)
+    found = pipe._order._compare_again(kept, JobEnd(), False)
+    assert found is not None and found.dropped and found.plan is None
+    assert "results of the order that was kept are others" in str(pipe.explain())
     written = json.loads(file.read_text())
     assert written["orders"] == [["dim", "threshold"]] and "results of the order that was kept" in written["why"]
 
 
-def test_a_debug_job_tells_it_too(
-    keeping_another_order: tuple[pecan.PecanPipeline, Path], caplog: pytest.LogCaptureFixture
+def test_a_debug_job_tells_it_and_goes_back_to_the_users_order(
+    keeping_another_order: tuple[pecan.PecanPipeline, Path],
 ) -> None:
     pipe, _ = keeping_another_order
     with pipe.iter_batches(debug=True, epochs=None) as batches:
-        next(batches)
+        first = next(batches)["image"]
         for thread in [one for one in threading.enumerate() if one.name == "pecan-reorder"]:
             thread.join()
-    assert "results of the order that was kept are others" in caplog.text
+        later = [next(batches)["image"] for _ in range(2 * COUNT // 4)]
+        told = [event.text for event in batches.report().events if event.kind == "reorder"]
+    assert first.max() == 127 and {int(image.max()) for image in later[COUNT // 4 :]} == {255}
+    assert "results of the order that was kept are others" in told[-1] and "goes back to your order" in told[-1]
 
 
 LARGE, SMALL, TARGET = 48, 16, 32

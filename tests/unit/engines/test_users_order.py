@@ -252,6 +252,17 @@ def test_a_worker_that_fell_back_takes_the_whole_job_with_it() -> None:
     assert rig.job.facts(rig.now).reverted == "an element failed", "an idle one tells with its question"
 
 
+def test_an_order_that_gives_other_results_is_dropped_at_once() -> None:
+    rig, (first, second) = reordered_job()
+    rig.handle(events.SplitsListed(0, ()))
+    assert version_for(rig, first) == 1
+    done = rig.handle(events.OrderDropped("other results"))
+    assert of_kind(UseUsersOrder, done) == [UseUsersOrder(first), UseUsersOrder(second)]
+    facts = rig.job.facts(rig.now)
+    assert version_for(rig, second) == 0 and facts.reverted == "other results"
+    assert [one.text for one in facts.events if one.kind == "reorder"] == ["other results"]
+
+
 def test_a_worker_that_gives_up_for_the_order_is_replaced_and_counts_as_no_loss() -> None:
     rig, (first, second) = reordered_job()
     done = rig.handle(events.OrderFailed(first, "an element failed"))
