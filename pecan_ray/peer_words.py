@@ -50,7 +50,7 @@ ARGUMENTS: Mapping[str, str] = {
     "reshuffle_each_iteration": "say .shuffle(buffer, reshuffle=...)",
     "shuffle": SHUFFLES,
     "timeout": "Config(worker_timeout_s=...) is how long a worker may be silent",
-    "worker_init_fn": "an object with __call__ as a function has its state made once in each worker",
+    "worker_init_fn": "map(fn, setup=make) calls make() once in each process, and gives fn what it returns",
 }
 """Arguments."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.engines.seeded_globals import with_seeded_globals
+from pecan_ray.engines.set_up import with_setup
 from pecan_ray.engines.token_rows import TokensAlone
 from pecan_ray.errors import PlanError
 from pecan_ray.options import EngineName
@@ -76,14 +77,19 @@ class OperatorMethods(ABC):
         random: bool | None = None,
         processes: bool = False,
         seed_globals: bool = False,
+        setup: Callable[[], Any] | None = None,
     ) -> Self:
         """Apply a function to each element (or to each batch, behind `batch`).
 
         `keep_position` keeps AutoOrder from moving it; `processes` runs it in a process pool, for code that
-        holds the GIL.  `seed_globals` seeds `random`, `numpy.random` and torch for each element, for functions of
-        libraries that draw from them: the threads of a process then run it one after the other (python engine).
+        holds the GIL.  `setup` is called once in each process that runs the function, which takes what it returns as
+        its second argument: a tokenizer, a model (python engine).  `seed_globals` seeds `random`, `numpy.random` and
+        torch for each element, for functions of libraries that draw from them: the threads of a process then run it
+        one after the other (python engine).
         """
         checked = a_function("map", fn) if on is None else a_value_of(f"map(on={on!r})", fn)
+        if setup is not None:
+            checked = self._with_setup(checked, setup)
         if seed_globals:
             checked = self._with_seeded_globals(checked)
         return self._then(
@@ -96,6 +102,14 @@ class OperatorMethods(ABC):
                 processes=processes,
             )
         )
+
+    def _with_setup(self, fn: Function, setup: Callable[[], Any]) -> Function:
+        if self._engine != "python":
+            raise PlanError(
+                f"map(setup=...): the {self._engine} engine puts functions into a graph, which is made once: make what "
+                'they need before, or use engine="python".'
+            )
+        return with_setup(fn, a_function("map(setup=...)", setup))
 
     def _with_seeded_globals(self, fn: Function) -> Function:
         if self._engine != "python":
