@@ -131,7 +131,9 @@ def _estimated_length(
     share = error.fields.get("share_read")
     if share and number:
         return max(number + 1, round(number / share)), f"the {number} before, {share:.0%} of its bytes"
-    nbytes = nbytes_of(lease.split)
+    nbytes, offset = nbytes_of(lease.split), error.fields.get("offset")
+    if nbytes and number and isinstance(offset, int) and 0 < (read := offset - lease.split.start) <= nbytes:
+        return max(number + 1, round(number * nbytes / read)), f"the {number} before, in {read} of its {nbytes} bytes"
     by_bytes = None if nbytes is None else undelivered.length_of_bytes(lease.branch, nbytes)
     if by_bytes is not None:
         return max(number + 1, round(by_bytes)), f"its {nbytes} bytes, by those of other splits"

@@ -37,7 +37,8 @@ from pecan_ray.transport.outbox import Outbox
 from pecan_ray.transport.owned_slots import OwnedSlot
 
 NICE = 5
-"""By so much workers that AutoPlacement adds beside a trainer yield to it: they get a third of a CPU that both want."""
+"""By so much workers yield to others: beside a trainer that has a third of a CPU that both want, and beside controllers
+and keepers, which Ray has begin as low as workers, these are not late for every CPU that workers use."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Accelerators belong to the trainer; and a worker's log is for what it has to say itself."""
 
@@ -240,7 +241,6 @@ def prepare_process(job: Job, began: StartWorker) -> None:
     tell_elsewhere()  # the heartbeat says what is tried again
     limit_remote_io(began.remote_io)
     bound_datasets(began.rooms)
-    if began.placement == "local" and isinstance(job.options.workers, AutoWorkers):
-        os.nice(NICE)  # the training loop keeps its core
+    os.nice(NICE)
     os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
     keep_freed_memory()

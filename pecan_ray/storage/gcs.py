@@ -135,7 +135,7 @@ class GoogleStorage:
             wanted = asked.header() | STORED
             status, headers, body = self._request(self._fs.url(f"{bucket}/{key}"), headers=wanted, **match)
         except FileExistsError as error:  # so gcsfs names the status 412
-            raise replaced(asked.path) from error
+            raise replaced(asked.path, asked.start) from error
         except _TooLongError as error:
             raise asked.ignored(error.length) from None
         except self._failure as error:

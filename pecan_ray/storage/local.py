@@ -85,7 +85,7 @@ class LocalFiles:
         """Return bytes `start` to `stop`; fewer where the file ends before."""
         piece = patiently(path, lambda: _Piece.read(path, start, stop))
         if (version and version != version_of(piece.before)) or _changed(piece.before, piece.after):
-            raise replaced(path)
+            raise replaced(path, start)
         if piece.more:
             raise _of_no_size(path)
         if start + len(piece.data) < piece.stop:

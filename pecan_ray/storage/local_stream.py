@@ -120,7 +120,7 @@ class _OneVersion(io.RawIOBase):
     def _check(self, found: os.stat_result) -> None:
         """Raise SourceReplacedError if the file has been written to."""
         if version_of(found) != self._version:
-            raise replaced(self._path)
+            raise replaced(self._path, self._at)
 
 
 def open_file(path: str) -> int:

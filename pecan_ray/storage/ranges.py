@@ -56,7 +56,7 @@ class Asked:
     def check_version(self, version: str) -> None:
         """Raise SourceReplacedError where an answer is of another version than the wanted one."""
         if self.version and version and version != self.version:
-            raise replaced(self.path)
+            raise replaced(self.path, self.start)
 
     def check_answerer(self, status: int, version: str) -> None:
         """Raise SourceError for a whole answer without a version, which the store's listing tells: it is another's."""
@@ -127,11 +127,12 @@ def too_long(status: int, length: int | None) -> bool:
     return status == 200 and (length is None or length > WHOLE_BYTES)
 
 
-def replaced(path: str) -> SourceReplacedError:
-    """Return the error for a file that is another one than was listed."""
+def replaced(path: str, offset: int | None = None) -> SourceReplacedError:
+    """Return the error for a file that is another one than was listed; `offset`: so far it was read before."""
     copies = "" if "://" in path else " If each node has a copy of its own, keep its time (`cp -p`, `rsync -t`)."
     return SourceReplacedError(
         f"{path} was replaced since it was listed. Two versions of it would be mixed: start again once nobody writes "
         f"to it, and write new data under new names.{copies}",
         path=path,
+        **({} if offset is None else {"offset": offset}),
     )

@@ -157,7 +157,7 @@ class S3:
                     told = f"bytes */{self._client.head_object(Bucket=bucket, Key=key)['ContentLength']}"
                 return asked.nothing(told)
             if code == "PreconditionFailed" or status == 412:
-                raise replaced(asked.path) from error
+                raise replaced(asked.path, asked.start) from error
             raise
         body = answer["Body"]
         with contextlib.closing(body):

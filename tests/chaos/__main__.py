@@ -1,20 +1,23 @@
 """Chaos on a real cluster of several raylets, for so many minutes.
 
-    python -m tests.chaos [--minutes M] [--runs N] [--seed S] [--only K ...] [--folder F]
+    python -m tests.chaos [--minutes M] [--runs N] [--seed S] [--only K ...] [--folder F] [--busy LOOPS]
 
 The seed is printed, and draws the same jobs again, `--only K` one of them; when faults meet it is up to the machine.
+Beside the jobs run loops that take every CPU three times over, as preprocessing does; `--busy 0` runs none.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -25,6 +28,8 @@ from tests.chaos.draw import chaos_case
 
 DEADLINE_S = 120.0
 """A run hangs to which nothing has come for so long."""
+LOOP = "import os\nos.nice(15)\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
+"""As nice as Ray's own actors; it ends with its parent."""
 
 
 def main() -> int:
@@ -35,6 +40,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--only", type=int, nargs="*", help="these runs of the seed")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "pecan-chaos")
+    parser.add_argument("--busy", type=int, default=3 * (os.cpu_count() or 1), help="loops that take CPUs meanwhile")
     parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if not given.apart and (command := apart()):
@@ -42,12 +48,23 @@ def main() -> int:
         os.execvp(command[0], [*command, sys.executable, "-m", "tests.chaos", *sys.argv[1:], "--apart"])
     runs = given.runs or (None if given.minutes < float("inf") else 200)
     numbers: Iterable[int] = given.only or (count() if runs is None else range(runs))
-    sys.stdout.write(f"seed {given.seed}\n")
+    sys.stdout.write(f"seed {given.seed}, {given.busy} loops\n")
     if not given.apart:
         sys.stdout.write("no links, full disks or full /dev/shm: this user may not make networks and mounts\n")
-    outcomes = run_all(given.seed, numbers, given.folder, given.minutes * 60, DEADLINE_S, chaos_case, given.apart)
+    with busy(given.busy):
+        outcomes = run_all(given.seed, numbers, given.folder, given.minutes * 60, DEADLINE_S, chaos_case, given.apart)
     sys.stdout.write(f"{table(outcomes)}\n\n{summary(outcomes)}\n")
     return 1 if any(one.problems for one in outcomes) else 0
+
+
+@contextlib.contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """Let so many loops take CPUs meanwhile."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(loops):
+            loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", LOOP]))
+            stack.callback(loop.terminate)
+        yield
 
 
 def summary(outcomes: Sequence[FaultOutcome]) -> str:

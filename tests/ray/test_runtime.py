@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -58,12 +59,22 @@ def test_local_and_remote_workers_deliver_each_element_once_per_epoch(tmp_path: 
     assert len({provenance.worker for provenance, _ in batches if provenance}) > 1
 
 
+def niceness(actor: str) -> Any:
+    handle: Any = ray.get_actor(actor, namespace="pecan")
+    return ray.get(handle.__ray_call__.remote(lambda _: os.nice(0)))
+
+
 def test_a_killed_worker_loses_and_repeats_nothing() -> None:
     killed: list[str] = []
     seen: Counter[int] = Counter()
     with numbers(MANY).map(slow, on="i").batch(5).iter_batches(epochs=2, workers=TWO, **ONE_BY_ONE) as it:
         for step, batch in enumerate(it):
             seen.update(ids([batch]))
+            if step == 5:
+                (steers,) = (name for name in living_actors() if name.endswith(":controller"))
+                assert niceness(living_worker("remote", [])) > niceness(steers), (
+                    "it answers in time, whatever workers do"
+                )
             if step in (20, 90):
                 killed.append(living_worker("remote", but=killed))
                 lose(it, killed[-1])

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import pickle
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
+from pecan_ray import PecanPipeline
+from pecan_ray.engines.contract import BadElement
+from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError, SourceNotFoundError, SourceReplacedError
 from pecan_ray.plan.splits import Element
 from pecan_ray.sources import ImageFolder, JsonLines, Parquet, TextLines, WebDataset
@@ -104,6 +109,20 @@ def test_a_replaced_image_is_refused_while_it_is_read_and_another_split(tmp_path
     with pytest.raises(SourceReplacedError, match=r"cat/2\.PNG"):
         next(reading)
     assert len(list(source.read(first))) == 2
+
+
+@pytest.mark.parametrize("kind", [TextLines, JsonLines])
+def test_a_file_of_one_split_that_is_cut_while_it_is_read_counts_what_is_lost(kind: Any, tmp_path: Path) -> None:
+    path, count = tmp_path / "lines", 20_000
+    path.write_text("".join(f'{{"i": "{number + 10_000} {"x" * 200}"}}\n' for number in range(count)))
+    plan = PecanPipeline(kind(str(path))).batch(100).plan
+    rows = 0
+    bad: list[BadElement] = []
+    for number, produced in enumerate(run_produced(plan, engine="python", on_error="skip")):
+        rows, bad = rows + produced.rows, [*bad, *produced.bad]
+        if number == 2:
+            os.truncate(path, path.stat().st_size // 2)
+    assert 300 < rows < count and sum(one.elements_left_out for one in bad) == pytest.approx(count - rows, rel=0.01)
 
 
 def test_image_folder_without_classes_or_images(tmp_path: Path) -> None:
