@@ -41,11 +41,12 @@ MOST_TEXT = 4_000
 """Characters that are told of an exception's text: what is longer holds data, as f"cannot decode {data!r}" does."""
 MOST_MESSAGE = 32_000
 """Characters of a message, which travels, is logged, and is kept for each bad element."""
-_USER = re.compile(r"""(://|["'])[^\s/"':@]*:[^\s/"']*@""")
+_USER = re.compile(r"""(://|["'])[^\s/"':@]{0,200}:[^\s/"']{0,500}@""")
 """A user and a password; of `abfs://` and its like what stands before the @ alone names a container."""
-_TOKEN = re.compile(r"""(https?://)[^\s/"':@]+@""")
-_QUERY = re.compile(r"""(://[^\s?"']*)\?[^\s="']*=[^\s"']*[^\s"':,.;)\]]""")
+_TOKEN = re.compile(r"""(https?://)[^\s/"':@]{1,500}@""")
+_QUERY = re.compile(r"""\?[^\s="'?]{0,200}=[^\s"']*[^\s"':,.;)\]]""")
 """Of a signed URL it is the key; a `?` without a `=` behind it is of a pattern for names."""
+LONGEST_URL = 2000
 
 
 class PecanError(Exception):
@@ -171,7 +172,13 @@ def without_secrets(text: str) -> str:
     """
     if "@" in text:
         text = _TOKEN.sub(r"\1", _USER.sub(r"\1", text))
-    return _QUERY.sub(r"\1?...", text) if "?" in text else text
+    return _QUERY.sub(_without_query, text) if "://" in text else text
+
+
+def _without_query(found: re.Match[str]) -> str:
+    """Return what stands for a query; one that is none of a URL stays."""
+    before = found.string[max(0, found.start() - LONGEST_URL) : found.start()]
+    return "?..." if "://" in re.split(r"""[\s"']""", before)[-1] else found[0]
 
 
 def shortened(text: str, most: int) -> str:

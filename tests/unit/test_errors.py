@@ -98,3 +98,16 @@ def test_a_text_that_holds_data_is_told_by_its_beginning_and_its_end(length: int
     message = str(PecanError("cannot " + "x" * length + " at 7"))
     assert len(message) <= errors.MOST_MESSAGE and message.endswith("x at 7")
     assert str(pickle.loads(pickle.dumps(PecanError(message)))) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://me:p:w@host/a?b=c&d=e: no", "https://host/a?...: no"),
+        ("'https://token@host/x' and postgres://u:p@h/db?x=y, z", "'https://host/x' and postgres://h/db?..., z"),
+        ('Invalid bucket name "AKIA:secret@b"', 'Invalid bucket name "b"'),
+        *((one, one) for one in ("s3://b/x?.txt", "abfs://c@account.dfs/x", "x[1:n]@y ? a=b", "a@b.c")),
+    ],
+)
+def test_messages_show_no_user_information_and_no_query(text: str, shown: str) -> None:
+    assert str(PecanError(text)) == PecanError(text).message == shown
