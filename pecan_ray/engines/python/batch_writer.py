@@ -196,6 +196,10 @@ def chunk_bytes(chunk: list[Item] | _RowsInLine) -> int:
     return items_bytes(chunk)
 
 
+NEVER = -1
+"""No chunk has this number: nothing comes behind an error."""
+
+
 class BatchWriter:
     """Gives rows to elements: in the order of completion, or (strict) in the order of the source.
 
@@ -213,15 +217,20 @@ class BatchWriter:
         ready: Callable[[Produced], None],
         on_error: OnError = "raise",
         made_by: str = "",
+        raise_error: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """`made_by`: the operator that the elements come from."""
+        """`made_by`: the operator that the elements come from.
+
+        `raise_error` is given, where order is kept, the error of the first chunk that failed, behind all batches that
+        are full before it.
+        """
         self._on_error, self._made_by = on_error, made_by or op
         self._holds_objects: bool | None = None
         """Whether elements have columns that are pickled on their way; None: not known yet."""
         self.size = size
         """Rows of a batch."""
         self._op, self._slots, self._undelivered = op, slots, undelivered
-        self._strict, self._ready = strict, ready
+        self.strict, self._ready, self._raise = strict, ready, raise_error
         self._open: OpenBatch | None = None
         self._claiming = threading.Lock()
         """Guards the line, what came too early for it, and the open batch with its place in the sequence."""
@@ -229,6 +238,10 @@ class BatchWriter:
         self._early: dict[int, tuple[list[Item] | _RowsInLine, int]] = {}
         """Chunks that wait for an earlier one, and about how many bytes each takes, by number."""
         self._next = 0
+        self._errors: dict[int, BaseException] = {}
+        """Those of chunks, by number."""
+        self._due: BaseException | None = None
+        """The one to raise when the batches before it are handed on."""
         self._finishing = threading.Lock()
         """Guards the beginning of the sequence: batches are handed on one after the other."""
         self._sequence: deque[OpenBatch] = deque()
@@ -238,22 +251,43 @@ class BatchWriter:
         """Begin no other batch: nobody takes it.  A thread that waits for memory may hold the lock."""
         self._left = True
 
-    def place(self, number: int, items: list[Item]) -> int:
+    @property
+    def failed(self) -> bool:
+        """Whether a chunk has failed, so that nothing behind it is wanted."""
+        return bool(self._errors)
+
+    def place(self, number: int, items: list[Item], error: BaseException | None = None) -> int:
         """Write the outputs of chunk `number`, and of others in line, into batches.
 
-        Returns how many bytes more wait for an earlier chunk: less than none, if it is one that others waited for.
+        `error`: what ended the chunk, where order is kept.  Returns how many bytes more wait for an earlier chunk: less
+        than none, if it is one that others waited for.
         """
         if self._holds_objects is None and items:
             self._holds_objects = not all(map(is_columnar, items[0].value.values()))
         if self._holds_objects:
             items = with_arrays(items)
-            plain = PLAIN_OR_NUMBERS.issuperset
-            items = [item for item in items if plain(map(type, item.value.values())) or self._sendable(item)]
+            items, error = self._sendable_ones(items, error)
+        if error is not None:
+            with self._claiming:
+                self._errors[number] = error
         return self._place(number, items)
+
+    def _sendable_ones(self, items: list[Item], error: BaseException | None) -> tuple[list[Item], BaseException | None]:
+        """Return what can be sent; where order is kept, up to an item that cannot, and the error."""
+        plain, kept = PLAIN_OR_NUMBERS.issuperset, []
+        try:
+            for item in items:
+                if plain(map(type, item.value.values())) or self._sendable(item):
+                    kept.append(item)
+        except OpError as cannot:
+            if not self.strict:
+                raise
+            error = cannot
+        return kept, error
 
     def place_rows(self, number: int, rows: KeptRows, start: int, stop: int) -> int:
         """Write rows of an entry as chunk `number`, as `place` does."""
-        if not self._strict and rows.plain:
+        if not self.strict and rows.plain:
             # What stands in line waits for the rest, and keeps the slot of the open batch: there is always one more.
             while stop - start >= self.size:
                 self._ready(self._whole(rows, start))
@@ -284,14 +318,27 @@ class BatchWriter:
         )
 
     def _place(self, number: int, chunk: list[Item] | _RowsInLine) -> int:
-        nbytes = chunk_bytes(chunk) if self._strict and number != self._next else 0
+        nbytes = chunk_bytes(chunk) if self.strict and number != self._next else 0
         with self._claiming:
             waiting = self._line_up(number, chunk, nbytes)
         while claim := self._claim():
             batch, first, claimed = claim
             if batch.write(first, claimed) if isinstance(claimed, list) else batch.write_run(first, *claimed):
                 self._finish(batch)
+        if self._due is not None:
+            self._raise_if_due()
         return waiting
+
+    def _raise_if_due(self) -> None:
+        """Raise the error that is due if all batches that are full before it are handed on."""
+        with self._finishing, self._claiming:
+            full = bool(self._sequence) and self._sequence[0].claimed == self.size
+            error = self._due
+            if error is None or self._line or full:
+                return
+            self._due = None
+        assert self._raise is not None
+        self._raise(error)
 
     def _sendable(self, item: Item) -> bool:
         try:
@@ -306,7 +353,7 @@ class BatchWriter:
 
         Returns how many bytes more wait for an earlier chunk.
         """
-        if not self._strict:
+        if not self.strict:
             self._append(chunk)
             return 0
         self._early[number] = chunk, nbytes
@@ -315,6 +362,9 @@ class BatchWriter:
             due, due_bytes = self._early.pop(self._next)
             self._append(due)
             waiting -= due_bytes
+            if self._next in self._errors:
+                self._due, self._next = self._errors[self._next], NEVER
+                break
             self._next += 1
         return waiting
 
@@ -333,7 +383,7 @@ class BatchWriter:
             head, batch = self._line[0], self._open
             if batch is None or batch.claimed == self.size:
                 batch = self._open = self._opened(head)
-                if self._strict:
+                if self.strict:
                     self._sequence.append(batch)
             first, room = batch.claimed, self.size - batch.claimed
             if isinstance(head, _RowsInLine):
@@ -369,7 +419,7 @@ class BatchWriter:
 
     def _finish(self, batch: OpenBatch) -> None:
         """Hand on a complete batch; with strict order, only after those before it."""
-        if not self._strict:
+        if not self.strict:
             self._ready(batch.finish(self._undelivered))
             return
         with self._finishing:

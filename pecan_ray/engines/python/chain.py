@@ -103,6 +103,10 @@ class Chainlike(Protocol):
         """Return what becomes of several items."""
         ...
 
+    def call_ahead(self, items: Sequence[Item]) -> None:
+        """Make the calls of a first operator in another process, for items that are about to be run."""
+        ...
+
     @property
     def goes_out(self) -> bool:
         """Whether several calls had better go together, since they go to another process."""
@@ -122,6 +126,10 @@ class Chains:
     def run_all(self, items: Sequence[Item]) -> list[Item]:
         """Return what becomes of several items."""
         return self._on(self._first.run_all(items))
+
+    def call_ahead(self, items: Sequence[Item]) -> None:
+        """Make the calls of a first operator in another process, for items that are about to be run."""
+        self._first.call_ahead(items)
 
     def _on(self, items: list[Item]) -> list[Item]:
         for chain in self._others:

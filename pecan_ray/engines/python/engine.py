@@ -174,6 +174,7 @@ class PythonEngine:
             feeder.put,
             self._options.on_error,
             made_by=name_of_last(self._plan.ops),
+            raise_error=feeder.put,
         )
         reader = threading.Thread(
             target=feeder.feed,

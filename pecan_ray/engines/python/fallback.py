@@ -70,8 +70,12 @@ class FallbackChain:
 
     def run_all(self, items: Sequence[Item]) -> list[Item]:
         """Return what becomes of several items."""
-        (self._users_chain() if self._order.taken else self._chain).call_ahead(items)
+        self.call_ahead(items)
         return [made for item in items for made in self.run(item)]
+
+    def call_ahead(self, items: Sequence[Item]) -> None:
+        """Make the calls of a first operator in another process, for items that are about to be run."""
+        (self._users_chain() if self._order.taken else self._chain).call_ahead(items)
 
     @property
     def goes_out(self) -> bool:

@@ -78,7 +78,8 @@ class Feeder:
         try:
             number = 0
             chunk: list[Item] = []
-            for item in items:
+            reading = _up_to_an_error(items) if writer.strict else items
+            for item in reading:
                 if item is None:
                     self._pass_on(report())
                     continue
@@ -92,15 +93,19 @@ class Feeder:
                 if chunk:
                     self._submit(chunk[0].value, len(chunk), partial(self._work, number, chunk, writer))
                     number, chunk = number + 1, []
-                if rows is not None:
+                if isinstance(rows, KeptRows):
                     number = self._submit_rows(number, rows, writer)
-                if self._stopped:
+                elif rows is not None:
+                    self._submit({}, 1, partial(self._fail, number, rows, writer))
+                    return
+                if self._stopped or writer.failed:
                     return
             if chunk:
                 self._submit(chunk[0].value, len(chunk), partial(self._work, number, chunk, writer))
             with self._lock:
                 self._wait(lambda: not self._working)
-            self.put(None)
+            if not writer.failed:  # else its place in the sequence has come, or is about to
+                self.put(None)
         except BaseException as error:
             self.put(error)
 
@@ -156,15 +161,32 @@ class Feeder:
     def _work(self, number: int, chunk: list[Item], writer: BatchWriter) -> None:
         def placed() -> int:
             began = time.perf_counter()
-            done = self._chain.run_all(chunk)
+            done, error = self._run(chunk, writer)
             spent = (time.perf_counter() - began) / len(chunk)
             self._per_element_s += 0.2 * (spent - self._per_element_s)
             self._most = min(MOST_PER_CHUNK, self._chunk_s / max(self._per_element_s, 1e-9))
             if done:
                 self._pool.weigh(done[0].value, len(done))
-            return writer.place(number, done)
+            return writer.place(number, done, error)
 
         self._do(placed)
+
+    def _run(self, chunk: list[Item], writer: BatchWriter) -> tuple[list[Item], BaseException | None]:
+        """Return what becomes of a chunk; where order is kept, up to an element that fails, and the error."""
+        if not writer.strict:
+            return self._chain.run_all(chunk), None
+        done: list[Item] = []
+        try:
+            self._chain.call_ahead(chunk)
+            for item in chunk:
+                done += self._chain.run(item)
+        except BaseException as error:
+            return done, error
+        return done, None
+
+    def _fail(self, number: int, error: BaseException, writer: BatchWriter) -> None:
+        """Let what was read be followed by the error that ended it."""
+        self._do(lambda: writer.place(number, [], error))
 
     def _write(self, number: int, rows: KeptRows, start: int, stop: int, writer: BatchWriter) -> None:
         self._do(lambda: writer.place_rows(number, rows, start, stop))
@@ -217,6 +239,18 @@ class Feeder:
         with contextlib.suppress(queue.Empty):
             while True:
                 _drop(self._ready.get_nowait())
+
+
+def _up_to_an_error(
+    items: Iterator[Item | KeptRows | None],
+) -> Iterator[Item | KeptRows | BaseException | None]:
+    """Yield items, and the error that reading them ends with."""
+    try:
+        yield from items
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        yield error
 
 
 def _drop(result: Produced | BaseException | None) -> None:

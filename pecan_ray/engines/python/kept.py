@@ -34,6 +34,10 @@ class KeptChain:
         behind = [one for item in items for one in ([item] if item.kept else made[item.lease.key, item.element])]
         return self._behind.run_all(behind)
 
+    def call_ahead(self, items: Sequence[Item]) -> None:
+        """Make the calls of a first operator in another process, for items that are about to be run."""
+        self._before.call_ahead([item for item in items if not item.kept])
+
     @property
     def goes_out(self) -> bool:
         """Whether several calls had better go together, since they go to another process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,15 @@ from pecan_ray.errors import BatchShapeError, ColumnError, OpError, OutputTypeEr
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Element, Origin, Split
 from pecan_ray.sources import Items
-from tests.unit.engines.engine_leases import ListedLeases, OwnSource, column, delivered, run_engine, whole_leases
+from tests.unit.engines.engine_leases import (
+    ListedLeases,
+    OwnSource,
+    column,
+    delivered,
+    run_engine,
+    running,
+    whole_leases,
+)
 
 
 class Files(OwnSource):
@@ -201,3 +210,53 @@ def test_an_error_does_not_wait_for_elements_that_are_stuck() -> None:
         run_engine(files().map(waits_or_fails, on="i").batch(4), threads=2)
     assert not went_on.is_set()
     may_go_on.set()
+
+
+def late_source(fail_at: int) -> PecanPipeline:
+    """Numbers of which reading fails at one."""
+
+    class Numbers(OwnSource):
+        def splits(self) -> Iterator[Split]:
+            yield Split(0, path="data/0.bin")
+
+        def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+            for number in range(start, 400):
+                if number == fail_at:
+                    raise SourceError("the disk is wet")
+                yield {"i": np.int64(number)}
+
+    return PecanPipeline(Numbers())
+
+
+def refuses_130(i: Any) -> Any:
+    if i == 130:
+        raise ValueError("no")
+    if i < 60:
+        time.sleep(0.001)  # threads that are done with later elements wait for these
+    return i
+
+
+UNSENDABLE = object()
+FAILING = {
+    "a function": lambda: late_source(400).map(refuses_130, on="i"),
+    "functions": lambda: late_source(400).map(refuses_130, on="i").map(lambda i: i + 0, on="i", name="same"),
+    "a function behind a filter": lambda: late_source(400).filter(lambda _: True).map(refuses_130, on="i"),
+    "a source": lambda: late_source(130).map(lambda i: i, on="i", name="same"),
+    "a result": lambda: late_source(400).map(lambda e: {**e, "o": UNSENDABLE if e["i"] == 130 else "x"}, name="odd"),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+@pytest.mark.parametrize("what", FAILING)
+def test_where_order_is_kept_all_that_comes_before_a_bad_element_comes_first(what: str, threads: int) -> None:
+    for size in (10, 7):
+        with running(FAILING[what]().batch(size), order="strict", threads=threads) as (_, batches):
+            came = [next(batches).columns["i"] for _ in range(130 // size)]
+            with pytest.raises(PecanError):
+                next(batches)
+        assert np.concatenate(came).tolist() == list(range(130 // size * size))
+
+
+def test_an_element_behind_what_is_taken_fails_nothing() -> None:
+    taken = run_engine(FAILING["a function"]().take(130).batch(10), order="strict", threads=8)
+    assert column(taken, "i") == list(range(130))
