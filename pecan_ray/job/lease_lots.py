@@ -124,6 +124,8 @@ class LeaseLots:
         self._branches: dict[int, Branch] = {}
         self._rows: dict[LeaseKey, tuple[int, int]] = {}
         """Of the splits of this assignment, the row that their first element is, and how many there are."""
+        self._in_line: deque[tuple[int, int]] = deque()
+        """Rows that were taken and are in no batch yet: where runs begin, and how many they have."""
         self._lengths: list[tuple[LeaseKey, int]] = []
         self._unopened: list[UnopenedSplit] = []
         self._epoch, self._assignments = 0, 0
@@ -133,6 +135,7 @@ class LeaseLots:
         """Begin with an assignment; of one that was left nothing is held or told any more."""
         self._assignments += 1
         self._rows.clear()
+        self._in_line.clear()
         self.noted()
         self._epoch, self.lot_s = assigned.assignment.epoch, assigned.lot_s
         for number, branch in self._branches.items():
@@ -211,6 +214,7 @@ class LeaseLots:
 
         A split that is longer than it told has rows with the numbers of others: these count as not numbered.
         """
+        self._made(batch.rows)
         if not all(key in self._rows for key in batch.spans):
             return None
         begins: list[int] = []
@@ -228,6 +232,18 @@ class LeaseLots:
         first = min(begins, default=0)
         return first if begins and max(ends) - first == batch.rows else None
 
+    def _made(self, rows: int) -> None:
+        """Note that so many of the rows that were taken first are in batches."""
+        while self._in_line and rows:
+            first, count = self._in_line.popleft()
+            if rows < count:
+                self._in_line.appendleft((first + rows, count - rows))
+            rows -= min(rows, count)
+
+    def failing_row(self) -> int | None:
+        """Return the first row that is in no batch, where order is kept; None where rows are not numbered."""
+        return self._in_line[0][0] if self._in_line else None
+
     def _serve(self, number: int, branch: Branch, now: float, done: list[WorkerInstruction]) -> None:
         """Give the engine what it waits for, or ask for it."""
         assert branch.wanted is not None
@@ -237,6 +253,7 @@ class LeaseLots:
             lease = branch.give(None if unread else now)
             if lease.row is not None:
                 self._rows[lease.key] = lease.row, lease.split.elements or 0
+                self._in_line.append((lease.row + (lease.spans[0][0] >> OUTPUT_BITS), elements_in(lease) or 0))
             done.append(GiveLease(number, lease))
             if self._ahead and branch.wants_more():
                 had = side.reading + 1 + len(branch.here) if side.streams > 1 else 0

@@ -175,8 +175,12 @@ class JobState(JobCore):
         # A worker that is fenced off may have failed since its controller was gone.
         if isinstance(event, events.JobFailed):
             self.fail(event.error, now, done)
-        elif event.worker in self.fleet.workers:
+        elif event.worker in self.fleet.workers and self._in_turn(event.row):
             self.fail(_with_node(event, self.fleet.workers[event.worker].node), now, done)
+
+    def _in_turn(self, row: int | None) -> bool:
+        """Tell whether all rows before one have come, where they come in order."""
+        return row is None or not self.ledger.runs.kept or self.ledger.rows_in_turn >= row
 
     def _help(self, now: float) -> None:
         """Let a second worker make the next rows, if they are long in coming."""

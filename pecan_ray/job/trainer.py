@@ -215,7 +215,7 @@ class TrainerState:
         """Give the training loop what it has asked for, if there is something."""
         if self._wanted_since is None:
             return
-        if self._error is not None:
+        if self._error is not None and not self.queue.precedes(self._error, self.orders):
             done.append(RaiseError(self._error))
         elif self._within is not None and self.queue.has_left(self._within, self.orders.epoch):
             done.append(EndOfEpoch())

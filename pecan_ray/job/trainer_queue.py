@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
+from pecan_ray.errors import ElementError, SourceError
 from pecan_ray.job.left_epochs import LoopPlace
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.rounds import Turns, spelled_turns
@@ -115,6 +116,12 @@ class TrainerQueue:
         if head is None or self._alone or orders.coordinated or head.epoch < orders.epoch:
             return head is not None
         return head.epoch == orders.epoch and self.used(head.epoch) < orders.allowed
+
+    def precedes(self, error: BaseException, orders: Orders) -> bool:
+        """Tell whether the next batch is of rows before those that an error is about, and may be used."""
+        head, of_data = self.head, isinstance(error, (ElementError, SourceError))
+        in_order = head is not None and head.row is not None and not orders.unordered
+        return of_data and in_order and self.usable(orders)
 
     @property
     def held_bytes(self) -> int:

@@ -94,6 +94,11 @@ class WorkerState:
             WorkerTime: self._on_time,
         }
 
+    @property
+    def failing_row(self) -> int | None:
+        """The first row that is in no batch, if the engine fails now; None where rows are not numbered."""
+        return self._lots.failing_row()
+
     def handle(self, event: WorkerEvent, now: float) -> list[WorkerInstruction]:
         """Take an event and return what must be done, in this order."""
         done: list[WorkerInstruction] = []

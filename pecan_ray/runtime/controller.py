@@ -226,13 +226,20 @@ class JobController:
                 self._host.metrics.told(worker, known.placement, progress)
         self._host.happened(events.WorkerTold(worker, progress))
 
-    async def failed(self, worker: str, error: PecanError) -> None:
-        """End the job with a worker's error: the trainers raise it; or go on, in the user's order of operators."""
+    async def failed(self, worker: str, error: PecanError, row: int | None = None) -> bool:
+        """End the job with a worker's error: the trainers raise it; or go on, in the user's order of operators.
+
+        `row`: the first one that cannot be made, where rows are numbered: False while those before it are to come.
+        """
         if isinstance(error, OrderError):
             self._host.happened(events.OrderFailed(worker, error.message))
-            return
-        logger.error("%s: %s", worker, error)
-        self._host.happened(events.WorkerFailed(worker, error))
+            return True
+        self._host.happened(events.WorkerFailed(worker, error, row))
+        state = self._host.state
+        taken = state.error is not None or state.over or worker not in state.fleet.workers
+        if taken:
+            logger.error("%s: %s", worker, error)
+        return taken
 
     async def plan(self, version: int) -> bytes:
         """Return a version of the plan, pickled."""

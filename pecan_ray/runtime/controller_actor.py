@@ -107,9 +107,9 @@ class AutoPlacementController:
         """Note what a worker has done so far."""
         await self._process.told(worker, progress, counts)
 
-    async def failed(self, worker: str, error: PecanError) -> None:
-        """End the job with a worker's error: the trainers raise it; or go on, in the user's order of operators."""
-        await self._process.failed(worker, error)
+    async def failed(self, worker: str, error: PecanError, row: int | None = None) -> bool:
+        """End the job with a worker's error, or go on, in the user's order; False while rows before it are to come."""
+        return await self._process.failed(worker, error, row)
 
     async def plan(self, version: int) -> bytes:
         """Return a version of the plan, pickled."""

@@ -36,6 +36,8 @@ from pecan_ray.transport.messages import Message
 from pecan_ray.transport.outbox import Outbox
 from pecan_ray.transport.owned_slots import OwnedSlot
 
+FAILURE_S = 0.2
+"""A failure whose turn has not come is told again after this time."""
 NICE = 5
 """By so much workers yield to others: beside a trainer that has a third of a CPU that both want, and beside controllers
 and keepers, which Ray has begin as low as workers, these are not late for every CPU that workers use."""
@@ -61,8 +63,8 @@ class WorkerProcess:
         self._plan = WorkerPlan(self._name, job, began.sharing, MappedArrays(job, controller))
         about = job.spec.shape, heartbeat_of(job), job.config.hung_after_s
         self._state = WorkerState(*about, one_sequence=job.in_order)
-        self._handling, self._over = threading.Lock(), threading.Event()
-        """Guards the state; set when the work has ended."""
+        self._handling, self._over, self._leaves = threading.Lock(), threading.Event(), threading.Event()
+        """Guards the state; set when the work has ended; set when this worker is let go."""
         self._questions = WorkerQuestions(self._name, controller)
         self._leases = EngineLeases(self._questions, self._happened)
         self._streams = WorkerStreams(self._name, job, self._outbox)
@@ -102,7 +104,7 @@ class WorkerProcess:
                 else:
                     self._work()
         except PecanError as error:
-            ask_again(self._controller.failed, self._name, error)
+            self._tell_failure(error)
         except BaseException as error:  # of any kind: one that Ray cannot send, or would end this process for
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             failed = PecanError(f"worker {self._name} failed: {told(error)}\n{trace}")
@@ -111,6 +113,16 @@ class WorkerProcess:
             self._outbox.close()
             self.flush()  # what this node alone has may go with it
             self._over.set()
+
+    def _tell_failure(self, error: PecanError) -> None:
+        """Tell the job what this worker has failed with: again, until all rows before the one that fails have come.
+
+        The job need not remember it then, and a controller that is started again hears of it.
+        """
+        with self._handling:
+            row = self._state.failing_row
+        while not ask_again(self._controller.failed, self._name, error, row) and not self._leaves.wait(FAILURE_S):
+            pass
 
     def _work(self) -> None:
         """Let the engine work until the job is asked something."""
@@ -193,6 +205,7 @@ class WorkerProcess:
 
     def drain(self) -> None:
         """Stop taking work; what is finished can still be fetched, what is not goes back to the job."""
+        self._leaves.set()
         self._happened(words.DrainAsked())
 
     def limit_remote_io(self, bytes_per_s: float | None, rooms: DatasetRooms = ()) -> None:

@@ -283,3 +283,19 @@ def test_a_worker_tells_at_once_what_the_job_must_know_and_else_now_and_then() -
     assert len(rig.handle(WorkerTime(WorkerProgress(stuck="map", stuck_s=21.0)))) == 1, "it hangs"
     rig.now = 20.0
     assert len(rig.handle(WorkerTime(WorkerProgress(stuck="map", stuck_s=32.0)))) == 1
+
+
+def test_the_row_that_fails_is_the_first_that_is_in_no_batch() -> None:
+    split, rig = Split(0, elements=100), Rig(LedgerShape(numbered=True), one_sequence=True)
+    spans = [(first << OUTPUT_BITS, stop << OUTPUT_BITS) for first, stop in ((0, 20), (40, 60))]
+    rig.handle(WorkBegins())
+    rig.reply(RUN, Assigned(Assignment(0)))
+    assert rig.state.failing_row is None
+    rig.handle(LeaseWanted(0))
+    rig.reply("take:0", tuple(Lease(0, split, (span,), row=0) for span in spans))
+    rig.handle(LeaseWanted(0))
+    rows: list[int | None] = []
+    for first in (0, 10, 40, 50):
+        rows.append(rig.state.failing_row)
+        rig.handle(BatchMade(Batch(10, spans={KEY: [(first << OUTPUT_BITS, first + 10 << OUTPUT_BITS)]})))
+    assert rows == [0, 10, 40, 50] and rig.state.failing_row is None

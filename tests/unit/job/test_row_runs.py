@@ -196,3 +196,26 @@ def test_batches_that_wait_are_let_go_in_order_when_it_is_given_up_and_dropped_w
     again = ReceivedBatch(9, "v", 1, {}, 2, 1, row=4)
     assert sequence.came(again) == () and sequence.doubles() == [again], "another worker has brought it"
     assert sequence.came(fresh := replace(again, row=2)) == [fresh]
+
+
+def test_a_worker_that_fails_ends_the_job_when_the_rows_before_have_come() -> None:
+    rig, first = numbered_job(4, 4)
+    second = next(name for name in rig.job.fleet.workers if name != first)
+    (lease,) = rig.take(first, 2)
+    rig.assign(second)
+    (failing,) = rig.take(second, 2)
+    assert (lease.spans[0], failing.spans[0][0]) == (elements(0, 2), elements(2)[0])
+    fails = events.WorkerFailed(second, ValueError("no"), 2)
+    rig.handle(fails)
+    assert rig.job.error is None, "two rows are to come before"
+    rig.acknowledge(first, lease, 0, 2)
+    rig.handle(fails)
+    assert rig.job.error is fails.error
+
+
+def test_a_worker_that_fails_ends_the_job_at_once_where_no_order_is_kept() -> None:
+    rig, worker = numbered_job(2, None)
+    assert [len(rig.take(worker)) for _ in range(2)] == [1, 1]
+    assert rig.job.orders(0).unordered
+    rig.handle(events.WorkerFailed(worker, ValueError("no"), 100))
+    assert rig.job.error is not None
