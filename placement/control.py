@@ -220,8 +220,6 @@ class _Rules(Trials):
             return None
         one = known.each[1] or self.guess_remote()
         wanted = min(LEAP, short) * self.rate
-        if known.demand > FULL * self.rate:  # it was seen without a wait
-            wanted = min(wanted, known.demand / FULL)
         wanted = min(wanted, self.o.pace / FULL)
         if running.remote >= self.state.lessons.bounds[1].count:  # more have brought nothing once: ask with few
             wanted = min(wanted, self.rate / FULL)
@@ -265,8 +263,7 @@ class _Rules(Trials):
         o, state = self.o, self.state
         need = min(self.rate, o.pace)
         keep_s = max(self.quiet_s, o.start_remote_s if o.running.remote else 0.0)
-        known = replace(state.known, demand=self.sums.taken / self.sums.span)
-        self.state = replace(self.state, known=known, needs=state.needs.add(o, need, keep_s))
+        self.state = replace(self.state, needs=state.needs.add(o, need, keep_s))
         local, remote = self._fewest(keep_s)
         if (local, remote) == (o.running.local, o.running.remote):
             answer = self._try_bill()

@@ -98,8 +98,6 @@ class Known:
     """Rows a second of a local and of a remote worker that nothing holds back."""
     step_s: float = 0.0
     """The trainer's own time for a batch."""
-    demand: float = 0.0
-    """Rows a second that were taken without a wait."""
 
 
 @dataclass(frozen=True)

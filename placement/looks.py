@@ -86,8 +86,6 @@ class LookSums:
     waited: float
     rows: float
     """That workers made."""
-    taken: float
-    """That trainers took."""
     steps: int
     made: tuple[float, float]
     each_worked: tuple[float, float]
@@ -102,7 +100,6 @@ class LookSums:
             span=sum(one.dt for one in looks),
             waited=sum(one.waited for one in looks),
             rows=sum(made),
-            taken=sum(one.rows for one in looks),
             steps=sum(one.steps for one in looks),
             made=made,
             each_worked=(sum(one.worked[0] for one in looks), sum(one.worked[1] for one in looks)),
