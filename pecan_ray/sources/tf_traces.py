@@ -8,6 +8,7 @@ ms of CPU for a few operations.  A function is traced again only if its code, or
 from __future__ import annotations
 
 import dis
+import pickle
 import random
 import threading
 from collections import Counter, OrderedDict
@@ -160,10 +161,9 @@ class _ValueSpeller(Speller):
         return super()._instance(value)
 
 
-def _states() -> tuple[Any, ...]:
+def _states() -> tuple[Any, bytes]:
     """Return where Python's and NumPy's global generators stand."""
-    name, words, *rest = np.random.get_state(legacy=True)
-    return random.getstate(), name, np.asarray(words).tobytes(), rest
+    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
 
 def _may_serve_again(wrapper: Wrapper, requests: Sequence[SeedRequest]) -> bool:
