@@ -47,6 +47,8 @@ LiveFaultKind: TypeAlias = Literal[
 ]
 
 WORKER_TIMEOUT_S = 5.0
+GRAPH_WORKER_TIMEOUT_S = 20.0
+"""Of the tensorflow engine: to import TensorFlow holds Python's lock for seconds, where several do it on two cores."""
 TRAINER_TIMEOUT_S = 12.0
 HUNG_AFTER_S = 8.0
 VICTIM = {"victim": "yes"}
@@ -115,14 +117,16 @@ def _removed(file: str) -> bool:
 
 @dataclass(frozen=True)
 class TfWork:
-    """The same in a TensorFlow graph, without the time."""
+    """The same, called by a TensorFlow graph."""
 
-    width: int
+    work: Work
 
     def __call__(self, i: Any) -> Any:
         import tensorflow as tf
 
-        return tf.fill([self.width], tf.cast(i, tf.int32))
+        made = tf.numpy_function(self.work, [i], tf.int32)
+        made.set_shape([self.work.width])
+        return made
 
 
 def kept(i: Any) -> Any:
@@ -145,6 +149,21 @@ def sometimes(i: Any) -> Any:
     if i % BAD == BAD_AT:
         raise ValueError("no such luck")
     return i
+
+
+def twice_in_graph(element: Any) -> Any:
+    """Do what `twice` does in a TensorFlow graph."""
+    import tensorflow as tf
+
+    return {"i": tf.stack([2 * element["i"], 2 * element["i"] + 1])}
+
+
+def sometimes_in_graph(i: Any) -> Any:
+    """Do what `sometimes` does in a TensorFlow graph."""
+    import tensorflow as tf
+
+    with tf.control_dependencies([tf.debugging.assert_none_equal(i % BAD, tf.constant(BAD_AT, i.dtype))]):
+        return tf.identity(i)
 
 
 def number(element: Any) -> Any:
@@ -221,7 +240,7 @@ class FaultCase:
             reorder="safe" if self.reorder else "off",
             remote_labels=VICTIM if self.loses_node and self.number % 2 else {},
             trainer_timeout_s=TRAINER_TIMEOUT_S,
-            worker_timeout_s=WORKER_TIMEOUT_S,
+            worker_timeout_s=GRAPH_WORKER_TIMEOUT_S if self.engine == "tensorflow" else WORKER_TIMEOUT_S,
             hung_after_s=HUNG_AFTER_S if self.has("hang") else math.inf,
             ring_bytes=8 << 20,
             journal=journals,
@@ -239,13 +258,13 @@ class FaultCase:
         if self.plan in ("filter", "nothing"):
             pipe = pipe.filter(kept if self.plan == "filter" else never, on="i")
         elif self.plan == "flat_map":
-            pipe = pipe.flat_map(twice)
+            pipe = pipe.flat_map(twice_in_graph if self.engine == "tensorflow" else twice)
         elif self.plan == "bad":
-            pipe = pipe.map(sometimes, on="i")
+            pipe = pipe.map(sometimes_in_graph if self.engine == "tensorflow" else sometimes, on="i")
         hang = str(to_hang(folder.parent)) if self.has("hang") else ""
         work: Any = Work(self.element_s, self.width, self.held, str(released(folder.parent)), hang)
         if self.engine == "tensorflow":
-            work = TfWork(self.width)
+            work = TfWork(work)
         pipe = pipe.map(work, on="i", name="work")
         if self.shuffle:
             pipe = pipe.shuffle(self.shuffle)

@@ -50,6 +50,8 @@ LAST: LiveFaultKind = "kill trainer"
 LAST_SHARE = 0.1
 STORED_SHARE = 0.3
 """Of the jobs whose store does not fail."""
+TENSORFLOW_SHARE = 1 / 3
+"""Of the jobs run on the tensorflow engine."""
 WORK_S = 6.0
 """Of each worker, so that all happens while there is something to do."""
 PLANS: tuple[PlanName, ...] = ("map", "map", "map", "filter", "flat_map", "bad", "take")
@@ -87,7 +89,7 @@ def chaos_case(seed: int, run: int) -> FaultCase:
         element_s=WORK_S * (local + remote) / (rows * epochs),
         visitation="exactly_once",
         workers=Workers(local, remote),
-        engine="python",
+        engine="tensorflow" if random.Random(f"engine of {seed}/{run}").random() < TENSORFLOW_SHARE else "python",
         reorder=False,  # a sample would be what hangs
         faults=faults,
         held=None,
