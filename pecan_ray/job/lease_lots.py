@@ -66,6 +66,13 @@ class Branch:
         self.given.clear()
         self.ended, self.offered = False, ()
 
+    def take_in(self, reply: Reply, *, beside: bool) -> None:
+        """Take the leases of an answer; `beside`: they were asked for while others are read."""
+        leases = _leases(reply)
+        self.here.extend(leases)
+        self.lot, self.ended = len(leases), not leases and not beside
+        self.offered = reply.splits if isinstance(reply, Offered) else ()
+
     def give(self, now: float | None) -> Lease:
         """Return the next lease; `now` is None where nobody will read it."""
         lease = self.here.popleft()
@@ -178,21 +185,19 @@ class LeaseLots:
         number = question.branch
         branch = self._branches[number]
         current, branch.asking = branch.asking == self._assignments, None
+        wanted = branch.wanted
         if current:
-            leases = _leases(reply)
-            branch.here.extend(leases)
             beside = question.reading > 0  # no lease beside others is no end
-            branch.lot, branch.ended = len(leases), not leases and not beside
-            branch.offered = reply.splits if isinstance(reply, Offered) else ()
+            branch.take_in(reply, beside=beside)
             if isinstance(reply, NoMoreLeases):
                 branch.foreseen = self._epoch + 1, reply.next_epoch
-            unread = branch.wanted is not None and branch.wanted.unread
-            if not unread and (splits := splits_to_come(reply)):
+            splits = splits_to_come(reply)
+            if splits and (wanted is None or not wanted.unread):
                 done.append(FetchSplits(number, splits))
-            if beside and not branch.here and branch.wanted is not None and branch.wanted.side.reading:
-                branch.wanted = None
+            if wanted is not None and wanted.side.reading and beside and not branch.here:
+                branch.wanted = wanted = None
                 done.append(GiveLease(number, None))
-        if branch.wanted is not None:
+        if wanted is not None:
             self._serve(number, branch, now, done)
 
     def read(self, key: LeaseKey, elements: int) -> None:

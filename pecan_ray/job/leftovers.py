@@ -123,21 +123,29 @@ class Leftovers:
             self.groups.append(_group(0, leases))
             return 0
         units = [unit for lease in leases for unit in by_element(lease)]
-        positions = sum(stop - start for lease in leases for start, stop in lease.spans)
-        in_vain = self._before is not None and positions >= self._before
-        self._before = positions
-        most = self._batch_size * self._world_size
-        if in_vain or len(units) < (most if self._only_full else self._world_size):
+        now = self._in_this_round(len(units))
+        if self._comes_in_vain(leases) or len(units) < now:
             return len(units)
-        rounds = len(units) // most if self._only_full else -(-len(units) // most)
-        now = most if self._only_full else -(-len(units) // rounds)
-        now = max(now, self._world_size)
         for rank in range(self._world_size):
             share = units[rank * now // self._world_size : (rank + 1) * now // self._world_size]
             self.groups.append(_group(rank, share))
         for unit in units[now:]:
             self.add(unit, unit.spans)
         return 0
+
+    def _in_this_round(self, units: int) -> int:
+        """Return how many elements go into a round: as many into each, as far as batches need not be full."""
+        full = self._batch_size * self._world_size
+        if self._only_full:
+            return full
+        rounds = max(1, -(-units // full))
+        return max(-(-units // rounds), self._world_size)
+
+    def _comes_in_vain(self, leases: Sequence[Lease]) -> bool:
+        """Tell whether as much has come back as was distributed before, and note how much that is."""
+        positions = sum(stop - start for lease in leases for start, stop in lease.spans)
+        before, self._before = self._before, positions
+        return before is not None and positions >= before
 
 
 def _group(rank: int | None, leases: Sequence[Lease]) -> Group:

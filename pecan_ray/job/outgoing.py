@@ -187,15 +187,23 @@ class Outgoing:
         """Return the time at which a report must be sent at the latest."""
         if self._unanswered is not None:
             return self._sent + REPEAT_S
+        return self._sent + self._waits(need)
+
+    def _waits(self, need: Need) -> float:
+        """Return how long after the last report the next one is sent, which was answered."""
+        if self._urgent or self._wanted or self._tells_full(need):
+            return 0.0
         tells_held = need.held and not self._told_held
-        tells_full = need.held and need.full and not (self._told_full if self._pressing_s else self._told_held)
-        if self._urgent or self._wanted or tells_full:
-            return self._sent
         if need.closing and (self._news or tells_held):
-            return self._sent + self._closing_s
+            return self._closing_s
         if tells_held or (need.pressing and self._news):
-            return self._sent + self._pressing_s
-        return self._sent + (self._report_s if self._news else self._idle_s)
+            return self._pressing_s
+        return self._report_s if self._news else self._idle_s
+
+    def _tells_full(self, need: Need) -> bool:
+        """Tell whether the job has yet to hear that this rank can take no more while it waits for others."""
+        known = self._told_full if self._pressing_s else self._told_held
+        return need.held and need.full and not known
 
     @property
     def _urgent(self) -> bool:

@@ -7,7 +7,7 @@ beyond the batch after which it was taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -66,20 +66,32 @@ def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint 
     missing: Missing = {}
     _add(missing, ((key, spans) for one in beyond if one.epoch == epoch for key, spans in one.spans.items()))
     if ledger.shape.runs_whole:
-        counts = ledger.counts if epoch == ledger.epoch else ()
-        made = ledger.made.of(epoch, counts) - sum(one.epoch == epoch for one in beyond)
-        return ResumePoint(epoch, (BranchPoint(),) * ledger.shape.branches, made=made)
-    branches, passes = range(ledger.shape.branches), ledger.shape.repetitions or 0
-    steps = tuple(_steps(log, batches, len(branches)))
-    if log.begins(epoch, batches) or (ledger.finished and epoch == ledger.epoch):
-        points = [BranchPoint() for _ in branches]  # nothing of it is used, or begun, if another run has more epochs
-    elif epoch < ledger.epoch:
-        points = [ended(passes, tuple(_rests(missing, branch))) for branch in branches]
-    else:
-        _add(missing, _begun(ledger))
-        queues = enumerate(ledger.queues.common)
-        points = [_point(queue, tuple(_rests(missing, branch))) for branch, queue in queues]
+        return ResumePoint(epoch, tuple(_fresh(ledger)), made=_made(ledger, epoch, beyond))
+    passes = ledger.shape.repetitions or 0
+    steps = tuple(_steps(log, batches, ledger.shape.branches))
+    nothing_used = log.begins(epoch, batches) or (ledger.finished and epoch == ledger.epoch)
+    points = _fresh(ledger) if nothing_used else _reached(ledger, epoch, missing)
     return ResumePoint(epoch, tuple(points), steps=steps, passes=passes)
+
+
+def _made(ledger: Ledger, epoch: int, beyond: Sequence[Delivery]) -> int:
+    """Return how many batches of an epoch of a whole plan are used, when these are not."""
+    counts = ledger.counts if epoch == ledger.epoch else ()
+    return ledger.made.of(epoch, counts) - sum(one.epoch == epoch for one in beyond)
+
+
+def _fresh(ledger: Ledger) -> list[BranchPoint]:
+    """Return the beginnings of all sources: nothing of an epoch is used, or begun, if another run has more epochs."""
+    return [BranchPoint()] * ledger.shape.branches
+
+
+def _reached(ledger: Ledger, epoch: int, missing: Missing) -> list[BranchPoint]:
+    """Return where the job stands in each source in an epoch, of which this is missing that was delivered."""
+    if epoch < ledger.epoch:
+        passes = ledger.shape.repetitions or 0
+        return [ended(passes, tuple(_rests(missing, branch))) for branch in range(ledger.shape.branches)]
+    _add(missing, _begun(ledger))
+    return [_point(queue, tuple(_rests(missing, branch))) for branch, queue in enumerate(ledger.queues.common)]
 
 
 def ended(passes: int, rests: tuple[Rest, ...]) -> BranchPoint:
@@ -135,16 +147,14 @@ def _rests(missing: Missing, branch: int) -> Iterator[Rest]:
 
 def _point(queue: SplitQueue, rests: tuple[Rest, ...]) -> BranchPoint:
     """Tell of whole splits by their places in the order: workers take them one after the other."""
-    cursor = queue.cursor()
-    whole = [rest.index for rest in rests if rest.spans == WHOLE and rest.repetition == cursor.repetition]
-    listed = queue.listed
-    places = Spans((place, place + 1) for place in sorted(queue.places([i for i in whole if i < listed])))
+    cursor, listed = queue.cursor(), queue.listed
+
+    def has_place(rest: Rest) -> bool:
+        return rest.spans == WHOLE and rest.repetition == cursor.repetition and rest.index < listed
+
+    whole = [rest.index for rest in rests if has_place(rest)]
+    places = Spans((place, place + 1) for place in sorted(queue.places(whole)))
     for start, stop in cursor.missing:
         places.add(start, stop)
-    told = {index for index in whole if index < listed}
-    parts = tuple(
-        rest
-        for rest in rests
-        if not (rest.index in told and rest.spans == WHOLE and rest.repetition == cursor.repetition)
-    )
+    parts = tuple(rest for rest in rests if not has_place(rest))
     return BranchPoint(replace(cursor, missing=tuple(places)), parts)
