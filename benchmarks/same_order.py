@@ -48,6 +48,11 @@ def fit(image: Any) -> Any:
     return cv2.resize(image, (224, 224), interpolation=cv2.INTER_AREA)
 
 
+def slightly_smaller(image: Any) -> Any:
+    height, width = image.shape[:2]
+    return cv2.resize(image, (round(0.94 * width), round(0.94 * height)), interpolation=cv2.INTER_AREA)
+
+
 def contrast(image: Any) -> Any:
     return np.asarray(ImageEnhance.Contrast(Image.fromarray(image)).enhance(1.2))
 
@@ -102,6 +107,7 @@ PIPELINES: dict[str, Callable[[], pecan.PecanPipeline]] = {
     "photographs": lambda: photographs(images.Decode(), images.RandomCrop(), images.Resize(224, 224)),
     "functions": lambda: photographs(decode, gamma, to_float, fit),
     "large": lambda: photographs(decode, gamma, to_float, fit, scale=4),
+    "border": lambda: photographs(decode, gamma, slightly_smaller),  # 1.1 times as fast the other way round
     "pillow": lambda: photographs(decode, contrast, fit_by_pillow),
     "waiting": lambda: photographs(decode, ask_a_server, gamma, corner),
     "texts": texts,

@@ -30,9 +30,13 @@ PATIENCE_S = 2.0
 """and after which it is given up."""
 CERTAINTY = 2.0
 """Standard errors that count as certain."""
-MIN_GAIN = 0.02
-"""An order that is not faster by this share is not worth another sequence of operators; nor is one that does not make
-the whole pipeline faster by more (`pecan_ray.autoorder.whole`)."""
+WORTH = 1.05
+"""An order that does not make its operators so many times as fast, and the whole pipeline
+(`pecan_ray.autoorder.whole`), is not worth another sequence of operators."""
+SURELY = 1.5
+"""No measuring is so wrong that what seems to be certain here is not worth it;"""
+PRECISE = 0.01
+"""below, it is measured until the error is such a share: another look then finds the same."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,20 @@ class SpeedComparison:
 
     @property
     def faster(self) -> bool:
-        """Whether the other order is certainly faster by the share that makes it worth while."""
-        return self.certainly(1.0 + MIN_GAIN)
+        """Whether the other order is certainly so much faster that it is worth it: what is within the noise is not."""
+        return self.least >= WORTH
+
+    @property
+    def least(self) -> float:
+        """The speed-up that is certain."""
+        return self.speedup - CERTAINTY * self.error
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether more runs would hardly change what is decided by it, now or in another look."""
+        if self.speedup + CERTAINTY * self.error < WORTH:
+            return True
+        return self.least >= SURELY or (self.faster and self.error <= PRECISE * self.speedup)
 
     def certainly(self, times: float) -> bool:
         """Tell whether the other order is certainly faster, and so many times at least."""
@@ -79,10 +95,10 @@ def compare_speed(
             runs[place] = np.concatenate([runs.get(place, pairs[:0]), pairs])
             spent += float(pairs.sum())
         if len(runs) >= min(LEAST_COMPARED, len(held)) or spent > SOON_S:
-            found = _comparison(list(runs.values()), len(held))
-            if abs(found.speedup - 1.0 - MIN_GAIN / 2) > CERTAINTY * found.error + MIN_GAIN / 2:
-                return found  # more runs would hardly change the answer
-    return _comparison(list(runs.values()), len(held)) if len(runs) >= min(LEAST_IN_A_HURRY, len(held)) else None
+            found = comparison(list(runs.values()), len(held))
+            if found.is_clear:
+                return found
+    return comparison(list(runs.values()), len(held)) if len(runs) >= min(LEAST_IN_A_HURRY, len(held)) else None
 
 
 def _in_turn(runner: OpRunner, stages: Sequence[Sequence[Stage]], token: Token) -> Pairs:
@@ -97,7 +113,7 @@ def _in_turn(runner: OpRunner, stages: Sequence[Sequence[Stage]], token: Token) 
     return seconds
 
 
-def _comparison(runs: Sequence[Pairs], held: int) -> SpeedComparison:
+def comparison(runs: Sequence[Pairs], held: int) -> SpeedComparison:
     """Weigh the seconds of the elements that were run, of all that are held.
 
     Of an element's runs the shortest counts: whatever disturbs makes them longer.  The error is that of measuring

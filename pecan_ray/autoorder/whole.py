@@ -11,12 +11,11 @@ from dataclasses import replace
 
 from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, StretchOrder, TakenOver, whole_speedup
 from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE
+from pecan_ray.autoorder.speed import WORTH
 from pecan_ray.plan.operators import Join, Plan
 from pecan_ray.plan.stretches import stretches
 from pecan_ray.reorder import auto_order
 
-WORTH = 1.05
-"""Speed-up of the whole pipeline below which the user's order stays."""
 LEAST_SAVED_S = 3e-6
 """And the least that must be saved of an element's time: calls of Python differ by a microsecond or so."""
 
@@ -34,12 +33,12 @@ def weighed(plan: Plan, orders: Sequence[StretchOrder]) -> list[StretchOrder]:
 
 
 def _judged(one: StretchOrder, whole: float) -> StretchOrder:
-    gain, users = one.whole_speedup, one.users_taken_over
+    gain, least, users = one.whole_speedup, one.least_speedup, one.users_taken_over
     in_rows = any(pushed.rule == ROWS_AT_ONCE for pushed in users.pushed)  # which is judged by itself
-    if gain is None or one.adopted.mode == "pecan" or in_rows:
+    if gain is None or least is None or one.adopted.mode == "pecan" or in_rows:
         return one
     decoding = 1.0 if users.measured is None else whole_speedup(one.share, users.measured.speedup)
-    if not _worth(whole, gain):
+    if not _worth(whole, whole_speedup(one.share, least)):
         return _left_as_written(one, _not_worth(one, gain, one.speedup))
     if _worth(whole, decoding) and one.adopted.changed and not _worth(whole / decoding, gain / decoding):
         speedup = one.measured.speedup if one.measured is not None else one.speedup
