@@ -66,7 +66,6 @@ class Look:
 
     dt: float
     waited: float
-    rows: float
     steps: int
     made: tuple[float, float]
     worked: tuple[float, float]
@@ -75,7 +74,7 @@ class Look:
     @classmethod
     def of(cls, o: Observation) -> Look:
         """Return what an observation adds."""
-        return cls(o.dt, o.waited, o.rows, o.steps, o.made, o.worked, sum(o.blocked))
+        return cls(o.dt, o.waited, o.steps, o.made, o.worked, sum(o.blocked))
 
 
 @dataclass(frozen=True)
