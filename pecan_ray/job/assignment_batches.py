@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pecan_ray.job.blocks import Block, RowPlaces
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import EndAssignment, EndData, Lengths, UnopenedSplit
 from pecan_ray.job.worker_events import BatchMade, EngineBatch, PutOut, Release
@@ -19,18 +20,22 @@ class AssignmentBatches:
         self.leftovers: list[BatchMade] = []
         """What fills no batch."""
 
-    def put_out(self, batch: EngineBatch, row: int | None) -> PutOut | Release:
+    def put_out(self, batch: EngineBatch, places: RowPlaces | None) -> PutOut | Release:
         """Number a batch; let the rank have it that it is for, unless it has it from a worker before this one.
 
-        `row`: of the epoch, with which the batch begins.
+        `places`: which part of the epoch its rows are, where these come in order.
         """
         assignment, number = self.assignment, next(self._numbers)
         self._made += not batch.partial  # those at the end were counted before
         if not assignment.delivered:
-            return PutOut(batch, assignment.rank if batch.rank is None else batch.rank, row)
+            return PutOut(batch, assignment.epoch, assignment.rank if batch.rank is None else batch.rank, places)
         if assignment.has(number):
             return Release(batch)
-        return PutOut(batch, number % len(assignment.delivered), row)
+        return PutOut(batch, assignment.epoch, number % len(assignment.delivered), places)
+
+    def put_block(self, batch: EngineBatch | None, block: Block) -> PutOut:
+        """Let the trainer have a block, of the rows of a batch or of none."""
+        return PutOut(batch, self.assignment.epoch, None, block.places, block.spans)
 
     def is_batch(self, leftover: EngineBatch) -> bool:
         """Tell whether what is left at the end is a batch for somebody, if it is not returned."""

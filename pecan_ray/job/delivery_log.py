@@ -50,17 +50,29 @@ class DeliveryLog:
         """Of each rank, by worker, batches of rounds that have no turn yet."""
         self._kept = [0] * world_size
         """Batches that each rank has received and not given back, and that have their turn."""
+        self._rests: dict[int, Delivery] = {}
+        """By rank: what has come of that it has made no batch yet."""
         self.used_by_all = 0
         """So many batches every rank has used."""
         self._steps = min(MOST_STEPS, MOST_KEPT // world_size) if world_size > 1 else 0
         self._used_and_kept = max(MOST_UNUSED, self._steps)
 
-    def received(self, rank: int, kept: int, deliveries: Iterable[Delivery], returned: Iterable[int] = ()) -> None:
-        """Note what has come, but for what goes back: `kept` batches in all.
+    def received(
+        self,
+        rank: int,
+        kept: int,
+        deliveries: Iterable[Delivery],
+        returned: Iterable[int] = (),
+        rest: Delivery | None = None,
+    ) -> None:
+        """Note what has come, but for what goes back: `kept` batches in all, and a `rest` that fills none yet.
 
         A rank that is alone leaves out what it has used, but for the last ones.
         """
         gone = set(returned)
+        self._rests = {other: one for other, one in self._rests.items() if other != rank}
+        if rest is not None:
+            self._rests[rank] = rest
         if self._rounds:
             waiting = self._without_turn[rank]
             for one in deliveries:
@@ -117,6 +129,7 @@ class DeliveryLog:
         for waiting in self._without_turn:
             for mine in waiting.values():
                 yield from mine
+        yield from self._rests.values()
 
     def begins(self, epoch: int, batches: int) -> bool:
         """Tell whether the last of so many batches of each rank are all of epochs before this one."""

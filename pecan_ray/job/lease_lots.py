@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from pecan_ray.cache.substitution import LOOK_AHEAD
+from pecan_ray.job.blocks import RowPlaces, RunBlocks
 from pecan_ray.job.lots import ONE_BY_ONE, SideBySide, elements_in
 from pecan_ray.job.messages import (
     AskLeases,
@@ -59,23 +60,29 @@ class Branch:
     given_rows: int = 1
     """and how many rows the last one has: 1 where these are not numbered, and nothing is asked for by them."""
     in_rows: bool = False
+    joined: bool = False
+    """What is here is a run whose rows are joined to batches: it is timed as a whole."""
 
     def begin(self) -> None:
         """Forget what was held for another assignment."""
         self.here.clear()
         self.given.clear()
-        self.ended, self.offered = False, ()
+        self.ended, self.joined, self.offered = False, False, ()
 
     def take_in(self, reply: Reply, *, beside: bool) -> None:
         """Take the leases of an answer; `beside`: they were asked for while others are read."""
         leases = _leases(reply)
         self.here.extend(leases)
-        self.lot, self.ended = len(leases), not leases and not beside
+        self.joined = any(lease.place is not None for lease in leases)
+        self.lot, self.ended = len(leases), self.joined or not (leases or beside)
         self.offered = reply.splits if isinstance(reply, Offered) else ()
 
     def give(self, now: float | None) -> Lease:
         """Return the next lease; `now` is None where nobody will read it."""
         lease = self.here.popleft()
+        if self.joined and self.given:
+            self.given_rows += elements_in(lease) or 0
+            return lease
         if now is not None:
             self.given.append(now)
         if self.in_rows != (lease.row is not None):
@@ -133,6 +140,8 @@ class LeaseLots:
         """Of the splits of this assignment, the row that their first element is, and how many there are."""
         self._in_line: deque[tuple[int, int]] = deque()
         """Rows that were taken and are in no batch yet: where runs begin, and how many they have."""
+        self.blocks: RunBlocks | None = None
+        """The run of this assignment, where rows are joined to batches."""
         self._lengths: list[tuple[LeaseKey, int]] = []
         self._unopened: list[UnopenedSplit] = []
         self._epoch, self._assignments = 0, 0
@@ -143,6 +152,7 @@ class LeaseLots:
         self._assignments += 1
         self._rows.clear()
         self._in_line.clear()
+        self.blocks = None
         self.noted()
         self._epoch, self.lot_s = assigned.assignment.epoch, assigned.lot_s
         for number, branch in self._branches.items():
@@ -163,7 +173,8 @@ class LeaseLots:
         branch = self._branches.setdefault(event.branch, Branch())
         if self._one_sequence:
             event = replace(event, side=ONE_BY_ONE)
-        branch.time(event.side.reading, now)
+        if not branch.joined:
+            branch.time(event.side.reading, now)
         branch.wanted = event
         self._serve(event.branch, branch, now, done)
 
@@ -214,8 +225,14 @@ class LeaseLots:
         self._lengths, self._unopened = [], []
         return noted
 
-    def first_row(self, batch: EngineBatch) -> int | None:
-        """Return which row of the epoch a batch begins with; None where they are not numbered, or others come between.
+    def end_run(self, now: float) -> None:
+        """Note that all of a run is made."""
+        for branch in self._branches.values():
+            if branch.joined:
+                branch.time(0, now)
+
+    def places(self, batch: EngineBatch) -> RowPlaces | None:
+        """Return which rows of the epoch a batch has; None where they are not numbered, or others come between.
 
         A split that is longer than it told has rows with the numbers of others: these count as not numbered.
         """
@@ -235,7 +252,7 @@ class LeaseLots:
                 if ends[-1] > row + elements:
                     return None
         first = min(begins, default=0)
-        return first if begins and max(ends) - first == batch.rows else None
+        return RowPlaces(first, first + batch.rows) if begins and max(ends) - first == batch.rows else None
 
     def _made(self, rows: int) -> None:
         """Note that so many of the rows that were taken first are in batches."""
@@ -256,7 +273,10 @@ class LeaseLots:
         if branch.here:
             branch.wanted = None
             lease = branch.give(None if unread else now)
-            if lease.row is not None:
+            if lease.place is not None:
+                self.blocks = self.blocks or RunBlocks()
+                self.blocks.add(lease)
+            elif lease.row is not None:
                 self._rows[lease.key] = lease.row, lease.split.elements or 0
                 self._in_line.append((lease.row + (lease.spans[0][0] >> OUTPUT_BITS), elements_in(lease) or 0))
             done.append(GiveLease(number, lease))

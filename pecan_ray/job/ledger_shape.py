@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pecan_ray.job.joins import Joins
 from pecan_ray.options import Sharding, Visitation
 from pecan_ray.sampling.randomness import SplitOrder
 
@@ -39,10 +40,18 @@ class LedgerShape:
     keeps: bool = False
     """What a split gives is kept, once one worker has gone through all of it."""
     numbered: bool = False
-    """Which row of an epoch an element becomes is known: workers get runs of whole batches, and the only trainer puts
-    their batches in order (`pecan_ray.job.row_runs`)."""
+    """Rows come in the order of the source, whatever the workers: these get runs, and the only trainer puts what they
+    make in order (`pecan_ray.job.row_runs`).  Which row of an epoch an element becomes is known: runs are batches."""
+    joined: bool = False
+    """Of that it is known where in the source it comes from alone: workers get runs of elements, and the trainer joins
+    what they make of these to batches (`pecan_ray.job.joiner`)."""
     promised: bool = False
     """This order is never given up: the job fails where it cannot be kept."""
+
+    @property
+    def joins(self) -> Joins | None:
+        """How the trainer joins rows to batches; None: workers make batches."""
+        return Joins(self.batch_size, self.drop_remainder) if self.joined else None
 
     @property
     def end_epoch(self) -> int | None:

@@ -50,8 +50,8 @@ class LedgerState:
 
     @property
     def rows_in_turn(self) -> int:
-        """Rows of the epoch that have had their turn, where rows are numbered."""
-        return self.counts[0] * self.shape.batch_size
+        """Rows of the epoch, or elements where rows are joined, that have had their turn, where these come in order."""
+        return self.runs.elements if self.shape.joined else self.counts[0] * self.shape.batch_size
 
     def share(self, worker: str, branch: int = 0) -> int:
         """Return how many leases of a branch a worker may take at a time, so that all have work to the end."""

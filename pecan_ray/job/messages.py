@@ -260,6 +260,8 @@ class TrainerReport:
     """Batches that it has received in all and not given back;"""
     deliveries: tuple[Delivery, ...] = ()
     """of those since the last report, in the order in which they came, the ones that a state might be taken before."""
+    rest: Delivery | None = None
+    """Where it joins rows: what it has received of that no batch is made yet."""
     settled: tuple[str, ...] = ()
     """Lost workers from which nothing more will be accepted."""
     given_back: GivenBack | None = None

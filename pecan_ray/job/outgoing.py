@@ -86,10 +86,14 @@ class Outgoing:
         self.unreported = 0
 
     def acknowledge(self, *batches: ReceivedBatch) -> None:
-        """Note batches that were received."""
+        """Note batches that were received, or blocks of rows that are joined to batches."""
         for batch in batches:
-            self._acks.setdefault((batch.worker, batch.epoch), []).append(batch)
-        self._batches += batches
+            self._acks.setdefault((batch.worker, batch.epoch), []).append(batch.told)
+        self.deliver([batch for batch in batches if batch.places is None or not batch.places.are_joined])
+
+    def deliver(self, batches: Sequence[ReceivedBatch]) -> None:
+        """Note batches that the training loop is going to have."""
+        self._batches += [batch.told for batch in batches]
         self._kept += len(batches)
         self.unreported += len(batches)
 
@@ -176,7 +180,8 @@ class Outgoing:
 
     @property
     def _news(self) -> bool:
-        return bool(self._acks or self._broken or self._notes or self._given_back or self._settled or self._left_out)
+        came = self._acks or self._batches
+        return bool(came or self._broken or self._notes or self._given_back or self._settled or self._left_out)
 
     @property
     def all_told_by(self) -> int:
@@ -210,9 +215,18 @@ class Outgoing:
         return bool(self._settled or self._given_back or self._broken)
 
     def next(
-        self, now: float, need: Need, met: int, progress: TrainerProgress, place: LoopPlace = NOWHERE
+        self,
+        now: float,
+        need: Need,
+        met: int,
+        progress: TrainerProgress,
+        place: LoopPlace = NOWHERE,
+        rest: Delivery | None = None,
     ) -> TrainerReport:
-        """Return the report that is due: the last one again, where it was not answered."""
+        """Return the report that is due: the last one again, where it was not answered.
+
+        `rest`: what has come, and is in no batch yet.
+        """
         if self._unanswered is not None:
             self._sent = now
             return self._unanswered
@@ -224,6 +238,7 @@ class Outgoing:
             acks=tuple(_acknowledgement(worker, epoch, batches) for (worker, epoch), batches in self._acks.items()),
             kept=self._kept,
             deliveries=tuple(map(_delivery, self._not_used(progress.queued))),
+            rest=rest,
             settled=tuple(self._settled),
             given_back=self._given_back,
             broken=tuple(self._broken),

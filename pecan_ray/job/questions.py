@@ -33,6 +33,8 @@ from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.plan.stretches import OpOrders
 
 LEAST_LOT_S = 0.5
+ALONE_S = 2.0
+"""A run of the only worker takes so long, where it ends with what is made of it: nobody waits for its end."""
 RUN_S = 0.2
 """A run is so long: others wait for it, and their batches take memory meanwhile."""
 CALLS_PER_SECOND = 30.0
@@ -71,8 +73,11 @@ class Questions:
         self.handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
             events.WorkerAsked: self._on_asked,
             events.PlanChanged: self._on_plan_changed,
-            events.OrderDropped: lambda event, now, done: self.revert(event.said, now, done),
+            events.OrderDropped: self._on_order_dropped,
         }
+
+    def _on_order_dropped(self, event: events.OrderDropped, now: float, done: list[Instruction]) -> None:
+        self.revert(event.said, now, done)
 
     @property
     def idle(self) -> bool:
@@ -223,7 +228,8 @@ class Questions:
             answer = replace(answer, behind=0)  # what was left out is in no batch, so that its elements do not tell
         self._begin_epoch(answer.epoch)
         version = 0 if self.reverted else self._version_of(answer.epoch)
-        least_s = RUN_S if self._ledger.runs.kept else LEAST_LOT_S
+        runs, alone = self._ledger.runs, len(self._ledger.workers) == 1
+        least_s = (ALONE_S if runs.joins and alone else RUN_S) if runs.kept else LEAST_LOT_S
         lot_s = max(least_s, len(self._ledger.workers) / CALLS_PER_SECOND)
         return Assigned(answer, version, lot_s)
 

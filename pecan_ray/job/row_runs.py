@@ -1,4 +1,4 @@
-"""Runs: consecutive rows of an epoch, whole batches of them, which workers make while others make those before them.
+"""Runs: consecutive rows of an epoch, which workers make while others make those before them.
 
 Where each element becomes one row, and splits tell how many elements they hold, it is known before an element is read
 which row of the epoch it becomes.  Let B be the rows of a batch.  A run begins where a batch does, and holds a multiple
@@ -10,7 +10,12 @@ What a lost worker held begins and ends between batches, too, and is given out b
 out up to a *window* beyond those that have had their turn.  A worker that can get none ends its assignment, so that it
 holds nothing unfinished: the next batch is always with somebody who is at work on it, or is the next answer.
 
-A batch with which two workers have died is a run of its own, of a worker that works on nothing else.
+Behind a filter it is not known beforehand which row an element becomes.  A run is then some elements, of any number,
+and an assignment of its own: at its end the worker gives up what it has made, and the trainer joins that with the rows
+before it (`pecan_ray.job.joiner`).  The window is kept by the rows that elements have become so far.
+
+A batch with which two workers have died is a run of its own, of a worker that works on nothing else; where rows are
+joined, so many elements as a batch has rows.
 
 Where a split proves longer or shorter than it told, where a worker cannot open one, or two workers have died of one
 batch alone, the order is given up for the rest of the job: this is then dealt with as anywhere else.  Where the order
@@ -24,17 +29,20 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pecan_ray.job.holdings import WorkerHoldings
+from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.lots import cut, elements_in
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.suspects import Suspects
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
 
 MANY = 1 << 40
 """More rows than an epoch has."""
 WINDOW_BATCHES = 4
 """Of each worker, in the window: one that it makes, one that it has asked for, and two that wait for their turn."""
+LEAST_SHARE = 1 / 64
+"""Elements become this share of rows at least, as far as the window goes: behind filters that let fewer through, those
+that let more of them through later do not fill memory."""
 STRIKES = 2
 """A batch is made apart once so many workers have died with it, and is to blame once so many have died of it alone."""
 
@@ -51,6 +59,12 @@ class RowRuns:
         """Rows before this one were given out."""
         self.affordable = 0
         """So many rows the trainer has memory for."""
+        self.elements = self.rows = 0
+        """Elements of the epoch that have had their turn, where rows are joined, and rows that they have become."""
+        self._in_all = 0, 0
+        """The same of all epochs before this one."""
+        self._begins = 0, 0
+        """The first split and position of the epoch, or of what is left of it, by the split's number in the epoch."""
         self._died_with: Counter[int] = Counter()
         """How many workers of this epoch have died with each batch, by its number,"""
         self._died_of: Counter[int] = Counter()
@@ -67,9 +81,14 @@ class RowRuns:
         """Whether rows are given out, and come, in order."""
         return self._shape.numbered and not self.given_up
 
+    @property
+    def joins(self) -> bool:
+        """Whether the trainer joins rows to batches."""
+        return self._shape.joined and self.kept
+
     def give_up(self, why: str) -> None:
         """Let rows come as workers finish them from now on; where the order was promised, say why it is not kept."""
-        if self._shape.promised:
+        if self._shape.promised or (self._shape.joined and self._given):
             self.hopeless = self.hopeless or why
         elif self.kept:
             self.given_up = why
@@ -81,7 +100,9 @@ class RowRuns:
 
     def begin_epoch(self) -> None:
         """Begin an epoch at its first row."""
-        self._first = self._given = 0
+        self._in_all = self._in_all[0] + self.elements, self._in_all[1] + self.rows
+        self._first = self._given = self.elements = self.rows = 0
+        self._begins = 0, 0
         self._died_with.clear()
         self._died_of.clear()
 
@@ -101,23 +122,26 @@ class RowRuns:
         size, room = self._shape.batch_size, self._room(received, workers)
         if state.ends or room <= 0 or state.waits_for(self._queues.common[0].returned):
             return ()
-        even_share = self._left() // (2 * max(1, workers))  # as in guided self-scheduling
-        wanted = max(1, min(most, room, even_share) // size) * size
+        wanted = self._wanted(min(most, room), workers)
         run: list[Lease] = []
         rows, more = 0, True
         while rows < wanted and (more := (lease := self._next(suspects)) is not None):
             assert lease is not None
             elements = elements_in(lease)
-            if elements is None:
+            if elements is None or lease.split.elements is None:
                 self.put_back([*run, replace(lease, row=None)])
                 self.give_up(f"{lease.split.where(0)} and what follows are not counted before they are read")
                 return None
-            apart = rows % size == 0 and elements > 0 and self._is_suspected(self._batch(lease))
+            if run and self._shape.joined and not _follows(run[-1], lease):
+                self.put_back([lease])  # others have what lies between
+                break
+            begins = self._shape.joined or rows % size == 0
+            apart = begins and elements > 0 and self._is_suspected(self._batch(lease))
             if apart and (run or state.taken):
                 self.put_back([lease])  # it is for a worker that works on nothing else
                 break
             if apart:
-                wanted, state.alone = size, self._batch(lease)
+                wanted, state.alone = size - _rows_of(lease)[0] % size, self._batch(lease)
             room = min(wanted - rows, self._rows_before_suspect(lease))
             if elements > room:
                 lease, rest = cut(lease, room)
@@ -129,10 +153,51 @@ class RowRuns:
             self.put_back(run)
             return None
         state.taken += rows
-        state.ends = rows % size > 0 or state.alone is not None
+        state.ends = self._shape.joined or rows % size > 0 or state.alone is not None
         for lease in run:
             self._given = max(self._given, _rows_of(lease)[1])
-        return tuple(run)
+        return tuple(map(self._placed, run)) if self._shape.joined else tuple(run)
+
+    def _wanted(self, most: int, workers: int) -> int:
+        """Return how many rows, or elements, a run has: no more than half of an even share (guided self-scheduling)."""
+        size, even_share = self._shape.batch_size, self._left() // (2 * max(1, workers))
+        if not self._shape.joined:
+            return max(1, min(most, even_share) // size) * size
+        if workers == 1:
+            return max(size, most)
+        return max(1, size // workers, min(most, even_share, self._window(workers) // (2 * workers)))
+
+    def _placed(self, lease: Lease) -> Lease:
+        """Return a lease with its place in the epoch."""
+        place = lease.repetition * len(self._queues.listings[0]) + lease.split.index
+        return replace(lease, place=place, begins=(place, lease.spans[0][0]) == self._begins)
+
+    def rest(self, *, left: bool) -> tuple[int, int]:
+        """Return how many batches the rows that fill none become as an epoch ends, and how many of them are dropped.
+
+        `left`: the training loop has left the epoch before.
+        """
+        if left or not self.joins:
+            return 0, 0
+        rest = self.rows % self._shape.batch_size
+        return (0, rest) if self._shape.drop_remainder else (int(rest > 0), 0)
+
+    def ended(self, key: LeaseKey, elements: int) -> None:
+        """Note how many elements a split really holds: where rows are numbered, it must hold what it told."""
+        split = self._queues.listings[key[0]][key[2]]
+        if elements != split.elements and not self._shape.joined:
+            said = f"of {split.path or f'split {split.index}'} {split.elements} elements were told, and it holds"
+            self.give_up(f"{said} {elements}")
+
+    def had_turn(self, spans: LeaseSpans, rows: int) -> int:
+        """Note positions that have had their turn, with the rows made of them; return how many batches these fill."""
+        before, self.rows = self.rows, self.rows + rows
+        listing = self._queues.listings[0]
+        for (_, _, index), intervals in spans.items():
+            for start, stop in intervals:
+                end = (listing[index].elements or 0) if stop == END else stop >> OUTPUT_BITS
+                self.elements += max(0, end - (start >> OUTPUT_BITS))
+        return self.rows // self._shape.batch_size - before // self._shape.batch_size
 
     def _batch(self, lease: Lease) -> int:
         return _rows_of(lease)[0] // self._shape.batch_size
@@ -166,15 +231,8 @@ class RowRuns:
 
     def _batches(self, lease: Lease) -> Iterator[int]:
         """Yield the numbers of the batches that rows of a lease belong to."""
-        for first, end in self._intervals(lease):
+        for first, end in _intervals(lease):
             yield from range(first // self._shape.batch_size, -(-end // self._shape.batch_size))
-
-    def has_row(self, lease: Lease, row: int) -> bool:
-        """Tell whether a lease holds a row of the epoch."""
-        return any(first <= row < end for first, end in self._intervals(lease))
-
-    def _intervals(self, lease: Lease) -> Iterator[tuple[int, int]]:
-        return (_rows_of(replace(lease, spans=(span,))) for span in lease.spans)
 
     def put_back(self, leases: Iterable[Lease]) -> None:
         """Let leases be the next ones, together with those that came back before, in the order of the source."""
@@ -188,7 +246,17 @@ class RowRuns:
         size, returned = self._shape.batch_size, self._queues.common[0].returned
         if returned and _rows_of(self._numbered(returned[0]))[0] < self._given:
             return size
-        return received + max(self.affordable, WINDOW_BATCHES * workers * size) - self._given
+        if self._shape.joined and workers == 1:
+            return MANY  # nothing comes before its turn: what it makes waits with it
+        return received + self._window(workers) - self._given
+
+    def _window(self, workers: int) -> int:
+        """Return how many rows, or elements that become so many, may be with workers and wait for their turn."""
+        rows = max(self.affordable, WINDOW_BATCHES * workers * self._shape.batch_size)
+        if not self._shape.joined:
+            return rows
+        elements, made = self._in_all[0] + self.elements, self._in_all[1] + self.rows
+        return int(rows / max(LEAST_SHARE, made / elements if elements else 1.0))
 
     def _left(self) -> int:
         """Return how many rows nobody was given; where that is not known, there are many."""
@@ -218,11 +286,30 @@ class RowRuns:
         spans = [(self._numbered(one), span) for one in queue.returned for span in one.spans]
         parts = sorted(_rows_of(replace(lease, spans=(span,))) for lease, span in spans)
         parts = [(first, end) for first, end in parts if first < end]
+        places = [(lease.repetition * len(listing) + lease.split.index, span[0]) for lease, span in spans]
+        cursor = queue.cursor()
+        self._begins = min([*places, (cursor.repetition * len(listing) + cursor.taken, 0)])
         if not parts or begun != (self._shape.repetitions or MANY) * listing.elements:
             parts.append((begun, begun))  # else the rest was left with the epoch, or fills no batch
         if any(end != first for (_, end), (first, _) in itertools.pairwise(parts)):
             self.give_up("the run goes on from a state of one whose rows came as workers finished them")
         return parts[0][0]
+
+
+def _follows(before: Lease, lease: Lease) -> bool:
+    """Tell whether nothing lies between two leases."""
+    if before.key == lease.key:
+        return before.spans[-1][1] == lease.spans[0][0]
+    return before.spans[-1][1] == END and lease.spans[0][0] == 0 and _rows_of(before)[1] == _rows_of(lease)[0]
+
+
+def has_row(lease: Lease, row: int) -> bool:
+    """Tell whether a lease holds a row of the epoch."""
+    return any(first <= row < end for first, end in _intervals(lease))
+
+
+def _intervals(lease: Lease) -> Iterator[tuple[int, int]]:
+    return (_rows_of(replace(lease, spans=(span,))) for span in lease.spans)
 
 
 def _rows_of(lease: Lease) -> tuple[int, int]:

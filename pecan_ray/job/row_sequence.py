@@ -5,13 +5,19 @@ given its rows: so each row has its turn once, and a state knows of nothing but 
 
 Where the worker of the next rows is slow or silent, the job lets another one make them too.  Whichever batch comes
 first is taken; of those that wait for their turn both are kept, since one of the workers may be lost meanwhile.
+
+What comes is batches, or blocks of rows that are joined to batches (`pecan_ray.job.joiner`).  Two workers cut the same
+rows into different blocks: what was in one that came first is left out of the other.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 
+from pecan_ray.job.blocks import between
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.sampling.spans import Spans
 
@@ -24,7 +30,9 @@ class RowSequence:
 
     def __init__(self) -> None:
         self._early: dict[tuple[int, int], list[ReceivedBatch]] = {}
-        """By epoch and first row; several workers may have made one."""
+        """By epoch and first row, or place; several workers may have made one."""
+        self._order: list[tuple[int, int]] = []
+        """The keys of these, as a heap."""
         self.nbytes = 0
         self._epoch, self._next = -1, 0
         self._had = Spans()
@@ -42,33 +50,52 @@ class RowSequence:
 
     def came(self, batch: ReceivedBatch) -> Sequence[ReceivedBatch]:
         """Take a batch; return those whose turn has come, in order."""
-        if batch.row is None and (self._epoch < 0 or self._given_up):
-            return (batch,)
-        if batch.row is None:  # rows are missing in it, and the job is about to give the order up for that
-            self._early.setdefault((batch.epoch, BEHIND_ALL + batch.id), []).append(batch)
-            self.nbytes += batch.nbytes
+        places = batch.places
+        if places is None:
+            if self._epoch < 0 or self._given_up:
+                return (batch,)
+            # Rows are missing in it, and the job is about to give the order up for that.
+            self._keep(batch, BEHIND_ALL + batch.id)
             return ()
         if batch.epoch > self._epoch:
             self._epoch, self._next, self._had = batch.epoch, 0, Spans()
-        if batch.epoch < self._epoch or batch.row in self._had:
-            self._doubles.append(batch)
+        if batch.epoch == self._epoch and places.begin > self._next and not self._given_up:
+            self._keep(batch, places.begin)
             return ()
-        if batch.row > self._next and not self._given_up:
-            self._early.setdefault((batch.epoch, batch.row), []).append(batch)
-            self.nbytes += batch.nbytes
-            return ()
-        due = [batch]
-        self._turn(batch.row, batch.rows)
-        while following := self._early.pop((batch.epoch, self._next), None):
+        due: list[ReceivedBatch] = []
+        self._turn(batch, due)
+        while self._order and self._order[0][0] == self._epoch and self._order[0][1] <= self._next:
+            following = self._early.pop(heapq.heappop(self._order))
             self.nbytes -= sum(one.nbytes for one in following)
-            due.append(following[0])
-            self._doubles += following[1:]
-            self._turn(self._next, following[0].rows)
+            for one in following:
+                self._turn(one, due)
         return due
 
-    def _turn(self, row: int, rows: int) -> None:
-        self._had.add(row, row + rows)
-        self._next = max(self._next, row + rows)
+    def _keep(self, batch: ReceivedBatch, first: int) -> None:
+        key = batch.epoch, first
+        if key not in self._early:
+            heapq.heappush(self._order, key)
+        self._early.setdefault(key, []).append(batch)
+        self.nbytes += batch.nbytes
+
+    def _turn(self, batch: ReceivedBatch, due: list[ReceivedBatch]) -> None:
+        """Let a batch have its turn, as far as its rows have not had it."""
+        places = batch.places
+        assert places is not None
+        if batch.epoch < self._epoch or self._has_had(batch):
+            self._doubles.append(batch)
+            return
+        if places.are_joined and places.begin < self._next:
+            batch = without_first(batch, self._next)
+        due.append(batch)
+        if not places.are_joined:
+            self._had.add(places.begin, places.end)
+        self._next = max(self._next, places.end)
+
+    def _has_had(self, batch: ReceivedBatch) -> bool:
+        places = batch.places
+        assert places is not None
+        return places.end <= self._next if places.are_joined else places.begin in self._had
 
     def doubles(self) -> Sequence[ReceivedBatch]:
         """Take out batches of rows that others have brought."""
@@ -105,5 +132,16 @@ class RowSequence:
                 self._early[place] = left
             else:
                 del self._early[place]
+        self._order = sorted(self._early)  # a sorted list is a heap
         self.nbytes -= sum(batch.nbytes for batch in taken)
         return taken
+
+
+def without_first(block: ReceivedBatch, place: int) -> ReceivedBatch:
+    """Return a block without what lies before a place."""
+    places = block.places
+    assert places is not None
+    rows = places.rows_before(place)
+    left = between(block.spans, places.first, place, places.end)
+    spans = {key: left.get(key, []) for key in block.spans}  # splits are known by their places among them
+    return replace(block, spans=spans, rows=block.rows - rows, skip=block.skip + rows, since=place)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings, within, without
 from pecan_ray.job.queues import Queues
-from pecan_ray.job.row_runs import RowRuns
+from pecan_ray.job.row_runs import RowRuns, has_row
 from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.sampling.spans import Spans
 
@@ -40,7 +40,7 @@ class SecondWorkers:
         living = {name: state for name, state in workers.items() if state.unsettled is None}
         for name, state in living.items() if len(living) > 1 else ():
             mine = without([held.rest() for held in state.holdings.values()], self._twice)
-            if any(self._runs.has_row(lease, row) for lease in mine):
+            if any(has_row(lease, row) for lease in mine):
                 self._give_away(state, mine)
                 return name
         return ""

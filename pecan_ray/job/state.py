@@ -122,14 +122,15 @@ class JobState(JobCore):
         for ack in report.acks:
             self.rows += ack.rows
             self.bytes += ack.bytes
-            self.ledger.acked(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches)
+            self.ledger.acked(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches, ack.rows)
             if self.fleet.deliver(ack):
                 self.placement.touched()
         self.ledger.runs.affordable = self.spec.prefetch_bytes * self.rows // max(1, self.bytes)
         back = report.given_back
         if self.spec.shape.world_size == 1:
             self.log.used([report.progress.used])
-        self.log.received(report.rank, report.kept, report.deliveries, back.ids if back is not None else ())
+        returned = back.ids if back is not None else ()
+        self.log.received(report.rank, report.kept, report.deliveries, returned, report.rest)
         if self.spec.shape.coordinated:
             self.log.take_turns(self.ledger.rounds.take_turns(min(self.trainers.used)))
             self.held_up.look(now, self.ledger.rounds, self.trainers.used_by_held)

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from pecan_ray.job.credits import CreditBook
+from pecan_ray.job.joins import Joins
 from pecan_ray.job.loop_steps import LoopSteps
 from pecan_ray.job.messages import Orders, TrainerProgress
 from pecan_ray.job.outgoing import Need, Outgoing
@@ -62,13 +63,16 @@ UNANSWERED = "the job's controller has not answered this trainer for {seconds}: 
 class TrainerState:
     """What one rank knows, and what it does about what happens."""
 
-    def __init__(self, rank: int, world_size: int, incarnation: str, prefetch_bytes: int, now: float) -> None:
+    def __init__(
+        self, rank: int, world_size: int, incarnation: str, prefetch_bytes: int, now: float, joins: Joins | None = None
+    ) -> None:
+        """`joins`: how rows are joined to batches; None: batches come as a whole."""
         self.rank, self.world_size = rank, world_size
         self.orders = Orders()
         self.yielded = self.rows = 0
         self.first_batch_s: float | None = None
         self.waited_s, self._steps = 0.0, LoopSteps(world_size)
-        self.queue = TrainerQueue(world_size)
+        self.queue = TrainerQueue(world_size, joins)
         self.unused = 0
         """Batches that were in it when the training loop ended."""
         self.outgoing = Outgoing(rank, world_size, incarnation, now)
@@ -106,10 +110,10 @@ class TrainerState:
             done.extend(map(Discard, passed))
             self._grant_freed(done)
         self._serve(now, done)
-        if self.world_size > 1 or self.queue.early:
+        if self.world_size > 1 or self.queue.lacks_rows:
             self._adopt_held(done)
         if self.orders.settle:
-            self._let_go(done)
+            _let_go(self, done)
         if self._waits or now >= self._waits.due_with(self._awaited()):
             self._say_waits(now, done)
         self._report(now, done)
@@ -147,6 +151,8 @@ class TrainerState:
             done.append(Quarantine(fresh))
         if orders.unordered:
             self.outgoing.acknowledge(*self.queue.give_up_order())
+        self.queue.end_epoch(orders.epoch)
+        self.outgoing.deliver(self.queue.joined())
         self.queue.take_turns(orders.first_turn, orders.turns)
         for worker in orders.revoked:  # this rank has settled about it
             self._give_back(self.queue.revoke(worker), done)
@@ -171,6 +177,7 @@ class TrainerState:
                 done.append(Discard(batch))
                 continue
             self.outgoing.acknowledge(*self.queue.come(batch, in_turn=not self.orders.coordinated))
+        self.outgoing.deliver(self.queue.joined())
         self.outgoing.left_out(event.left_out)
         nbytes = sum(batch.nbytes for batch in event.batches)
         room = self._room() or bool(self.queue.starved(self.orders, [event.worker]))
@@ -251,7 +258,7 @@ class TrainerState:
 
     def _adopt_held(self, done: list[TrainerInstruction]) -> None:
         """While this rank waits for others, or rows, its batches must not take the memory that these are made in."""
-        if self._held() or (self.queue.early and self._wanted_since is not None):
+        if self._held() or (self.queue.lacks_rows and self._wanted_since is not None):
             done.extend(map(Adopt, self.queue.unadopted()))
 
     def _room(self) -> bool:
@@ -280,20 +287,6 @@ class TrainerState:
             done.extend(map(Discard, self.queue.early.lose(worker)))
             self.outgoing.settle(worker)
 
-    def _let_go(self, done: list[TrainerInstruction]) -> None:
-        """Settle about workers that drain while other ranks hold this one up, and nothing can be on its way from them.
-
-        Else a batch that such a worker has left might be what those ranks wait for, who have never met it.
-        """
-        if not self.queue or self._room() or self.queue.usable(self.orders):
-            return
-        for worker in self.orders.settle:
-            if worker in self._streams and not self._credits.granted(worker):
-                self._streams.discard(worker)
-                self._credits.closed(worker)
-                done.append(CloseStream(worker))
-                self._settle(worker, done)
-
     def _need(self) -> Need:
         used, full = self.queue.used(self.orders.epoch), not self._credits.room(self.queue.nbytes)
         return self.outgoing.need(self.orders, used, held=self.world_size > 1 and self._held(), full=full)
@@ -301,7 +294,8 @@ class TrainerState:
     def _report(self, now: float, done: list[TrainerInstruction]) -> None:
         need = self._need()
         if now >= self.outgoing.due(need):
-            report = self.outgoing.next(now, need, self.orders.met, self.progress(now), self.queue.place)
+            told = self.progress(now), self.queue.place, self.queue.joiner.rest
+            report = self.outgoing.next(now, need, self.orders.met, *told)
             done.append(SendReport(report))
 
     def progress(self, now: float) -> TrainerProgress:
@@ -309,6 +303,21 @@ class TrainerState:
         waited_s = self.waited_s + (0.0 if self._wanted_since is None else now - self._wanted_since)
         told = len(self.queue), self._steps.totals, self.queue.passed, self.queue.passed_rows
         return TrainerProgress(self.yielded, self.rows, waited_s, now - self._began, *told)
+
+
+def _let_go(trainer: TrainerState, done: list[TrainerInstruction]) -> None:
+    """Settle about workers that drain while other ranks hold this one up, and nothing can be on its way from them.
+
+    Else a batch that such a worker has left might be what those ranks wait for, who have never met it.
+    """
+    if not trainer.queue or trainer._room() or trainer.queue.usable(trainer.orders):
+        return
+    for worker in trainer.orders.settle:
+        if worker in trainer._streams and not trainer._credits.granted(worker):
+            trainer._streams.discard(worker)
+            trainer._credits.closed(worker)
+            done.append(CloseStream(worker))
+            trainer._settle(worker, done)
 
 
 def _waited_for(trainer: TrainerState, held: bool) -> str:

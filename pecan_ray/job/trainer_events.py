@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
+from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.messages import LeftOutElement, LogLevel, Orders, TrainerReport
 
@@ -22,8 +23,30 @@ class ReceivedBatch:
     nbytes: int
     without_data: LeaseSpans = field(default_factory=dict)
     """Of `spans`, what yields nothing: it is not given back with the batch."""
-    row: int | None = None
-    """Which row of the epoch its first one is, where rows are numbered."""
+    places: RowPlaces | None = None
+    """Which part of the epoch its rows are, where these come in order."""
+    skip: int = 0
+    """Of a block: so many rows at its beginning have come in others,"""
+    since: int = 0
+    """with all that lies before this place."""
+    payload: Any = field(default=None, compare=False, repr=False)
+    """Of a block: its rows, for those who join them."""
+    pieces: tuple[PieceOfBlock, ...] = ()
+    """Of what it is joined; empty for one that has come as a whole."""
+
+    @property
+    def told(self) -> ReceivedBatch:
+        """What the job is told of, which keeps no rows in memory."""
+        return self if self.payload is None and not self.pieces else replace(self, payload=None, pieces=())
+
+
+@dataclass(frozen=True, slots=True)
+class PieceOfBlock:
+    """Rows of a block that belong to one batch."""
+
+    block: ReceivedBatch
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from pecan_ray.errors import ElementError, SourceError
+from pecan_ray.job.joiner import Joiner
+from pecan_ray.job.joins import Joins
 from pecan_ray.job.left_epochs import LoopPlace
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.rounds import Turns, spelled_turns
@@ -21,7 +23,7 @@ from pecan_ray.job.trainer_events import ReceivedBatch
 class TrainerQueue:
     """Batches in the order in which they are used, and those without a turn."""
 
-    def __init__(self, world_size: int = 1) -> None:
+    def __init__(self, world_size: int = 1, joins: Joins | None = None) -> None:
         self.nbytes, self._alone = 0, world_size == 1
         self._batches: deque[ReceivedBatch] = deque()
         self._without_turn: dict[str, deque[ReceivedBatch]] = {}
@@ -33,7 +35,13 @@ class TrainerQueue:
         self._used: Counter[int] = Counter()
         """of these, those that the training loop has, or has left."""
         self.early = RowSequence()
-        """What has come before its turn, where rows are numbered: it is not received yet."""
+        """What has come before its turn, where rows come in order: it is not received yet."""
+        self.joiner = Joiner(joins or Joins(1))
+        """What has had its turn and fills no batch yet, where rows are joined,"""
+        self._joined: list[ReceivedBatch] = []
+        """batches that were joined since this was asked for,"""
+        self._spent: list[ReceivedBatch] = []
+        """and blocks of which nothing is used."""
         self._adopted = -1
         """The newest batch of which its worker knows that it is the trainer's."""
         self.left = self.closed = 0
@@ -72,8 +80,28 @@ class TrainerQueue:
         """Take a batch that has come; return those that are received with it, as `add` does."""
         received = self.early.came(batch)
         for one in received:
-            self.add(one, in_turn=in_turn)
+            if one.places is not None and one.places.are_joined:
+                self._add_joined(self.joiner.add(one))
+                if not one.rows:
+                    self._spent.append(one)
+            else:
+                self.add(one, in_turn=in_turn)
         return received
+
+    def _add_joined(self, batches: Sequence[ReceivedBatch]) -> None:
+        self._joined += batches
+        for batch in batches:
+            self.add(batch)
+
+    def end_epoch(self, epoch: int) -> None:
+        """Note that the job has come to an epoch: what is left of the one before fills no batch."""
+        self._spent += self.joiner.blocks if epoch > self.joiner.epoch and self.joiner.drops else ()
+        self._add_joined(self.joiner.end(epoch))
+
+    def joined(self) -> Sequence[ReceivedBatch]:
+        """Return, once, the batches that were joined."""
+        joined, self._joined = self._joined, []
+        return joined
 
     def give_up_order(self) -> Sequence[ReceivedBatch]:
         """Let no batch wait for rows before it, from now on; return what did, which is received now."""
@@ -83,12 +111,14 @@ class TrainerQueue:
         return received
 
     def doubles(self) -> Sequence[ReceivedBatch]:
-        """Take out what another worker has brought, too."""
-        return self.early.doubles()
+        """Take out what another worker has brought, too, and what brought nothing."""
+        spent, self._spent = self._spent, []
+        return [*self.early.doubles(), *spent]
 
     def unadopted(self) -> Sequence[ReceivedBatch]:
         """Return, once, the batches of which their workers do not know that they are the trainer's."""
-        found = [batch for batch in (*self, *self.early.waiting) if batch.id > self._adopted]
+        whole = (batch for batch in self if not batch.pieces)
+        found = [one for one in (*whole, *self.joiner.blocks, *self.early.waiting) if one.id > self._adopted]
         self._adopted = max((batch.id for batch in found), default=self._adopted)
         return found
 
@@ -120,13 +150,18 @@ class TrainerQueue:
     def precedes(self, error: BaseException, orders: Orders) -> bool:
         """Tell whether the next batch is of rows before those that an error is about, and may be used."""
         head, of_data = self.head, isinstance(error, (ElementError, SourceError))
-        in_order = head is not None and head.row is not None and not orders.unordered
+        in_order = head is not None and bool(head.places or head.pieces) and not orders.unordered
         return of_data and in_order and self.usable(orders)
 
     @property
     def held_bytes(self) -> int:
         """Bytes of what has come, and was not used."""
-        return self.nbytes + self.early.nbytes
+        return self.nbytes + self.early.nbytes + self.joiner.nbytes
+
+    @property
+    def lacks_rows(self) -> bool:
+        """Whether all that is here waits for rows before it, or for more of them."""
+        return bool(self.early or self.joiner) and not self._batches
 
     def may_exceed(self, orders: Orders) -> bool:
         """Tell whether to take more without room: what is regrouped, unless the loop will make some by itself.
@@ -134,7 +169,7 @@ class TrainerQueue:
         While all that is here waits for rows before it, these are taken: how much may wait the job has bounded.
         With a batch of a later epoch here, nothing is regrouped any more: these orders are of the past.
         """
-        if self.early and not self._batches:
+        if self.lacks_rows:
             return True
         newest = self.newest
         if not orders.regrouping or newest is None or newest.epoch > orders.epoch:
@@ -174,7 +209,11 @@ class TrainerQueue:
         """Note that the loop has left an epoch: a rank that is alone takes nothing of it any more, and drops it."""
         self.left = max(self.left, epoch + 1)
         self.closed = self.left if self._alone else self.closed
-        return self.early.leave(self.closed)
+        left = list(self.early.leave(self.closed))
+        if self.joiner.epoch < self.closed:
+            left += self.joiner.blocks
+            self.joiner.leave()
+        return left
 
     def pass_over(self, orders: Orders) -> list[ReceivedBatch]:
         """Take out what comes next of epochs that the loop has left, as far as it may be used."""
@@ -205,7 +244,8 @@ class TrainerQueue:
 
     def clear(self) -> list[ReceivedBatch]:
         """Take out everything."""
-        batches = [*self, *self.early.clear()]
+        batches = [*self, *self.joiner.blocks, *self.early.clear()]
+        self.joiner.leave()
         self._batches.clear()
         self._without_turn.clear()
         self.nbytes = 0

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pecan_ray.job.assignment_batches import AssignmentBatches
+from pecan_ray.job.blocks import RunBlocks
 from pecan_ray.job.heartbeat import Heartbeat
+from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.lease_lots import LeaseLots
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import (
@@ -173,7 +175,11 @@ class WorkerState:
         self._ask_for_work(done)
 
     def _put_out(self, stretch: AssignmentBatches, batch: EngineBatch, done: list[WorkerInstruction]) -> None:
-        put_out = stretch.put_out(batch, self._lots.first_row(batch))
+        if (blocks := self._lots.blocks) is not None:
+            self._news.count(batch.rows)
+            done.append(stretch.put_block(batch, blocks.next(batch.spans, batch.without_data, batch.rows)))
+            return
+        put_out = stretch.put_out(batch, self._lots.places(batch))
         if isinstance(put_out, PutOut):
             self._news.count(batch.rows)
         done.append(put_out)
@@ -181,7 +187,8 @@ class WorkerState:
     def _end_data(self, stretch: AssignmentBatches, made: BatchMade, done: list[WorkerInstruction]) -> None:
         """Tell the job of data that yields no batch."""
         done.append(Release(made.batch))
-        self._to_ask.append(stretch.end_data(made))
+        if self._lots.blocks is None:  # else the next block stands for it
+            self._to_ask.append(stretch.end_data(made))
 
     def _on_stretch_ended(self, event: StretchEnded, now: float, done: list[WorkerInstruction]) -> None:
         stretch = self._stretch
@@ -189,9 +196,31 @@ class WorkerState:
         if self._is_in_vain(stretch):
             self._leave(done)
             return
+        if self._lots.blocks is not None:
+            self._end_run(stretch, self._lots.blocks, now, done)
+            return
         # What a whole plan does not read of its leases ends with its last batch.
         if event.unmentioned and not self._shape.serial:
             self._to_ask.append(EndData(stretch.assignment.epoch, event.unmentioned))
+        self._to_ask.append(stretch.ending(*self._lots.noted()))
+
+    def _end_run(
+        self, stretch: AssignmentBatches, blocks: RunBlocks, now: float, done: list[WorkerInstruction]
+    ) -> None:
+        """Give up all rows of a run, and what lies behind them: the trainer joins them with those of others."""
+        self._lots.end_run(now)
+        leftovers, stretch.leftovers = stretch.leftovers, []
+        done += [Release(one.batch) for one in leftovers if not one.batch.rows]
+        rests = [one.batch for one in leftovers if one.batch.rows]
+        for batch in rests[:-1]:
+            self._put_out(stretch, batch, done)
+        last = rests[-1] if rests else None
+        told: tuple[LeaseSpans, LeaseSpans, int] = ({}, {}, 0)
+        if last is not None:
+            told = last.spans, last.without_data, last.rows
+            self._news.count(last.rows)
+        if (block := blocks.rest(*told)) is not None:
+            done.append(stretch.put_block(last, block))
         self._to_ask.append(stretch.ending(*self._lots.noted()))
 
     def _settle_leftovers(self, reply: Reply, done: list[WorkerInstruction]) -> None:

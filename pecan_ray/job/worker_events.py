@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.lots import ONE_BY_ONE, SideBySide
@@ -209,11 +210,15 @@ class StopStretch:
 class PutOut:
     """Let a trainer fetch a batch, and make no other one before there is room for it."""
 
-    batch: EngineBatch
+    batch: EngineBatch | None
+    """None: it has no rows, and only says that positions yield nothing."""
+    epoch: int
     rank: int | None
     """The trainer that it is for; None: whichever has room."""
-    row: int | None
-    """Which row of the epoch its first one is, where rows are numbered and no others come between them."""
+    places: RowPlaces | None
+    """Which part of the epoch its rows are, where these come in order and no others come between them."""
+    spans: LeaseSpans | None = None
+    """What it stands for, where rows are joined to batches; None: as the batch says."""
 
 
 @dataclass(frozen=True)

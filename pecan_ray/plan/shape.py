@@ -11,7 +11,9 @@ from pecan_ray.errors import PlanError
 from pecan_ray.plan.behind import counts_its_elements
 from pecan_ray.plan.operators import (
     Autocache,
+    Batch,
     BatchingOp,
+    BatchInRows,
     BucketByLength,
     ElementOp,
     Filter,
@@ -60,7 +62,10 @@ class PlanShape:
     as_listed: bool = False
     """Batches in one sequence have the rows in the order of the source, or of sources one by one."""
     unnumbered: str = ""
-    """Why it is not known beforehand which row of an epoch an element becomes; empty where it is."""
+    """Why several workers cannot keep the order of the source: it is not known which row of an epoch an element
+    becomes, nor can what becomes of runs be joined; empty where they can."""
+    joined: bool = False
+    """It is not known which row an element becomes, since some are left out: rows are joined to batches in order."""
 
     @property
     def is_one_sequence(self) -> bool:
@@ -99,20 +104,33 @@ def plan_shape(plan: Plan) -> PlanShape:
         counts=counts_its_elements(plan),
         as_listed=keeps_source_order(plan),
         unnumbered=_unnumbered(plan),
+        joined=not isinstance(plan.head, Join) and any(isinstance(op, Filter) for op in plan.ops),
     )
 
 
 def _unnumbered(plan: Plan) -> str:
-    """Return why the place of an element among an epoch's rows is not known beforehand; empty where it is."""
+    """Return why several workers cannot keep the order of an epoch's rows; empty where they can."""
     if isinstance(plan.head, Join):
         return f"{plan.head.kind} joins several sources"
     last = last_batching(plan)
     for op in plan.ops:
-        one_by_one = isinstance(op, (Map, Prefetch, Repeat)) or (op is last and isinstance(op, FixedSizeBatchingOp))
-        if not one_by_one:
+        one_by_one = isinstance(op, (Map, Filter, Prefetch, Repeat))
+        if not (one_by_one or (op is last and isinstance(op, FixedSizeBatchingOp))):
             return f"behind {op.name} elements are not known by their places in the source"
+    if (filters := [op.name for op in plan.ops if isinstance(op, Filter)]) and (why := _unjoinable(plan, last)):
+        return f"{filters[0]} leaves elements out, and {why}"
     if not (isinstance(plan.head, CountingSource) and plan.head.counts_splits):
         return f"{type(plan.head).__name__} does not tell how many elements its splits hold before they are read"
+    return ""
+
+
+def _unjoinable(plan: Plan, last: BatchingOp | None) -> str:
+    """Return why rows that several workers have made cannot be joined to batches; empty where they can."""
+    behind = plan.ops[plan.ops.index(last) + 1 :] if last is not None else ()
+    if changed := next((op.name for op in behind if isinstance(op, ElementOp)), None):
+        return f"{changed} works on whole batches, which rows of several workers would have to be joined to before"
+    if last is not None and type(last) not in (Batch, BatchInRows):
+        return f"{last.name} makes batches of rows that are known to one worker alone"
     return ""
 
 

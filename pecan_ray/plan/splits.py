@@ -185,7 +185,11 @@ class Lease:
     """A worker has had all of it behind the filters, and gave it back: it passes them unasked, since one that holds a
     state of its own would answer differently the second time."""
     row: int | None = None
-    """Where rows are numbered: which row of the epoch the first element of the split is, or would be."""
+    """Where rows come in order: which element of the epoch the first one of the split is, or would be."""
+    place: int | None = None
+    """Where rows are joined: the number of the split in the epoch,"""
+    begins: bool = False
+    """and whether nothing of the epoch, or of what is left of it, lies before the lease."""
 
     @property
     def key(self) -> LeaseKey:

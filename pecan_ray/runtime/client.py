@@ -22,6 +22,7 @@ import ray
 from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.errors import ClusterError, PecanError, told
 from pecan_ray.job import trainer_events as events
+from pecan_ray.job.joins import Joins
 from pecan_ray.job.messages import Orders, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import Element
@@ -33,6 +34,7 @@ from pecan_ray.runtime.long_wait import SAY_AFTER_S
 from pecan_ray.runtime.messages import WorkerInfo, bad_element, left_out
 from pecan_ray.runtime.streams import WorkerStream
 from pecan_ray.transport.batch_bytes import bytes_of
+from pecan_ray.transport.joining import joined
 from pecan_ray.transport.messages import BatchReader, Message
 
 logger = logging.getLogger("pecan_ray.client")
@@ -50,12 +52,13 @@ class Provenance(NamedTuple):
 
     epoch: int
     worker: str
+    """Who has made it, or its first rows, where these are joined with those of others."""
     spans: SpansByKey
     rows: int
 
 
 class Received(NamedTuple):
-    """A batch as it came."""
+    """A batch as it came, or as it was joined."""
 
     columns: Element
     provenance: Provenance
@@ -75,6 +78,7 @@ class ForLoop:
 
     def __init__(self) -> None:
         self.batches: dict[int, Received] = {}
+        """By id: those that came as a whole, and joined ones that were looked at."""
         self.answer: Answered | None = None
         """A batch stays until the loop has it."""
         self.thread = 0
@@ -90,23 +94,53 @@ class ForLoop:
         self.thread = self.thread or threading.get_native_id()
         answer = self.answer
         if isinstance(answer, events.HandOver):
-            return self.batches[answer.batch.id]
+            return self.received(answer.batch)
         self.answer = None
         return answer
 
-    def take(self) -> Received | None:
-        """Return the batch that was handed over, and forget it."""
+    def came(self, number: int, received: Received, nbytes: int) -> events.ReceivedBatch:
+        """Take what has come; return what the trainer's state needs to know of it."""
+        message, places = received.message, received.message.places
+        batch = _received(number, received.provenance.worker, message, nbytes)
+        if places is not None and places.are_joined:
+            return replace(batch, payload=received)
+        self.batches[number] = received
+        return batch
+
+    def received(self, batch: events.ReceivedBatch) -> Received:
+        """Return a batch with its columns, which are joined if they are not yet."""
+        if batch.pieces and batch.id not in self.batches:
+            self.batches[batch.id] = _joined_batch(batch)
+        return self.batches[batch.id]
+
+    def forget(self, batch: events.ReceivedBatch) -> Sequence[Message]:
+        """Forget a batch, or a block; return the messages that it came with."""
+        received = self.batches.pop(batch.id, None)
+        return messages_of(batch) or (() if received is None else (received.message,))
+
+    def take(self) -> Sequence[Message]:
+        """Forget the batch that was handed over; return the messages that it came with."""
         answer, self.answer = self.answer, None
-        return self.batches.pop(answer.batch.id, None) if isinstance(answer, events.HandOver) else None
+        return self.forget(answer.batch) if isinstance(answer, events.HandOver) else ()
 
 
 class BatchClient:
     """Feeds one trainer (rank) of a job."""
 
     def __init__(
-        self, controller: Any, rank: int, world_size: int, me: tuple[str, str, str], prefetch_bytes: int, keep: KeepBad
+        self,
+        controller: Any,
+        rank: int,
+        world_size: int,
+        me: tuple[str, str, str],
+        prefetch_bytes: int,
+        keep: KeepBad,
+        joins: Joins | None = None,
     ) -> None:
-        """`me`: job, incarnation, and node; `keep`: called with bad elements before the job hears of them."""
+        """`me`: job, incarnation, and node; `keep`: called with bad elements before the job hears of them.
+
+        `joins`: how rows are joined to batches, where they are.
+        """
         self._controller, self._rank, self._keep = controller, rank, keep
         self._job, self._incarnation, self._node_id = me
         self.calls, self._reader = Calls(), BatchReader()
@@ -115,7 +149,7 @@ class BatchClient:
         self._served, self._told, self._something_happened = Bell(), Bell(), Bell()
         """For the loop's thread: there is an outcome, the job knows more of what it has; for one that looks ahead."""
         self._to_report = threading.Condition(self._lock)
-        self.state = TrainerState(rank, world_size, self._incarnation, prefetch_bytes, time.monotonic())
+        self.state = TrainerState(rank, world_size, self._incarnation, prefetch_bytes, time.monotonic(), joins)
         self._for_loop = ForLoop()
         self._streams: dict[str, WorkerStream] = {}
         self._workers: dict[str, WorkerInfo] = {}
@@ -163,9 +197,9 @@ class BatchClient:
     def took(self) -> None:
         """Note that the training loop has the batch that `next` has returned."""
         with self._lock:
-            received = self._for_loop.take()
-        if received is not None:
-            self._reader.taken(received.message)
+            messages = self._for_loop.take()
+        for message in messages:
+            self._reader.taken(message)
 
     def each_ahead(self, prepare: Callable[[Element], None]) -> None:
         """Call a function, on a thread of its own, with each batch that is used next, once it has come."""
@@ -241,30 +275,20 @@ class BatchClient:
             self._report = _with_host_use(instruction.report, self._for_loop.thread)
             self._to_report.notify()
         elif isinstance(instruction, events.Discard):
-            self._reader.taken(self._for_loop.batches.pop(instruction.batch.id).message)
+            for message in self._for_loop.forget(instruction.batch):
+                self._reader.taken(message)
         elif isinstance(instruction, events.Adopt):
-            self._reader.taken(self._for_loop.batches[instruction.batch.id].message)
+            adopted = messages_of(instruction.batch) or (self._for_loop.batches[instruction.batch.id].message,)
+            for message in adopted:
+                self._reader.taken(message)
         elif isinstance(instruction, events.CloseStream):
             self._streams[instruction.worker].stop()
         elif isinstance(instruction, events.OpenStream):
-            self._open(self._workers[instruction.worker])
+            _open(self, self._workers[instruction.worker])
         elif isinstance(instruction, events.Quarantine):
             self._keep(tuple(map(bad_element, instruction.elements)))
         else:
             logger.log(logging.getLevelName(instruction.level.upper()), "job %s: %s", self._job, instruction.text)
-
-    def _open(self, worker: WorkerInfo) -> None:
-        stream = self._streams[worker.name] = WorkerStream(
-            worker,
-            self._rank,
-            self._node_id,
-            self._reader,
-            self.calls,
-            deliver=self._deliver,
-            tell=lambda text: self._happened(events.Noted(text)),
-            ended=self._stream_ended,
-        )
-        stream.thread.start()
 
     def _deliver(self, worker: str, messages: list[Message]) -> bool:
         """Put the batches of a message into the queue; False if they can no longer be read."""
@@ -283,8 +307,7 @@ class BatchClient:
             for message, columns, nbytes in opened:
                 self._number += 1
                 provenance = Provenance(message.epoch, worker, message.spans, message.rows)
-                self._for_loop.batches[self._number] = Received(columns, provenance, message)
-                batches.append(_received(self._number, worker, message, nbytes))
+                batches.append(self._for_loop.came(self._number, Received(columns, provenance, message), nbytes))
             self._handle(events.BatchesCame(worker, tuple(batches), tuple(map(left_out, bad))))
         return len(opened) == len(messages)
 
@@ -352,11 +375,25 @@ class BatchClient:
             self._orders_came(answer, report.number)
 
 
+def _open(client: BatchClient, worker: WorkerInfo) -> None:
+    stream = client._streams[worker.name] = WorkerStream(
+        worker,
+        client._rank,
+        client._node_id,
+        client._reader,
+        client.calls,
+        deliver=client._deliver,
+        tell=lambda text: client._happened(events.Noted(text)),
+        ended=client._stream_ended,
+    )
+    stream.thread.start()
+
+
 def ahead(client: BatchClient) -> Element | None:
     """Return the columns of the batch that is used next, if it has come; it is not taken by that."""
     with client._lock:
         head = client.state.queue.head
-        return client._for_loop.batches[head.id].columns if head is not None and not client.closed else None
+        return client._for_loop.received(head).columns if head is not None and not client.closed else None
 
 
 def _look_ahead(client: BatchClient, prepare: Callable[[Element], None]) -> None:
@@ -366,7 +403,7 @@ def _look_ahead(client: BatchClient, prepare: Callable[[Element], None]) -> None
             if client.closed:
                 return
             head = client.state.queue.head
-            columns = client._for_loop.batches[head.id].columns if head is not None and head.id != seen else None
+            columns = client._for_loop.received(head).columns if head is not None and head.id != seen else None
         if head is None or columns is None:
             client._something_happened.wait()
             continue
@@ -386,9 +423,8 @@ def leave_epoch(client: BatchClient, epoch: int) -> None:
     with client._lock:
         answer = client._for_loop.answer
         if isinstance(answer, events.HandOver) and answer.batch.epoch <= epoch:
-            received = client._for_loop.take()  # a signal's handler has ended the wait for it
-            if received is not None:
-                client._reader.taken(received.message)
+            for message in client._for_loop.take():  # a signal's handler has ended the wait for it
+                client._reader.taken(message)
         if not client.closed:
             client._handle(events.EpochLeft(epoch))
 
@@ -408,8 +444,26 @@ def _wait_for_end(job: str, threads: Sequence[threading.Thread]) -> None:
 def _received(number: int, worker: str, message: Message, nbytes: int) -> events.ReceivedBatch:
     """Return what the trainer's state needs to know of a batch."""
     return events.ReceivedBatch(
-        number, worker, message.epoch, message.spans, message.rows, nbytes, message.without_data, message.row
+        number, worker, message.epoch, message.spans, message.rows, nbytes, message.without_data, message.places
     )
+
+
+def messages_of(batch: events.ReceivedBatch) -> Sequence[Message]:
+    """Return the messages of the blocks that a batch is joined of, or of a block; none where it came as a whole."""
+    blocks = [piece.block for piece in batch.pieces] or [batch]
+    return [block.payload.message for block in blocks if block.payload is not None]
+
+
+def _joined_batch(batch: events.ReceivedBatch) -> Received:
+    """Join a batch; raises `BatchShapeError` where its rows do not go together."""
+    first = batch.pieces[0]
+    if len(batch.pieces) == 1 and first.stop - first.start == first.block.rows + first.block.skip:
+        columns = first.block.payload.columns
+    else:
+        columns = joined([(piece.block.payload.columns, piece.start, piece.stop) for piece in batch.pieces])
+    spans = {key: list(intervals) for key, intervals in batch.spans.items()}
+    provenance = Provenance(batch.epoch, batch.worker, spans, batch.rows)
+    return Received(columns, provenance, Message({}, spans, batch.rows, batch.epoch))
 
 
 def _as_error(error: BaseException, where: str) -> BaseException:

@@ -129,7 +129,8 @@ class Session:
         self._incarnation = secrets.token_hex(8)
         self.controller = self._register(job, arrays, _told(parts, engine, seed, options, saved))
         me = (self.name, self._incarnation, self._node)
-        self.client = BatchClient(self.controller, options.rank, options.world_size, me, options.prefetch_bytes, keep)
+        ranks = options.rank, options.world_size
+        self.client = BatchClient(self.controller, *ranks, me, options.prefetch_bytes, keep, spec.shape.joins)
         self.client.start()
         self.paid = PaidSoFar(self.client.calls, self.controller)
         self._facts: JobFacts | None = None
@@ -371,6 +372,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         counts=serial and shape.counts,
         keeps=shape.keeps,
         numbered=numbered,
+        joined=numbered and shape.joined,
         promised=numbered and one_sequence,
     )
     return JobSpec(

@@ -187,8 +187,10 @@ class WorkerProcess:
                 stretch.leases.close()  # for threads that have yet to see that this has ended
 
     def _put_out(self, instruction: words.PutOut) -> None:
-        produced = cast(Produced, instruction.batch)
-        produced.row = instruction.row
+        produced = cast(Produced, instruction.batch or Produced({}, {}, 0, instruction.epoch))
+        produced.places = instruction.places
+        if instruction.spans is not None:
+            produced.spans, produced.without_data = {key: list(one) for key, one in instruction.spans.items()}, {}
         if isinstance(produced.slot, OwnedSlot):
             produced.slot = produced.slot.handed_on()
         self._telling.bytes += self._outbox.put(produced, instruction.rank)

@@ -18,6 +18,7 @@ from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.engines.layout import ColumnPlace
 from pecan_ray.engines.plain import NotPlainError, Written, decode, dtype_name, encode, named_dtype, shape_of, whole
+from pecan_ray.job.blocks import POSITION_BYTES, RowPlaces
 from pecan_ray.plan.splits import Origin
 from pecan_ray.transport.compression import CODECS, Codec
 from pecan_ray.transport.messages import Message
@@ -115,7 +116,7 @@ def _message(message: Message, blobs: _Blobs) -> Written:
     columns = [[name, _column(column, blobs)] for name, column in message.columns.items()]
     bad = [_bad(one, blobs) for one in message.bad]
     spans, without_data = _spans(message.spans), _spans(message.without_data)
-    return [columns, spans, message.rows, message.epoch, bad, without_data, message.row]
+    return [columns, spans, message.rows, message.epoch, bad, without_data, _places(message.places, blobs)]
 
 
 def _column(column: Any, blobs: _Blobs) -> Written:
@@ -164,7 +165,7 @@ def read_label(data: Any, key: bytes) -> Label:
 
 
 def _read_message(written: Written, body: int, found: _Found) -> tuple[int, int, Message]:
-    start, size, (columns, spans, rows, epoch, bad, without_data, row) = written
+    start, size, (columns, spans, rows, epoch, bad, without_data, places) = written
     if whole(start) + whole(size) > body:
         raise ValueError("a batch goes on behind the end of its lot")
     read = {_text(name): _read_column(column, size, found) for name, column in columns}
@@ -175,7 +176,7 @@ def _read_message(written: Written, body: int, found: _Found) -> tuple[int, int,
         whole(epoch),
         bad=[_read_bad(one, found) for one in bad],
         without_data=_read_spans(without_data),
-        row=None if row is None else whole(row),
+        places=_read_places(places, found),
     )
     return start, size, message
 
@@ -196,6 +197,22 @@ def _read_spans(written: Written) -> SpansByKey:
         key = whole(branch), whole(repetition), whole(split)
         spans[key] = [(whole(start), whole(end)) for start, end in intervals]
     return spans
+
+
+def _places(places: RowPlaces | None, blobs: _Blobs) -> Written:
+    if places is None:
+        return None
+    return [places.begin, places.end, places.first, places.counts, blobs.put(places.ends)]
+
+
+def _read_places(written: Written, found: _Found) -> RowPlaces | None:
+    if written is None:
+        return None
+    begin, end, first, counts, ends = written
+    rows, packed = tuple(map(whole, counts)), bytes(found.get(ends))
+    if len(packed) != sum(rows) * POSITION_BYTES:
+        raise ValueError(f"{len(packed)} bytes tell of {sum(rows)} rows")
+    return RowPlaces(whole(begin), whole(end), whole(first), rows, packed)
 
 
 def _read_bad(written: Written, found: _Found) -> BadElement:

@@ -12,6 +12,7 @@ from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
 from pecan_ray.engines.folding import unfolded
 from pecan_ray.engines.layout import ColumnPlace, Layout
+from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.transport.ring import RingReader, RingSlot, SlotAddress
 
 Memory: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
@@ -32,8 +33,8 @@ class Message:
     """Where the columns lie that are not in `columns`."""
     without_data: SpansByKey = field(default_factory=dict)
     """Of `spans`, what yields nothing."""
-    row: int | None = None
-    """Which row of the epoch its first one is, where rows are numbered."""
+    places: RowPlaces | None = None
+    """Which part of the epoch its rows are, where these come in order."""
 
 
 def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:
@@ -66,7 +67,7 @@ def described(
         produced.bad,
         layout,
         produced.without_data,
-        produced.row,
+        produced.places,
     )
 
 

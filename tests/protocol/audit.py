@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.credits import MOST_AHEAD
-from pecan_ray.job.row_runs import WINDOW_BATCHES
+from pecan_ray.job.row_runs import LEAST_SHARE, WINDOW_BATCHES
 from pecan_ray.job.trainer import TrainerState
 from tests.protocol.engine import Made, ModelPiece, pieces_of
 from tests.protocol.saved import Saved
@@ -84,7 +84,8 @@ class Audit:
         who = worker if scenario.sharding == "off" else ""
         if scenario.in_order and scenario.visitation == "exactly_once":
             self._check_turn(trainer.rank, made)
-        if scenario.numbered and not self.world.job.state.ledger.runs.given_up:
+        passed_over = made.epoch in self._left_before  # of such an epoch nobody knows what a loop has left
+        if scenario.numbered and not (passed_over or self.world.job.state.ledger.runs.given_up):
             number = self.batches[trainer.rank, made.epoch]
             wanted = self._sequence(made.epoch)[number * scenario.batch_size :][: scenario.batch_size]
             must(made.pieces == wanted, f"batch {number} of epoch {made.epoch} holds {made.pieces}, and not {wanted}")
@@ -152,6 +153,7 @@ class Audit:
         bound = self.scenario.prefetch_bytes
         if self.scenario.numbered:  # what waited for its turn comes at once
             window = WINDOW_BATCHES * len(trainer.streams) * self.scenario.batch_size
+            window = round(window / LEAST_SHARE) if self.scenario.joined else window
             bound = max(bound, window * self.scenario.row_bytes)
         excess = state.queue.nbytes - bound
         if excess <= 0:

@@ -35,6 +35,7 @@ HANGING_SHARE = 0.05  # an element never ends
 COORDINATED_SHARE = 0.3  # several ranks have rounds
 IN_ORDER_SHARE = 0.12  # batches are one sequence
 NUMBERED_SHARE = 0.7  # rows of one rank are numbered
+JOINED_SHARE = 0.3  # of those that leave no element out, rows are joined to batches all the same
 PROMISED_SHARE = 0.4  # of these, the order is never given up
 SLOW_HEAD_SHARE = 0.3  # of these, workers stand still or become slow while others go on
 SLOW_HEADS: tuple[FaultKind, ...] = ("freeze worker", "slow worker", "break stream", "kill worker")
@@ -92,12 +93,16 @@ def _numbered(seed: int, scenario: Scenario) -> Scenario:
     """Let some scenarios of one rank have numbered rows, by draws of their own: the others stay as they were."""
     random = Random(f"numbered {seed}")
     cut = scenario.ranks == 1 and len(scenario.sources) == 1 and not (scenario.one_sequence or scenario.shuffled)
-    plain = all(split.torn is None and set(split.outputs) <= {1, *FATAL} for split in scenario.sources[0])
+    plain = all(split.torn is None and set(split.outputs) <= {0, 1, *FATAL} for split in scenario.sources[0])
     promised = scenario.sharding == "dynamic" and scenario.visitation == "exactly_once"
     if not (cut and plain and promised) or random.random() > NUMBERED_SHARE:
         return scenario
     known = random.random() > 0.05  # else the order is given up with the first split
-    scenario = replace(scenario, numbered=True, on_error="raise", lengths_known=known)
+    filtered = any(0 in split.outputs for split in scenario.sources[0])
+    joined = filtered or Random(f"joined {seed}").random() < JOINED_SHARE
+    scenario = replace(scenario, numbered=True, joined=joined, on_error="raise", lengths_known=known)
+    if joined:  # what cannot be read ends the job
+        scenario = replace(scenario, unseen=0.0)
     scenario = replace(scenario, promised=known and not scenario.unseen and random.random() < PROMISED_SHARE)
     return _with_slow_heads(random, scenario) if random.random() < SLOW_HEAD_SHARE else scenario
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
 
+from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.job.messages import LeftOutElement
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Origin, origin_of
 from pecan_ray.sampling.spans import Span
@@ -45,8 +46,8 @@ class Made:
     """Whom it is for, as a batch of a round;"""
     round: ModelPiece | None = None
     """which is named by its first output."""
-    row: int | None = None
-    """Which row of the epoch its first one is, where these are numbered."""
+    places: RowPlaces | None = None
+    """Which part of the epoch its rows are, where these come in order."""
     partial: bool = False
     """It fills no batch, at the end of an assignment."""
 

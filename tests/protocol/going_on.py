@@ -47,6 +47,7 @@ def _with_other_parties(scenario: Scenario, random: Random) -> Scenario:
         scenario,
         ranks=ranks,
         numbered=scenario.numbered and ranks == 1,
+        joined=scenario.joined and ranks == 1,
         promised=scenario.promised and ranks == 1,
         local=random.choice((1, 2)),
         remote=random.choice((0, 1, 3)),

@@ -91,6 +91,8 @@ class Scenario:
     in_order: bool = False
     numbered: bool = False
     """It is known which row of an epoch an element becomes: runs of rows are put in order."""
+    joined: bool = False
+    """It is not: runs are any elements, and what becomes of them is joined to batches by the trainer."""
     promised: bool = False
     """This order is never given up."""
     buckets: int = 0
@@ -176,6 +178,7 @@ class Scenario:
             in_order=self.in_order,
             coordinated=self.coordinated,
             numbered=self.numbered,
+            joined=self.joined,
             promised=self.promised,
         )
 

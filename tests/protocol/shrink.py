@@ -28,6 +28,7 @@ SIMPLER = (
     *(
         "in_order",
         "numbered",
+        "joined",
         "promised",
         "window",
         "repetitions",

@@ -33,8 +33,9 @@ class TrainerModel(Party):
         self.node = f"host-{rank % scenario.hosts}"
         self.incarnation = f"i{rank}"
         self.step_s = scenario.steps_s[rank % len(scenario.steps_s)]
+        joins = scenario.shape.joins
         self.state = world.trainer_state(
-            rank, scenario.ranks, self.incarnation, scenario.prefetch_bytes, world.clock.now
+            rank, scenario.ranks, self.incarnation, scenario.prefetch_bytes, world.clock.now, joins
         )
         self.slowness = 1.0
         self.largest_message = 0
@@ -130,7 +131,7 @@ class TrainerModel(Party):
         elif isinstance(instruction, told.HandOver):
             self._step(instruction.batch)
         elif isinstance(instruction, told.Discard):
-            del self._batches[instruction.batch.id]
+            self._batches.pop(instruction.batch.id, None)
         elif isinstance(instruction, told.EndOfData):
             self._end("end")
         elif isinstance(instruction, told.RaiseError):
@@ -200,9 +201,8 @@ class TrainerModel(Party):
             number = self.world.number()
             self._batches[number] = made
             nbytes = made.rows * self.world.scenario.row_bytes
-            received.append(
-                told.ReceivedBatch(number, name, made.epoch, made.spans, made.rows, nbytes, made.without_data, made.row)
-            )
+            mine = number, name, made.epoch, made.spans, made.rows, nbytes, made.without_data, made.places
+            received.append(told.ReceivedBatch(*mine, payload=made))
         left_out = tuple(one for made in message.batches for one in made.left_out)
         self.quarantined += left_out
         self.handle(told.BatchesCame(name, tuple(received), left_out))
@@ -242,7 +242,8 @@ class TrainerModel(Party):
 
     def _step(self, batch: told.ReceivedBatch) -> None:
         self._stop_waiting()
-        made = self._batches.pop(batch.id)
+        made = self._made(batch)
+        self._batches.pop(batch.id, None)
         self._used.append(made)
         self._last = made
         must(made.epoch not in self.left, f"{self.name} got a batch of epoch {made.epoch}, which it has left")
@@ -260,8 +261,15 @@ class TrainerModel(Party):
         if self.world.scenario.coordinated:  # it may have yet to hear of turns
             queue, rounds = deepcopy(queue), self.world.job.state.ledger.rounds
             queue.take_turns(rounds.first, rounds.turns)
-        coming = (None if batch.epoch < queue.left else self._batches[batch.id] for batch in queue)
+        coming = (None if batch.epoch < queue.left else self._made(batch) for batch in queue)
         return [made for made in [*self._used, *coming][:batches] if made is not None]
+
+    def _made(self, batch: told.ReceivedBatch) -> Made:
+        """Return what a batch holds, which may have been joined."""
+        if not batch.pieces:
+            return self._batches[batch.id]
+        pieces = [one for piece in batch.pieces for one in piece.block.payload.pieces[piece.start : piece.stop]]
+        return Made(batch.epoch, pieces, {key: list(spans) for key, spans in batch.spans.items()})
 
     def _stop_waiting(self) -> None:
         if self.waits_since is not None:

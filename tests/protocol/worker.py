@@ -76,9 +76,12 @@ class WorkerModel(Party):
         elif isinstance(instruction, told.StopStretch):
             self._engine = None
         elif isinstance(instruction, told.PutOut):
-            assert isinstance(instruction.batch, Made)
-            instruction.batch.row = instruction.row
-            self.outbox.put(instruction.rank, instruction.batch)
+            made = instruction.batch or Made(instruction.epoch)
+            assert isinstance(made, Made)
+            made.places = instruction.places
+            if instruction.spans is not None:
+                made.spans, made.without_data = {key: list(one) for key, one in instruction.spans.items()}, {}
+            self.outbox.put(instruction.rank, made)
         elif isinstance(instruction, told.DropEpochs):
             self.outbox.leave_epochs(instruction.before)
         elif isinstance(instruction, told.TellJob):

@@ -114,10 +114,7 @@ class World:
             while not self._over():
                 if not self.clock.step():
                     raise ViolationError(f"nothing can happen any more: {self.describe()}")
-                if self.clock.events > MOST_EVENTS + MOST_EVENTS_OF_RANK * self.scenario.ranks:
-                    raise ViolationError(f"it goes on and on: {self.describe()}")
-                if self.clock.now - self._progress > self._patience_s:
-                    raise ViolationError(f"it hangs: {self.describe()}")
+                self._check_progress()
             check_ending(self.audit, self.job, self._expected())
         except Exception as error:
             outcome.failure = f"{type(error).__name__}: {error}"
@@ -139,6 +136,7 @@ class World:
         merged = random.random() < 0.5
         self._begin()
         while not self._over() and self.clock.step():
+            self._check_progress()
             trainer = self.trainers[rank]
             if trainer.ended is not None:
                 return None
@@ -148,6 +146,12 @@ class World:
                 if saved is not None:
                     return saved
         return None
+
+    def _check_progress(self) -> None:
+        if self.clock.events > MOST_EVENTS + MOST_EVENTS_OF_RANK * self.scenario.ranks:
+            raise ViolationError(f"it goes on and on: {self.describe()}")
+        if self.clock.now - self._progress > self._patience_s:
+            raise ViolationError(f"it hangs: {self.describe()}")
 
     def _begin(self) -> None:
         self.job.begin()

@@ -254,12 +254,17 @@ def uneven(i: Any) -> Any:
     return i
 
 
-@pytest.mark.parametrize("order", [None, "strict"])
+def not_a_fifth(i: Any) -> bool:
+    return bool(i % 5 != 3)
+
+
+@pytest.mark.parametrize(("order", "kept"), [(None, None), ("strict", None), (None, not_a_fifth)])
 def test_rows_have_the_order_of_the_source_with_any_workers_whatever_dies_and_across_a_cut(
-    tmp_path: Path, order: Literal["strict"] | None
+    tmp_path: Path, order: Literal["strict"] | None, kept: Callable[[Any], bool] | None
 ) -> None:
     gate = tmp_path / "gate"
-    pipe = numbers(400, config=pecan.Config(threads_per_worker=4)).map(gated(gate), on="i").map(uneven, on="i").batch(8)
+    pipe = numbers(400, config=pecan.Config(threads_per_worker=4)).map(gated(gate), on="i").map(uneven, on="i")
+    pipe = (pipe if kept is None else pipe.filter(kept, on="i")).batch(8)
     with pipe.iter_batches(workers=TWO, epochs=2, order=order) as it:
         got = ids(islice(it, KILLED_AT))
         lose(it, maker(it))
@@ -268,7 +273,7 @@ def test_rows_have_the_order_of_the_source_with_any_workers_whatever_dies_and_ac
         state = json.loads(json.dumps(it.state_dict()))
         assert ("all workers make it" if order else "order: rows come in the order of the source") in it.explain()
     got += ids(pipe.iter_batches(workers=ONE, state=state, epochs=2, order=order))
-    assert got == [*range(400)] * 2
+    assert got == [*filter(kept or (lambda i: True), range(400))] * 2
 
 
 def held_once(folder: Path) -> Callable[[Any], Any]:

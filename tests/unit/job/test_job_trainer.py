@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 
 from pecan_ray.errors import ClusterError, OpError
+from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.loop_steps import WARM_UP
 from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
@@ -232,7 +233,10 @@ def test_a_controller_that_does_not_answer_is_named_once_though_the_loop_waits_f
 
 def test_what_comes_before_a_bad_element_is_handed_over_before_its_error() -> None:
     rig = TrainerRig()
-    batches = tuple(ReceivedBatch(row, "w", 0, {(0, 0, 0): (elements(row),)}, 1, 10, row=row) for row in (0, 1, 3))
+    batches = tuple(
+        ReceivedBatch(row, "w", 0, {(0, 0, 0): (elements(row),)}, 1, 10, places=RowPlaces(row, row + 1))
+        for row in (0, 1, 3)
+    )
     rig.handle(BatchesCame("w", batches))
     error = OpError("no", op="f")
     rig.order(error=error)
@@ -242,6 +246,8 @@ def test_what_comes_before_a_bad_element_is_handed_over_before_its_error() -> No
 
 def test_an_error_that_is_no_elements_is_raised_at_once() -> None:
     rig = TrainerRig()
-    rig.handle(BatchesCame("w", (ReceivedBatch(0, "w", 0, {(0, 0, 0): (elements(0),)}, 1, 10, row=0),)))
+    rig.handle(
+        BatchesCame("w", (ReceivedBatch(0, "w", 0, {(0, 0, 0): (elements(0),)}, 1, 10, places=RowPlaces(0, 1)),))
+    )
     rig.order(error=ClusterError("gone"))
     assert of_kind(RaiseError, rig.handle(BatchWanted()))

@@ -38,8 +38,9 @@ from pecan_ray.job.worker_events import (
     WorkerInstruction,
     WorkerTime,
 )
-from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 from pecan_ray.sampling.spans import Span
+from tests.unit.job.job_rig import elements
 
 KEY = (0, 0, 0)
 
@@ -234,7 +235,7 @@ def test_batches_that_ranks_have_are_left_out_and_the_others_go_to_them_in_turn(
     rig.begin(Assignment(0, delivered=(2, 1), again=True))
     batches = [Batch() for _ in range(5)]
     done = [one for batch in batches for one in rig.handle(BatchMade(batch))]
-    assert done == [*map(Release, batches[:3]), PutOut(batches[3], 1, None), PutOut(batches[4], 0, None)]
+    assert done == [*map(Release, batches[:3]), PutOut(batches[3], 0, 1, None), PutOut(batches[4], 0, 0, None)]
 
 
 @pytest.mark.parametrize("drop", [False, True])
@@ -250,7 +251,7 @@ def test_what_fills_no_batch_becomes_one_or_is_told_as_the_job_decides(drop: boo
     rig.reply(RUN, "noted")
     assert rig.question(RUN) == EndAssignment(0, rest.spans, batches=not drop, rows=1)
     done = rig.reply(RUN, "flush")
-    assert done == ([Release(rest)] if drop else [PutOut(rest, 3, None)])
+    assert done == ([Release(rest)] if drop else [PutOut(rest, 0, 3, None)])
     assert not drop or rig.question(RUN) == EndData(0, rest.spans, 1)
 
 
@@ -264,11 +265,27 @@ def test_rows_are_numbered_where_they_follow_each_other() -> None:
             BatchMade(Batch(rows=rows, spans={KEY: [(a << OUTPUT_BITS, b << OUTPUT_BITS) for a, b in spans]}))
         )
         assert isinstance(done, PutOut)
-        return done.row
+        return None if done.places is None else done.places.begin
 
     assert row((0, 2), rows=2) == 10 and row((1, 2), rows=1) == 11
     assert row((0, 2), rows=1) is None, "others come between"
     assert row((1, 3), rows=2) is None, "the split is longer than it told"
+
+
+def test_a_run_ends_with_its_last_rows_in_a_block_that_stands_for_what_was_left_out_behind_them() -> None:
+    rig = Rig(LedgerShape(numbered=True, joined=True, batch_size=2))
+    rig.begin(Assignment(0))
+    rig.take((Lease(0, Split(0, elements=5), row=0, place=0, begins=True),))
+    first, last = (
+        Batch(rows=2, spans={KEY: [elements(0, 1), elements(2, 1)]}),
+        Batch(partial=True, spans={KEY: [elements(3)]}),
+    )
+    (put_out,) = rig.handle(BatchMade(first))
+    assert isinstance(put_out, PutOut) and put_out.spans == {KEY: [elements(0, 3)]}
+    assert rig.handle(BatchMade(last)) == []
+    (put_out,) = rig.handle(StretchEnded({}))
+    assert isinstance(put_out, PutOut) and put_out.batch is last and put_out.spans == {KEY: [(elements(3)[0], END)]}
+    assert rig.question(RUN) == EndAssignment(0), "nothing is left of it"
 
 
 def test_a_worker_tells_at_once_what_the_job_must_know_and_else_now_and_then() -> None:

@@ -15,7 +15,8 @@ from pecan_ray.sources import Arrays, TextLines
 
 ROWS = PecanPipeline(Arrays(x=np.arange(10)), name="rows")
 PLAIN, SHUFFLED, FIRSTS = ROWS.batch(4), ROWS.shuffle(5).batch(4), ROWS.shuffle(5).take(3)
-FILTERED, LINES = ROWS.filter(bool, on="x").batch(4), PecanPipeline(TextLines("x.txt"), name="lines")
+FILTERED, LINES = ROWS.filter(bool, on="x"), PecanPipeline(TextLines("x.txt"), name="lines")
+WHOLE, PADDED = FILTERED.batch(4).map(dict), FILTERED.padded_batch(4)
 ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
 
 
@@ -24,11 +25,15 @@ ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
     [
         (PLAIN, {"workers": REMOTE}, True, "whatever the workers"),
         (PLAIN, {"workers": AutoWorkers()}, True, "whatever the workers"),
-        (FILTERED, {"workers": ONE}, True, "no operator shuffles, and one worker makes them"),
+        (FILTERED.batch(4).repeat(2), {"workers": AutoWorkers()}, True, "whatever the workers"),
+        (FILTERED, {"workers": REMOTE}, True, "whatever the workers"),
+        (WHOLE, {"workers": ONE}, True, "no operator shuffles, and one worker makes them"),
         (LINES, {"workers": REMOTE}, True, "no operator shuffles, and one worker makes them"),
         (PLAIN, {"workers": ONE, "sharding": "static"}, True, "no operator shuffles, and one worker makes them"),
         (PLAIN, {"workers": ONE, "order": "relaxed"}, False, 'as order="relaxed" says'),
-        (FILTERED, {"workers": Workers(local=2)}, False, "may make them and behind bool elements are not known"),
+        (WHOLE, {"workers": Workers(local=2)}, False, "bool leaves elements out, and dict works on whole batches"),
+        (PADDED, {"workers": Workers(local=2)}, False, "padded_batch makes batches of rows that are known to one"),
+        (ROWS.flat_map(list), {"workers": AutoWorkers()}, False, "behind list elements are not known"),
         (LINES, {"workers": AutoWorkers()}, False, "may make them and TextLines does not tell how many elements"),
         (PLAIN, {"workers": AutoWorkers(), "on_error": "skip"}, False, "on_error='skip' leaves bad elements out"),
         (PLAIN, {"workers": AutoWorkers(), "visitation": "at_most_once"}, False, "'at_most_once' promises less"),
@@ -46,7 +51,7 @@ def test_the_order_in_force_and_its_reason(pipe: PecanPipeline, options: dict[st
 
 
 def test_scaling_up_is_told() -> None:
-    found = row_order(IterOptions(workers=ONE), plan_shape(FILTERED.plan), workers=2)
+    found = row_order(IterOptions(workers=ONE), plan_shape(LINES.plan), workers=2)
     assert "as workers finish them, since scale() has asked for several" in found.why
 
 

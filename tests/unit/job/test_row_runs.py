@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pecan_ray.job import events
+from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import LedgerShape
@@ -178,24 +179,27 @@ def test_a_worker_is_late_by_what_workers_need_and_not_by_their_start_or_the_ste
 
 def test_of_two_batches_of_the_same_rows_the_first_one_is_used_and_both_wait_for_their_turn() -> None:
     sequence = RowSequence()
-    other = ReceivedBatch(0, "v", 0, {}, 2, 1, row=2)
-    again, first = replace(other, id=1, worker="w"), replace(other, id=2, row=0)
-    assert [sequence.came(other), sequence.came(again)] == [(), ()]
+    other = ReceivedBatch(0, "v", 0, {}, 2, 1, places=RowPlaces(2, 4))
+    again, first = replace(other, id=1, worker="w"), replace(other, id=2, places=RowPlaces(0, 2))
+    assert not sequence.came(other) and not sequence.came(again)
     assert list(sequence.lose("v")) == [other], "the other one is kept"
     assert sequence.came(first) == [first, again]
-    assert sequence.came(other) == () and sequence.doubles() == [other]
+    assert not sequence.came(other) and sequence.doubles() == [other]
     assert sequence.nbytes == 0
 
 
 def test_batches_that_wait_are_let_go_in_order_when_it_is_given_up_and_dropped_with_their_epoch() -> None:
     sequence = RowSequence()
-    late = [ReceivedBatch(row, "w", epoch, {}, 2, 1, row=row) for epoch, row in ((0, 6), (0, 2), (1, 4))]
+    late = [
+        ReceivedBatch(row, "w", epoch, {}, 2, 1, places=RowPlaces(row, row + 2))
+        for epoch, row in ((0, 6), (0, 2), (1, 4))
+    ]
     assert [sequence.came(batch) for batch in late] == [()] * 3
     assert sequence.leave(1) == [late[1], late[0]]
     assert sequence.give_up() == [late[2]]
-    again = ReceivedBatch(9, "v", 1, {}, 2, 1, row=4)
-    assert sequence.came(again) == () and sequence.doubles() == [again], "another worker has brought it"
-    assert sequence.came(fresh := replace(again, row=2)) == [fresh]
+    again = ReceivedBatch(9, "v", 1, {}, 2, 1, places=RowPlaces(4, 6))
+    assert not sequence.came(again) and sequence.doubles() == [again], "another worker has brought it"
+    assert sequence.came(fresh := replace(again, places=RowPlaces(2, 4))) == [fresh]
 
 
 def test_a_worker_that_fails_ends_the_job_when_the_rows_before_have_come() -> None:

@@ -1,0 +1,179 @@
+"""Blocks: rows of a run in the order of the source, and the part of the epoch that they stand for.
+
+Behind a filter it is not known beforehand which row of an epoch an element becomes.  It is known where in the source a
+row comes from: its *place*, the number of its split in the epoch and a position there, as one integer.  A block stands
+for an interval of places, elements that yield nothing included.  So the trainer knows whether a block follows another
+one (`pecan_ray.job.row_sequence`), and joins their rows to batches (`pecan_ray.job.joiner`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pecan_ray.errors import PecanError
+from pecan_ray.job.holdings import LeaseSpans
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
+from pecan_ray.sampling.spans import Span, Spans
+
+PLACE_BITS = 63
+"""Positions of a split take so many bits; `END` is the largest one."""
+
+POSITION_BYTES = 8
+"""Size of a position behind a row, as it is told."""
+
+
+def place_of(split: int, position: int) -> int:
+    """Return the place of a position in a split of this number; the end of a split is the beginning of the next."""
+    return (split + 1) << PLACE_BITS if position == END else split << PLACE_BITS | position
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlaces:
+    """Which part of an epoch's sequence some rows stand for."""
+
+    begin: int
+    end: int
+    """Places; where each element is one row, numbers of rows in the epoch."""
+    first: int = 0
+    """The number of the first split in the epoch; the others follow it one by one."""
+    counts: tuple[int, ...] = ()
+    """How many rows come from each of the splits; empty where rows have numbers."""
+    ends: bytes = b""
+    """The position behind each row, in its split: 64 bits each."""
+
+    @property
+    def are_joined(self) -> bool:
+        """Whether rows are to be joined to batches."""
+        return bool(self.counts)
+
+    def rows_before(self, place: int) -> int:
+        """Return how many rows lie before a place."""
+        rows, ends = 0, _positions(self.ends)
+        for number, count in enumerate(self.counts, self.first):
+            if place >= (number + 1) << PLACE_BITS:
+                rows += count
+            elif number == place >> PLACE_BITS:
+                return bisect_right(ends, place - (number << PLACE_BITS), rows, rows + count)
+        return rows
+
+    def end_of(self, row: int) -> int:
+        """Return the place behind a row."""
+        before = 0
+        for number, count in enumerate(self.counts, self.first):
+            before += count
+            if row < before:
+                return place_of(number, _positions(self.ends)[row])
+        raise IndexError(row)
+
+
+def _positions(packed: bytes) -> array[int]:
+    found = array("q")
+    found.frombytes(packed)
+    return found
+
+
+def between(spans: LeaseSpans, first: int, begin: int, end: int) -> dict[LeaseKey, list[Span]]:
+    """Return the part of a block's spans that lies between two places; `first`: the number of its first split."""
+    found: dict[LeaseKey, list[Span]] = {}
+    for number, (key, intervals) in enumerate(spans.items(), first):
+        low = begin - (number << PLACE_BITS)
+        high = END if end >= (number + 1) << PLACE_BITS else end - (number << PLACE_BITS)
+        mine = [(max(start, low), min(stop, high)) for start, stop in intervals if start < high and stop > low]
+        if mine:
+            found[key] = mine
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a worker says of rows that follow each other."""
+
+    spans: dict[LeaseKey, list[Span]]
+    """All positions that it stands for; one interval of each split, in order."""
+    places: RowPlaces
+
+
+class RunBlocks:
+    """Cuts a run into blocks, as a worker finishes its rows in order: the last one ends where the run does."""
+
+    def __init__(self) -> None:
+        self._leases: list[Lease] = []
+        """Consecutive ones of one interval each, but for what is in blocks already."""
+
+    def __bool__(self) -> bool:
+        return bool(self._leases)
+
+    def add(self, lease: Lease) -> None:
+        """Add a lease of the run, which follows the ones before it."""
+        self._leases.append(lease)
+
+    def next(self, spans: LeaseSpans, without_data: LeaseSpans, rows: int) -> Block:
+        """Return the block of the next rows, which ends behind the last of them.
+
+        Args:
+            spans: What the rows stand for, with positions that yield nothing, of any place in the run.
+            without_data: The latter.
+            rows: Their number.
+        """
+        data = _data(spans, without_data)
+        last = next(lease.key for lease in reversed(self._leases) if lease.key in data)
+        return self._block(self._taken(last, max(stop for _, stop in data[last])), data, rows)
+
+    def rest(self, spans: LeaseSpans, without_data: LeaseSpans, rows: int) -> Block | None:
+        """Return the block with which the run ends, of rows or of none; None where nothing is left of it."""
+        taken, self._leases = self._leases, []
+        return self._block(taken, _data(spans, without_data) if rows else {}, rows) if taken else None
+
+    def _taken(self, last: LeaseKey, position: int) -> list[Lease]:
+        """Take leases up to a position out of the run."""
+        taken: list[Lease] = []
+        while self._leases:
+            lease = self._leases[0]
+            ((start, stop),) = lease.spans
+            if lease.key == last and position < stop:
+                if start < position:
+                    taken.append(replace(lease, spans=((start, position),)))
+                    self._leases[0] = replace(lease, spans=((position, stop),), begins=False)
+                break
+            taken.append(self._leases.pop(0))
+            if lease.key == last and position == stop:
+                break
+        return taken
+
+    def _block(self, taken: Sequence[Lease], data: Mapping[LeaseKey, Spans], rows: int) -> Block:
+        spans: dict[LeaseKey, list[Span]] = {}
+        for lease in taken:
+            (start, stop) = lease.spans[0]
+            spans[lease.key] = [(spans[lease.key][0][0] if lease.key in spans else start, stop)]
+        ends = {key: list(_ends(data.get(key, ()))) for key in spans}
+        counts = tuple(map(len, ends.values()))
+        if sum(counts) != rows:
+            raise PecanError(f"{rows} rows come from {sum(counts)} elements: this is a fault of pecan_ray.")
+        first, last = taken[0], taken[-1]
+        assert first.place is not None and last.place is not None
+        begin = 0 if first.begins else place_of(first.place, first.spans[0][0])
+        packed = array("q", [end for mine in ends.values() for end in mine]).tobytes()
+        end = place_of(last.place, last.spans[-1][1])
+        return Block(spans, RowPlaces(begin, end, first.place, counts, packed))
+
+
+def _data(spans: LeaseSpans, without_data: LeaseSpans) -> dict[LeaseKey, Spans]:
+    """Return the positions that yield rows."""
+    found: dict[LeaseKey, Spans] = {}
+    for key, intervals in spans.items():
+        data = Spans(intervals)
+        for nothing in without_data.get(key, ()):
+            data.remove(*nothing)
+        if data:
+            found[key] = data
+    return found
+
+
+def _ends(data: Iterable[Span]) -> Iterator[int]:
+    """Yield the position behind each row, where each element is one."""
+    for start, stop in data:
+        for element in range(start >> OUTPUT_BITS, ((stop - 1) >> OUTPUT_BITS) + 1):
+            yield min((element + 1) << OUTPUT_BITS, stop)
