@@ -31,9 +31,9 @@ class SideBySide:
     """Workers of the job, those that are starting included: each has its share."""
 
     @property
-    def wants_more(self) -> bool:
-        """Whether the next lease is one of several that are read at a time."""
-        return self.reading < self.streams > 1
+    def mixes(self) -> bool:
+        """Whether several leases are read at a time: those that wait at the worker are of the same kind."""
+        return self.streams > 1
 
 
 ONE_BY_ONE = SideBySide()

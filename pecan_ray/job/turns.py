@@ -66,7 +66,7 @@ def next_lease(
     `workers`: so many there are that share what waits.  `side`: how the worker reads; "none" to one that reads others
     is no end.
     """
-    mixes = side.wants_more and not state.grouped
+    mixes = side.mixes and not state.grouped
     part = queues.piece(worker, branch, replace(side, workers=max(side.workers, workers))) if mixes else 0
     if mixes and side.reading and not part:
         return "none"
