@@ -74,13 +74,23 @@ def equal(first: Any, second: Any) -> bool:
         return first.keys() == second.keys() and all(equal(value, second[name]) for name, value in first.items())
     if isinstance(first, (list, tuple)) and type(first) is type(second):
         return len(first) == len(second) and all(equal(a, b) for a, b in zip(first, second, strict=True))
+    found = _equal_as_arrays(first, second)
+    return _equal_objects(first, second) if found is None else found
+
+
+def _equal_as_arrays(first: Any, second: Any) -> bool | None:
+    """Tell whether two arrays, or tensors and pictures of a library, are equal; None: they are none."""
     if is_columnar(first) and is_columnar(second):
         return _equal_arrays(np.asarray(first), np.asarray(second))
-    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):  # of objects
         return first.shape == second.shape and equal(first.ravel().tolist(), second.ravel().tolist())
-    if type_name(first):
-        alike = type_name(first) == type_name(second) and equal(notes_of(first), notes_of(second))
-        return alike and _equal_arrays(np.asarray(as_array(first)), np.asarray(as_array(second)))
+    if not type_name(first):
+        return None
+    alike = type_name(first) == type_name(second) and equal(notes_of(first), notes_of(second))
+    return alike and _equal_arrays(np.asarray(as_array(first)), np.asarray(as_array(second)))
+
+
+def _equal_objects(first: Any, second: Any) -> bool:
     if type(first) is not type(second):
         return False
     try:
