@@ -24,6 +24,8 @@ MIN_SPLITS = 16
 MAX_SPLIT_ROWS = 4096
 COLUMNS_BYTES = 1 << 18
 """Items are put together to columns of about so many bytes: they stay in a processor's cache."""
+ORDERS = ("sampler", "batch_sampler", "shuffle")
+"""Arguments of a pipeline that somebody may give to a source: `Arrays` takes them for columns."""
 PLAIN_KINDS = frozenset({int, float, str, bytes, *(np.dtype(code).type for code in "?bhilqBHILQefdFD")})
 """Types of which a column gives each value back as it was."""
 
@@ -309,7 +311,9 @@ def _check_rows(arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         raise PlanError("Arrays needs at least one array: Arrays(image=images, label=labels).")
     flat = [name for name, array in arrays.items() if array.ndim == 0]
     if flat:
-        raise PlanError(f"Arrays: {', '.join(flat)} has no rows; every array needs a first dimension.")
+        order = next((name for name in flat if name in ORDERS), "")
+        asked = f" An order is the pipeline's: PecanPipeline(Arrays(...), {order}=...)." if order else ""
+        raise PlanError(f"Arrays: {', '.join(flat)} has no rows; every array needs a first dimension.{asked}")
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"{name}: {len(array)}" for name, array in arrays.items())
         raise PlanError(f"Arrays must have equal lengths, but got {lengths}.")

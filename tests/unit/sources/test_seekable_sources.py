@@ -116,6 +116,8 @@ def test_what_cannot_be_read_by_numbers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n")
     with pytest.raises(PlanError, match=r"PecanPipeline\(shuffle=...\) reads by indices, which TextLines cannot"):
         pecan.PecanPipeline(TextLines(tmp_path / "a.txt"), shuffle=True)
+    with pytest.raises(PlanError, match=r"PecanPipeline\(Arrays\(\.\.\.\), shuffle=\.\.\.\)"):
+        Arrays(i=np.arange(3), shuffle=True)
     with pytest.raises(PlanError, match=r"needs a batch_sampler"):
         pecan.PecanPipeline(Arrays(i=np.arange(3)), collate=len)
     with pytest.raises(PlanError, match=r"shuffle=\.\.\."):
