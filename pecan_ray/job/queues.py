@@ -147,9 +147,9 @@ class Queues:
         for queue in self.all_queues():
             queue.clear()
 
-    def put_back(self, lease: Lease) -> None:
-        """Let a lease be the next one that is taken."""
-        self._shared[lease.branch][0].put_back(lease)
+    def put_back(self, lease: Lease, *, last: bool = False) -> None:
+        """Let a lease be the next one that is taken, or the `last` one of those that came back."""
+        self._shared[lease.branch][0].put_back(lease, last=last)
 
     def bar(self, worker: str, key: LeaseKey) -> None:
         """Keep a lease that came back from a worker, which cannot open it."""

@@ -169,9 +169,9 @@ class SplitQueue:
             yield from (self._lease(int(index)) for index in self._order[self._at :])
             yield from (self._lease(index) for index in self._unnoticed[max(0, self._at - len(self._order)) :])
 
-    def put_back(self, lease: Lease) -> None:
-        """Let a lease be the next one."""
-        self.returned.appendleft(lease)
+    def put_back(self, lease: Lease, *, last: bool = False) -> None:
+        """Let a lease be the next one, or the `last` one of those that came back."""
+        (self.returned.append if last else self.returned.appendleft)(lease)
 
     def withdraw(self, key: LeaseKey) -> Lease | None:
         """Take a lease out that came back; None if it does not wait."""

@@ -84,7 +84,7 @@ def next_lease(
     most = part - state.taken % shape.batch_size if part else lot(waiting, workers, shape.batch_size, state.taken)
     if elements > most:
         lease, rest = cut(lease, int(most))
-        queues.put_back(rest)
+        queues.put_back(rest, last=part > 0)  # else the pieces of a split would follow each other
     state.taken += int(min(elements, most))
     state.in_lots = not part and (elements >= most or waiting < 2 * workers * shape.batch_size)
     return lease

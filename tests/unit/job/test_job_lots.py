@@ -113,6 +113,14 @@ def test_pieces_of_known_length_are_half_a_share_at_most_and_leave_the_end_of_an
         held.append(lease)
     assert sum(elements_in(lease) or 0 for lease in held) <= splits * rows / (2 * workers)
     assert len({lease.split.index for lease in held}) == len(held) == 10, "each of another split"
+    if workers > 1:
+        others: list[Lease] = []
+        while len(others) < 5 and isinstance(
+            lease := ledger.take("w1", 0, None, SideBySide(10, len(others), workers)), Lease
+        ):
+            others.append(lease)
+        assert len({lease.split.index for lease in others}) == len(others) == 5, "the rests are of other splits, too"
+        held += others
     left = sum(elements_in(lease) or 0 for lease in ledger.queues)
     assert left == splits * rows - sum(elements_in(lease) or 0 for lease in held)
     assert not piece(SideBySide(10, 1, workers), 1, 10 * workers, batch), "too little for ten that share it"
