@@ -67,7 +67,7 @@ class EmptyWorker(PreprocessingWorker):
         """
         written: set[int] = set()
         for number in range(batches):
-            slot = self._process._slots.acquire(nbytes)
+            slot = self._process._plan._slots.acquire(nbytes)
             memory = np.frombuffer(slot.buffer, np.uint8)[:nbytes]
             if memory.ctypes.data not in written:
                 written.add(memory.ctypes.data)
