@@ -77,11 +77,13 @@ def control(state: ControlState, o: Observation, now: float, per_hour: PerHour |
 def _does_something_else(state: ControlState, o: Observation) -> bool:
     """Tell a pause (an evaluation, a checkpoint, compilation) from steps: the absence of a step is no news."""
     usual_s = max(state.known.step_s, LOOK_S / PAUSE_STEPS)
+    # Decision 126: the absence of a step is no news.  Evaluations and checkpoints of any length change nothing.
     return not o.steps and not o.waited and o.since_taken > PAUSE_STEPS * usual_s
 
 
 def _seen(state: ControlState, o: Observation) -> ControlState:
     """Add a look to what was seen."""
+    # Looks at other workers say nothing about these.
     same = state.running == o.running
     looks = newest((*(state.looks if same else ()), Look.of(o)), 2 * ROWS, 2 * beat_s(state, o))
     taken = state.taken if same else (o.since_taken - o.dt, 0.0)
@@ -118,6 +120,7 @@ class _Rules(Trials):
         if self.sums.span < LOOK_S:
             return self.hold("too little was seen")
         starting, more = self.o.asked.local > self.o.running.local, self.o.room.local > self.o.asked.local
+        # Local CPUs are paid for: while the trainer waits, more are asked for beside those that start.
         if starting and not (self.waits and more):
             return self.hold("local workers are starting")
         promised = self.sums.worked * self.supply / max(1, self.o.running.workers)
@@ -128,16 +131,19 @@ class _Rules(Trials):
     def too_few(self) -> Ruling | None:
         """Add workers while the trainer waits and workers do not."""
         busy = self.o.busy_waiting
+        # Workers with finished batches do not hold the trainer up: more of them would not end its wait.
         if not self.waits or (busy is not None and busy <= FULL):
             return None
         if self.o.running.workers and self.sums.worked <= 0:
             return self.hold("workers have not begun")
         self.state = replace(self.state, needs=NeedPeaks())
         short = 1 / max(1 - self.wait, 1e-3) / FULL
+        # Decision 126: busy is not working.  Workers that wait for something shared are not multiplied.
         answer = self._undo_removal(short) or self._shared_limit()
         if answer is not None:
             return answer
         self.state = replace(self.state, clocks=replace(self.state.clocks, held_since=None))
+        # Local workers first, because their CPUs are paid for already.
         return self._add_local(short) or self._add_remote(short) or self.hold("nothing is left to add", self.phase)
 
     def _undo_removal(self, short: float) -> Ruling | None:
@@ -220,6 +226,8 @@ class _Rules(Trials):
             return None
         one = known.each[1] or self.guess_remote()
         wanted = min(LEAP, short) * self.rate
+        # Decision 126: what the trainer once took without a wait is no bound here.
+        # With such a bound, a job that lost spot nodes cost up to 1.159 of the best bill, without it 1.070.
         wanted = min(wanted, self.o.pace / FULL)
         if running.remote >= self.state.lessons.bounds[1].count:  # more have brought nothing once: ask with few
             wanted = min(wanted, self.rate / FULL)
@@ -237,6 +245,7 @@ class _Rules(Trials):
     def unknown(self) -> Ruling | None:
         """Judge nothing without steps of the trainer, or with other workers than were asked for."""
         lags = (self.o.lag or 0.0) > LAGS
+        # A trainer that stands in line for a CPU may wait for that reason: `in_line` judges it.
         if self.sums.steps >= STEPS and self.whole and self.sums.worked > 0 and (not self.waits or lags):
             return None
         self.state = replace(self.state, clocks=replace(self.state.clocks, held_since=None))
@@ -262,6 +271,7 @@ class _Rules(Trials):
         """Remove workers that are not needed: nobody waits."""
         o, state = self.o, self.state
         need = min(self.rate, o.pace)
+        # A remote worker that is missed takes its start to come back, so needs count for at least as long.
         keep_s = max(self.quiet_s, o.start_remote_s if o.running.remote else 0.0)
         self.state = replace(self.state, needs=state.needs.add(o, need, keep_s))
         local, remote = self._fewest(keep_s)

@@ -170,5 +170,7 @@ class NeedPeaks:
         Queues are bounded by bytes, and hold many small batches.  What drift explains is no stock.
         """
         need = self.peaks[0][1]
+        # Decision 126: for minutes nothing holds back workers that only fill a queue of small batches.
+        # What they made looked needed, and 12 of 16 workers stayed where six were.
         fills = self.calm_s >= settled_s and self.taken < FULL * self.made
         return need * self.taken / self.made if fills else need

@@ -102,6 +102,7 @@ class AutoPlacement:
         """What to launch before anything was measured."""
         self.window_batches = WINDOW_BATCHES.get(mode, 500)
         """Batches that a window should hold."""
+        # Decision 126: without prices nobody has named the money that the trainer's time could be traded for.
         self.objective = NO_WAIT if mode == "auto" and objective == COST and not priced else objective
         self.setting = Setting(prices, clients, threshold, fixed, priced)
         self.within = limits
@@ -123,6 +124,8 @@ class AutoPlacement:
             self._pilot = Pilot(search, self.within, settle_windows=settle_windows, patience=patience, removal=removal)
 
     def __getstate__(self) -> dict[str, Any]:
+        # Decision 37: a search is a generator, which cannot be written down.
+        # It is made again from what it has heard, so equal inputs must give equal decisions.
         return {name: value for name, value in vars(self).items() if name != "_pilot"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -224,6 +227,7 @@ def within_budget(
             f"max_per_hour=${max_per_hour:.2f} does not pay for {clients} trainer hosts and {limits.min_remote} remote "
             f"workers, which cost ${least:.2f} an hour: raise the budget to that at least."
         )
+    # By bisection, because with tiers of prices the cost is no multiple of the number.
     affordable, too_many = limits.min_remote, limits.max_remote + 1
     while too_many - affordable > 1:
         middle = (affordable + too_many) // 2
@@ -246,6 +250,7 @@ def within_cpus(
         raise PlanError(f"max_local_cpu_fraction must be a share in [0, 1], but got {fraction!r}.")
     if host_cpus is None or not 0 < host_cpus < math.inf:
         raise PlanError(f"max_local_cpu_fraction needs host_cpus, the CPUs of one trainer's host, got {host_cpus!r}.")
+    # The little more is for floats: a share that is exact in decimals must not lose a worker.
     fit = clients * math.floor(fraction * host_cpus / cpus_per_worker + 1e-9)
     return DeploymentLimits(min(limits.max_local, fit), limits.max_remote, limits.min_local, limits.min_remote)
 

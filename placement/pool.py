@@ -37,6 +37,7 @@ HOLDS = 0.15
 """Share by which a worker must save more elsewhere before it is taken from a job: starting another one is not free."""
 STARVED = 10.0
 """A job without any worker does nothing at all: it counts as so many times slower than with one."""
+# Decision 26: dealt by savings alone, cheap jobs crawled at a fourth to a sixth of their pace beside dear ones.
 SLOWEST = 3.0
 """No job is to be so many times slower than with all workers that it wants, while others have more than they need."""
 WORTHLESS = 1e-3
@@ -93,6 +94,7 @@ def allocate(demands: Sequence[Demand], cpus: float) -> dict[str, int]:
 
     def enter(demand: Demand) -> None:
         if bid := demand.bid(given[demand.job]):
+            # Of equal bids the job's name decides, because every job must compute the same deal (decision 26).
             heapq.heappush(bids, (-bid[0], -bid[1], given[demand.job] - demand.holds, demand.job, demand))
 
     for demand in demands:
@@ -100,6 +102,7 @@ def allocate(demands: Sequence[Demand], cpus: float) -> dict[str, int]:
     left = cpus
     while bids:
         *_, demand = heapq.heappop(bids)
+        # It bids no more, because CPUs only become fewer.
         if demand.cpus > left + 1e-9:
             continue
         left -= demand.cpus

@@ -49,11 +49,15 @@ class Trials:
         self.rate = self.sums.rows / self.sums.span
         self.untold = o.grain * o.running.workers / self.sums.span / 2
         """Rows a second of batches that workers have begun, on average: they tell rows by the batch."""
+        # Both must wait: a wait that is over asks for nothing, and one of a moment is none yet.
         self.wait = min(self.sums.wait, LookSums.over(last_of(state.looks)).wait)
+        # A rate that meets the deadline is enough, though the trainer waits.
         self.waits = self.wait > NO_WAIT_SHARE and self.rate < o.pace
         self.whole = o.asked == o.running
         self.beat_s = beat_s(state, o) if any(state.known.each) else 0.0
+        # Decision 126: workers tell rows by the batch, so a verdict waits for two batches of each.
         self.quiet_s = max(state.clocks.quiet_s, 2 * self.beat_s)
+        # Decision 126: 40 of the trainer's steps, so that a pause of ten steps is a quarter of it at most.
         self.settled_s = max(2 * self.quiet_s, STEPS * PAUSE_STEPS * state.known.step_s)
         self.holds_s = MAX_QUIET_S * state.clocks.quiet_s / QUIET_S
         self.phase = "converged" if now - state.clocks.changed > 6 * QUIET_S else "measure"
@@ -119,6 +123,8 @@ class Trials:
         if adds and running.remote <= trial.before.remote:
             return None
         wanted = trial.measure * (1 + GAIN if adds else 1 - 2 * GAIN)
+        # Decision 126: half a batch of each worker counts as made, because those that have
+        # just come have begun more than they have told.
         if self.rate + self.untold >= wanted or not (self.waits or trial.kind == "lag"):
             return None
         self._learn(trial)
@@ -197,6 +203,7 @@ class Trials:
 
     def _bill_s(self) -> float:
         """Return how long a bill is looked at."""
+        # Two batches of each worker, because they tell rows by the batch.
         return max(2 * QUIET_S, 2 * self.beat_s)
 
     def fitted_remote(self) -> int:

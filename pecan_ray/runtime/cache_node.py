@@ -31,6 +31,7 @@ from pecan_ray.storage import SentBlock, SpreadBlocks, keep_source_bytes
 logger = logging.getLogger("pecan_ray.storage")
 
 PREFIX = "pecan:blocks:"
+# Decision 68: blocks are in the bucket too, so a slow node is worth no longer wait.
 ANSWER_S = 2.0
 """A node that has not answered after so long is left alone for a while."""
 LOOK_S = 2.0
@@ -54,6 +55,7 @@ class NodeBlocks:
         self._turns, self._readers = FetchTurns(), Readers()
         self._store: EntryStore | None = None
         try:
+            # Decision 52: a job reads each byte once an epoch, so one that is here is worth as much as one that comes.
             self._store = EntryStore(cache.source_folder, max_bytes=cache.source_bytes, policy="resident", by_kind=True)
         except CacheError as error:
             logger.warning("this node keeps no blocks of buckets for others: %s", error.message)
@@ -109,6 +111,7 @@ class NodeBlocks:
             kept = False
             if self._store is not None:
                 self._store.bound(dict(rooms) if rooms else None)
+                # Decision 54: of several jobs each takes what comes soon after it has come: the oldest was read by all.
                 self._store.policy = "fifo" if block.shared else "resident"
                 kept = self._store.put(block.key, block.dataset, [block.data], elements=block.object_bytes, seconds=0.0)
             if kept:
@@ -215,6 +218,7 @@ class Spreading:
     def _look(self) -> None:
         listed = {name[len(self._prefix) :] for name in named_actors() if name.startswith(self._prefix)}
         if self._here not in listed:
+            # Decision 68: the actor ends with the worker that has started it, and another worker starts it anew.
             self._begin()
             listed.add(self._here)
         found: dict[str, ActorNode] = {}
@@ -225,6 +229,7 @@ class Spreading:
                 continue
             known = self._nodes.get(node)
             if known is not None and known.actor._actor_id == actor._actor_id:
+                # The same object as before: `SpreadBlocks.know` takes another one for a node that was started anew.
                 found[node] = known
             elif (new := self._answering(node, actor)) is not None:
                 found[node] = new

@@ -104,6 +104,7 @@ class Calls:
                     raise CallsClosedError("the iterator was closed")
                 if timeout_s is not None and time.monotonic() > deadline:
                     raise TimeoutError(f"no answer within {timeout_s:g} s")
+                # If Ray was shut down, this raises: an answer of that Ray need not come any more.
                 with self.connection():
                     pass
                 if meanwhile is not None:

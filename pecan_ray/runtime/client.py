@@ -211,6 +211,7 @@ class BatchClient:
         """Wait until the job knows of all that was received; return how many batches the loop has."""
         outgoing = self.state.outgoing
         with self._lock:
+            # Decision 88: a batch that was handed over when a signal ended the wait is not used.
             used = self.state.yielded + self.state.queue.passed - self._for_loop.handed
             report = outgoing.all_told_by
             if outgoing.heard < report:
@@ -259,6 +260,7 @@ class BatchClient:
         now = time.monotonic()
         for instruction in self.state.handle(event, now):
             self._perform(instruction)
+        # Decision 14: nobody is woken for nothing.
         if self.state.due(now) < self._wakes_at:
             self._to_report.notify()
         if self.state.over or isinstance(event, events.ReportAnswered):
@@ -295,6 +297,7 @@ class BatchClient:
         opened: list[tuple[Message, Element, int]] = []
         for message in messages:
             columns = self._reader.open(message)
+            # Decision 2: the worker is gone and its memory was not mapped before: this counts as not received.
             if columns is None:
                 break
             opened.append((message, columns, bytes_of(columns)))
@@ -359,6 +362,7 @@ class BatchClient:
                     self._wakes_at = self.state.due(now)
                     if self._wakes_at <= now:
                         self._handle(events.TrainerTime())
+                        # Without this error the thread would spin, and keep the lock from the training loop.
                         if self._report is None and self.state.due(now) <= now:
                             raise PecanError("a trainer's state has asked for time and done nothing with it")
                     else:
@@ -405,6 +409,7 @@ def _look_ahead(client: BatchClient, prepare: Callable[[Element], None]) -> None
             head = client.state.queue.head
             columns = client._for_loop.received(head).columns if head is not None and head.id != seen else None
         if head is None or columns is None:
+            # Decision 90: what was prepared stays in the queue, so states and lost workers know nothing of it.
             client._something_happened.wait()
             continue
         seen = head.id

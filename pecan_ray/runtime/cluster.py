@@ -69,6 +69,7 @@ def _connect(address: str | None, logs: bool, ranks: int) -> bool:
             if to != LOCAL:
                 _join(None, logs)
                 started = False
+            # Decision 89: without a cluster the ranks of a launch meet at the Ray of one of them.
             elif not address and max(ranks, found.world_size if found else 1) > 1:
                 started = _meet(logs)
             else:
@@ -337,6 +338,7 @@ def lives(actor: Any) -> bool:
 
 def named_actors() -> list[str]:
     """Return the names of all our actors that live, or are about to."""
+    # Of all namespaces, because a program that has connected by itself has another one than ours.
     listed: Any = ray.util.list_named_actors(all_namespaces=True)
     return [str(actor["name"]) for actor in listed if actor["namespace"] == NAMESPACE]
 

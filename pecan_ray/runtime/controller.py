@@ -48,6 +48,7 @@ class JobController:
         """
         self._name = name
         self._place = None if journal == OFF else place_of(journal, name)
+        # Decision 37: not in the journal, so after a restart the counts begin anew.
         self._counts: dict[str, Mapping[str, OpCount]] = {}
         self._explained = ""
         """What AutoOrder found, as JSON; a process that goes on after this one does not know it."""
@@ -58,6 +59,8 @@ class JobController:
         try:
             job = self._place.job() if self._place is not None else None
             if job is not None:
+                # The job's file is written behind the beginning of the journal:
+                # if it is there, a process ran before this one.
                 self._opened = JobHost(receive(job, {}), self._place, self._keeping, again=True)
         except JournalError as error:
             self._lost = JournalError(
@@ -105,6 +108,7 @@ class JobController:
         if self._opened is not None:
             return
         received = await receive(job, arrays).mapped()
+        # Several trainers send the job: another one's call may have opened it while this one waited.
         if self._opened is None:
             self._opened = JobHost(received, self._place, self._keeping, again=False)
 
@@ -155,6 +159,7 @@ class JobController:
 
         Returns the facts, and whether it was the last one, who ends this actor.
         """
+        # Before the job hears of it: when the last trainer leaves, the workers end with what they write behind.
         await self._host.flush()
         self._host.happened(events.TrainerLeft(rank, incarnation, unused, finished))
         self._host.board.release(rank)
@@ -189,6 +194,7 @@ class JobController:
         """
         host = self._host
         self._explained = self._explained or explained
+        # A trainer calls again if the controller's process was lost: the plan must not be added twice.
         if plan is not None and not host.state.ordered:
             host.add_plan(plan)
         host.happened(events.OrderKnown(len(host.plans) > 1, row_s, order, op_seconds, decoders))
@@ -236,6 +242,8 @@ class JobController:
             return True
         self._host.happened(events.WorkerFailed(worker, error, row))
         state = self._host.state
+        # Decision 150: the job forgets a failure that it does not take, and the worker tells it again.
+        # So a lost controller loses nothing.
         taken = state.error is not None or state.over or worker not in state.fleet.workers
         if taken:
             logger.error("%s: %s", worker, error)

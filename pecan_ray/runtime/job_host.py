@@ -54,6 +54,7 @@ class JobHost:
         tell_elsewhere()  # the job says what hinders its listing
         what = f"the source of job {self.job.spec.name}"
         self._sources: list[Source] = unpickle_here(self.job.sources, what, received.arrays)
+        # Decision 132: the journal holds the large arrays too, because the object ends with this process.
         self._journaled = JournaledJob(self.job.spec, place, None if again else received.journaled, LONGEST_GAP_S)
         self.state = self._journaled.state
         self.tasks = JobTasks(self.fail)
@@ -124,6 +125,8 @@ class JobHost:
     def _go_on(self) -> None:
         """Let the job know that its controller was lost: what it then wants done is of the next generation."""
         if self._keeping is not None:
+            # Before the event, because what follows from it asks the keeper by this number.
+            # Decision 41: the keeper refuses what a process before this one still asks for.
             self._keeping.generation = self.state.adoption.generation + 1
         self.happened(events.ControllerRestarted())
 
@@ -134,6 +137,8 @@ class JobHost:
             self._handle(event)
 
     def _handle(self, event: events.Event) -> None:
+        # Decision 37: the event is in the journal before anything is done about it.
+        # A process that is killed between the two has told nobody of what a replay would not know.
         for instruction in self._journaled.handle(event):
             with self.tasks.guarded(f"performing {type(instruction).__name__}"):
                 self._perform_by[type(instruction)](instruction)
@@ -146,6 +151,7 @@ class JobHost:
         failure = unforeseen(self.job.spec.name, doing, error)
         logger.error("job %s fails while %s", self.job.spec.name, doing, exc_info=error)
         try:
+            # Not `happened`: its guard would take an error for another failure of the job, and end in `fail` again.
             self._handle(events.JobFailed(failure))
         except Exception as second:
             logger.error("job %s takes no event any more", self.job.spec.name, exc_info=second)
@@ -198,6 +204,7 @@ class JobHost:
         known: set[str] = set()
         while not self.ended:
             try:
+                # Decision 45: this call of Ray's blocks for 3 ms, and the event loop answers trainers and workers.
                 leaving = await asyncio.to_thread(leaving_nodes)
             except ray.exceptions.RayError as error:  # no reason to end a job that has its workers
                 logger.warning("job %s cannot be told of nodes that are taken away: %s", self.job.spec.name, error)
@@ -211,6 +218,7 @@ class JobHost:
     def _tick(self) -> None:
         now = time.monotonic()
         retrying = long_retry(now)
+        # Also once when it is over, so that the job takes back what it has said.
         if retrying or self._hindered:
             self._hindered = retrying is not None
             since = (retrying.text, now - retrying.since) if retrying else ("",)
@@ -222,6 +230,7 @@ class JobHost:
     async def answer_to(self, asked: events.WorkerAsked) -> Reply:
         """Let the job know what a worker asks; return the answer as soon as there is one."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        # A list, because a worker whose call has failed asks the same question again, of the same process perhaps.
         self._calls.setdefault((asked.worker, asked.channel, asked.number), []).append(answer)
         self.happened(asked)
         return await answer
@@ -266,6 +275,7 @@ class JobHost:
             try:
                 exists = await asyncio.to_thread(process_exists, one.process, one.node)
             except ray.exceptions.RayError as error:
+                # Decision 94: unknown is not "ended".  The trainer's deadline holds, counted from the last answer.
                 logger.warning("job %s cannot be told whether rank %d lives: %s", self.job.spec.name, one.rank, error)
                 return
             if exists is not None and not self.ended:
@@ -284,6 +294,7 @@ class JobHost:
         if self._bidding is not None:
             self._bidding.cancel()
         self.workers.stop()
+        # The last trainer to leave ends this actor, and here there is none.
         if instruction.orphaned:
             logger.warning("job %s ends: none of its trainers can be heard", self.job.spec.name)
             ray.kill(ray.get_runtime_context().current_actor)

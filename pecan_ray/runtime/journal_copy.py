@@ -79,6 +79,7 @@ class JournalCopy:
 
     def begin(self) -> list[str]:
         """Write what there is, before the job begins; return the folders of other runs.  Raises PecanError."""
+        # Nobody sets this event: it is about the patience alone.
         with unless_given_up(threading.Event(), patience_s=BEGIN_S):
             others = self._take_folder()
             self._write_all()
@@ -141,7 +142,9 @@ class JournalCopy:
                 if not self._ended.is_set():  # whose file is cut then
                     self._say(error)
                 self._grown.set()
+                # Nothing need be added before the next try: what is overdue is copied as soon as the bucket answers.
                 pause_s = AGAIN_S
+            # Decision 53: what is added within a second becomes one object, and one request.
             self._ended.wait(pause_s)
         try:
             with unless_given_up(threading.Event(), patience_s=END_S / 2):
@@ -173,6 +176,7 @@ class JournalCopy:
     def _write_all(self) -> None:
         """Write what is not there yet; remove what that has taken the place of."""
         with self._lock:  # of one moment: pages that are added from now on, entries about them would lack
+            # Descriptors of their own, because `replaced` closes the old ones while requests are under way.
             files = [(file, file.whole, os.dup(file.fd)) for file in self._files.values()]
         try:
             for file, whole, fd in files:
@@ -181,10 +185,12 @@ class JournalCopy:
             for *_, fd in files:
                 os.close(fd)
         if self._job:
+            # Decision 53: behind all the rest, because where the job is, a copy counts.
             storage.write_file(f"{self.folder}/{JOB}", self._job)
             self._job = b""
         while self._others:
             _remove_folder(self._others[-1])
+            # Behind the removal, so that one that fails is tried again.
             self._others.pop()
 
     def _write(self, file: _Growing, whole: JournalSlice, fd: int) -> None:
@@ -210,6 +216,7 @@ class JournalCopy:
 
     def _remove(self) -> None:
         if not self.folder:
+            # This also finds what predecessors of this process have left.
             self._take_folder()
         for folder in (self.folder, *self._others):
             _remove_folder(folder)
@@ -274,6 +281,8 @@ def _bytes_of(folder: str, kind: SliceKind) -> bytes:
     for one in in_order((one for one in found if one is not None), kind):
         if one.start == len(data):
             data += storage.read_all(f"{folder}/{one.name}")
+        # A process that writes meanwhile has joined slices.
+        # Decision 53: every beginning of a journal is a journal, so what stands before the gap can be used.
         elif one.start > len(data):
             break
     return data

@@ -59,6 +59,8 @@ class JournalFile:
 
     def append(self, data: bytes) -> None:
         """Write an entry; raises OSError where not all of it could be."""
+        # Decision 37: no fsync, because a killed process leaves what it has handed to the system.
+        # A node that goes down takes trainer and controller with it; then a saved state remains.
         written = os.write(self._fd, data)
         self.nbytes += written
         if written != len(data):
@@ -77,6 +79,7 @@ class JournalFile:
 
     def remove(self) -> None:
         """Close it and remove it; what cannot be removed is empty at least, so that nobody goes on from it."""
+        # First, because the folder may forbid to remove files, and the open file can still be emptied.
         os.ftruncate(self._fd, 0)
         with contextlib.suppress(OSError):
             self.path.unlink()
@@ -259,6 +262,8 @@ def remove_stale(folder: Path) -> None:
     for path in folder.glob("*.journal"):
         with contextlib.suppress(OSError), path.open("rb") as file:
             if time.time() - path.stat().st_mtime > STALE_S:
+                # Raises, and so leaves all of it, if a process has the journal open.
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The job first: without it nobody goes on from the others, should this process be ended here.
                 for kind in (".job", ".listings", ".journal"):
                     path.with_suffix(kind).unlink(missing_ok=True)

@@ -80,6 +80,8 @@ class JournaledJob:
             for one in kept:  # as all that happens: a controller that goes on from the journal knows it then
                 self.handle(one)
         except (PecanError, OSError) as error:
+            # Decision 37: only a place that the user has named is refused.
+            # Beside Ray's session the job goes on without a journal.
             named = place.bucket or ("" if place.beside_ray else str(place.folder))
             if not named:
                 self._give_up(error)
@@ -100,6 +102,8 @@ class JournaledJob:
         return events.JournalsKept(where)
 
     def _open(self, place: JournalPlace) -> JournalFile:
+        # Decision 37: pages of splits have a file of their own, which is never compacted.
+        # With them in its snapshots, a job of a million splits stood still for two seconds.
         self._listings = JournalFile(place.listings)
         self._file = JournalFile(place.journal)
         return self._file
@@ -112,7 +116,9 @@ class JournaledJob:
         if end < len(data):
             logger.warning("the journal %s ends in the middle of an entry, not yet acted on", self._file.path)
         job = replay((entry for entry, _ in found), self._spec, [page for page, _ in listed])
+        # The next entry must follow a whole one, or a later replay would end here.
         self._file.cut(end)
+        # A page is written before the entry about it: the last one may have no entry, and is listed again.
         self._listings.cut(listed[job.pages - 1][1] if job.pages else 0)
         self.plans, self._pages, self._written = job.plans, job.pages, end
         logger.warning(
@@ -128,10 +134,13 @@ class JournaledJob:
     def handle(self, event: events.Event) -> list[Instruction]:
         """Let the job know what has happened; return what it wants done, once that is written down."""
         now = self._clock.now()
+        # Before it is written: beside each event stands a checksum of its instructions.
+        # Decision 37: a replay that would do something else is refused.
         done = self.state.handle(event, now)
         if self._file is not None:
             if isinstance(event, events.SplitsListed):
                 self._pages += 1
+                # Before the entry about it, which cannot be replayed without the page.
                 self._append(self._listings, packed(event))
             self._write(handled(event, now, done))
             self._compact(now)
@@ -201,6 +210,7 @@ class JournaledJob:
                 self._copy.join()  # before what it is made from goes
         if deserted and self._place is not None and not self._place.beside_ray:
             return
+        # First of the files: where the job's file is, another process goes on from the journal.
         if self._place is not None:
             self._place.remove_job()
         for file in (self._file, self._listings):

@@ -46,9 +46,11 @@ class WorkerKeeper:
         lost: float | None = None
         while lost is None or time.monotonic() < lost + ORPHAN_S:
             try:
+                # Decision 41: one call is always open, because it fails at once when the controller is lost.
                 await self._controller.watched.remote()
                 lost = None
             except ray.exceptions.ActorUnavailableError:
+                # Ray is starting it again.
                 lost = time.monotonic() if lost is None else lost
                 await asyncio.sleep(PAUSE_S)
             except ray.exceptions.RayActorError:
@@ -60,6 +62,7 @@ class WorkerKeeper:
 
         Returns this process's id, and all workers that it was asked for.
         """
+        # A late call of a process before must not let that one start workers again.
         self._generation = max(self._generation, generation)
         await self._settle(None)
         if self._workers:
@@ -90,6 +93,7 @@ class WorkerKeeper:
         if name not in self._workers:
             self._workers[name] = asyncio.ensure_future(self._made(hiring))
         try:
+            # Shielded, because a second call for the same worker waits for the same future.
             return await asyncio.shield(self._workers[name]), os.getpid()
         except ray.exceptions.RayError:
             self._workers.pop(name, None)
@@ -113,7 +117,9 @@ def keeper_of(job: str, controller: str) -> Any:
         f"pecan:{job}:keeper-{controller}",
         local_selector(this_node()),
         get_if_exists=True,
+        # Decision 41: it outlives the process that starts it, be that the trainer or the controller; `watch` ends it.
         lifetime="detached",
+        # Without CPUs, so that it never waits for a place on the controller's node.
         num_cpus=0,
         max_restarts=-1,
         max_concurrency=MOST_CALLS,

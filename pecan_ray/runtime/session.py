@@ -135,6 +135,7 @@ class Session:
         self.paid = PaidSoFar(self.client.calls, self.controller)
         self._facts: JobFacts | None = None
         self._leaving = Leaving(self.name, self.client, self.controller, options.rank, self._incarnation)
+        # At the interpreter's end it would run too late: `leaving` leaves all jobs there, before Ray ends.
         weakref.finalize(self, self._leaving.leave_in_background).atexit = False
 
     def _register(self, job: Job, arrays: NamedArrays, parts: tuple[tuple[str, str], ...]) -> Any:
@@ -153,6 +154,8 @@ class Session:
                 me = self._options.rank, self._incarnation, self._node
                 if self._answered(controller, controller.register.remote(*me, parts, cluster.this_process()), wait):
                     return controller
+                # Decision 37: Ray keeps 100 KB of what an actor was started with once the program that did so is gone.
+                # So the controller is started with its name alone, and the job follows.
                 self._answered(controller, controller.open.remote(pickled, arrays), wait)
                 continue
             except (
@@ -175,6 +178,8 @@ class Session:
         if not isinstance(error, ray.exceptions.ActorAlreadyExistsError):
             return _hindrance(error)
         try:
+            # Decision 93: a run of one rank joins no other job.
+            # The one of this name may be of a launch that was killed.
             other = ray.get_actor(f"pecan:{self.name}:controller", namespace=cluster.NAMESPACE)
             ray.get(other.give_way.remote(self._incarnation), timeout=GIVES_WAY_S)
         except ray.exceptions.RayTaskError as refused:
@@ -203,6 +208,7 @@ class Session:
             # A job of several trainers belongs to none of their processes; it ends when nobody is heard any more.
             lifetime="detached" if shared else None,
             num_cpus=0,
+            # Without a journal another process could not go on.
             max_restarts=0 if journal == OFF else MOST_RESTARTS,
             max_concurrency=MOST_CALLS,
             # Hundreds of calls a second would fill the dashboard's table of tasks, at a tenth of their cost.

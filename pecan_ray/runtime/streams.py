@@ -69,6 +69,7 @@ class _StoreWay:
         async for reference in stream:
             if not deliver(await reference):
                 return False
+            # Otherwise Ray would keep this batch in its store while the next one is awaited.
             del reference
         return True
 
@@ -163,6 +164,8 @@ class WorkerStream:
             closing(MessageReader(address)) as reader,
             closing(self._calls.begin(self._worker.handle.send, self._rank)) as sending,
         ):
+            # Decision 18: the call ends with the worker, also with one that is killed.
+            # `stop` lets the reader have what was written before that, so that nothing that arrived is lost.
             sending.when_there(lambda _: reader.stop())
             if not self._use(reader):
                 return True
@@ -205,6 +208,7 @@ class WorkerStream:
         if not self._use(reader):
             return None
         with closing(self._calls.begin(handle.attend, self._rank)) as alive:
+            # `attend` fails at once when the worker is dead: no stream need be opened again.
             alive.when_there(lambda future: reader.stop() if future.exception() else None)
             trouble = reader.run()
             if reader.ended or self._stopped:

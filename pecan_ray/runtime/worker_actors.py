@@ -160,6 +160,7 @@ class WorkerActors:
         if actor.killed:
             return
         placed = asyncio.ensure_future(actor.handle.placed.remote())
+        # A worker that is killed meanwhile is not waited for: asyncio would log its error as one that nobody has seen.
         placed.add_done_callback(lambda future: future.cancelled() or future.exception())
         while not (await asyncio.wait([placed], timeout=self._job.config.placement_warning_s))[0]:
             if actor.killed:
@@ -171,6 +172,7 @@ class WorkerActors:
         price = None if self._prices is None or actor.host else self._prices.at(labels_of(actor.node))
         self._happened(WorkerPlaced(actor.name, actor.node, actor.pid, price))
         await actor.handle.set_up.remote()
+        # Before the job hears that it is ready: trainers are told of it then, and need the handle.
         self._met(WorkerInfo(actor.name, actor.node, actor.pid, actor.handle, instruction.placement))
         self._happened(WorkerReady(actor.name))
         await actor.handle.run.remote()
@@ -186,6 +188,7 @@ class WorkerActors:
         if actor.handle is None:
             actor.ended = True
             why = await asyncio.to_thread(why_it_ended, actor.name)
+            # Decision 41: blamed on nobody, because nobody saw how it ended.
             self._happened(WorkerLost(actor.name, "restart", why or "it ended while the job had no controller"))
             return
         self._happened(WorkerAdopted(actor.name))
@@ -212,11 +215,13 @@ class WorkerActors:
             self._happened(JobFailed(WorkerStartError(f"{actor.name} could not be set up: {error}")))
             return
         alive = await asyncio.to_thread(alive_nodes)
+        # First, because a keeper that dies takes all workers with it, whatever they were at (decision 41).
         if self._keeping is not None and (await self._keeping.begin())[0] != actor.keeper:
             self._happened(WorkerLost(actor.name, "restart", "the process that kept the job's workers died"))
         elif actor.node and actor.node not in alive:
             self._happened(WorkerLost(actor.name, "node", f"its node {actor.node} is gone"))
         else:
+            # What a process has written lies in the log folder of its own node.
             here = actor.pid if actor.node == this_node() else None
             why = await asyncio.to_thread(why_it_died, str(error), here)
             self._happened(WorkerLost(actor.name, "process", why))
@@ -304,6 +309,8 @@ class WorkerActors:
             return
         _, kept = await self._keeping.begin()
         living = await asyncio.to_thread(named_actors)
+        # Decision 41: the controller before this one may have died after its decision that a worker goes,
+        # and before the deed.
         for name in (name for name in kept if name in living and name not in self._actors):
             with contextlib.suppress(ValueError):  # it is gone
                 handle = await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE)
@@ -317,6 +324,7 @@ class WorkerActors:
         if actor.ended:
             return
         try:
+            # A task, because a signal reaches processes of its own node alone.
             if await task(end_process, local_selector(actor.node)).remote(actor.pid, actor.name):
                 logger.warning("%s did not end when it was asked to: process %d was killed", actor.name, actor.pid)
         except ray.exceptions.RayError as error:

@@ -74,6 +74,7 @@ class WorkerStreams:
                     str(node_ip()),
                     self._outbox,
                     certificates=cluster_certificates(),
+                    # Several lanes would overtake one another.
                     streams=1 if in_order else job.config.flight_streams,
                     compression=job.config.compression,
                 )
@@ -87,6 +88,7 @@ class WorkerStreams:
     def send(self, rank: int) -> None:
         """Write messages with batches in shared memory into a client's pipe, until there are no more."""
         with closing(self._pipes.pop(rank)) as pipe:
+            # The client has opened its ends before it has made this call.
             pipe.opened()
             self._outbox.at_end(rank, pipe.no_more)
             not_before = 0.0
@@ -97,6 +99,7 @@ class WorkerStreams:
                 if not pipe.put(pickled([encode_ring(one) for one in produced])):
                     self._outbox.put_back(rank, produced)
                     return
+                # Decision 18: a message costs as much as many small batches.  A large one travels at once.
                 not_before = time.monotonic() + GATHER_S if bytes_of(produced[-1].columns) < MESSAGE_BYTES else 0.0
             pipe.end()
 

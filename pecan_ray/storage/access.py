@@ -65,6 +65,7 @@ def read_all(path: str, size: int | None = None, *, version: str = "") -> bytes:
     """Return a whole file; one whose `size` is given and large is read as parallel ranges."""
     if size is None or size <= BLOCK_BYTES or not is_remote(path):
         return read_range(path, 0, version=version)
+    # Decision 27: without a version the first answer fixes it for the rest of the object.
     first = _read(path, 0, BLOCK_BYTES, version)
     if first.size != size:
         raise replaced(path)
@@ -314,6 +315,7 @@ def _in_order(
         while flying:
             yield flying.popleft().result()
     finally:
+        # Otherwise threads would go on with retries that nobody waits for, for as long as an outage lasts.
         given_up.set()
         for left in flying:
             left.cancel()
@@ -364,6 +366,7 @@ class _AheadReader(io.RawIOBase):
 
     def _open(self) -> bytes:
         """Return the first bytes, and learn from the answer what there is to read behind them."""
+        # Decision 27: no question for the size, which the first ranged answer tells.
         first = self._first()
         self._version = self._version or first.version
         self._size = first.size

@@ -265,6 +265,7 @@ class BlockCache:
 
         What others fetch is waited for last, so that nobody waits for one that waits.
         """
+        # Decision 77: the answer also says who fetches what is missing, so turns cost no question of their own.
         self._ask_others(reading, missed, run.numbers)
         theirs = [number for number in run.numbers if reading.key(number) in missed.theirs]
         pieces = self._found_or_fetched(ask, reading, missed, run, size)
@@ -297,6 +298,7 @@ class BlockCache:
                 behind += 1
             missing = BlockRun(number, behind)
             stop = min(missing.stop, size)
+            # Decision 54: one fetches and the others wait, for five seconds at most: a quota may make the one slow.
             with alone(self._fetching, key) as waited:
                 came = number != looked and self._came_meanwhile(reading, number, waited)
                 looked = number

@@ -165,6 +165,7 @@ class Heads:
                 excess -= held.nbytes
                 if excess <= 0:
                     break
+        # All or nothing: what is dropped although this does not fit would be lost for nothing.
         if excess <= 0:
             for key in dropped:
                 self._drop(key)

@@ -102,6 +102,8 @@ class HedgedReads:
         """Return a range of an object, asked for twice where it is late."""
         lately = self._of_size(path, None if stop is None else stop - start)
         flight = _Flight(ask, self._clock)
+        # Decision 72: a thread that waits for a socket cannot look at a clock, so a watched read takes another thread.
+        # That costs 0.1 ms of CPU, and is begun once it is known what is late.
         if lately.late_s is None:
             piece = charged(flight, start, stop, version)
         else:
@@ -112,11 +114,14 @@ class HedgedReads:
     def _of_size(self, path: str, nbytes: int | None) -> _Lately:
         bucket = "/".join(path.split("/", 3)[:3])
         with self._lock:
+            # Decision 72: sizes by powers of two, because large reads are no late small ones.
             return self._lately[bucket, -1 if nbytes is None else nbytes.bit_length()]
 
     def _came(self, lately: _Lately, seconds: float, nbytes: int) -> None:
         """Note how long a read took, were it not for a second request."""
         with self._lock:
+            # Decision 72: also of those that a second request has won.
+            # So a store that becomes slow as a whole makes its own measure.
             lately.seconds.append(seconds)
             lately.nbytes += (nbytes - lately.nbytes) / len(lately.seconds)
             lately.reads += 1
@@ -162,10 +167,13 @@ class HedgedReads:
                     expected = lately.nbytes
                     self._budget = self._budget.spent(expected)
                     self.count = self.count._replace(twice=self.count.twice + 1)
+                # Decision 72: not tried again at all.  Where the store fails, more requests make it worse.
                 self._threads.start(partial(run, second, 0.0))
                 continue
+            # What the second request fails with is nobody's error.
             if got.piece is not None or got.flight is first:
                 break
+        # Decision 72: the other request is not cancelled, which boto3 and gcsfs cannot do safely from here.
         over.set()
         if got.piece is None:
             assert got.error is not None

@@ -15,6 +15,7 @@ FEWEST = 32
 """Reads of a size must have come before one is late."""
 SHARE = 0.05
 """Of requests, and of bytes, may be asked for again."""
+# Decision 72: with more saved up, a store that stalls after an hour would be met by hundreds of requests.
 MOST_SAVED = 4
 """Requests that may be asked for again at a time, however many came in time before."""
 MOST_SAVED_BYTES = 32 << 20
@@ -79,6 +80,7 @@ def decide_hedge(read: LateRead, late_s: float, budget: HedgeBudget, *, late_tog
     """
     if read.waited_s < late_s:
         return HedgeDecision(False, f"it is late after {late_s:.2f} s", late_s - read.waited_s)
+    # Decision 72: it is tried again already, with the pauses that the store has asked for.
     if read.failing:
         return HedgeDecision(False, "the store fails, and is asked again as it is")
     if late_together >= MOST_SAVED:

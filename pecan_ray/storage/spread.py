@@ -190,6 +190,7 @@ class SpreadBlocks:
         """Ask the owners of blocks that a read misses: whether they have them, and who fetches them; each once."""
         until = self._clock() + ASKED_S
         for node, wanted in self._by_owner(keys).items():
+            # Decision 77: owners that are lost cost a read two seconds in all.
             answer = self._ask(node, _turns_at(wanted, missed.by)) if self._clock() < until else None
             if answer is not None:
                 sizes, theirs = answer
@@ -208,11 +209,13 @@ class SpreadBlocks:
             time.sleep(pause)
             pause, looks = min(2 * pause, MOST_LOOK_S), looks + 1
             if looks % LOOKS_OF_ONE == 0 and not self._ask(by.node, _running(by.process)):
+                # Decision 77: a reader that dies is found out by those who wait for it.
                 self._give_up([key], by)
             self.ask(missed, [key])
 
     def end(self, missed: Missed) -> None:
         """Let others fetch what a read has not sent to those that it belongs to.  Returns at once."""
+        # Decision 77: nobody shall wait for a read that has failed, or could not send what it has.
         if missed.mine:
             self._writers.start(partial(self._give_up, list(missed.mine), missed.by))
             missed.mine = set()
@@ -227,6 +230,7 @@ class SpreadBlocks:
         """Let a block be kept by the node that it belongs to, which is another one; tell whether it is on its way."""
         with self._lock:
             node, nbytes = self._owner(block.key), len(block.data)
+            # Decision 68: the bucket is the second copy, so a block that is not kept is no loss.
             if node is None or (self._behind and self._behind + nbytes > BEHIND_BYTES):
                 return False
             self._behind += nbytes
@@ -241,6 +245,7 @@ class SpreadBlocks:
         What belongs to this node lies on its own disk, whether its actor answers or not.
         """
         now = self._clock()
+        # Decision 68: by the same hash others take over the part of a node that does not answer.
         gone = [name for name, away in self._away.items() if now < away.until and name != self._here]
         owner = self._owners.owner(key, gone)
         return None if owner == self._here else owner

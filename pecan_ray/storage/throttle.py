@@ -16,6 +16,7 @@ from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.retry import pause
 from pecan_ray.storage.token_bucket import TokenBucket
 
+# Decision 51: at 1 MB/s, blocks of 8 MiB would come in bursts of eight seconds.
 PIECE_S = 0.1
 """A piece is what may be read in this time,"""
 LEAST_PIECE = 16 << 10
@@ -81,6 +82,8 @@ class Throttle:
             while True:
                 most = self._piece()
                 end = stop if most is None else at + most if stop is None else min(at + most, stop)
+                # Decision 51: charged before the request: a body that is read slowly keeps a connection open,
+                # and bytes in socket buffers have been sent whether they are taken or not.
                 charged = _Charged(self, reserved, end if size is None else size)
                 piece = charged(ask, at, end, version) if hedged is None else hedged(ask, at, end, version, charged)
                 parts.append(piece.data)
@@ -88,6 +91,7 @@ class Throttle:
                 version, size = version or piece.version, piece.size if stop is None else min(stop, piece.size)
                 if not piece.data or at >= size:
                     return piece if len(parts) == 1 else FileRange(b"".join(parts), piece.size, piece.version)
+        # Decision 51: the length of an object is often not known, so more was reserved than there is.
         finally:
             self.give_back(reserved, at)
 
@@ -102,6 +106,7 @@ class Throttle:
             bucket = self._bucket
             if bucket is None:
                 return
+            # Decision 51: a place in the line and no time, so that a new rate holds at once for all that wait.
             reserved.reserve(bucket, start, max(stop, end), self._clock())
         while True:
             with self._lock:

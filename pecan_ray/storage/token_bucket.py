@@ -42,6 +42,7 @@ class TokenBucket:
     def give_back(self, nbytes: float, now: float) -> None:
         """Note that some of what was reserved is not wanted: those that wait, or come next, may go sooner."""
         self._flow(now)
+        # Decision 51: beyond the bound on what is saved up, because a single reader would lose it otherwise.
         self._flowed = min(self._flowed + nbytes, self._reserved + max(nbytes, self._rate * BURST_S))
 
     def _flow(self, now: float) -> None:

@@ -126,6 +126,7 @@ class FlightReader:
             if threading.get_ident() in self._delivering:
                 return
             lanes = list(self._answers.items())
+        # The stream that has brought something last is the likeliest to work.
         for lane, answers in reversed(lanes):
             # What a stream that breaks does not say is said again when the next one is opened.
             with contextlib.suppress(*FAILURES):
@@ -152,6 +153,7 @@ class FlightReader:
                 if self._stopped.is_set():
                     return
                 logger.info("stream %d of %s:%d broke: %s", lane, self._address.host, self._address.port, error)
+                # A port that has never answered is given up at once: each further try would take CONNECT_S.
                 if failures >= ATTEMPTS or not self._reached:
                     self._trouble = f"{type(error).__name__}: {str(error).splitlines()[0]}"
                     self.stop()
@@ -195,8 +197,10 @@ class FlightReader:
             if label.note:
                 self._tell(label.note)
             with self._lock:
+                # Makes it the last one: see `grant`.
                 self._answers[lane] = self._answers.pop(lane)
             messages = unwrap(label, memory)
+            # They would keep this lot's memory while the next one is awaited.
             del arrival, label, memory
             if not self._hand_over(messages):
                 self.stop()
@@ -230,6 +234,7 @@ class FlightReader:
                 "private_key": certificates.key,
             }
         client = flight.FlightClient(address.location, generic_options=CHANNEL, **tls)
+        # HELLO has a deadline: the stream behind it, which may be silent for long, can have none.
         list(client.do_action(flight.Action(HELLO, b""), self._options(CONNECT_S)))
         self._reached = True
         return client

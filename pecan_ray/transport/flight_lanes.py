@@ -37,6 +37,7 @@ class Lane:
 
     def open(self, received: int) -> int:
         """Begin a stream to a client that has received so many lots; return the turn that identifies it."""
+        # Before the lock: the older stream holds it while it waits, and lets go once it has lost its turn.
         turn = self._next_turn()
         with self._taking:
             self.confirm(received)
@@ -64,12 +65,14 @@ class Lane:
                 return None
             with self._keeping:
                 place = number - self._confirmed
+                # It was paid for with a credit when it was sent first.
                 if place < len(self._kept):
                     return self._kept[place]
             if not self._credits.wait(lambda: self.current(turn)):
                 return None
             taken = self._outbox.take(self._rank, MOST_BATCHES, LOT_BYTES, lambda: self.current(turn))
             if not taken:
+                # Back to the client's lanes: nothing was sent for it.
                 self._credits.add(1)
                 return None
             with self._keeping:

@@ -53,6 +53,7 @@ class _Client:
     def granted(self, total: int) -> None:
         """Note how many lots the client has granted since it began."""
         with self._granting:
+            # Decision 21: clients tell sums since the beginning, because an answer may be lost with its stream.
             more = total - self._granted
             if more > 0:
                 self._granted = total

@@ -59,6 +59,7 @@ class MessageWriter:
 
     def opened(self) -> None:
         """The trainer has opened its ends, and is the only one that has them from now on."""
+        # With these left open here, the trainer's death would not end the pipes.
         while self._theirs:
             os.close(self._theirs.pop())
 
@@ -145,6 +146,7 @@ class MessageReader:
         data = bytearray()
         while True:
             ready = {number for number, _ in poll.poll()}
+            # Decision 18: what was written before the worker's end is read first, so that nothing that arrived is lost.
             if self._messages not in ready:
                 return
             chunk = os.read(self._messages, CHUNK)

@@ -37,6 +37,7 @@ class _Taker:
     def __init__(self, rank: int, most: int, most_bytes: float, not_before: float, lock: threading.Lock) -> None:
         self.rank, self.not_before = rank, not_before
         self.most, self.most_bytes = most, most_bytes
+        # Decision 21: one for each taker, so that only those wake who can send something.
         self.changed = threading.Condition(lock)
         """Of the outbox's lock, which guards all of this."""
         self.woken = False
@@ -150,6 +151,7 @@ class Outbox:
         """Let batches that a rank was given be the next that it is given: another way to it has failed."""
         with self._lock:
             for produced in reversed(batches):
+                # Numbers below all others, so that these go before all that was finished since.
                 self._first -= 1
                 batch = _Waiting(self._first, rank, produced, bytes_of(produced.columns))
                 self._batches.setdefault(rank, deque()).appendleft(batch)

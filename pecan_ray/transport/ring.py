@@ -140,6 +140,7 @@ class RingSlot:
 
     def forgotten(self) -> None:
         """Give the slot back from wherever an object is dropped: no lock is taken."""
+        # The collector may run this in a thread that holds the ring's lock: the pipe needs none.
         self._ring.told_of_release(self.number)
 
     def address(self) -> SlotAddress:
@@ -180,6 +181,7 @@ class RingSlots:
                 raise ClusterError("the worker's memory for batches was closed while it was working")
             slot = self._free_slot(nbytes)
             if slot is None:
+                # Decision 2: pages of a size that nobody asks for any more go back to the system.
                 self._trim()
                 slot = self._cut(-(-max(nbytes, 1) // PAGE) * PAGE)
             self._flying += 1
@@ -281,6 +283,7 @@ class RingSlots:
             rest = b""
             while data := pipe.read(1 << 16):
                 rest += data
+                # A read may end within a record.
                 whole = len(rest) - len(rest) % RECORD.size
                 with self._changed:
                     for kind, number in RECORD.iter_unpack(rest[:whole]):
@@ -301,6 +304,7 @@ class RingSlots:
             self._files.clear()
             self._slots.clear()
             self._changed.notify_all()
+        # The listener waits in a read: a record of no kind lets it go.
         os.write(self.pipe_fd, RECORD.pack(0, 0))
         os.close(self.pipe_fd)
 
@@ -358,10 +362,12 @@ class RingReader:
     def _map(self, file: MemoryFile) -> mmap.mmap | None:
         base = f"/proc/{file.pid}/fd"
         try:
+            # Decision 2: the system gives process ids out again, and this may be another process by now.
             if file.token not in os.readlink(f"{base}/{file.fd}"):
                 return None
             if file.token not in self._pipes:
                 self._pipes[file.token] = ReleasePipe(f"{base}/{file.pipe_fd}")
+            # Writable, because a batch belongs to its trainer, and torch knows no read-only memory.
             fd = os.open(f"{base}/{file.fd}", os.O_RDWR)
         except (FileNotFoundError, ProcessLookupError):
             return None

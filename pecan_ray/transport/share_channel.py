@@ -32,6 +32,7 @@ class ShareChannel:
         self.credits_fd, credits_write = os.pipe()
         self.releases_fd, releases_write = os.pipe()
         for mine in (self._write, self.credits_fd, self.releases_fd):
+            # The group's event loop serves all readers: none of them may hold it up.
             os.set_blocking(mine, False)
         inodes = os.fstat(read).st_ino, os.fstat(credits_write).st_ino
         self.address = ChannelAddress(PipeAddress(os.getpid(), read, credits_write, inodes), releases_write)
