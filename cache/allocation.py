@@ -92,12 +92,15 @@ def greedy(demands: Demands, cluster: ClusterResources) -> Division:
             orders += [np.concatenate(parts) for parts in ((others, short), (short, others))[: 2 if turn == 0 else 1]]
             if (place := int(np.argmax(waits[order]))) + 1 < len(order):
                 orders.append(np.concatenate([order[:place], order[[place + 1, place]], order[place + 2 :]]))
+    # Decision 42: who misses least once all is filled comes first while it fills, too. By what it misses now, a new job
+    # would be last, and never fill the cache that it was given.
     hits = demands.hits(best)
     missed = 1 - np.minimum(1.0, best / demands.size)
     return Division(best, hits, _by_misses(demands.ideal * (1 - hits), missed, cluster.remote_io))
 
 
 def _by_misses(demand: Numbers, missed: Numbers, pipe: float) -> Numbers:
+    # Rounded, because only equal ranks share the pipe evenly.
     return in_turn_but_some_for_all(demand, np.round(missed, 12), pipe)
 
 

@@ -91,6 +91,7 @@ def entries_to_evict(
         if not entry.in_use:
             gone[entry.key] = entry
             excess -= entry.nbytes
+    # The last ones may have freed more than was needed: what fits again stays, the most worth first.
     for entry in reversed(list(gone.values())):
         if excess + entry.nbytes <= 0:
             del gone[entry.key]
@@ -116,6 +117,7 @@ def entries_over_rooms(
         over = set(entries_to_evict(stored, rooms[kind], policy) if kind in rooms else ())
         gone += sorted(over)
         (left if kind in rooms else others).extend(one for one in stored if one.key not in over)
+    # Decision 60: kinds without a room have what is left, and go first where there is too little.
     taken = sum(one.nbytes for one in left)
     over = set(entries_to_evict(others, max(0, max_bytes - taken), policy))
     left += [one for one in others if one.key not in over]

@@ -169,6 +169,7 @@ def _options(
         can_be, too_large = _in_entries(profile, place, name, most_entry_bytes)
         share = min(can_be, room / nbytes) if nbytes else 1.0
         far = math.inf if remote is None else _from_store(profile, place, remote)
+        # Decision 49: a worker at a split cannot know that the store is slower than computing.
         used = far < compute.seconds * (1 - LEAST_GAIN) and can_be > 0
         elsewhere = far if used else compute.seconds
         seconds = share * seconds + (can_be - share) * elsewhere + (1 - can_be) * compute.seconds
@@ -211,6 +212,8 @@ def _epoch(profile: ExecutionProfile, place: int, reading: float, waiting: float
     delivery = profile.delivery
     work = (1 - waiting) * reading + _computing(profile, place) + delivery.per_batch_s * profile.batches
     shared = shared_seconds(work, profile.locked_seconds(place), profile.threads) / profile.workers
+    # Decision 34: a sum would take the full cache from 165 ms of computing on in Cachew's Figure 8, whose curves
+    # cross at 430.
     return delivery.per_epoch_s + max(reading / (profile.workers * profile.readers), shared, bound)
 
 

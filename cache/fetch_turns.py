@@ -70,6 +70,7 @@ class FetchTurns:
     def _end_old(self, now: float) -> None:
         while self._refused and now >= next(iter(self._refused.values())):
             self._refused.popitem(last=False)
+        # All turns last equally long, so they end in the order in which they began.
         while self._turns:
             key, (_, until) = next(iter(self._turns.items()))
             if now < until:

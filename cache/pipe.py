@@ -58,5 +58,6 @@ def evenly(demand: Numbers, limit: float, weight: Numbers | None = None) -> Numb
 
 def in_turn_but_some_for_all(demand: Numbers, rank: NDArray[np.generic], limit: float) -> Numbers:
     """Give in turn what is left after a small share that is dealt out evenly."""
+    # Decision 42: a job that is told to stop shows no change of its speed, so nobody is given nothing.
     least = np.minimum(demand, LEAST_SHARE * limit / max(len(demand), 1))
     return within(least + in_turn(demand - least, rank, limit - float(least.sum())), limit)

@@ -182,6 +182,7 @@ class SlidingWindow(Generic[Entry]):
         return self._kept[place][1] if place < self._next else self._pushed_bytes
 
     def _come(self, place: int, readers: int) -> None:
+        # Decision 34: a heap of places and not of readers, so that a thousand readers cost what two cost.
         if place not in self._readers_at:
             self._readers_at[place] = 0
             heapq.heappush(self._places, place)
@@ -189,6 +190,7 @@ class SlidingWindow(Generic[Entry]):
 
     def _slowest_place(self) -> int:
         """Return the first place where a reader is; without readers, the front."""
+        # Places that readers have left are dropped here, and not with each read: that keeps a read at O(log n).
         while self._places and not self._readers_at[self._places[0]]:
             del self._readers_at[heapq.heappop(self._places)]
         return self._places[0] if self._places else self._next

@@ -124,6 +124,7 @@ def _robust(sizes: Numbers, seconds: Numbers) -> Numbers:
     for _ in range(MOST_ROUNDS):
         scale = sizes @ coefficients
         misses = np.abs(np.log(seconds / scale))
+        # By the median, which a fifth of disturbed reads hardly moves; 1.4826 makes a standard deviation of it.
         spread = max(1.4826 * float(np.median(misses)), LEAST_SPREAD)
         root = np.maximum(1 - (misses / (OUTLIER * spread)) ** 2, 0) / scale
         before, coefficients = coefficients, _non_negative(sizes * root[:, None], seconds * root)
@@ -139,6 +140,7 @@ def _start(sizes: Numbers, seconds: Numbers) -> Numbers:
     for terms in TERMS:
         for rows in _few(len(seconds), len(terms), dice):
             chosen = sizes[np.ix_(rows, terms)] / seconds[list(rows), None]
+            # Reads of nearly equal sizes do not tell these coefficients apart.
             if np.linalg.cond(chosen) > 1e12:
                 continue
             found = np.linalg.solve(chosen, np.ones(len(rows)))

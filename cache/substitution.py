@@ -101,6 +101,7 @@ class SubstitutionSampler:
         looks = min(LOOK_AHEAD * wanted, self._left)
         while looks and len(batch) < wanted:
             item = self._ahead.popleft()
+            # Given by its chunk meanwhile: to remove it from the middle of the line would take a search.
             if not self._waiting[item]:
                 continue
             looks -= 1
@@ -108,6 +109,7 @@ class SubstitutionSampler:
                 batch.append(item)
                 self._give(item)
             else:
+                # Decision 42: looks go on where they stopped. Drawn anew, the same items would come up again.
                 self._ahead.append(item)
         return batch
 

@@ -100,6 +100,7 @@ class CostModel:
 def cost_model(ops: tuple[ProfiledOp, ...], neutral_band: float = 0.0) -> CostModel:
     """Build the model of ops that were measured in the user's order."""
     multiplying = tuple(math.log(op.elements) for op in ops)
+    # A neutral factor counts as 1: the noise of a sample would add up along an order.
     growth = tuple(
         0.0 if op.elements == 1.0 and op.verdict(neutral_band) == "neutral" else math.log(op.inflation) - elements
         for op, elements in zip(ops, multiplying, strict=True)

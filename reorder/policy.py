@@ -170,6 +170,7 @@ def _cheapest(
     start = Volume(sum(model.growth[: section.start]), sum(model.multiplying[: section.start]))
     while True:
         found = SectionSearch(model, section, start, _needs(needs)).best(desired)
+        # Only exchanges of the best order are asked about, because each answer may cost runs on the sample.
         refused = [(a, b) for a, b in _exchanged(found) if not may((model.ops[a].name, model.ops[b].name))]
         if not refused:
             return found

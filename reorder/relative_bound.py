@@ -106,6 +106,7 @@ def moved(
     if (told := _told_by_form(user, exchanged)) is not None:
         return told
     first, second = _numbers(_plain(user)), _numbers(_plain(exchanged))
+    # Told by itself: a difference of infinities is no number, and would count as nothing below.
     if (np.isfinite(first) != np.isfinite(second)).any():
         return Moved(math.inf, why="other values of it are infinite or NaN")
     difference = np.abs(_finite(first - second))
@@ -147,11 +148,13 @@ def _least_effect(effects: Sequence[Array], finite: Array, *, each: bool) -> tup
 
     Neither counts for more than how much the result itself varies: what is flat has nothing to show.
     """
+    # Decision 119: the smaller effect counts. A cast that makes all black is nothing beside what a division does.
     done = min(float(one.mean()) for one in effects)
     if each:
         return np.minimum.reduce(list(effects)), done
     shown = float(np.abs(finite - finite.mean()).mean())
     effect = np.minimum.reduce([_by_blocks(one, np.mean) for one in effects])
+    # Decision 123: without this cap, three times a blur would be nothing beside an inversion in the same function.
     return np.minimum(effect, np.maximum(_shown_by_blocks(finite), SHARE_OF_ELEMENT * shown)), min(done, shown)
 
 
@@ -165,6 +168,7 @@ def names_things(array: Array) -> bool:
         return True
     if array.dtype.kind not in "iu":
         return False
+    # Decision 119: word 7 is not near word 8.
     return array.dtype.itemsize >= WIDE or len(np.unique(array)) <= FEW_VALUES
 
 

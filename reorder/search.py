@@ -55,6 +55,7 @@ class SectionSearch:
         for done in range((1 << count) - 1):
             if done:
                 lowest = done & -done
+                # The volume behind a set does not depend on its order, so that any member may be taken for the last.
                 volumes[done] = self.model.behind(members[lowest.bit_length() - 1], volumes[done ^ lowest])
                 if last[done] < 0:
                     continue

@@ -61,6 +61,7 @@ class OwnProcess:
         # Without a name: of a trainer that is killed, nothing stays.
         self._answer = tempfile.TemporaryFile(prefix="pecan-")  # noqa: SIM115 - `close` closes it
         paths = [os.getcwd() if path == "" else path for path in sys.path]
+        # Decision 29: not a fork, which would copy locks of the trainer's threads in whatever state they are.
         self._process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, engine, str(self._answer.fileno())],
             pass_fds=(self._answer.fileno(),),
@@ -153,6 +154,7 @@ def answer(engine: EngineName, descriptor: str) -> NoReturn:
     except BaseException as error:
         try:
             written = dumps((False, error if isinstance(error, Exception) else PecanError(told(error))))
+            # Loaded here once: an exception may be pickled and then not be made again.
             cloudpickle.loads(written)
         except BaseException:  # an exception that cannot be sent
             written = dumps((False, PecanError(told(error))))

@@ -152,6 +152,7 @@ class ExchangeCheck:
         return replace(found, values=values, pictures=pictures)
 
     def _judged(self, pair: Pair) -> str:
+        # Decision 114: structure decides before numbers, because a sample seldom shows what happens to few elements.
         if why := never(self.facts[pair[0]], self.facts[pair[1]]):
             return why
         for number in range(min(FIRST_ELEMENTS, len(self._sampled.held))):
@@ -176,6 +177,7 @@ class ExchangeCheck:
         one, (a, b) = self._measured[pair], (self.facts[name] for name in pair)
         if not (a.writes & (b.reads | b.writes) or b.writes & (a.reads | a.writes)):
             return ""
+        # Decision 99: equal results prove something only if both operators have changed the same element.
         least = min(LEAST_ACTED, one.elements) if one.changed else 1
         if one.acted >= least:
             return ""
@@ -197,8 +199,10 @@ class ExchangeCheck:
 
     def _both(self, stages: Sequence[Any], number: int, piece: Token) -> tuple[list[Any], list[Any]]:
         """Return what becomes of a copy of an element behind the first of two operators, and behind both."""
+        # Both ways begin with the same numbers of shared generators, so that only the exchange makes a difference.
         self._sampled.seed(number)
         middle = stages[0](self._runner.fresh(piece))
+        # A copy, because the second operator may write into what the first has made.
         kept = [dict(self._runner.columns(self._runner.fresh(one))) for one in middle]
         made = [output for one in middle for output in stages[1](one)]
         return kept, [self._runner.columns(one) for one in made]

@@ -221,6 +221,7 @@ class JobOrder:
         as_sampled = _on_elements(plan) == _on_elements(ordered)
 
         def facts() -> Ordering:
+            # Costs are those of the operators that run: a rewritten plan is sampled by itself.
             if known and as_sampled:
                 return ordering
             request = self._request(skip_bad=True, sample_all=True)
@@ -264,9 +265,11 @@ class JobOrder:
 
         What was found stays, for this pipeline and later ones.  `once`: the job has no later epoch to run it in.
         """
+        # Decision 24: pinned, kept, found, or as written: the first that there is.
         pinned = self._pinned()
         known = pinned or self._known(skip_bad=skip_bad)
         if known is not None:
+            # Decision 115: a sample does not show all, so long jobs compare a kept order on other elements.
             again = pinned is None and known.changed and runs_allowed(self._plan, job) >= LEAST_RUNS
             return known, functools.partial(self._compare_again, known, end, skip_bad) if again else None
         request = self._request(skip_bad=skip_bad, job=self._bound(job))
@@ -274,6 +277,7 @@ class JobOrder:
         look = self._joined(request, end)
         keeps = any(isinstance(op, Autocache) for op in self._plan.all_ops())  # entries belong to an order
         waits = job is None or not job.goes_on or not request.apart or keeps
+        # Decision 139: a look holds up a job no longer. What it finds is a later version of the plan.
         if not waits and not wait([look.found], self._waited_s).done:
             written = Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False)
             return written, None if once else functools.partial(self._found_late, look)
@@ -294,6 +298,7 @@ class JobOrder:
 
     def _looked(self, request: OrderRequest, end: JobEnd) -> Ordering:
         found = order_for_job(request, end)
+        # Decision 24: a look whose time was over says nothing about the pipeline, so the next job looks again.
         if found.failed or not found.final:
             return found
         self._found[request.skip_bad] = self._keep(found)
@@ -348,6 +353,7 @@ class JobOrder:
         if again:
             self._folder.replace(self._key, mine)
             return found
+        # Decision 24: of two processes that look at a time the first one is right, so that all jobs run one order.
         kept = self._folder.keep(self._key, mine)
         if kept is mine:
             return found

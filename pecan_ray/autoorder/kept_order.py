@@ -197,6 +197,7 @@ class OrderFolder:
         """Keep an order, unless one is kept; return the one that is."""
         with self._told_if_it_fails(), _written(self.file(key), order) as written:
             try:
+                # A link fails if the name is taken, so of two processes the first one's order is kept (decision 24).
                 os.link(written, self.file(key))
             except FileExistsError:
                 kept = self.load(key)

@@ -30,6 +30,7 @@ class JobEnd:
         with self._lock:
             self._over = True
             ending, self._ending = self._ending, []
+        # Outside of the lock: an end may take long, and `when` and `ends` take the lock from any thread.
         for end in ending:
             end()
 
@@ -76,6 +77,7 @@ class LateLook(Generic[T]):
             if self._end.over:
                 return False
             self._jobs += 1
+        # Outside of the lock: if the job has ended, `_left` is called at once and takes it.
         job.when(self._left)
         return True
 
@@ -84,4 +86,5 @@ class LateLook(Generic[T]):
             self._jobs -= 1
             if self._jobs:
                 return
+        # Outside of the lock: this ends a process, and `joined` must not wait for that.
         self._end.come()

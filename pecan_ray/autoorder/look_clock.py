@@ -40,6 +40,7 @@ class LookClock:
 
     def _count_waiting(self) -> None:
         wall, cpu, queued = time.perf_counter(), time.process_time(), _queued_s()
+        # Decision 143: time in line for a CPU is the machine's load, and what a look finds must not depend on that.
         busy = cpu - self._cpu + max(queued - self._queued, 0.0)  # threads that have ended are not counted any more
         self.waited_s += max(wall - self._wall - busy, 0.0)
         self._wall, self._cpu, self._queued = wall, cpu, queued

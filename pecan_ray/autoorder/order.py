@@ -166,13 +166,16 @@ def _profiled(plan: Plan, known: Mapping[str, ProfiledOp]) -> Iterator[ProfiledO
 def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrder]:
     """Order the stretches of these operators, in this process."""
     load_engine(request.engine)
+    # Behind the import of a framework, which is no time of the look's (`START_S`).
     clock = LookClock()
     copies = {one.names: one for one in stretches(private_copy(request.plan))}
     found = []
     with undisturbed():
         for number, one in enumerate(names):
             now = clock()
+            # What a stretch leaves of its share goes to those behind it.
             deadline = now + (BEGIN_SHARE * request.seconds - now) / (len(names) - number)
+            # Decision 24: a sample is spread over the data, unless the plan needs its beginning.
             spread = not plan_shape(request.plan).serial
             limits = SampleLimits(request.elements, deadline, spread=spread, runs=request.runs / len(names))
             found.append(_order_stretch(copies[one], request, limits, clock))

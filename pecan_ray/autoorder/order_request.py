@@ -149,6 +149,7 @@ def num_elements(plan: Plan) -> float | None:
     total = float(sum(count for count in counts if count is not None))
     repetitions = plan_shape(plan).repetitions
     total *= math.inf if repetitions is None and total else repetitions or 1
+    # Behind `batch`, `take` counts batches.
     size = 1
     for op in plan.ops:
         if isinstance(op, FixedSizeBatchingOp):

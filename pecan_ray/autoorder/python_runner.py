@@ -176,6 +176,7 @@ def _matters(
     name: str, stage: ChainStage, token: Item, outputs: list[Item], given: Element, randomness: GlobalRandomness
 ) -> bool:
     """Tell whether an operator does anything else when a column is missing, apart from not passing it on."""
+    # The same random numbers as in the run with the column, so that only this makes a difference.
     randomness.restore()
     left = {other: value for other, value in _copied(token.value).items() if other != name}
     try:

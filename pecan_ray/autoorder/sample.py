@@ -204,6 +204,7 @@ class Sampled:
             if outputs is None:
                 self.notes.append(f"ran {number} of {len(tokens)} elements: the time was over")
                 return
+            # Decision 24: slow operators are tried on few elements, because the trainer waits for its first batch.
             enough = FEW if self.clock() <= self.limits.scarce else LEAST_ELEMENTS
             if len(self.held) >= enough and self.clock() > self.limits.enough:
                 few = f"ran {number} of {len(tokens)} elements, which are enough: the operators are slow"
@@ -266,6 +267,7 @@ class Sampled:
         except OP_FAILURES:
             # It fails on any element, or on our recording of one: the next run tells.
             examined = None
+        # The timed run draws what the watched one drew: if results differ, the operator holds a state.
         randomness.restore()
         tally.watching_s += self.clock() - began
         outputs = timed_run(self.runner, self.tallies, stage, piece, watched=True)

@@ -42,6 +42,7 @@ class OrderSearch:
 
         What decoders take over in the user's order is looked for first: another order has to be faster than that.
         """
+        # Decision 116: first, because it is worth most if the time is short.
         users = self._trial.measure_taken_over(self._user)
         proposed = self._policy()
         adopted, measured = self._search(proposed)
@@ -104,6 +105,7 @@ class OrderSearch:
         """Return an order without the moves that gain little beside the others: ties keep the user's places."""
         left: list[Pair] = []
         for move in plan.moves if len(plan.moves) > 1 else ():
+            # Decision 139: the search goes by estimates. A move has to earn its place beside the others by measurement.
             its = [pair for pair in exchanges(self._user, plan.order) if move.name in pair]
             other = self._policy([*left, *its])
             known = other.order in (plan.order, self._user) or other.order in self._refused
@@ -125,6 +127,7 @@ class OrderSearch:
         if self._mode == "pecan":
             return ""
         changes = any(one.share for one in self._trial.exchanges.found(plan.order))
+        # Decision 143: an element that was not reached could have refused the order.
         if changes and ran < self._sample.elements:
             return f"it changes values, and there was time to run it on {ran} of {self._sample.elements} elements"
         if not self._trial.in_time() and (found is None or not found.certainly(WORTH_IN_A_HURRY)):
@@ -147,6 +150,7 @@ class OrderSearch:
         if failing := suspected_exchange(self._trial.failed, self._user, plan.order):
             return [failing]
         pairs = exchanges(self._user, plan.order)
+        # Decision 146: an order may be refused though none of its exchanges is: each move is left out once.
         for move in plan.moves if len(plan.moves) > 1 else ():
             its = [pair for pair in pairs if move.name in pair]
             other = self._policy(its)

@@ -68,6 +68,7 @@ class SpeedComparison:
         """Whether more runs would hardly change what is decided by it, now or in another look."""
         if self.speedup + CERTAINTY * self.error < WORTH:
             return True
+        # Decision 155: a small gain is measured until another look would decide alike.
         return self.least >= SURELY or (self.faster and self.error <= PRECISE * self.speedup)
 
     def certainly(self, times: float) -> bool:
@@ -85,6 +86,7 @@ def compare_speed(
     """Run two orders in turn until it is clear whether the second one is faster; None if there was no time for it."""
     runner, held = sampled.runner, sampled.held
     runs: dict[int, Pairs] = {}
+    # At random, as the error of choosing some elements (`comparison`) supposes; by one seed, so that looks agree.
     places = itertools.cycle(np.random.default_rng(0).permutation(len(held)).tolist())
     for one in stages:
         run_through(one, runner.fresh(held[0]))  # what is made on first use is no time of the operator's
@@ -105,6 +107,7 @@ def _in_turn(runner: OpRunner, stages: Sequence[Sequence[Stage]], token: Token) 
     """Run an element in both orders, `REPEATS` times, each order in turn the first."""
     seconds, timer = np.zeros((REPEATS, 2)), runner.timer()
     for repeat in range(REPEATS):
+        # Whatever runs second finds the element in the processor's caches.
         for which in (0, 1) if repeat % 2 else (1, 0):
             fresh = runner.fresh(token)
             timer.start()
@@ -124,6 +127,8 @@ def comparison(runs: Sequence[Pairs], held: int) -> SpeedComparison:
     speedup = before / max(after, 1e-12)
     weights = np.array([1.0, -speedup])
     repeated = np.array([(one[0] - one[1]) @ weights for one in runs])
+    # The median (1.4826 makes a standard deviation of it) leaves out single runs that were disturbed. A difference of
+    # two runs has twice the variance of one.
     measuring = 1.4826 * np.median(np.abs(repeated)) / 2**0.5
     choosing = np.std(shortest @ weights) * (1.0 - len(runs) / held) ** 0.5
     error = float(np.hypot(measuring, choosing)) / len(runs) ** 0.5 / max(after, 1e-12)

@@ -110,6 +110,7 @@ def _leases(branch: int, splits: Sequence[Split], wanted: Wanted) -> Iterator[Le
     opened = min(MOST_OPENED, len(splits))
     few = -(-wanted.elements // opened) if opened else 0
     starts = list(range(0, wanted.elements if wanted.again else 1, max(1, few)))
+    # A first look has read the first round, so this comes last if other elements are wanted.
     for start in [*(starts[1:] or [few]), 0] if wanted.later else starts:
         for place in evenly(len(splits)):
             split = splits[place]

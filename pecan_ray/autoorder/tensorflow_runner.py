@@ -137,6 +137,7 @@ class TensorFlowRunner:
 
     def timer(self) -> ProcessStopwatch:
         """Return what times the operators."""
+        # Decision 125: CPU time of all threads, because the wall clock shows the load of other programs.
         return ProcessStopwatch(self._overhead_s or 0.0)
 
     def close(self) -> None:

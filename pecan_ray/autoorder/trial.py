@@ -82,6 +82,7 @@ class Trial:
         tallies = self._timed[order] = {name: OpTally(self._ops[name]) for name in order}
         refused, ran = self._refused_on(order, range(FIRST_LOOK), tallies=tallies)
         for name, tally in self._sampled.tallies.items():
+            # Each try shows operators at other sizes, by which the policy estimates the next order better.
             tally.elsewhere += tallies[name].timed
         return refused or (NO_TIME if ran < min(FIRST_LOOK, len(self._sampled.held)) else "")
 

@@ -38,6 +38,7 @@ def _judged(one: StretchOrder, whole: float) -> StretchOrder:
     if gain is None or least is None or one.adopted.mode == "pecan" or in_rows:
         return one
     decoding = 1.0 if users.measured is None else whole_speedup(one.share, users.measured.speedup)
+    # Decision 155: the gain that is certain has to be worth it, so that another look decides alike.
     if not _worth(whole, whole_speedup(one.share, least)):
         return _left_as_written(one, _not_worth(one, gain, one.speedup))
     if _worth(whole, decoding) and one.adopted.changed and not _worth(whole / decoding, gain / decoding):

@@ -77,6 +77,7 @@ class _HeldSegment:
             os.close(fd)
         if len(told) != pages:
             raise OSError("the page table ends before these pages")
+        # The highest bit, which says that a page is there, is the sign of the number.
         return told < 0
 
     def stays(self, start: int, nbytes: int) -> bool:
@@ -131,6 +132,7 @@ class CheckedSegments:
             if not self._has_room(segment, start, nbytes):
                 return None
             if not self._in_memory:
+                # Decision 83: the system brings in pages around those that are asked for, which nobody has checked.
                 segment.forget_around(start, nbytes)
             if not segment.bring_in(start, nbytes):
                 return None
@@ -218,10 +220,12 @@ class CheckedSegments:
         self._held.pop(path, None)
         if now is None or now.st_size < start + nbytes or not self._fits(nbytes):
             return None
+        # Whole segments are mapped, of which a removed one takes its room until it is let go of.
         full = self._held and self.mapped_bytes + now.st_size > MAPPED_TIMES * self._most_bytes
         if full or len(self._held) >= MOST_SEGMENTS:
             self.refused = True
             return None
+        # Decision 83: two changes within one tick of the file system's clock look the same.
         if not _settled(path, _stamp(now)):
             return None
         memory = _mapped(path, now)

@@ -75,6 +75,7 @@ def read_entry(path: Path | str, start: int, nbytes: int) -> bytes | memoryview:
     """Return bytes of a segment, fewer where it ends before them; what is written into them stays with the caller."""
     fd = open_segment(path)
     try:
+        # Pages behind a file's end would kill who looks at them.
         nbytes = max(0, min(nbytes, os.fstat(fd).st_size - start))
         mapped = _mapped(fd, start, nbytes)
         if mapped is not None:
@@ -121,6 +122,7 @@ class SegmentWriter:
         start, checksum = -(-self.end // ALIGNMENT) * ALIGNMENT, EntryChecksum()
         left = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
         for part in left:
+            # Of the memory, not of the file: what the disk changes on the way must not pass.
             checksum.add(part)
         at = start
         try:
@@ -129,6 +131,7 @@ class SegmentWriter:
                 at += written
                 left = _behind(left, written)
         except OSError:
+            # If the disk is full, it gets back what was written in part.
             with contextlib.suppress(OSError):  # the first error is told
                 os.ftruncate(self._fd, self.end)
             raise

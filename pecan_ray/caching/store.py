@@ -143,6 +143,7 @@ class EntryStore:
             self._drop(key, "the index lies about it")
             return None
         segment, start, nbytes, checksum = found.segment, found.start, found.nbytes, found.checksum
+        # The key is in the checksum, so that an index that leads to another entry's bytes is found out.
         checksum = EntryChecksum.under(key, checksum)
         path = os.path.join(self._segments, segment)  # a `Path` takes as long as the look into the index
         try:
@@ -194,6 +195,7 @@ class EntryStore:
             if self.policy == "resident" and not self._lets_in(kind, nbytes):
                 return False
             writing = self._segment_for(kind, nbytes)
+            # Bytes first, then the index: a process that is killed in between leaves no entry without bytes.
             start, checksum = writing.append(parts)
             with self._index:
                 self._index.execute(
@@ -209,7 +211,9 @@ class EntryStore:
         except (OSError, sqlite3.Error) as error:
             self.trouble = f"an entry of {nbytes} bytes could not be written: {error}"
             return False
+        # Behind the transaction: if that fails, the files that the index names are still there.
         self._unlink(gone)
+        # What has gone may be the new entry itself.
         return key in self
 
     def bound(self, rooms: Mapping[str, int] | None) -> None:
@@ -441,6 +445,7 @@ class EntryStore:
             return []  # what follows goes through all entries
         writing = {one.name for one in self._writing.values()}
         stored = stored_segments(self._index, writing)
+        # Decision 40: segments go as a whole, because a reader of a hole in one would get zeros.
         names = [(name,) for name in entries_over_rooms(stored, self._max_bytes, self.rooms or {}, self.policy)]
         self._index.executemany("DELETE FROM entries WHERE segment = ?", names)
         self._index.executemany("DELETE FROM segments WHERE name = ?", names)

@@ -61,6 +61,7 @@ def opened_index(path: Path) -> sqlite3.Connection:
             raise
         # What it said about the segments is lost: they are orphans now.
         path.rename(path.with_suffix(f".damaged-{secrets.token_hex(4)}"))
+        # They belong to the file that was moved away, and SQLite could take them for the new one's.
         for rest in ("-wal", "-shm"):
             path.with_name(path.name + rest).unlink(missing_ok=True)
         return _connected(path)
@@ -68,12 +69,15 @@ def opened_index(path: Path) -> sqlite3.Connection:
 
 def _connected(path: Path) -> sqlite3.Connection:
     index = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
+    # SQLite keeps any bytes as text, and a damaged index must not raise while it is read.
     index.text_factory = lambda text: text.decode(errors="replace")
     try:
         path.chmod(0o600)
         index.execute("PRAGMA journal_mode = WAL")
+        # With WAL a power cut may cost the last lines and not the file: entries that are lost are computed again.
         index.execute("PRAGMA synchronous = NORMAL")
         with index:
+            # For writing at once: two processes that open a new folder must not both make the tables.
             index.execute("BEGIN IMMEDIATE")
             (version,) = index.execute("PRAGMA user_version").fetchone()
             if version < FORMAT_VERSION:  # what an older one speaks of is not there any more: its segments are orphans

@@ -57,6 +57,7 @@ class TieredStore:
             with self._telling(self.memory):
                 found = self.memory.get(key, own=own)
             if found is not None:
+                # Decision 83: who reads sweeps, and no read comes to the disk while the memory answers.
                 self.disk.let_go()
                 return found
         with self._telling(self.disk):
@@ -66,6 +67,7 @@ class TieredStore:
             if about is not None:
                 kind, elements, seconds = about
                 if self._into_memory(key, kind, found, elements, seconds):
+                    # Decision 83: what lies in memory needs no checked pages of the disk's copy.
                     self.disk.let_go(key)
         return found
 

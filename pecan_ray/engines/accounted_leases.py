@@ -48,6 +48,7 @@ class AccountedLeases:
             if self._closed:
                 return None
             self._asking += 1
+        # Outside of the lock: the job may let this wait, and batches have to be mentioned meanwhile.
         try:
             lease = take()
         finally:
@@ -107,6 +108,7 @@ class AccountedLeases:
         with self._changed:
             for key, missing in self._missing.items():
                 lease, given = self._given[key]
+                # Only a tail may be missing. If a later position was mentioned, an element was lost.
                 first = next(iter(missing))[0]
                 given.remove(0, first)
                 element, elements = first >> OUTPUT_BITS, lease.split.elements

@@ -91,10 +91,12 @@ class SplitCache:
             self._store.trouble = ""
             data = self._store.get(key, own=own)
             self._say(self._store.trouble)
+        # Outside of the lock: a bucket may take seconds to answer, and other threads find their entries meanwhile.
         remote = self._remote_of(point)
         if remote is not None and data is None:
             data = self._fetched(remote, point, key)
         elif remote is not None and remote.lacks(point.key, key):
+            # Decision 49: what an outage or a full queue has lost needs no bookkeeping, because the next read sends it.
             self._send(remote, point, key)
         if data is None:
             return None
@@ -196,6 +198,8 @@ def entry_key(point: Autocache, split: Split) -> str:
     # Time and size, which are a local file's version, may be set back by whoever writes into it.
     paths = (split.path, *split.files)
     files = [storage.file_on_disk(path) for path in paths if path and not storage.is_remote(path)]
+    # Decision 109: inode and ctime are in the name, because no program can set a ctime back.
+    # `surrogatepass` below: Python spells bytes of a path that are no UTF-8 as surrogates.
     text = f"{point.key}\0{spelled_out(vars(split))}\0{files}"
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=20).hexdigest()
 
@@ -204,6 +208,7 @@ def renewed(point: Autocache, lease: Lease) -> bool:
     """Tell whether a split is computed again in an epoch, whatever is kept of it: the share that its point says."""
     if lease.epoch == 0 or not point.refresh:
         return False
+    # By a hash and no generator: `_entry` and `_computed` ask one after the other, and any worker may ask.
     text = f"{point.key} {lease.epoch} {lease.repetition} {lease.split.index}"
     drawn = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
     return drawn < point.refresh * 2**64
@@ -211,6 +216,7 @@ def renewed(point: Autocache, lease: Lease) -> bool:
 
 def covers(lease: Lease) -> bool:
     """Tell whether a lease asks for all of its split."""
+    # An entry has no gaps (decision 40), so a lease of a part of a split is never recorded.
     if len(lease.spans) != 1 or lease.spans[0][0] != 0:
         return False
     stop, elements = lease.spans[0][1], lease.split.elements
@@ -271,6 +277,8 @@ class SplitRecording:
         """Note that the split was read to its end; tell whether all of it has come to the point."""
         with self._lock:
             self._read = True
+            # `read` and `add` both look under the lock, so exactly one call sees that all is there.
+            # It publishes outside of the lock, because writing takes a disk's time.
             last = self._done == self._handed
         if last:
             self._publish()
@@ -320,6 +328,7 @@ class SplitRecording:
         writer = self._writer
         if writer is not None and self._length is not None and self._lease.key not in self._undelivered.spoiled:
             seconds = max(0.0, time.monotonic() - self._began)  # some virtual machines' clocks jump
+            # A bad element would look like a filtered one in an entry, and no later epoch would tell of it.
             entry = writer.finish(self._length)
             self._cache.keep(self._point, self._lease.split, entry, self._length, seconds, anew=self._anew)
         self.drop()
@@ -383,6 +392,7 @@ class CachedReading:
         if entry is None or intervals is None or columns is None:
             yield from self._computed(lease) if entry is None else self._kept(lease, entry)
             return
+        # Decision 55: rows go into batches as arrays, with no object and no call for each element.
         spans, stop = _ending(lease, entry), entry.length << OUTPUT_BITS
         if gaps := intervals.gaps(lease.key, spans, stop):
             self._undelivered.add(gaps)
@@ -392,6 +402,7 @@ class CachedReading:
         yield from self._ended(lease, entry)
 
     def _entry(self, lease: Lease, *, own: bool) -> EntryReader | None:
+        # A part of a split cannot be recorded anew, so it comes from the entry even if the split is renewed.
         if renewed(self._point, lease) and covers(lease):
             return None
         return self._cache.find(self._point, lease.split, own=own)
@@ -437,6 +448,7 @@ class CachedReading:
         """Yield the elements of an entry that a lease asks for; the positions between them yield nothing."""
         key, at, undelivered, spans = lease.key, 0, self._undelivered, _ending(lease, entry)
         kept_tally.add(kept=len(entry))  # of part of a split a little less: it is only a share that is asked for
+        # With one span, comparing its ends spares each element a call of `clipped`.
         start, stop = spans[0] if len(spans) == 1 else (0, 0)
         for element, output, width, value in entry.elements(apart=apart):
             begin = (element << OUTPUT_BITS) + output
@@ -447,6 +459,7 @@ class CachedReading:
             if parts:
                 yield Item(value, parts, lease, element, output, width, kept=True)
             if undelivered.due:
+                # None lets the caller report positions: where all elements were filtered, no batch would carry them.
                 yield None
         if gap := clipped(key, spans, at, entry.length << OUTPUT_BITS):
             undelivered.add(gap)

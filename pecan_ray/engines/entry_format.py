@@ -136,6 +136,7 @@ class EntryWriter:
 
         The parts are the memory in which the elements were put together: a copy of it would take as long as writing it.
         """
+        # Threads add elements in any order. Decision 55: in the order of the split, a run of rows is one interval.
         rows = sorted(range(len(self._origins)), key=self._origins.__getitem__)
         origins = np.array([self._origins[row] for row in rows], np.int64).reshape(-1, 3)
         arrays: list[pa.Array] = [_numbers(origins[:, place]) for place in range(3)]
@@ -317,6 +318,7 @@ class EntryReader:
 
         None where they are not of one shape and type, or hold what no array can.
         """
+        # One value of another kind is enough: rows are copied into batches as they lie, and none is looked at.
         if any(told["plain"] or told["kind"] == "plain" or told.get("shape", ()) is None for told in self._columns):
             return None
         return {told["name"]: self._column(number, told) for number, told in enumerate(self._columns)}

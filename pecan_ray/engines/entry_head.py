@@ -43,6 +43,7 @@ def head_of(data: bytes | memoryview) -> EntryHead:
     """Return what the beginning of an entry says; raises ValueError where it is none."""
     try:
         first = _first_bytes(data)
+        # Without a lock: at worst two threads read the same head.
         known = _remembered.get(first) if first else None
         if known is None:
             known = _read(data)
@@ -52,6 +53,7 @@ def head_of(data: bytes | memoryview) -> EntryHead:
                 _remembered[first] = known
     except (pa.ArrowInvalid, KeyError, OSError, StopIteration, struct.error) as error:
         raise ValueError(f"it is no entry: {error}") from error
+    # Asked of remembered heads, too: this entry may have been cut off where an equal one was not.
     if len(data) < known.end:
         raise ValueError("it is no entry: bytes of its columns are missing")
     return known

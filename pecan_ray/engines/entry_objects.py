@@ -160,6 +160,7 @@ class EntryObjects:
 
     def _get(self, kind: str, key: str) -> FoundEntry:
         path = self._path(kind, key)
+        # Alone and first: it tells size and version. The others name that version, so that no two objects are mixed.
         (first,) = self._asked([partial(read_piece, path, 0, PIECE_BYTES)], self.wait_s)
         facts, start = _facts_of(first.data, path)
         if facts.key != key or first.size != start + facts.nbytes:
@@ -177,6 +178,8 @@ class EntryObjects:
 
     def _asked(self, calls: Sequence[Callable[[], FileRange]], within_s: float) -> list[FileRange]:
         """Make requests side by side; raises CacheError if they are not answered in time."""
+        # Decision 49: threads make the requests and can be left behind, because a mount that hangs cannot be
+        # interrupted.
         given_up = threading.Event()
         until = time.monotonic() + within_s
 

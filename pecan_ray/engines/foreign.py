@@ -71,6 +71,7 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
     if not is_tensor(value) or value.is_meta or value.is_nested or value.is_quantized:
         return None
     dense = value.detach().cpu()
+    # PyTorch conjugates and negates by a bit of the tensor, which NumPy does not know.
     dense = dense.resolve_conj().resolve_neg() if has_memory(value) else dense.to_dense()
     try:
         return np.asarray(dense.numpy())

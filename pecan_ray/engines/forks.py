@@ -62,6 +62,7 @@ class Forks:
 
         A child that calls sys.exit(), as programs do, has meant to end; what it wrote last is its own affair.
         """
+        # By `os._exit`: what the parent has registered for its own end is not the child's to run.
         if isinstance(error, SystemExit):
             os._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
         if isinstance(error, KeyboardInterrupt):
@@ -85,6 +86,7 @@ class Forks:
             written = json.dumps({**said, **short}).encode()[:PLACE_BYTES]
         begin = PLACES + number * PLACE_BYTES
         memory[begin : begin + PLACE_BYTES] = written.ljust(PLACE_BYTES)
+        # The mark comes last, because the parent reads a place as soon as it is marked.
         memory[number] = 1
 
     def raise_told(self) -> None:

@@ -34,6 +34,7 @@ class Intervals:
     def of(cls, entry: EntryReader) -> Intervals:
         """Return those of an entry."""
         global _last
+        # `_last` is read once: another thread may replace it between the comparison and the return.
         written, known = entry.origin_bytes(), _last
         if known is None or known[0] != written:
             element, output, width = (one.copy() for one in entry.origins())  # the entry itself may go

@@ -38,6 +38,7 @@ class UnreadableElements:
             first=origin_of(self._lease, number),
             elements_left_out=elements_in(parts),
         )
+        # Decision 98: a file that is not there may be there on other nodes, so its errors are not bad data yet.
         if self._any_read or not _cannot_open(error):
             self.element_read()
             self.undelivered.add(parts, bad)
@@ -128,6 +129,7 @@ def _estimated_length(
     lease: Lease, number: int, error: SourceError, undelivered: UndeliveredPositions
 ) -> tuple[int, str] | None:
     """Return about how many elements a broken split holds, and by what that is known; None if by nothing."""
+    # The nearest evidence first: this split's own beginning, then bytes of other splits, then their mean length.
     share = error.fields.get("share_read")
     if share and number:
         return max(number + 1, round(number / share)), f"the {number} before, {share:.0%} of its bytes"

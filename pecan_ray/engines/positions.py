@@ -54,6 +54,7 @@ class UndeliveredPositions:
                 self._bad.append(bad)
                 origin = bad.origin or bad.first
                 self.spoiled.update(() if origin is None else ((origin.branch, origin.repetition, origin.split),))
+            # The bound grows with what is left, so that sorting costs little however many intervals stay apart.
             if len(self._parts) >= self._merge_at:
                 self._parts = parts_of_spans(merge(self._parts))
                 self._merge_at = max(2 * MOST_INTERVALS, 2 * len(self._parts))
@@ -76,6 +77,7 @@ class UndeliveredPositions:
 
     def take(self) -> tuple[list[Part], list[BadElement]]:
         """Return and forget what was added, for a batch to carry."""
+        # Without the lock, because it is only ever set.
         self._carried = True
         return self._taken()
 

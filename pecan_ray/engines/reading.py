@@ -107,6 +107,7 @@ def read_lease(
         for value in values_of(source, lease, number):
             begin, end = number << OUTPUT_BITS, (number + 1) << OUTPUT_BITS
             start, stop = missing[0]
+            # The usual case spares a call of `_until` for each element.
             if start <= begin and end <= stop:
                 parts = [(key, begin, end)]
             else:
@@ -279,7 +280,9 @@ def values_or_errors(source: Source, lease: Lease, start: int) -> Iterator[Eleme
 def _values(
     source: Source, read: Callable[[Split, int], Iterator[Any]], lease: Lease, start: int, *, past_errors: bool
 ) -> Iterator[Any]:
+    # `reading_of` finds `source`, `lease` and `number` in this frame by their names: they cannot be renamed alone.
     number, generation, begun = start, forks.generation, True
+    # Decision 108: only sources of users may yield one dict again and again.
     ours = type(as_written(source)).__module__.startswith("pecan_ray.sources.")
     while True:
         try:
@@ -292,6 +295,7 @@ def _values(
                     number += elements_of_error(value)
                 else:
                     number += 1
+                # Read again behind the `yield`: a fork of whoever used the value is not the source's.
                 generation = forks.generation
             return
         except PecanError:
@@ -308,6 +312,7 @@ def _columns(
     source: ColumnarSource, read: Callable[[Split, int], Iterator[C]], lease: Lease, start: int
 ) -> Iterator[tuple[C, int]]:
     """Read the columns of a split, and their lengths, as `values_of` reads elements."""
+    # `reading_of` finds `source`, `lease` and `number` in this frame by their names, as in `_values`.
     number, generation, begun = start, forks.generation, True
     while True:
         try:
@@ -337,6 +342,7 @@ def _begin(read: Callable[[Split, int], Iterator[T]], lease: Lease, number: int,
 
     def attempt() -> Iterator[T]:
         values = read(lease.split, number)
+        # A generator opens its file with the first value, so this has to be drawn inside of the attempt.
         return itertools.chain(list(itertools.islice(values, 1)), values)
 
     return retry(attempt, passes=passes, path=lease.split.where(number))
@@ -358,6 +364,7 @@ def _end_child(source: Source, lease: Lease, number: int) -> NoReturn:
 
 def reading_of(sources: Sequence[Source]) -> dict[CodeType, Recognize]:
     """Return the functions by which a stack shows that one of some sources is being read, and at which element."""
+    # By identity: another engine in this process may be reading an equal source.
     mine = set(map(id, sources))
 
     def recognize(local: Mapping[str, Any]) -> Sighting | None:

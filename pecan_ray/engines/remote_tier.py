@@ -73,6 +73,7 @@ class RemoteTier:
         """Return an entry; None where there is none, or none soon."""
         with self._changed:
             listing = self._listing_of(kind)
+            # Decision 49: a complete listing answers for the store. In a first epoch, no split costs a request then.
             missing = listing.complete and key not in listing.keys
             if missing or self._away() or key in self._left_alone:
                 return None
@@ -100,6 +101,7 @@ class RemoteTier:
             there = key in self._listing_of(kind).keys and not anew
             if there or key in self._behind or key in self._left_alone or self._away() or self._closed.is_set():
                 return
+            # An entry larger than the bound must be written some time, so one is always taken.
             fits = not self._behind or sum(self._behind.values()) + nbytes <= BEHIND_BYTES
             if fits:
                 self._behind[key] = nbytes
@@ -140,6 +142,7 @@ class RemoteTier:
     def _failed(self, error: PecanError) -> None:
         """Leave the store alone for a while."""
         with self._changed:
+            # Requests run side by side: one outage must not double the time once for each of them.
             if self._away():  # another request has failed beside this one
                 return
             self._away_s = min(MOST_AWAY_S, max(AWAY_S, 2 * self._away_s))
@@ -148,6 +151,7 @@ class RemoteTier:
         self._say(f"the remote store cannot be used, so it is done without it until it can: {error.message}")
 
     def _cannot_read(self, kind: str, key: str, error: PecanError) -> None:
+        # Neither read nor replaced, because the newer version that wrote it may still be in use elsewhere.
         if error.fields.get("newer"):
             with self._changed:
                 self._left_alone.add(key)
@@ -177,6 +181,7 @@ class RemoteTier:
             with unless_given_up(self._closed, patience_s=self._objects.wait_s):
                 for key, _ in self._objects.entries(kind):
                     found.add(key)
+                    # Only the first listing is used while it grows: later ones find keys that are known.
                     if not listing.complete:
                         with self._changed:
                             listing.keys.add(key)
@@ -200,6 +205,7 @@ class RemoteTier:
         written = False
         try:
             with self._changed:
+                # A removal that comes late would remove the new entry.
                 self._changed.wait_for(lambda: key not in self._dropping)
                 away = self._away()
             if not away:
@@ -213,6 +219,7 @@ class RemoteTier:
             self._failed(error)
         finally:
             with self._changed:
+                # Also behind a failure: `flush` waits for what may still be written, and `lacks` lets it be sent again.
                 del self._behind[key]
                 if written:
                     self._listing_of(kind).keys.add(key)

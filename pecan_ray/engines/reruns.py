@@ -51,6 +51,7 @@ class Reruns:
             number = source.begun
             source.begun += 1
         order = self._orders[branch]
+        # A shuffle orders all splits of a pass, so the leases that no run has read are taken first.
         if number and order is not None:
             yield from (replace(lease, repetition=number) for lease in self._in_order(branch, number, order))
             return
@@ -101,6 +102,7 @@ class Reruns:
 
     def ended(self, lease: Lease, elements: int) -> None:
         """Tell how many elements a split holds, which is known from the first run on."""
+        # Decision 105: positions of later runs are nobody's, and the job would take them for those of the first.
         if not lease.repetition:
             self._leases.ended(lease, elements)
 

@@ -38,6 +38,7 @@ class Streams:
         """
         if shuffle is None or isinstance(as_written(source), OneSplitSource):
             return cls()
+        # Decision 148: what a cache keeps plays no part here, because the sequence would depend on it.
         fitting = MAX_OPEN_BYTES // open_bytes(source)
         count = max(1, min(shuffle.splits, shuffle.buffer, fitting))
         return cls(count, max(1, shuffle.buffer // (TURNS * count)))
@@ -91,6 +92,7 @@ def in_turn(
         while more and early is None and len(reading) < streams.count:
             lease = take(len(reading))
             more = lease is not None
+            # A split of the next pass waits until those of this pass are at their ends: passes follow one another.
             if lease is not None and reading and lease.repetition != number:
                 early = lease
             elif lease is not None:

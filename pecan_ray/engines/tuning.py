@@ -194,6 +194,7 @@ class ThreadDecision:
 
 def decide(state: State, seen: ThreadWindow, limits: ThreadLimits) -> tuple[ThreadDecision, State]:
     """Return the number of threads after a window that was measured with `state.threads` of them."""
+    # Memory comes first: what is measured with too many threads is of no use.
     room = most_threads(seen, limits)
     if state.threads > room:
         held = seen.bytes_per_thread / 2**20
@@ -224,6 +225,7 @@ def _begin(state: State, reason: str) -> tuple[ThreadDecision, State]:
 
 def _measure(state: State, seen: ThreadWindow, limits: ThreadLimits) -> tuple[ThreadDecision, State]:
     """Wait for a steady throughput, then begin to search."""
+    # While the trainer is slower, the throughput is the trainer's and says nothing about threads.
     if seen.blocked:
         return _begin(state, "the trainer takes batches more slowly than they are made")
     state = replace(state, windows=(*state.windows, seen))
@@ -242,10 +244,13 @@ def _directions(seen: ThreadWindow, limits: ThreadLimits) -> tuple[tuple[Directi
     cpus = seen.process_cpu_s / seen.seconds
     fewer: tuple[Direction, ...] = ("fewer",) if seen.threads > 1 else ()
     on_cpu = f"threads want a CPU for {seen.wants_cpu:.0%} of their work, and the process uses {cpus:.1f}"
+    # Decision 12: time in line for a CPU counts like time on one. By throughput alone a worker that shares its CPUs
+    # with the trainer would always want more threads, and take those CPUs by sheer numbers.
     if seen.threads >= limits.cpus and (
         seen.wants_cpu >= WANTS_CPU or seen.cpu_s >= WANTS_CPU * limits.cpus * seen.seconds
     ):
         return (fewer if seen.threads > limits.cpus else ()), on_cpu
+    # About one CPU in use may be the GIL, which fewer threads hand over less often.
     alone = ONE_CPU[0] <= cpus <= ONE_CPU[1]
     if seen.at_work < AT_WORK:
         return (fewer if alone else ()), f"threads have work for {seen.at_work:.0%} of their time"
@@ -272,6 +277,7 @@ def _target(threads: int, direction: Direction, seen: ThreadWindow, limits: Thre
     Where half of the threads could not use the CPU time that all of them do, there is nothing to try.
     """
     if direction == "fewer":
+        # Threads that want CPUs go down to the number of CPUs and no lower: fewer would leave CPUs idle.
         few = max(1, threads // 2, limits.cpus if threads > limits.cpus and seen.wants_cpu >= WANTS_CPU else 1)
         return few if few >= SURELY * seen.cpu_s / seen.seconds else threads
     used = seen.cpu_s / seen.seconds * threads / seen.threads
@@ -284,6 +290,8 @@ def _try(state: State, seen: ThreadWindow, limits: ThreadLimits) -> tuple[Thread
     """Collect windows of the number that is tried until it is better, or not, by more than chance."""
     best = state.best
     assert best is not None
+    # A few blocked windows are a pause of the trainer and do not count.
+    # If they go on, they are what this number yields.
     blocked = state.blocked + 1 if seen.blocked else 0
     if 0 < blocked < LEAST_WINDOWS + 1:
         return _hold(replace(state, blocked=blocked), "the trainer paused")
@@ -292,10 +300,12 @@ def _try(state: State, seen: ThreadWindow, limits: ThreadLimits) -> tuple[Thread
         return _hold(state, "measuring what was tried")
     rate = Rate.of(state.windows)
     gain = rate.mean / best.mean - 1
+    # The error of a quotient of two rates, both of which were measured.
     error = math.hypot(rate.error, best.error * (1 + gain)) / best.mean
     needed = WORTH if state.plan[0] == "more" else -LOSS
     if abs(gain - needed) < 2 * error and len(state.windows) < MOST_WINDOWS:
         return _hold(state, "measuring what was tried")
+    # More threads take CPUs and memory, so they have to pay. Fewer may cost a little, or what chance explains.
     told = f"{best.threads} -> {rate.threads} threads changed the throughput by {gain:+.0%} (+-{error:.0%})"
     if gain > (max(WORTH, error) if state.plan[0] == "more" else -min(max(LOSS, error), DOUBTFUL_LOSS)):
         return _accept(state, rate, limits, told)
@@ -320,6 +330,7 @@ def _settle(state: State, reason: str) -> tuple[ThreadDecision, State]:
     """Stay with the best number."""
     best = state.best
     assert best is not None
+    # A look costs throughput while it tries, so `_watch` waits twice as long after each that changed nothing.
     changed = best.threads != state.begun
     settled = State(
         best.threads,
@@ -345,6 +356,7 @@ def _watch(state: State, seen: ThreadWindow) -> tuple[ThreadDecision, State]:
     if abs(change) < CHANGED:
         return _hold(replace(state, strange=0), "settled")
     state = replace(state, strange=state.strange + 1)
+    # Windows last a second here (`CALM_WINDOW_S`), so a bound in seconds bounds their number.
     if state.strange < min(LASTS * patience, LOOK_AGAIN_S):
         return _hold(state, "settled")
     return _begin(replace(state, calm_s=0.0, strange=0), f"the throughput has changed by {change:+.0%}")

@@ -41,6 +41,7 @@ class CallTimer:
 
     def longest(self, now: float, seen: Mapping[Hashable, Sighting]) -> UnderWay | None:
         """Take all that is going on, and return what has been for longest, if that is long."""
+        # What a look does not meet is forgotten: the same call seen again later has begun anew.
         self._since = {key: self._since.get(key, now) for key in seen}
         first = min(self._since, key=self._since.__getitem__, default=None)
         if first is None or now - self._since[first] < LONG_S:

@@ -18,6 +18,7 @@ def ending_with_the_last_batch(stream: Iterable[Produced]) -> Generator[Produced
     empty: Produced | None = None
     carried: dict[LeaseKey, Spans] = {}
     for produced in stream:
+        # A batch is held until the next one comes, because only then is it known not to be the last.
         if produced.rows:
             if held is not None:
                 yield held

@@ -39,6 +39,7 @@ MOST_IN_PIECE = 256
 """Elements of a chunk that stand in line together."""
 FREE_ITEMS = 500
 """NumPy keeps Python's lock while it copies so many items."""
+# Decision 55: to get Python's lock back takes as long as to copy so many bytes.
 HELD_BYTES = 1 << 17
 
 
@@ -129,6 +130,7 @@ class OpenBatch:
         with self._lock:
             self._done += rows
             join(self.parts, parts)
+            # Rows are done in any order, so their number tells, and not the last row.
             self.complete = self._done == self.size
             return self.complete
 
@@ -318,9 +320,11 @@ class BatchWriter:
         )
 
     def _place(self, number: int, chunk: list[Item] | _RowsInLine) -> int:
+        # Weighed outside of the lock. If the chunk's turn comes meanwhile, `_line_up` takes its bytes off again.
         nbytes = chunk_bytes(chunk) if self.strict and number != self._next else 0
         with self._claiming:
             waiting = self._line_up(number, chunk, nbytes)
+        # Claimed rows are written before the next claim: who waits for memory there owes no batch a row.
         while claim := self._claim():
             batch, first, claimed = claim
             if batch.write(first, claimed) if isinstance(claimed, list) else batch.write_run(first, *claimed):
@@ -331,6 +335,7 @@ class BatchWriter:
 
     def _raise_if_due(self) -> None:
         """Raise the error that is due if all batches that are full before it are handed on."""
+        # Both: neither may a full batch before the error be on its way, nor elements before it stand in line.
         with self._finishing, self._claiming:
             full = bool(self._sequence) and self._sequence[0].claimed == self.size
             error = self._due
@@ -424,6 +429,7 @@ class BatchWriter:
             return
         with self._finishing:
             while self._sequence and self._sequence[0].complete:
+                # Handed on under the lock: two threads could else exchange two batches.
                 self._ready(self._sequence.popleft().finish(self._undelivered))
 
     def rest(self) -> Produced | None:

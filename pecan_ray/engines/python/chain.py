@@ -191,6 +191,7 @@ class Chain:
                 check_rows(self._makers(), given, items[0].value, item.rows)
         except (NestedValueError, RowsMissingError, RecursionError) as error:  # in what functions have made
             raise op_error(self._makers(), item, error) from error
+        # Decision 96: modules that a function imports at its first call may have seeded global generators.
         if not self._behind_first:
             self._behind_first = True
             global_generators.seed_again()
@@ -389,6 +390,7 @@ class Chain:
                     column=op.on,
                 )
             argument = value[op.on]
+        # `call_stacks` finds `step`, `item` and `output` in this frame by their names.
         generation = forks.generation
         try:
             keywords = self._keywords(step, item, output) if step.wants_rng or step.wants_epoch else {}

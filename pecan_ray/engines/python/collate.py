@@ -296,6 +296,7 @@ def _pad(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None,
         )
     longest = [max(array.shape[axis] for array in arrays) for axis in range(first.ndim)]
     wanted = tuple(w if w is not None else longest[axis] for axis, w in enumerate(fixed or (None,) * first.ndim))
+    # One array of padding, written over: to pad each element and stack them would copy all of it twice.
     out = np.full((len(arrays), *wanted), fill_value(padding, first.dtype, name, op), first.dtype)
     for row, (item, array) in enumerate(zip(items, arrays, strict=True)):
         if any(have > want for have, want in zip(array.shape, wanted, strict=True)):

@@ -50,6 +50,7 @@ def by_columns(plan: Plan, source: Source) -> ColumnarPlan | None:
         return None
     at = plan.ops.index(batch)
     behind = tuple(op for op in plan.ops[at + 1 :] if not isinstance(op, Repeat))
+    # `prefetch` before `batch` counts elements, and behind it batches.
     ready = -(-prefetched(plan.ops[:at]) // batch.size)
     if len(ops) == 1:
         ready, behind = ready + prefetched(behind), ()

@@ -92,6 +92,7 @@ class PythonEngine:
             cache=self._cache,
         )
         produced = self._with_the_rest(stream)
+        # Forks are looked for between batches, so that elements pay nothing for it.
         for one in ending_with_the_last_batch(produced) if plan_shape(self._plan).serial else produced:
             yield one
             forks.raise_told()
@@ -122,6 +123,7 @@ class PythonEngine:
         made_by = name_of_last(plan.maps)
 
         def runs() -> Iterator[Run | list[Item] | None]:
+            # Called once for each reader, because threads cannot share a generator.
             found = stream.runs(plan.source)
             return found if in_rows is None else stream.sendable_runs(in_rows.through(found), made_by)
 
@@ -145,6 +147,7 @@ class PythonEngine:
                 if (report := stream.report()) is not None:
                     yield report
                 continue
+            # Decision 4: a partial batch may go back to the job, and what waits for a batch must not go with it.
             parts, bad = ([], []) if item.partial else stream.undelivered.take()
             # Many batches are partial at a time where rounds are made, too many for the slots, perhaps.
             slots = HeapSlots() if item.partial and self._options.ranks else self._slots
@@ -189,6 +192,7 @@ class PythonEngine:
             if (rest := writer.rest()) is not None:
                 yield rest
         finally:
+            # In this order: `stop` frees memory, with which a waiting thread would open a batch that nobody takes.
             writer.leave()
             feeder.stop()
 

@@ -43,6 +43,7 @@ class FallbackChain:
         """Return what becomes of an item."""
         if self._order.taken:
             return self._users_chain().run(item)
+        # Functions may write into the element before one fails, and the user's order needs it as it was.
         before = copied(item.value) if self._read_again is None else None
         try:
             return self._chain.attempt(item)

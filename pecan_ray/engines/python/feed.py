@@ -78,6 +78,7 @@ class Feeder:
         try:
             number = 0
             chunk: list[Item] = []
+            # Decision 150: where order is kept, an error of the source has a place behind the elements before it.
             reading = _up_to_an_error(items) if writer.strict else items
             for item in reading:
                 if item is None:
@@ -132,6 +133,7 @@ class Feeder:
         """Let a thread do some work, once there is room for it; `first`: one of its elements."""
         with self._lock:
             if self._ready.qsize() >= self._most_ready:
+                # Only this wait is the trainer's: the tuner must not take the one below for it.
                 with self._pool.blocked():
                     self._wait(lambda: self._ready.qsize() < self._most_ready)
             if not self._has_room():
@@ -161,6 +163,7 @@ class Feeder:
     def _work(self, number: int, chunk: list[Item], writer: BatchWriter) -> None:
         def placed() -> int:
             began = time.perf_counter()
+            # Estimates below are written without a lock, since a lost update does no harm.
             done, error = self._run(chunk, writer)
             spent = (time.perf_counter() - began) / len(chunk)
             self._per_element_s += 0.2 * (spent - self._per_element_s)
@@ -207,6 +210,7 @@ class Feeder:
                 self._in_progress -= 1
                 self._early_bytes += waiting
                 self._working -= 1
+                # Decision 14: if every result woke the reader, it would take a CPU or the GIL from threads that work.
                 if self._waits and (self._short() or not self._working):
                     self._more_wanted.notify()
 
@@ -234,6 +238,7 @@ class Feeder:
         Batches that nobody has taken are dropped: a thread may wait for the memory that they are in.
         """
         with self._lock:
+            # Under the lock: what `put` adds later is dropped there, so the loop below finds all the rest.
             self._stopped = self._left = True
             self._more_wanted.notify()
         with contextlib.suppress(queue.Empty):

@@ -26,6 +26,7 @@ class KeptChain:
         fresh = [item for item in items if not item.kept]
         if not fresh:
             return self._behind.run_all(items)
+        # By element: the chain drops and multiplies items, and one without outputs has to be recorded, too.
         made: dict[tuple[LeaseKey, int], list[Item]] = defaultdict(list)
         for one in self._before.run_all(fresh):
             made[one.lease.key, one.element].append(one)

@@ -109,6 +109,7 @@ def _grouped(items: ItemIterator, size: int, put_together: Callable[[list[Item]]
             continue
         rows.append(item)
         if len(rows) == size:
+            # `rows` is given up before the yield: elements must not stay in memory beside their batch.
             batch = _joined(rows, put_together(rows), False)
             rows = []
             yield batch
@@ -268,6 +269,7 @@ def shuffled(items: ItemIterator, op: Shuffle, seed: int, number: int) -> ItemIt
             held[place], held[-1] = held[-1], held[place]
             yield held.pop()
     if rng is not None:
+        # `held` lets go of them before they are yielded: each is freed once it is used.
         drawn = [held[int(place)] for place in rng.permutation(len(held))]
         held.clear()
         yield from given_on(drawn)
@@ -332,6 +334,7 @@ def next_item(items: ItemIterator) -> Generator[None, None, Item | None]:
 
 def mixed(branches: Sequence[ItemIterator], join: Join, seed: int, number: int) -> ItemIterator:
     """Draw from the branches at random, in proportion to their weights; `number`: of the pass, which draws anew."""
+    # The seed needs the epoch, which only an element tells: one of each branch is read first.
     firsts: list[Item | None] = []
     for branch in branches:
         firsts.append((yield from next_item(branch)))

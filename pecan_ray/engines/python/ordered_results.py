@@ -55,6 +55,7 @@ class ResultsInOrder:
             self._unfinished += 1
         future = self._pool.submit(self._work, item)
         self._pending.append((item.lease, future))
+        # By the callback: `is_due` waits for `done()`, which is not yet true at the end of `_work`.
         future.add_done_callback(self._note)
 
     def _work(self, item: Item) -> tuple[list[Item], int]:

@@ -49,6 +49,7 @@ class Processes:
 
     def __init__(self, functions: dict[str, Callable[..., Any]], count: int) -> None:
         self._functions = {name: dumps(function) for name, function in functions.items()}
+        # Last in, first out: a process that runs is used again before another one is started.
         self._free: LifoQueue[_Worker | None] = LifoQueue()
         for _ in range(count):
             self._free.put(None)
@@ -70,6 +71,7 @@ class Processes:
 
         Raises RuntimeError if the process ended, and what pickle raises for arguments that it cannot send.
         """
+        # Before a process is taken: what cannot be sent must not keep one busy, or end it.
         message = pickled((name, arguments))
         worker = self._free.get()
         alive: _Worker | None = None
@@ -83,15 +85,18 @@ class Processes:
         finally:
             self._give_back(alive)
         answers = list(answers_in(answer))
+        # A message that could not be read has one answer, an error, which stands for all of its calls.
         return answers if len(answers) == len(arguments) else answers * len(arguments)
 
     def _start(self) -> _Worker:
+        # Not by a fork: this process has threads, and a child would inherit their locks as they are at that moment.
         context = get_context("spawn")
         mine, theirs = context.Pipe()
         own = global_generators.key
         key = None if own is None else (*own, "process", next(_numbers))
         process = context.Process(target=_serve, args=(theirs, self._functions, key), name="pecan-process")
         process.start()
+        # If this end stayed open here, `recv_bytes` would wait for ever for a process that has died.
         theirs.close()
         self._started.append(mine)
         return _Worker(process, mine)
@@ -140,6 +145,7 @@ class InProcess:
     def __call__(self, value: Any, **keywords: Any) -> Any:
         """Return what the function returns; raises what it raises, or RuntimeError if its process ended."""
         answers: deque[tuple[Any, CallAnswer]] = getattr(self._ahead, "answers", _NONE)
+        # By identity: answers belong to the very values that were sent ahead. A call with any other one is made anew.
         if answers and answers[0][0] is value:
             return answers.popleft()[1].value()
         return self._processes.call(self._name, value, keywords)
@@ -153,6 +159,7 @@ def _close_all(connections: list[Connection]) -> None:
 def _exit_code(worker: _Worker | None) -> str:
     if worker is None:
         return ""
+    # The pipe closes a moment before the system tells the exit code.
     worker.process.join(1.0)
     return f" with exit code {worker.process.exitcode}"
 
@@ -199,6 +206,7 @@ def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes
     try:
         name, arguments = pickle.loads(message)
         if name not in functions:
+            # Decision 96: modules seed generators when functions load, and those that the first call imports.
             is_new, functions[name] = True, cloudpickle.loads(pickled[name])
             global_generators.seed_again()
     except BaseException as error:
@@ -240,6 +248,7 @@ def _portable(error: BaseException) -> BaseException:
     """Return an exception that survives pickling: itself, or one that tells its name and text."""
     plain = RuntimeError(told(error))
     try:
+        # Both ways are tried: an exception with arguments of its own may be pickled and then not be made again.
         return error if type(pickle.loads(pickle.dumps(error))) is type(error) else plain
     except BaseException:
         return plain

@@ -43,6 +43,7 @@ def read_ahead(streams: Sequence[Iterator[T]], most: int) -> Generator[T, None, 
         while True:
             with changed:
                 changed.wait_for(lambda: ready or failed or not running)
+                # An error comes behind all results that were ready before it.
                 if not ready:
                     break
                 result = ready.popleft()

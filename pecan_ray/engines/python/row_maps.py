@@ -77,6 +77,7 @@ class RowMaps:
                 name: originals[id(one)] if id(one) in originals else array_of(one, watch)
                 for name, one in value.items()
             }
+            # Asked behind each function: one may catch the exception and go on with something else.
             if watch.refused:
                 raise NotInRowsError(f"{op.name}: {watch.refused}")
             if counts is not None:
@@ -84,6 +85,7 @@ class RowMaps:
         return found
 
     def _call(self, op: ElementOp, value: Any, item: Item) -> Any:
+        # `rows_under` finds `op` and `item` in this frame by their names.
         generation = forks.generation
         try:
             made = op.fn(value)
@@ -187,6 +189,7 @@ class RowsChain:
         except NotInRowsError as error:
             self._note(first, str(error))
             return None
+        # Only failures in a row count: single bad elements must not end the fast way for good.
         if self._failures:
             with self._lock:
                 self._failures = 0

@@ -123,6 +123,7 @@ class ItemStream:
             if item is not None:
                 item.parts = of_first_runs(item.parts)
             yield item
+            # Else this frame would hold a batch's memory while the next one is made.
             del item
         # What `take` or `zip` left unread counts as done: this worker alone runs the whole epoch.
         for branch in range(len(self._sources)):
@@ -209,6 +210,8 @@ class ItemStream:
         def in_users_order() -> Chain:
             return Chain(order.ops(ops), self._options, self.undelivered, self._users_call, self._counts)
 
+        # Decision 24: functions may have written into an element before it failed. If its source gives it, it is read
+        # anew; elsewhere a copy of each element is made beforehand.
         again = self._read_again if order.behind_source(ops) else None
         return FallbackChain(ops, chain, in_users_order, order, self._options.on_error, self.undelivered, again)
 
@@ -241,6 +244,7 @@ class ItemStream:
             if isinstance(op, Repeat):
                 # Elsewhere the splits are handed out again instead.
                 if self._runs is not None:
+                    # Decision 105: a pass runs what stands before `repeat` from its sources on, and no items are kept.
                     begin, stages = self._repeated(op, applied(begin, stages), plan, branch), []
                 continue
             counted = self._runs is not None and any(isinstance(later, (Take, Skip, Repeat)) for later in todo)
@@ -311,6 +315,7 @@ class ItemStream:
             passes = self._passes
             number = next(numbers) if passes is None else passes.number
             yield from self._join(join, [make() for make in inputs], number)
+            # Only the outermost join goes on: it begins those inside of it anew with each pass.
             while plan is self.plan and passes is not None and passes.begin_next():
                 yield from self._join(join, [make() for make in inputs], passes.number)
 
@@ -347,6 +352,7 @@ class ItemStream:
         if self._runs is not None or plan_shape(self.plan).repetitions == 1:
             numbers = itertools.count()
             return lambda items: run(items, next(numbers))
+        # `repeat` before the operator makes several of the job's passes one pass of the operator.
         length = passes_before(plan, op)
         return lambda items: each_pass(items, lambda item: item.lease.repetition // length if length else 0, run)
 

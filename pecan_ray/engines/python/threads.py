@@ -103,6 +103,7 @@ class Threads:
         tuner = self.tuner
         if tuner is not None:
             tuner.begin()
+        # The executor only starts threads. Work comes from our own line, so that `count` can change while it waits.
         while (task := self._take()) is not None:
             task.call()
             if tuner is not None and (wanted := tuner.finished(task.elements)) is not None:
@@ -161,6 +162,7 @@ class Threads:
             left = list(self._line)
             self._line.clear()
         for task in left:
+            # Nothing takes the line any more: whoever waits for a result would wait for ever.
             if task.future is not None:
                 task.future.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -205,6 +207,7 @@ class Tuner:
         cpu_s, queued_s = mine.sample() if now - mine.sampled > SAMPLE_S else (0.0, 0.0)
         with self._lock:
             if self._stalled(now - mine.mark):
+                # A process that was stopped tells nothing of its threads, so all of the window is dropped.
                 mine.mark = self._began = now
                 self._tally, self._process_cpu_s = WindowTally(), time.process_time()
                 return None

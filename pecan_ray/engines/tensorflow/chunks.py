@@ -110,6 +110,7 @@ def columns_of(run: Run, signature: Signature) -> dict[str, Any] | None:
         if column is None or column.ndim != 1 + len(spec.shape) or not np.can_cast(column.dtype, wanted, "safe"):
             return None
         columns[name] = column.astype(wanted, copy=False)
+        # NumPy calls a cast from int64 to float64 safe, though it rounds integers beyond 2**53.
         if not same_integers(column, columns[name]):
             return None
     return columns

@@ -101,6 +101,7 @@ def _order_error(found: ElementError) -> OrderError:
 
 def _computed(elements: Elements, stretch: StretchInProgress) -> tuple[dict[str, Any], Any] | None:
     """Return the graph's next result; None at the end."""
+    # `graph_computing` finds `elements` and `stretch` in this frame by their names.
     return next(elements, None)
 
 
@@ -206,6 +207,7 @@ class TensorFlowEngine:
                     elif (report := stretch.undelivered.report(stretch.epoch)) is not None:
                         yield report
             except tf.errors.OpError as error:
+                # First what the source raised: in the graph it only ended the stream, whose error may follow from it.
                 stretch.raise_source_error()
                 raise self._located(error, stretch) from error
         stretch.raise_source_error()

@@ -70,6 +70,7 @@ class InGraph:
 def failing_element(plan: Plan, feeds: Sequence[GraphFeed], seed: int) -> ElementError | None:
     """Return the exception that names op, file and element, if one of those in a graph fails when it is run alone."""
     shapes: dict[str, tuple[Any, Read]] = {}
+    # Eagerly first, because that traces nothing. What breaks a graph's own rules fails in a graph only.
     for run in (eagerly, InGraph()):
         for feed in feeds:
             ops = _ops_from(plan, feeds.index(feed))

@@ -234,12 +234,14 @@ class GraphFeed:
 
     def _cut(self, run: Run, columns: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
         for start, stop in cuts(columns, run.rows):
+            # Before the `yield`: the graph may give elements out before this generator is asked again.
             self.outstanding.add(run.parts(start, stop))
             rows = rows_of_run(run.lease, run.first + start, run.first + stop, self._seed)
             yield {name: column[start:stop] for name, column in columns.items()}, rows
 
     def _flushed(self, chunk: Chunk) -> tuple[dict[str, Any], Any]:
         """Hand a chunk over, whose positions are then inside of the graph."""
+        # Before the chunk is handed over, as in `_cut`.
         self.outstanding.add(chunk.parts)
         return chunk.flush()
 

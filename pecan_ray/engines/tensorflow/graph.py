@@ -105,10 +105,12 @@ class Graph:
             name_of_last(self._plan.ops), data.element_spec[0], self._makers, ragged=True, where="it leaves the graph"
         )
         options = tf.data.Options()
+        # Decision 20: in a smaller pool, work waits for a thread while CPUs are idle. AUTOTUNE's budget stays the CPUs.
         options.threading.private_threadpool_size = POOL_PER_THREAD * self._options.threads + len(feeds) + 1
         options.threading.max_intra_op_parallelism = 1
         options.autotune.cpu_budget = self._options.threads
         options.deterministic = self._deterministic
+        # Decision 19: threads that map write into the batch, if a map comes right before it.
         options.experimental_optimization.map_and_batch_fusion = True
         return data.prefetch(tf.data.AUTOTUNE).with_options(options)
 
@@ -221,6 +223,7 @@ class Graph:
         else:
             traced = self._traced[key]
         data = data.map(traced, num_parallel_calls=tf.data.AUTOTUNE, deterministic=self._deterministic)
+        # An error would end the stream. What failed is found later, because it does not come out.
         return data if self._options.on_error == "raise" else data.ignore_errors(log_warning=False)
 
     def _mapped(self, data: Data, ops: list[Map]) -> Data:
@@ -252,6 +255,7 @@ class Graph:
             row = self._counted(row, [(op.name, columns, kept, lambda: kept * columns_bytes(columns))])
             return columns, row, tf.cond(keep, lambda: True, lambda: self._note_dropped(row))
 
+        # `Dataset.filter` calls its function for one element at a time, so it only looks at the answer here.
         data = self._parallel(data, [op], run).filter(lambda columns, row, keep: keep)
         return data.map(lambda columns, row, keep: (columns, row))
 
@@ -348,6 +352,7 @@ def call(op: ElementOp, columns: TensorColumns, row: Tensor) -> Any:
     if not wants_rng(op.fn):
         return _called(op.name, op.fn, argument, **known)
     first = row if row.shape.rank == 1 else row[0]
+    # By the operator's name and not its place: an element draws the same numbers in every order of operators.
     seed = tf.bitwise.bitwise_xor(first[meta.KEY : meta.KEY_HIGH + 1], tf.constant(meta.op_key(op.name), tf.int64))
     return _called(op.name, op.fn, argument, rng=seed, **known)
 

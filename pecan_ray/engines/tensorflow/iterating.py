@@ -108,6 +108,7 @@ _all: weakref.WeakSet[Elements] = weakref.WeakSet()
 def _close_all() -> None:
     """End all graphs while Python still answers them: later, a graph and the interpreter wait for each other."""
     graphs = list(_all)
+    # All are given up before any is waited for, so that they end side by side.
     for elements in graphs:
         elements.close()
     for elements in graphs:

@@ -70,6 +70,7 @@ def _iterated(
 
 def _computed(elements: Elements, source: TfDataSource, lease: Lease, number: int) -> dict[str, Any]:
     """Return the next element, which is the one of this number."""
+    # `native_computing` finds `source`, `lease` and `number` in this frame by their names.
     return columns_of(next(elements))
 
 
