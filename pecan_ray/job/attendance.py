@@ -94,6 +94,7 @@ class Attendance:
             return
         self._trainers.leave(event.rank)
         job = self._job
+        # Decision 163: ranks use batches in step. So what a rank with all its steps has had, the others have received.
         early = not event.finished and (event.unused or not job.ledger.finished)
         if early and self._trainers.present:
             said = f"job {job.spec.name}: rank {event.rank} has left before the end, so the others stop."
@@ -111,6 +112,7 @@ class Attendance:
         for rank in self._trainers.silent(now):
             trainer = self._trainers.ranks[rank]
             self._trainers.leave(rank)
+            # All may be delivered, and yet batches that this rank has not used are lost with it.
             if trainer.progress.queued or not job.ledger.finished:
                 job.fail(_lost(job.spec.name, trainer, now), now, done)
         ranks = self._trainers.ranks

@@ -26,6 +26,7 @@ MOST_KEPT_BYTES = 64 * 2**20
 
 def digest_of(identity: Hashable) -> int:
     """Return a number that stands for a bad element in any process."""
+    # Not hash(): that of a text differs from process to process.
     return zlib.crc32(repr(identity).encode())
 
 

@@ -154,6 +154,7 @@ class RunBlocks:
             raise PecanError(f"{rows} rows come from {sum(counts)} elements: this is a fault of pecan_ray.")
         first, last = taken[0], taken[-1]
         assert first.place is not None and last.place is not None
+        # An epoch's first block begins at 0 also where a run goes on in the middle: nothing before it will come.
         begin = 0 if first.begins else place_of(first.place, first.spans[0][0])
         packed = array("q", [end for mine in ends.values() for end in mine]).tobytes()
         end = place_of(last.place, last.spans[-1][1])

@@ -171,6 +171,8 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
             return _handing_out(run, where)
         if reading > pool and not _lock_is_held(seen):
             return _storage(run, where, reading, pool)
+    # Decision 58: C code without our Python frames (graphs of TensorFlow) is seen as nothing. There the times of
+    # AutoOrder's sample stand in.
     operators = dict(seen.operators) or dict(run.op_seconds)
     if not operators or (seen.watched_s < SEEN_S and not run.op_seconds):
         text = f"input: {where}, and workers were seen at work too shortly to tell at what"
@@ -258,6 +260,7 @@ def _other_numbers(run: RunNumbers) -> str:
 def _lock_is_held(seen: StageSeconds) -> bool:
     """Return whether functions hold Python's lock so that other threads, the source's reader too, wait for it."""
     known = seen.watched_s >= SEEN_S and seen.locked_s >= LOCKED * seen.watched_s
+    # Decision 111: where a second thread gains nothing, the engine lets one run. That one may hold the lock as well.
     return known and (_locked(seen) or LOCKED * seen.watched_s <= _in_threads_s(seen) < SEVERAL * seen.watched_s)
 
 

@@ -110,6 +110,7 @@ class ClusterIoBook:
         """Take what a job tells; return a line for the journal, empty if that is nearly what was known."""
         self._heard[report.job] = now
         known, report = self.jobs.get(report.job), _sound(report)
+        # Decision 57: numbers are measured, and each decision may cost cached data. So a small change is none.
         if known is not None and _nearly(known, report):
             return ""
         self._changed = True
@@ -174,6 +175,7 @@ class ClusterIoBook:
 
     def _say_shared(self, report: JobIo) -> None:
         """Let what a job says of the cluster hold from now on, where it says something."""
+        # Words of jobs that are all gone do not hold for the first one that comes after them.
         shared = self.shared if len(self.jobs) > 1 else SharedIo()
         self.shared = SharedIo(
             shared.bytes_per_s if report.bytes_per_s is None else report.bytes_per_s,
@@ -261,6 +263,8 @@ def _demands(jobs: list[JobIo], pipe: float, nodes: int) -> list[JobDemand]:
     demands = []
     for job in jobs:
         caches = _caches(job)
+        # Decision 57: a new job has an equal part of the pipe and no cache. If it counted as efficient, it would drive
+        # out the data of others; if as inefficient, its size would be known late.
         size = sizes[job.datasets] if caches else NO_USE
         demands.append(
             JobDemand(
@@ -270,6 +274,7 @@ def _demands(jobs: list[JobIo], pipe: float, nodes: int) -> list[JobDemand]:
                 "\n".join(job.datasets) if caches else None,
                 job.remaining_bytes or job.dataset_bytes,
                 job.gpus,
+                # Decision 57: bytes on disks spare the pipe only once they are found, so hits tell what is cached.
                 job.hit_share * size,
             )
         )

@@ -57,10 +57,12 @@ class CreditBook:
         if self._open[worker] > FEW_AHEAD:
             return {}
         granted = 0
+        # Decision 21: what is granted is read at once when it comes, so it counts as if it were in the queue.
         under_way = queued_bytes + sum(self._open.values()) * self._message_bytes
         while (
             room
             and self._open[worker] < MOST_AHEAD
+            # One message of each worker may exceed the bound: a batch larger than the queue would never come otherwise.
             and (not self._open[worker] or under_way + self._message_bytes <= self._prefetch_bytes)
         ):
             self._open[worker] += 1

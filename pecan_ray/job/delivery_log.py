@@ -126,6 +126,7 @@ class DeliveryLog:
         """Yield what the ranks have beyond so many batches each."""
         for kept, deliveries in zip(self._kept, self._deliveries, strict=True):
             yield from islice(reversed(deliveries), max(0, kept - batches))
+        # Decision 47: a batch of a round without a turn was used by nobody, so it counts as missing.
         for waiting in self._without_turn:
             for mine in waiting.values():
                 yield from mine

@@ -71,6 +71,7 @@ class Departures:
         said = f"{worker.name} was asked to end (SIGTERM): it is replaced, and hands over what it has"
         self._job.tell("leaving", said, now)
         done.append(Log("warning", said))
+        # Decision 45: SIGTERM may mean the work. A worker that hands over in time is no loss, and would never count.
         if hopeless := self._fleet.losses.asked_to_end(worker.name, worker.node, worker.requested, now):
             self._job.fail(ClusterError(f"job {self._job.spec.name}: {hopeless}."), now, done)
             return False

@@ -65,6 +65,7 @@ class FleetWorker:
     @property
     def progress(self) -> WorkerProgress:
         """What it has done so far, as far as is known."""
+        # Workers tell every ten seconds, trainers several times a second: whoever knows more is right.
         told, delivered = self.told, self.delivered
         return replace(
             told,
@@ -104,6 +105,7 @@ class Fleet:
     def scale(self, target: Deployment, now: float) -> list[Instruction]:
         """Set the numbers of workers: request what lacks, and drain what is too many once that has come."""
         self.wanted = target
+        # Decision 98: a worker that could open nothing is not replaced before somebody sets the numbers anew.
         self.taken_out.clear()
         power = [max(cpus, LEAST_POWER) for cpus in self.hosts.values()]
         self._shares = dict(zip(self.hosts, spread_by_power(target.local, power), strict=True)) if power else {}
@@ -147,6 +149,7 @@ class Fleet:
         placement: Placement = "local" if host else "remote"
         name = f"pecan:{self._job}:{placement}-{self._made[placement]}"
         self._made[placement] += 1
+        # A node that has too few CPUs for one worker in all would never give it a place.
         fits = self.hosts.get(host, self._cpus_per_worker) >= self._cpus_per_worker
         self.workers[name] = worker = FleetWorker(name, placement, host, now, reserve and fits)
         return self.start(worker)
@@ -163,6 +166,7 @@ class Fleet:
     def start(self, worker: FleetWorker) -> StartWorker:
         """Have a worker started that was requested."""
         sharing = max(1, self._shares.get(worker.host, 1))
+        # Decision 51: it starts with the share that it has when all run, so that it never reads without a bound.
         share = None if self.remote_io is None else self.remote_io / max(1, self.wanted.workers)
         return StartWorker(worker.name, worker.placement, worker.host, sharing, worker.reserved, share, self.rooms)
 
@@ -215,6 +219,7 @@ class Fleet:
     def deliver(self, ack: Acknowledgement) -> bool:
         """Note what a worker has done; return whether these were its first batches."""
         self.losses.delivered()
+        # Acknowledgements may come after their worker is gone.
         worker = self.workers.get(ack.worker) or self.past.get(ack.worker)
         if worker is None:
             return False

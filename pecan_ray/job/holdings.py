@@ -124,6 +124,7 @@ class WorkerHoldings:
     def leave(self, ranks: int) -> None:
         """Note that the worker is gone, and that so many ranks must say what they have from it."""
         self.working, self.unsettled = False, set(range(ranks))
+        # Only what a worker had begun with may be blamed for its death, so the rest of its group is noted apart.
         self.untaken = {lease.key: lease.spans for lease in self.group}
         while self.group:
             self.give(self.group.pop())
@@ -141,6 +142,7 @@ class WorkerHoldings:
     def give(self, lease: Lease) -> Lease:
         """Note that the worker was given a lease, and return it."""
         missing = Spans(lease.spans)
+        # Pieces of one split may come to one worker one after the other (decision 91).
         held = self.holdings.get(lease.key)
         if held is not None:
             for span in held.missing:

@@ -129,6 +129,8 @@ def digest(done: Sequence[Instruction]) -> int:
 def packed(entry: JournalEntry | SplitsListed) -> bytes:
     """Return an entry, or a page, as it is written: a head in hexadecimal digits, then JSON or a pickle."""
     body = _body(entry)
+    # Decision 37: the head has a checksum of its own, so that a damaged length is told from an entry that was
+    # written in part.
     head = b"%08x%08x" % (zlib.crc32(body), len(body))
     return b"%s%08x %s\n" % (head, zlib.crc32(head), body)
 
@@ -192,6 +194,7 @@ def _entry(body: bytes, number: int) -> JournalEntry:
             entry = _unpickled(body, number)
             if not isinstance(entry, get_args(JournalEntry)):
                 raise TypeError(f"it is a {type(entry).__name__}")
+            # Unpickling sets fields without a look at the class, so an entry of another version would pass.
             if lacking := [one.name for one in fields(entry) if not hasattr(entry, one.name)]:
                 raise TypeError(f"a {type(entry).__name__} without {', '.join(lacking)}")
             if more := vars(entry).keys() - {one.name for one in fields(entry)}:
@@ -288,6 +291,7 @@ def _state(entry: JobSnapshot, listed: Iterable[SplitsListed]) -> JobState:
     if not isinstance(state, JobState):
         raise JournalError(f"a snapshot in a journal holds a {type(state).__name__}.")
     try:
+        # Decision 37: a snapshot holds no splits, because a job of a million would stand still while they are written.
         for page in listed:
             state.ledger.queues.listings[page.branch].add(page.splits)
     except Exception as error:  # pages of another job, or damaged ones

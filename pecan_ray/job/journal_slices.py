@@ -69,12 +69,14 @@ def in_order(found: Iterable[JournalSlice], kind: SliceKind) -> list[JournalSlic
     Some may lie within the one before them: they have not been removed yet.
     """
     generations: dict[int, list[JournalSlice]] = {}
+    # Of slices that begin together the longest comes first: it has taken the others in.
     for one in sorted((one for one in found if one.kind == kind), key=lambda one: (one.start, -one.stop)):
         generations.setdefault(one.generation, []).append(one)
     for _, slices in sorted(generations.items(), reverse=True):
         reached = 0
         for one in slices:
             reached = max(reached, one.stop) if one.start <= reached else reached
+        # A newer generation counts once it says as much as the one before it: it may be there only in part.
         if reached >= slices[0].base:
             return slices
     return []

@@ -74,6 +74,8 @@ class Branch:
         leases = _leases(reply)
         self.here.extend(leases)
         self.joined = any(lease.place is not None for lease in leases)
+        # A run of joined rows is an assignment of its own (decision 144). An empty answer to a worker that reads other
+        # leases is no end (decision 148).
         self.lot, self.ended = len(leases), self.joined or not (leases or beside)
         self.offered = reply.splits if isinstance(reply, Offered) else ()
 
@@ -85,6 +87,7 @@ class Branch:
             return lease
         if now is not None:
             self.given.append(now)
+        # A mean of times for a lease says nothing about a row, and the other way round.
         if self.in_rows != (lease.row is not None):
             self.in_rows, self.lease_s = lease.row is not None, None
         self.given_rows = (elements_in(lease) or 1) if self.in_rows else 1
@@ -172,6 +175,7 @@ class LeaseLots:
         """Give the engine a lease, at once or as soon as the job has given one."""
         branch = self._branches.setdefault(event.branch, Branch())
         if self._one_sequence:
+            # Decision 148: which splits are open follows from their order and lengths alone, not from other workers.
             event = replace(event, side=ONE_BY_ONE)
         if not branch.joined:
             branch.time(event.side.reading, now)
@@ -186,6 +190,7 @@ class LeaseLots:
             if branch.wanted is not None:
                 self._serve(number, branch, now, done)
             return
+        # Decision 14: `take` and `zip` may leave splits unread, so their plans get one lease at a time.
         most = lot_of(branch, self.lot_s) if self._ahead else 1
         most = max(most, branch.side.streams - branch.side.reading)
         look = 0 if indices is None else max(LEAST_LOOK, LOOK_AHEAD * most)
@@ -203,8 +208,10 @@ class LeaseLots:
             if isinstance(reply, NoMoreLeases):
                 branch.foreseen = self._epoch + 1, reply.next_epoch
             splits = splits_to_come(reply)
+            # A plan that begins behind these leases does not read them: fetching them would be in vain.
             if splits and (wanted is None or not wanted.unread):
                 done.append(FetchSplits(number, splits))
+            # Decision 148: an engine that reads other leases is answered at once, because none now is no end.
             if wanted is not None and wanted.side.reading and beside and not branch.here:
                 branch.wanted = wanted = None
                 done.append(GiveLease(number, None))
@@ -287,6 +294,7 @@ class LeaseLots:
             branch.wanted = None
             done.append(GiveLease(number, None))
         elif branch.asking is None:
+            # Leases that are not read cost nothing but the question, so one question brings as many as possible.
             if unread:
                 branch.asking, branch.side = self._assignments, side
                 self._ask(number, MOST_IN_LOT, 0, (), now, done)
@@ -294,6 +302,8 @@ class LeaseLots:
                 self._look(number, branch, side, done)
 
     def _look(self, number: int, branch: Branch, side: SideBySide, done: list[WorkerInstruction]) -> None:
+        # Decision 157: the number, and no flag, because an answer may come after its assignment was left. It must not
+        # be taken for one of the next assignment.
         branch.asking, branch.side = self._assignments, side
         done.append(FindAtHand(number, branch.offered))
 

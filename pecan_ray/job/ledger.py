@@ -49,6 +49,8 @@ class Ledger(LedgerState):
 
     def join(self, worker: str) -> None:
         """Register a worker."""
+        # While ranks even out, a latecomer counts as done with the epoch: under sharding="off" it would begin one that
+        # ranks give back.
         late = self._end.level is not None
         self.workers[worker] = WorkerHoldings(finished_epoch=self.epoch if late else -1)
         (self._end.latecomers.append if late else self.queues.join)(worker)
@@ -67,12 +69,14 @@ class Ledger(LedgerState):
             return "stop"
         if self._end.left:
             return "wait"
+        # Decision 98: a batch of leftovers reads several splits, so it goes to a worker that has refused none.
         sees = not self.queues.refuses(worker, self.workers)  # else it gets nothing that others have read before
         if self.leftovers.groups and sees:
             state.begin((group := self.leftovers.groups.popleft()).leases, group.rank)
             return Assignment(self.epoch, group.rank)
         if not self.runs.may_begin(self.rows_in_turn, len(self.workers)):
             return "wait"
+        # Decision 152: what comes next is for a second worker. The late one works on it already, and stands back.
         if self.runs.kept and state.waits_for(self.queues.common[0].returned):
             return "wait"
         taken = elsewhere(worker, self.shape, self._whole, self.workers)
@@ -89,6 +93,8 @@ class Ledger(LedgerState):
         state = self._living(worker)
         if state is None or self._end.left:
             return "stop" if state is None else "none"
+        # Decision 152: without the order, two batches of the same rows may hold different ones. So what no second
+        # worker has taken belongs to the late one again.
         if self.runs.given_up:
             self.seconds.keep(self.workers)
         there = len(self.workers)
@@ -108,6 +114,7 @@ class Ledger(LedgerState):
         if epoch == self.epoch and worker in self.workers:
             self.suspects.ended(key, elements)
             self.runs.ended(key, elements)
+        # Decision 5: a fresh lease reaches to END. Without this the epoch waits for positions behind the last element.
         if not self.runs.joins:  # else blocks stand for it
             self.consumed(worker, epoch, {key: [(elements << OUTPUT_BITS, END)]})
 
@@ -115,6 +122,7 @@ class Ledger(LedgerState):
         """Note data that ends at the worker: filtered, skipped, or a remainder that the user wants dropped."""
         state = self.workers.get(worker)
         if epoch == self.epoch and state is not None:
+            # Under drop_remainder two workers of the same last rows (decision 152) both tell that these are dropped.
             again = self.shape.numbered and left_out > 0 and self.seconds.drops(spans)
             self.left_out_elements += 0 if self.shape.serial or again else left_out  # whole plans say it as they end
             self._fulfil(state, spans)
@@ -141,12 +149,15 @@ class Ledger(LedgerState):
         state.working, state.finished_epoch, state.made, state.alone = False, self.epoch, batches, None
         rest = rows if self.shape.serial and self.shape.drop_remainder else 0
         self.left_out_elements += self._whole.ended(worker, batches, rest)
+        # Decision 4: a worker may flush only if nobody else holds anything, so an epoch has at most one smaller batch.
         others = any(other.holds for name, other in self.workers.items() if name != worker)
         alone = self.shape.groups == 1 and self.closing() and not (others or self.leftovers or self.rounds.revoked)
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
         flush = flush or (self.runs.kept and state.ends)
+        # Decision 98: if it could not open a part of a group, another worker gets all of the group.
         returns = bool(state.refused) or not flush
         if returns:
+            # Decision 47: one worker makes rounds of what coordinated reads leave, so nothing of that is dealt before.
             self.leftovers.take_back(state, leftover, deal=state.deals and not self.shape.coordinated)
         self._advance()
         return "return" if returns else "flush"
@@ -159,6 +170,8 @@ class Ledger(LedgerState):
         state.died, state.drains = died, drains
         self.leftovers.spoilt()
         self.queues.leave(worker)
+        # zero_or_more gives a lost worker's data out at once. Of one that drains the ranks settle first, so that an
+        # ordinary removal repeats nothing.
         state.leave(0 if self.shape.repeats and not drains else self.shape.world_size)
         self.changes += 1
         self._lost[worker] = state
@@ -180,6 +193,7 @@ class Ledger(LedgerState):
         if worker == self._whole.runner and not self._all_made():
             # What take, skip or zip yield depends on the whole sequence: it is run again from its beginning.
             if state.died:
+                # Such a plan cannot be run apart in pieces. So deaths count as long as the trainers come no further.
                 self.suspects.died_in_vain("whole", sum(self.counts), WHOLE_PLAN, state.died)
             self._whole = WholePlan()
             self.queues.restart()
@@ -190,6 +204,7 @@ class Ledger(LedgerState):
 
     def acked(self, rank: int, worker: str, epoch: int, spans: LeaseSpans, batches: int = 1, rows: int = 0) -> None:
         """Note that a trainer has received batches, of so many rows, from a worker: their data is delivered."""
+        # Decision 22: an acknowledgement may come late, when its epoch is over.
         if epoch != self.epoch or self.finished:
             return
         self.counts[rank] += self.runs.had_turn(spans, rows) if self.runs.joins else batches
@@ -225,6 +240,7 @@ class Ledger(LedgerState):
         epoch, left = self.epoch, self._end.left
         if self.left.told(rank, place):
             self._advance()
+        # A rank that is alone has nobody to agree with: then the next epoch has begun by now, with a fresh `_end`.
         return not left and (self._end.left or self.epoch > epoch)
 
     def _advance(self) -> None:
@@ -264,6 +280,7 @@ class Ledger(LedgerState):
         ended, self._end = self._end, EpochEnd()
         batch, dropped = self.runs.rest(left=ended.left)
         self.counts[0], self.left_out_elements = self.counts[0] + batch, self.left_out_elements + dropped
+        # An epoch that the loops left at once has no batches either, which says nothing about the data.
         self.ran_dry = self.shape.epochs is None and not (any(self.counts) or ended.left)
         self.left_out_elements += self._whole.rest
         self.made.end(self.epoch, self.counts)
@@ -278,6 +295,7 @@ class Ledger(LedgerState):
         for worker in filter(self._living, ended.latecomers):
             self.queues.join(worker)
         for state in self.workers.values():
+            # `take` and `zip` leave positions unread. Of such plans numbers of batches tell what is done, not holdings.
             state.begin_epoch(forget=self.shape.serial)
         empty = self.queues.listed and self.queues.empty_source
         self.finished = self.epoch == self.shape.end_epoch or self.ran_dry or empty

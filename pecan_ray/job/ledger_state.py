@@ -56,6 +56,7 @@ class LedgerState:
     def share(self, worker: str, branch: int = 0) -> int:
         """Return how many leases of a branch a worker may take at a time, so that all have work to the end."""
         group = self.workers[worker].group if worker in self.workers else ()
+        # A group becomes one batch, so its worker may take all of it at once.
         return len(group) or self.queues.share(worker, branch, len(self.workers))
 
     def unsettled(self) -> dict[str, set[int]]:
@@ -76,6 +77,7 @@ class LedgerState:
 
     def closing(self) -> bool:
         """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
+        # A page of the listing or a pass that is to come may still fill batches. Until then leftovers are kept back.
         return self.queues.listed and not (self.queues.waiting() or self.queues.passes_left or self.suspects)
 
     def _has_nothing_left(self) -> bool:

@@ -67,12 +67,14 @@ class Leftovers:
     def deal(self) -> None:
         """Make groups of what may be dealt, a batch each, as far as there is one for every trainer."""
         round_size = self._batch_size * self._world_size
+        # Only full rounds: what gives some ranks a batch more than others is given back, and made again.
         if self._fresh_units < round_size:
             return
         units = [unit for lease in self._taken(self._fresh) for unit in by_element(lease)]
         self._fresh_units = 0
         full = len(units) // round_size * round_size
         for first in range(0, full, self._batch_size):
+            # For no rank, because trainers take batches for a certain rank beyond their bound of bytes.
             self.groups.append(_group(None, units[first : first + self._batch_size]))
         for unit in units[full:]:
             self.add(unit, unit.spans, deal=True)
@@ -119,11 +121,13 @@ class Leftovers:
         if not leases:
             return 0
         self.rounds += 1
+        # Decision 4: one worker gets all of it, so that it makes full batches and at most one smaller one.
         if self._world_size == 1:
             self.groups.append(_group(0, leases))
             return 0
         units = [unit for lease in leases for unit in by_element(lease)]
         now = self._in_this_round(len(units))
+        # If as much came back as was dealt, or no round is full, one more round would end in the same way.
         if self._comes_in_vain(leases) or len(units) < now:
             return len(units)
         for rank in range(self._world_size):
@@ -150,6 +154,7 @@ class Leftovers:
 
 def _group(rank: int | None, leases: Sequence[Lease]) -> Group:
     """Make a group of what workers or ranks gave back: all of it was behind the filters."""
+    # Decision 4: a filter with a state (a set of what it has seen) would refuse these elements the second time.
     return Group(rank, tuple(replace(lease, passed=True) for lease in merged(leases)))
 
 

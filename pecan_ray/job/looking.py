@@ -155,6 +155,7 @@ class Looker:
         nodes, usable = len(fleet.hosts), usable_cpus(trainers, fleet)
         local = [one for one in fleet.workers.values() if one.placement == "local" and one.running]
         at_work_s = sum(one.told.stages.watched_s - one.told.stages.blocked_s for one in local)
+        # With a longer look, functions that sleep would have too few workers for that time.
         each = sum(one.told.stages.cpu_s for one in local) / at_work_s if at_work_s >= TICK_S else cpus_per_worker
         by_cpu = round((usable - self.trainer_cpus()) / max(each, 0.05 * cpus_per_worker))
         memory = [one.memory_bytes for one in hosts if one.memory_bytes is not None]

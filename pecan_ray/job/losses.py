@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pecan_ray.job.events import DIED, LossCause, WorkerLost
 from pecan_ray.job.ledger_shape import LedgerShape
 
+# Decision 45: the sixth loss in a row without a batch ends the job.
 MOST_IN_A_ROW = 5
 TOGETHER_S = 10.0
 """Workers of one node that were there at a time and are lost within this one have one cause, whatever it is."""

@@ -22,6 +22,7 @@ class OrderBook:
     def __init__(self) -> None:
         self._shared = Orders(number=1)
         self._own: dict[int, Own] = {}
+        # Never shortened: trainers tell how many of these they know, and hear of those behind that number.
         self._met: list[str] = []
         self._running: dict[str, None] = {}
 
@@ -56,6 +57,7 @@ class OrderBook:
         shared = Orders(
             number=self._shared.number,
             epoch=ledger.epoch,
+            # A rank that is alone is not bounded: a number that changes with each batch would make new orders for it.
             allowed=ledger.allowed() if ledger.shape.world_size > 1 else 0,
             finished=ledger.finished,
             closing=ledger.closing(),

@@ -131,6 +131,7 @@ class Outgoing:
 
     def to_keep(self, orders: Orders) -> tuple[LeftOutElement, ...]:
         """Return the bad elements of orders that are new, and tell at once that they are here."""
+        # Decision 22: orders say all that holds, and come again. Some of these may have been taken before.
         fresh = orders.quarantine[max(0, self._quarantined - orders.quarantined) :]
         if fresh:
             self._quarantined = orders.quarantined + len(orders.quarantine)
@@ -227,6 +228,7 @@ class Outgoing:
 
         `rest`: what has come, and is in no batch yet.
         """
+        # Decision 22: the same report again, because its answer may be lost. The job knows it by its number.
         if self._unanswered is not None:
             self._sent = now
             return self._unanswered

@@ -50,6 +50,7 @@ class PlacementLoop:
         """Return the numbers of workers to begin with."""
         workers = self.fixed or self.spec.workers
         if self.spec.shape.one_at_a_time and not isinstance(workers, Workers):
+            # Decision 35: one worker at a time makes the sequence, and any other one would stand by.
             workers = Workers(0, 1) if workers.max_local == 0 else Workers(1, 0)
         if isinstance(workers, Workers):
             self.observed = Observed(self.spec.shape.world_size)
@@ -118,6 +119,7 @@ class PlacementLoop:
         found = []
         for placement, where in nodes.items():
             holds = sum(w.placement == placement and bool(w.node) for w in fleet.workers.values())
+            # Decision 26: where the user has set a number or a bound, the job needs what it has.
             worth, least = self._worth(placement) if self.shares_nodes(placement) else (Worth(), holds)
             cpus = self.spec.cpus_per_worker
             demand = Demand(self.spec.name, worth.savings, holds, least, cpus, worth.slowness)
@@ -135,6 +137,7 @@ class PlacementLoop:
         batch = placing.looker.batch or 1
         most = getattr(placing.policy.limits, f"max_{placement}")
         waits, unknown = placing.looker.wait > NO_WAIT_SHARE, not known.each[placement == "remote"]
+        # Decision 26: a job that has never measured a worker of the pool bids nothing, and would never find out.
         least = indispensable(here, placement, waits=waits, unknown=unknown)
         worth = worth_known(known, batch, placing.policy.setting, here, placement, most)
         return worth, max(least, getattr(placing.policy.limits, f"min_{placement}"))
@@ -181,6 +184,7 @@ class PlacementLoop:
 
     def changed(self, fleet: Fleet, now: float) -> None:
         """Note that workers came or went."""
+        # The bill is made from these, and workers that drain cost as much as others.
         self.deployments.append((now - self.began, fleet.running(draining=True)))
         self.remote_rates.append(fleet.remote_per_hour())
         self.touched()

@@ -115,6 +115,7 @@ class Placing:
         o = replace(o, room=Deployment(int(local), int(remote)), pace=pace)
         decision = self._safely(lambda: self.policy.look(o, seconds))
         changed = decision.target != wanted
+        # A change ends the window, which belongs to the deployment before it.
         window = self.meter.cut() if changed else self.meter.close()
         self.target = decision.target
         fails_first = decision.phase == "failed" and self.failures == 1

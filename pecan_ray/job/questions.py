@@ -32,6 +32,7 @@ from pecan_ray.job.worker_calls import WorkerCalls
 from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.plan.stretches import OpOrders
 
+# Decision 14: a worker that dies gives back up to this much work that it had not begun.
 LEAST_LOT_S = 0.5
 ALONE_S = 2.0
 """A run of the only worker takes so long, where it ends with what is made of it: nobody waits for its end."""
@@ -43,6 +44,7 @@ MISSING_SHARE = 4
 """Of what is not at hand, workers that look get so many times less at once: others might bring it."""
 MOST_OFFERED = 512
 """Splits that a worker may look at for one lot of leases."""
+# Decision 78: of each file at most 1 MiB is fetched, so that at most 24 MiB are read in vain.
 MOST_FORESEEN = 24
 """Of the splits that the next epoch begins with, so many are told."""
 MOST_LOGGED = 100
@@ -126,6 +128,7 @@ class Questions:
     def _begin_epoch(self, epoch: int) -> None:
         """Note that an epoch has begun, unless it had: it keeps the version that it runs."""
         newest = len(self._op_orders) - 1
+        # Decision 139: within an epoch states name places that belong to one order of operators.
         if epoch > self._begun:
             self._begun = epoch
             if not self._versions or self._versions[-1][1] != newest:
@@ -143,10 +146,12 @@ class Questions:
             done.append(Answer(event.worker, event.channel, event.number, _to_nobody(event.question)))
             return
         worker.heard = now
+        # Decision 22: a question may come twice. Then it is answered as before, and what it tells is not noted again.
         found = self._calls.arrived(event)
         if not isinstance(found, events.WorkerAsked):
             done += [found] if found is not None else []
             return
+        # First, because the answer depends on what the question tells: lengths, and splits that cannot be opened.
         self._note(found, now, done)
         reply = self._reply(found)
         if reply is None:
@@ -160,12 +165,16 @@ class Questions:
         self.leave_out(_judge_suspects(self._job, now, done), now, done, keep=True)
         _say_order(self._job, now, done)
         self._vain.judge(self._job, now, done)
+        # An answer changes the ledger, too, so that another question that waits may have an answer then.
         while self._seen_changes != self._ledger.changes:
             self._seen_changes = self._ledger.changes
+            # With many workers each change would ask the ledger once for each that waits. If one of those that are
+            # alike waits in vain, all do.
             in_vain: set[Hashable] = set()
             for asked in self._calls.waiting():
                 question = asked.question
                 alike = any_will_do(asked.worker, self._ledger.shape, self._ledger.workers)
+                # A worker that is barred from some leases does not wait for the same as the others.
                 alike = alike and not self._ledger.queues.bars(asked.worker)
                 kind: Hashable = (
                     (question.epoch, question.branch) if isinstance(question, AskLeases) else type(question).__name__
@@ -177,6 +186,7 @@ class Questions:
                     done.append(self._calls.answer(asked, reply))
                 elif alike:
                     in_vain.add(kind)
+        # Again, because leases that were just given may have held elements that kill workers.
         self.leave_out(_judge_suspects(self._job, now, done), now, done, keep=True)
 
     def forget(self, worker: str) -> None:
@@ -235,6 +245,7 @@ class Questions:
 
     def _leases(self, worker: str, question: AskLeases) -> tuple[Lease, ...] | Offered | NoMoreLeases | None:
         leases = self._taken(worker, question)
+        # No lease beside others is no end of the branch (decision 148), so nothing of the next epoch is told with it.
         if leases == () and not question.reading:
             return self._foreseen(worker, question)
         if not leases or not question.look:
@@ -261,6 +272,7 @@ class Questions:
             return ()
         if self._ledger.runs.kept:
             run = self._ledger.take_run(worker, question.most)
+            # Taking a run may show that the order cannot be kept. Then leases follow as in any other job.
             if self._ledger.runs.kept:
                 return run
         leases: list[Lease] = []
@@ -268,8 +280,11 @@ class Questions:
         fewer = MISSING_SHARE if question.look and not wanted else 1
         most, share = max(1, question.most // fewer), self._ledger.share(worker, question.branch)
         if question.streams > 1:
+            # Half of an even share may be fewer splits than it reads at a time. `Queues.piece` leaves others theirs.
             share = max(share, question.streams - question.reading)
         most, workers = min(most, share), sum(not one.draining for one in self._job.fleet.workers.values())
+        # Near the end of an epoch a lot goes on until it fills a batch. A worker that got only the short rest of a
+        # split would find nothing to fill its batch with later.
         while len(leases) < most or (leases and in_a_batch(worker, self._ledger.shape, self._ledger.workers)):
             if leases and question.at_hand and not wanted:
                 break  # while these are worked on others may bring more

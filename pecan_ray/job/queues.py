@@ -27,6 +27,7 @@ class Queues:
         self._shape = shape
         self._epoch = shape.first_epoch if start is None else start.epoch
         self.listings = [Listing() for _ in range(shape.branches)]
+        # There each worker has queues of its own, and the common one holds only what comes back.
         share = NOTHING_FRESH if shape.static or shape.sharding == "off" else (0, 1)
         self._shared = [[queue] for queue in self._of_share(share)]
         """What any worker may take, per branch: the common queue, then those of owners that were lost."""
@@ -217,6 +218,7 @@ class Queues:
 
     def piece(self, worker: str, branch: int, side: SideBySide) -> float:
         """Return how many elements of another split a worker may read at a time with others; 0: none."""
+        # Nobody else may take these, so nothing has to be left for others.
         if (own := self._own.get(worker)) and own[branch]:
             return math.inf
         waiting, listing = self.leases_waiting(branch), self.listings[branch]

@@ -62,6 +62,7 @@ def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint 
     if not log.knows(batches):
         return None
     beyond = list(log.beyond(batches))
+    # The oldest epoch of which some batch is not used: of all later ones nothing was used.
     epoch = min((one.epoch for one in beyond), default=ledger.epoch)
     missing: Missing = {}
     _add(missing, ((key, spans) for one in beyond if one.epoch == epoch for key, spans in one.spans.items()))
@@ -69,6 +70,8 @@ def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint 
         return ResumePoint(epoch, tuple(_fresh(ledger)), made=_made(ledger, epoch, beyond))
     passes = ledger.shape.repetitions or 0
     steps = tuple(_steps(log, batches, ledger.shape.branches))
+    # Decision 142: a state at the end of an epoch holds nothing of the next one, though the job has begun that. So
+    # another pipeline may go on from it.
     nothing_used = log.begins(epoch, batches) or (ledger.finished and epoch == ledger.epoch)
     points = _fresh(ledger) if nothing_used else _reached(ledger, epoch, missing)
     return ResumePoint(epoch, tuple(points), steps=steps, passes=passes)
@@ -87,6 +90,7 @@ def _fresh(ledger: Ledger) -> list[BranchPoint]:
 
 def _reached(ledger: Ledger, epoch: int, missing: Missing) -> list[BranchPoint]:
     """Return where the job stands in each source in an epoch, of which this is missing that was delivered."""
+    # All of an epoch that the ledger has left is acknowledged, so only what was not used is missing.
     if epoch < ledger.epoch:
         passes = ledger.shape.repetitions or 0
         return [ended(passes, tuple(_rests(missing, branch))) for branch in range(ledger.shape.branches)]

@@ -62,11 +62,13 @@ class Rounds:
             return taken
         while self._turns and self.first + self._turns[0][1] <= used_by_all:
             self.first += self._turns.popleft()[1]
+        # Whoever had the last turn goes behind the others, so that workers take turns from call to call, too.
         if self._turns and self._turns[-1][0] in self._waiting:
             self._waiting[self._turns[-1][0]] = self._waiting.pop(self._turns[-1][0])
         while self._waiting:
             worker, rounds = next(iter(self._waiting.items()))
             del self._waiting[worker]
+            # Turns of one worker in a row are one entry, because orders carry all that some rank has not used.
             now = rounds if not self._waiting else 1
             if rounds > now:
                 self._waiting[worker] = rounds - now

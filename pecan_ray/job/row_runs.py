@@ -142,6 +142,7 @@ class RowRuns:
                 break
             if apart:
                 wanted, state.alone = size - _rows_of(lease)[0] % size, self._batch(lease)
+            # Decision 151: a batch with which two workers have died is a run of its own, so the one before ends there.
             room = min(wanted - rows, self._rows_before_suspect(lease))
             if elements > room:
                 lease, rest = cut(lease, room)
@@ -149,6 +150,7 @@ class RowRuns:
                 elements = room
             rows += elements
             run.append(lease)
+        # A run may end within a batch only if the epoch does, which the listing has yet to tell.
         if not more and not self._queues.listed:
             self.put_back(run)
             return None
@@ -163,6 +165,7 @@ class RowRuns:
         size, even_share = self._shape.batch_size, self._left() // (2 * max(1, workers))
         if not self._shape.joined:
             return max(1, min(most, even_share) // size) * size
+        # Nobody waits for the end of an only worker's run, so no share is left for others.
         if workers == 1:
             return max(size, most)
         return max(1, size // workers, min(most, even_share, self._window(workers) // (2 * workers)))
@@ -185,6 +188,7 @@ class RowRuns:
     def ended(self, key: LeaseKey, elements: int) -> None:
         """Note how many elements a split really holds: where rows are numbered, it must hold what it told."""
         split = self._queues.listings[key[0]][key[2]]
+        # Decision 144: a length that was told wrongly does no harm to joined rows, because splits count their places.
         if elements != split.elements and not self._shape.joined:
             said = f"of {split.path or f'split {split.index}'} {split.elements} elements were told, and it holds"
             self.give_up(f"{said} {elements}")
@@ -244,6 +248,7 @@ class RowRuns:
     def _room(self, received: int, workers: int) -> int:
         """Return how many rows may be given out: what came back in any case, else up to the end of the window."""
         size, returned = self._shape.batch_size, self._queues.common[0].returned
+        # Decision 135: what came back needs no room in the window. Else the next rows might have no worker.
         if returned and _rows_of(self._numbered(returned[0]))[0] < self._given:
             return size
         if self._shape.joined and workers == 1:

@@ -95,6 +95,7 @@ class RowSequence:
     def _has_had(self, batch: ReceivedBatch) -> bool:
         places = batch.places
         assert places is not None
+        # Once the order is given up, whole batches have their turn as they come, and may leave holes before them.
         return places.end <= self._next if places.are_joined else places.begin in self._had
 
     def doubles(self) -> Sequence[ReceivedBatch]:

@@ -99,6 +99,7 @@ class SavedState:
         try:
             if state.get("checksum") != checksum_of(fields):
                 raise StateError("the state is damaged: its checksum does not fit what it holds. Load an earlier one.")
+            # A state may be damaged and have the right checksum. So every field is checked as it is read.
             return cls(
                 _point_of(fields),
                 whole(fields["batches"]),
@@ -171,6 +172,7 @@ def fitting_state(
     if not said:
         return saved
     epoch = epoch_that_begins(saved.point)
+    # Decision 142: at the end of an epoch engine, order and operators may differ, but not the sources and the seed.
     if _sources(saved.parts) != _sources(parts) or (seed is not None and seed != saved.seed):
         raise StateError(f"the state is of another pipeline: {said}.")
     if epoch is None:
@@ -204,6 +206,7 @@ def _sources(parts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def checksum_of(fields: Mapping[str, Plain]) -> str:
     """Return what tells a whole state from a damaged one."""
+    # Sorted, because whatever keeps the state may change the order of its keys.
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return f"{zlib.crc32(text.encode()):08x}"
 
@@ -261,6 +264,7 @@ def _branch_of(source: Mapping[str, Plain], numbers: StateNumbers) -> BranchPoin
         raise ValueError("an order of splits shrinks")
     cursor = Cursor(whole(source["repetition"]), whole(source["begun"]), missing, grown)
     rests = source["rests"]
+    # Decision 33: format 1 has a list here, whose rests come behind each other.
     of_columns = isinstance(rests, dict)
     return BranchPoint(cursor, tuple(unpacked_rests(rests, numbers) if of_columns else _rests(numbers.unpacked(rests))))
 

@@ -71,6 +71,7 @@ class SecondWorkers:
             if name != by:
                 state.overtaken(spans)
         queue = self._queues.common[0]
+        # The late worker may bring rows that still wait for a second one: then nobody has to make them.
         queue.returned = deque(without(queue.returned, spans))
 
     def keep(self, workers: Mapping[str, WorkerHoldings]) -> None:

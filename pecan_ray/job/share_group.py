@@ -131,6 +131,7 @@ class _ReaderWaits:
         """Let time pass."""
         step = 0.0 if self._now is None else min(max(0.0, now - self._now), LONGEST_STEP_S)
         self._now = now
+        # Whoever reads on, however slowly, has its time anew, because `holders` says how much each has read.
         self._held_s = self._held_s + step if holders == self._holders else 0.0
         self._empty_since = (now if self._empty_since is None else self._empty_since) if empty else None
         self._holders = holders
@@ -188,6 +189,7 @@ class ShareGroup(Generic[SharedEntry]):
         if self.ended or reader in self._readers:
             raise PlanError(f"{reader} cannot join: {'the group has ended' if self.ended else 'it has before'}.")
         oldest = self._places[0] if self._places else None
+        # Decision 44: with `max_lag` no reader begins in the middle of an epoch.
         if oldest is not None and oldest.epoch > behind and (not self._exact or oldest.index == 0):
             self.window.attach(reader, at="oldest")
             self._readers[reader] = _Reader(epochs, oldest, waits=False)
@@ -240,6 +242,7 @@ class ShareGroup(Generic[SharedEntry]):
     def time(self, now: float) -> list[GroupInstruction[SharedEntry]]:
         """Let time pass."""
         waited_for = self.held_back_by
+        # Time in which nobody waits for the slowest readers does not count against them.
         waiting = any(reader.wishes for name, reader in self._readers.items() if name not in waited_for)
         holders = tuple((name, self._readers[name].read) for name in waited_for) if waiting else ()
         self._waits.passes(now, holders, empty=not self._readers)
@@ -314,6 +317,7 @@ class ShareGroup(Generic[SharedEntry]):
             done += self._serve_all()
         if self._asked or self._held is not None or not self.window.may_push():
             return done
+        # Decision 44: nothing is made before it is wished for. What runs ahead is the queue of the run's job.
         if not any(reader.wishes for reader in self._readers.values()):
             return done
         if self._run != 0 and self._next.index and all(reader.waits for reader in self._readers.values()):
@@ -332,6 +336,7 @@ class ShareGroup(Generic[SharedEntry]):
         needed = [reader.ends() for reader in self._readers.values()]
         known = [end for end in needed if end is not None]
         endless = len(known) < len(needed)
+        # A reader that began in the middle of an epoch ends in the middle of one: the run needs that one, too.
         self._run = None if endless else max(end.epoch + (end.index > 0) for end in known)
         self._asked = True
         return BeginRun(None if self._run is None else self._run - base, anew)
@@ -344,5 +349,6 @@ class ShareGroup(Generic[SharedEntry]):
                 reader.waits, reader.since = False, self._next
 
     def _remove(self, name: str) -> None:
+        # A reader that waits for the next epoch is not attached to the window yet.
         if not self._readers.pop(name).waits:
             self.window.detach(name)

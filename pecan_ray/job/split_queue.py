@@ -64,6 +64,7 @@ class Listing:
         for place, split in enumerate(page, len(self._rows)):
             if split.index != place:
                 raise ValueError(f"split {split.index} of {split.path or 'the source'} was listed at place {place}")
+        # Asked before the rows grow, because it compares their number with that of the sums.
         counted = self.counted
         self._rows.extend(map(_values, page))
         for split in page if counted else ():
@@ -239,6 +240,7 @@ class SplitQueue:
             return []
         order = np.arange(self._first, len(self._listing), self._step, dtype=np.int64)
         if self._shuffling is not None:
+            # Decision 78: the seed tells the order of a later epoch already.
             order = shuffled(order, self._shuffling, epoch, 0, self._branch)
         return [self._listing[int(index)] for index in order[:most]]
 
@@ -249,6 +251,7 @@ class SplitQueue:
         `barred`: leases that came back and are for others.  `fresh_first`: those that came back are the last of a pass.
         """
         fresh = self._fresh()
+        # A worker that mixes splits takes fresh ones first: else its ten splits would be pieces of the one last cut.
         for place, lease in enumerate(() if fresh and fresh_first else self.returned):
             if lease.key not in barred:
                 del self.returned[place]
@@ -311,10 +314,12 @@ class SplitQueue:
             return
         begun = self._at if begun is None else begun
         fresh = np.arange(self._seen, listed, self._step, dtype=np.int64)
+        # Splits that were begun keep their places, because states tell of them by these (decision 33).
         waiting = np.concatenate((self._order[begun:], fresh)) if begun < len(self._order) else fresh
         waiting = shuffled(waiting, self._shuffling, self._epoch, self.repetition, self._branch)
         self._order = np.concatenate((self._order[:begun], waiting)) if begun else waiting
         self._seen += len(fresh) * self._step
+        # Decision 33: a state holds these pairs, so that the same order comes about in the run that goes on from it.
         self._grown.extend((begun, listed))
 
     def _take_up(self) -> None:

@@ -55,9 +55,11 @@ class Staffing:
             return
         self._orders.remove_worker(worker.name)
         self._placement.changed(self._fleet, now)
+        # Decision 45: what guards memory sends SIGTERM first. So what the worker had counts as if it had died with it.
         died, fast = CRASHED if worker.told_to_end else None, self._placement.fast_removal
         self._ledger.lost(worker.name, died=died, drains=not fast)
         self._draining[worker.name] = None
+        # fast_removal waits for nothing: what the worker has is treated as that of a lost one.
         if fast:
             self._release(worker.name, now, done)
 
@@ -137,6 +139,7 @@ class Staffing:
             self.lose(event.worker, "order", "it is replaced by one that runs your order of operators", now, done)
 
     def _on_lost(self, event: events.WorkerLost, now: float, done: Instructions) -> None:
+        # A stream often breaks before the system tells why the process ended. Then the reason comes for a lost worker.
         if (said := self._fleet.losses.heard(event)) and event.worker not in self._fleet.workers:
             self._job.tell("lost", said, now)
             done.append(Log("warning", said))
@@ -149,9 +152,11 @@ class Staffing:
         worker = self._fleet.workers.get(name)
         if worker is None:
             return
+        # Decision 22: whoever is declared lost is killed, so it takes nobody's CPU, and nothing that it says is heard.
         done.append(KillWorker(name))
         self._fleet.gone(name)
         self._orders.remove_worker(name)
+        # Asked before the ledger takes the data back, because that may end the job. This loss is told all the same.
         needed = not (worker.draining or self._job.over)
         apart = (held := self._ledger.workers.get(name)) is not None and held.runs_apart
         loss = Loss(name, worker.node, cause, why, worker.requested, now)

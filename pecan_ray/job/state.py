@@ -97,6 +97,7 @@ class JobState(JobCore):
         self.questions.answer_waiting(now, done)
         self.staffing.finish_departures(now, done)
         self.remote_io.deal(done)
+        # Last, because answers and departures change what trainers are told.
         self._renew_orders(done)
         return done
 
@@ -115,6 +116,7 @@ class JobState(JobCore):
     def _on_reported(self, event: events.TrainerReported, now: float, done: Instructions) -> None:
         report = event.report
         trainer = self.attendance.hear(report.rank, report.incarnation, report.met, now, done)
+        # Decision 22: a report is repeated until it is answered, so it may come twice.
         if trainer is None or report.number <= trainer.reported:
             return
         passed = report.progress.passed > trainer.progress.passed
@@ -123,8 +125,10 @@ class JobState(JobCore):
             self.rows += ack.rows
             self.bytes += ack.bytes
             self.ledger.acked(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches, ack.rows)
+            # The window that was begun before a worker's first batch belongs to no deployment.
             if self.fleet.deliver(ack):
                 self.placement.touched()
+        # Decision 135: the window of rows is what fits into `prefetch_bytes`, by the mean size of a row so far.
         self.ledger.runs.affordable = self.spec.prefetch_bytes * self.rows // max(1, self.bytes)
         back = report.given_back
         if self.spec.shape.world_size == 1:
@@ -162,6 +166,7 @@ class JobState(JobCore):
         if self.attendance.begun:
             done += [self.listing.go_on(), FindRoom(self.trainers.nodes)]
         self.adoption.begin(done)
+        # Decision 37: the process may have been lost between an event's entry and its deed, so trainers are told again.
         done.append(TellTrainers(tuple(self.trainers.present)))
 
     def _on_journals_kept(self, event: events.JournalsKept, now: float, done: Instructions) -> None:
@@ -176,6 +181,8 @@ class JobState(JobCore):
         # A worker that is fenced off may have failed since its controller was gone.
         if isinstance(event, events.JobFailed):
             self.fail(event.error, now, done)
+        # Decision 150: an error whose row has no turn yet is not kept. The worker tells it again until the job takes
+        # it, so a lost controller loses nothing.
         elif event.worker in self.fleet.workers and self._in_turn(event.row):
             self.fail(_with_node(event, self.fleet.workers[event.worker].node), now, done)
 

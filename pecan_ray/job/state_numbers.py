@@ -52,6 +52,7 @@ class StateNumbers:
         if not isinstance(packed, str):
             raise TypeError(f"{packed!r:.40} stands for no numbers")
         unpacking = zlib.decompressobj()
+        # Bounded, because a few damaged bytes may unpack to more than fits into memory.
         data = unpacking.decompress(base64.b85decode(packed), LONGEST * self._left + 1)
         if not unpacking.eof or unpacking.unused_data:
             raise ValueError("numbers are cut off, or far too many")

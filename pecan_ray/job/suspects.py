@@ -128,6 +128,7 @@ class Suspects:
         if not mine:
             return list(held)
         self._strikes[(*key, element)] += 1
+        # Decision 36: one worker may hang for another reason, so two must have hung at the element.
         if self._strikes[(*key, element)] < STRIKES:
             return list(held)
         if by.reads:  # what lies behind it is not bad, and nobody comes to it
@@ -159,6 +160,7 @@ class Suspects:
         element = lease.spans[0][0] >> OUTPUT_BITS
         alone = (*lease.key, element)
         self._strikes[alone] += 1
+        # Decision 29: a machine that fails at the wrong time must not cost an element, so a second worker tries it.
         if self._strikes[alone] < STRIKES:
             self._waiting.appendleft((lease,))
             return
@@ -184,11 +186,13 @@ class Suspects:
 
     def died_in_vain(self, what: Hashable, reached: int, said: str, by: Suspicion = CRASHED) -> None:
         """Note that a worker died of something that cannot be cut; it had come so far."""
+        # Processes that die again and again may get on all the same: only deaths at one place count.
         if reached > self._reached.get(what, reached - 1):
             self._reached[what], self._in_vain[what] = reached, 0
         self._in_vain[what] += 1
         if by.at is not None:
             self._in_vain[by.at] += 1
+        # Decision 36: nothing can be left out here, so two workers that hang at one element end the job.
         twice = by.at is not None and self._in_vain[by.at] >= STRIKES
         if by.said and (twice or self._in_vain[what] > MOST_IN_VAIN):
             self.hopeless = (
@@ -259,5 +263,6 @@ def _cut_open(begin: int) -> list[list[Span]]:
     first = begin >> OUTPUT_BITS
     if first >= BEHIND_ALL:
         return [[(begin, END)]]
+    # Pieces of doubling length reach the end of any split in thirty of them.
     cuts = [begin, *((first + (1 << bits)) << OUTPUT_BITS for bits in range(BEHIND_ALL.bit_length())), END]
     return [[span] for span in itertools.pairwise(cuts)]

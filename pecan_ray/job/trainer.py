@@ -114,8 +114,10 @@ class TrainerState:
             self._adopt_held(done)
         if self.orders.settle:
             _let_go(self, done)
+        # Most batches come before a wait is worth telling, so waits are not looked at with each of them.
         if self._waits or now >= self._waits.due_with(self._awaited()):
             self._say_waits(now, done)
+        # Last, so that the report tells what the steps before it have changed.
         self._report(now, done)
         return done
 
@@ -141,6 +143,7 @@ class TrainerState:
         self._obey(event.orders, done)
 
     def _obey(self, orders: Orders, done: list[TrainerInstruction]) -> None:
+        # Decision 22: orders say what holds now, so those that come late are of the past.
         if orders.number <= self.orders.number:
             return
         has_all = self.orders.finished and not self.queue  # what others have not come to is no error here
@@ -281,6 +284,7 @@ class TrainerState:
             done.extend(map(Discard, mine))
 
     def _settle(self, worker: str, done: list[TrainerInstruction]) -> None:
+        # An open stream may still bring batches. The rank settles about its worker when it has ended.
         if worker not in self._streams and worker not in self._settled:
             self._seen.add(worker)
             self._settled.add(worker)

@@ -143,12 +143,14 @@ class TrainerQueue:
     def usable(self, orders: Orders) -> bool:
         """Tell whether the next batch is here and may be used: all ranks have as many, or its round has its turn."""
         head = self.head
+        # The job has left earlier epochs behind, so every rank has its full number of batches of these.
         if head is None or self._alone or orders.coordinated or head.epoch < orders.epoch:
             return head is not None
         return head.epoch == orders.epoch and self.used(head.epoch) < orders.allowed
 
     def precedes(self, error: BaseException, orders: Orders) -> bool:
         """Tell whether the next batch is of rows before those that an error is about, and may be used."""
+        # Decision 150: only an error of data has a place among the rows. All others are raised at once.
         head, of_data = self.head, isinstance(error, (ElementError, SourceError))
         in_order = head is not None and bool(head.places or head.pieces) and not orders.unordered
         return of_data and in_order and self.usable(orders)

@@ -70,6 +70,7 @@ class Trainers:
         self._stale_s = STALE * longest_silence(world_size)
         self._report_s = longest_silence(world_size)
         self._patience_s = self._stale_s + MARGIN_S
+        # Of many trainers each reports seldom: a shorter deadline would take honest ones for lost.
         self._timeout_s = max(timeout_s, SILENT * longest_silence(world_size))
         self._began = now
         self.ranks: dict[int, RegisteredTrainer] = {}
@@ -93,6 +94,7 @@ class Trainers:
         if known is not None and known.came.incarnation == event.incarnation:
             return None
         difference = self._difference(event)
+        # Decision 93: silence decides, not what is different, because nothing tells one launch from the next.
         if (known is not None or difference) and self._is_deserted(now):
             return self._stale(f"a new process has come for rank {event.rank}")
         if known is not None and not self._can_be_replaced(known, now):
@@ -143,6 +145,7 @@ class Trainers:
 
     def _can_be_replaced(self, trainer: RegisteredTrainer, now: float) -> bool:
         """Tell whether another process may have a trainer's rank: that is gone, and no batch with it."""
+        # Decision 93: a rank that had a batch is not given away, because the elements of it would be lost.
         return self._is_gone(trainer, now) and not (trainer.has_received or trainer.left)
 
     # --- silence -------------------------------------------------------------------------------------------
@@ -184,6 +187,7 @@ class Trainers:
         return [rank for rank in self.present if self._is_lost(self.ranks[rank], now)]
 
     def _is_lost(self, trainer: RegisteredTrainer, now: float) -> bool:
+        # Decision 94: a process that exists is waited for. If nobody can tell, the last answer begins the deadline.
         if now - trainer.heard <= self._timeout_s:
             return False
         return trainer.ended or now - trainer.last_sign > self._timeout_s

@@ -125,19 +125,23 @@ def give_out_again(
         return rest
     if state.rank is not None and rest:
         if state.died:
+            # A batch of leftovers cannot be run apart in pieces. It comes further if fewer positions are left.
             keys, left = frozenset(one.key for one in rest), sum(map(positions_in, rest))
             suspects.died_in_vain(keys, -left, "a batch of leftovers", state.died)
+        # Decision 4: the group stays whole, because it is the batch that its rank is due.
         leftovers.groups.appendleft(Group(state.rank, tuple(rest)))
         return ()
     if state.apart:
         rest = _settle_apart(state, rest, suspects)
     elif state.died and shape.in_order and state.died.at is None and rest:
+        # Decision 35: out of turn nothing can be run apart, so deaths at one place end the job.
         suspects.died_in_vain("in order", delivered, 'a plan with order="strict"', state.died)
     elif state.died:
         rest = _died(state, rest, state.died, suspects, runs)
     if runs.kept:
         runs.put_back(rest)
         return ()
+    # Each is put in front of the others, so the last one goes first: they stay in order (decision 35).
     for lease in reversed(rest):
         queues.put_back(lease)
     return ()
@@ -170,4 +174,5 @@ def all_given(workers: Collection[WorkerHoldings], shape: LedgerShape, epoch: in
     """Tell whether the trainers have all that was given to workers in an epoch."""
     if shape.sharding == "off":
         return bool(workers) and all(state.has_given_all(epoch, whole=shape.serial) for state in workers)
+    # Decision 152: an epoch does not wait for a worker that is busy with rows which another one has brought.
     return not any(state.holds or (state.working and not state.given_away) for state in workers)

@@ -91,6 +91,7 @@ class UnopenedSplits:
             known = self._lengths.setdefault(branch, _Lengths())
             known.elements, known.size = known.elements + elements, known.size + split.stop - split.start
         refused = self._waiting.pop(key, None) if self._epoch == self._ledger.epoch else None
+        # Sorted, because a set has another order in another process, and a replay must do the same (decision 37).
         for other in () if refused is None else sorted(refused.workers - self._opened):
             self._missed[other] += 1
             if self._missed[other] == MOST_UNOPENED and refused is not None:

@@ -170,6 +170,7 @@ class WorkerState:
     def _leave(self, done: list[WorkerInstruction]) -> None:
         """Stop with an assignment: the job gives what it had to others, unless nobody wants it."""
         self._stretch = None
+        # A thread of the engine may wait for a lease. It must have an answer, or the stretch cannot stop.
         self._lots.give_nothing(done)
         done.append(StopStretch(for_good=self._draining))
         self._ask_for_work(done)
@@ -214,6 +215,8 @@ class WorkerState:
         rests = [one.batch for one in leftovers if one.batch.rows]
         for batch in rests[:-1]:
             self._put_out(stretch, batch, done)
+        # Decision 144: the last block reaches to the end of the run even without rows, because the trainer lets a block
+        # have its turn only behind the one before it.
         last = rests[-1] if rests else None
         told: tuple[LeaseSpans, LeaseSpans, int] = ({}, {}, 0)
         if last is not None:

@@ -42,6 +42,7 @@ class WorkerCalls:
 
     def waiting(self) -> Iterator[WorkerAsked]:
         """Yield the questions that wait, the oldest first."""
+        # A copy, because whoever goes through these takes out what it answers.
         yield from list(self._waiting.values())
 
     def __len__(self) -> int:
