@@ -82,6 +82,7 @@ class Attendance:
         """Note that a trainer has spoken, and return it; refuse one whose rank another process has by now."""
         trainer = self._trainers.get(rank, incarnation)
         if trainer is not None:
+            # Messages may come late, and tell of fewer workers than the trainer knows.
             trainer.heard, trainer.met = now, max(trainer.met, met)
         elif rank in self._trainers.ranks:
             said = f"job {self._job.spec.name}: rank {rank} was not heard, and another process has taken its place."

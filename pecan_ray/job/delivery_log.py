@@ -82,6 +82,7 @@ class DeliveryLog:
                 self._without_turn[rank] = {worker: mine for worker, mine in left if mine}
             return
         known = self._deliveries[rank]
+        # Before the filter below, because a batch may come and go back within one report.
         known.extend(deliveries)
         if gone:
             known = self._deliveries[rank] = deque(one for one in known if one.id not in gone)

@@ -22,6 +22,7 @@ def first_worker(spec: JobSpec, node: str, cpus: float) -> StartWorker | None:
         target = Deployment(workers.local, workers.remote)
     if spec.shape.world_size > 1 or not target.local:
         return None
+    # A fleet like the job's own, so that the job will ask for a worker of the same name and kind.
     fleet = Fleet(spec.name, spec.cpus_per_worker, spec.remote_io)
     fleet.hosts = {node: cpus}
     return next(one for one in fleet.scale(target, 0.0) if isinstance(one, StartWorker))

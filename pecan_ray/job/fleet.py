@@ -116,6 +116,7 @@ class Fleet:
         staying = self._staying()
         done: list[Instruction] = []
         for host, count in self._wanted_by_host():
+            # Decision 45: Ray places nothing on a node that is about to go.
             for _ in range(0 if host in self.leaving else count - len(staying.get(host, ()))):
                 done.append(self.request(host, now))
         return done
@@ -131,6 +132,7 @@ class Fleet:
         """
         staying: dict[str, list[FleetWorker]] = {}
         for worker in sorted(self.workers.values(), key=lambda worker: (not worker.running, worker.price or 0.0)):
+            # Decision 45: a worker that will be ended does not count, so another one is asked for at once.
             if not worker.draining and worker.leaves is None:
                 staying.setdefault(worker.host, []).append(worker)
         return staying
@@ -147,6 +149,7 @@ class Fleet:
     def request(self, host: str, now: float, *, reserve: bool = True) -> StartWorker:
         """Request a worker on a trainer's node, or a remote one (host ""); `reserve`: CPUs, where it has enough."""
         placement: Placement = "local" if host else "remote"
+        # Numbers are never used again, because late messages about a lost worker go by its name.
         name = f"pecan:{self._job}:{placement}-{self._made[placement]}"
         self._made[placement] += 1
         # A node that has too few CPUs for one worker in all would never give it a place.
@@ -231,6 +234,7 @@ class Fleet:
 
     def silent(self, now: float, timeout_s: float) -> list[str]:
         """Return the workers that have a process and have not been heard for longer than a deadline."""
+        # From the moment at which a worker has a process: it may freeze while it is being set up.
         return [w.name for w in self.workers.values() if w.node and now - w.heard > timeout_s]
 
     def waiting_for(self, now: float, silent_after_s: float) -> dict[Hashable, str]:

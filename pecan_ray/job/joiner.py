@@ -59,11 +59,13 @@ class Joiner:
         """Take the block that comes next; return the batches that are full with it."""
         places = block.places
         assert places is not None
+        # The first block of an epoch may come before the orders that tell of this epoch.
         made = [*self.end(block.epoch)]
         self.epoch = block.epoch
         at, since = 0, block.since or place_of_first(block)
         while block.rows - at >= self._joins.batch_size - self._rows:
             stop = at + self._joins.batch_size - self._rows
+            # Decision 144: a batch ends at the place behind its last row, so a state holds a beginning of the sequence.
             until = places.end_of(block.skip + stop - 1)
             self._take(block, at, stop, since, until)
             at, since = stop, until

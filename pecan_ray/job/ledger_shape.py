@@ -75,6 +75,7 @@ class LedgerShape:
     @property
     def cuts_splits(self) -> bool:
         """Whether several workers may share a split of known length, so that they end an epoch together."""
+        # Decision 91: `autocache` makes an entry of a whole split, so what it keeps is never cut.
         return self.sharding == "dynamic" and not (self.one_at_a_time or self.coordinated or self.keeps)
 
     @property
@@ -99,6 +100,7 @@ class LedgerShape:
     @property
     def repeats(self) -> bool:
         """Whether what a lost worker held is given out at once, although trainers may have some of it."""
+        # Of such plans batches are counted: one of a lost worker that comes late would count as another one.
         return self.visitation == "zero_or_more" and not (self.runs_whole or self.in_order)
 
     @property

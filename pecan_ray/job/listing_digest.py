@@ -156,6 +156,7 @@ class ListingCheck:
         """
         known, digest = self._known[branch], self.digests[branch]
         there = known.splits - digest.splits
+        # Groups depend on the number of splits, so the comparison is made at the very number that the state knows.
         digest.add(page[: max(0, there)])
         changed = self._compare(branch, split_at) if 0 < there <= len(page) else ""
         if known.complete and len(page) > max(0, there) and digest.splits == known.splits:

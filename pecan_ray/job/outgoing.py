@@ -14,6 +14,7 @@ from pecan_ray.sampling.spans import Span, Spans
 
 REPORT_S = 0.25
 """Shortest time between two reports while nobody waits for them."""
+# docs/scaling.md: a call costs the controller about 1 ms of CPU, so calls become rarer where members are many.
 REPORT_PER_TRAINER_S = 0.01
 """With many trainers a longer one: the job hears of no more than 100 a second that nobody waits for."""
 HARDLY_ANY = 4
@@ -103,6 +104,7 @@ class Outgoing:
         spans = dict(before.spans) if before is not None and before.epoch == epoch else {}
         count, rows = (before.batches, before.rows) if before is not None and before.epoch == epoch else (0, 0)
         ids = before.ids if before is not None and before.epoch == epoch else ()
+        # Without what yields nothing, which is dealt with: bad elements that travelled with a batch would count twice.
         more = _data(batches)
         self._kept -= len(batches)
         merged = {
@@ -208,6 +210,7 @@ class Outgoing:
 
     def _tells_full(self, need: Need) -> bool:
         """Tell whether the job has yet to hear that this rank can take no more while it waits for others."""
+        # Of many trainers only those with a full queue hear at once that they may use more, so the job must know of it.
         known = self._told_full if self._pressing_s else self._told_held
         return need.held and need.full and not known
 

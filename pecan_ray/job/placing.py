@@ -73,6 +73,7 @@ class Placing:
         self, row_s: float | None, trainers: Sequence[TrainerProgress], fleet: Fleet, cpus_per_worker: float
     ) -> Deployment:
         """Return what to begin with once a sample is there, if nothing was measured yet."""
+        # Infinity is a sample that has not ended in time. It says that elements are slow, and not how slow.
         self.looker.row_s = None if row_s == math.inf else row_s
         batch = self.looker.batch
         if self.policy.mode != "auto" or self.stopped or self.steps or row_s is None or batch is None:

@@ -172,6 +172,7 @@ class Queues:
     def waiting(self) -> bool:
         """Tell whether a lease waits that was listed and belongs to a pass that has begun, or for its worker."""
         if self._shape.static and not self._distributed:
+            # Splits that were not dealt yet wait, too. Else the epoch would count as delivered before it began.
             return not self.empty_source
         return any(self.all_queues())
 

@@ -108,6 +108,7 @@ class RowRuns:
 
     def may_begin(self, received: int, workers: int) -> bool:
         """Tell whether a worker could be given something; `received`: so many rows have had their turn."""
+        # The row with which a run goes on follows from the lengths of all splits, so these must be listed.
         if self._first is None and self._queues.listed:
             self._first = self._find_first()
         return not self.kept or (self._first is not None and self._room(received, workers) > 0)
@@ -157,6 +158,7 @@ class RowRuns:
         state.taken += rows
         state.ends = self._shape.joined or rows % size > 0 or state.alone is not None
         for lease in run:
+            # What came back lies before rows that others were given.
             self._given = max(self._given, _rows_of(lease)[1])
         return tuple(map(self._placed, run)) if self._shape.joined else tuple(run)
 
@@ -220,6 +222,7 @@ class RowRuns:
         if not self.kept:
             return False
         if state.alone is None:
+            # Decision 151: a death says something about the batches that the worker held, and nothing about the order.
             self._died_with.update({batch for lease in rest for batch in self._batches(lease)})
             return True
         self._died_of[state.alone] += 1

@@ -39,6 +39,7 @@ class Scaling:
         self._fleet.hosts = dict(event.hosts)
         try:
             begun = self._placement.begin(self._fleet.hosts, event.remote_cpus)
+            # AutoOrder's sample may have ended before the nodes were looked at.
             target = self._placement.sampled(self._placement.row_s, self._job.trainers.progress, self._fleet) or begun
         except PlanError as error:  # the bounds leave no worker on these nodes
             self._job.fail(error, now, done)
@@ -53,6 +54,7 @@ class Scaling:
     def _on_scale(self, event: events.ScaleAsked, now: float, done: Instructions) -> None:
         if self._placement.fix(Workers(event.local, event.remote)):
             self._job.tell("placement", FIXED, now)
+        # Before the nodes are known, `fix` has noted the numbers, and the job begins with them.
         if self._fleet.hosts:
             self.scale(Deployment(event.local, event.remote), now, done)
 

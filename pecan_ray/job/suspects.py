@@ -21,6 +21,7 @@ from pecan_ray.job.suspicion import CRASHED, Suspicion
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, origin_of
 from pecan_ray.sampling.spans import Span, Spans
 
+# Decision 29: halving costs a worker for each halving, ten for 1,000 elements. So many pieces take two levels.
 PIECES = 32
 """Into so many pieces suspects are cut: those that are innocent cost little, and each guilty one costs a worker."""
 STRIKES = 2

@@ -101,6 +101,7 @@ class TrainerState:
 
     def handle(self, event: TrainerEvent, now: float) -> list[TrainerInstruction]:
         """Take an event and return what must be done, in this order."""
+        # Batches may come after the iterator was closed, and their memory must go back, too.
         if self._closed:
             return [Discard(batch) for batch in event.batches] if isinstance(event, BatchesCame) else []
         done: list[TrainerInstruction] = []
@@ -161,6 +162,7 @@ class TrainerState:
             self._give_back(self.queue.revoke(worker), done)
         if orders.level is not None and self.queue.closed <= orders.epoch:
             self._give_back(self.queue.close(orders.epoch, orders.level), done)
+            # Also if nothing goes back: the job forgets the epoch when every rank has said that it takes nothing more.
             self.outgoing.want()
         for worker in orders.newcomers:
             if worker not in self._seen and not orders.finished:
@@ -176,6 +178,7 @@ class TrainerState:
 
     def _on_batches(self, event: BatchesCame, now: float, done: list[TrainerInstruction]) -> None:
         for batch in event.batches:
+            # This rank has said that it takes nothing more of that epoch, which the job may have forgotten by now.
             if batch.epoch < self.queue.closed:
                 done.append(Discard(batch))
                 continue

@@ -82,6 +82,7 @@ class TrainerQueue:
         for one in received:
             if one.places is not None and one.places.are_joined:
                 self._add_joined(self.joiner.add(one))
+                # A block without rows is there for its turn alone, so its memory goes back.
                 if not one.rows:
                     self._spent.append(one)
             else:
@@ -220,6 +221,7 @@ class TrainerQueue:
     def pass_over(self, orders: Orders) -> list[ReceivedBatch]:
         """Take out what comes next of epochs that the loop has left, as far as it may be used."""
         mine: list[ReceivedBatch] = []
+        # Only what may be used: a rank that ran ahead would take the part of those that go on in the epoch.
         while self.head is not None and self.head.epoch < self.left and self.usable(orders):
             mine.append(self.use())
         self.passed += len(mine)

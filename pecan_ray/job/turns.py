@@ -118,6 +118,7 @@ def give_out_again(
     """
     rest: Sequence[Lease] = [held.rest() for held in state.holdings.values()]
     if shape.sharding == "off":  # every other worker has the same data
+        # A worker that held nothing died of nothing. Else each idle worker of a lost node would count.
         if state.died and rest:
             suspects.died_in_vain("all data", state.received, 'a plan with sharding="off"', state.died)
         return ()
@@ -150,6 +151,7 @@ def give_out_again(
 def _settle_apart(state: WorkerHoldings, rest: Sequence[Lease], suspects: Suspects) -> Sequence[Lease]:
     """Settle what a worker held that ran suspected elements one by one; return what it held besides."""
     suspects.put_back(within(rest, state.untaken))
+    # Only what it worked on is blamed. What it had finished, and a slow trainer has not fetched, came through.
     at_hand = within(rest, state.suspected)
     if state.died:
         suspects.died_apart(at_hand, state.died)

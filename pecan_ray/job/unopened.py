@@ -141,6 +141,7 @@ class UnopenedSplits:
             found = False
             while (lease := self._ledger.queues.withdraw(key)) is not None:  # it may have been cut
                 found = True
+                # The ledger takes as dealt with only what a worker holds, so any living one stands in.
                 self._ledger.workers[worker].give(lease)
                 self._ledger.consumed(worker, self._epoch, {key: lease.spans})
             if found:  # else somebody has it
@@ -191,6 +192,7 @@ class UnopenedSplits:
         """Tell whether a worker that runs, or may come soon, has not tried to open a split."""
         patient = now - refused.since < PLACE_S
         fleet = self._job.fleet.workers.values()
+        # Decision 98: a worker without a place may come late or never, so patience with it ends.
         coming = any(not (one.running or one.draining) and (patient or not one.unplaced) for one in fleet)
         return coming or not refused.workers.issuperset(self._living)
 
