@@ -260,7 +260,7 @@ def _other_numbers(run: RunNumbers) -> str:
 def _lock_is_held(seen: StageSeconds) -> bool:
     """Return whether functions hold Python's lock so that other threads, the source's reader too, wait for it."""
     known = seen.watched_s >= SEEN_S and seen.locked_s >= LOCKED * seen.watched_s
-    # Decision 111: where a second thread gains nothing, the engine lets one run. That one may hold the lock as well.
+    # Decision 111: where a second thread gains nothing, the engine runs one. That one may hold the lock as well.
     return known and (_locked(seen) or LOCKED * seen.watched_s <= _in_threads_s(seen) < SEVERAL * seen.watched_s)
 
 

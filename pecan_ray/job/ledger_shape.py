@@ -100,7 +100,7 @@ class LedgerShape:
     @property
     def repeats(self) -> bool:
         """Whether what a lost worker held is given out at once, although trainers may have some of it."""
-        # Of such plans batches are counted: one of a lost worker that comes late would count as another one.
+        # Of whole plans batches are counted: one of a lost worker that comes late would count as another one.
         return self.visitation == "zero_or_more" and not (self.runs_whole or self.in_order)
 
     @property

@@ -90,7 +90,7 @@ def _fresh(ledger: Ledger) -> list[BranchPoint]:
 
 def _reached(ledger: Ledger, epoch: int, missing: Missing) -> list[BranchPoint]:
     """Return where the job stands in each source in an epoch, of which this is missing that was delivered."""
-    # All of an epoch that the ledger has left is acknowledged, so only what was not used is missing.
+    # The ledger has gone on: the rest of that epoch was acknowledged, or all loops left it.
     if epoch < ledger.epoch:
         passes = ledger.shape.repetitions or 0
         return [ended(passes, tuple(_rests(missing, branch))) for branch in range(ledger.shape.branches)]

@@ -108,7 +108,7 @@ class RowRuns:
 
     def may_begin(self, received: int, workers: int) -> bool:
         """Tell whether a worker could be given something; `received`: so many rows have had their turn."""
-        # The row with which a run goes on follows from the lengths of all splits, so these must be listed.
+        # With which row a job goes on from a state follows from the lengths of all splits, so these must be listed.
         if self._first is None and self._queues.listed:
             self._first = self._find_first()
         return not self.kept or (self._first is not None and self._room(received, workers) > 0)

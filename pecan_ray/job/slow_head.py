@@ -46,7 +46,7 @@ class SlowHead:
         late_s = max(HELP_AFTER_S, HELP_TIMES * self._batch_s * len(ledger.workers))
         if queued or now - self._since < late_s:
             return ""
-        # Decision 152: counted anew, so that rows are made twice at most once in each such time.
+        # Decision 152: counted anew, so that at most once in each such time a second worker is given rows.
         self._since, self._waited_s = now, 0.0
         helped = ledger.seconds.help(ledger.workers, row)
         ledger.changes += bool(helped)

@@ -84,7 +84,7 @@ class SpeedMeter:
             return JobSpeed(hit_share=self._hits, dataset_bytes=self._dataset_bytes)
         made = sum(worker.told.elements for worker in workers)
         row_bytes = (totals.remote_bytes + totals.node_bytes) / made if made else None
-        # Decision 57: so the ideal speed shows while a quota holds the job back, but no more than its workers compute.
+        # Decision 57: without waits, so that it shows under a quota, too; but no faster than the workers compute.
         ideal = min(rows / max(seconds - waited, 1e-9), _most_rows_per_s(job.fleet.workers.values()))
         return JobSpeed(
             rows_per_s=rows / seconds,

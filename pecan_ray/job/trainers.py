@@ -187,7 +187,7 @@ class Trainers:
         return [rank for rank in self.present if self._is_lost(self.ranks[rank], now)]
 
     def _is_lost(self, trainer: RegisteredTrainer, now: float) -> bool:
-        # Decision 94: a process that exists is waited for. If nobody can tell, the last answer begins the deadline.
+        # Decision 94: a process that exists is waited for. If nobody can tell, the deadline runs from the last answer.
         if now - trainer.heard <= self._timeout_s:
             return False
         return trainer.ended or now - trainer.last_sign > self._timeout_s
