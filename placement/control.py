@@ -51,6 +51,8 @@ def begin(row_s: float | None, batch: int, room: int) -> int:
     """
     if row_s is None:
         return min(1, room)
+    # Decision 126: begin with many.  The search before began with one worker, and large photographs
+    # ran at a tenth of the speed for 16 to 19 s on 16 CPUs.
     return max(min(1, room), math.ceil(min(room, batch * row_s / GUESS_S)))
 
 
@@ -107,6 +109,8 @@ def _rate_of_one(sums: LookSums, o: Observation, side: int, before: float) -> fl
     work of less than a microsecond is none.
     """
     count = (o.running.local, o.running.remote)[side]
+    # After a pause, batches that were begun before it came in seconds in which hardly anybody worked.
+    # Workers seemed four times as fast, and a job that runs ahead changed its workers 82 times in two hours.
     if sums.each_worked[side] <= 1e-6 or (before and sums.made[side] < max(ROWS, o.grain * count)):
         return before
     return sums.made[side] / sums.each_worked[side]
@@ -136,6 +140,7 @@ class _Rules(Trials):
             return None
         if self.o.running.workers and self.sums.worked <= 0:
             return self.hold("workers have not begun")
+        # Needs are those of a stretch without a wait, which ends here.
         self.state = replace(self.state, needs=NeedPeaks())
         short = 1 / max(1 - self.wait, 1e-3) / FULL
         # Decision 126: busy is not working.  Workers that wait for something shared are not multiplied.
@@ -229,6 +234,7 @@ class _Rules(Trials):
         # Decision 126: what the trainer once took without a wait is no bound here.
         # With such a bound, a job that lost spot nodes cost up to 1.159 of the best bill, without it 1.070.
         wanted = min(wanted, self.o.pace / FULL)
+        # As if nothing were known, six more were asked for at once over a link that was full.
         if running.remote >= self.state.lessons.bounds[1].count:  # more have brought nothing once: ask with few
             wanted = min(wanted, self.rate / FULL)
         more = int(min(top, running.remote + max(1, math.ceil((wanted - self.rate) / one))))
@@ -279,6 +285,7 @@ class _Rules(Trials):
             answer = self._try_bill()
             if answer is not None:
                 return answer
+        # By the whole stretch: trainers take batches in beats, and floors were given up for a look with few of them.
         floor = self.state.lessons.floor.workers(self.now, self._taken())
         local = max(local, min(o.running.local, floor.local), o.least.local)
         remote = max(remote, min(o.running.remote, floor.remote), o.least.remote)
@@ -304,6 +311,8 @@ class _Rules(Trials):
             return running.local, self.fitted_remote() if calm else running.remote
         if needs.calm_s < self.quiet_s - LOOK_S:
             return running.local, running.remote
+        # Decision 126: counts on no speed-up of those that stay.  With one, 89 % of steady jobs changed nothing
+        # after 30 s, without it 92 %, for 0.001 of the bill.
         fewest = math.ceil(self.need / (FULL * local)) if local > 0 else running.local
         return min(running.local, max(1, fewest)), 0
 

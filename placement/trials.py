@@ -107,6 +107,7 @@ class Trials:
         least = GAIN if before.remote else 2 * GAIN  # chance shall bring no nodes
         if bill <= trial.measure * (1 - least):
             return None
+        # Decision 126: half of the local workers is tried first, and half of that next.
         stride = (self.state.lessons.stride or 0) // 2
         back = before if before.remote < running.remote else None
         self.state = replace(self.state, lessons=replace(self.state.lessons, stride=stride), follow=back)
@@ -116,10 +117,12 @@ class Trials:
     def judge(self) -> Ruling | None:
         """Undo a trial that has brought nothing, or has cost something."""
         trial = self.state.trial
+        # Judged by one batch of two, remote workers came and went 64 times in 8,000 batches.
         if trial is None or trial.kind == "bill" or not self.whole or self.sums.span < 2 * max(LOOK_S, self.beat_s):
             return None
         self.state = replace(self.state, trial=None)
         adds, running = trial.kind == "add", self.o.running
+        # Local CPUs are paid for: workers that bring nothing go once nobody waits.
         if adds and running.remote <= trial.before.remote:
             return None
         wanted = trial.measure * (1 + GAIN if adds else 1 - 2 * GAIN)

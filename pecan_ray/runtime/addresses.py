@@ -33,6 +33,7 @@ def knock(address: str) -> None:
     with socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S) as connection:
         if os.environ.get("RAY_USE_TLS", "0") == "1":
             return  # this server would answer only after a handshake with Ray's certificates
+        # Decision 102: the system accepts connections for a frozen process too, and another server may have the port.
         connection.sendall(GREETING)
         with closing(connection.makefile("rb")) as answer:
             head = answer.read(FRAME_HEAD_BYTES)

@@ -68,6 +68,7 @@ class Bidding:
         try:
             pickled = await asyncio.wait_for(_answer(self._controllers[job]), ANSWER_S)
         except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+            # Decision 26: one silence changes no deal.  What a job has bid counts for three rounds.
             logger.debug("job %s has not told what it bids: %s", job, error)
             return ()
         bids: tuple[PoolBid, ...] = pickle.loads(pickled)

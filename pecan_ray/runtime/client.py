@@ -91,6 +91,7 @@ class ForLoop:
 
     def look(self) -> Received | events.EndOfEpoch | events.EndOfData | events.RaiseError | None:
         """Return what there is for the loop."""
+        # Decision 126: the loop's time in line for a CPU counts, and the kernel knows threads by this number.
         self.thread = self.thread or threading.get_native_id()
         answer = self.answer
         if isinstance(answer, events.HandOver):
@@ -102,6 +103,7 @@ class ForLoop:
         """Take what has come; return what the trainer's state needs to know of it."""
         message, places = received.message, received.message.places
         batch = _received(number, received.provenance.worker, message, nbytes)
+        # Decision 144: a block is no batch: the batches that are joined of it hold it.
         if places is not None and places.are_joined:
             return replace(batch, payload=received)
         self.batches[number] = received
@@ -349,6 +351,7 @@ class BatchClient:
         newcomers: list[WorkerInfo] = [pickle.loads(worker) for worker in handles]
         with self._lock:
             self._workers.update({worker.name: worker for worker in newcomers})
+            # Orders may name a worker that is gone meanwhile, whose handle the controller has no more.
             reachable = tuple(worker for worker in orders.newcomers if worker in self._workers)
             orders = replace(orders, newcomers=reachable) if reachable != orders.newcomers else orders
             self._handle(events.OrdersCame(orders) if answered is None else events.ReportAnswered(answered, orders))

@@ -414,6 +414,7 @@ def _holds(value: str, rule: str) -> bool:
 
 def _staying_nodes() -> list[dict[str, Any]]:
     """Return the nodes that live, and of which nobody has said that they will be taken away."""
+    # Decision 45: Ray places nothing on these any more, and `ray.nodes` does not say so.
     leaving = leaving_nodes()
     return [node for node in _nodes() if node["Alive"] and node["NodeID"] not in leaving]
 

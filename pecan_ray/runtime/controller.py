@@ -63,6 +63,7 @@ class JobController:
                 # if it is there, a process ran before this one.
                 self._opened = JobHost(receive(job, {}), self._place, self._keeping, again=True)
         except JournalError as error:
+            # Kept and not raised: callers would get Ray's traceback of a constructor that has failed.
             self._lost = JournalError(
                 f"the controller of job {name} was lost, and no other one can go on from its journal: {error.message} "
                 "Start the run again, from its last state if there is one.",
@@ -107,6 +108,7 @@ class JobController:
         self._raise_lost()
         if self._opened is not None:
             return
+        # Awaited, because Ray warns of an actor that waits for an object in its event loop.
         received = await receive(job, arrays).mapped()
         # Several trainers send the job: another one's call may have opened it while this one waited.
         if self._opened is None:

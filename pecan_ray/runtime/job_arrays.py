@@ -39,6 +39,7 @@ def receive(pickled: bytes, arrays: NamedArrays) -> ReceivedJob:
     job: Job = unpickle_here(pickled, "a job that was sent to its controller")
     journaled = pickled
     if job.arrays:
+        # Decision 132: with the arrays in the job, each worker would hold three times the data.
         arrays, job = job.arrays, replace(job, arrays={})
         pickled = pickle.dumps(job)
     elif arrays:

@@ -162,6 +162,7 @@ class JobHost:
         self.broken = failure
         self.workers.kill_all()
         actor = ray.get_runtime_context().current_actor
+        # Each trainer that lives has called by then, and was told why.
         asyncio.get_running_loop().call_later(self.job.config.trainer_timeout_s, ray.kill, actor)
 
     async def tidied(self) -> None:

@@ -60,6 +60,7 @@ class JournaledJob:
                 said = f"{place.journal} cannot be gone on from: {error.message}"
                 raise JournalError(said, **error.fields) from error
             if (kept := place.job()) is not None and place.bucket:
+                # Decision 53: the job goes on from the journal of its node, and need not wait for the bucket.
                 self._copied(place, kept).begin_behind()
             return
         self._clock = AwakeClock(longest_gap_s, time.monotonic)
@@ -125,6 +126,7 @@ class JournaledJob:
             "job %s goes on: its controller was lost, and %d events of its journal were replayed",
             *(self._spec.name, job.events),
         )
+        # Decision 37: time goes on where the last event was, because nobody could be heard without a controller.
         return AwakeClock(longest_gap_s, time.monotonic, begin=job.at), job.state
 
     def now(self) -> float:

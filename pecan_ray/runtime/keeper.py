@@ -72,6 +72,7 @@ class WorkerKeeper:
     async def expect(self, hiring: Hiring) -> None:
         """Start a worker that the controller will ask for, unless it has asked for one: it starts as slowly as that."""
         if not self._workers:
+            # Decision 67: a guess, of which the controller knows nothing: no event, no state, nothing in its journal.
             self._expected = hiring
             self._workers[hiring.began.worker] = asyncio.ensure_future(self._made(hiring))
 

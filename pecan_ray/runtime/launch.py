@@ -86,6 +86,7 @@ def _of_jax() -> Launch | None:
 
 
 def _of_environment() -> Launch | None:
+    # Decision 89: a task of Ray has the environment of its raylet, which a rank may have started.
     numbers = None if is_ray_worker() else _numbers("RANK", "WORLD_SIZE")
     return None if numbers is None else Launch(*numbers, _run())
 

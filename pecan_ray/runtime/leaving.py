@@ -62,6 +62,7 @@ class Leaving:
             facts: JobFacts
             facts, last = self._told(time.monotonic())
         except (ray.exceptions.RayError, TimeoutError) as error:
+            # An only trainer ends a controller that does not answer.  With other ranks it may answer those.
             facts, last = JobFacts(self._job, lost=told(error)), alone
         except ClusterError:
             facts, last = JobFacts(self._job, lost="Ray was shut down before the job was closed"), False

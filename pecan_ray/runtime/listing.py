@@ -53,6 +53,7 @@ def _list(branch: int, source: Source, known: int, happened: Callable[[Event], F
             digest = ListingDigest()
             digest.add(islice(splits, known))
             happened(ListingResumed(branch, digest.groups())).result()
+        # A first page of one split: work begins with it, however slow the listing is.
         size, pages, place = 1, 0, known
         while page := tuple(islice(splits, size)):
             _check_numbers(source, page, place)

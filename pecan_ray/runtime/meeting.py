@@ -34,10 +34,12 @@ def meet(start: Callable[[], str], connect: Callable[[str], bool], *, folder: Pa
     """
     place = (folder or Path(tempfile.gettempdir())) / f"pecan-ranks-{os.getuid()}-{_launcher()}"
     present = place.with_suffix(".present")
+    # Decision 89: ranks stand in line at this lock, and the first one starts the Ray of all.
     with _locked(place) as door:
         address = door.read()
         if address and connect(address):
             lives = _opened(present)
+            # Decision 89: the kernel takes the lock back, however this process ends.
             fcntl.lockf(lives, fcntl.LOCK_SH)
             _present.append(lives)
             return False

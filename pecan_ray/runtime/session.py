@@ -295,6 +295,7 @@ class Session:
         calls = self.client.calls
         try:
             with LongWait(f"job {self.name}: {NO_ANSWER}"):
+                # With a bound: of a controller that stands still `close` would wait for a state for ever.
                 calls.result(calls.begin(self.controller.process_id), timeout_s=leaving.LEAVE_S)
         except TimeoutError:
             return False

@@ -80,6 +80,7 @@ class ShareHost:
                 'with one data set: correct that, or give this one another name, iter_batches(share="...").'
             )
         name = request.reader
+        # Decision 94: a reader that says nothing may only be stopped, and goes on later.
         self._processes[name] = request.process, request.node
         self.state.join(name, request.epochs, behind=request.behind)
         joined = Joined(None)

@@ -189,6 +189,7 @@ class StoreReader:
             return self._ended, []
         future: asyncio.Future[tuple[bytes, list[Any]]] = asyncio.get_running_loop().create_future()
         self._asked.append(future)
+        # A call is the credit of a reader that has no pipe.
         self._wish(1)
         return await future
 

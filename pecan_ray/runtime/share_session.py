@@ -114,6 +114,7 @@ class _GroupStoreWay:
             return frame, None, {}
         self._asked.append(self._calls.begin(self._producer.take, self._reader))
         with self._calls.connection():
+            # Popped, so that no other reference is left, which could go while Ray ends (see `calls`).
             fetched = PendingAnswer(references.pop())
         return frame, pickle.loads(frame.batch), self._calls.result(fetched)
 

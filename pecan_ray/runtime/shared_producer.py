@@ -133,6 +133,7 @@ def producer_of(group: str) -> Any:
         f"{PREFIX}{group}",
         local_selector(this_node()),
         get_if_exists=True,
+        # Decision 44: readers come and go, also the one that has started it.
         lifetime="detached",
         num_cpus=0,
         max_restarts=0,

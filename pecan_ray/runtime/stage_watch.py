@@ -42,5 +42,6 @@ class StageWatch:
                 return
             engine = self._engine()
             if engine is not None:
+                # Decision 58: whoever stands in `put` waits because finished batches are not taken.
                 known = {**engine.stages(), Outbox.put.__code__: lambda _: ThreadStage("blocked")}
                 self._tally.look(stages_now(known), engine.threads, locked)

@@ -268,4 +268,5 @@ def prepare_process(job: Job, began: StartWorker) -> None:
     bound_datasets(began.rooms)
     os.nice(NICE)
     os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
+    # Decision 15: memory that goes back to the system with each element costs page faults for the next one.
     keep_freed_memory()

@@ -170,6 +170,7 @@ class WorkerActors:
             self._happened(WorkerUnplaced(actor.name, said or await self._reason(selector), has_place))
         actor.node, actor.pid = placed.result()
         price = None if self._prices is None or actor.host else self._prices.at(labels_of(actor.node))
+        # Before `set_up`, so that a worker which freezes there can be ended by its process id.
         self._happened(WorkerPlaced(actor.name, actor.node, actor.pid, price))
         await actor.handle.set_up.remote()
         # Before the job hears that it is ready: trainers are told of it then, and need the handle.

@@ -61,6 +61,7 @@ class WorkerPlan:
                 "functions come from must be importable on every node: send them by `--working-dir` or a runtime "
                 "environment."
             ) from error
+        # Decision 96: behind the loading of the functions, whose modules may seed generators when they are imported.
         if global_generators.key is None:
             global_generators.begin((job.seed, self._worker.rpartition(":")[2], job.batches_before))
         else:
@@ -140,6 +141,7 @@ def engine_options(job: Job, sharing: int, users_order: UsersOrder | None) -> En
     return EngineOptions(
         seed=job.seed,
         threads=threads,
+        # Decision 12: functions that wait need far more threads than there are CPUs.  The engine looks for the number.
         most_threads=None if fixed else MOST_PER_CPU * threads,
         memory_bytes=job.config.ring_bytes,
         order="strict" if job.in_order else "relaxed",

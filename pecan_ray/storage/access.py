@@ -269,6 +269,7 @@ def _read(path: str, start: int, stop: int | None, version: str = "") -> FileRan
         return backend(path).read(path, start, stop, version)
     hedged = partial(_hedged(os.getpid()).read, path) if _hedging.on else None
     ask = partial(throttle.read, partial(backend(path).read, path), hedged=hedged)
+    # Decision 52: above the throttle, so that what is found here is not charged.
     blocks = _kept.blocks_here()
     return ask(start, stop, version) if blocks is None else blocks.read(ask, path, start, stop, version)
 

@@ -63,6 +63,7 @@ class FsspecFiles:
                 path=f"{scheme}://",
             )
         self._scheme = scheme
+        # Decision 61: fsspec's own walk goes on without a folder that could not be listed.
         self._walks = _has_find_of(self._fs, fsspec)
         self._known: dict[str, FileInfo] = {}
 
@@ -119,6 +120,7 @@ class FsspecFiles:
         Whether the file has another version than the wanted one is looked at by the first read of this process alone.
         """
         asked = Asked(path, start, stop, version)
+        # Decision 61: most file systems tell neither status nor headers, so an answer says nothing of its version.
         known = self._known.get(path)
         if known is None or (version and known.version != version):
             known = self.info(path)

@@ -113,6 +113,7 @@ class Heads:
                     self.found += held.nbytes if held.again else 0
                     held.taken, held.used, held.again = True, True, False
                     self._held.move_to_end(key)
+                    # An error is not kept: whoever opens the file again asks the store again.
                     if held.piece.done() and held.piece.exception() is not None:
                         self._drop(key)
                 begun = self._begin()

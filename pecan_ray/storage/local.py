@@ -104,6 +104,7 @@ class LocalFiles:
 
 def _write(path: str, data: bytes) -> None:
     folder = os.path.dirname(path)
+    # A name by chance, because two may write the same file at once.
     beside = os.path.join(folder, f".{secrets.token_hex(8)}.part")  # no listing shows it
     os.makedirs(folder or ".", exist_ok=True)
     try:

@@ -70,6 +70,7 @@ class _OneVersion(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         view = memoryview(buffer).cast("B")
+        # Decision 27: the status behind each read, so that a file which is replaced meanwhile is noticed.
         count, found = self._patiently(lambda: (os.preadv(self._fd, [view], self._at), os.fstat(self._fd)))
         self._advance(count, len(view), found)
         return count

@@ -72,6 +72,7 @@ class ObjectStore:
         An object that is called like the pattern itself is what is meant, or a folder of which nothing else matches.
         """
         bucket, key = self._split(pattern)
+        # With stars alone the listing tells: a request more for each listing would also hide a refusal.
         literal = called_so(self, pattern) if "[" in key or "?" in key else None
         if literal is not None:
             yield literal

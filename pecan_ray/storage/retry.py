@@ -42,6 +42,7 @@ class UnwantedError(Exception):
 class Backoff:
     """How long to try, and how long to wait between tries."""
 
+    # Decision 27: time, and no number of tries: a burst of 503 that lasted 2 s has ended a job after seven tries.
     patience_s: float = 300.0
     """From the first failure on."""
     first_s: float = 0.1
@@ -115,6 +116,7 @@ class RetryRegistry:
         with self._lock:
             if now < self._say_from:
                 return
+            # Decision 27: one message a minute for all requests of a process, because an outage meets many of them.
             self._say_from = now + SAY_AGAIN_S
         self.tell(
             f"{retrying.path} cannot be {DONE[retrying.doing]} and is tried again, for {patience_s:.0f} s at most "
@@ -186,6 +188,7 @@ def pause(seconds: float) -> None:
         left = until - time.monotonic()
         if left <= 0:
             return
+        # A thread cannot wait for several events at a time.
         given_up[0].wait(left if len(given_up) == 1 else min(left, LOOK_S))
     raise UnwantedError
 

@@ -164,6 +164,7 @@ class S3:
             asked.check_version(_version(answer))
             status = int(answer["ResponseMetadata"]["HTTPStatusCode"])
             asked.check_answerer(status, _version(answer))
+            # Before the body is read: a store that ignores ranges sends the whole of a large object.
             asked.check_size(status, answer.get("ContentLength"))
             data = body.read() if "ContentLength" in answer else _read_bounded(asked, body)
             return asked.piece(status, answer.get("ContentRange"), data, _version(answer))

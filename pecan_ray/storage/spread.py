@@ -163,6 +163,7 @@ class SpreadBlocks:
         """Tell the nodes that datasets belong to, by their names, who reads them, and hear who else does."""
         now, shared = self._clock(), set[str]()
         told: dict[str, list[str]] = {}
+        # Of a copy, because reads add to it without the lock.
         for (job, dataset), read in list(self._read.items()):
             if now - read > READS_S:
                 del self._read[job, dataset]

@@ -179,6 +179,7 @@ class FlightReader:
                     with self._lock:
                         self._ended += 1
                     with contextlib.suppress(StopIteration, *FAILURES):
+                        # This side ends first and waits for the worker: gRPC drops what is under way otherwise.
                         answers.end()
                         reader.read_chunk()
             finally:

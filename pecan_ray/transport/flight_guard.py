@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 MOST_AHEAD = 1 << 20
 """Bytes by which what a connection has brought may exceed what it has taken."""
 TICK_S = 0.1
+# Decision 30: with it a stranger brings 5 to 22 MB before it is cut; without a guard 512 MiB took 1.3 GB.
 RECEIVE_BUFFER = 64 << 10
 """Of connections: it bounds what one can bring between two looks, and hardly what it takes."""
 TCP_INFO_BYTES = 136
@@ -55,6 +56,7 @@ class ConnectionGuard:
         if sys.platform == "linux":
             for end in self._ends():
                 with end:
+                    # At the listening socket, from which connections inherit it.
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
             threading.Thread(target=self._watch, name="pecan-guard", daemon=True).start()
 

@@ -144,6 +144,7 @@ def _check_size(label: Label, came: int) -> None:
 def _memory(pieces: list[Any], label: Label) -> Memory:
     """Return the bytes of a lot, aligned and writable: of one piece without a copy."""
     packed = label.codec != "none"
+    # Decision 30: sizes are checked before memory is touched.
     _check_size(label, sum(piece.size for piece in pieces))
     if not pieces:
         return np.empty(0, np.uint8)

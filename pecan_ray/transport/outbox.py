@@ -143,6 +143,7 @@ class Outbox:
                     taker.changed.wait(early if early > 0 else None)
                 return []
             finally:
+                # What was left to this one may go to others now: they are woken below.
                 self._takers.remove(taker)
                 self._wished = {None, *(other.rank for other in self._takers)}
                 self._rouse()

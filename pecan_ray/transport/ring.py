@@ -76,6 +76,7 @@ class _CutFile:
     """A memory file, or one on disk, mapped by the writer, out of which slots are cut one after the other."""
 
     def __init__(self, token: str, number: int, size: int, pipe_fd: int, folder: Path | None) -> None:
+        # Readers know the file by this name, which they find behind the link in /proc.
         fd = os.memfd_create(token, os.MFD_CLOEXEC) if folder is None else _nameless_file(folder / f"{token}-{number}")
         try:
             os.ftruncate(fd, size)
@@ -355,6 +356,7 @@ class RingReader:
                     return None
             pipe = self._pipes[address.token]
         block = (ctypes.c_uint8 * address.size).from_buffer(shared, address.offset)
+        # Kept, because a weak reference that is gone itself tells nobody.
         self._views[address.token, address.slot] = last_view(block, pipe, address.slot)
         views: Any = np.frombuffer(memoryview(block), np.uint8)
         return np.asarray(views)
@@ -387,6 +389,7 @@ class RingReader:
         with self._lock:
             for key in [key for key in self._maps if key[0] == token]:
                 del self._maps[key]
+            # Of a copy, because `open` adds views without the lock.
             for slot in [slot for slot in self._views.copy() if slot[0] == token]:
                 self._views.pop(slot, None)
             self._pipes.pop(token, None)

@@ -130,6 +130,7 @@ class SlotLender:
             end += -(-column.nbytes // ALIGNMENT) * ALIGNMENT
         pickled = dumps(others) if others else b""
         slot = self._own.acquire(end + len(pickled))
+        # Not in flight: the group's window bounds what is lent, and this ring must not.
         self._own.taken(slot.number)
         memory: Any = np.frombuffer(slot.buffer, np.uint8)
         for name, place in places.items():
