@@ -194,6 +194,7 @@ class Fleet:
         """Take a worker off the job."""
         worker = self.workers.pop(name, None)
         self.changes += 1
+        # Sums since the job began (the report, speeds, placement) hold what it has told.
         if worker is not None and worker.running:
             self.past[name] = worker
 

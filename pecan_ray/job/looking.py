@@ -106,6 +106,7 @@ class Looker:
         self.before = sums
         if sums.batches > before.batches:
             self.taken_at_s = sums.elapsed_s
+        # Of trainers in step, only the one that waits longest waits for no other trainer (`lockstep`).
         waited = max(now - then for now, then in zip(sums.waited_s, before.waited_s, strict=True))
         self.wait = min(1.0, waited / dt)
         seen = [worker.told.stages for worker in fleet.workers.values() if worker.running]

@@ -90,6 +90,7 @@ class Outgoing:
         """Note batches that were received, or blocks of rows that are joined to batches."""
         for batch in batches:
             self._acks.setdefault((batch.worker, batch.epoch), []).append(batch.told)
+        # Blocks become batches later: those are delivered then.
         self.deliver([batch for batch in batches if batch.places is None or not batch.places.are_joined])
 
     def deliver(self, batches: Sequence[ReceivedBatch]) -> None:

@@ -244,6 +244,7 @@ class RowRuns:
     def put_back(self, leases: Iterable[Lease]) -> None:
         """Let leases be the next ones, together with those that came back before, in the order of the source."""
         queue = self._queues.common[0]
+        # One interval a lease, because what came back from others may lie between two of them.
         each = (replace(lease, spans=(span,)) for lease in leases for span in lease.spans)
         back = sorted((*queue.returned, *each), key=lambda one: (one.repetition, one.split.index, one.spans))
         queue.returned = deque(back)

@@ -70,6 +70,7 @@ class SpeedMeter:
         """Return the speed since the oldest look that is not too old."""
         workers = [*job.fleet.past.values(), *job.fleet.workers.values()]
         totals = _totals(job, [worker.told for worker in workers], now)
+        # The newest of the old looks stays, because a speed is to span all of LATELY_S.
         while len(self._looks) > 1 and now - self._looks[1].now >= LATELY_S:
             self._looks.popleft()
         then = self._looks[0] if self._looks else totals

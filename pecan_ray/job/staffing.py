@@ -120,6 +120,7 @@ class Staffing:
         self._orders.add_worker(worker.name)
         self._job.tell("worker", f"{worker.name} runs as process {worker.pid}", now)
         self._placement.changed(self._fleet, now)
+        # Running workers that are too many drain once none is awaited, which may be so from now on.
         self.shed(now, done)
 
     def _on_told(self, event: events.WorkerTold, now: float, done: Instructions) -> None:

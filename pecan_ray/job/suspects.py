@@ -106,6 +106,7 @@ class Suspects:
 
     def died(self, held: Sequence[Lease], by: Suspicion = CRASHED) -> list[Lease]:
         """Take what a worker has died with; return the part that any worker may have."""
+        # Decision 36: an element that a worker has named need not be looked for in pieces, which costs fewer workers.
         if by.at is not None:
             return self._hung(held, by, *by.at)
         self._strikes.update(map(_split_of, held))

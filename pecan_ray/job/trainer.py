@@ -111,6 +111,7 @@ class TrainerState:
             done.extend(map(Discard, passed))
             self._grant_freed(done)
         self._serve(now, done)
+        # What waits here must not fill its worker's ring: the batch that is waited for would find no room in that.
         if self.world_size > 1 or self.queue.lacks_rows:
             self._adopt_held(done)
         if self.orders.settle:
@@ -169,6 +170,7 @@ class TrainerState:
                 self._seen.add(worker)
                 self._streams.add(worker)
                 done.append(OpenStream(worker))
+                # Decision 22: a rank without batches has a credit with every worker, so whatever is finished may come.
                 _grant(self._credits.opened(worker, self._room(), self.queue.starved(orders, [worker])), done)
         self._consider_giving_back(done)
         for worker in orders.settle:

@@ -91,6 +91,7 @@ class Trainers:
         each refusal tells for how long (`patience_s`) a trainer shall come again before it believes it.
         """
         known = self.ranks.get(event.rank)
+        # Trainers repeat their calls, also to a controller that was started again.
         if known is not None and known.came.incarnation == event.incarnation:
             return None
         difference = self._difference(event)
