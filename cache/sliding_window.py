@@ -208,6 +208,7 @@ class SlidingWindow(Generic[Entry]):
     def _evict(self) -> None:
         del self._kept[self._oldest]
         self._first_here = max(self._first_here, self._oldest + 1)
+        # All readers there move on as one place: their own pointers follow when they are asked for (`_pointer`).
         if self._places and self._places[0] == self._oldest:
             self._come(self._oldest + 1, self._readers_at.pop(heapq.heappop(self._places)))
         self._oldest += 1

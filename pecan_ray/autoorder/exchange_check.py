@@ -121,6 +121,7 @@ class ExchangeCheck:
 
     def refused_on(self, order: OpOrder, numbers: range) -> Pair | None:
         """Try the exchanges of an order on more elements; return one that is refused there."""
+        # Element by element, so that all exchanges have had the same elements when the time is over.
         for number in numbers:
             for pair in exchanges(self._user, order):
                 if not self._sampled.in_time():

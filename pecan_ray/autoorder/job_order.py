@@ -142,6 +142,7 @@ class JobOrder:
         try:
             return self._decided(end, skip_bad=skip_bad, once=once, job=job)
         except BaseException as error:  # whatever a user's function, object or source can raise
+            # The job runs as it is written, and what still looks for it would look in vain.
             end.come()
             # A missing column is the user's own order's: `order_for_job`.
             if pinned or isinstance(error, (KeyboardInterrupt, ColumnError)):
@@ -324,6 +325,7 @@ class JobOrder:
             return None
         order = KeptOrder.load(path)
         check_fits(order, self._plan, path, self._name)
+        # Decision 24: a pinned file needs the names alone, so facts that another version has written are left out.
         found = order.ordering(self._plan, self._mode) or replace(order, facts=None).ordering(self._plan, self._mode)
         assert found is not None
         check_decoders(found, self._engine, path, self._name)

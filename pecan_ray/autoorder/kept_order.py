@@ -227,6 +227,7 @@ class OrderFolder:
 def _written(path: Path, order: KeptOrder) -> Iterator[str]:
     """Write an order to a file of another name beside its place, which is gone afterwards."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, because links and renames do not cross file systems.
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.fchmod(handle, 0o644)  # users may share a folder
     try:

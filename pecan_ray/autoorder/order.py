@@ -102,6 +102,7 @@ def _adopted(plan: Plan, mode: Mode, orders: Sequence[StretchOrder], seconds: fl
         stretches=tuple(orders),
         seconds=seconds,
         notes=tuple(dict.fromkeys(notes)),
+        # What was adopted has run on the sample, and is kept however short the look was.
         final=not cut_short or bool(pushed) or any(one.adopted.changed for one in orders),
         decoders=tuple(one.decoder for one in pushed),
     )
@@ -239,6 +240,7 @@ def _try_orders(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> St
         return StretchOrder(sample, user, user)
     if not sample.complete:
         return StretchOrder(sample, user, user, notes=(_why_incomplete(sample),))
+    # Mode "pecan" measures no times, so that few elements are enough for it.
     if mode != "pecan" and sample.elements < LEAST_ELEMENTS:
         note = f"{sample.elements} elements are too few to measure times on: the order stays as it is written"
         return StretchOrder(sample, user, user, notes=(note,))

@@ -193,6 +193,7 @@ class Sampled:
             if number in LIMITED_AFTER and self.limits.runs < math.inf:
                 self._limit(number)
             try:
+                # A copy, because the element itself is kept for the other orders.
                 outputs = self._run(stages, self.runner.fresh(token), number)
             except ElementError as error:
                 if not skip_bad:
@@ -275,6 +276,7 @@ class Sampled:
         after = [self.runner.columns(output) for output in outputs]
         tally.compare(before, after)
         if examined is None:
+            # What is not known counts as read and written, which can only keep operators in their places.
             tally.reads |= before.keys()
             tally.writes |= before.keys() & {column for output in after for column in output}
         else:

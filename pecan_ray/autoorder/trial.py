@@ -259,6 +259,7 @@ class Trial:
                 told = part_decoding.told(part_decoding.counts() - before)
                 notes = (*found.notes, *([f"{one.decoder}: {told}"] if told else []))
                 found = replace(found, pushed=(*found.pushed, one), differences=differences, notes=notes)
+                # The ways come with the most first, so that the others would take over less.
                 break
         return found
 

@@ -180,6 +180,7 @@ class CheckedSegments:
         `starts_in`: where entries begin in a segment; others are let go of if there was no room for something.
         """
         self._swept = self._clock()
+        # Only if room is wanted, because each segment costs a query of the index.
         if starts_in is not None and self.refused:
             self.refused = False
             for path, held in self._held.items():
@@ -202,6 +203,7 @@ class CheckedSegments:
         return same and (self._in_memory or segment.stays(start, nbytes))
 
     def _has_room(self, segment: _HeldSegment, start: int, nbytes: int) -> bool:
+        # First, so that an entry that is checked again does not count twice.
         segment.forget(start)
         return self._fits(nbytes)
 

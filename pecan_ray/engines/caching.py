@@ -136,6 +136,7 @@ class SplitCache:
         """Wait until the remote store has what was kept, for a few seconds at most; hold nothing that was removed."""
         with self._lock:
             if self._store is not None:
+                # Decision 83: a worker that reads no more would keep the room of what was removed.
                 self._store.let_go()
         if self._remote is not None:
             self._remote.flush()
@@ -418,6 +419,7 @@ class CachedReading:
         with self._lock:
             before = self._recordings.get(lease.key)  # of a split that comes again
             self._recordings[lease.key] = recording
+        # Its recording would never be whole, and its bytes would count against the others for good.
         if before is not None:
             before.drop()
         try:

@@ -117,6 +117,7 @@ def read_lease(
             while missing and missing[0][1] <= end:
                 missing.popleft()
             number += 1
+            # Nobody reads on behind the lease only to learn how long the split is.
             if not missing:
                 return
     except SourceError as error:

@@ -209,6 +209,7 @@ class RemoteTier:
                 self._changed.wait_for(lambda: key not in self._dropping)
                 away = self._away()
             if not away:
+                # A process that ends gives its requests up: it does not wait for a bucket longer than `close` says.
                 with unless_given_up(self._closed, patience_s=self._objects.wait_s):
                     self._objects.put(kind, key, parts, elements=elements, seconds=seconds)
                 written = True

@@ -100,11 +100,13 @@ class OpenBatch:
                     check_is_object(name, value, opened_by, item, self.first, self.op)
                 rows[row] = value
                 if type(value) not in STAY:
+                    # For errors at the end, which name the element. Its value would stay in memory until then.
                     self._rows[first + row] = item.without_value()
                 continue
             if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
                 other = other or self.first
                 value = checked_array(name, value, shape, dtype, item, other, self.op)
+            # NumPy would give Python's lock up for these: `copy_into` decides whether that is worth it.
             if value.size > FREE_ITEMS:
                 copy_into(rows[row : row + 1], value[None])
             else:
@@ -156,6 +158,7 @@ class OpenBatch:
             partial=undelivered is None,
             slot=self.slot,
             bad=bad,
+            # A batch that was not filled is cut, and lies otherwise than the layout says.
             layout=self._layout if rows == self.size else None,
             without_data=merge(parts),
         )
@@ -307,6 +310,7 @@ class BatchWriter:
             columns[name] = into = place.view(memory)
             copy_into(into, rows.column(name, start, start + size))
         parts = rows.parts(start, start + size)
+        # `waits` is asked without the lock: what is added meanwhile goes with the next batch.
         waiting, bad = self._undelivered.take() if self._undelivered.waits else ([], [])
         return Produced(
             columns,

@@ -104,6 +104,7 @@ class Feeder:
             if chunk:
                 self._submit(chunk[0].value, len(chunk), partial(self._work, number, chunk, writer))
             with self._lock:
+                # The end comes behind the last batch, which a thread may still be filling.
                 self._wait(lambda: not self._working)
             if not writer.failed:  # else its place in the sequence has come, or is about to
                 self.put(None)
@@ -137,6 +138,7 @@ class Feeder:
                 with self._pool.blocked():
                     self._wait(lambda: self._ready.qsize() < self._most_ready)
             if not self._has_room():
+                # Decision 14: woken when half of the line is gone, the reader fills it up with few wake-ups.
                 self._wait(lambda: self._short() and self._ready.qsize() < self._most_ready)
             if self._stopped:
                 return

@@ -235,6 +235,7 @@ def _answer(
     try:
         forks.raise_told()
         if returned:
+            # Within the `try`: a result that cannot be pickled is an error of its own call alone.
             answers.add(result)
             return
     except OpError as error:

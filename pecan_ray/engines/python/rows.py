@@ -153,6 +153,7 @@ class RowsColumn(NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
         name = ufunc.__name__
+        # By identity: functions of other libraries may have names of NumPy's.
         if method != "__call__" or getattr(np, name, None) is not ufunc:
             self._watch.refuse(f"it calls {name}.{method}")
         if name not in EXACT and (self._watch.exactly or name not in ROUNDED):

@@ -247,10 +247,12 @@ class ItemStream:
                     # Decision 105: a pass runs what stands before `repeat` from its sources on, and no items are kept.
                     begin, stages = self._repeated(op, applied(begin, stages), plan, branch), []
                 continue
+            # These count batches: a smaller one before them has to count like the others, or be dropped.
             counted = self._runs is not None and any(isinstance(later, (Take, Skip, Repeat)) for later in todo)
             # Nobody could ever complete what the inputs of an endless repeat leave at the end of each pass.
             counted = counted or (not outermost and self._passes is not None and shape.repetitions is None)
             if outermost and isinstance(op, BatchingOp) and not changes(todo):
+                # Looked at before they are batched, while each element that cannot be sent can be left out by itself.
                 stages.append(lambda items: self.sendable(arrays_in(items)))
             stages.append(self._stage(op, plan, final=outermost and op is last_batching(plan), counted=counted))
         return applied(begin, stages)

@@ -82,6 +82,7 @@ class Threads:
             self._line.append(task)
             if self._at_work >= self.count:
                 return
+            # Counted before the thread runs, so that two callers cannot start one too many.
             self._at_work += 1
         self._pool.submit(self._work)
 
@@ -123,6 +124,7 @@ class Threads:
             if self._closed:
                 return
             self.count = count
+            # No more than there is work for: a thread that finds nothing in line leaves at once.
             more = max(0, min(count - self._at_work, len(self._line)))
             self._at_work += more
         for _ in range(more):

@@ -276,6 +276,7 @@ class TensorFlowEngine:
                 yield
         for branch, feed in enumerate(stretch.feeds):
             if stretch.runs is not None:
+                # In such a plan, what did not come out may only be unread: watched calls tell what has failed.
                 stretch.undelivered.add(whole_parts(stretch.runs.everything(branch)))
                 continue
             order = self._options.users_order
