@@ -88,7 +88,7 @@ class Algorithm1:
             without = now.batch_time * self._setting.per_hour(self._at)
             change = f"from {self._setting.spell(with_it)} to {self._setting.spell(without)}"
             self._why = f"{self._at} take {now.batch_time:.4g} s, which brings a batch {change}"
-            # Not the batch time alone: a remote worker may go although batches become slower, if the bill falls.
+            # Not the batch time alone: a remote worker may go although batches become slower, if a batch costs less.
             if without > with_it:
                 return True
         return False

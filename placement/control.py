@@ -232,9 +232,9 @@ class _Rules(Trials):
         one = known.each[1] or self.guess_remote()
         wanted = min(LEAP, short) * self.rate
         # Decision 126: what the trainer once took without a wait is no bound here.
-        # With such a bound, a job that lost spot nodes cost up to 1.159 of the best bill, without it 1.070.
+        # With such a bound, a job that lost spot nodes cost up to 1.159 times the best bill, without it 1.070.
         wanted = min(wanted, self.o.pace / FULL)
-        # As if nothing were known, six more were asked for at once over a link that was full.
+        # Without this, six more were asked for at once after ten minutes, over a link that was full.
         if running.remote >= self.state.lessons.bounds[1].count:  # more have brought nothing once: ask with few
             wanted = min(wanted, self.rate / FULL)
         more = int(min(top, running.remote + max(1, math.ceil((wanted - self.rate) / one))))

@@ -55,6 +55,7 @@ def attach(*, logs: bool = True, ranks: int = 1) -> bool:
     if ray.is_initialized():
         refuse_forked()
     with _attaching:
+        # Looked at under the lock, because another thread may have connected meanwhile.
         started = not ray.is_initialized() and _connect(address, logs, ranks)
     _let_python_have_sigterm()
     return started

@@ -69,6 +69,7 @@ class IoSharing:
                 from pecan_ray.runtime.service import service_actor  # few jobs share, and no other one waits for it
 
                 self._service = await asyncio.to_thread(service_actor)
+            # Decision 57: the service never calls a job, so one that dies or hangs needs nobody's attention.
             quota: IoQuota = await asyncio.wait_for(_answered(self._service.share_io.remote(report)), ANSWER_S)
         except (ray.exceptions.RayError, asyncio.TimeoutError, ValueError) as error:
             if isinstance(error, ray.exceptions.ActorDiedError):

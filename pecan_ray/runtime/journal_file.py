@@ -79,7 +79,6 @@ class JournalFile:
 
     def remove(self) -> None:
         """Close it and remove it; what cannot be removed is empty at least, so that nobody goes on from it."""
-        # First, because the folder may forbid to remove files, and the open file can still be emptied.
         os.ftruncate(self._fd, 0)
         with contextlib.suppress(OSError):
             self.path.unlink()

@@ -204,6 +204,7 @@ class Session:
             f"pecan:{self.name}:controller",
             # On a node for remote workers it would keep an autoscaler from taking the node back.
             cluster.local_selector(self._node),
+            # Decision 93: a run of one rank joins no other job.  `_hindrance` asks a controller of its name.
             get_if_exists=shared,
             # A job of several trainers belongs to none of their processes; it ends when nobody is heard any more.
             lifetime="detached" if shared else None,

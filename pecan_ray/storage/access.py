@@ -385,6 +385,7 @@ class _AheadReader(io.RawIOBase):
         return first.data
 
     def _first(self) -> FileRange:
+        # Only under a version, so that nothing old is ever given.
         keeps = self._start == 0 and self._version != ""
         heads = _heads(os.getpid())
         if keeps and (piece := heads.take(self._path, self._version)) is not None:

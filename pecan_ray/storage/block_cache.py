@@ -415,6 +415,7 @@ class BlockCache:
                 return
             self._store.trouble = ""
             if self._company is not None:
+                # Decision 54: of several jobs each takes what comes soon after it has come: the oldest was read by all.
                 self._store.policy = "fifo" if met or self._company.several(dataset) else self._policy
             self._store.put(key, dataset, [block], elements=size, seconds=0.0)
             trouble = self._store.trouble

@@ -43,6 +43,7 @@ class FsspecFiles:
         try:
             fsspec = importlib.import_module("fsspec")
             known = scheme in fsspec.available_protocols() or scheme in fsspec.registry
+            # Listings must come from the store: a cached one would hide that the data has changed.
             settings = {"use_listings_cache": False, **(options or {}), "skip_instance_cache": True}
             self._fs: Any = fsspec.filesystem(scheme, **settings) if known else None
         except ImportError as error:

@@ -74,6 +74,7 @@ class GoogleStorage:
             use_listings_cache=False,
             skip_instance_cache=True,
             requests_timeout=timeout,
+            # What comes as it is stored must not be unpacked here: sizes and ranges are those of the stored bytes.
             session_kwargs={"trace_configs": [_looking_at_headers(aiohttp)], "auto_decompress": False},
         )
         self._sync: Callable[..., Any] = importlib.import_module("fsspec.asyn").sync
@@ -130,6 +131,7 @@ class GoogleStorage:
             self._ask(f"gs://{bucket}/{key}", removal, doing="remove")
 
     def _get(self, bucket: str, key: str, asked: Asked) -> FileRange:
+        # Where a listing told no generation, the version is an ETag.
         match = {"ifGenerationMatch": asked.version} if asked.version.isdigit() else {}
         try:
             wanted = asked.header() | STORED

@@ -103,7 +103,7 @@ class HedgedReads:
         lately = self._of_size(path, None if stop is None else stop - start)
         flight = _Flight(ask, self._clock)
         # Decision 72: a thread that waits for a socket cannot look at a clock, so a watched read takes another thread.
-        # That costs 0.1 ms of CPU, and is begun once it is known what is late.
+        # That costs 0.1 ms of CPU, so it begins only when it is known what is late.
         if lately.late_s is None:
             piece = charged(flight, start, stop, version)
         else:

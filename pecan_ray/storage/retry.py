@@ -227,6 +227,7 @@ def retry(
                 now, failures = clock(), failures + 1
                 first = now if first is None else first
                 left = first + backoff.patience_s - now
+                # Decision 166: what is told of a request shows no user information and no query.
                 retrying = Retrying(without_secrets(path), without_secrets(told(error)), first, doing)
                 if left <= 0:
                     raise _outage(retrying, path, failures, now - first) from error

@@ -160,6 +160,7 @@ def read_label(data: Any, key: bytes) -> Label:
         size = whole(size)
         read = tuple(_read_message(one, size, found) for one in messages)
         return Label(whole(number), read, size, codec, note)
+    # Decision 30: whatever else answers at the worker's port breaks the stream, and not the job.
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConnectionError(f"what came is no label of a worker: {error}") from error
 

@@ -171,6 +171,7 @@ class _Stream:
             raise
         finally:
             listener.join()  # it reads from the call, which must not end before
+        # Only the client's orderly end says that everything has come: otherwise it opens another stream.
         if current and self._whole:
             self._lane.finished.set()
 
@@ -223,6 +224,7 @@ def _start(endpoint: FlightEndpoint, host: str, token: str, certificates: Certif
     """Start a server that hands calls with the right token to an endpoint."""
 
     def start_call(self: Any, info: Any, headers: dict[str, list[str]]) -> None:
+        # Before any handler.  What a message brings before even this is asked, the guard bounds.
         shown = "".join(headers.get("authorization", []))
         if not hmac.compare_digest(shown.encode(), f"Bearer {token}".encode()):
             raise flight.FlightUnauthenticatedError("the token of this call is not that of the worker")

@@ -41,6 +41,7 @@ class MessageWriter:
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
         self._credits, self._credits_write = os.pipe()
+        # A descriptor, because the one thread must wait for this and for credits at a time.
         self._no_more = os.eventfd(0)
         self._theirs = [self._read, self._credits_write]
         self._mine = [self._write, self._credits, self._no_more]

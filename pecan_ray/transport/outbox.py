@@ -293,6 +293,7 @@ class Outbox:
     def _rouse(self) -> None:
         """Wake those who have something to take now, each once."""
         asleep = [taker for taker in self._takers if not taker.woken]
+        # The cheap question first, because this is asked for each batch.
         if not asleep or self._wished.isdisjoint(self._batches):
             return
         if not self._plenty():

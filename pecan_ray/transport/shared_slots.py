@@ -139,6 +139,7 @@ class SlotLender:
         memory[end : end + len(pickled)] = np.frombuffer(pickled, np.uint8)
         where = (end, len(pickled)) if others else b""
         loan = Loan(self._batch(message, worker, Layout(places, end), where, slot.address()), columns, slot.size)
+        # Not at the interpreter's end, where the memory goes with the process.
         weakref.finalize(loan, slot.release).atexit = False
         return loan
 
