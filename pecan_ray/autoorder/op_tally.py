@@ -131,6 +131,7 @@ class OpTally:
             random=self.op.random if self.op.random is not None else self._random(),
             draws=self.draws,
             unequal=self.stateful,
+            # `random=True` says that unequal results are chance, and no state.
             stateful=self.stateful and self.op.random is not True,
             changes_kind=self.changes_kind or self._replaces_kind(),
             changes_rank=self.changes_rank or self._replaces_rank(),

@@ -132,6 +132,7 @@ class PythonRunner:
         draws = randomness.moved()
         for output in outputs:
             output.value = dict(output.value)
+        # Also in place: the operator was given copies, which differ from the element if it has written into them.
         writes = {name for name in before if not equal(before[name], given[name])}
         for output in outputs:
             writes |= {name for name in before if name in output.value and output.value[name] is not given[name]}

@@ -205,6 +205,7 @@ def _column_of(value: Any) -> _Column:
 
 def _kind_of(value: Any) -> tuple[KeptAs, str]:
     """Return how a value is kept best, and of what type its items are."""
+    # By exact types: a bool is an int for `isinstance`, and has to come out as a bool.
     kind = type(value)
     if kind is int:
         return ("int", "") if -(1 << 63) <= value < 1 << 63 else ("plain", "")

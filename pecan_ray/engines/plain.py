@@ -135,6 +135,7 @@ def _decode_array(content: Written, get: Get) -> Any:
     dtype, shape, data = named_dtype(name), shape_of(written), get(found)
     if len(data) != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"an array of {len(data)} bytes does not have the shape {shape}")
+    # By a bytearray, so that the array may be written into.
     return np.frombuffer(bytearray(data), dtype).reshape(shape)
 
 

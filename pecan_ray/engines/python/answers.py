@@ -100,6 +100,7 @@ class AnswerWriter:
             return False
         if names != self._names:
             return False
+        # A row that is given up halfway is written again, because `_written` counts whole rows.
         row = self._written
         for value, column in zip(values, self._columns, strict=True):
             if not _fits(value, column):
@@ -133,6 +134,7 @@ def _shared(values: Iterable[Any]) -> bool:
 
 def _column(value: Any, count: int) -> AnswerColumn | None:
     """Return an empty column for values like one; None where each had better be pickled."""
+    # Decision 85: by exact types here and in `_fits`, because what comes out has to be what went in.
     if type(value) in IMMUTABLE:
         return [None] * count
     rows = type(value) is np.ndarray and 0 < value.ndim < MOST_DIMENSIONS and value.flags.c_contiguous

@@ -138,6 +138,7 @@ def bucketed(
             continue
         place = bisect_right(op.boundaries, length)
         buckets[place].append(item)
+        # Decision 47: in each step all ranks have batches of one bucket, made by one worker.
         if len(buckets[place]) == op.sizes[place] * (ranks or 1):
             rows, buckets[place] = buckets[place], []
             if ranks is None:

@@ -60,7 +60,9 @@ class RowMaps:
         value: Any = {
             name: held[name] if name in held else RowsColumn(column, watch) for name, column in columns.items()
         }
+        # By identity, because a function may pass such a column on under another name.
         originals = {id(one): columns[name] for name, one in held.items()}
+        # With members, so that a look at the stack tells of several elements, and not of the first one (`working`).
         batch = replace(first, members=[])
         held_bytes, found = 0, dict(columns)
         if counts is not None:

@@ -145,6 +145,7 @@ def length(op: str, value: Any) -> Tensor:
     """Return what a function of length returned as one integer; NaN and infinity are none."""
     found = _number(op, value, "one number", "length returned", bools=False)
     if found.dtype.is_floating:
+        # Before the cast, because a float beyond the range of integers becomes any number.
         found = tf.clip_by_value(found, -1.0, float(LONGEST // 2))
     return tf.reshape(tf.cast(tf.clip_by_value(tf.cast(found, tf.int64), -1, LONGEST), tf.int32), [])
 

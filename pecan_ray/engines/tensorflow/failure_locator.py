@@ -112,6 +112,7 @@ def find_bad_elements(
             found, _ = run_alone(read, feed, ops, seed, in_graph)
         where, kept = read.lease.split.where(number), read.value if keep else None
         if found is not None:
+            # What was meant for the process, such as sys.exit(), is no bad element.
             if found.fields.get("ends_job"):
                 raise found
             reason = found.message.splitlines()[0]
