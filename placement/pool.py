@@ -135,6 +135,7 @@ def _rise(before: tuple[int, float], after: tuple[int, float]) -> float:
 
 def bills(batch_s: Vector, own_s: float, per_hour: Vector) -> Vector:
     """Return $ for an hour of the trainer's own work; what stands still is as dear as STARVED says."""
+    # Decision 26: for an hour of the trainer's own work, so that a job with a dear host bids more.
     costs = batch_s / own_s * per_hour
     finite = costs[np.isfinite(costs)]
     return np.where(np.isfinite(costs), costs, STARVED * finite.max() if finite.size else 0.0)

@@ -12,6 +12,7 @@ from pecan_ray.caching.store import EntryStore
 
 RENEW_S = 5.0
 LOOK_S = 1.0
+# Decision 54: a process that dies takes no note back.
 PRESENT_S = 60.0
 
 

@@ -154,6 +154,7 @@ def shorter(path: str, at: int, size: int) -> SourceError:
 
 def version_of(status: os.stat_result) -> str:
     """Return the version of a file: when it was written to, and its size."""
+    # Decision 109: no inode and no ctime, because nodes may have copies on disks of their own.
     return f"{status.st_mtime_ns}.{status.st_size}"
 
 

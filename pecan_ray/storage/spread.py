@@ -207,6 +207,8 @@ class SpreadBlocks:
                 self.ask(missed, [key])
                 missed.theirs.pop(key, None)
                 return
+            # Decision 77: asked again and again, because answers that wait for a block would fill the owner's threads.
+            # Then the block itself could not come.
             time.sleep(pause)
             pause, looks = min(2 * pause, MOST_LOOK_S), looks + 1
             if looks % LOOKS_OF_ONE == 0 and not self._ask(by.node, _running(by.process)):

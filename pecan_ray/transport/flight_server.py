@@ -81,6 +81,7 @@ class FlightEndpoint:
         """Start the server; a connection that brings more than `most_ahead` bytes more than it takes is cut."""
         self._outbox, self._streams, self._compression = outbox, streams, compression
         self._host, self._tls = host, certificates is not None
+        # Decision 30: a key beside the token, because the token is shown to whoever answers at the port.
         self._token, self.key = secrets.token_hex(32), secrets.token_bytes(32)
         self._clients: dict[int, _Client] = {}
         self._opening = threading.Lock()

@@ -259,6 +259,8 @@ class Outbox:
 
     def _turn(self, rank: int) -> int:
         """Return the place of a rank among those that were given equally many."""
+        # Dealt by who has waited longest, batches of several workers came out unevenly.
+        # Ranks with more gave theirs back at the end of an epoch, and these were made again.
         return (rank - self._first_rank) % self._ranks_in_all
 
     def _give(self, taker: _Taker) -> list[Produced]:
