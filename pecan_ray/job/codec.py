@@ -17,12 +17,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias, Union, cast, get_args, g
 from pecan_ray.errors import JournalError, PecanError
 from pecan_ray.job.events import Event
 from pecan_ray.job.instructions import Instruction
-from pecan_ray.job.trainer_events import TrainerEvent, TrainerInstruction
 
 FORMAT_VERSION = 1
 """Grows whenever what was written before cannot be read as it is."""
 
-JobMessage: TypeAlias = Event | TrainerEvent | Instruction | TrainerInstruction
+JobMessage: TypeAlias = Event | Instruction
 Json: TypeAlias = Any
 """What `json` reads and writes."""
 MESSAGES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(JobMessage)}

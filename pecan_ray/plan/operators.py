@@ -11,7 +11,7 @@ import re
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -379,6 +379,7 @@ def method_name(op: Op) -> str:
 def as_written(op: Op) -> str:
     """Return an operator as a user might write it: its method, its own name, and its numbers."""
     kind = method_name(op)
-    numbers = [str(value) for value in vars(op).values() if isinstance(value, int) and not isinstance(value, bool)]
+    given = {one.name: getattr(op, one.name) for one in fields(op) if getattr(op, one.name) != one.default}
+    numbers = [str(value) for value in given.values() if isinstance(value, int) and not isinstance(value, bool)]
     named = [] if op.name == kind else [op.name]
     return f"{kind}({', '.join(named if isinstance(op, ElementOp) else named + numbers)})"

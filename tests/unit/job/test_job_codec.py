@@ -20,7 +20,6 @@ from pecan_ray.job.codec import FORMAT_VERSION, MESSAGES, JobMessage, decode, en
 from pecan_ray.job.events import Event, JobFailed, SplitsListed, TrainerCame
 from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.messages import EndData
-from pecan_ray.job.trainer_events import TrainerEvent, TrainerInstruction
 from pecan_ray.plan.splits import Split
 from pecan_ray.sampling.spans import Span, Spans
 from tests.long_form import examples
@@ -74,7 +73,7 @@ instances_of: Callable[[Any], st.SearchStrategy[Any]] = cache(draws_of)
 
 
 def test_every_event_and_instruction_is_known_to_the_codec_by_a_name_of_its_own() -> None:
-    members = [*get_args(Event), *get_args(TrainerEvent), *get_args(Instruction), *get_args(TrainerInstruction)]
+    members = [*get_args(Event), *get_args(Instruction)]
     assert sorted(MESSAGES) == sorted(kind.__name__ for kind in members)
     assert set(MESSAGES.values()) == set(members) and len(members) == len(MESSAGES)
 
