@@ -35,9 +35,9 @@ from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 logger = logging.getLogger("pecan_ray.cache")
 
 MOST_ENTRY_BYTES = 256 << 20
+"""What a larger split gives is not kept: it would have to be held in memory until it is whole."""
 MAX_RECORDED_BYTES = 1 << 30
 """Of all splits that a worker records at a time."""
-"""What a larger split gives is not kept: it would have to be held in memory until it is whole."""
 
 KEYS_KNOWN = 256
 """Splits that a worker may have been handed and not gone through."""
