@@ -90,7 +90,7 @@ class OperatorMethods(ABC):
         checked = a_function("map", fn) if on is None else a_value_of(f"map(on={on!r})", fn)
         if setup is not None:
             checked = self._with_setup(checked, setup)
-        if seed_globals:
+        if of_kind("map(seed_globals=...)", seed_globals, bool):
             checked = self._with_seeded_globals(checked)
         return self._then(
             Map(

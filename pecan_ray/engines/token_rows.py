@@ -22,7 +22,9 @@ class TokensAlone:
         value = element[self.on]
         if isinstance(value, (int, np.integer)):  # of a feature with one value
             value = [value]
-        tokens = np.asarray(value if len(value) else np.zeros(0, np.int64))
+        tokens = np.asarray(value)
+        if tokens.ndim == 1 and not tokens.size:  # an empty list is one of floats to NumPy
+            tokens = tokens if tokens.dtype.kind in "iu" else np.zeros(0, np.int64)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise TypeError(
                 f"pack(on={self.on!r}) needs a list of whole numbers, but got {tokens.dtype}{list(tokens.shape)}"

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pecan_ray.errors import PlanError
+
 
 @dataclass(frozen=True)
 class PackedPiece:
@@ -60,7 +62,13 @@ def cu_seqlens(segments: npt.ArrayLike) -> npt.NDArray[np.int32]:
     Args:
         segments: the column "segment" of a batch of packed rows, or of one row.
     """
-    rows = np.atleast_2d(np.asarray(segments))
+    rows = np.asarray(segments)
+    if (rows.size and rows.dtype.kind not in "iu") or rows.ndim not in (1, 2):
+        raise PlanError(
+            'cu_seqlens needs the column "segment" of a batch that pack made, or of one row, whole numbers '
+            f"[rows, tokens], but got {rows.dtype}{list(rows.shape)}."
+        )
+    rows = np.atleast_2d(rows)
     begins = np.ones(rows.shape, bool)
     begins[:, 1:] = rows[:, 1:] != rows[:, :-1]
     bounds: npt.NDArray[Any] = np.append(np.flatnonzero(begins), rows.size)

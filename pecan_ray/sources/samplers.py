@@ -8,10 +8,11 @@ with a generator of their own for each pass.
 from __future__ import annotations
 
 import copy
+import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,11 @@ DrawIndices: TypeAlias = Callable[[int, int], Any]
 DrawnIndices: TypeAlias = npt.NDArray[np.integer[Any]]
 MOST_IN_FOUR_BYTES = 1 << 31
 """So many indices fit into 32 bits with a sign."""
+MOST_PASSES, MOST_YIELDED = 20, 10_000_000
+"""A pass may yield each element so many times, and so many indices more: what yields on has no end.  Ten million
+indices are eight times those of ImageNet, and take a second and 400 MB."""
+INDICES_AS_LARGE = 16
+"""The array of a batch takes as much memory as so many indices, beside its own."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +73,15 @@ class OfObject:
         """Of the generators that the user has given it: these do not travel to other processes."""
         self._sampler = self._copied(sampler, self._note)
 
-    def __call__(self, epoch: int, seed: int) -> list[Any]:
-        """Return what it yields in an epoch."""
+    def __call__(self, epoch: int, seed: int) -> Any:
+        """Return what yields the indices of an epoch."""
         key = sampler_key(sum(self._seeds, seed), epoch)
 
         def begun(given: Any) -> Any:
             torch = sys.modules.get("torch")
             return None if torch is None else torch.Generator().manual_seed(key[0] >> 1)
 
-        return list(self._copied(self._sampler, begun, epoch))
+        return self._copied(self._sampler, begun, epoch)
 
     def _note(self, given: Any) -> None:
         if given is not None:
@@ -133,8 +139,8 @@ class Sampler:
         """Return the indices of a pass, all below `count`; raises PlanError for anything else."""
         try:
             given = self.draw(epoch, seed)
-            batches = list(given) if self.in_batches else [given]
-            arrays = [self._checked(one, epoch, count) for one in batches]
+            most = MOST_PASSES * count + MOST_YIELDED
+            arrays = [self._checked(one, epoch, count, most) for one in list(self._batches(given, epoch, most))]
         except PlanError:
             raise
         except BaseException as error:
@@ -148,8 +154,39 @@ class Sampler:
             raise PlanError(f"{self.name}: batch {lengths.index(0)} of epoch {epoch} is empty: leave such batches out.")
         return Drawn(np.concatenate(arrays) if arrays else np.empty(0, np.int64), np.cumsum([0, *lengths]))
 
-    def _checked(self, given: Any, epoch: int, count: int) -> DrawnIndices:
-        indices = np.asarray(given if hasattr(given, "__array__") or isinstance(given, list) else _listed(given))
+    def _batches(self, given: Any, epoch: int, most: int) -> Iterator[Any]:
+        """Yield what is given for each batch, and refuse what yields batches without end."""
+        if not self.in_batches:
+            yield given
+            return
+        yielded = 0
+        for batch in given:
+            yield batch
+            yielded += INDICES_AS_LARGE + (len(batch) if isinstance(batch, Sized) else 0)
+            if yielded > most and not isinstance(given, (Sequence, np.ndarray)):
+                self._refuse_endless(epoch, most)
+
+    def _refuse_endless(self, epoch: int, most: int) -> NoReturn:
+        raise PlanError(
+            f"{self.name} yields more than {most:,} indices for epoch {epoch}, and goes on: a sampler gives those of "
+            "one epoch, and ends. More of them can be returned as an array. For a run without end write .repeat(), or "
+            "iter_batches(epochs=None)."
+        )
+
+    def _listed(self, given: Any, epoch: int, most: int) -> list[Any]:
+        if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
+            where = "in the place of the indices of a batch" if self.in_batches else "and no indices"
+            raise TypeError(f"it returned {type(given).__name__}, {where}")
+        if isinstance(given, Sequence):
+            return list(given)
+        listed = list(itertools.islice(given, most + 1))
+        if len(listed) > most:
+            self._refuse_endless(epoch, most)
+        return listed
+
+    def _checked(self, given: Any, epoch: int, count: int, most: int) -> DrawnIndices:
+        as_it_is = hasattr(given, "__array__") or isinstance(given, list)
+        indices = np.asarray(given if as_it_is else self._listed(given, epoch, most))
         if not indices.size:
             return np.empty(0, np.int64)
         said = f"{self.name} gave for epoch {epoch}"
@@ -192,14 +229,16 @@ def weighted(what: str, given: Any, count: int, *, draws: int | None = None, nou
     if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise PlanError(
             f"{what} needs a number >= 0 for each of the {count} {noun}s, of which one is positive, but got "
-            f"{weights.dtype}{list(weights.shape)}."
+            f"{_wrong_of(weights, count)}."
         )
     return Sampler(
         Weighted(weights / weights.max(), count if draws is None else draws), what
     )  # so that no sum is too large
 
 
-def _listed(given: Any) -> list[Any]:
-    if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
-        raise TypeError(f"it returned a {type(given).__name__}, and no indices")
-    return list(given)
+def _wrong_of(weights: npt.NDArray[np.float64], count: int) -> str:
+    """Say what is wrong with weights."""
+    if weights.shape != (count,):
+        return f"{weights.dtype}{list(weights.shape)}"
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    return f"{weights[wrong[0]]} at place {wrong[0]}" if len(wrong) else "none that is positive"

@@ -112,6 +112,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda p: type(p)(Items([]), config={"reorder": "off"}), r"must be Config\(\.\.\.\) or None, but got {"),
     (lambda p: p.map(len, on=5), r"map\(on=\.\.\.\) must be a text or None, but got 5"),
     (lambda p: p.map(len, processes="no"), r"map\(processes=\.\.\.\) must be True or False, but got 'no'"),
+    (lambda p: p.map(len, seed_globals=1), r"map\(seed_globals=\.\.\.\) must be True or False, but got 1"),
     (lambda p: p.batch(2, 1), r"batch\(drop_remainder=\.\.\.\) must be True or False, but got 1"),
     (lambda p: p.padded_batch(2, shapes=[3]), r"padded_batch\(shapes=\.\.\.\) must be a mapping from a text to a list"),
     (lambda p: p.bucket_by_length(3, sizes=1, length="i"), r"boundaries=\.\.\.\) must be a list .*, but got 3"),

@@ -133,7 +133,7 @@ def _missing_tokens(item: Item, on: str) -> Iterator[MissingTokens]:
 
 def _row(pieces: list[tuple[MissingTokens, PackedPiece]], op: Pack, dtypes: Mapping[str, np.dtype[Any]]) -> Item:
     """Return a row of tokens, of the number that a sequence has within the row, and of places within its part of it."""
-    tokens = np.full(op.length, op.padding, dtypes[op.on])
+    tokens = np.full(op.length, fill_value(op.padding, dtypes[op.on], op.on, op.name), dtypes[op.on])
     along = {
         name: np.full(op.length, fill_value(padding, dtypes[name], name, op.name), dtypes[name])
         for name, padding in op.along.items()

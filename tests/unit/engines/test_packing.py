@@ -184,3 +184,18 @@ def test_rows_of_a_group_come_mixed_and_tell_where_their_segments_begin() -> Non
     assert bounds.dtype == np.int32 and bounds[0] == 0 and bounds[-1] == batch["segment"].size
     assert len(lengths) == len(given) + padding
     assert pecan_ray.cu_seqlens(np.array([1, 1, 2, 0])).tolist() == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize("given", [None, 1, "segment", {"segment": 1}, np.ones(3), np.ones((2, 2, 2), int)])
+def test_segments_that_are_none_have_no_bounds(given: Any) -> None:
+    with pytest.raises(PlanError, match='cu_seqlens needs the column "segment"'):
+        pecan_ray.cu_seqlens(given)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "padding", "said"),
+    [(np.ones(3, np.uint8), -1, "padding -1 is no value of column 'tokens'"), (None, 0, "needs a list of whole")],
+)
+def test_tokens_and_padding_that_are_none_are_named(tokens: Any, padding: int, said: str) -> None:
+    with pytest.raises((PlanError, TypeError), match=said):
+        list(PecanPipeline(Items([{"tokens": tokens}])).pack(4, padding=padding).iter_batches(debug=True))

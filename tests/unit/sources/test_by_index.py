@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from collections.abc import Iterator
+from itertools import count, cycle
 from typing import Any
 
 import numpy as np
@@ -208,6 +210,13 @@ def unlike(epoch: int, seed: int) -> Any:
     return range(5 if epoch < 2 else 6)
 
 
+class Endless:
+    """Goes on after an epoch, as samplers of training loops that count steps do."""
+
+    def __iter__(self) -> Iterator[int]:
+        return cycle(range(ROWS))
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "several": ({"sampler": repeated, "shuffle": True}, r"needs one of .* but got sampler and shuffle"),
     "none": ({}, r"but got none"),
@@ -220,10 +229,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a mask": ({"sampler": lambda epoch, seed: np.ones(9, bool)}, r"gave for epoch 0 bool\[9\]"),
     "too large": ({"sampler": lambda epoch, seed: [0, ROWS]}, r"the index 50, but there are 50 elements"),
     "negative": ({"sampler": lambda epoch, seed: [0, -1]}, r"the index -1"),
-    "nothing": ({"sampler": lambda epoch, seed: None}, r"failed in epoch 0: TypeError: it returned a NoneType"),
+    "nothing": ({"sampler": lambda epoch, seed: None}, r"failed in epoch 0: TypeError: it returned NoneType"),
+    "without end": ({"sampler": Endless()}, r"more than 10,001,000 indices for epoch 0, and goes on"),
+    "batches without end": ({"batch_sampler": lambda epoch, seed: ([i % 9] for i in count())}, r"and goes on"),
     "one argument": ({"sampler": lambda epoch: [1]}, r"failed in epoch 0: TypeError"),
     "batches": ({"sampler": lambda epoch, seed: [[0, 1], [2, 3]]}, r"int64\[2, 2\], but it must give indices"),
-    "no batches": ({"batch_sampler": lambda epoch, seed: [1, 2]}, r"failed in epoch 0: TypeError"),
+    "no batches": ({"batch_sampler": lambda epoch, seed: [1, 2]}, r"int, in the place of the indices of a batch"),
     "an empty batch": ({"batch_sampler": lambda epoch, seed: [[1], []]}, r"batch 1 of epoch 0 is empty"),
     "ranks": ({"sampler": DistributedSampler(Squares(), num_replicas=2, rank=0)}, r"deals indices to ranks"),
     "ranks within": (
@@ -232,7 +243,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "draws of NumPy": ({"sampler": Seeded(np.random.default_rng(0))}, r"other indices for epoch 0"),
     "no truth": ({"shuffle": "no"}, r"ByIndex\(shuffle=\.\.\.\)"),
-    "few weights": ({"weights": [1, 2]}, r"each of the 50 elements"),
+    "few weights": ({"weights": [1, 2]}, r"each of the 50 elements.*got float64\[2\]"),
+    "a weight of nothing": ({"weights": [1] * 49 + [float("nan")]}, r"got nan at place 49"),
     "no weight": ({"weights": [0] * ROWS}, r"of which one is positive"),
     "texts": ({"weights": ["a"]}, r"needs a number for each element"),
 }
