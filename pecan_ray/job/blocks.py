@@ -106,6 +106,12 @@ class RunBlocks:
     def __bool__(self) -> bool:
         return bool(self._leases)
 
+    @property
+    def first_element(self) -> int | None:
+        """The number in the epoch of the first element that is in no block; None where there is none."""
+        lease = self._leases[0] if self._leases else None
+        return None if lease is None or lease.row is None else lease.row + (lease.spans[0][0] >> OUTPUT_BITS)
+
     def add(self, lease: Lease) -> None:
         """Add a lease of the run, which follows the ones before it."""
         self._leases.append(lease)

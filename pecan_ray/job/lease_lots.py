@@ -270,7 +270,12 @@ class LeaseLots:
             rows -= min(rows, count)
 
     def failing_row(self) -> int | None:
-        """Return the first row that is in no batch, where order is kept; None where rows are not numbered."""
+        """Return the first row that is in no batch, where order is kept; None where rows are not numbered.
+
+        Where rows are joined to batches, it is the first element that is in no block: the job counts elements then.
+        """
+        if self.blocks is not None:
+            return self.blocks.first_element
         return self._in_line[0][0] if self._in_line else None
 
     def _serve(self, number: int, branch: Branch, now: float, done: list[WorkerInstruction]) -> None:

@@ -316,3 +316,14 @@ def test_the_row_that_fails_is_the_first_that_is_in_no_batch() -> None:
         rows.append(rig.state.failing_row)
         rig.handle(BatchMade(Batch(10, spans={KEY: [(first << OUTPUT_BITS, first + 10 << OUTPUT_BITS)]})))
     assert rows == [0, 10, 40, 50] and rig.state.failing_row is None
+
+
+def test_the_element_that_fails_is_the_first_that_is_in_no_block_where_rows_are_joined() -> None:
+    rig = Rig(LedgerShape(numbered=True, joined=True, batch_size=2))
+    rig.begin(Assignment(0))
+    rig.take((Lease(0, Split(0, elements=100), (elements(20, 40),), row=1000, place=7),))
+    rows = [rig.state.failing_row]
+    for these in ((20, 25), (30, 59)):
+        rig.handle(BatchMade(Batch(2, spans={KEY: [elements(one, 1) for one in these]})))
+        rows.append(rig.state.failing_row)
+    assert rows == [1020, 1026, None]
