@@ -12,11 +12,14 @@ class BatchLimits:
     def __init__(self, options: IterOptions, saved: SavedState | None) -> None:
         self._of_epoch, self._steps, self._end_epoch = options.epoch_batches, options.steps, options.end_epoch
         self._epoch = options.first_epoch if saved is None else saved.point.epoch
-        self._in_epoch, self._total = 0, 0 if saved is None else saved.batches
+        self._in_epoch, self.total = 0, 0 if saved is None else saved.given
         if saved is not None and self._of_epoch is not None:
             ended = self._epoch - saved.first_epoch
-            self._in_epoch = max(0, saved.batches - ended * self._of_epoch)  # shorter epochs are not cut
-        self.finished = self._steps is not None and self._total >= self._steps
+            self._in_epoch = max(0, self.total - ended * self._of_epoch)  # shorter epochs are not cut
+        self.begins_full = self._of_epoch is not None and self._in_epoch >= self._of_epoch
+        """The state was taken between the last batch of an epoch and the next epoch: there is the rest to leave."""
+        all_epochs = self.begins_full and self._epoch + 1 == self._end_epoch
+        self.finished = all_epochs or (self._steps is not None and self.total >= self._steps)
         """The loop has all that it asked for, whatever others still wait for."""
 
     def take(self, epoch: int) -> bool:
@@ -24,9 +27,9 @@ class BatchLimits:
         if epoch != self._epoch:
             self._epoch, self._in_epoch = epoch, 0
         self._in_epoch += 1
-        self._total += 1
+        self.total += 1
         full = self._of_epoch is not None and self._in_epoch >= self._of_epoch
-        self.finished = self._total == self._steps or (full and epoch + 1 == self._end_epoch)
+        self.finished = self.total == self._steps or (full and epoch + 1 == self._end_epoch)
         return full
 
 
@@ -37,4 +40,4 @@ def batches_wanted(options: IterOptions, batches: int | None, saved: SavedState 
     total = None if batches is None or options.epochs is None else batches * options.epochs
     if options.steps is not None and (total is not None or options.epochs is None):
         total = options.steps if total is None else min(total, options.steps)
-    return None if total is None else max(0, total - (0 if saved is None else saved.batches))
+    return None if total is None else max(0, total - (0 if saved is None else saved.given))

@@ -209,6 +209,8 @@ class Batches(EpochLoops[BatchT]):
             run_when_found(self._session or self._here, self._name, ordered.beside, self._noting())
         # A rank of several sees a part of an epoch, and does not wait for the others.
         self._promise = ordered.promise if self._options.world_size == 1 else None
+        if self._limits.begins_full:
+            self.leave_epoch()
 
     def __iter__(self) -> Iterator[BatchT]:
         return self
@@ -388,9 +390,9 @@ class Batches(EpochLoops[BatchT]):
             raise PlanError(f"state_dict(ahead={ahead}): the job has ended, of which only the last state is known.")
         point, used = self._session.resume_point(ahead)
         batches = self._batches_before + used
-        order = self._options.order or "relaxed"
-        first = self._options.first_epoch
-        return SavedState(point, batches, self._seed, self._engine, self._parts, order, first).to_json()
+        order, first = self._options.order or "relaxed", self._options.first_epoch
+        passed = max(0, batches - (self._limits.total - ahead))
+        return SavedState(point, batches, self._seed, self._engine, self._parts, order, first, passed).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, as ``iter_batches(state=...)`` does: what runs now ends, another job begins.

@@ -37,7 +37,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     behind = next(one for one in saved if one.batches == least)  # in the epoch with which the merged state goes on
     merged, of = _merged(most, [one.batches for one in saved]), behind.point
     point = replace(merged, op_order=of.op_order, decoders=of.decoders)
-    return replace(most, point=point, batches=least).to_json()
+    return replace(most, point=point, batches=least, passed=behind.passed).to_json()
 
 
 def _must_be_of_one_job(rank: int, one: SavedState, first: SavedState) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise, zip_longest
 from typing import Any, TypeAlias
 
@@ -51,6 +51,13 @@ class SavedState:
     """Of the batches."""
     first_epoch: int = 0
     """Of the first of the runs that led here."""
+    passed: int = field(default=0, compare=False)
+    """So many of the batches belong to epochs that the loops had left, and were given to none of them."""
+
+    @property
+    def given(self) -> int:
+        """Batches that each loop was given, runs before included."""
+        return self.batches - self.passed
 
     def to_json(self) -> dict[str, Plain]:
         """Return it as plain values; raises StateError where it is too large to be read again."""
@@ -83,6 +90,8 @@ class SavedState:
             "bad": bad,
             "steps": steps,
         }
+        if self.passed:
+            fields["passed"] = self.passed
         return {**fields, "checksum": checksum_of(fields)}
 
     @classmethod
@@ -108,6 +117,7 @@ class SavedState:
                 tuple(map(_part, fields["pipeline"])),
                 _order(fields["order"]),
                 _first_epoch(fields),
+                min(whole(fields.get("passed", 0)), whole(fields["batches"])),
             )
         except DAMAGE as error:
             raise StateError(f"the state cannot be read: {type(error).__name__}: {error}.") from error

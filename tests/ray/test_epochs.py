@@ -116,3 +116,16 @@ def test_a_state_within_an_epoch_of_a_fixed_length_goes_on_to_its_end() -> None:
         rest = list(batches)
     assert len(rest) == 5
     assert all(len(set(ids(some))) == 32 for some in ([*first, *rest[:1]], rest[1:]))
+
+
+@pytest.mark.parametrize("used", [4, 6])
+def test_a_state_behind_an_epoch_of_a_fixed_length_leaves_none_of_the_next_ones_out(used: int) -> None:
+    pipe = numbers(ROWS, "behind").batch(5)
+    options: dict[str, Any] = {"epochs": 3, "first_epoch": 0, "epoch_batches": 4, "steps": 11}
+    whole = [ids([batch]) for batch in pipe.iter_batches(debug=True, **options)]
+    with pipe.iter_batches(workers=ONE, **options) as batches:
+        first = [ids([next(batches)]) for _ in range(used)]
+        state = json.loads(json.dumps(batches.state_dict()))
+    with pipe.iter_batches(workers=ONE, state=state, **options) as batches:
+        assert len(batches) == 11 - used
+        assert [*first, *(ids([batch]) for batch in batches)] == whole
