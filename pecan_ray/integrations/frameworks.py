@@ -390,7 +390,10 @@ def one_ranks_length(pipe: Runnable, options: dict[str, Any]) -> int:
         raise TypeError(f"how many batches of {pipe.name} each of several ranks gets is not known before an epoch ends")
     if options.get("sharding") == "off":
         raise TypeError(f'how many batches {pipe.name} gives is not known: sharding="off" gives every worker all data')
-    return len(pipe)
+    if options.get("steps") is not None:
+        raise TypeError(f"how many batches {pipe.name} gives in an epoch is not known: steps=... may end within it")
+    length, most = len(pipe), options.get("epoch_batches")
+    return length if most is None else min(length, most)
 
 
 def certain_length(pipe: Runnable, options: dict[str, Any]) -> int | None:

@@ -51,6 +51,15 @@ def test_several_ranks_have_no_length_and_say_how_many_epochs_there_are() -> Non
         rows().to_torch(rank=0, world_size=2)
 
 
+def test_the_length_is_that_of_an_epoch_of_a_fixed_length() -> None:
+    for most in (2, 9):
+        data_set = rows().to_torch(debug=True, epoch_batches=most)
+        assert len(data_set) == len(list(data_set))
+        assert rows().to_tf_dataset(debug=True, epoch_batches=most).cardinality() == len(data_set)
+    with pytest.raises(TypeError, match="steps="):
+        len(rows().to_torch(debug=True, steps=2))
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_processes_of_a_data_loader_are_refused(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data._utils, "MP_STATUS_CHECK_INTERVAL", 0.05)  # torch waits so long for one that has failed
