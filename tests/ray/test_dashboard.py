@@ -100,15 +100,15 @@ def test_the_list_shows_live_jobs(page: str, jobs: tuple[str, str]) -> None:
 
 
 def test_a_jobs_page_shows_what_its_controller_knows(page: str, jobs: tuple[str, str]) -> None:
-    wanted = {"rate", "running", "queue", "cost"}
+    wanted, bad = {"rate", "running", "queue", "cost"}, "ValueError: <b>seven</b>"
 
-    def is_whole() -> bool:
-        """Tell whether two windows have ended, which a line takes, and a bad element was told of."""
+    def lacks() -> set[str]:
+        """Return what is yet to come: plots, which take two windows, and the bad element."""
         seen = Reader(read(job_address(page, "watched"))[1])
         plots = {one["data-plot"] for one in seen.all("svg") if "data-plot" in one}
-        return wanted <= plots and "ValueError: <b>seven</b>" in "".join(seen.text)
+        return wanted - plots | ({bad} if bad not in "".join(seen.text) else set())
 
-    until(is_whole, "the page lacks a plot or the bad element")
+    until(lambda: not lacks(), lambda: f"the page lacks {lacks()}: {read_view('watched')}")
     view = read_view("watched")
     assert view is not None and view.explained and view.facts.timeline
     status, text, _ = read(job_address(page, "watched"))
