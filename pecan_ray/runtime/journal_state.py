@@ -14,12 +14,15 @@ from typing import Any
 from pecan_ray.errors import JournalError, StateError, told
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.journal import ReplayedJob, entries, pages, replay
+from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.runtime.journal_copy import JOB, read_copy
 from pecan_ray.runtime.journal_file import JournalPlace, bucket_folder, file_name, job_of, kept_job
 from pecan_ray.runtime.messages import Job
 from pecan_ray.storage import is_remote
 
+NONE = TrainerProgress()
+"""Of a job whose trainers have not come."""
 logger = logging.getLogger("pecan_ray")
 
 
@@ -45,7 +48,9 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
     if why := no_state_of(ran.options):
         raise StateError(f"job {job} has no state, since {why}.")
     at_end = kept.replayed(ran)
-    used = min((one.progress.yielded for one in at_end.state.trainers.ranks.values()), default=0)
+    # Of epochs that a loop has left, batches are passed over, and count as used: all ranks leave them together.
+    behind = min((one.progress for one in at_end.state.trainers.ranks.values()), key=lambda one: one.used, default=NONE)
+    used = behind.used
     point = at_end.state.resume_point(used)
     if point is None:
         raise StateError(f"job {job} has no state: it was killed before all its trainers had told of their batches.")
@@ -55,9 +60,8 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
         )
     batches = ran.batches_before + used
     options = ran.options
-    return SavedState(
-        point, batches, ran.seed, ran.engine, ran.parts, options.order or "relaxed", options.first_epoch
-    ).to_json()
+    order, first, passed = options.order or "relaxed", options.first_epoch, ran.passed_before + behind.passed
+    return SavedState(point, batches, ran.seed, ran.engine, ran.parts, order, first, passed).to_json()
 
 
 def facts_of_journal(file: Path) -> JobFacts:

@@ -38,7 +38,9 @@ class Job:
     parts: tuple[tuple[str, str], ...] = ()
     """What the plan consists of: (what it is, a hash)."""
     batches_before: int = 0
-    """That each rank had used in runs before this one."""
+    """That each rank had used in runs before this one, and"""
+    passed_before: int = 0
+    """so many of them of epochs that the loops had left."""
     pipeline: str = ""
     """The pipeline's name."""
     shares_arrays: bool = False

@@ -122,8 +122,8 @@ class Session:
         if config.journal not in (None, OFF) and not is_remote(os.fspath(config.journal)):
             config = replace(config, journal=os.path.abspath(config.journal))  # the controller has another folder
         parts = tuple(parts or described(plan))
-        before = saved.batches if saved is not None else 0
-        told = parts, before, pipeline, bool(arrays)
+        before = (saved.batches, saved.passed) if saved is not None else (0, 0)
+        told = parts, *before, pipeline, bool(arrays)
         job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again, *told)
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
