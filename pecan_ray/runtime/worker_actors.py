@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,7 @@ from pecan_ray.runtime.keeper import Keeping
 from pecan_ray.runtime.last_words import why_it_died, why_it_ended
 from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.price_tiers import cheapest_first
-from pecan_ray.runtime.worker_actor import hiring, make_worker
+from pecan_ray.runtime.worker_actor import Hiring, hiring, make_worker
 
 logger = logging.getLogger("pecan_ray.controller")
 
@@ -111,7 +111,8 @@ class WorkerActors:
         selector = local_selector(host) if host else remote_selector(self.trainer_nodes, labels)
         actor = self._actors[instruction.worker] = WorkerActor(instruction.worker, host=host)
         preferred = [] if host else cheapest_first(selector, self._prices, labels_of_nodes())
-        following = self._start(actor, instruction, selector, preferred)
+        wanted = hiring(instruction, selector, self._job, self._pickled, preferred)
+        following = self._start(actor, wanted)
         self._tasks.begin(f"following {actor.name}", self._follow, actor, following)
 
     def find(self, names: Iterable[str]) -> None:
@@ -132,15 +133,8 @@ class WorkerActors:
             self._met(WorkerInfo(actor.name, actor.node, actor.pid, handle, instruction.placement))
         self._tasks.begin(f"following {actor.name}", self._follow, actor, self._go_on(actor))
 
-    async def _create(
-        self,
-        actor: WorkerActor,
-        instruction: StartWorker,
-        selector: Mapping[str, str],
-        preferred: Sequence[Mapping[str, str]],
-    ) -> None:
+    async def _create(self, actor: WorkerActor, wanted: Hiring) -> None:
         """Have Ray make a worker's actor: it answers once the name is registered, too late for the job's event loop."""
-        wanted = hiring(instruction, selector, self._job, self._pickled, preferred)
         if self._keeping is not None:
             actor.handle, actor.keeper = await self._keeping.start(wanted)
         else:
@@ -148,15 +142,9 @@ class WorkerActors:
         if actor.killed:
             ray.kill(actor.handle)
 
-    async def _start(
-        self,
-        actor: WorkerActor,
-        instruction: StartWorker,
-        selector: Mapping[str, str],
-        preferred: Sequence[Mapping[str, str]],
-    ) -> None:
+    async def _start(self, actor: WorkerActor, wanted: Hiring) -> None:
         """Follow a worker from its placement to the end of its work."""
-        await self._create(actor, instruction, selector, preferred)
+        await self._create(actor, wanted)
         if actor.killed:
             return
         placed = asyncio.ensure_future(actor.handle.placed.remote())
@@ -165,16 +153,15 @@ class WorkerActors:
         while not (await asyncio.wait([placed], timeout=self._job.config.placement_warning_s))[0]:
             if actor.killed:
                 return
-            cpus = instruction.reserve * self._job.config.cpus_per_worker
-            has_place, said = await asyncio.to_thread(place_of, actor.handle, selector, cpus)
-            self._happened(WorkerUnplaced(actor.name, said or await self._reason(selector), has_place))
+            has_place, said = await asyncio.to_thread(place_of, actor.handle, wanted.selector, wanted.cpus)
+            self._happened(WorkerUnplaced(actor.name, said or await self._reason(wanted.selector), has_place))
         actor.node, actor.pid = placed.result()
         price = None if self._prices is None or actor.host else self._prices.at(labels_of(actor.node))
         # Before `set_up`, so that a worker which freezes there can be ended by its process id.
         self._happened(WorkerPlaced(actor.name, actor.node, actor.pid, price))
         await actor.handle.set_up.remote()
         # Before the job hears that it is ready: trainers are told of it then, and need the handle.
-        self._met(WorkerInfo(actor.name, actor.node, actor.pid, actor.handle, instruction.placement))
+        self._met(WorkerInfo(actor.name, actor.node, actor.pid, actor.handle, wanted.began.placement))
         self._happened(WorkerReady(actor.name))
         await actor.handle.run.remote()
 

@@ -66,7 +66,7 @@ def test_pipelines_are_told_apart_by_it_and_not_by_whether_it_was_made(tmp_path:
 
 def test_what_cannot_be_set_up_is_refused_or_named() -> None:
     with pytest.raises(PlanError, match=r"map\(setup=\.\.\.\) needs a function"):
-        PIPE.map(added, setup=3)  # type: ignore[arg-type]
+        PIPE.map(added, setup=3)  # type: ignore[arg-type]  # a wrong argument, which must be refused
     with pytest.raises(PlanError, match="the tensorflow engine"):
         pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(2)), engine="tensorflow").map(added, setup=dict)
     with pytest.raises(OpError, match=r"added.*no model") as raised:

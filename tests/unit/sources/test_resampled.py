@@ -77,7 +77,7 @@ def test_what_cannot_be_drawn_is_refused(lines: TextLines) -> None:
         lambda: Resampled(lines, draws=0),
         lambda: Resampled(Resampled(lines)),
         lambda: Resampled(Arrays(i=np.arange(0))),
-        lambda: Resampled("*.tar"),  # type: ignore[arg-type]
+        lambda: Resampled("*.tar"),  # type: ignore[arg-type]  # a wrong argument, which must be refused
         pipe.autocache,
         lambda: pecan.split(pipe, [0.5, 0.5]),
     ):

@@ -121,7 +121,7 @@ def test_what_cannot_be_read_by_numbers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"needs a batch_sampler"):
         pecan.PecanPipeline(Arrays(i=np.arange(3)), collate=len)
     with pytest.raises(PlanError, match=r"shuffle=\.\.\."):
-        pecan.PecanPipeline(Arrays(i=np.arange(3)), shuffle=1)  # type: ignore[arg-type]
+        pecan.PecanPipeline(Arrays(i=np.arange(3)), shuffle=1)  # type: ignore[arg-type]  # a wrong argument, which must be refused
     with pytest.raises(PlanError, match=r"gives the tensorflow engine no batches"):
         pecan.PecanPipeline(Arrays(i=np.arange(3)), batch_sampler=[[0]], engine="tensorflow")
     datasets = pytest.importorskip("datasets")

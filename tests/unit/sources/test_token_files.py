@@ -100,7 +100,7 @@ def test_what_cannot_be_blended_is_refused(tmp_path: Path) -> None:
         (lambda: Blend(two, weights=[1, 1], samples=0), "samples"),
         (lambda: Blend([of(0, 0), of(1, 3)], weights=[1, 1], samples=3), "source 0 is empty"),
         (lambda: Blend([TextLines(tmp_path / "a.txt"), Items([1])], weights=[1, 1], samples=3), "TextLines cannot"),
-        (lambda: Blend(of(0, 3), weights=[1], samples=3), "sources"),  # type: ignore[arg-type]
+        (lambda: Blend(of(0, 3), weights=[1], samples=3), "sources"),  # type: ignore[arg-type]  # a wrong argument, which must be refused
     ]
     for refused, said in calls:
         with pytest.raises(PlanError, match=said):
