@@ -49,10 +49,12 @@ class HorizontalPodAutoscaler:
     def decide(self, window: Window, workers: int) -> Decision:
         """Return how many workers shall run; `workers` ran during the window."""
         running = Deployment(0, workers).workers
-        defect = window.defect() or ("it has no CPU utilization" if window.cpu is None else "")
-        if defect or window.cpu is None or running == 0:
-            defect = defect or "no worker ran"
-            return self._decision(f"keep {self._wanted} workers: the window is thrown away, {defect}.", "discarded")
+        invalid_reason = window.invalid_reason() or ("it has no CPU utilization" if window.cpu is None else "")
+        if invalid_reason or window.cpu is None or running == 0:
+            invalid_reason = invalid_reason or "no worker ran"
+            return self._decision(
+                f"keep {self._wanted} workers: the window is thrown away, {invalid_reason}.", "discarded"
+            )
         ratio = window.cpu / self._target
         desired = running
         if abs(ratio - 1) > self._tolerance:

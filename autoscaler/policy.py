@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, Pilot, Probe, Search, Steps, mean_window
+from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, Probe, Search, SearchDriver, Steps, mean_window
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.windows import Decision, Deployment, Window
 
@@ -27,17 +27,17 @@ class ScalingRule:
     """A removal is undone when the batch time rises by this share or more."""
     look_every: int = 10
     """Windows between two looks at a converged deployment."""
-    queue_growth: float = 0.40
+    queue_increase: float = 0.40
     """Look again: remove when the queue is longer than the reference by more than this share."""
-    averages: bool = True
+    mean_values: bool = True
     """Look at the mean of the windows since the last look; False: at the last one alone."""
-    anchored: bool = True
+    fixed_reference: bool = True
     """A removal is compared with the reference; False: with the step before, so that small losses add up."""
-    implausible: float | None = None
+    max_time_change: float | None = None
     """While scaling, windows whose time changed by more than this share are measured again; None: none are."""
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "slower", "hurts", "queue_growth"):
+        for name in ("threshold", "slower", "hurts", "queue_increase"):
             value = getattr(self, name)
             if not 0 <= value < 10:
                 raise PlanError(f"{name} must be a share, at least 0, but got {value!r}.")
@@ -53,7 +53,13 @@ class ScalingRule:
 
 CACHEW = ScalingRule()
 CACHEW_CODE = ScalingRule(
-    threshold=0.07, slower=0.50, look_every=20, queue_growth=0.50, averages=False, anchored=False, implausible=1.2
+    threshold=0.07,
+    slower=0.50,
+    look_every=20,
+    queue_increase=0.50,
+    mean_values=False,
+    fixed_reference=False,
+    max_time_change=1.2,
 )
 """As released: 7 %, 20 windows, 50 %, one sample decides."""
 RULES = {"cachew": CACHEW, "cachew-code": CACHEW_CODE}
@@ -91,10 +97,10 @@ class Level:
     """What was measured last, there or one step beyond."""
 
 
-def plausible(move: Probe, before: Window, rule: ScalingRule) -> Steps[Window]:
+def measure_with_retry(move: Probe, before: Window, rule: ScalingRule) -> Steps[Window]:
     """Deploy and measure, again for as long as the time is implausible beside the one before."""
     now = yield move
-    while rule.implausible is not None and abs(1 - now.batch_time / before.batch_time) > rule.implausible:
+    while rule.max_time_change is not None and abs(1 - now.batch_time / before.batch_time) > rule.max_time_change:
         why = f"{now.batch_time:.4g} s a batch after {before.batch_time:.4g} s is implausible: measure again."
         now = yield replace(move, phase="discarded", reason=why)
     return now
@@ -104,7 +110,7 @@ def grow(scale: Scale, count: int, before: Window, rule: ScalingRule, why: str =
     """Add one worker at a time until one does not shorten the batch time by more than T; leave that one out."""
     why = why or f"{count} workers take {before.batch_time:.4g} s a batch: try one more."
     while count < scale.most:
-        now = yield from plausible(Probe(scale.place(count + 1), scale.phases[0], why), before, rule)
+        now = yield from measure_with_retry(Probe(scale.place(count + 1), scale.phases[0], why), before, rule)
         gain = 1 - now.batch_time / before.batch_time
         times = f"from {before.batch_time:.4g} to {now.batch_time:.4g} s a batch ({-gain:+.1%})"
         if not gain > rule.threshold:
@@ -117,8 +123,8 @@ def shrink(scale: Scale, count: int, before: Window, rule: ScalingRule, why: str
     """Remove one worker at a time while the batch time rises by less than T; put back the one that hurts."""
     reference = before
     while count > scale.least:
-        now = yield from plausible(Probe(scale.place(count - 1), scale.phases[1], why), before, rule)
-        base = reference if rule.anchored else before
+        now = yield from measure_with_retry(Probe(scale.place(count - 1), scale.phases[1], why), before, rule)
+        base = reference if rule.fixed_reference else before
         rise = now.batch_time / base.batch_time - 1
         times = f"from {base.batch_time:.4g} to {now.batch_time:.4g} s a batch ({rise:+.1%})"
         if rise >= rule.hurts:
@@ -134,7 +140,7 @@ def watch(scale: Scale, level: Level, rule: ScalingRule) -> Steps[Window]:
     seen: list[Window] = []
     while len(seen) < rule.look_every:
         seen.append((yield stay))
-    return mean_window(seen) if rule.averages else seen[-1]
+    return mean_window(seen) if rule.mean_values else seen[-1]
 
 
 def longer_queue(now: Window, reference: Window, growth: float) -> bool:
@@ -148,7 +154,7 @@ def look_again(scale: Scale, level: Level, now: Window, rule: ScalingRule) -> St
     if now.batch_time > (1 + rule.slower) * reference.batch_time and count < scale.most:
         why = f"{now.batch_time:.4g} s a batch where {reference.batch_time:.4g} s were reached: add a worker."
         return (yield from grow(scale, count, now, rule, why))
-    if longer_queue(now, reference, rule.queue_growth) and count > scale.least:
+    if longer_queue(now, reference, rule.queue_increase) and count > scale.least:
         why = f"the queue grew from {reference.queue_size:.3g} to {now.queue_size:.3g} batches: remove a worker."
         return (yield from shrink(scale, count, now, rule, why))
     return level
@@ -183,7 +189,7 @@ class Autoscaler:
         rule = rule.with_threshold(threshold)
         if min_workers < 1:
             raise PlanError(f"min_workers must be at least 1, but got {min_workers!r}.")
-        self._pilot = Pilot(
+        self._pilot = SearchDriver(
             lambda start, limits: cachew(_remote_scale(limits), start.remote, rule),
             DeploymentLimits(0, max_workers, 0, min_workers),
             settle_windows=settle_windows,

@@ -1,7 +1,8 @@
 """A search as a coroutine: it yields what shall run and is sent the window that was measured there.
 
-Written so, an algorithm reads like the paper's: `now = yield Probe(...)` is "deploy this and measure".  The `Pilot`
-stands between it and the world, so that a search only ever sees clean windows of exactly what it asked for.
+Written so, an algorithm reads like the paper's: `now = yield Probe(...)` is "deploy this and measure".  The
+`SearchDriver` stands between it and the world, so that a search only ever sees clean windows of exactly what it
+asked for.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def stay(at: Deployment, why: str) -> Search:
         yield Probe(at, "converged", why, settled=True)
 
 
-class Pilot:
+class SearchDriver:
     """Feeds a search with usable windows and turns its moves into decisions."""
 
     def __init__(
@@ -104,11 +105,11 @@ class Pilot:
         self._settle_windows, self._patience, self._removal = settle_windows, patience, removal
         self._search: Search | None = None
         self._move: Probe
-        self._unsettled = 0
-        self._unmatched = 0
+        self._windows_to_skip = 0
+        self._mismatched_windows = 0
         self._retry_in = 0
-        self._refusals = 0
-        self._searching = 0
+        self._failed_moves = 0
+        self._search_windows = 0
 
     @property
     def needs_more_data(self) -> bool:
@@ -117,7 +118,7 @@ class Pilot:
         Workers that come when all splits are given out change nothing that can be measured (Cachew §4.3).  Bounded: a
         search that is not over after 200 windows does not extend epochs any more.
         """
-        return not self.converged and self._searching < EXTENDED
+        return not self.converged and self._search_windows < EXTENDED
 
     @property
     def converged(self) -> bool:
@@ -141,15 +142,15 @@ class Pilot:
         """Return what shall run next; `deployment` is what ran during the window."""
         if self._search is None:
             self._start(deployment, self._limits)
-        self._searching = 0 if self.converged else self._searching + 1
-        defect = window.defect()
-        if defect:
-            return self._discard(defect)
+        self._search_windows = 0 if self.converged else self._search_windows + 1
+        invalid_reason = window.invalid_reason()
+        if invalid_reason:
+            return self._discard(invalid_reason)
         if deployment != self._move.target:
-            return self._unmet(window, deployment)
-        self._unmatched = 0
-        if self._unsettled:
-            self._unsettled -= 1
+            return self._handle_mismatch(window, deployment)
+        self._mismatched_windows = 0
+        if self._windows_to_skip:
+            self._windows_to_skip -= 1
             return self._discard(f"it is one of the first {self._settle_windows} after a change")
         return self._feed(window, deployment)
 
@@ -157,11 +158,11 @@ class Pilot:
         if self._search is not None:
             self._search.close()
         self._search = self._begin(limits.clamp(deployment.local, deployment.remote), limits)
-        self._adopt(next(self._search), deployment)
+        self._switch_to(next(self._search), deployment)
 
     def _feed(self, window: Window, deployment: Deployment) -> Decision:
         assert self._search is not None
-        self._adopt(self._search.send(window), deployment)
+        self._switch_to(self._search.send(window), deployment)
         if self._limits.clamp(self._move.target.local, self._move.target.remote) != self._move.target:
             self._start(deployment, self._limits)  # it went on when the bounds became narrower, and does not know them
         if self._retry_in and self._move.settled:
@@ -170,27 +171,27 @@ class Pilot:
                 self._start(deployment, self._limits)
         return self._decision(self._move.phase, self._move.reason)
 
-    def _adopt(self, move: Probe, deployment: Deployment) -> None:
+    def _switch_to(self, move: Probe, deployment: Deployment) -> None:
         self._move = move
-        self._unmatched = 0
-        self._unsettled = self._settle_windows if move.target != deployment else 0
+        self._mismatched_windows = 0
+        self._windows_to_skip = self._settle_windows if move.target != deployment else 0
 
-    def _unmet(self, window: Window, deployment: Deployment) -> Decision:
+    def _handle_mismatch(self, window: Window, deployment: Deployment) -> Decision:
         target = self._move.target
-        self._unmatched += 1
-        if self._unmatched <= self._patience or not deployment.workers:
+        self._mismatched_windows += 1
+        if self._mismatched_windows <= self._patience or not deployment.workers:
             return self._discard(f"{deployment} ran, not the {target} that were asked for")
-        self._refusals += 1
-        self._retry_in = RETRY * 2 ** min(self._refusals - 1, 10)
-        waited = self._unmatched
+        self._failed_moves += 1
+        self._retry_in = RETRY * 2 ** min(self._failed_moves - 1, 10)
+        waited = self._mismatched_windows
         self._start(deployment, self._limits.capped(target, deployment))
         if self._move.target == deployment:
             self._feed(window, deployment)
         why = f"after {waited} windows {deployment} run where {target} were asked for, so settle for what there is"
         return self._decision("settle_for_less", f"{why}; {self._move.reason}")
 
-    def _discard(self, defect: str) -> Decision:
-        return self._decision("discarded", f"keep {self._move.target}: the window is thrown away, {defect}.")
+    def _discard(self, invalid_reason: str) -> Decision:
+        return self._decision("discarded", f"keep {self._move.target}: the window is thrown away, {invalid_reason}.")
 
     def _decision(self, phase: str, reason: str) -> Decision:
         return Decision(self._move.target, phase, reason, self._removal)

@@ -180,10 +180,10 @@ def main() -> None:
             well = seconds[chosen] <= NEAR * min(seconds.values())
             right += well
             shown = " ".join(f"{one:8.3f}" for one in (*seconds.values(), decided))
-            verdict = "" if well else f"  wrong: {said}"
+            comparison_result = "" if well else f"  wrong: {said}"
             print(
                 f"{regime.store:8s} {regime.compute_ms:4g} {regime.factor:5g}x {shown} {promised / decided:8.2f}  "
-                f"{chosen}{verdict}",
+                f"{chosen}{comparison_result}",
                 flush=True,
             )
             decision = {"decided": decided, "promised": promised, "chosen": chosen, "said": said}

@@ -50,7 +50,7 @@ from pecan_ray.runtime.controller import JobController
 from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.session import MOST_CALLS
 from pecan_ray.runtime.worker_actors import WorkerActors
-from pecan_ray.sampling.randomness import SplitOrder
+from pecan_ray.sampling.random_keys import SplitOrder
 
 SETTLING_S = 15.0
 """After the trainers' first steps, so long nothing is measured: reports have fallen into step;"""

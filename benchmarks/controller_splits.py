@@ -29,7 +29,7 @@ from pecan_ray.job.messages import AskAssignment, AskLeases, Assigned, EndAssign
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Split
-from pecan_ray.sampling.randomness import SplitOrder
+from pecan_ray.sampling.random_keys import SplitOrder
 
 PAGE = 256
 LOT = 64
@@ -103,15 +103,18 @@ class Bench:
         assert self._job.ledger.finished
 
     def _take_all(self, epoch: int) -> None:
-        name, question = f"epoch {epoch}: first leases", AskLeases(epoch, 0, LOT)
-        while isinstance(leases := self._ask(name, question), tuple) and leases:
+        name, sent_request = f"epoch {epoch}: first leases", AskLeases(epoch, 0, LOT)
+        while isinstance(leases := self._ask(name, sent_request), tuple) and leases:
             # Splits without elements are dealt with once their length is known.
-            name, question = f"epoch {epoch}: leases", AskLeases(epoch, 0, LOT, tuple((one.key, 0) for one in leases))
+            name, sent_request = (
+                f"epoch {epoch}: leases",
+                AskLeases(epoch, 0, LOT, tuple((one.key, 0) for one in leases)),
+            )
         self._ask(f"epoch {epoch}: ends", EndAssignment(epoch))
 
-    def _ask(self, name: str, question: WorkerQuestion) -> Reply:
+    def _ask(self, name: str, sent_request: WorkerQuestion) -> Reply:
         self._asked += 1
-        (answer,) = self._timed(name, events.WorkerAsked(self._worker, "main", self._asked, question))
+        (answer,) = self._timed(name, events.WorkerAsked(self._worker, "main", self._asked, sent_request))
         return answer.reply
 
     def _timed(self, name: str, event: events.Event) -> list[Answer]:

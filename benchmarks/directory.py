@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from pecan_ray.cache.owners import KeyOwners
+from pecan_ray.cache.rendezvous_hash import RendezvousHash
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.caching.store_index import opened_index
 
@@ -84,7 +84,7 @@ def measure(folder: Path, asked: argparse.Namespace) -> None:
             looks(f"a block that is there, {turn}", there, store.__contains__, True)
         looks("a block that is not there", absent, store.__contains__, False)
         looks("the size of its object", there, store.about, True)
-    owners = KeyOwners(str(number) for number in range(asked.nodes))
+    owners = RendezvousHash(str(number) for number in range(asked.nodes))
     looks(f"its node of {asked.nodes:,}", there, owners.owner, True)
 
 

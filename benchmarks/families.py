@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from pecan_ray.simulator.random_workloads import FAMILIES, FAR, NEAR, TUNED, JudgedRun, draw, judge, score
+from pecan_ray.simulator.random_workloads import FAMILIES, FAR, NEAR, TUNED, PolicyEvaluation, draw, judge, score
 
 
 def main() -> int:
@@ -28,12 +28,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=TUNED, help="of the first workload")
     parser.add_argument("--modes", default="auto")
     options = parser.parse_args()
-    began, found = time.perf_counter(), list[JudgedRun]()
+    began, found = time.perf_counter(), list[PolicyEvaluation]()
     for seed in range(options.seed, options.seed + options.workloads):
-        for verdict in judge(draw(seed, options.family), options.modes.split(","), seed):
-            found.append(verdict)
-            if verdict.excess > NEAR:
-                print(verdict, flush=True)
+        for comparison_result in judge(draw(seed, options.family), options.modes.split(","), seed):
+            found.append(comparison_result)
+            if comparison_result.excess > NEAR:
+                print(comparison_result, flush=True)
     for mode, one in score(found).items():
         print(
             f"{options.family}, {mode}: {one.workloads} workloads, {one.near:.1%} within {NEAR:.0%}, {one.far:.1%} "

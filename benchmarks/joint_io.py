@@ -43,7 +43,7 @@ from benchmarks.slow_bucket import running_bucket
 from pecan_ray import storage
 from pecan_ray.cache import silod_perf
 from pecan_ray.observe.live_jobs import live_jobs
-from pecan_ray.observe.top_command import screen
+from pecan_ray.observe.top_command import job_overview_lines
 from pecan_ray.storage import BlockCache
 
 MIB = 1 << 20
@@ -129,7 +129,7 @@ def keep_showing(every_s: float) -> None:
     """Print what all jobs tell of themselves, now and then."""
     while True:
         time.sleep(every_s)
-        print("\n".join(screen(*live_jobs(every_s), None)), flush=True)
+        print("\n".join(job_overview_lines(*live_jobs(every_s), None)), flush=True)
 
 
 def only_read(told: Connection, way: str, number: int, folder: str, setting: TwoJobs) -> None:

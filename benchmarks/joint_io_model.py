@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.joint_io import MIB, OBJECTS, TwoJobs, best_splits, say
-from pecan_ray.cache.eviction import lets_in
+from pecan_ray.cache.eviction import should_store
 from pecan_ray.job.cluster_io import REPORT_S, ClusterIoBook, JobIo
 from pecan_ray.options import SharingPolicy
 
@@ -93,7 +93,7 @@ class ModelJob:
         """Keep a block on the disk as the policy "resident" does, where a whole segment goes for what comes."""
         segment = max(1, self.room // SEGMENTS)
         if len(self.disk) >= self.room:
-            if not self.room or not lets_in(0.0, 1 / segment, self.chance.random()):
+            if not self.room or not should_store(0.0, 1 / segment, self.chance.random()):
                 return
             self.drop(segment)
         self.disk[block] = None

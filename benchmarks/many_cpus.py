@@ -80,12 +80,12 @@ def pipeline(asked: argparse.Namespace, elements: int) -> pecan.PecanPipeline:
     return pipe.map(partial(work, asked.ms / 1000), on="i").batch(asked.batch)
 
 
-def onset(arrivals: Sequence[Arrival], rate: float) -> float | None:
+def onset(received_items: Sequence[Arrival], rate: float) -> float | None:
     """Return from when on the elements of SPAN_S make REACHED of a rate; None: they never do."""
-    for start in [0.0, *(at for at, _ in arrivals)]:
-        if start + SPAN_S > arrivals[-1][0]:
+    for start in [0.0, *(at for at, _ in received_items)]:
+        if start + SPAN_S > received_items[-1][0]:
             return None
-        if sum(count for at, count in arrivals if start < at <= start + SPAN_S) >= REACHED * rate * SPAN_S:
+        if sum(count for at, count in received_items if start < at <= start + SPAN_S) >= REACHED * rate * SPAN_S:
             return start
     return None
 
@@ -99,7 +99,7 @@ def measure(asked: argparse.Namespace, side: str) -> ManyCpus:
     """Run one side."""
     workers = pecan.AutoWorkers(max_remote=0) if side == "auto" else pecan.Workers(local=int(side))
     most = asked.cpus if side == "auto" else int(side)
-    pipe, arrivals, waits = pipeline(asked, asked.epoch), list[Arrival](), list[float]()
+    pipe, received_items, waits = pipeline(asked, asked.epoch), list[Arrival](), list[float]()
     began = time.perf_counter()
     with pipe.iter_batches(workers=workers, epochs=None) as batches:
         first = len(next(batches)["i"])
@@ -109,25 +109,27 @@ def measure(asked: argparse.Namespace, side: str) -> ManyCpus:
             time.sleep(asked.step)
             asks = time.perf_counter()
             count = len(next(batches)["i"])
-            arrivals.append((time.perf_counter() - zero, count))
+            received_items.append((time.perf_counter() - zero, count))
             waits.append(time.perf_counter() - asks)
         now = time.perf_counter() - zero
         cpu_s = cpu_seconds(os.getpid(), processes()) - cpu_before
         running = len(batches.report().workers)
     last = now * (1 - FINAL)
     late = [
-        (at, count, min(waited, at - last)) for (at, count), waited in zip(arrivals, waits, strict=True) if at > last
+        (at, count, min(waited, at - last))
+        for (at, count), waited in zip(received_items, waits, strict=True)
+        if at > last
     ]
     rate = sum(count for _, count, _ in late) / (now * FINAL)
     return ManyCpus(
         side,
         running,
         zero - began,
-        onset(arrivals, rate),
+        onset(received_items, rate),
         rate,
         rate / ideal_rate(asked, most),
         sum(waited for *_, waited in late) / (now * FINAL),
-        cpu_s / (first + sum(count for _, count in arrivals)),
+        cpu_s / (first + sum(count for _, count in received_items)),
         epoch_s(asked, pipe, workers) / (asked.epoch / ideal_rate(asked, most)),
     )
 

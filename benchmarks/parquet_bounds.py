@@ -81,9 +81,9 @@ class Timed:
 def read_s(source: Parquet, bounded: bool) -> tuple[float, float]:
     """Return the seconds of CPU time that reading a source takes, and those of looking for bounds."""
     splits = list(source.splits())
-    fitting = Timed(parquet_rows.fitting_rows if bounded else unbounded)
+    fitting = Timed(parquet_rows.decode_batch_size if bounded else unbounded)
     checking = Timed(parquet_rows.check_columns if bounded else lambda *_: None)
-    with patch.object(reading, "fitting_rows", fitting), patch.object(reading, "check_columns", checking):
+    with patch.object(reading, "decode_batch_size", fitting), patch.object(reading, "check_columns", checking):
         began = time.process_time()
         for split in splits:
             for _ in source.read_columns(split):

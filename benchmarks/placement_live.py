@@ -33,8 +33,8 @@ from pecan_ray.placement import Deployment
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices
 from pecan_ray.simulator.client import ClientRule
 from pecan_ray.simulator.cluster import simulate
-from pecan_ray.simulator.drivers import placement
 from pecan_ray.simulator.job import SimulatedJob
+from pecan_ray.simulator.policy_driver import placement
 from pecan_ray.simulator.workload import Nodes, Noise, Trainer, TrainerHost, Worker, Workload
 from tests.ray.waiting_transforms import BATCH, SMALL, train, waiting
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pecan_ray.placement.pool import Demand, allocate, bills, savings_of, slowness_of
+from pecan_ray.placement.pool import Demand, allocate, cost_per_hour, relative_times, worker_cost_reductions
 from pecan_ray.simulator.contention import pace
 from pecan_ray.simulator.random_workloads import draw
 from pecan_ray.simulator.workload import Workload
@@ -24,7 +24,7 @@ class PooledJob:
     """A job's time and bill by its workers of the pool."""
 
     name: str
-    slowness: tuple[float, ...]
+    time_factor: tuple[float, ...]
     """Time of a batch over the trainer's own step."""
     bill: tuple[float, ...]
     """$ for an hour of the trainer's own work."""
@@ -36,9 +36,12 @@ class PooledJob:
 
     def demand(self) -> Demand:
         """Return what it bids."""
-        slowness = slowness_of(np.array(self.slowness), self.wants)
+        time_factor = relative_times(np.array(self.time_factor), self.wants)
         return Demand(
-            self.name, savings_of(self.bill), least=0 if math.isfinite(self.slowness[0]) else 1, slowness=slowness
+            self.name,
+            worker_cost_reductions(self.bill),
+            least=0 if math.isfinite(self.time_factor[0]) else 1,
+            time_factor=time_factor,
         )
 
 
@@ -59,9 +62,11 @@ def pooled_job(workload: Workload, most: int = 64) -> PooledJob:
     local, remote = np.meshgrid(np.arange(workload.max_local + 1), np.arange(most + 1), indexing="ij")
     times = pace(workload, local.ravel(), remote.ravel()).batch_s.reshape(local.shape) / workload.trainer.step_s
     times[0, 0] = math.inf
-    slowness = times.min(axis=0)
+    time_factor = times.min(axis=0)
     per_hour = np.array([workload.prices.per_hour(workload.clients, count) for count in range(most + 1)])
-    return PooledJob(workload.name, tuple(slowness.tolist()), tuple(bills(slowness, 1.0, per_hour).tolist()))
+    return PooledJob(
+        workload.name, tuple(time_factor.tolist()), tuple(cost_per_hour(time_factor, 1.0, per_hour).tolist())
+    )
 
 
 def jobs_of(seed: int, count: int) -> list[PooledJob]:
@@ -121,5 +126,5 @@ def distribute(jobs: Sequence[PooledJob], how: str, share: float, seed: int) -> 
     workers = math.floor(share * sum(job.wants for job in jobs))
     given = RULES[how](jobs, workers, random.Random(seed))
     bill = sum(job.bill[count] for job, count in zip(jobs, given, strict=True))
-    slower = [job.slowness[count] / job.slowness[job.wants] for job, count in zip(jobs, given, strict=True)]
+    slower = [job.time_factor[count] / job.time_factor[job.wants] for job, count in zip(jobs, given, strict=True)]
     return DistributedPool(bill, max(slower), sum(given))

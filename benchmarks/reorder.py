@@ -165,7 +165,7 @@ def bound(ordering: Ordering) -> float:
     """Return the speed-up if the operators behind those that moved took no time: no order can gain more."""
     (found,) = ordering.stretches
     seconds = {op.name: op.seconds or 0.0 for op in found.sample.ops}
-    user, order = found.names, found.proposed.order
+    user, order = found.names, found.policy_order.order
     relieved = [name for name in user if set(order[: order.index(name)]) - set(user[: user.index(name)])]
     total = sum(seconds.values())
     return total / (total - sum(seconds[name] for name in relieved))

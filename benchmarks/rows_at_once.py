@@ -38,7 +38,7 @@ def scaled(element: Element) -> Element:
     return {**element, "x": (element["x"] - np.float32(0.5)) / np.float32(2)}
 
 
-def clipped(element: Element) -> Element:
+def clip_range(element: Element) -> Element:
     """Clip them."""
     return {**element, "x": np.clip(element["x"], -1, 1)}
 
@@ -54,7 +54,7 @@ def pipeline(rows: int, width: int, *, columns: bool) -> pecan.PecanPipeline:
     labels = np.arange(rows)
     elements = [] if columns else [{"x": x[row], "label": labels[row]} for row in range(rows)]
     source: Any = pecan.sources.Arrays({"x": x, "label": labels}) if columns else pecan.sources.Items(elements)
-    return pecan.PecanPipeline(source).map(scaled).map(clipped).map(halved).batch(256)
+    return pecan.PecanPipeline(source).map(scaled).map(clip_range).map(halved).batch(256)
 
 
 def passed(plan: Plan) -> tuple[int, float, float, float]:

@@ -37,7 +37,7 @@ from pecan_ray.job.messages import (
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.options import Config
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
-from pecan_ray.runtime.worker_telling import NEWS_S
+from pecan_ray.runtime.worker_reporter import NEWS_S
 
 ELEMENTS = 64
 """Of a split, and of a batch."""
@@ -210,15 +210,15 @@ class MemberWorker:
         self._lot_s = 0.0
         self._heartbeat = Heartbeat(min(Config().worker_timeout_s, Config().hung_after_s))
 
-    async def _ask(self, channel: str, question: WorkerQuestion) -> Any:
+    async def _ask(self, channel: str, sent_request: WorkerQuestion) -> Any:
         self._numbers[channel] += 1
         self._heartbeat.asked = time.monotonic()
-        asked = WorkerAsked(self.name, channel, self._numbers[channel], question)
+        asked = WorkerAsked(self.name, channel, self._numbers[channel], sent_request)
         return pickle.loads(await self._members.call("ask", pickle.dumps(asked)))
 
     async def _take(self, epoch: int, lot_s: float) -> Any:
-        question = AskLeases(epoch, 0, lot_of(Branch(lease_s=self._lease_s), lot_s), self._noted())
-        return await self._ask("take:0", question)
+        sent_request = AskLeases(epoch, 0, lot_of(Branch(lease_s=self._lease_s), lot_s), self._noted())
+        return await self._ask("take:0", sent_request)
 
     def _noted(self) -> Lengths:
         lengths, self._lengths = tuple(self._lengths), []

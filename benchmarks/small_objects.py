@@ -34,13 +34,13 @@ from pecan_ray.job.worker_events import (
     FetchSplits,
     FindAtHand,
     GiveLease,
-    JobReplied,
-    RunStretch,
+    ReplyReceived,
+    RunAssignment,
     WorkBegins,
     WorkerEvent,
 )
 from pecan_ray.plan.splits import Lease
-from pecan_ray.runtime.worker_questions import EngineLeases
+from pecan_ray.runtime.worker_requests import EngineLeases
 from pecan_ray.sources.files import fetch_files_ahead
 
 PAGE = 1000
@@ -114,26 +114,26 @@ class ListedJob:
         self._worker = WorkerState(LedgerShape(), Heartbeat(math.inf), math.inf)
         self._asked: dict[str, AskJob] = {}
         self.leases = EngineLeases(cast(Any, self), self.happened)
-        self._performers: dict[type, Callable[[Any], None]] = {
+        self._instruction_handlers: dict[type, Callable[[Any], None]] = {
             AskJob: lambda one: self._asked.update({one.channel: one}),
             FindAtHand: lambda one: self.happened(AtHandFound(one.branch, None)),
             FetchSplits: lambda one: fetch_files_ahead(source, one.splits),
             GiveLease: lambda one: self.leases.give(one.branch, one.lease),
-            RunStretch: lambda _: None,
+            RunAssignment: lambda _: None,
         }
 
     def happened(self, event: WorkerEvent) -> None:
         """Let the worker take an event, and do what it says."""
         for one in self._worker.handle(event, time.monotonic()):
-            self._performers[type(one)](one)
+            self._instruction_handlers[type(one)](one)
 
-    def wait(self, channel: str) -> JobReplied:
+    def wait(self, channel: str) -> ReplyReceived:
         """Answer what was asked."""
         asked = self._asked.pop(channel)
-        if not isinstance(asked.question, AskLeases):
-            return JobReplied(channel, asked.number, Assigned(Assignment(0), lot_s=LOT_S))
-        lot, self._left = self._left[: asked.question.most], self._left[asked.question.most :]
-        return JobReplied(channel, asked.number, pickle.loads(pickle.dumps(tuple(lot))))
+        if not isinstance(asked.sent_request, AskLeases):
+            return ReplyReceived(channel, asked.number, Assigned(Assignment(0), lot_s=LOT_S))
+        lot, self._left = self._left[: asked.sent_request.most], self._left[asked.sent_request.most :]
+        return ReplyReceived(channel, asked.number, pickle.loads(pickle.dumps(tuple(lot))))
 
 
 def read_here(source: pecan.sources.TextLines) -> int:

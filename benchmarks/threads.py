@@ -29,10 +29,10 @@ import pecan_ray as pecan
 from benchmarks.reorder import OneSlot
 from examples import resnet50
 from examples.photographs import derived_photographs
+from pecan_ray.engines.autotune import MOST_PER_CPU
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.python import PythonEngine
-from pecan_ray.engines.tuning import MOST_PER_CPU
 
 BATCH = 32
 READ_S = 0.005

@@ -31,7 +31,7 @@ from benchmarks.guard.elements import elements
 from benchmarks.guard.exchange import Exchange
 from benchmarks.guard.exchanges import all_exchanges
 from pecan_ray.autoorder.op_runner import SampleLimits
-from pecan_ray.autoorder.sample import sample_stretch, undisturbed
+from pecan_ray.autoorder.sample import sample_op_sequence, undisturbed
 from pecan_ray.autoorder.trial import Trial
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import stretches
@@ -48,14 +48,14 @@ def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[str, ...]
     first, second = stretch.names[place : place + 2]
     order = (*stretch.names[:place], second, first, *stretch.names[place + 2 :])
     with undisturbed():
-        sampled = sample_stretch(stretch, "python", 0, SampleLimits(len(given), math.inf))
+        sampled = sample_op_sequence(stretch, "python", 0, SampleLimits(len(given), math.inf))
         profiled = sampled.profile().profiled
         fixed = {one.name: one.reason for one in auto_order(profiled, "off").fixed}
         if first in fixed or second in fixed:
             return f"it keeps its place: {fixed.get(first) or fixed[second]}", ()
         trial = Trial(sampled, None, "python", mode="safe")
         if not trial.exchanges.may((first, second)):
-            return trial.exchanges.refusals()[first, second], ()
+            return trial.exchanges.rejects()[first, second], ()
         refused = trial.look(order) or trial.verify(order)[0]
         return refused, tuple(one.told() for one in trial.exchanges.found(order) if one.changed)
 
@@ -84,11 +84,11 @@ def main() -> None:
 def _judge(exchanges: list[Exchange], sample: list[Element], *, verbose: bool) -> None:
     counts: Counter[tuple[str, bool]] = Counter()
     for exchange in exchanges:
-        refused, differences = look(exchange, sample)
+        refused, detected_changes = look(exchange, sample)
         counts[exchange.label, bool(refused)] += 1
         if verbose or bool(refused) != exchange.harmful:
             print(f"{exchange.label:8} {exchange.name}: {refused or 'let through'} ({exchange.why})")
-            for told in differences:
+            for told in detected_changes:
                 print(f"    {told}")
     for label in ("harmful", "doubtful", "harmless"):
         passed, refused_count = counts[label, False], counts[label, True]

@@ -16,9 +16,9 @@ from typing import Any
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.cluster import simulate
-from pecan_ray.simulator.drivers import Driver, FixedDeployment, placement
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.policy_driver import Driver, FixedDeployment, placement
 from pecan_ray.simulator.random_workloads import FAMILIES, TUNED, draw
 from pecan_ray.simulator.run_profile import profile_of_report
 from pecan_ray.simulator.steady import Evaluator
@@ -40,7 +40,7 @@ class Forecasted:
     """Time of a batch, forecast over true, less 1."""
     held: bool
     """Whether the truth lies in the interval."""
-    certain: bool
+    is_reliable: bool
     width: float
     """Greatest over least time of the interval."""
 
@@ -93,7 +93,7 @@ def forecasts(seed: int, family: str = FAMILIES[0]) -> Iterator[Forecasted]:
                 factor,
                 told.batch_s / true_s - 1,
                 told.low_s * 0.98 <= true_s <= told.high_s * 1.02,
-                told.certain,
+                told.is_reliable,
                 told.high_s / told.low_s,
             )
 
@@ -107,7 +107,7 @@ def summary(found: Sequence[Forecasted]) -> str:
             mine = [one for one in found if (one.run, one.factor) == (run, factor)]
             if not mine:
                 continue
-            errors, sure = [abs(one.error) for one in mine], [abs(one.error) for one in mine if one.certain]
+            errors, sure = [abs(one.error) for one in mine], [abs(one.error) for one in mine if one.is_reliable]
             lines.append(
                 f"{run:6} {factor:>7g}x {len(mine):>6} {sum(one.held for one in mine) / len(mine):>6.0%} "
                 f"{median(errors):>13.1%} {max(errors):>7.0%} {len(sure) / len(mine):>6.0%} "

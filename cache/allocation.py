@@ -74,7 +74,7 @@ def greedy(demands: Demands, cluster: ClusterResources) -> Division:
     tried to cache it first, behind the next one, and last, and the largest sum of speeds is taken.
     """
     sizes = demands.dataset_sizes
-    orders = [_by_worth(demands, demands.ideal, sizes)]
+    orders = [_rank_by_value(demands, demands.ideal, sizes)]
     best, most = np.zeros_like(demands.ideal), 0.0
     for turn in range(MOST_ORDERS):
         if turn == len(orders):
@@ -104,16 +104,16 @@ def _by_misses(demand: Numbers, missed: Numbers, pipe: float) -> Numbers:
     return in_turn_but_some_for_all(demand, np.round(missed, 12), pipe)
 
 
-def by_worth(demands: Demands, speeds: Numbers, room: float) -> Numbers:
+def cache_by_value(demands: Demands, speeds: Numbers, room: float) -> Numbers:
     """Cache the datasets from which most is read for their size: speeds are added up over the jobs that read them.
 
     Of equal ones the first is cached before the next is begun: two halves would save no more, and fill more slowly.
     """
     sizes = demands.dataset_sizes
-    return in_order(sizes, _by_worth(demands, speeds, sizes), room)[demands.dataset]
+    return in_order(sizes, _rank_by_value(demands, speeds, sizes), room)[demands.dataset]
 
 
-def _by_worth(demands: Demands, speeds: Numbers, sizes: Numbers) -> NDArray[np.intp]:
+def _rank_by_value(demands: Demands, speeds: Numbers, sizes: Numbers) -> NDArray[np.intp]:
     return np.argsort(-demands.of_datasets(speeds) / sizes, kind="stable")
 
 
@@ -144,7 +144,7 @@ def max_min(demands: Demands, cluster: ClusterResources) -> Division:
         level = (low + high) / 2
         fits = need(demands, np.minimum(demands.ideal, level * equal), cluster) <= cluster.remote_io
         low, high = (level, high) if fits else (low, level)
-    cache = by_worth(demands, np.minimum(demands.ideal, low * equal), cluster.cache_bytes)
+    cache = cache_by_value(demands, np.minimum(demands.ideal, low * equal), cluster.cache_bytes)
     hits = demands.hits(cache)
     missed = 1 - hits
     return Division(cache, hits, evenly(demands.ideal * missed, cluster.remote_io, equal * missed))
@@ -166,7 +166,7 @@ def sjf(demands: Demands, cluster: ClusterResources) -> Division:
         part = (low + high) / 2
         fits = need(demands, np.where(rank == full, part * demands.ideal, speeds), cluster) <= cluster.remote_io
         low, high = (part, high) if fits else (low, part)
-    cache = by_worth(demands, np.where(rank == full, low * demands.ideal, speeds), cluster.cache_bytes)
+    cache = cache_by_value(demands, np.where(rank == full, low * demands.ideal, speeds), cluster.cache_bytes)
     hits = demands.hits(cache)
     return Division(cache, hits, in_turn_but_some_for_all(demands.ideal * (1 - hits), rank, cluster.remote_io))
 

@@ -76,20 +76,24 @@ def lru_hits(demands: Demands, speeds: Numbers, room: float) -> tuple[Numbers, N
     sizes = demands.dataset_sizes
     if sizes.sum() <= room:
         return sizes, np.ones_like(speeds)
-    paces, kept_s = speeds / demands.size, 0.0
+    rate_values, kept_s = speeds / demands.size, 0.0
     for _ in range(MOST_STEPS):
-        missing = 1 - kept(kept_s * paces)
+        missing = 1 - kept(kept_s * rate_values)
         absent = _absent(demands, missing)
-        growth = demands.of_datasets(paces * (1 - found(kept_s * paces)) / np.maximum(missing, TINY)) * absent * sizes
+        growth = (
+            demands.of_datasets(rate_values * (1 - found(kept_s * rate_values)) / np.maximum(missing, TINY))
+            * absent
+            * sizes
+        )
         step = (room - float((sizes * (1 - absent)).sum())) / float(growth.sum())
         kept_s += step
         if step <= NEAR * kept_s:
             break
-    missing = 1 - kept(kept_s * paces)
+    missing = 1 - kept(kept_s * rate_values)
     absent = _absent(demands, missing)
     # A hit: read by the job itself in the epoch before, or by another one that reads the same.
     others = np.minimum(1.0, absent[demands.dataset] / np.maximum(missing, TINY))
-    return sizes * (1 - absent), 1 - (1 - found(kept_s * paces)) * others
+    return sizes * (1 - absent), 1 - (1 - found(kept_s * rate_values)) * others
 
 
 def _absent(demands: Demands, missing: Numbers) -> Numbers:

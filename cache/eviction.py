@@ -47,7 +47,7 @@ WORTH: dict[EvictionPolicy, Callable[[StoredEntry], tuple[float, float]]] = {
     "lru": lambda entry: (entry.last_used, entry.benefit),
     # With which reads do not count as uses: jobs that take first what is here have each read it soon after it came.
     "fifo": lambda entry: (entry.last_used, entry.benefit),
-    # The same ones go, but few are let in in their place: `lets_in`.
+    # The same ones go, but few are let in in their place: `should_store`.
     "resident": lambda entry: (entry.last_used, entry.benefit),
     # Of equal benefit the newest goes: epochs go round, so it is the one that is wanted last, and who always let the
     # oldest go would find nothing in a store that is smaller than an epoch.
@@ -56,7 +56,7 @@ WORTH: dict[EvictionPolicy, Callable[[StoredEntry], tuple[float, float]]] = {
 """By policy, what an entry is worth: the least goes first."""
 
 
-def lets_in(unused_s: float, share: float, chance: float) -> bool:
+def should_store(unused_s: float, share: float, chance: float) -> bool:
     """Tell whether a full store lets something in for which others must go, by its policy "resident".
 
     Jobs that go over their data in random orders use everything equally often: what is there is worth as much as what
@@ -99,7 +99,7 @@ def entries_to_evict(
     return tuple(gone)
 
 
-def entries_over_rooms(
+def entries_over_quota(
     entries: Mapping[str, Iterable[StoredEntry]],
     max_bytes: int,
     rooms: Mapping[str, int],

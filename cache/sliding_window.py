@@ -19,7 +19,7 @@ JoinAt: TypeAlias = Literal["newest", "oldest"]
 
 
 @dataclass
-class _Pointer:
+class _ReaderCursor:
     place: int
     """Of the entry that its reader reads next; entries are numbered as they are pushed."""
     skipped: int = 0
@@ -41,13 +41,13 @@ class SlidingWindow(Generic[Entry]):
         self._max_lag = None if max_lag is None else checked_count("SlidingWindow(max_lag=...)", max_lag)
         self._kept: dict[int, tuple[Entry, int]] = {}
         """By place: the entry, and the bytes of all that were pushed before it."""
-        self._oldest = self._next = 0
+        self._earliest_kept = self._next = 0
         """Places of the oldest kept entry and of the next one to be pushed."""
         self._first_here = 0
         """Place of the oldest entry that was not moved elsewhere."""
         self._to_move: list[Entry] = []
         self._pushed_bytes = 0
-        self._pointers: dict[Hashable, _Pointer] = {}
+        self._cursor_by_reader: dict[Hashable, _ReaderCursor] = {}
         self._readers_at: dict[int, int] = {}
         """Readers by place; those whose entry has left count at the oldest kept one."""
         self._places: list[int] = []
@@ -64,31 +64,31 @@ class SlidingWindow(Generic[Entry]):
     @property
     def bytes(self) -> int:
         """Bytes that it holds, here and elsewhere."""
-        return self._pushed_bytes - self._bytes_before(self._oldest)
+        return self._pushed_bytes - self._bytes_before(self._earliest_kept)
 
     @property
     def readers(self) -> tuple[Hashable, ...]:
         """Who reads, in the order in which they attached."""
-        return tuple(self._pointers)
+        return tuple(self._cursor_by_reader)
 
     def attach(self, reader: Hashable, at: JoinAt = "newest") -> None:
         """Let a reader in: it reads what is pushed from now on, or first, `at="oldest"`, all that is kept."""
-        if reader in self._pointers:
+        if reader in self._cursor_by_reader:
             raise PlanError(f"reader {reader!r} is attached to the window already: detach it first.")
         if at not in ("newest", "oldest"):
             raise PlanError(f"attach({reader!r}, at=...) must be 'newest' or 'oldest', but got {at!r}.")
-        place = self._next if at == "newest" else self._oldest
-        self._pointers[reader] = _Pointer(place)
+        place = self._next if at == "newest" else self._earliest_kept
+        self._cursor_by_reader[reader] = _ReaderCursor(place)
         self._come(place, 1)
 
     def detach(self, reader: Hashable) -> None:
         """Let a reader go, with what it has not read and what is known of it."""
-        self._readers_at[self._pointer(reader).place] -= 1
-        del self._pointers[reader]
+        self._readers_at[self._reader_cursor(reader).place] -= 1
+        del self._cursor_by_reader[reader]
 
     def read(self, reader: Hashable) -> Entry | None:
         """Return a reader's next entry; None: it has read all, and wishes that one is produced and pushed."""
-        pointer = self._pointer(reader)
+        pointer = self._reader_cursor(reader)
         if pointer.place == self._next:
             return None
         entry, _ = self._kept[pointer.place]
@@ -146,26 +146,26 @@ class SlidingWindow(Generic[Entry]):
 
     def skipped(self, reader: Hashable) -> int:
         """Return how many entries have left the window before a reader came to them."""
-        return self._pointer(reader).skipped
+        return self._reader_cursor(reader).skipped
 
     def lag(self, reader: Hashable) -> int:
         """Return how many kept entries a reader has not read: 0 at the front."""
-        return self._next - self._pointer(reader).place
+        return self._next - self._reader_cursor(reader).place
 
     def slowest(self) -> tuple[Hashable, ...]:
         """Return the readers that are furthest behind, for whom the front waits where it has to; takes O(readers)."""
         place = self._slowest_place()
-        return tuple(reader for reader in self._pointers if self._pointer(reader).place == place)
+        return tuple(reader for reader in self._cursor_by_reader if self._reader_cursor(reader).place == place)
 
-    def _pointer(self, reader: Hashable) -> _Pointer:
+    def _reader_cursor(self, reader: Hashable) -> _ReaderCursor:
         """Return a reader's pointer, moved on to the oldest kept entry if its own one has left."""
-        pointer = self._pointers.get(reader)
+        pointer = self._cursor_by_reader.get(reader)
         if pointer is None:
-            attached = ", ".join(map(repr, list(self._pointers)[:8])) or "nobody is"
+            attached = ", ".join(map(repr, list(self._cursor_by_reader)[:8])) or "nobody is"
             raise PlanError(f"reader {reader!r} is not attached to the window ({attached}): attach it first.")
-        if pointer.place < self._oldest:
-            pointer.skipped += self._oldest - pointer.place
-            pointer.place = self._oldest
+        if pointer.place < self._earliest_kept:
+            pointer.skipped += self._earliest_kept - pointer.place
+            pointer.place = self._earliest_kept
         return pointer
 
     def _size(self, nbytes: int) -> int:
@@ -198,7 +198,7 @@ class SlidingWindow(Generic[Entry]):
     def _make_room(self) -> None:
         """Let the oldest entry that is here go if all have read it, else have it moved."""
         if self._first_here < self._slowest_place():
-            while self._oldest < self._first_here:
+            while self._earliest_kept < self._first_here:
                 self._evict()
             self._evict()
         else:
@@ -206,9 +206,9 @@ class SlidingWindow(Generic[Entry]):
             self._first_here += 1
 
     def _evict(self) -> None:
-        del self._kept[self._oldest]
-        self._first_here = max(self._first_here, self._oldest + 1)
-        # All readers there move on as one place: their own pointers follow when they are asked for (`_pointer`).
-        if self._places and self._places[0] == self._oldest:
-            self._come(self._oldest + 1, self._readers_at.pop(heapq.heappop(self._places)))
-        self._oldest += 1
+        del self._kept[self._earliest_kept]
+        self._first_here = max(self._first_here, self._earliest_kept + 1)
+        # All readers there move on as one place: their own pointers follow when they are asked for (`_reader_cursor`).
+        if self._places and self._places[0] == self._earliest_kept:
+            self._come(self._earliest_kept + 1, self._readers_at.pop(heapq.heappop(self._places)))
+        self._earliest_kept += 1

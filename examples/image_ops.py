@@ -256,8 +256,10 @@ def adjust_hue(image: Array, turns: float) -> Array:
 def _warp(image: Array, matrix: Array, *, inverse: bool = False) -> Array:
     height, width = image.shape[:2]
     flags = cv2.INTER_LINEAR | (cv2.WARP_INVERSE_MAP if inverse else 0)
-    warped = cv2.warpAffine(image, matrix, (width, height), flags=flags, borderMode=cv2.BORDER_CONSTANT, borderValue=0)
-    return _with_channels(warped, image.shape[-1])
+    transform_image = cv2.warpAffine(
+        image, matrix, (width, height), flags=flags, borderMode=cv2.BORDER_CONSTANT, borderValue=0
+    )
+    return _with_channels(transform_image, image.shape[-1])
 
 
 def _with_channels(image: Array, channels: int) -> Array:

@@ -29,7 +29,7 @@ def classifier_step(classes: int) -> TrainStep:
 
     def step(batch: BatchColumns) -> float:
         images = _channels_first(batch["image"]) / 64.0
-        return _learn(optimizer, functional.cross_entropy(model(images), _float(batch["label"])))
+        return _update_from(optimizer, functional.cross_entropy(model(images), _float(batch["label"])))
 
     return step
 
@@ -47,7 +47,7 @@ def simclr_step(temperature: float = 0.1) -> TrainStep:
         likeness = codes @ codes.T / temperature
         likeness = likeness.masked_fill(torch.eye(2 * count, dtype=torch.bool), float("-inf"))
         other_view = torch.arange(2 * count).roll(count)
-        return _learn(optimizer, functional.cross_entropy(likeness, other_view))
+        return _update_from(optimizer, functional.cross_entropy(likeness, other_view))
 
     return step
 
@@ -93,7 +93,7 @@ def detector_step() -> TrainStep:
             focal = (1 - torch.exp(-chance)) ** 2 * chance
             away = (shifts - _float(batch[f"box_targets_{level}"])).abs() * objects.repeat_interleave(4, dim=-1)
             loss = loss + focal.sum() + away.sum()
-        return _learn(optimizer, loss / max(1.0, float(batch["num_positives"].sum())))
+        return _update_from(optimizer, loss / max(1.0, float(batch["num_positives"].sum())))
 
     return step
 
@@ -133,14 +133,14 @@ def transcriber_step() -> TrainStep:
     def step(batch: BatchColumns) -> float:
         target = torch.from_numpy(batch["target"]).long()
         logits = model(_float(batch["source"]), target[:, :-1])
-        return _learn(
+        return _update_from(
             optimizer, functional.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=0)
         )
 
     return step
 
 
-def _learn(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
+def _update_from(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
     optimizer.step()

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pecan_ray.autocache.decision import Promise
+from pecan_ray.autocache.decision import EpochEstimate
 from pecan_ray.autoorder.ordered import Ordered, ReorderAfterEpoch
 from pecan_ray.batch_limits import BatchLimits
 from pecan_ray.engines.contract import BadElement
@@ -30,7 +30,7 @@ from pecan_ray.late_orders import run_when_found
 from pecan_ray.observe.ending import Ending, note_running
 from pecan_ray.observe.epoch_watch import EpochWatch
 from pecan_ray.observe.pace import RecentPace, run_length
-from pecan_ray.observe.placement import explain_and_announce
+from pecan_ray.observe.placement import explain_with_next_step
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report, SharedReading
 from pecan_ray.observe.run_clock import RunClock
@@ -40,7 +40,7 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.quarantine import QuarantineFile, default_path, keeper
 from pecan_ray.runtime.client import Provenance, Received, has_left
-from pecan_ray.runtime.cluster import refuse_forked
+from pecan_ray.runtime.cluster import check_same_process
 from pecan_ray.runtime.session import Session, job_name
 from pecan_ray.runtime.share_session import ShareRequest, ShareSession
 
@@ -126,7 +126,7 @@ class Batches(EpochLoops[BatchT]):
         self._batches_before = saved.batches if saved is not None else 0
         self._prepared: list[JobEvent] = []
         self._reorder_after_epoch: ReorderAfterEpoch | None = None
-        self._promise: Promise | None = None
+        self._epoch_estimate: EpochEstimate | None = None
         self._watch = EpochWatch()
         self._epoch = saved.point.epoch if saved is not None else options.first_epoch
         """In which the training loop is."""
@@ -175,7 +175,7 @@ class Batches(EpochLoops[BatchT]):
         """Become a reader of a shared group."""
         self._clock.enter("ray")
         self._session = ShareSession(share)
-        self._clock.enter("controller", at=self._session.attached_s)
+        self._clock.enter("controller", at=self._session.attach_time_s)
         self._clock.enter("trained")
         note_running(self)
 
@@ -183,7 +183,7 @@ class Batches(EpochLoops[BatchT]):
         """Let workers begin, once the order of operators is found; return it."""
         if getattr(self._options.workers, "prices", None) is not None:
             self._progress.dollars = session.paid
-        self._clock.enter("controller", at=session.attached_s)
+        self._clock.enter("controller", at=session.attach_time_s)
         self._clock.enter("order")
         try:
             # The first rank looks for all of them, while the workers start.
@@ -192,7 +192,9 @@ class Batches(EpochLoops[BatchT]):
             self._clock.enter("controller")
             changed = None if ordered.plan is plan else ordered.plan
             times = ordered.row_seconds, ordered.op_seconds
-            session.begin(changed, ordered.order, *times, decoders=ordered.decoders, explained=ordered.explained)
+            session.begin(
+                changed, ordered.order, *times, decoders=ordered.decoders, order_details=ordered.order_details
+            )
         except BaseException as error:
             self._failure = told(error)
             self.close()
@@ -206,9 +208,9 @@ class Batches(EpochLoops[BatchT]):
         self._prepared += (JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
         if ordered.beside is not None:
-            run_when_found(self._session or self._here, self._name, ordered.beside, self._noting())
+            run_when_found(self._session or self._here, self._name, ordered.beside, self._event_recorder())
         # A rank of several sees a part of an epoch, and does not wait for the others.
-        self._promise = ordered.promise if self._options.world_size == 1 else None
+        self._epoch_estimate = ordered.epoch_estimate if self._options.world_size == 1 else None
         if self._limits.begins_full:
             self.leave_epoch()
 
@@ -245,7 +247,7 @@ class Batches(EpochLoops[BatchT]):
 
     def _in_turn(self, take: Callable[[], Any]) -> Any:
         if self._session is not None:
-            refuse_forked()
+            check_same_process()
         with self._turn:
             if self._failure:
                 raise PecanError(f"{self._name}: the job has ended with an error before: {self._failure}")
@@ -323,23 +325,23 @@ class Batches(EpochLoops[BatchT]):
         self.provenance = received.provenance
         self._epoch = max(self._epoch, received.provenance.epoch)
         self._passes.reach(received.provenance.epoch)
-        if isinstance(session, Session) and self._promise is not None and not self._watch.over:
+        if isinstance(session, Session) and self._epoch_estimate is not None and not self._watch.over:
             self._note_epoch(self._watch.batch(received.provenance.epoch, session.client.progress()))
         later = self._epoch > self._options.first_epoch
         if isinstance(session, Session) and self._reorder_after_epoch is not None and later:
             look, self._reorder_after_epoch = self._reorder_after_epoch, None
-            run_when_found(session, self._name, lambda: look(session.counts()), self._noting())
+            run_when_found(session, self._name, lambda: look(session.counts()), self._event_recorder())
         self._progress.show(session.client, received.provenance.epoch)
         return received
 
     def _note_epoch(self, seconds: float | None) -> None:
         """Correct what was promised of an epoch by what it took, if that was measured."""
-        if seconds is not None and self._promise is not None:
-            text = self._promise.correct(seconds)
+        if seconds is not None and self._epoch_estimate is not None:
+            text = self._epoch_estimate.correct(seconds)
             self._prepared.append(JobEvent(self._watch.ended_s, "reorder", text))
             logger.info("%s: %s", self._name, text)
 
-    def _noting(self) -> Callable[[str], None]:
+    def _event_recorder(self) -> Callable[[str], None]:
         """Return what notes something of the order; no method, which would keep this object from being dropped."""
         clock, events = self._clock, self._prepared
         return lambda text: events.append(JobEvent(clock.so_far().total_s, "reorder", text))
@@ -355,7 +357,7 @@ class Batches(EpochLoops[BatchT]):
         """Open the file of bad elements, before anything starts; raises `PlanError` if they could not be kept."""
         if self._options.on_error != "quarantine":
             return None
-        opened = QuarantineFile(self.quarantine_path, self._job, goes_on=saved is not None)
+        opened = QuarantineFile(self.quarantine_path, self._job, continues=saved is not None)
         weakref.finalize(self, opened.close)
         return opened
 
@@ -409,7 +411,7 @@ class Batches(EpochLoops[BatchT]):
         """Change the numbers of workers while the job runs; workers that go are drained."""
         if self._session is None:
             raise PlanError("scale: there are no workers in debug mode.")
-        refuse_forked()
+        check_same_process()
         self._session.scale(Workers(local=local, remote=remote))
 
     def set_remote_io(self, bytes_per_s: float | None) -> None:
@@ -427,7 +429,7 @@ class Batches(EpochLoops[BatchT]):
                 "set_remote_io: this job has its part of what the cluster's jobs share, which changes "
                 "by itself: give it a number of its own in place of Config(remote_io=ClusterIo(...))."
             )
-        refuse_forked()
+        check_same_process()
         self._session.set_remote_io(bytes_per_s)
 
     def report(self) -> Report:
@@ -446,7 +448,7 @@ class Batches(EpochLoops[BatchT]):
             shared = SharedReading(self._session.group, reader.read, reader.skipped, self._session.readers)
             return Report.of_reader(reader.progress(), reader.first_batch_s, shared, run).with_time(spent)
         else:
-            refuse_forked()
+            check_same_process()
             client, facts = self._session.client, self._session.facts()
             report = Report.of_job(facts, client.progress(), client.state.first_batch_s, over=self._session.closed)
             finished = facts.epochs if self._over else min(facts.epochs, begun + has_left(client, self._epoch))
@@ -462,14 +464,14 @@ class Batches(EpochLoops[BatchT]):
         if self._session is None:
             here = f"{self._name} runs in this process (debug=True, or headspace): there are no workers to place."
             return f"{here}\n  order: batches come in one sequence."
-        refuse_forked()
+        check_same_process()
         if isinstance(self._session, ShareSession):
             run = self._session.run_report()
             return "" if run is None else str(run.placement)
         facts = self._session.facts()
         running = facts.deployments[-1][1].workers if facts.deployments else None
         order = self._row_order(running, facts.order_given_up)
-        return f"{explain_and_announce(facts)}\n  order: {order.why}"
+        return f"{explain_with_next_step(facts)}\n  order: {order.why}"
 
     def close(self) -> None:
         """End the job; its last state and its report can still be asked for."""
@@ -493,8 +495,8 @@ class Batches(EpochLoops[BatchT]):
             return
         if self._state is None and (session.client.state.yielded or self._interrupted):
             try:
-                refuse_forked()
-                if not session.controller_answers():
+                check_same_process()
+                if not session.has_controller_response():
                     self._no_state = "it was closed while its controller did not answer"
                     return
                 self._state = self.state_dict()

@@ -52,7 +52,7 @@ class EpochLoops(GrainState, Generic[BatchT]):
         last epoch nothing is left.  Raises `PlanError` for a reader that shares, whose epochs may begin in the middle
         of the group's.
         """
-        self._must_have_epochs("one_epoch")
+        self._check_has_epochs("one_epoch")
         epoch = self._epoch
         while self._epoch <= epoch:  # else another loop has left it
             try:
@@ -74,7 +74,7 @@ class EpochLoops(GrainState, Generic[BatchT]):
         in the epoch get their batches of it; the next one begins once all have left it, or are at its end.  Behind the
         last epoch, and for a reader that shares, there is nothing to leave: the latter raises `PlanError`.
         """
-        self._must_have_epochs("leave_epoch")
+        self._check_has_epochs("leave_epoch")
         if self._epoch == self._options.end_epoch:
             return
         if self._here is not None:
@@ -94,6 +94,6 @@ class EpochLoops(GrainState, Generic[BatchT]):
         if self._limits.finished and isinstance(self._session, Session):
             self._session.may_leave()
 
-    def _must_have_epochs(self, method: str) -> None:
+    def _check_has_epochs(self, method: str) -> None:
         if self._options.share:
             raise PlanError(f"{method}: a reader that shares may begin in the middle of an epoch: iterate over it.")

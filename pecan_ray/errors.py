@@ -53,7 +53,7 @@ class PecanError(Exception):
     """Base of every exception of pecan_ray: catch it to catch all of them."""
 
     def __init__(self, message: str, **fields: Any) -> None:
-        self.message = shortened(without_secrets(message), MOST_MESSAGE)
+        self.message = cut_text(strip_credentials(message), MOST_MESSAGE)
         super().__init__(self.message)
         self.fields = fields
 
@@ -164,7 +164,7 @@ class MissingExtraError(PecanError, ImportError):
     """An optional dependency is not installed; the message names the extra to install."""
 
 
-def without_secrets(text: str) -> str:
+def strip_credentials(text: str) -> str:
     """Return a text whose URLs have no user information and no query, in which passwords and signatures are.
 
     >>> without_secrets("https://me:pw@host/a.txt?sig=1: not found")
@@ -181,7 +181,7 @@ def _without_query(found: re.Match[str]) -> str:
     return "?..." if "://" in re.split(r"""[\s"']""", before)[-1] else found[0]
 
 
-def shortened(text: str, most: int) -> str:
+def cut_text(text: str, most: int) -> str:
     """Return a text of at most so many characters: of a longer one the beginning and the end."""
     if len(text) <= most:
         return text
@@ -195,10 +195,10 @@ def told(error: BaseException, most: int = MOST_TEXT) -> str:
         text = str(error)
     except BaseException as second:  # it is the user's code too
         text = f"<its text is not known: __str__ raised {type(second).__name__}>"
-    return f"{type(error).__name__}: {shortened(text, most)}"
+    return f"{type(error).__name__}: {cut_text(text, most)}"
 
 
-def spelled(value: Any) -> str:
+def to_str(value: Any) -> str:
     """Return the repr of a value, also where its own ``__repr__`` fails."""
     try:
         return repr(value)
@@ -210,10 +210,10 @@ def spelled(value: Any) -> str:
 
 def listed(names: Collection[Any], others: Collection[Any] = ()) -> str:
     """Return the names of columns for a message: in order, and of many those first that others do not have."""
-    shown = sorted(map(spelled, names))
+    shown = sorted(map(to_str, names))
     if len(shown) > MOST_LISTED:
-        unlike = sorted(spelled(name) for name in names if name not in others)
-        first = (unlike or shown)[:MOST_LISTED]
+        mismatches = sorted(to_str(name) for name in names if name not in others)
+        first = (mismatches or shown)[:MOST_LISTED]
         return f"[{', '.join(first)}, and {len(shown) - len(first):,} more]"
     return f"[{', '.join(shown)}]"
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pecan_ray.images import REDUCTIONS, cut_out, decoded, jpeg_shape
-from pecan_ray.warps import Draw, Matrix, Placed, after, composed, opencv, reach, shifted, warped
+from pecan_ray.warps import Draw, Matrix, Placed, after, composed, opencv, reach, shifted, transform_image
 
 MARGIN = 2
 """Pixels (of the reduced image) that are decoded around those that are needed."""
@@ -30,7 +30,7 @@ class Warp:
     def __call__(self, image: Any, rng: Draw) -> Any:
         """Warp an image."""
         warps, (top, left, height, width) = composed(self.steps, image.shape[:2], rng)
-        return functools.reduce(warped, warps, image[top : top + height, left : left + width])
+        return functools.reduce(transform_image, warps, image[top : top + height, left : left + width])
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class DecodeWarp:
             return np.zeros((*(others or [to])[-1].size, 3), np.uint8)
         first = Placed(after(shifted(-box[0], -box[1]), matrix), to.size)
         # OpenCV warps pixels of four bytes in two thirds of the time of those of three, to the same values.
-        made = functools.reduce(warped, (first, *others), cut_out(encoded, box, ratio, channels=4))
+        made = functools.reduce(transform_image, (first, *others), cut_out(encoded, box, ratio, channels=4))
         return made if made.shape[2] == 3 else opencv().cvtColor(made, opencv().COLOR_RGBA2RGB)
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pecan_ray import part_decoding
-from pecan_ray.averaging import averaged, checked_pixels
+from pecan_ray.downscale import averaged, check_image_array
 from pecan_ray.errors import PlanError
 from pecan_ray.orientation import FIRST_SWAPPED, FLIPPED_COLUMNS, FLIPPED_ROWS, orientation, turned, with_orientation
 from pecan_ray.warps import ImageSize, Placed, RandomFlip, RandomRotate, RandomShear, opencv, scaled, shifted
@@ -190,7 +190,7 @@ class Reduce:
         if _in_graph(image):
             return _reduced_in_graph(image, self.at_most, self.quality)
         if _is_array(image) and (image.ndim != 1 or image.dtype != np.uint8):
-            return averaged(checked_pixels(image), self.size(image.shape[:2]))
+            return averaged(check_image_array(image), self.size(image.shape[:2]))
         file = image if isinstance(image, (bytes, bytearray)) else bytes(image)
         copy = reduced_file(file, self.size, self.quality)
         if copy is None:
@@ -268,7 +268,7 @@ class DecodeResize:
             return self.resize(decoded(encoded, reduction(jpeg_shape(encoded), target)))
         tf = _tf()
         shape = tf.image.extract_jpeg_shape(encoded)
-        cases = [(_covers(shape, ratio, target), _decoder(encoded, ratio)) for ratio in REDUCTIONS]
+        cases = [(_fills_target(shape, ratio, target), _decoder(encoded, ratio)) for ratio in REDUCTIONS]
         return self.resize(tf.case(cases, default=lambda: decoded(encoded)))
 
 
@@ -304,7 +304,7 @@ class DecodeRandomCropResize:
             return run
 
         target = (self.resize.height, self.resize.width)
-        cases = [(_covers((height, width), ratio, target), cut(ratio)) for ratio in REDUCTIONS]
+        cases = [(_fills_target((height, width), ratio, target), cut(ratio)) for ratio in REDUCTIONS]
         whole = _decoded_part
         return self.resize(tf.case(cases, default=lambda: whole(encoded, (top, left, height, width))))
 
@@ -328,8 +328,8 @@ def decoded(encoded: Image, ratio: int = 1) -> Image:
     image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flag) if len(encoded) else None
     if image is None:
         heic = bytes(encoded[4:8]) == b"ftyp"
-        advice = " (a HEIC or AVIF: convert it, or map a function of pillow-heif)" if heic else ""
-        raise ValueError(f"these {len(encoded)} bytes are not an image that OpenCV can decode{advice}")
+        suggestion = " (a HEIC or AVIF: convert it, or map a function of pillow-heif)" if heic else ""
+        raise ValueError(f"these {len(encoded)} bytes are not an image that OpenCV can decode{suggestion}")
     return image if rgb else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
@@ -428,7 +428,7 @@ def jpeg_shape(encoded: Any) -> tuple[int, int] | None:
     return None
 
 
-def _covers(shape: Any, ratio: int, target: tuple[int, int]) -> Any:
+def _fills_target(shape: Any, ratio: int, target: tuple[int, int]) -> Any:
     return _tf().logical_and(shape[0] // ratio >= target[0], shape[1] // ratio >= target[1])
 
 

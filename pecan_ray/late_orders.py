@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from pecan_ray.autoorder.ordered import Replanned
+from pecan_ray.autoorder.ordered import ReorderResult
 from pecan_ray.errors import told
 from pecan_ray.in_process import InProcessRun
 from pecan_ray.runtime.session import Session
@@ -18,7 +18,7 @@ logger = logging.getLogger("pecan_ray")
 def run_when_found(
     job: Session | ShareSession | InProcessRun | None,
     name: str,
-    look: Callable[[], Replanned | None],
+    look: Callable[[], ReorderResult | None],
     note: Callable[[str], None],
 ) -> None:
     """Run, from an epoch on, the order that a look finds beside the training; or the user's at once.
@@ -39,7 +39,7 @@ def run_when_found(
             if found.dropped and isinstance(job, (Session, InProcessRun)):
                 job.drop_order(found.said)
             if found.plan is not None and isinstance(job, Session):
-                job.replan(found.plan, found.order, found.said, found.decoders, found.explained)
+                job.change_plan(found.plan, found.order, found.said, found.decoders, found.order_details)
             elif not (found.dropped and isinstance(job, Session)):
                 note(found.said)
             logger.log(logging.WARNING if found.dropped else logging.INFO, "%s: %s", name, found.said)

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.deadline import Deadline
-from pecan_ray.plan.kinds import of_kind, settle
+from pecan_ray.plan.option_types import of_kind, settle
 from pecan_ray.plan.prices import Prices
 
 EngineName: TypeAlias = Literal["python", "tensorflow"]

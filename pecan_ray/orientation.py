@@ -30,8 +30,8 @@ def orientation(encoded: bytes | bytearray) -> int:
     """Return the number from 1 to 8 that a JPEG, PNG, WebP or AVIF says; 1 where it says none, or no such number."""
     try:
         if encoded[4:8] == b"ftyp":
-            return _in_boxes(encoded)
-        return _in_exif(_exif(encoded))
+            return _container_orientation(encoded)
+        return _metadata_orientation(_exif(encoded))
     except (struct.error, IndexError):
         return UPRIGHT  # it ends too early
 
@@ -57,18 +57,18 @@ def turned(image: np.ndarray[Any, Any], number: int) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(image)
 
 
-def _in_boxes(encoded: bytes | bytearray) -> int:
+def _container_orientation(encoded: bytes | bytearray) -> int:
     """Return the number of an AVIF: what turns the picture there are properties, and EXIF data say nothing."""
     start, stop = 0, len(encoded)
     for name, head in ((b"meta", 4), (b"iprp", 0), (b"ipco", 0)):
-        start, stop = _boxes(encoded, start, stop).get(name, (0, 0))
+        start, stop = _container_sections(encoded, start, stop).get(name, (0, 0))
         start += head
-    found = _boxes(encoded, start, stop)
+    found = _container_sections(encoded, start, stop)
     quarters = encoded[found[b"irot"][0]] & 3 if b"irot" in found else 0
     return TURNED[quarters] if b"imir" not in found else MIRRORED[quarters][encoded[found[b"imir"][0]] & 1]
 
 
-def _boxes(encoded: bytes | bytearray, at: int, stop: int) -> dict[bytes, tuple[int, int]]:
+def _container_sections(encoded: bytes | bytearray, at: int, stop: int) -> dict[bytes, tuple[int, int]]:
     """Return where the contents of boxes (size, name, content) begin and end, by name; the first of each."""
     found: dict[bytes, tuple[int, int]] = {}
     while at + 8 <= stop:
@@ -83,7 +83,7 @@ def _boxes(encoded: bytes | bytearray, at: int, stop: int) -> dict[bytes, tuple[
     return found
 
 
-def _in_exif(exif: bytes) -> int:
+def _metadata_orientation(exif: bytes) -> int:
     order = {b"II": "<", b"MM": ">"}.get(exif[:2])
     if order is None:
         return UPRIGHT

@@ -26,7 +26,7 @@ _counting = threading.Lock()
 _newest: dict[tuple[str, Parts], weakref.ref[PassCounts]] = {}
 """By name and parts of a pipeline: the counts of the one that began a job last."""
 _reminded: set[str] = set()
-"""Names of pipelines about which `remind_of_new_count` has warned."""
+"""Names of pipelines about which `warn_if_epochs_restart` has warned."""
 
 
 class PassCounts:
@@ -86,7 +86,7 @@ class RunPasses:
                 self._counts[self._key] = self._before
 
 
-def remind_of_new_count(name: str, parts: Parts, counts: PassCounts, *, begins_anew: bool) -> None:
+def warn_if_epochs_restart(name: str, parts: Parts, counts: PassCounts, *, begins_anew: bool) -> None:
     """Warn, once for a name, where a pipeline is made again for each epoch: each of them begins with epoch 0.
 
     `begins_anew`: this run begins with epoch 0, and nobody has said so.

@@ -90,7 +90,7 @@ METHODS: Mapping[str, str] = {
 """Methods."""
 
 
-def answers_peers(owner: Class) -> Class:
+def explain_foreign_arguments(owner: Class) -> Class:
     """Let the public methods of a class answer arguments of other loaders by ours."""
     for name, method in list(vars(owner).items()):
         if inspect.isfunction(method) and not name.startswith("_"):

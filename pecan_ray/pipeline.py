@@ -17,12 +17,12 @@ from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
 from pecan_ray.first_operators import begun
-from pecan_ray.integrations.frameworks import FrameworkMethods
+from pecan_ray.integrations.framework_methods import FrameworkMethods
 from pecan_ray.integrations.on_devices import mesh_copies
 from pecan_ray.integrations.train_context import placed
 from pecan_ray.iter_keywords import IterKeywords, workers_of
-from pecan_ray.job.saved_state import SavedState, fitting_state
-from pecan_ray.observe.read_program import clock_of_run
+from pecan_ray.job.saved_state import SavedState, compatible_state
+from pecan_ray.observe.read_script import clock_of_run
 from pecan_ray.options import (
     AutoWorkers,
     Config,
@@ -35,18 +35,18 @@ from pecan_ray.options import (
     Visitation,
     Workers,
 )
-from pecan_ray.pass_numbers import PassCounts, RunPasses, remind_of_new_count
-from pecan_ray.peer_words import LOOPS, answers_peers, why_no_method
+from pecan_ray.pass_numbers import PassCounts, RunPasses, warn_if_epochs_restart
+from pecan_ray.peer_words import LOOPS, explain_foreign_arguments, why_no_method
 from pecan_ray.pipeline_operators import OperatorMethods
 from pecan_ray.plan.arguments import natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
-from pecan_ray.plan.kinds import of_kind
-from pecan_ray.plan.moving_choices import why_choices_move
 from pecan_ray.plan.operators import Function, Join, Plan, as_written
-from pecan_ray.plan.rounds import must_make_rounds
+from pecan_ray.plan.option_types import of_kind
+from pecan_ray.plan.pass_dependent_choices import why_choices_move
+from pecan_ray.plan.rounds import check_rounds_supported
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
-from pecan_ray.runtime.session import refuse_at_exit
+from pecan_ray.runtime.session import check_not_exiting
 from pecan_ray.sampling.subsets import members
 from pecan_ray.sharing import own_options, share_request
 from pecan_ray.sources.by_index import AskedOrder, ByIndex
@@ -76,7 +76,7 @@ def _warn_once(name: str, said: str) -> None:
         logger.warning("%s: %s", name, said)
 
 
-@answers_peers
+@explain_foreign_arguments
 class PecanPipeline(OperatorMethods, FrameworkMethods):
     """An immutable input pipeline: a source and a chain of operators; every method returns a new one.
 
@@ -328,7 +328,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         """
         clock = clock_of_run(self)
         if not (debug := of_kind("debug", debug, bool) or bool(headspace)):
-            refuse_at_exit()
+            check_not_exiting()
         mesh, dealt, (rank, world_size, job) = self._placed(sharding, format, rank, world_size, job, shares=bool(share))
         options = IterOptions(
             epochs=epochs,
@@ -351,7 +351,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             epoch_batches=epoch_batches,
             steps=steps,
         )
-        must_make_rounds(self._plan, self._engine, on_error=on_error, asked=coordinated)
+        check_rounds_supported(self._plan, self._engine, on_error=on_error, asked=coordinated)
         self._set_storage()
         saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
         found.check()  # trainers that share a job must run one plan: it is that of the first one to have an order
@@ -375,7 +375,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
                 saved=saved,
                 allow_changed_source=of_kind("allow_changed_source", allow_changed_source, bool),
                 go_on=functools.partial(self._go_on, options, debug, allow_changed_source, sharding),
-                share=shared and shared.beginning_with(options.first_epoch),
+                share=shared and shared.with_first_epoch(options.first_epoch),
                 mesh=mesh,
                 clock=clock,
                 passes=passes,
@@ -407,7 +407,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         if debug:
             raise PlanError("iter_batches: debug=True and headspace cannot go on from a state.")
         seed = self._seed if self._seeded else None
-        saved = fitting_state(state, options, engine=self._engine, seed=seed, parts=self._order.parts)
+        saved = compatible_state(state, options, engine=self._engine, seed=seed, parts=self._order.parts)
         point = saved.point
         return saved, self._order.pinned(point.op_order, point.decoders, cuts_elements=point.cuts_elements)
 
@@ -430,7 +430,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             _warn_once(self._name, why_choices_move(self._plan))
         if not debug:
             anew = first_epoch is None and passes.first_epoch == 0 and not self._seeded
-            remind_of_new_count(self._name, order.parts, counts, begins_anew=anew)
+            warn_if_epochs_restart(self._name, order.parts, counts, begins_anew=anew)
         return replace(options, first_epoch=passes.first_epoch), passes
 
     def _go_on(

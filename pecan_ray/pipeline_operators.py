@@ -11,9 +11,8 @@ from pecan_ray.engines.set_up import with_setup
 from pecan_ray.engines.token_rows import TokensAlone
 from pecan_ray.errors import PlanError
 from pecan_ray.options import EngineName
-from pecan_ray.peer_words import answers_peers
+from pecan_ray.peer_words import explain_foreign_arguments
 from pecan_ray.plan.arguments import a_function, a_value_of, buckets, natural, positive
-from pecan_ray.plan.kinds import of_kind, settle
 from pecan_ray.plan.operators import (
     SPLITS_OF_A_SHUFFLE,
     Autocache,
@@ -42,9 +41,10 @@ from pecan_ray.plan.operators import (
     method_name,
     wants_epoch,
 )
+from pecan_ray.plan.option_types import of_kind, settle
 from pecan_ray.plan.own_attributes import function_name
-from pecan_ray.plan.renaming import free_name, renamed
-from pecan_ray.plan.shape import mixes_splits
+from pecan_ray.plan.renaming import free_name, with_new_names
+from pecan_ray.plan.shape import first_op_across_splits
 from pecan_ray.plan.weight_schedule import WeightSchedule, checked_weights
 from pecan_ray.sources.by_index import ByIndex
 from pecan_ray.sources.resampled import Resampled
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-@answers_peers
+@explain_foreign_arguments
 class OperatorMethods(ABC):
     """Each returns a new pipeline, with one operator more."""
 
@@ -158,8 +158,8 @@ class OperatorMethods(ABC):
                 'engine="python", or padded_batch.'
             )
         fn = a_function("batch(collate=...)", collate)
-        gathered = self._then(Gather(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
-        return gathered._collated(fn)
+        element_lists = self._then(Gather(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
+        return element_lists._collated(fn)
 
     def _collated(self, fn: Function) -> Self:
         """Make batches of lists of elements."""
@@ -329,7 +329,7 @@ class OperatorMethods(ABC):
         What is random before this point is the same in every epoch once it is kept, and jobs warn of it by name: put
         the point before it, or give `refresh`; ``map(fn, random=False)`` says of a function that it is not random.
         """
-        if (where := mixes_splits(self._plan)) is not None:
+        if (where := first_op_across_splits(self._plan)) is not None:
             raise PlanError(
                 f"autocache: it stands behind {where}, but only what a split of one source gives can be kept: put it "
                 "before."
@@ -392,7 +392,7 @@ class OperatorMethods(ABC):
                 raise PlanError(f"{kind} needs pipelines, but got {type(other).__name__}.")
             if other._engine != self._engine:
                 raise PlanError(f"{kind}: pipelines of different engines ({self._engine}, {other._engine}).")
-            inputs.append(renamed(other._plan, taken))
+            inputs.append(with_new_names(other._plan, taken))
         return self._with(Plan(head=Join(kind=kind, inputs=tuple(inputs), **details)))
 
     # --- inside --------------------------------------------------------------------------------------------

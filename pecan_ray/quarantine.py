@@ -67,10 +67,10 @@ class Pickled:
 class QuarantineFile:
     """Appends bad elements to a file, which is opened, and written, before the first one comes."""
 
-    def __init__(self, path: Path, job: str, *, goes_on: bool = False) -> None:
+    def __init__(self, path: Path, job: str, *, continues: bool = False) -> None:
         """Open the file; raises `PlanError` where elements could not be kept in it.
 
-        `goes_on`: what runs before this one have kept in it is not kept again.
+        `continues`: what runs before this one have kept in it is not kept again.
         """
         self.path = path
         self.unkept = 0
@@ -78,7 +78,7 @@ class QuarantineFile:
         self._lock = threading.Lock()
         """Guards the file, and what is known of it, among the threads of this process."""
         self._process = os.getpid()
-        self._untouched = self._torn = False
+        self._is_unchanged = self._has_partial_line = False
         """Nothing but lines that begin jobs is in it, as far as this process knows; a line was written in part."""
         self._kept: set[int] = set()
         """Elements that are in it, by whichever trainer of the job, as hashes."""
@@ -87,29 +87,31 @@ class QuarantineFile:
         try:
             self._fd, created = _opened(path)
         except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
-            _refuse(path, error)
+            _reject(path, error)
         try:
-            self._begin(job, created, goes_on)
+            self._begin(job, created, continues)
         except OSError as error:
             self.close()
-            _refuse(path, error)
+            _reject(path, error)
         except BaseException:
             self.close()
             raise
 
-    def _begin(self, job: str, created: bool, goes_on: bool) -> None:
+    def _begin(self, job: str, created: bool, continues: bool) -> None:
         found = os.pread(self._fd, len(HEAD), 0)
         if found and found != HEAD:
             what = "pickles of an earlier version" if found.startswith(PICKLE) else "something else"
             raise PlanError(f"bad elements cannot be kept in {self.path}: it holds {what}. Move it away. {CURE}.")
         os.fchmod(self._fd, 0o600)
         size = os.fstat(self._fd).st_size
-        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"  # an earlier job ended while it wrote
-        self._untouched = created or found == HEAD
+        self._has_partial_line = (
+            size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+        )  # an earlier job ended while it wrote
+        self._is_unchanged = created or found == HEAD
         line = HEAD + b'%d, "job": %s}\n' % (FORMAT_VERSION, json.dumps(job).encode())
         self._write(line)
         os.fsync(self._fd)
-        self._read_to = 0 if goes_on else size
+        self._read_to = 0 if continues else size
 
     def add(self, bad: Sequence[BadElement]) -> None:
         """Write elements at once: a crash later does not lose them.  What cannot be written is told and counted.
@@ -130,7 +132,7 @@ class QuarantineFile:
                     continue
                 try:
                     self._write(json.dumps(written, separators=(",", ":"), allow_nan=False).encode() + b"\n")
-                    self._untouched = False
+                    self._is_unchanged = False
                     self._kept.add(found)
                 except OSError as error:
                     if not self.unkept:
@@ -155,7 +157,7 @@ class QuarantineFile:
 
     def _write(self, line: bytes) -> None:
         """Append a whole line; what was written of one that does not fit is taken back."""
-        data = b"\n" + line if self._torn else line
+        data = b"\n" + line if self._has_partial_line else line
         done = 0
         try:
             while done < len(data):
@@ -164,16 +166,16 @@ class QuarantineFile:
             if done:
                 self._take_back(done)
             raise
-        self._torn = False
+        self._has_partial_line = False
 
     def _take_back(self, nbytes: int) -> None:
         end = os.lseek(self._fd, 0, os.SEEK_CUR)
         try:
-            self._torn = os.fstat(self._fd).st_size != end
-            if not self._torn:
+            self._has_partial_line = os.fstat(self._fd).st_size != end
+            if not self._has_partial_line:
                 os.ftruncate(self._fd, end - nbytes)
         except OSError:
-            self._torn = True
+            self._has_partial_line = True
 
     def close(self) -> None:
         """Close the file, and delete it if this job made it and nobody has anything in it."""
@@ -184,7 +186,7 @@ class QuarantineFile:
             if self.unkept:
                 logger.warning("%d bad elements could not be kept in %s", self.unkept, self.path)
             # A forked process has no say; a file whose only lines begin jobs tells of nothing.
-            if self._untouched and os.getpid() == self._process:
+            if self._is_unchanged and os.getpid() == self._process:
                 with contextlib.suppress(OSError):  # others have it open; or it is gone, or moved
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if os.path.samestat(os.lstat(self.path), os.fstat(fd)) and _only_heads(fd):
@@ -221,7 +223,7 @@ def _descriptor(path: Path) -> tuple[int, bool]:
         return os.open(path, flags), False
 
 
-def _refuse(path: Path, error: OSError | ValueError) -> NoReturn:
+def _reject(path: Path, error: OSError | ValueError) -> NoReturn:
     why = _CURES.get(getattr(error, "errno", None) or 0, str(error))
     raise PlanError(f"bad elements cannot be kept in {path}: {why}. {CURE}.") from error
 
@@ -306,7 +308,7 @@ def quarantined(path: str | Path, *, trust: bool = False) -> Iterator[BadElement
                         f"{path} was written by an earlier version and holds pickles, which run code when they are "
                         "read. If you trust whoever wrote it, pass --trust, or trust=True."
                     )
-                yield from _unpickled(path, file)
+                yield from _unpickle(path, file)
             elif begin == HEAD:
                 yield from _lines(path, file, trust)
             else:
@@ -340,7 +342,7 @@ def _check_version(path: str | Path, head: bytes) -> None:
         )
 
 
-def _unpickled(path: str | Path, file: Any) -> Iterator[BadElement]:
+def _unpickle(path: str | Path, file: Any) -> Iterator[BadElement]:
     while file.peek(1):
         try:
             bad = pickle.load(file)

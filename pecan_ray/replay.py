@@ -16,7 +16,7 @@ from pecan_ray.quarantine import quarantined as quarantined
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayResult:
     """A quarantined element that was run again."""
 
     bad: BadElement
@@ -24,7 +24,7 @@ class Replayed:
     """What it raised now: the function's own exception where there is one.  None: it does not fail any more."""
 
 
-def replay(plan: Plan, bad: BadElement, *, engine: EngineName = "python", seed: int = 0) -> Replayed:
+def replay(plan: Plan, bad: BadElement, *, engine: EngineName = "python", seed: int = 0) -> ReplayResult:
     """Run the operators of a plan, up to the batching, on one quarantined element.
 
     The python engine gives functions the random numbers that they had; a graph gets others.  Raises `PlanError` for an
@@ -41,8 +41,8 @@ def replay(plan: Plan, bad: BadElement, *, engine: EngineName = "python", seed: 
         ops = element_ops_from(plan, bad.origin.branch if bad.origin else 0)
         ENGINES[engine].load().run_again(ops, bad, seed)
     except PecanError as error:
-        return Replayed(bad, error.__cause__ if isinstance(error, OpError) and error.__cause__ else error)
-    return Replayed(bad, None)
+        return ReplayResult(bad, error.__cause__ if isinstance(error, OpError) and error.__cause__ else error)
+    return ReplayResult(bad, None)
 
 
 def why_without_element(bad: BadElement) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from pecan_ray.errors import PlanError, spelled
+from pecan_ray.errors import PlanError, to_str
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.arguments import natural
-from pecan_ray.plan.kinds import of_kind
 from pecan_ray.plan.operators import Subset
+from pecan_ray.plan.option_types import of_kind
 from pecan_ray.plan.renaming import free_name
-from pecan_ray.plan.shape import mixes_splits
+from pecan_ray.plan.shape import first_op_across_splits
 from pecan_ray.sources.by_index import ByIndex
 from pecan_ray.sources.resampled import Resampled
 
@@ -49,7 +49,7 @@ def split(pipeline: PecanPipeline, shares: Sequence[float], *, seed: int | None 
     if not isinstance(pipeline, PecanPipeline):
         raise PlanError(f"split needs a PecanPipeline, but got {type(pipeline).__name__}.")
     plan = pipeline.plan
-    if (where := mixes_splits(plan)) is not None:
+    if (where := first_op_across_splits(plan)) is not None:
         raise PlanError(
             f"split: it stands behind {where}, but only the elements of one source, in its order, can be told "
             "apart in each pass: split before it, and write the rest of the pipeline for each part."
@@ -73,7 +73,7 @@ def _intervals(shares: Sequence[float]) -> list[tuple[float, float]]:
     found: tuple[float, ...] = of_kind("split(shares=...)", shares, Sequence[float])
     if not found or not all(share > 0 for share in found) or not math.isclose(math.fsum(found), 1, rel_tol=1e-6):
         raise PlanError(
-            f"split: shares must be positive and add up to 1, but got {spelled(list(found))}, which add up to "
+            f"split: shares must be positive and add up to 1, but got {to_str(list(found))}, which add up to "
             f"{math.fsum(found):g}. Leave no share out: the rest needs one of its own."
         )
     bounds = [0.0, *accumulate(found)]

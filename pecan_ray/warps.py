@@ -66,9 +66,9 @@ class RandomRotate:
     def __call__(self, image: Any, rng: Any) -> Any:
         """Rotate an image."""
         if isinstance(image, np.ndarray):
-            return warped(image, self.placed(image.shape[:2], rng))
+            return transform_image(image, self.placed(image.shape[:2], rng))
         angle = _tf().random.stateless_uniform([], rng, *self.degrees) * (math.pi / 180.0)
-        return _warped_in_graph(image, _tf().cos(angle), -_tf().sin(angle), _tf().sin(angle), _tf().cos(angle))
+        return _transform_in_graph(image, _tf().cos(angle), -_tf().sin(angle), _tf().sin(angle), _tf().cos(angle))
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Return what it does to an image of that size."""
@@ -87,9 +87,9 @@ class RandomShear:
     def __call__(self, image: Any, rng: Any) -> Any:
         """Shear an image."""
         if isinstance(image, np.ndarray):
-            return warped(image, self.placed(image.shape[:2], rng))
+            return transform_image(image, self.placed(image.shape[:2], rng))
         level = _tf().random.stateless_uniform([], rng, *self.levels)
-        return _warped_in_graph(image, 1.0, level, 0.0, 1.0, about_middle=False)
+        return _transform_in_graph(image, 1.0, level, 0.0, 1.0, about_middle=False)
 
     def placed(self, size: ImageSize, rng: Any) -> Placed:
         """Return what it does to an image of that size."""
@@ -119,7 +119,7 @@ def after(first: Matrix, then: Matrix) -> Matrix:
     )
 
 
-def warped(image: Any, to: Placed) -> Any:
+def transform_image(image: Any, to: Placed) -> Any:
     """Return an image under a matrix, bilinear; outside is 0."""
     cv2 = opencv()
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
@@ -186,7 +186,7 @@ def _inside(small: Matrix, matrix: Matrix) -> Matrix:
 # --- libraries -----------------------------------------------------------------------------------------------
 
 
-def _warped_in_graph(image: Any, a: Any, b: Any, c: Any, d: Any, *, about_middle: bool = True) -> Any:
+def _transform_in_graph(image: Any, a: Any, b: Any, c: Any, d: Any, *, about_middle: bool = True) -> Any:
     """Return a tensor under the matrix [[a, b], [c, d]], about its middle or its first pixel."""
     tf = _tf()
     shape = tf.shape(image)

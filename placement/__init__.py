@@ -9,11 +9,11 @@ from pecan_ray.lazy import lazy_names
 if TYPE_CHECKING:
     from pecan_ray.placement.control import control
     from pecan_ray.placement.costs import Cost, Host, UnitPrices, WorkerUse, cost_by_use, cost_of, cost_of_epoch
-    from pecan_ray.placement.lessons import ControlState
     from pecan_ray.placement.looks import Observation
-    from pecan_ray.placement.objective import COST, NO_WAIT, ComparedDeployment, Foreseen, Objective, rank
+    from pecan_ray.placement.objective import COST, NO_WAIT, ComparedDeployment, DeploymentEstimate, Objective, rank
     from pecan_ray.placement.policy import MODES, AutoPlacement
     from pecan_ray.placement.spread import spread_by_power
+    from pecan_ray.placement.trial_history import ControlState
     from pecan_ray.plan.prices import Prices, PriceTier
     from pecan_ray.plan.windows import Decision, Deployment, Window
 
@@ -27,7 +27,7 @@ __all__ = [
     "Cost",
     "Decision",
     "Deployment",
-    "Foreseen",
+    "DeploymentEstimate",
     "Host",
     "Objective",
     "Observation",
@@ -53,7 +53,7 @@ __getattr__ = lazy_names(
         "Cost": "pecan_ray.placement.costs",
         "Decision": "pecan_ray.plan.windows",
         "Deployment": "pecan_ray.plan.windows",
-        "Foreseen": "pecan_ray.placement.objective",
+        "DeploymentEstimate": "pecan_ray.placement.objective",
         "Host": "pecan_ray.placement.costs",
         "MODES": "pecan_ray.placement.policy",
         "NO_WAIT": "pecan_ray.placement.objective",
@@ -61,7 +61,7 @@ __getattr__ = lazy_names(
         "Observation": "pecan_ray.placement.looks",
         "PriceTier": "pecan_ray.plan.prices",
         "Prices": "pecan_ray.plan.prices",
-        "ControlState": "pecan_ray.placement.lessons",
+        "ControlState": "pecan_ray.placement.trial_history",
         "UnitPrices": "pecan_ray.placement.costs",
         "Window": "pecan_ray.plan.windows",
         "WorkerUse": "pecan_ray.placement.costs",

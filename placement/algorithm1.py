@@ -47,10 +47,10 @@ class Algorithm1:
             yield from self._cachew_autoscale(first)  # line 2
             while True:  # line 5: repeat
                 started = self._at
-                worse = yield from self._add_local_until_worse()  # line 8
+                worse = yield from self._add_local_until_time_increases()  # line 8
                 if worse:
                     self._remove_local()  # line 10
-                costlier = yield from self._remove_remote_until_worse()  # line 12
+                costlier = yield from self._remove_remote_until_cost_increases()  # line 12
                 if costlier:
                     self._add_remote()  # line 14
                 if self._at == started:  # line 15
@@ -65,7 +65,7 @@ class Algorithm1:
         self._at, self._bpt_conv = scale.place(level.count), level.reference.batch_time
         self._why = f"{level.why}, so {level.count} remote workers reach {self._bpt_conv:.4g} s"
 
-    def _add_local_until_worse(self) -> Steps[bool]:
+    def _add_local_until_time_increases(self) -> Steps[bool]:
         while self._at.local < self._limits.max_local:
             self._at = Deployment(self._at.local + 1, self._at.remote)
             now = yield Probe(self._at, "add_local", f"{self._why}: add local worker {self._at.local}.")
@@ -79,14 +79,14 @@ class Algorithm1:
         self._why += f", so local worker {self._at.local} goes"
         self._at = Deployment(self._at.local - 1, self._at.remote)
 
-    def _remove_remote_until_worse(self) -> Steps[bool]:
+    def _remove_remote_until_cost_increases(self) -> Steps[bool]:
         while self._at.remote > self._limits.least_remote(self._at.local):
             with_it = self._bpt_conv * self._setting.per_hour(self._at)
             self._at = Deployment(self._at.local, self._at.remote - 1)
             left = f"leave {self._at.remote} of {self._at.remote + 1} remote workers"
             now = yield Probe(self._at, "remove_remote", f"{self._why}: {left}.")
             without = now.batch_time * self._setting.per_hour(self._at)
-            change = f"from {self._setting.spell(with_it)} to {self._setting.spell(without)}"
+            change = f"from {self._setting.to_text(with_it)} to {self._setting.to_text(without)}"
             self._why = f"{self._at} take {now.batch_time:.4g} s, which brings a batch {change}"
             # Not the batch time alone: a remote worker may go although batches become slower, if a batch costs less.
             if without > with_it:
@@ -113,7 +113,7 @@ class Algorithm1:
                 reference = now
                 continue
             moved = now.batch_time / reference.batch_time - 1
-            queue = longer_queue(now, reference, ScalingRule().queue_growth)
+            queue = longer_queue(now, reference, ScalingRule().queue_increase)
             if abs(moved) > self._setting.threshold or queue:
                 self._why = f"{now.batch_time:.4g} s a batch, {moved:+.1%} of {reference.batch_time:.4g} s, queue "
                 self._why += f"{reference.queue_size:.3g} to {now.queue_size:.3g}"

@@ -18,7 +18,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from pecan_ray.placement.lessons import (
+from pecan_ray.placement.looks import FULL, LOOK_S, ROWS, STEPS, Look, LookSums, NeedPeaks, Observation, newest
+from pecan_ray.placement.trial_history import (
     MAX_QUIET_S,
     QUIET_S,
     Bound,
@@ -26,8 +27,7 @@ from pecan_ray.placement.lessons import (
     Floor,
     LastRemoval,
 )
-from pecan_ray.placement.looks import FULL, LOOK_S, ROWS, STEPS, Look, LookSums, NeedPeaks, Observation, newest
-from pecan_ray.placement.trials import PAUSE_STEPS, PerHour, Ruling, Trials, beat_s, cheapest, hold
+from pecan_ray.placement.trials import PAUSE_STEPS, PerHour, Ruling, Trials, batch_interval_s, cheapest, hold
 from pecan_ray.plan.windows import Deployment
 
 ALONE = 0.5
@@ -68,7 +68,7 @@ def control(state: ControlState, o: Observation, now: float, per_hour: PerHour |
     if _does_something_else(state, o):
         return hold(state, o, "measure", "the trainer does something else")
     case = _Rules(_seen(state, o), o, now, per_hour)
-    rules = (case.unsettled, case.go_on, case.judge_bill, case.judge, case.too_few, case.unknown, case.in_line)
+    rules = (case.unresolved, case.go_on, case.judge_bill, case.judge, case.too_few, case.unknown, case.in_line)
     for rule in rules:
         answer = rule()
         if answer is not None:
@@ -87,7 +87,7 @@ def _seen(state: ControlState, o: Observation) -> ControlState:
     """Add a look to what was seen."""
     # Looks at other workers say nothing about these.
     same = state.running == o.running
-    looks = newest((*(state.looks if same else ()), Look.of(o)), 2 * ROWS, 2 * beat_s(state, o))
+    looks = newest((*(state.looks if same else ()), Look.of(o)), 2 * ROWS, 2 * batch_interval_s(state, o))
     taken = state.taken if same else (o.since_taken - o.dt, 0.0)
     sums, known = LookSums.over(looks), state.known
     if sums.steps >= STEPS and o.steps:
@@ -111,15 +111,15 @@ def _rate_of_one(sums: LookSums, o: Observation, side: int, before: float) -> fl
     count = (o.running.local, o.running.remote)[side]
     # After a pause, batches that were begun before it came in seconds in which hardly anybody worked.
     # Workers seemed four times as fast, and a job that runs ahead changed its workers 82 times in two hours.
-    if sums.each_worked[side] <= 1e-6 or (before and sums.made[side] < max(ROWS, o.grain * count)):
+    if sums.busy_s_by_side[side] <= 1e-6 or (before and sums.made[side] < max(ROWS, o.grain * count)):
         return before
-    return sums.made[side] / sums.each_worked[side]
+    return sums.made[side] / sums.busy_s_by_side[side]
 
 
 class _Rules(Trials):
     """The rules read what a call has computed, in their order; the first that answers decides."""
 
-    def unsettled(self) -> Ruling | None:
+    def unresolved(self) -> Ruling | None:
         """Judge nothing while local workers start, or everything stands still: storage has hiccups of seconds."""
         if self.sums.span < LOOK_S:
             return self.hold("too little was seen")
@@ -127,7 +127,7 @@ class _Rules(Trials):
         # Local CPUs are paid for: while the trainer waits, more are asked for beside those that start.
         if starting and not (self.waits and more):
             return self.hold("local workers are starting")
-        promised = self.sums.worked * self.supply / max(1, self.o.running.workers)
+        promised = self.sums.work_done * self.supply / max(1, self.o.running.workers)
         if self.waits and self.sums.rows < ALONE * promised:
             return self.hold("workers stand still")
         return None
@@ -138,20 +138,20 @@ class _Rules(Trials):
         # Workers with finished batches do not hold the trainer up: more of them would not end its wait.
         if not self.waits or (busy is not None and busy <= FULL):
             return None
-        if self.o.running.workers and self.sums.worked <= 0:
+        if self.o.running.workers and self.sums.work_done <= 0:
             return self.hold("workers have not begun")
         # Needs are those of a stretch without a wait, which ends here.
         self.state = replace(self.state, needs=NeedPeaks())
         short = 1 / max(1 - self.wait, 1e-3) / FULL
         # Decision 126: busy is not working.  Workers that wait for something shared are not multiplied.
-        answer = self._undo_removal(short) or self._shared_limit()
+        answer = self._restore_removed(short) or self._shared_limit()
         if answer is not None:
             return answer
         self.state = replace(self.state, clocks=replace(self.state.clocks, held_since=None))
         # Local workers first, because their CPUs are paid for already.
         return self._add_local(short) or self._add_remote(short) or self.hold("nothing is left to add", self.phase)
 
-    def _undo_removal(self, short: float) -> Ruling | None:
+    def _restore_removed(self, short: float) -> Ruling | None:
         """Bring back what was removed last; each reversal doubles the time of quiet, and leaves a floor."""
         state, running = self.state, self.o.running
         if state.removal is None or not self.whole:
@@ -162,13 +162,16 @@ class _Rules(Trials):
             running.local + 1 if before.local > running.local else 0,
             running.remote + 1 if before.remote > running.remote else 0,
         )
-        lessons = replace(state.lessons, floor=Floor(least, self._taken(), self.now + self.holds_s))
+        trial_history = replace(state.trial_history, floor=Floor(least, self._taken(), self.now + self.holds_s))
         self.state = replace(
-            self.state, removal=None, lessons=lessons, clocks=replace(state.clocks, quiet_s=state.clocks.longer())
+            self.state,
+            removal=None,
+            trial_history=trial_history,
+            clocks=replace(state.clocks, quiet_s=state.clocks.longer()),
         )
         back = Deployment(
-            _towards(running.local, before.local, self.o.room.local, short),
-            _towards(running.remote, before.remote, self.o.room.remote, short),
+            _restored_count(running.local, before.local, self.o.room.local, short),
+            _restored_count(running.remote, before.remote, self.o.room.remote, short),
         )
         if not soon or back == running:
             return None
@@ -182,7 +185,7 @@ class _Rules(Trials):
         alone = self._alone()
         side = 1 if running.remote and alone[1] < ALONE else 0
         count, share = (running.local, running.remote)[side], alone[side]
-        known = state.known.each[side] < FULL * state.lessons.shown[side]
+        known = state.known.each[side] < FULL * state.trial_history.shown[side]
         sure = self.whole and self._rates_known() and self.sums.load > FULL
         if not sure or not known or count < 2 or share >= ALONE:
             return None
@@ -192,10 +195,12 @@ class _Rules(Trials):
         knee = max(1, math.ceil(KNEE * count * share))
         if held_s < state.clocks.quiet_s or knee >= count:
             return self.hold(f"something shared lets a worker work for {share:.0%} of its time")
-        bounds = list(state.lessons.bounds)
+        bounds = list(state.trial_history.bounds)
         bounds[side] = Bound(knee, self.rate, (self.o.room.local, self.o.room.remote)[side], self.now + MAX_QUIET_S)
         clocks = replace(self.state.clocks, held_since=None)
-        self.state = replace(self.state, lessons=replace(state.lessons, bounds=(bounds[0], bounds[1])), clocks=clocks)
+        self.state = replace(
+            self.state, trial_history=replace(state.trial_history, bounds=(bounds[0], bounds[1])), clocks=clocks
+        )
         self._try("fewer")
         target = (knee, running.remote) if side == 0 else (running.local, knee)
         return self.ask(*target, "trial", f"something shared lets a worker work for {share:.0%} of its time")
@@ -213,7 +218,7 @@ class _Rules(Trials):
 
     def _top(self, side: int) -> float:
         room = (self.o.room.local, self.o.room.remote)[side]
-        return min(room, self.state.lessons.bounds[side].most(self.now, self.rate, room))
+        return min(room, self.state.trial_history.bounds[side].most(self.now, self.rate, room))
 
     def _add_local(self, short: float) -> Ruling | None:
         running, top = self.o.running, self._top(0)
@@ -235,7 +240,7 @@ class _Rules(Trials):
         # With such a bound, a job that lost spot nodes cost up to 1.159 times the best bill, without it 1.070.
         wanted = min(wanted, self.o.pace / FULL)
         # Without this, six more were asked for at once after ten minutes, over a link that was full.
-        if running.remote >= self.state.lessons.bounds[1].count:  # more have brought nothing once: ask with few
+        if running.remote >= self.state.trial_history.bounds[1].count:  # more have brought nothing once: ask with few
             wanted = min(wanted, self.rate / FULL)
         more = int(min(top, running.remote + max(1, math.ceil((wanted - self.rate) / one))))
         if self.per_hour is not None:
@@ -252,7 +257,7 @@ class _Rules(Trials):
         """Judge nothing without steps of the trainer, or with other workers than were asked for."""
         lags = (self.o.lag or 0.0) > LAGS
         # A trainer that stands in line for a CPU may wait for that reason: `in_line` judges it.
-        if self.sums.steps >= STEPS and self.whole and self.sums.worked > 0 and (not self.waits or lags):
+        if self.sums.steps >= STEPS and self.whole and self.sums.work_done > 0 and (not self.waits or lags):
             return None
         self.state = replace(self.state, clocks=replace(self.state.clocks, held_since=None))
         return self.hold("too little is known")
@@ -286,7 +291,7 @@ class _Rules(Trials):
             if answer is not None:
                 return answer
         # By the whole stretch: trainers take batches in beats, and floors were given up for a look with few of them.
-        floor = self.state.lessons.floor.workers(self.now, self._taken())
+        floor = self.state.trial_history.floor.workers(self.now, self._taken())
         local = max(local, min(o.running.local, floor.local), o.least.local)
         remote = max(remote, min(o.running.remote, floor.remote), o.least.remote)
         most = FULL**2 if self.phase == "converged" else FULL  # what drift explains stays
@@ -307,9 +312,9 @@ class _Rules(Trials):
         """Return the fewest workers for the needs that were seen: remote ones go first."""
         running, local, needs = self.o.running, self.state.known.each[0], self.state.needs
         if running.remote:
-            calm = needs.calm_s >= keep_s - LOOK_S
+            calm = needs.stable_s >= keep_s - LOOK_S
             return running.local, self.fitted_remote() if calm else running.remote
-        if needs.calm_s < self.quiet_s - LOOK_S:
+        if needs.stable_s < self.quiet_s - LOOK_S:
             return running.local, running.remote
         # Decision 126: counts on no speed-up of those that stay.  With one, 89 % of steady jobs changed nothing
         # after 30 s, without it 92 %, for 0.001 of the bill.
@@ -317,6 +322,6 @@ class _Rules(Trials):
         return min(running.local, max(1, fewest)), 0
 
 
-def _towards(count: int, before: int, room: int, short: float) -> int:
+def _restored_count(count: int, before: int, room: int, short: float) -> int:
     """Return how many workers to come back to, of those that were there before a removal."""
     return max(count, min(room, before, max(count + 1, math.ceil(count * short))))

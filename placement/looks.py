@@ -38,7 +38,7 @@ class Observation:
     """Seconds since a trainer took a batch last."""
     made: tuple[float, float] = (0.0, 0.0)
     """Rows that local and remote workers made."""
-    worked: tuple[float, float] = (0.0, 0.0)
+    work_done: tuple[float, float] = (0.0, 0.0)
     """Seconds of local and of remote workers with work that nothing held back,"""
     blocked: tuple[float, float] = (0.0, 0.0)
     """and those in which finished batches were not taken."""
@@ -68,13 +68,13 @@ class Look:
     waited: float
     steps: int
     made: tuple[float, float]
-    worked: tuple[float, float]
+    work_done: tuple[float, float]
     blocked: float
 
     @classmethod
     def of(cls, o: Observation) -> Look:
         """Return what an observation adds."""
-        return cls(o.dt, o.waited, o.steps, o.made, o.worked, sum(o.blocked))
+        return cls(o.dt, o.waited, o.steps, o.made, o.work_done, sum(o.blocked))
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class LookSums:
     """That workers made."""
     steps: int
     made: tuple[float, float]
-    each_worked: tuple[float, float]
+    busy_s_by_side: tuple[float, float]
     """Seconds of local and of remote workers that nothing held back."""
     blocked: float
 
@@ -101,7 +101,7 @@ class LookSums:
             rows=sum(made),
             steps=sum(one.steps for one in looks),
             made=made,
-            each_worked=(sum(one.worked[0] for one in looks), sum(one.worked[1] for one in looks)),
+            busy_s_by_side=(sum(one.work_done[0] for one in looks), sum(one.work_done[1] for one in looks)),
             blocked=sum(one.blocked for one in looks),
         )
 
@@ -111,18 +111,18 @@ class LookSums:
         return min(1.0, self.waited / self.span)
 
     @property
-    def worked(self) -> float:
+    def work_done(self) -> float:
         """Worker seconds that nothing held back."""
-        return sum(self.each_worked)
+        return sum(self.busy_s_by_side)
 
     @property
     def load(self) -> float:
         """Share of the workers' time in which nothing held them back."""
-        busy = self.worked + self.blocked
-        return self.worked / busy if busy > 0 else 0.0
+        busy = self.work_done + self.blocked
+        return self.work_done / busy if busy > 0 else 0.0
 
     @property
-    def suffices(self) -> bool:
+    def can_decide(self) -> bool:
         """Whether these looks are long enough for a verdict."""
         told = self.steps >= STEPS or self.waited > 0
         return self.span >= 2 * LOOK_S and told
@@ -130,7 +130,7 @@ class LookSums:
 
 def newest(looks: tuple[Look, ...], rows: float, span: float) -> tuple[Look, ...]:
     """Drop the oldest looks that a verdict on so many rows and seconds does not need: they would swallow a pause."""
-    while len(looks) > 2 and (sums := LookSums.over(looks[1:])).suffices and sums.rows >= rows and sums.span >= span:
+    while len(looks) > 2 and (sums := LookSums.over(looks[1:])).can_decide and sums.rows >= rows and sums.span >= span:
         looks = looks[1:]
     return looks
 
@@ -149,7 +149,7 @@ def last_of(looks: tuple[Look, ...]) -> tuple[Look, ...]:
 class NeedPeaks:
     """The highest need of a stretch in which nobody waited: only needs that no later one has reached are kept."""
 
-    calm_s: float = 0.0
+    stable_s: float = 0.0
     """Length of the stretch so far."""
     peaks: tuple[tuple[float, float], ...] = ()
     """When in the stretch, and rows a second."""
@@ -160,7 +160,7 @@ class NeedPeaks:
 
     def add(self, o: Observation, need: float, keep_s: float) -> NeedPeaks:
         """Return the stretch with one look more; needs older than `keep_s` are forgotten."""
-        now = self.calm_s + o.dt
+        now = self.stable_s + o.dt
         higher = tuple(peak for peak in self.peaks if peak[1] > need and peak[0] > now - keep_s)
         return NeedPeaks(now, (*higher, (now, need)), self.made + sum(o.made), self.taken + o.rows)
 
@@ -172,5 +172,5 @@ class NeedPeaks:
         need = self.peaks[0][1]
         # Decision 126: for minutes nothing holds back workers that only fill a queue of small batches.
         # What they made looked needed, and 12 of 16 workers stayed where six were.
-        fills = self.calm_s >= settled_s and self.taken < FULL * self.made
+        fills = self.stable_s >= settled_s and self.taken < FULL * self.made
         return need * self.taken / self.made if fills else need

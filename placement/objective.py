@@ -51,7 +51,7 @@ NO_WAIT = Objective(most_wait=NO_WAIT_SHARE)
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class DeploymentEstimate:
     """A deployment, and what is known or expected of it."""
 
     deployment: Deployment
@@ -66,30 +66,30 @@ class Foreseen:
 class ComparedDeployment:
     """A deployment beside the best one, and why it lost."""
 
-    foreseen: Foreseen
+    projected: DeploymentEstimate
     miss: Miss
-    dearer: float
+    cost_increase: float
     """Cost of a batch over that of the best deployment, less 1."""
 
     @property
     def wait_share(self) -> float | None:
         """Share of the time in which the trainer waits; None: not measured."""
-        own = self.foreseen.own_s
-        return None if own is None else max(0.0, 1 - own / self.foreseen.batch_s)
+        own = self.projected.own_s
+        return None if own is None else max(0.0, 1 - own / self.projected.batch_s)
 
 
-def rank(objective: Objective, foreseen: Sequence[Foreseen]) -> list[ComparedDeployment]:
+def rank(objective: Objective, projected: Sequence[DeploymentEstimate]) -> list[ComparedDeployment]:
     """Return deployments in the order in which the objective prefers them; of equal ones the smallest is first."""
 
     def place(one: ComparedDeployment) -> tuple[bool, float, int]:
-        seen = one.foreseen
+        seen = one.projected
         return bool(one.miss), seen.batch_s if one.miss else _cost(seen), seen.deployment.workers
 
-    compared = [ComparedDeployment(one, objective.miss(one.batch_s, one.own_s), 0.0) for one in foreseen]
+    compared = [ComparedDeployment(one, objective.miss(one.batch_s, one.own_s), 0.0) for one in projected]
     compared.sort(key=place)
-    least = _cost(compared[0].foreseen) if compared else 0.0
-    return [replace(one, dearer=_cost(one.foreseen) / least - 1 if least else 0.0) for one in compared]
+    least = _cost(compared[0].projected) if compared else 0.0
+    return [replace(one, cost_increase=_cost(one.projected) / least - 1 if least else 0.0) for one in compared]
 
 
-def _cost(one: Foreseen) -> float:
+def _cost(one: DeploymentEstimate) -> float:
     return one.batch_s * one.per_hour

@@ -15,17 +15,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, Pilot
+from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, SearchDriver
 from pecan_ray.errors import PlanError
 from pecan_ray.options import Visitation
 from pecan_ray.placement.algorithm1 import pecan
 from pecan_ray.placement.baselines import cachew_code, cachew_paper, collocated, fastflow
 from pecan_ray.placement.control import begin, control
-from pecan_ray.placement.lessons import ControlState
 from pecan_ray.placement.looks import Observation
 from pecan_ray.placement.objective import COST, NO_WAIT, Objective
 from pecan_ray.placement.released import pecan_code, pecan_cost
 from pecan_ray.placement.setting import FIXED, SearchMaker, Setting
+from pecan_ray.placement.trial_history import ControlState
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices
 from pecan_ray.plan.windows import Decision, Deployment, Removal, Window
 
@@ -109,7 +109,7 @@ class AutoPlacement:
         """Bounds for now: not above `limits`."""
         self.state = ControlState()
         """Of mode "auto"."""
-        self._manner = (settle_windows, patience, how_to_remove(fast_removal, visitation))
+        self._policy_options = (settle_windows, patience, how_to_remove(fast_removal, visitation))
         self._last: Decision | None = None
         self._begin_search()
 
@@ -117,11 +117,13 @@ class AutoPlacement:
         self._began = self.within
         self._heard: list[Heard] = []
         """What a search has heard since it began: it is a generator, and is made again from this."""
-        settle_windows, patience, removal = self._manner
-        self._pilot: Pilot | None = None
+        settle_windows, patience, removal = self._policy_options
+        self._pilot: SearchDriver | None = None
         if self.mode in SEARCHES:
             search = SEARCHES[self.mode](self.setting)
-            self._pilot = Pilot(search, self.within, settle_windows=settle_windows, patience=patience, removal=removal)
+            self._pilot = SearchDriver(
+                search, self.within, settle_windows=settle_windows, patience=patience, removal=removal
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         # Decision 37: a search is a generator, which cannot be written down.
@@ -178,7 +180,7 @@ class AutoPlacement:
         room = Deployment(min(o.room.local, most.max_local), min(o.room.remote, most.max_remote))
         by_price = self.objective == COST
         per_hour = (lambda remote: self.per_hour(Deployment(0, remote))) if by_price else None
-        removal = self._manner[2]
+        removal = self._policy_options[2]
         decision, self.state = control(self.state, replace(o, room=room, least=least), now, per_hour)
         self._last = replace(decision, removal=removal)
         return self._last
@@ -228,14 +230,14 @@ def within_budget(
             f"workers, which cost ${least:.2f} an hour: raise the budget to that at least."
         )
     # By bisection, because with tiers of prices the cost is no multiple of the number.
-    affordable, too_many = limits.min_remote, limits.max_remote + 1
-    while too_many - affordable > 1:
-        middle = (affordable + too_many) // 2
+    max_within_budget, too_many = limits.min_remote, limits.max_remote + 1
+    while too_many - max_within_budget > 1:
+        middle = (max_within_budget + too_many) // 2
         if prices.per_hour(clients, middle) <= max_per_hour * (1 + 1e-12):
-            affordable = middle
+            max_within_budget = middle
         else:
             too_many = middle
-    return DeploymentLimits(limits.max_local, affordable, limits.min_local, limits.min_remote)
+    return DeploymentLimits(limits.max_local, max_within_budget, limits.min_local, limits.min_remote)
 
 
 def within_cpus(

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecan_ray.errors import PlanError
-from pecan_ray.placement.lessons import Known
 from pecan_ray.placement.setting import Setting
+from pecan_ray.placement.trial_history import Known
 from pecan_ray.plan.windows import Deployment
 
 Vector: TypeAlias = NDArray[np.float64]
@@ -55,20 +55,20 @@ class Demand:
     """What one job bids for workers of a pool."""
 
     job: str
-    savings: tuple[float, ...]
+    cost_reductions: tuple[float, ...]
     """$ for an hour of the trainer's own work that the first, second ... worker saves, beyond its price; falling."""
     holds: int = 0
     least: int = 0
     """Workers without which it cannot run."""
     cpus: float = 1.0
     """Of one worker."""
-    slowness: tuple[float, ...] = ()
+    time_factor: tuple[float, ...] = ()
     """How many times slower it is without any worker, with the first, the second ... than with all that it wants."""
 
     @property
     def wants(self) -> int:
         """Workers that are worth their price, or needed."""
-        return max(self.least, sum(saving > 0 for saving in self.savings))
+        return max(self.least, sum(saving > 0 for saving in self.cost_reductions))
 
     def bid(self, workers: int) -> Bid | None:
         """Return what the job bids for one more worker than so many; None for one that is not worth it."""
@@ -76,10 +76,10 @@ class Demand:
             return NEEDED, math.inf
         if workers >= self.wants:
             return None
-        slow = self.slowness[workers] if workers < len(self.slowness) else 0.0
+        slow = self.time_factor[workers] if workers < len(self.time_factor) else 0.0
         if slow > SLOWEST:
             return SLOW, slow
-        return SAVES, self.savings[workers] / self.cpus * (1 + HOLDS if workers < self.holds else 1.0)
+        return SAVES, self.cost_reductions[workers] / self.cpus * (1 + HOLDS if workers < self.holds else 1.0)
 
 
 def allocate(demands: Sequence[Demand], cpus: float) -> dict[str, int]:
@@ -90,18 +90,18 @@ def allocate(demands: Sequence[Demand], cpus: float) -> dict[str, int]:
     for demand in demands:
         if not demand.cpus > 0:
             raise PlanError(f"job {demand.job!r}: a worker needs some CPU, but got cpus={demand.cpus}.")
-    bids: list[tuple[int, float, int, str, Demand]] = []
+    pool_requests: list[tuple[int, float, int, str, Demand]] = []
 
     def enter(demand: Demand) -> None:
         if bid := demand.bid(given[demand.job]):
             # Of equal bids the job's name decides, because every job must compute the same deal (decision 26).
-            heapq.heappush(bids, (-bid[0], -bid[1], given[demand.job] - demand.holds, demand.job, demand))
+            heapq.heappush(pool_requests, (-bid[0], -bid[1], given[demand.job] - demand.holds, demand.job, demand))
 
     for demand in demands:
         enter(demand)
     left = cpus
-    while bids:
-        *_, demand = heapq.heappop(bids)
+    while pool_requests:
+        *_, demand = heapq.heappop(pool_requests)
         # It bids no more, because CPUs only become fewer.
         if demand.cpus > left + 1e-9:
             continue
@@ -116,24 +116,24 @@ def scarce(demands: Sequence[Demand], cpus: float) -> bool:
     return sum(demand.wants * demand.cpus for demand in demands) > cpus + 1e-9
 
 
-def falling(costs: Sequence[float]) -> tuple[float, ...]:
+def decreasing_steps(costs: Sequence[float]) -> tuple[float, ...]:
     """Return the savings from one cost to the next, so that they fall: those of the lower convex hull of the costs."""
     hull: list[tuple[int, float]] = []
     for point in enumerate(costs):
         while len(hull) > 1 and _rise(hull[-2], hull[-1]) >= _rise(hull[-2], point):
             hull.pop()
         hull.append(point)
-    savings: list[float] = []
+    cost_reductions: list[float] = []
     for before, after in pairwise(hull):
-        savings += [-_rise(before, after)] * (after[0] - before[0])
-    return tuple(savings)
+        cost_reductions += [-_rise(before, after)] * (after[0] - before[0])
+    return tuple(cost_reductions)
 
 
 def _rise(before: tuple[int, float], after: tuple[int, float]) -> float:
     return (after[1] - before[1]) / (after[0] - before[0])
 
 
-def bills(batch_s: Vector, own_s: float, per_hour: Vector) -> Vector:
+def cost_per_hour(batch_s: Vector, own_s: float, per_hour: Vector) -> Vector:
     """Return $ for an hour of the trainer's own work; what stands still is as dear as STARVED says."""
     # Decision 26: for an hour of the trainer's own work, so that a job with a dear host bids more.
     costs = batch_s / own_s * per_hour
@@ -141,27 +141,29 @@ def bills(batch_s: Vector, own_s: float, per_hour: Vector) -> Vector:
     return np.where(np.isfinite(costs), costs, STARVED * finite.max() if finite.size else 0.0)
 
 
-def savings_of(costs: Sequence[float]) -> tuple[float, ...]:
+def worker_cost_reductions(costs: Sequence[float]) -> tuple[float, ...]:
     """Return falling savings, cut where the next worker is not worth anything."""
-    found = falling(costs)
+    found = decreasing_steps(costs)
     least = WORTHLESS * min(costs, default=0.0)
     return found[: sum(saving > least for saving in found)]
 
 
-def slowness_of(batch_s: Vector, wants: int) -> tuple[float, ...]:
+def relative_times(batch_s: Vector, wants: int) -> tuple[float, ...]:
     """Return how many times slower a job is with fewer workers than it wants."""
     return tuple((batch_s[:wants] / batch_s[wants]).tolist()) if wants and math.isfinite(batch_s[wants]) else ()
 
 
 @dataclass(frozen=True)
-class Worth:
+class WorkerValue:
     """What the first, second ... worker is worth to a job."""
 
-    savings: tuple[float, ...] = ()
-    slowness: tuple[float, ...] = ()
+    cost_reductions: tuple[float, ...] = ()
+    time_factor: tuple[float, ...] = ()
 
 
-def worth_known(known: Known, batch: int, setting: Setting, here: Deployment, side: str, most: int) -> Worth:
+def estimate_worker_value(
+    known: Known, batch: int, setting: Setting, here: Deployment, side: str, most: int
+) -> WorkerValue:
     """Return what workers of one side are worth by the rates that were seen; the other side stays as it is.
 
     Args:
@@ -174,7 +176,7 @@ def worth_known(known: Known, batch: int, setting: Setting, here: Deployment, si
     """
     local_rate, remote_rate = known.each[0] or known.each[1], known.each[1] or known.each[0]
     if not local_rate:
-        return Worth()
+        return WorkerValue()
     counts = np.arange(most + 1, dtype=float)
     local = counts if side == "local" else np.full_like(counts, here.local)
     remote = counts if side == "remote" else np.full_like(counts, here.remote)
@@ -182,11 +184,11 @@ def worth_known(known: Known, batch: int, setting: Setting, here: Deployment, si
     own_s = max(known.step_s, 1e-9)
     batch_s = np.where(supply > 0, np.maximum(own_s, 1 / np.where(supply > 0, supply, 1.0)), np.inf)
     per_hour = np.array([setting.per_hour(Deployment(int(n), int(m))) for n, m in zip(local, remote, strict=True)])
-    savings = savings_of(bills(batch_s, own_s, per_hour).tolist())
-    return Worth(savings, slowness_of(batch_s, len(savings)))
+    cost_reductions = worker_cost_reductions(cost_per_hour(batch_s, own_s, per_hour).tolist())
+    return WorkerValue(cost_reductions, relative_times(batch_s, len(cost_reductions)))
 
 
-def indispensable(here: Deployment, side: str, *, waits: bool, unknown: bool) -> int:
+def min_required_workers(here: Deployment, side: str, *, waits: bool, unknown: bool) -> int:
     """Return how many workers of a side a job cannot do without, beside those of the other side that run `here`.
 
     One where it has no other worker, and one where its trainer waits and no worker of that side was ever seen: counted

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pecan_ray.autoscaler.policy import Scale, ScalingRule, grow, plausible
+from pecan_ray.autoscaler.policy import Scale, ScalingRule, grow, measure_with_retry
 from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps, stay
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
@@ -40,7 +40,7 @@ class Released:
 
     def __init__(self, setting: Setting, limits: DeploymentLimits, by_cost: bool = False) -> None:
         self._setting, self._limits, self._by_cost = setting, limits, by_cost
-        self._rule = ScalingRule(threshold=setting.threshold, implausible=IMPLAUSIBLE)
+        self._rule = ScalingRule(threshold=setting.threshold, max_time_change=IMPLAUSIBLE)
         self._at = Deployment(0, 1)
         self._before: Window
         self._why = ""
@@ -71,7 +71,7 @@ class Released:
         while self._at.local < self._limits.max_local:
             self._at = Deployment(self._at.local + 1, self._at.remote)
             move = Probe(self._at, "add_local", f"{self._why}: add local worker {self._at.local}.")
-            if (yield from self._worse(move)):
+            if (yield from self._exceeds_limit(move)):
                 return True
         return False
 
@@ -80,25 +80,25 @@ class Released:
         while self._at.remote > self._limits.least_remote(self._at.local):
             less = Deployment(self._at.local, self._at.remote - 1)
             rise = yield from self._rise(Probe(less, "remove_remote", f"{self._why}: leave {less.remote} remote."))
-            if rise > self._bearable(less):
+            if rise > self._allowed_increase(less):
                 self._why += f", so remote worker {self._at.remote} comes back"
                 return
             self._at = less
             if unwanted and self._at.local < self._limits.max_local:
                 return
 
-    def _bearable(self, less: Deployment) -> float:
+    def _allowed_increase(self, less: Deployment) -> float:
         """Return by which share batches may become longer without a remote worker."""
         if not self._by_cost:
             return WORSE
         before = self._setting.per_hour(self._at)
         return (before - self._setting.per_hour(less)) / before
 
-    def _worse(self, move: Probe) -> Steps[bool]:
+    def _exceeds_limit(self, move: Probe) -> Steps[bool]:
         return (yield from self._rise(move)) > WORSE
 
     def _rise(self, move: Probe) -> Steps[float]:
-        now = yield from plausible(move, self._before, self._rule)
+        now = yield from measure_with_retry(move, self._before, self._rule)
         rise = now.batch_time / self._before.batch_time - 1
         self._why = f"{move.target} take {now.batch_time:.4g} s a batch, {rise:+.1%} of the step before"
         self._before = now

@@ -37,7 +37,7 @@ class Setting:
         host = self.prices.accelerator_host or OWNED * self.prices.remote_worker or 1.0
         return host * self.clients + self.prices.remote_per_hour(deployment.remote)
 
-    def spell(self, score: float) -> str:
+    def to_text(self, score: float) -> str:
         """Write what a batch costs: in dollars where prices were given, else as time of the trainers' hosts."""
         if self.priced:
             return f"${score / 3600:.3g}"

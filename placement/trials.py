@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from pecan_ray.placement.lessons import MAX_QUIET_S, QUIET_S, Bound, ControlState, PlacementTrial, TrialKind
 from pecan_ray.placement.looks import FULL, LOOK_S, STEPS, LookSums, NeedPeaks, Observation, last_of
 from pecan_ray.placement.objective import NO_WAIT_SHARE
+from pecan_ray.placement.trial_history import MAX_QUIET_S, QUIET_S, Bound, ControlState, PlacementTrial, TrialKind
 from pecan_ray.plan.windows import Decision, Deployment
 
 PAUSE_STEPS = 10.0
@@ -26,7 +26,7 @@ PerHour: TypeAlias = Callable[[int], float]
 Ruling: TypeAlias = tuple[Decision, ControlState]
 
 
-def beat_s(state: ControlState, o: Observation) -> float:
+def batch_interval_s(state: ControlState, o: Observation) -> float:
     """Return how long a worker takes for a batch: rows are told by the batch, and workers may beat in time.
 
     As long as none was told, that may be as long as is counted: the time until the first batch belongs to it.
@@ -47,16 +47,16 @@ class Trials:
         self.state, self.o, self.now, self.per_hour = state, o, now, per_hour
         self.sums = LookSums.over(state.looks)
         self.rate = self.sums.rows / self.sums.span
-        self.untold = o.grain * o.running.workers / self.sums.span / 2
+        self.not_reported = o.grain * o.running.workers / self.sums.span / 2
         """Rows a second of batches that workers have begun, on average: they tell rows by the batch."""
         # Both must wait: a wait that is over asks for nothing, and one of a moment is none yet.
         self.wait = min(self.sums.wait, LookSums.over(last_of(state.looks)).wait)
         # A rate that meets the deadline is enough, though the trainer waits.
         self.waits = self.wait > NO_WAIT_SHARE and self.rate < o.pace
         self.whole = o.asked == o.running
-        self.beat_s = beat_s(state, o) if any(state.known.each) else 0.0
+        self.batch_interval_s = batch_interval_s(state, o) if any(state.known.each) else 0.0
         # Decision 126: workers tell rows by the batch, so a verdict waits for two batches of each.
-        self.quiet_s = max(state.clocks.quiet_s, 2 * self.beat_s)
+        self.quiet_s = max(state.clocks.quiet_s, 2 * self.batch_interval_s)
         # Decision 126: 40 of the trainer's steps, so that a pause of ten steps is a quarter of it at most.
         self.settled_s = max(2 * self.quiet_s, STEPS * PAUSE_STEPS * state.known.step_s)
         self.holds_s = MAX_QUIET_S * state.clocks.quiet_s / QUIET_S
@@ -108,9 +108,9 @@ class Trials:
         if bill <= trial.measure * (1 - least):
             return None
         # Decision 126: half of the local workers is tried first, and half of that next.
-        stride = (self.state.lessons.stride or 0) // 2
+        stride = (self.state.trial_history.stride or 0) // 2
         back = before if before.remote < running.remote else None
-        self.state = replace(self.state, lessons=replace(self.state.lessons, stride=stride), follow=back)
+        self.state = replace(self.state, trial_history=replace(self.state.trial_history, stride=stride), follow=back)
         why = f"a row costs {bill / trial.measure - 1:+.1%} with fewer neighbours of the trainer"
         return self.ask(before.local, max(before.remote, running.remote), "back", why)
 
@@ -118,7 +118,12 @@ class Trials:
         """Undo a trial that has brought nothing, or has cost something."""
         trial = self.state.trial
         # Judged by one batch of two, remote workers came and went 64 times in 8,000 batches.
-        if trial is None or trial.kind == "bill" or not self.whole or self.sums.span < 2 * max(LOOK_S, self.beat_s):
+        if (
+            trial is None
+            or trial.kind == "bill"
+            or not self.whole
+            or self.sums.span < 2 * max(LOOK_S, self.batch_interval_s)
+        ):
             return None
         self.state = replace(self.state, trial=None)
         adds, running = trial.kind == "add", self.o.running
@@ -128,15 +133,15 @@ class Trials:
         wanted = trial.measure * (1 + GAIN if adds else 1 - 2 * GAIN)
         # Decision 126: half a batch of each worker counts as made, because those that have
         # just come have begun more than they have told.
-        if self.rate + self.untold >= wanted or not (self.waits or trial.kind == "lag"):
+        if self.rate + self.not_reported >= wanted or not (self.waits or trial.kind == "lag"):
             return None
-        self._learn(trial)
+        self._update_from(trial)
         before, change = trial.before, self.rate / max(trial.measure, 1e-9) - 1
         return self.ask(before.local, before.remote, "back", f"{running} have changed the rate by {change:+.1%}")
 
-    def _learn(self, trial: PlacementTrial) -> None:
+    def _update_from(self, trial: PlacementTrial) -> None:
         """Remember a trial that was wrong."""
-        state, lessons = self.state, self.state.lessons
+        state, trial_history = self.state, self.state.trial_history
         if trial.kind == "add":
             bounds = (
                 self._bound(0, self.o.running.local, trial.before.local, trial.measure),
@@ -144,41 +149,41 @@ class Trials:
             )
             self.state = replace(
                 self.state,
-                lessons=replace(lessons, bounds=bounds),
+                trial_history=replace(trial_history, bounds=bounds),
                 clocks=replace(state.clocks, quiet_s=state.clocks.longer(), held_since=None),
             )
             return
-        shown, (local, remote) = lessons.shown, state.known.each
+        shown, (local, remote) = trial_history.shown, state.known.each
         if trial.kind == "fewer":
             shown = (
                 local if self.o.running.local < trial.before.local else shown[0],
                 remote if self.o.running.remote < trial.before.remote else shown[1],
             )
         clocks = replace(state.clocks, quiet_s=state.clocks.longer(), held_since=None)
-        self.state = replace(self.state, lessons=replace(lessons, shown=shown), clocks=clocks)
+        self.state = replace(self.state, trial_history=replace(trial_history, shown=shown), clocks=clocks)
 
     def _bound(self, side: int, count: int, before: int, rate: float) -> Bound:
         room = (self.o.room.local, self.o.room.remote)[side]
         if count <= before:
-            return self.state.lessons.bounds[side]
+            return self.state.trial_history.bounds[side]
         return Bound(before, max(self.rate, rate), room, self.now + self.holds_s)
 
     def _try(self, kind: TrialKind) -> None:
-        self.state = replace(self.state, trial=PlacementTrial(kind, self.o.running, self.rate - self.untold))
+        self.state = replace(self.state, trial=PlacementTrial(kind, self.o.running, self.rate - self.not_reported))
 
     def _try_bill(self) -> Ruling | None:
         """Try half of the local workers, with remote ones in their place: neighbours may slow the trainer down."""
-        running, lessons, (local, remote) = self.o.running, self.state.lessons, self.state.known.each
+        running, trial_history, (local, remote) = self.o.running, self.state.trial_history, self.state.known.each
         remote = remote or self.guess_remote()
-        calm = self.state.needs.calm_s >= self.quiet_s - LOOK_S
+        calm = self.state.needs.stable_s >= self.quiet_s - LOOK_S
         few = running.local < 2 and not running.remote
         fixed = few or running.local <= self.o.least.local or not self.o.room.remote
-        if self.per_hour is None or fixed or lessons.stride == 0 or not calm:
+        if self.per_hour is None or fixed or trial_history.stride == 0 or not calm:
             return None
-        if lessons.stride is None:
+        if trial_history.stride is None:
             self.state = replace(
                 self.state,
-                lessons=replace(lessons, stride=math.ceil(running.local / 2)),
+                trial_history=replace(trial_history, stride=math.ceil(running.local / 2)),
                 taken=(self.o.since_taken, 0.0),
                 looks=(),
                 needs=NeedPeaks(),
@@ -186,19 +191,19 @@ class Trials:
             return self.hold("the bill is looked at")
         if self.state.taken[0] < self._bill_s():
             return self.hold("the bill is looked at")
-        stride = min(running.local - self.o.least.local, lessons.stride)
+        stride = min(running.local - self.o.least.local, trial_history.stride)
         if not remote or not stride:
             return None
         spare = self.supply - self.need / FULL
         more = int(min(self.o.room.remote, running.remote + max(0, math.ceil((stride * local - spare) / remote))))
         if self.per_hour(more) * PLAUSIBLE > self.per_hour(running.remote):
-            self.state = replace(self.state, lessons=replace(lessons, stride=stride // 2))
+            self.state = replace(self.state, trial_history=replace(trial_history, stride=stride // 2))
             return None
         target = Deployment(running.local - stride, more)
         self.state = replace(
             self.state,
             trial=PlacementTrial("bill", running, self.bill()),
-            lessons=replace(lessons, stride=stride),
+            trial_history=replace(trial_history, stride=stride),
             follow=target if more > running.remote else None,
         )
         why = "fewer neighbours of the trainer may make a row cheaper"
@@ -207,7 +212,7 @@ class Trials:
     def _bill_s(self) -> float:
         """Return how long a bill is looked at."""
         # Two batches of each worker, because they tell rows by the batch.
-        return max(2 * QUIET_S, 2 * self.beat_s)
+        return max(2 * QUIET_S, 2 * self.batch_interval_s)
 
     def fitted_remote(self) -> int:
         """Return how many of the remote workers are needed, or worth it, beside the local ones."""

@@ -39,7 +39,7 @@ class Load(NamedTuple):
     """Expected time per element that enters the first op; None: not measured."""
 
 
-class Volume(NamedTuple):
+class LogSize(NamedTuple):
     """The data at some place of a pipeline, relative to what enters the first op; logarithms."""
 
     bytes: float = 0.0
@@ -55,25 +55,25 @@ class CostModel:
     ops: tuple[ProfiledOp, ...]
     growth: tuple[float, ...]
     """ln g of each op."""
-    multiplying: tuple[float, ...]
+    log_element_factors: tuple[float, ...]
     """ln e of each op."""
     measured: tuple[float, ...]
     """ln of the relative bytes per element that each op was given while it was measured."""
     rate: float
     """Seconds per relative byte of an op that was not measured."""
 
-    def seconds(self, index: int, at: Volume) -> float:
+    def seconds(self, index: int, at: LogSize) -> float:
         """Return op `index`'s seconds per source element when it is given `at`."""
         known = self.ops[index].seconds_at(_exp(at.bytes - self.measured[index]))
         return _exp(at.elements) * (self.rate * _exp(at.bytes) if known is None else known)
 
-    def behind(self, index: int, at: Volume) -> Volume:
+    def behind(self, index: int, at: LogSize) -> LogSize:
         """Return what comes out of op `index` when it is given `at`."""
-        return Volume(at.bytes + self.growth[index], at.elements + self.multiplying[index])
+        return LogSize(at.bytes + self.growth[index], at.elements + self.log_element_factors[index])
 
-    def total(self, order: Iterable[int], start: Volume | None = None) -> float:
+    def total(self, order: Iterable[int], start: LogSize | None = None) -> float:
         """Return the seconds per source element of the ops in this order."""
-        at, total = start or Volume(), 0.0
+        at, total = start or LogSize(), 0.0
         for index in order:
             total += self.seconds(index, at)
             at = self.behind(index, at)
@@ -89,7 +89,7 @@ class CostModel:
 
     def loads(self, order: Iterable[int]) -> list[Load]:
         """Return what each op is expected to be given, and to take."""
-        at, out = Volume(), []
+        at, out = LogSize(), []
         for index in order:
             seconds = None if self.ops[index].seconds is None else self.seconds(index, at)
             out.append(Load(self.ops[index].name, _exp(at.bytes), _exp(at.elements), seconds))
@@ -99,16 +99,18 @@ class CostModel:
 
 def cost_model(ops: tuple[ProfiledOp, ...], neutral_band: float = 0.0) -> CostModel:
     """Build the model of ops that were measured in the user's order."""
-    multiplying = tuple(math.log(op.elements) for op in ops)
+    log_element_factors = tuple(math.log(op.elements) for op in ops)
     # A neutral factor counts as 1: the noise of a sample would add up along an order.
     growth = tuple(
-        0.0 if op.elements == 1.0 and op.verdict(neutral_band) == "neutral" else math.log(op.inflation) - elements
-        for op, elements in zip(ops, multiplying, strict=True)
+        0.0
+        if op.elements == 1.0 and op.comparison_result(neutral_band) == "neutral"
+        else math.log(op.inflation) - elements
+        for op, elements in zip(ops, log_element_factors, strict=True)
     )
     measured = tuple(itertools.accumulate(growth[:-1], initial=0.0))[: len(ops)]
     volumes = sum(_exp(place) for op, place in zip(ops, measured, strict=True) if op.seconds is not None)
     seconds = sum(op.seconds_at(1.0) or 0.0 for op in ops)
-    return CostModel(ops, growth, multiplying, measured, seconds / volumes if volumes else 1.0)
+    return CostModel(ops, growth, log_element_factors, measured, seconds / volumes if volumes else 1.0)
 
 
 def predict(ops: Iterable[ProfiledOp], order: Sequence[str]) -> list[Load]:

@@ -36,7 +36,7 @@ class OpFacts:
 
 def never(first: OpFacts, second: OpFacts) -> str:
     """Return why two ops are never exchanged; empty if they may be."""
-    return next(_reasons(first, second), "") or next(_reasons(second, first), "") or _both(first, second)
+    return next(_reason_texts(first, second), "") or next(_reason_texts(second, first), "") or _both(first, second)
 
 
 def _both(a: OpFacts, b: OpFacts) -> str:
@@ -48,7 +48,7 @@ def _both(a: OpFacts, b: OpFacts) -> str:
     return ""
 
 
-def _reasons(a: OpFacts, b: OpFacts) -> Iterator[str]:
+def _reason_texts(a: OpFacts, b: OpFacts) -> Iterator[str]:
     """Yield what speaks against it for what `a` is."""
     if a.decides and (columns := a.reads & b.writes):
         yield f"{a.name!r} decides by column {min(columns)!r} which elements there are, and {b.name!r} changes it"

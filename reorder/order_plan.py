@@ -69,7 +69,9 @@ def fixed_ops(ops: Iterable[ProfiledOp]) -> tuple[Fixed, ...]:
     return tuple(Fixed(op.name, op.fixed_reason) for op in ops if op.fixed_reason)
 
 
-def movers(ops: Sequence[ProfiledOp], section: range, order: Sequence[int], neutral_band: float = 0.0) -> list[int]:
+def ops_to_move(
+    ops: Sequence[ProfiledOp], section: range, order: Sequence[int], neutral_band: float = 0.0
+) -> list[int]:
     """Return the ops whose moving turns the section into `order`, in the user's order.
 
     The others, which only make room, form a rising subsequence: the one with the most neutral ops, since those are
@@ -80,17 +82,17 @@ def movers(ops: Sequence[ProfiledOp], section: range, order: Sequence[int], neut
     for index in order:
         before = [chain for chain in chains if chain[1][-1] < index]
         weight, chain = max(before, key=lambda one: one[0], default=(0, ()))
-        weight += neutral if ops[index].verdict(neutral_band) == "neutral" else 1
+        weight += neutral if ops[index].comparison_result(neutral_band) == "neutral" else 1
         chains.append((weight, (*chain, index)))
     _, stay = max(chains, key=lambda one: one[0], default=(0, ()))
     return [index for index in section if index not in stay]
 
 
-def explained_moves(
+def moves_with_reason(
     ops: Sequence[ProfiledOp], section: range, order: Sequence[int], neutral_band: float = 0.0
 ) -> list[Move]:
     """Return the section's moves with their reasons, in the user's order."""
-    moved = movers(ops, section, order, neutral_band)
+    moved = ops_to_move(ops, section, order, neutral_band)
     out = []
     for index in moved:
         place = order.index(index)
@@ -105,11 +107,11 @@ def explained_moves(
 
 def _reason(op: ProfiledOp, neighbour: ProfiledOp, *, up: bool, neutral_band: float) -> str:
     where = f"{'before' if up else 'after'} {neighbour.name!r}"
-    verdict = op.verdict(neutral_band)
+    comparison_result = op.comparison_result(neutral_band)
     factor = f"factor {op.inflation:.3g}"
-    if up and verdict == "deflates":
+    if up and comparison_result == "deflates":
         return f"makes the data smaller ({factor}): runs earlier, {where}"
-    if not up and verdict == "inflates":
+    if not up and comparison_result == "inflates":
         return f"makes the data larger ({factor}): runs later, {where}"
     if not up and op.custom_dtype_cast:
         return f"casts to a type with which CPUs compute slowly ({factor}): runs later, {where}"

@@ -24,10 +24,10 @@ from itertools import chain
 from typing import TypeAlias, get_args
 
 from pecan_ray.errors import PlanError
-from pecan_ray.reorder.cost import CostModel, Volume, cost_model
-from pecan_ray.reorder.order_plan import Mode, Move, OrderPlan, explained_moves, fixed_ops
+from pecan_ray.reorder.cost import CostModel, LogSize, cost_model
+from pecan_ray.reorder.order_plan import Mode, Move, OrderPlan, fixed_ops, moves_with_reason
 from pecan_ray.reorder.profile import ProfiledOp, check_ops, sections
-from pecan_ray.reorder.search import SectionSearch, repaired
+from pecan_ray.reorder.search import SectionSearch, nearest_valid_order
 
 Pair: TypeAlias = tuple[str, str]
 Commutes: TypeAlias = Callable[[Pair], bool] | Collection[Pair]
@@ -62,11 +62,11 @@ def auto_order(
         needs = [*dependencies(ops, section), *_forbidden(names, forbidden, section)]
         desired = algorithm2(ops, section, neutral_band)
         if mode == "pecan":
-            arranged = repaired(desired, _needs(needs))
+            arranged = nearest_valid_order(desired, _needs(needs))
         else:
             arranged = _cheapest(model, section, needs, desired, may)
         order[section.start : section.stop] = arranged
-        moves += explained_moves(ops, section, arranged, neutral_band)
+        moves += moves_with_reason(ops, section, arranged, neutral_band)
     return OrderPlan(
         ops=ops,
         order=tuple(names[index] for index in order),
@@ -95,14 +95,14 @@ def revalidate(old: OrderPlan, new_ops: Iterable[ProfiledOp]) -> OrderPlan | Non
     reasons = [
         f"{new.name!r} {_says(new, band)} (factor {new.inflation:.3g}), not {_says(past, band)} ({past.inflation:.3g})"
         for past, new in zip(old.ops, ops, strict=True)
-        if past.verdict(band) != new.verdict(band)
+        if past.comparison_result(band) != new.comparison_result(band)
     ]
     new = auto_order(ops, "pecan", forbidden=old.forbidden, neutral_band=band)
     return replace(new, reason="; ".join(reasons)) if reasons and new.order != old.order else None
 
 
 def _says(op: ProfiledOp, band: float) -> str:
-    return "is neutral" if op.verdict(band) == "neutral" else op.verdict(band)
+    return "is neutral" if op.comparison_result(band) == "neutral" else op.comparison_result(band)
 
 
 def algorithm2(ops: Sequence[ProfiledOp], section: Sequence[int], neutral_band: float = 0.0) -> list[int]:
@@ -116,10 +116,10 @@ def algorithm2(ops: Sequence[ProfiledOp], section: Sequence[int], neutral_band: 
     suffix: list[int] = []
     end: list[int] = []
     for index in section:
-        verdict = ops[index].verdict(neutral_band)
-        if verdict == "inflates":
+        comparison_result = ops[index].comparison_result(neutral_band)
+        if comparison_result == "inflates":
             suffix.append(index)
-        elif verdict == "neutral":
+        elif comparison_result == "neutral":
             prefix.append(index)
         elif ops[index].custom_dtype_cast:
             end.append(index)
@@ -167,11 +167,11 @@ def _cheapest(
     model: CostModel, section: range, needs: list[Constraint], desired: Sequence[int], may: Callable[[Pair], bool]
 ) -> list[int]:
     """Return the order of a section that is estimated to cost least, of those that only exchange what may be."""
-    start = Volume(sum(model.growth[: section.start]), sum(model.multiplying[: section.start]))
+    start = LogSize(sum(model.growth[: section.start]), sum(model.log_element_factors[: section.start]))
     while True:
         found = SectionSearch(model, section, start, _needs(needs)).best(desired)
         # Only exchanges of the best order are asked about, because each answer may cost runs on the sample.
-        refused = [(a, b) for a, b in _exchanged(found) if not may((model.ops[a].name, model.ops[b].name))]
+        refused = [(a, b) for a, b in _reversed_pairs(found) if not may((model.ops[a].name, model.ops[b].name))]
         if not refused:
             return found
         needs = [*needs, *refused]
@@ -189,5 +189,5 @@ def _needs(constraints: Iterable[Constraint]) -> dict[int, set[int]]:
     return needs
 
 
-def _exchanged(order: Sequence[int]) -> list[Constraint]:
+def _reversed_pairs(order: Sequence[int]) -> list[Constraint]:
     return [(b, a) for number, a in enumerate(order) for b in order[number + 1 :] if b < a]

@@ -140,7 +140,7 @@ class ProfiledOp:
         )
         return "; ".join(reason for holds, reason in reasons if holds)
 
-    def verdict(self, neutral_band: float = 0.0) -> Verdict:
+    def comparison_result(self, neutral_band: float = 0.0) -> Verdict:
         """Return whether it shrinks or grows the data; a factor within `neutral_band` of 1 does neither."""
         if abs(self.inflation - 1.0) <= neutral_band:
             return "neutral"

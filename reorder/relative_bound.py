@@ -116,11 +116,11 @@ def moved(
     rounded = (largest <= max(STEPS * step, least)) & (mean <= max(block * step, least))
     if rounded.all():
         return EQUAL
-    effects = [_effect(user, first, one, least) for one in without if one is not None and one.shape == user.shape]
+    effects = [_value_change(user, first, one, least) for one in without if one is not None and one.shape == user.shape]
     if not effects:
         why = "it differs, and nothing tells how much the operators do: without one of them it has another form"
         return Moved(math.inf, by=float(difference.mean()), why=why)
-    effect, done = _least_effect(effects, _finite(first), each=each)
+    effect, done = _min_value_change(effects, _finite(first), each=each)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(rounded, 0.0, np.where(effect > least, mean / effect, math.inf))
     by = float(difference.mean())
@@ -130,7 +130,7 @@ def moved(
 def _told_by_form(user: Array, exchanged: Array) -> Moved | None:
     """Return what needs no amounts: other shapes and dtypes, equal results, and numbers that are names."""
     if user.shape != exchanged.shape or user.dtype != exchanged.dtype:
-        return Moved(math.inf, why=f"it becomes {_spelled(exchanged)} instead of {_spelled(user)}")
+        return Moved(math.inf, why=f"it becomes {_to_str(exchanged)} instead of {_to_str(user)}")
     if user.dtype.kind not in "biufc" and _plain(user).dtype.kind not in "biufc":
         return EQUAL if bool((user == exchanged).all()) else Moved(math.inf, why="it becomes another one")
     u, x = _plain(user), _plain(exchanged)
@@ -143,7 +143,7 @@ def _told_by_form(user: Array, exchanged: Array) -> Moved | None:
     return Moved(math.inf, why="its numbers differ, and have to be equal, as classes, boxes and labels have")
 
 
-def _least_effect(effects: Sequence[Array], finite: Array, *, each: bool) -> tuple[Array, float]:
+def _min_value_change(effects: Sequence[Array], finite: Array, *, each: bool) -> tuple[Array, float]:
     """Return what the operator that does less does to each block, and to the whole.
 
     Neither counts for more than how much the result itself varies: what is flat has nothing to show.
@@ -187,7 +187,7 @@ def _reach(arrays: Sequence[Array]) -> float:
     return max((high for _, high in known), default=0.0) - min((low for low, _ in known), default=0.0)
 
 
-def _effect(user: Array, u: npt.NDArray[np.float64], without: Array, least: float) -> npt.NDArray[np.float64]:
+def _value_change(user: Array, u: npt.NDArray[np.float64], without: Array, least: float) -> npt.NDArray[np.float64]:
     """Return by how much an operator moves each value, a change of unit apart."""
     w = np.nan_to_num(_numbers(_plain(without)), nan=0.0, posinf=0.0, neginf=0.0)
     u = np.nan_to_num(u, nan=0.0, posinf=0.0, neginf=0.0)
@@ -264,5 +264,5 @@ def _numbers(array: Array) -> npt.NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-def _spelled(array: Array) -> str:
+def _to_str(array: Array) -> str:
     return f"{array.dtype}{list(array.shape)}"

@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from pecan_ray.reorder.cost import CostModel, Volume
+from pecan_ray.reorder.cost import CostModel, LogSize
 
 EXACT_OPS = 10
 EXCHANGE_SHARE = 0.01
@@ -32,7 +32,7 @@ class SectionSearch:
 
     model: CostModel
     section: Sequence[int]
-    start: Volume
+    start: LogSize
     needs: Needs
 
     def best(self, proposal: Sequence[int]) -> list[int]:
@@ -40,7 +40,7 @@ class SectionSearch:
         user = list(self.section)
         share = min(EXCHANGE_SHARE, EXCHANGES_SHARE / max(len(user), 1))
         price = max(share * self.model.total(user, self.start), 1e-300)
-        found = self._exact(user, price) if len(user) <= EXACT_OPS else repaired(proposal, self.needs)
+        found = self._exact(user, price) if len(user) <= EXACT_OPS else nearest_valid_order(proposal, self.needs)
         return found if self.model.total(found, self.start) < self.model.total(user, self.start) else user
 
     def _exact(self, members: Sequence[int], price: float) -> list[int]:
@@ -79,7 +79,7 @@ def _walk_back(members: Sequence[int], last: Sequence[int]) -> list[int]:
     return order[::-1]
 
 
-def repaired(desired: Sequence[int], needs: Needs) -> list[int]:
+def nearest_valid_order(desired: Sequence[int], needs: Needs) -> list[int]:
     """Return the order nearest to `desired` in which every op follows those that it needs.
 
     Again and again the op that is wanted first, of those whose needs have run.  O((n + constraints) log n).

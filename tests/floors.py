@@ -35,8 +35,8 @@ EXCEPTIONS = {
     "pecan_ray/job/split_queue.py": {"sys"},  # the largest index
     "pecan_ray/plan/deadline.py": {"datetime"},  # as the user says when the job must end
     "pecan_ray/plan/fingerprint.py": {"pathlib", "sys"},  # where a function's module lies
-    "pecan_ray/plan/kinds.py": {"os"},  # the type of paths
-    "pecan_ray/sampling/randomness.py": {"sys", "threading"},  # a generator for each thread
+    "pecan_ray/plan/option_types.py": {"os"},  # the type of paths
+    "pecan_ray/sampling/random_keys.py": {"sys", "threading"},  # a generator for each thread
 }
 """What else a file of a pure floor may import, and why."""
 ACTS = frozenset({"__import__", "breakpoint", "eval", "exec", "input", "open", "print"})
@@ -77,7 +77,7 @@ BY_TEXT = {
     "pecan_ray/sources/hugging_face.py",
     "pecan_ray/sources/lance_table.py",
     "pecan_ray/sources/libraries.py",
-    "pecan_ray/sources/tf_randomness.py",
+    "pecan_ray/sources/tf_random_state.py",
     "pecan_ray/storage/fsspec_files.py",
     "pecan_ray/storage/gcs.py",
     "pecan_ray/storage/s3.py",

@@ -97,12 +97,12 @@ def _unexpected(case: FaultCase, delivered: list[Counter[int]]) -> list[str]:
     found = []
     expected = case.expected()
     for epoch, came in enumerate(delivered):
-        strange = [i for i in came if i not in expected]
-        if strange:
-            found.append(f"strange: epoch {epoch} has {strange[:5]}")
+        irregular = [i for i in came if i not in expected]
+        if irregular:
+            found.append(f"strange: epoch {epoch} has {irregular[:5]}")
         if case.visitation != "zero_or_more":
             often = came - expected
-            if often and not strange:
+            if often and not irregular:
                 found.append(f"repeated: epoch {epoch} has {often.total()} too many: {list(often)[:5]}")
     return found
 

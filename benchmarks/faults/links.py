@@ -130,13 +130,13 @@ class Switch:
                 for key, _ in selector.select(wait):
                     if key.fd != orders:
                         self._read(key.fd)
-                    elif not self._obey(os.read(orders, 1 << 16).decode()):
+                    elif not self._apply_order_update(os.read(orders, 1 << 16).decode()):
                         return
                 while self._late and self._late[0][0] <= time.monotonic():
                     _, _, file, packet = heapq.heappop(self._late)
                     _write(file, packet)
 
-    def _obey(self, orders: str) -> bool:
+    def _apply_order_update(self, orders: str) -> bool:
         """Let links be as the lines say; False if there are none any more."""
         for line in orders.splitlines():
             node, delay, lost = line.split()

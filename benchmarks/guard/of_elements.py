@@ -42,7 +42,7 @@ def _rotate_all(element: Element, rng: Any) -> Element:
     height, width = element["mask"].shape
     matrix = cv2.getRotationMatrix2D((width / 2, height / 2), rng.uniform(-8, 8), 1.0)
     mask = cv2.warpAffine(element["mask"], matrix, (width, height), flags=cv2.INTER_NEAREST)
-    return {**element, "image": ops.warped(element["image"], matrix), "mask": mask}
+    return {**element, "image": ops.transform_image(element["image"], matrix), "mask": mask}
 
 
 def _crop_all(element: Element, rng: Any) -> Element:

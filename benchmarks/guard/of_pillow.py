@@ -24,7 +24,7 @@ EXTREMES = "the resize averages the darkest and the brightest pixels away, by wh
 
 def exchanges() -> Iterator[Exchange]:
     """Yield all of this file."""
-    for label, name, fn, why in (*_filters(), *_colours(), *_drawn(), *_geometry()):
+    for label, name, fn, why in (*_filters(), *_colours(), *_drawn(), *_geometric_steps()):
         yield PICTURES.exchange(label, on_image(name, fn), why)
     yield from _random()
     for label, name, fn, why in (*_scikit_image(), *_of_scales()):
@@ -131,7 +131,7 @@ def _drawn() -> Iterator[tuple[Harm, str, Any, str]]:
     )
 
 
-def _geometry() -> Iterator[tuple[Harm, str, Any, str]]:
+def _geometric_steps() -> Iterator[tuple[Harm, str, Any, str]]:
     yield "harmless", "mirror", ImageOps.mirror, "mirroring and resizing commute"
     yield "harmless", "flip", ImageOps.flip, "mirroring and resizing commute"
     yield "harmless", "half_turn", lambda x: x.transpose(Image.Transpose.ROTATE_180), "turning and resizing commute"

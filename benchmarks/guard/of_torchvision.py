@@ -109,7 +109,7 @@ def _of_albumentations() -> Iterator[Exchange]:
         return on_image(name or type(transform).__name__, ByName(A.Compose([transform], seed=7)))
 
     resized = ExchangeKind("Albumentations", second=step(A.Resize(ops.SIDE, ops.SIDE)))
-    for label, transform, why in (*_colours_of_albumentations(A), *_pixels(A), *_geometry(A)):
+    for label, transform, why in (*_colours_of_albumentations(A), *_pixels(A), *_geometric_steps(A)):
         yield resized.exchange(label, step(transform), why)
     shares = A.CoarseDropout((1, 4), (0.1, 0.2), (0.1, 0.2), p=1.0)
     yield resized.exchange("doubtful", step(shares, "CoarseDropout in shares"), OTHER_DRAWS)
@@ -162,7 +162,7 @@ def _pixels(A: Any) -> Iterator[LibraryRow]:  # noqa: N803 # as its users call i
     yield "harmful", A.ElasticTransform(60, 8, p=1.0), "waves are three times as large"
 
 
-def _geometry(A: Any) -> Iterator[LibraryRow]:  # noqa: N803 # as its users call it
+def _geometric_steps(A: Any) -> Iterator[LibraryRow]:  # noqa: N803 # as its users call it
     yield "harmless", A.HorizontalFlip(p=0.5), "mirroring and resizing commute"
     yield "harmless", A.Transpose(p=0.5), "a square stays a square"
     yield "harmless", A.D4(p=1.0), "a square stays a square"

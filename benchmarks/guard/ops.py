@@ -78,7 +78,7 @@ def resize_to(side: int, interpolation: int = cv2.INTER_LINEAR) -> GuardStep:
     return image(resize)
 
 
-def warped(x: Any, matrix: Any, border: int = cv2.BORDER_CONSTANT) -> Any:
+def transform_image(x: Any, matrix: Any, border: int = cv2.BORDER_CONSTANT) -> Any:
     """Return an image moved by an affine map."""
     height, width = x.shape[:2]
     source = x.astype(np.float32) if x.dtype == np.float16 else x
@@ -107,7 +107,7 @@ def random_flip_vertical(x: Any, rng: Any) -> Any:
 def random_rotate(x: Any, rng: Any) -> Any:
     """Rotate by up to 15 degrees."""
     height, width = x.shape[:2]
-    return warped(x, cv2.getRotationMatrix2D((width / 2, height / 2), rng.uniform(-15, 15), 1.0))
+    return transform_image(x, cv2.getRotationMatrix2D((width / 2, height / 2), rng.uniform(-15, 15), 1.0))
 
 
 @random_image
@@ -115,13 +115,13 @@ def random_rotate_reflecting(x: Any, rng: Any) -> Any:
     """Rotate by up to 10 degrees; what comes from outside is mirrored."""
     height, width = x.shape[:2]
     matrix = cv2.getRotationMatrix2D((width / 2, height / 2), rng.uniform(-10, 10), 1.0)
-    return warped(x, matrix, cv2.BORDER_REFLECT)
+    return transform_image(x, matrix, cv2.BORDER_REFLECT)
 
 
 @random_image
 def random_shear(x: Any, rng: Any) -> Any:
     """Shear by up to a tenth."""
-    return warped(x, np.array([[1.0, rng.uniform(-0.1, 0.1), 0.0], [0.0, 1.0, 0.0]]))
+    return transform_image(x, np.array([[1.0, rng.uniform(-0.1, 0.1), 0.0], [0.0, 1.0, 0.0]]))
 
 
 @random_image
@@ -129,7 +129,7 @@ def random_shift(x: Any, rng: Any) -> Any:
     """Move by up to a twentieth of a side."""
     height, width = x.shape[:2]
     dx, dy = rng.uniform(-0.05, 0.05, 2) * (width, height)
-    return warped(x, np.array([[1.0, 0.0, dx], [0.0, 1.0, dy]]), cv2.BORDER_REFLECT)
+    return transform_image(x, np.array([[1.0, 0.0, dx], [0.0, 1.0, dy]]), cv2.BORDER_REFLECT)
 
 
 @random_image

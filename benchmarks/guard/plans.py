@@ -211,7 +211,7 @@ def _some_labels(label: int) -> bool:
     return label != 3
 
 
-def _halves(x: Any) -> list[Any]:
+def _split_in_half(x: Any) -> list[Any]:
     return [x[:, : x.shape[1] // 2].copy(), x[:, x.shape[1] // 2 :].copy()]
 
 
@@ -244,7 +244,7 @@ def arrays() -> Family:
         PlanPart(GuardStep("record_size", _record_size), lambda element: element["image"].shape[:2]),
         PlanPart(GuardStep("bright_enough", _bright_enough, "image"), scale, "filter"),
         PlanPart(GuardStep("some_labels", _some_labels, "label"), None, "filter"),
-        PlanPart(GuardStep("halves", _halves, "image"), layout, "flat_map"),
+        PlanPart(GuardStep("halves", _split_in_half, "image"), layout, "flat_map"),
     ]
     first = (PlanPart(GuardStep("decode", _decode, "image")),)
     return Family("arrays", ("image", "label"), first, tuple(parts))

@@ -148,7 +148,7 @@ def rotated(names: Sequence[str], number: int) -> list[str]:
     return [*names[shift:], *names[:shift]]
 
 
-def unlike(shapes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def mismatches(shapes: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Say which sides deliver batches of other columns, types or shapes than the first one: they do other work."""
     names = list(shapes)
     return [

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from benchmarks.peers.harness import CaseResult, PeerSettings
-from benchmarks.peers.judgement import SideComparison, compare, summary, unlike
+from benchmarks.peers.judgement import SideComparison, compare, mismatches, summary
 from benchmarks.peers.sides import SIDES
 
 PACKAGES = (
@@ -72,7 +72,7 @@ def case_table(result: CaseResult, most_foreign: float) -> str:
     lines += [_in_words(comparison) for comparison in comparisons(result, most_foreign)]
     lines += [f"- left out: {name}: {reason}" for name, reason in result.missing.items()]
     peers = {name: shapes for name, shapes in result.shapes.items() if SIDES[name].kind != "bound"}
-    lines += [f"- not the same work: {sentence}" for sentence in unlike(peers)]
+    lines += [f"- not the same work: {sentence}" for sentence in mismatches(peers)]
     return "\n".join(lines)
 
 

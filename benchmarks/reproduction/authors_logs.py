@@ -20,8 +20,8 @@ from benchmarks.reproduction.tables import Comparison, Section, Status, comparis
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Deployment, Window
 from pecan_ray.simulator.client import X, released
-from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.text_tables import table
 from pecan_ray.simulator.workload import changed, load
 
 TRACES = ("resnet_pecan", "resnet_cachew", "retina_pecan")

@@ -21,11 +21,11 @@ from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.client import released
 from pecan_ray.simulator.cluster import Simulation
-from pecan_ray.simulator.drivers import RemoteOnly
 from pecan_ray.simulator.job import SimulatedJob
-from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.nodes import PoolRule
 from pecan_ray.simulator.outcome import Outcome, mean
+from pecan_ray.simulator.policy_driver import RemoteOnly
+from pecan_ray.simulator.text_tables import table
 from pecan_ray.simulator.workload import Workload, changed, load
 
 WINDOW = 100

@@ -10,9 +10,9 @@ from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.client import LIVE, ClientRule, T, X, client_of, released
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.command import AFTER
-from pecan_ray.simulator.drivers import Driver, FixedDeployment, placement
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.outcome import Outcome, mean
+from pecan_ray.simulator.policy_driver import Driver, FixedDeployment, placement
 from pecan_ray.simulator.workload import Workload
 
 SEEDS = tuple(range(20))

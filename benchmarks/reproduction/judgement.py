@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.reproduction.reported import TABLE4
 from benchmarks.reproduction.tables import Section
-from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.outcome import Outcome, mean
 from pecan_ray.simulator.random_workloads import (
     AFTER,
@@ -15,12 +14,13 @@ from pecan_ray.simulator.random_workloads import (
     FAR,
     NEAR,
     TUNED,
-    JudgedRun,
+    PolicyEvaluation,
     Score,
     draw,
     judge,
     score,
 )
+from pecan_ray.simulator.text_tables import table
 
 MODES = ("auto", "pecan")
 LATER = "plain, drawn later"
@@ -28,15 +28,17 @@ OTHER_FAMILIES = 0.25
 """Workloads of the harder families, as a share of those of the plain one."""
 
 
-def run_judgement(workloads: int, modes: Sequence[str] = MODES) -> dict[str, list[JudgedRun]]:
+def run_judgement(workloads: int, modes: Sequence[str] = MODES) -> dict[str, list[PolicyEvaluation]]:
     """Run the policies on random workloads of every family, and ours on a second set of the plain one."""
     found = {}
     for family in FAMILIES:
         count = workloads if family == FAMILIES[0] else max(1, round(workloads * OTHER_FAMILIES))
         seeds = range(TUNED, TUNED + count)
-        found[family] = [verdict for seed in seeds for verdict in judge(draw(seed, family), modes, seed)]
+        found[family] = [
+            comparison_result for seed in seeds for comparison_result in judge(draw(seed, family), modes, seed)
+        ]
     later = range(DRAWN_LATER, DRAWN_LATER + workloads)
-    found[LATER] = [verdict for seed in later for verdict in judge(draw(seed), ("auto",), seed)]
+    found[LATER] = [comparison_result for seed in later for comparison_result in judge(draw(seed), ("auto",), seed)]
     return found
 
 
@@ -61,7 +63,7 @@ def verdict_of(found: Score) -> str:
 
 
 def judgement(
-    verdicts: Mapping[str, Sequence[JudgedRun]], runs: Mapping[tuple[str, str, bool], Sequence[Outcome]]
+    verdicts: Mapping[str, Sequence[PolicyEvaluation]], runs: Mapping[tuple[str, str, bool], Sequence[Outcome]]
 ) -> Section:
     """Report what was reached, and what was not."""
     head = [

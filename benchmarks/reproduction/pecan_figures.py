@@ -21,8 +21,8 @@ from pecan_ray.placement import AutoPlacement
 from pecan_ray.simulator.client import T, X, released
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.job import SimulatedJob, Turn
-from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.outcome import Outcome, mean
+from pecan_ray.simulator.text_tables import table
 from pecan_ray.simulator.workload import Workload, load
 
 Runs = Mapping[tuple[str, str], Sequence[Outcome]]

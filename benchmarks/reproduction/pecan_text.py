@@ -18,8 +18,8 @@ from benchmarks.reproduction.reported import (
 )
 from benchmarks.reproduction.tables import Comparison, Section, Status, comparison_table
 from pecan_ray.simulator.client import X
-from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.outcome import Outcome, mean
+from pecan_ray.simulator.text_tables import table
 from pecan_ray.simulator.workload import load
 
 Bars = Mapping[tuple[str, str], Sequence[Outcome]]
@@ -69,7 +69,7 @@ def status_of(name: str, quantity: str, *configurations: str) -> Status:
     return "fitted" if all(fitted) else "predicted"
 
 
-def savings(runs: Bars) -> Section:
+def cost_reductions(runs: Bars) -> Section:
     """Compare what the text says is saved, workload by workload and on average."""
     names = {name for name, _ in runs}
     rows = []
@@ -89,7 +89,7 @@ def savings(runs: Bars) -> Section:
         add(f"time, {ours}", name, paper, ours, "Cachew", batch_seconds, "seconds")
     for name, paper in FASTER_THAN_COLLOCATED.items():
         add("time against collocated, both", name, paper, BOTH, "collocated", batch_seconds, "seconds")
-    rows += averages(runs)
+    rows += mean_values(runs)
     text = (
         "What the text of §6.2 to §6.4 says beside Table 2 and the figures. Savings against FastFlow are as far off as "
         "FastFlow itself is: the paper runs its code, of which only the number of workers is known here, and in the "
@@ -99,7 +99,7 @@ def savings(runs: Bars) -> Section:
     return Section("What the text says is saved", text, (comparison_table(rows, "saved"),), (), tuple(rows))
 
 
-def averages(runs: Bars) -> list[Comparison]:
+def mean_values(runs: Bars) -> list[Comparison]:
     """Compare the means over all workloads."""
     names = list(dict.fromkeys(name for name, _ in runs))
 

@@ -19,7 +19,7 @@ from benchmarks.reproduction.tables import Comparison, Section, comparison_table
 from pecan_ray.cache import JobDemand, ProbedJob, SubstitutionSampler, choose_caching
 from pecan_ray.cache.allocation_rivals import lru_hits
 from pecan_ray.cache.division import Demands
-from pecan_ray.simulator.markdown import table
+from pecan_ray.simulator.text_tables import table
 
 # The data that samplers go through.
 ITEMS, CHUNKS, BATCH = 10_000, 10, 50

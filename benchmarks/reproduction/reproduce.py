@@ -22,9 +22,9 @@ from benchmarks.reproduction.reported import CACHEW_6A, CONFIGURATIONS, PECAN, T
 from benchmarks.reproduction.reproduce_caches import FIGURES, PAGE, split_page
 from benchmarks.reproduction.tables import Section, misses, summary
 from pecan_ray.simulator import plots
-from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.outcome import Outcome, mean
-from pecan_ray.simulator.random_workloads import NEAR, JudgedRun
+from pecan_ray.simulator.random_workloads import NEAR, PolicyEvaluation
+from pecan_ray.simulator.text_tables import table
 from pecan_ray.simulator.workload import load, names, parameters, units
 
 HEAD = """# Reproduction
@@ -60,7 +60,7 @@ class Everything:
     figure7: Sequence[Outcome]
     cachew: cachew_figures.CachewRuns
     traces: Mapping[str, Sequence[Outcome]]
-    verdicts: Mapping[str, Sequence[JudgedRun]]
+    verdicts: Mapping[str, Sequence[PolicyEvaluation]]
 
 
 def run_everything(seeds: Sequence[int], workloads: int, say: Callable[[str], None]) -> Everything:
@@ -87,7 +87,7 @@ def sections_of(runs: Everything) -> list[Section]:
     return [
         *pecan_figures.figure6(runs.figure6),
         pecan_figures.reductions(runs.figure6),
-        pecan_text.savings(runs.figure6),
+        pecan_text.cost_reductions(runs.figure6),
         pecan_text.convergence(runs.figure6),
         pecan_figures.others(runs.others, runs.figure6),
         pecan_figures.table4(runs.table4, runs.printed),
@@ -116,12 +116,12 @@ def parameter_block(name: str) -> str:
     """Return the parameters of a workload, with where they come from."""
     workload, unit = load(name), units()
     rows = [
-        [path, f"{value:g}", unit[path], workload.origins.get(path, "")]
+        [path, f"{value:g}", unit[path], workload.source_refs.get(path, "")]
         for path, value in parameters(workload)
-        if not workload.origins.get(path, "").startswith("default")
+        if not workload.source_refs.get(path, "").startswith("default")
     ]
     prices = f"${workload.prices.accelerator_host} and ${workload.prices.remote_worker} per hour"
-    head = f"**{name}**: {workload.title}. Host and remote worker {prices} ({workload.origins.get('prices', '')})."
+    head = f"**{name}**: {workload.title}. Host and remote worker {prices} ({workload.source_refs.get('prices', '')})."
     return f"{head}\n\n{table(['parameter', 'value', 'unit', 'origin'], rows)}"
 
 
@@ -146,7 +146,9 @@ def draw_everything(runs: Everything, folder: Path) -> None:
     for name, found in runs.traces.items():
         draw_trace(name, found, folder)
     excess = {
-        f"{mode}, {family}": [verdict.excess for verdict in verdicts if verdict.mode == mode]
+        f"{mode}, {family}": [
+            comparison_result.excess for comparison_result in verdicts if comparison_result.mode == mode
+        ]
         for family, verdicts in runs.verdicts.items()
         for mode in ("auto", "pecan")
         if family == "plain"

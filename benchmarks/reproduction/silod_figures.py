@@ -18,8 +18,8 @@ from benchmarks.reproduction.reported_caches import (
 )
 from benchmarks.reproduction.tables import Comparison, Section, Status, comparison_table
 from pecan_ray.cache import AllocationPolicy, ClusterResources, JobDemand, allocate
-from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.shared_cache import SILOD, CacheRun, GpuSchedule, ReadingJob, simulate_cache
+from pecan_ray.simulator.text_tables import table
 
 TERA = 2**40
 """Sizes are read as TiB, and bandwidths as decimal."""

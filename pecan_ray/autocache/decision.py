@@ -47,7 +47,7 @@ TOOK = "took "
 
 
 @dataclass(frozen=True)
-class Promise:
+class EpochEstimate:
     """What a decision says that an epoch after the first takes; what it took corrects it for later jobs."""
 
     seconds: float
@@ -77,7 +77,7 @@ class Kept:
     choices: tuple[ExecutionChoice, ...] = ()
     said: tuple[str, ...] = ()
     """The reason of each choice, and what to know about it, in words."""
-    promise: Promise | None = None
+    epoch_estimate: EpochEstimate | None = None
     """None: nothing was decided, or of several inputs one by one."""
     frozen: tuple[str, ...] = ()
     """Those of `said` by which random results are the same in every epoch."""
@@ -142,7 +142,7 @@ class _Decision:
             return Kept(plan, said=("autocache: everything is computed, since the sample did not show what it takes",))
         speed = store_speed(self.store)
         given = profile.ops[-1].nbytes if profile.ops else profile.source.nbytes
-        profile = replace(profile, delivery=speed.delivering(given, _rows(self.whole)))
+        profile = replace(profile, delivery=speed.delivery_cost(given, _rows(self.whole)))
         notes = self._notes(plan)
         took = {
             place: float(each) * profile.elements for place, note in notes.items() if (each := self.store.noted(note))
@@ -159,9 +159,9 @@ class _Decision:
             most_entry_bytes=MOST_ENTRY_BYTES,
         )
         said = (f"autocache: {choice.reason}", *(f"autocache: {text}" for text in (*choice.warnings, *trouble)))
-        promise = Promise(choice.seconds, profile.elements, notes[choice.mode, choice.point], self.cache)
+        epoch_estimate = EpochEstimate(choice.seconds, profile.elements, notes[choice.mode, choice.point], self.cache)
         frozen = tuple(f"autocache: {text}" for text in choice.frozen)
-        return Kept(self._with_choice(plan, choice), (choice,), said, promise, frozen=frozen)
+        return Kept(self._with_choice(plan, choice), (choice,), said, epoch_estimate, frozen=frozen)
 
     def _remote_speed(self) -> tuple[StoreModel | None, tuple[str, ...]]:
         """Return how fast the store is read that many machines share; where it cannot be used, None and why."""
@@ -197,11 +197,11 @@ class _Decision:
         name = f"{self.name}: {point.name} behind {name_of_last(before.ops)}"
         self.store.note(f"{NAME}{key}", name)
         if choice.remote:
-            self._name_remotely(key, name)
+            self._write_remote_name(key, name)
         ops[place] = replace(point, key=key, remote=choice.remote)
         return replace(plan, ops=tuple(ops))
 
-    def _name_remotely(self, key: str, name: str) -> None:
+    def _write_remote_name(self, key: str, name: str) -> None:
         """Write down in the remote store, for people, what entries are of; the first job of a machine does so."""
         note = f"{NAME}{key} in {self.cache.remote_url}"
         if self.cache.remote_url is None or self.store.noted(note) is not None:

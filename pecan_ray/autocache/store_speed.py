@@ -25,7 +25,7 @@ from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.slots import HeapSlot
-from pecan_ray.engines.stopwatch import Stopwatch
+from pecan_ray.engines.timers import ThreadTimer
 from pecan_ray.errors import CacheError
 from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Batch, Map, Plan
@@ -70,7 +70,7 @@ class StoreSpeed:
     delivery: tuple[tuple[float, float], ...]
     """Bytes of an element, and what one thread takes to put one of so many into a batch: more for more bytes."""
 
-    def delivering(self, nbytes: float, rows: int = 0) -> DeliveryCost:
+    def delivery_cost(self, nbytes: float, rows: int = 0) -> DeliveryCost:
         """Return what elements of so many bytes take to be put into batches of `rows`, and to be handed over in these.
 
         Between two sizes that were measured it lies on the line through both: a single line through all of them misses
@@ -160,7 +160,7 @@ def _remote_reading(objects: EntryObjects) -> StoreModel:
                 if reads and time.perf_counter() - began > REMOTE_BENCH_S:
                     break
                 key = f"{mine}-{number}"
-                objects.put(kind, key, _benched(elements, nbytes), elements=elements, seconds=0.0)
+                objects.put(kind, key, _benchmark_entry(elements, nbytes), elements=elements, seconds=0.0)
                 kept.append(key)
                 for _ in range(BENCHED_TIMES):
                     since, spent = time.perf_counter(), time.process_time()
@@ -178,7 +178,7 @@ def _remote_reading(objects: EntryObjects) -> StoreModel:
     return StoreModel.fit(reads, waiting=min(1.0, max(0.0, 1 - cpu / wall)))
 
 
-def _benched(elements: int, nbytes: int) -> list[memoryview]:
+def _benchmark_entry(elements: int, nbytes: int) -> list[memoryview]:
     """Return an entry to measure with."""
     noise = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
     writer = EntryWriter()
@@ -189,10 +189,10 @@ def _benched(elements: int, nbytes: int) -> list[memoryview]:
 
 def _reading(store: EntryStore) -> StoreModel:
     """Measure how long entries of several sizes take to be read, as elements."""
-    reads, kind, watch = [], f"bench {secrets.token_hex(8)}", Stopwatch()
+    reads, kind, watch = [], f"bench {secrets.token_hex(8)}", ThreadTimer()
     try:
         for number, (elements, nbytes) in enumerate(BENCHED):
-            key, entry = f"{kind} {number}", _benched(elements, nbytes)
+            key, entry = f"{kind} {number}", _benchmark_entry(elements, nbytes)
             if not store.put(key, kind, entry, elements=elements, seconds=0.0):
                 continue  # it is larger than the store
             for _ in range(BENCHED_TIMES):

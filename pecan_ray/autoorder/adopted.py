@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from pecan_ray.autoorder.element_moved import ColumnDifference
-from pecan_ray.autoorder.exchange_check import ExchangedPair, OpOrder
-from pecan_ray.autoorder.facts import OpSample, StretchSample
+from pecan_ray.autoorder.exchange_check import ExchangeResult, OpOrder
+from pecan_ray.autoorder.facts import OpSample, OpSequenceSample
 from pecan_ray.autoorder.rewrites import Pushed
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.plan.operators import Plan
@@ -27,7 +27,7 @@ class TakenOver:
     """What decoders take over in one order of a stretch, as it has run on the sample."""
 
     pushed: tuple[Pushed, ...] = ()
-    differences: tuple[ColumnDifference, ...] = ()
+    detected_changes: tuple[ColumnDifference, ...] = ()
     """By how much the columns of the results differ from those of the user's order, in which they take over nothing."""
     measured: SpeedComparison | None = None
     """The order without that against the order with it."""
@@ -46,13 +46,13 @@ NOTHING_TAKEN_OVER = TakenOver()
 
 
 @dataclass(frozen=True)
-class StretchOrder:
+class OpSequenceOrder:
     """What became of one stretch of operators."""
 
-    sample: StretchSample
+    sample: OpSequenceSample
     adopted: OrderPlan
     """The order to run, which may be the user's."""
-    proposed: OrderPlan
+    policy_order: OrderPlan
     """What the policy answered first."""
     measured: SpeedComparison | None = None
     """The user's order against the adopted one, each with what decoders take over in it; None: it is the user's, or
@@ -63,7 +63,7 @@ class StretchOrder:
     """Of the whole pipeline's time, what these operators take in the user's order."""
     loads: tuple[OpSample, ...] = ()
     """What operators are given, and take, in the adopted order, if it is another one."""
-    exchanges: tuple[ExchangedPair, ...] = ()
+    exchanges: tuple[ExchangeResult, ...] = ()
     """What the exchanges of the adopted order change."""
     taken_over: TakenOver = NOTHING_TAKEN_OVER
     """What decoders take over in the adopted order, or that its maps run on many elements at a time,"""
@@ -71,9 +71,9 @@ class StretchOrder:
     """and in the user's."""
 
     @property
-    def differences(self) -> tuple[ColumnDifference, ...]:
+    def detected_changes(self) -> tuple[ColumnDifference, ...]:
         """By how much the columns of the results differ by what decoders take over, in what is run."""
-        return self.taken_over.differences
+        return self.taken_over.detected_changes
 
     @property
     def whole_speedup(self) -> float | None:
@@ -119,7 +119,7 @@ class Ordering:
     before: Plan
     plan: Plan
     mode: Mode
-    stretches: tuple[StretchOrder, ...] = ()
+    stretches: tuple[OpSequenceOrder, ...] = ()
     """Those that were sampled."""
     seconds: float = 0.0
     """How long it took."""
@@ -176,12 +176,12 @@ class Ordering:
         return f"{self._found()} (sampled {sampled} elements in {self.seconds:.1f} s){self._warned()}"
 
     @property
-    def values_may_differ(self) -> bool:
+    def may_change_values(self) -> bool:
         """Whether the mode asks nothing of values, and there is another order."""
         return self.mode == "pecan" and self.changed
 
     def _warned(self) -> str:
-        return f"; {VALUES_MAY_DIFFER}" if self.values_may_differ else ""
+        return f"; {VALUES_MAY_DIFFER}" if self.may_change_values else ""
 
     def _found(self) -> str:
         """Say what was adopted, or why nothing was."""
@@ -193,7 +193,7 @@ class Ordering:
         return f"AutoOrder left the order as it is written{why}"
 
 
-def _told(stretch: StretchOrder) -> str:
+def _told(stretch: OpSequenceOrder) -> str:
     """Say what moved in a stretch, and what that gains."""
     plan = stretch.adopted
     moves = ", ".join(f"{move.name} {_where(plan, move)}" for move in plan.moves)

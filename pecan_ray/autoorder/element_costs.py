@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pecan_ray.autocache.decision import SampledCosts
-from pecan_ray.autoorder.adopted import StretchOrder
+from pecan_ray.autoorder.adopted import OpSequenceOrder
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.cache.execution_profile import OperatorCost, SourceCost
 from pecan_ray.plan.operators import Plan
@@ -16,7 +16,7 @@ REMOTE_WAITING = 0.9
 """Share of reading from a bucket in which a thread needs no CPU."""
 
 
-def costs_of(plan: Plan, orders: Sequence[StretchOrder]) -> SampledCosts | None:
+def costs_of(plan: Plan, orders: Sequence[OpSequenceOrder]) -> SampledCosts | None:
     """Return what reading and the operators of a plan cost, as a sample shows it; None where it does not."""
     samples = {op.name: op for one in orders for op in one.sample.ops}
     names = [op.name for op in element_ops_from(plan, 0)]

@@ -106,7 +106,7 @@ class RewrittenElements:
         for column in usual.keys() | new.keys():
             self._apart.setdefault(column, []).append(_apart(usual.get(column), new.get(column)))
 
-    def differences(self) -> tuple[ColumnDifference, ...]:
+    def detected_changes(self) -> tuple[ColumnDifference, ...]:
         """Return by how much each column differs."""
         found = []
         for column, pairs in sorted(self._apart.items()):
@@ -118,7 +118,7 @@ class RewrittenElements:
 
     def told_refused(self) -> str:
         """Return why decoders may not take over that work; empty if they may."""
-        for one in self.differences():
+        for one in self.detected_changes():
             if math.isinf(one.most):
                 return f"column {one.column!r} becomes another one"
             if one.apart > REWRITTEN or one.most > REWRITTEN_MOST * REWRITTEN:

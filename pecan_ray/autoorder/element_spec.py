@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from pecan_ray.engines.contract import is_columnar
-from pecan_ray.engines.foreign import REGISTERED, as_array, is_picture, is_tensor, notes_of, type_name
+from pecan_ray.engines.foreign import REGISTERED, as_array, is_pil_image, is_tensor, notes_of, type_name
 
 Kind: TypeAlias = Literal["number", "text", "picture", "other"]
 Shape: TypeAlias = tuple[int, ...]
@@ -27,7 +27,7 @@ def kind_of(value: Any) -> Kind:
         return "text"
     if is_columnar(value) or is_tensor(value):
         return "number"
-    if is_picture(value):
+    if is_pil_image(value):
         return "picture"
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return _kind_of_items(value.ravel().tolist())
@@ -114,14 +114,14 @@ class ElementSpec:
 
     def __init__(self) -> None:
         self._names: set[frozenset[str]] = set()
-        self._forms: dict[str, set[tuple[str, Shape | None]]] = {}
+        self._form_by_key: dict[str, set[tuple[str, Shape | None]]] = {}
         """Dtypes, or names of Python types, and shapes, by column."""
 
     def add(self, element: Mapping[str, Any]) -> None:
         """Take one more element into account."""
         self._names.add(frozenset(element))
         for name, value in element.items():
-            self._forms.setdefault(name, set()).add(_form(value))
+            self._form_by_key.setdefault(name, set()).add(_form(value))
 
     def difference(self, other: ElementSpec) -> str:
         """Say what another order's elements have that these have not; empty if nothing."""
@@ -130,8 +130,8 @@ class ElementSpec:
             changed = [f"lacks {name!r}" for name in sorted(expected - names)]
             changed += [f"has {name!r} too" for name in sorted(names - expected)]
             return f"the result {' and '.join(changed)}"
-        for name, forms in sorted(other._forms.items()):
-            if found := _difference(self._forms[name], forms):
+        for name, forms in sorted(other._form_by_key.items()):
+            if found := _difference(self._form_by_key[name], forms):
                 return f"the result differs in column {name!r}: {found}"
         return ""
 
@@ -139,7 +139,7 @@ class ElementSpec:
 def _form(value: Any) -> tuple[str, Shape | None]:
     if not is_columnar(value) and not type_name(value):
         return type(value).__name__, None
-    shape: Shape = value.size[::-1] if is_picture(value) else tuple(np.shape(value))
+    shape: Shape = value.size[::-1] if is_pil_image(value) else tuple(np.shape(value))
     return type_name(value) or str(np.asarray(value).dtype), shape
 
 
@@ -163,14 +163,14 @@ def _other_shape(by_rank: Mapping[int, Sequence[Shape]], shape: Shape) -> str:
     fixed = [side[0] if len(set(side)) == 1 else None for side in sides]
     if all(side in (None, found) for side, found in zip(fixed, shape, strict=True)):
         return ""
-    return f"its shape is {_spelled(shape)} instead of {_spelled(fixed)}"
+    return f"its shape is {_to_str(shape)} instead of {_to_str(fixed)}"
 
 
 def _listed(values: Iterable[object]) -> str:
     return " or ".join(sorted(str(value) for value in values))
 
 
-def _spelled(shape: Sequence[int | None]) -> str:
+def _to_str(shape: Sequence[int | None]) -> str:
     return f"[{', '.join('?' if side is None else str(side) for side in shape)}]"
 
 

@@ -34,7 +34,7 @@ NO_TIME = "there was no time to run it"
 
 
 @dataclass(frozen=True)
-class ExchangedPair:
+class ExchangeResult:
     """Two operators that were exchanged, and what that has changed."""
 
     first: str
@@ -82,7 +82,7 @@ class _Measured:
     """What was seen of one exchange."""
 
     elements: int = 0
-    acted: int = 0
+    changed_by_both: int = 0
     changed: int = 0
     shares: list[float] = field(default_factory=list)
     worst: ColumnMoved = field(default_factory=lambda: ColumnMoved("", Moved(0.0)))
@@ -112,10 +112,10 @@ class ExchangeCheck:
     def may(self, pair: Pair) -> bool:
         """Tell whether two operators, in the user's order, may be exchanged, by the first elements."""
         if pair not in self._why:
-            self._why[pair] = self._judged(pair)
+            self._why[pair] = self._evaluate(pair)
         return not self._why[pair]
 
-    def refusals(self) -> dict[Pair, str]:
+    def rejects(self) -> dict[Pair, str]:
         """Return the pairs that were asked about and may not be exchanged, and why."""
         return {pair: why for pair, why in self._why.items() if why}
 
@@ -132,14 +132,14 @@ class ExchangeCheck:
                     return pair
         return None
 
-    def found(self, order: OpOrder) -> tuple[ExchangedPair, ...]:
+    def found(self, order: OpOrder) -> tuple[ExchangeResult, ...]:
         """Return what the exchanges of an order change."""
         return tuple(self._exchange(pair) for pair in exchanges(self._user, order) if pair in self._measured)
 
-    def _exchange(self, pair: Pair) -> ExchangedPair:
+    def _exchange(self, pair: Pair) -> ExchangeResult:
         one = self._measured[pair]
         most, mean = one.worst.moved, sum(one.shares) / max(len(one.shares), 1)
-        found = ExchangedPair(
+        found = ExchangeResult(
             *pair, one.elements, one.changed, mean, most.share, most.local, one.where, one.worst.column
         )
         before, made = self._user[: self._user.index(pair[0])], list[Any]()
@@ -152,7 +152,7 @@ class ExchangeCheck:
         values, pictures = (_some_values(user), _some_values(other)), (thumbnail(user), thumbnail(other))
         return replace(found, values=values, pictures=pictures)
 
-    def _judged(self, pair: Pair) -> str:
+    def _evaluate(self, pair: Pair) -> str:
         # Decision 114: structure decides before numbers, because a sample seldom shows what happens to few elements.
         if why := never(self.facts[pair[0]], self.facts[pair[1]]):
             return why
@@ -162,7 +162,7 @@ class ExchangeCheck:
             self._measure(pair, number)
             if why := self._refused(pair):
                 return why
-        return self._unseen(pair)
+        return self._insufficient_evidence(pair)
 
     def _refused(self, pair: Pair) -> str:
         one = self._measured[pair]
@@ -174,15 +174,15 @@ class ExchangeCheck:
             return f"column {one.worst.column!r} of {one.where}: {one.worst.moved.told()}"
         return ""
 
-    def _unseen(self, pair: Pair) -> str:
+    def _insufficient_evidence(self, pair: Pair) -> str:
         one, (a, b) = self._measured[pair], (self.facts[name] for name in pair)
         if not (a.writes & (b.reads | b.writes) or b.writes & (a.reads | a.writes)):
             return ""
         # Decision 99: equal results prove something only if both operators have changed the same element.
         least = min(LEAST_ACTED, one.elements) if one.changed else 1
-        if one.acted >= least:
+        if one.changed_by_both >= least:
             return ""
-        return f"only {one.acted} of {one.elements} elements were changed by both operators, which shows too little"
+        return f"only {one.changed_by_both} of {one.elements} elements were changed by both operators: too few"
 
     def _measure(self, pair: Pair, number: int) -> None:
         one = self._measured.setdefault(pair, _Measured())
@@ -220,7 +220,7 @@ class ExchangeCheck:
         (middle, made), (alone, exchanged) = sides
         given = self._runner.columns(piece)
         one.elements += 1
-        one.acted += not equal(middle, [given]) and not equal(alone, [given])
+        one.changed_by_both += not equal(middle, [given]) and not equal(alone, [given])
         if equal(made, exchanged):
             one.shares.append(0.0)
             return

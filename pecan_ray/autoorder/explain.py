@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from pecan_ray.autoorder.adopted import VALUES_MAY_DIFFER, Ordering, StretchOrder
-from pecan_ray.autoorder.exchange_check import ExchangedPair
+from pecan_ray.autoorder.adopted import VALUES_MAY_DIFFER, OpSequenceOrder, Ordering
+from pecan_ray.autoorder.exchange_check import ExchangeResult
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE
 from pecan_ray.errors import PlanError
@@ -51,7 +51,7 @@ class Row:
         return str(self.now), str(self.was), self.name, factor, sizes, seconds, self.why
 
 
-class Explanation(str):
+class OrderReport(str):
     """A text that a notebook shows as HTML; `ordering` holds the facts.
 
     It prints as it is: ``print(pipe.explain())``, and ``pipe.explain()`` at a prompt, show the table.
@@ -60,7 +60,7 @@ class Explanation(str):
     ordering: Ordering
     name: str
 
-    def __new__(cls, name: str, ordering: Ordering) -> Explanation:
+    def __new__(cls, name: str, ordering: Ordering) -> OrderReport:
         made = super().__new__(cls, as_text(name, ordering))
         made.ordering, made.name = ordering, name
         return made
@@ -82,7 +82,7 @@ def explain(name: str, ordering: Ordering, format: ExplainFormat = "text") -> st
         known = ", ".join(map(repr, get_args(ExplainFormat)))
         raise PlanError(f"explain: format must be one of {known}, but got {format!r}.")
     if format == "text":
-        return Explanation(name, ordering)
+        return OrderReport(name, ordering)
     return as_html(name, ordering) if format == "html" else as_json(name, ordering)
 
 
@@ -94,7 +94,7 @@ def rows(ordering: Ordering) -> list[Row]:
     loads: dict[str, OpSample] = {}
     for stretch in ordering.stretches:
         loads.update({load.name: load for load in stretch.loads})
-        whys.update(_whys(stretch))
+        whys.update(_reason_by_op(stretch))
         samples.update({op.name: op for op in stretch.sample.ops})
     return [
         Row(
@@ -109,7 +109,7 @@ def rows(ordering: Ordering) -> list[Row]:
     ]
 
 
-def _whys(stretch: StretchOrder) -> dict[str, str]:
+def _reason_by_op(stretch: OpSequenceOrder) -> dict[str, str]:
     plan = stretch.adopted
     whys = {op.name: "free" for op in plan.ops}
     whys.update({fixed.name: f"fixed: {fixed.reason}" for fixed in plan.fixed})
@@ -126,7 +126,7 @@ def _why_not_sampled(op: Op, ordering: Ordering) -> str:
     return "free" if stretch_known else "not sampled: it works on batches, or there is nothing to exchange it with"
 
 
-def gains(stretch: StretchOrder) -> str:
+def gains(stretch: OpSequenceOrder) -> str:
     """Say what a new order, and what is rewritten, is worth; empty for the user's own."""
     said, found = list[str](), stretch.measured
     decoding = stretch.taken_over.measured or stretch.users_taken_over.measured
@@ -147,13 +147,13 @@ def gains(stretch: StretchOrder) -> str:
 
 def _listed(ordering: Ordering) -> Iterator[tuple[str, list[str]]]:
     """Yield what differs from the user's order, and what was refused, each with a heading, as far as there is any."""
-    differences, refused = list[str](), list[str]()
+    detected_changes, refused = list[str](), list[str]()
     for stretch in ordering.stretches:
-        differences += [exchange.told() for exchange in stretch.exchanges]
-        differences += [f"what decoders take over changes {one.told()}" for one in stretch.differences]
+        detected_changes += [exchange.told() for exchange in stretch.exchanges]
+        detected_changes += [f"what decoders take over changes {one.told()}" for one in stretch.detected_changes]
         refused += [f"{' -> '.join(one.order)}: {one.reason}" for one in stretch.refused]
     for heading, told in (
-        ("results beside those of the order as it is written", differences),
+        ("results beside those of the order as it is written", detected_changes),
         ("tried and not done", refused),
     ):
         if told:
@@ -163,7 +163,7 @@ def _listed(ordering: Ordering) -> Iterator[tuple[str, list[str]]]:
 def as_text(name: str, ordering: Ordering) -> str:
     """Return a table and what was refused, for a terminal."""
     lines = [
-        f"{name}: {_headline(ordering)}",
+        f"{name}: {_summary_line(ordering)}",
         f"  before: {' -> '.join(_names(ordering.before))}",
     ]
     if ordering.changed:
@@ -177,7 +177,7 @@ def as_text(name: str, ordering: Ordering) -> str:
     return "\n".join(lines)
 
 
-def _headline(ordering: Ordering) -> str:
+def _summary_line(ordering: Ordering) -> str:
     if not ordering.stretches:
         if ordering.failed or not ordering.final:
             return ordering.notes[0]
@@ -185,7 +185,7 @@ def _headline(ordering: Ordering) -> str:
         return f"AutoOrder left the order as it is written: {why}"
     did = "changed the order" if ordering.changed else "left the order as it is written"
     elements = max(stretch.sample.elements for stretch in ordering.stretches)
-    warned = f". {VALUES_MAY_DIFFER}" if ordering.values_may_differ else ""
+    warned = f". {VALUES_MAY_DIFFER}" if ordering.may_change_values else ""
     return f'AutoOrder (mode "{ordering.mode}") {did}; sampled {elements} elements in {ordering.seconds:.1f} s{warned}'
 
 
@@ -205,7 +205,7 @@ def _table(cells: list[tuple[str, ...]]) -> list[str]:
 
 def as_html(name: str, ordering: Ordering) -> str:
     """Return the same as HTML, for a notebook."""
-    said = [_headline(ordering), *(text for stretch in ordering.stretches if (text := gains(stretch)))]
+    said = [_summary_line(ordering), *(text for stretch in ordering.stretches if (text := gains(stretch)))]
     head = "".join(f"<th style='text-align:left'>{html.escape(heading)}</th>" for heading in HEADINGS)
     body = "".join(map(_html_row, rows(ordering)))
     parts = [
@@ -214,7 +214,7 @@ def as_html(name: str, ordering: Ordering) -> str:
     ]
     for heading, told in _listed(ordering):
         parts.append(f"{heading}:<ul>{''.join(f'<li>{html.escape(one)}</li>' for one in told)}</ul>")
-    parts += [_picture(one) for stretch in ordering.stretches for one in stretch.exchanges if all(one.pictures)]
+    parts += [_image_html(one) for stretch in ordering.stretches for one in stretch.exchanges if all(one.pictures)]
     parts += [f"<p>note: {html.escape(note)}</p>" for note in _notes(ordering)]
     return "".join(parts) + "</div>"
 
@@ -224,7 +224,7 @@ def _html_row(row: Row) -> str:
     return f"<tr{_STYLE if row.moved else ''}>{cells}</tr>"
 
 
-def _picture(one: ExchangedPair) -> str:
+def _image_html(one: ExchangeResult) -> str:
     """Return the most different element of an exchange, in the user's order and in the new one."""
     said = html.escape(f"{one.element}: {one.first!r} before {one.second!r}, as it is written, and the other way round")
     return f"<p>{said}<br>{' '.join(f'<img src={picture!r} alt={said!r}>' for picture in one.pictures)}</p>"
@@ -244,7 +244,7 @@ def as_json(name: str, ordering: Ordering) -> str:
             "before": _names(ordering.before),
             "after": _names(ordering.plan),
             "operators": [_row_facts(row) for row in rows(ordering)],
-            "stretches": [_stretch_facts(stretch) for stretch in ordering.stretches],
+            "stretches": [_op_sequence_json(stretch) for stretch in ordering.stretches],
             "notes": _notes(ordering),
         },
         indent=2,
@@ -265,7 +265,7 @@ def _row_facts(row: Row) -> dict[str, Any]:
     return facts | {"factor": factor, "microseconds": None if seconds is None else 1e6 * seconds, "points": one.points}
 
 
-def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
+def _op_sequence_json(stretch: OpSequenceOrder) -> dict[str, Any]:
     adopted, found, pushed = stretch.adopted, stretch.measured, stretch.taken_over.pushed
     return {
         "before": stretch.names,
@@ -278,7 +278,7 @@ def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
         "whole_speedup": stretch.whole_speedup,
         "in_rows": next((one.ops for one in pushed if one.rule == ROWS_AT_ONCE), ()),
         "taken_over": [one.ops for one in pushed if one.rule != ROWS_AT_ONCE],
-        "differences": [asdict(one) for one in stretch.differences],
+        "differences": [asdict(one) for one in stretch.detected_changes],
         "exchanges": [asdict(one) for one in stretch.exchanges],
         "moves": [{**move._asdict(), "from": move.from_} for move in adopted.moves],
         "fixed": [fixed._asdict() for fixed in adopted.fixed],

@@ -85,12 +85,12 @@ class OpSample:
             drops=self.drops,
             elements=self.elements_out / self.elements_in,
             bytes_in=self.bytes_in / self.elements_in,
-            seconds=self._curve(),
+            seconds=self._cost_by_size(),
             random=self.random,
             fixed=HOLDS_STATE if self.stateful else BY_EPOCH if wants_epoch(self.op.fn) else "",
         )
 
-    def _curve(self) -> CostCurve | None:
+    def _cost_by_size(self) -> CostCurve | None:
         if not self.points:
             return None
         if self.seconds is not None and 0 < self.bytes_read < INSENSITIVE_SHARE * self.bytes_in:
@@ -105,7 +105,7 @@ BY_EPOCH = "is given the epoch's number, and a sample shows the first epoch alon
 
 
 @dataclass(frozen=True)
-class StretchSample:
+class OpSequenceSample:
     """What was measured of one linear stretch of operators."""
 
     ops: tuple[OpSample, ...]
@@ -137,7 +137,7 @@ class StretchSample:
 class SampleProfile:
     """What was measured of a pipeline on its first elements."""
 
-    stretches: tuple[StretchSample, ...]
+    stretches: tuple[OpSequenceSample, ...]
     """The linear stretches, those of a join's inputs first."""
     profiled: tuple[ProfiledOp, ...]
     """All operators of the pipeline as `auto_order` takes them, those on the sequence or on batches as barriers."""

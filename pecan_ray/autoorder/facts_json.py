@@ -31,7 +31,7 @@ def to_json(value: Any) -> FactJson:
         return float(value) if math.isfinite(value) else {"float": str(value)}
     if isinstance(value, ElementOp):
         return {"operator": value.name}
-    if _is_fact(type(value)):
+    if _is_serializable(type(value)):
         return {"is": f"{type(value).__module__}.{type(value).__qualname__}", **_fields(value)}
     if isinstance(value, (tuple, list)):
         return [to_json(one) for one in value]
@@ -63,7 +63,7 @@ def from_json(written: FactJson, ops: Mapping[str, ElementOp]) -> Any:
     return kind(**{name: from_json(one, ops) for name, one in written.items() if name != "is"})
 
 
-def _is_fact(kind: type) -> bool:
+def _is_serializable(kind: type) -> bool:
     frozen = dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
     return frozen and f"{kind.__module__}.".startswith(PACKAGES)
 
@@ -81,6 +81,6 @@ def _class(path: str) -> type:
     if not f"{module}.".startswith(PACKAGES):
         raise ValueError(f"{path} is no fact")
     kind = getattr(importlib.import_module(module), name)
-    if not (isinstance(kind, type) and _is_fact(kind)):
+    if not (isinstance(kind, type) and _is_serializable(kind)):
         raise ValueError(f"{path} is no fact")
     return kind

@@ -25,7 +25,18 @@ from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.python.row_maps import ROWS_BYTES, RowMaps, is_numbers, rows_at_a_time, stacked
 from pecan_ray.engines.python.rows import NotInRowsError
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import Batch, BatchInRows, Join, Map, Op, Plan, Prefetch, Repeat, is_idle, varies_by_pass
+from pecan_ray.plan.operators import (
+    Batch,
+    BatchInRows,
+    Join,
+    Map,
+    Op,
+    Plan,
+    Prefetch,
+    Repeat,
+    is_idle,
+    is_pass_dependent,
+)
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Source, as_columnar
 from pecan_ray.reorder import Mode
@@ -66,7 +77,7 @@ def maps_from_source(plan: Plan) -> tuple[Map, ...]:
 
 
 def _may_be(op: Op) -> bool:
-    return isinstance(op, Map) and not (op.keep_position or op.processes or varies_by_pass(op))
+    return isinstance(op, Map) and not (op.keep_position or op.processes or is_pass_dependent(op))
 
 
 class RowsAtOnce:

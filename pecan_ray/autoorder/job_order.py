@@ -18,16 +18,16 @@ from pecan_ray.autoorder.element_costs import costs_of
 from pecan_ray.autoorder.exchange_check import NO_TIME
 from pecan_ray.autoorder.explain import as_json
 from pecan_ray.autoorder.in_rows import RowsAtOnce
-from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, usual_folder
+from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, default_order_folder
 from pecan_ray.autoorder.late_look import JobEnd, LateLook
 from pecan_ray.autoorder.order import order_for_job, order_plan, runs_apart
 from pecan_ray.autoorder.order_check import order_refused, reorder_after_epoch
 from pecan_ray.autoorder.order_key import order_key
 from pecan_ray.autoorder.order_request import LEAST_RUNS, JobSize, OrderRequest, mode_under, runs_allowed
-from pecan_ray.autoorder.ordered import Ordered, ReorderAfterEpoch, Replanned
+from pecan_ray.autoorder.ordered import Ordered, ReorderAfterEpoch, ReorderResult
 from pecan_ray.autoorder.push_down import RULES, choices
+from pecan_ray.engines.available_cpus import available_cpus
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.engines.usable_cpus import usable_cpus
 from pecan_ray.errors import ColumnError, StateError, told
 from pecan_ray.options import Config, EngineName
 from pecan_ray.plan.fingerprint import described, described_behind
@@ -65,7 +65,7 @@ class JobOrder:
         self._plan, self._name, self._engine, self._seed = plan, name, engine, seed
         self._config, self._seeded = config, seeded
         self._mode = mode_under(config, seeded=seeded)
-        folder = usual_folder() if config.order_folder is None else config.order_folder
+        folder = default_order_folder() if config.order_folder is None else config.order_folder
         self._folder = OrderFolder(folder) if os.fspath(folder) else None
         self._found: dict[bool, Ordering] = {}
         self._looks: dict[bool, LateLook[Ordering]] = {}
@@ -108,13 +108,13 @@ class JobOrder:
             return self
         state = KeptOrder(order, self._name, decoders=decoders)
         if state.ordering(self._plan, self._mode) is None:
-            raise StateError(f"the state was taken under the order {_spelled(order)}, which this pipeline cannot have.")
+            raise StateError(f"the state was taken under the order {_to_str(order)}, which this pipeline cannot have.")
         if self._config.order_file is not None:
             file = self._pinned()
             if cuts_elements and file is not None and orders_in(file.plan) != order:
                 raise StateError(
-                    f"the state was taken under the order {_spelled(order)}, and elements are partly delivered in it; "
-                    f"{os.fspath(self._config.order_file)} pins {_spelled(orders_in(file.plan))}. Go on without "
+                    f"the state was taken under the order {_to_str(order)}, and elements are partly delivered in it; "
+                    f"{os.fspath(self._config.order_file)} pins {_to_str(orders_in(file.plan))}. Go on without "
                     "Config(order_file=...), or pin the order of the state."
                 )
             return self
@@ -156,9 +156,9 @@ class JobOrder:
         plan = ordering.plan if ordering.changed else self._plan
         order = orders_in(plan)
         keeps = self._keeps(plan, ordering, JobSize(1.0, 1.0) if job is None else job)
-        told = (*rewritten(plan, self._engine, ordering.decoders)[1], *keeps.said, *self._seed_matters())
+        told = (*rewritten(plan, self._engine, ordering.decoders)[1], *keeps.said, *self._seed_notes())
         said = [text for text in (ordering.summary(), *told) if text]
-        loud = (*keeps.frozen, *([ordering.summary()] if ordering.values_may_differ else ()))
+        loud = (*keeps.frozen, *([ordering.summary()] if ordering.may_change_values else ()))
         for text in said:
             logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
         pinned = self._config.order_file is not None or self._state_pins is not None
@@ -175,12 +175,12 @@ class JobOrder:
             beside=beside,
             reverted=reverted,
             decoders=ordering.decoders,
-            promise=keeps.promise,
-            explained=as_json(self._name, ordering),
+            epoch_estimate=keeps.epoch_estimate,
+            order_details=as_json(self._name, ordering),
             end=end,
         )
 
-    def explained(self, *, again: bool = False) -> Ordering:
+    def order_details(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""
         pinned = self._pinned()
         if pinned is not None:
@@ -191,15 +191,15 @@ class JobOrder:
         elif found is None or len(found.stretches) < len(stretches(self._plan)):
             known = () if found is None else found.stretches
             found = self._keep(order_plan(self._asked(), known), again=again)
-        said = [text for text in self._seed_matters() if text not in found.notes]
+        said = [text for text in self._seed_notes() if text not in found.notes]
         found = self._found[False] = replace(found, notes=(*found.notes, *said))
         return found
 
     def told(self, *, again: bool = False) -> Ordering:
-        """Return what `explained` does; among its notes is what a job on this machine would keep, and why."""
-        found = self.explained(again=again)
+        """Return what `order_details` does; among its notes is what a job on this machine would keep, and why."""
+        found = self.order_details(again=again)
         plan = found.plan if found.changed else self._plan
-        keeps = self._keeps(plan, found, JobSize(1.0, usable_cpus()))
+        keeps = self._keeps(plan, found, JobSize(1.0, available_cpus()))
         return replace(found, notes=(*found.notes, *keeps.said))
 
     def save(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
@@ -210,7 +210,7 @@ class JobOrder:
         if self._seeded:
             self._again(replace(self._config, order_file=None), seeded=False).save(path, again=again)
             return
-        found = self.explained(again=again)
+        found = self.order_details(again=again)
         KeptOrder.of(found, self._name, self._key).save(path)
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class JobOrder:
             workers=job.workers,
         )
 
-    def _seed_matters(self) -> tuple[str, ...]:
+    def _seed_notes(self) -> tuple[str, ...]:
         """Say that a seed bounds what an order may change, where it does."""
         pinned = self._config.order_file is not None or self._state_pins is not None
         bounded = self._mode != self._config.reorder and not pinned
@@ -261,7 +261,7 @@ class JobOrder:
 
     def _ordering(
         self, end: JobEnd, *, skip_bad: bool, once: bool, job: JobSize | None
-    ) -> tuple[Ordering, Callable[[], Replanned | None] | None]:
+    ) -> tuple[Ordering, Callable[[], ReorderResult | None] | None]:
         """Return the order to run, and what looks beside the job until that ends, if anything does.
 
         What was found stays, for this pipeline and later ones.  `once`: the job has no later epoch to run it in.
@@ -277,7 +277,7 @@ class JobOrder:
         request = replace(request, apart=runs_apart(request))
         look = self._joined(request, end)
         keeps = any(isinstance(op, Autocache) for op in self._plan.all_ops())  # entries belong to an order
-        waits = job is None or not job.goes_on or not request.apart or keeps
+        waits = job is None or not job.continues or not request.apart or keeps
         # Decision 139: a look holds up a job no longer. What it finds is a later version of the plan.
         if not waits and not wait([look.found], self._waited_s).done:
             written = Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False)
@@ -305,16 +305,16 @@ class JobOrder:
         self._found[request.skip_bad] = self._keep(found)
         return self._found[request.skip_bad]
 
-    def _found_late(self, look: LateLook[Ordering]) -> Replanned:
+    def _found_late(self, look: LateLook[Ordering]) -> ReorderResult:
         """Wait for a look that goes on beside a job, and return what it has found."""
         found = look.found.result()
         if not (found.changed or found.decoders):
-            return Replanned(None, (), found.summary())
-        if found.values_may_differ:
+            return ReorderResult(None, (), found.summary())
+        if found.may_change_values:
             logger.warning("%s: %s", self._name, found.summary())
         plan, said = rewritten(found.plan, self._engine, found.decoders)
-        text, explained = "; ".join((found.summary(), *said)), as_json(self._name, found)
-        return Replanned(plan, orders_in(found.plan), text, found.decoders, explained)
+        text, order_details = "; ".join((found.summary(), *said)), as_json(self._name, found)
+        return ReorderResult(plan, orders_in(found.plan), text, found.decoders, order_details)
 
     def _pinned(self) -> Ordering | None:
         path = self._config.order_file
@@ -378,17 +378,17 @@ class JobOrder:
         if ordering.mode != "pecan":
             return None
 
-        def look(counts: Mapping[str, OpCount]) -> Replanned | None:
+        def look(counts: Mapping[str, OpCount]) -> ReorderResult | None:
             found = reorder_after_epoch(ordering, counts, self._request(skip_bad=skip_bad), end)
             if found is None:
                 return None
             plan, said = found
             self._replace(plan, said)
-            return Replanned(plan, orders_in(plan), said)
+            return ReorderResult(plan, orders_in(plan), said)
 
         return look
 
-    def _compare_again(self, kept: Ordering, end: JobEnd, skip_bad: bool) -> Replanned | None:
+    def _compare_again(self, kept: Ordering, end: JobEnd, skip_bad: bool) -> ReorderResult | None:
         """Compare a few elements under a kept order again; if they differ, this job and later ones run the user's."""
         try:
             request = replace(self._request(skip_bad=skip_bad), elements=CHECKED_AGAIN)
@@ -400,7 +400,7 @@ class JobOrder:
             return None
         why = f"results of the order that was kept are others than those of the order as it is written: {refused}"
         self._replace(self._plan, why)
-        return Replanned(None, (), f"{why}. The job goes back to your order, and later jobs run it", dropped=True)
+        return ReorderResult(None, (), f"{why}. The job goes back to your order, and later jobs run it", dropped=True)
 
     def _replace(self, plan: Plan, why: str) -> None:
         """Keep another order from now on, whatever becomes of bad elements."""
@@ -432,7 +432,7 @@ def _switches(config: Config) -> str:
     return f"exchanges={config.reorder_exchanges} rewrites={config.reorder_rewrites}"
 
 
-def _spelled(orders: OpOrders) -> str:
+def _to_str(orders: OpOrders) -> str:
     return "; ".join(" -> ".join(names) for names in orders)
 
 

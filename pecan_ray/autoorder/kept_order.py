@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.adopted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
 from pecan_ray.autoorder.in_rows import RowsAtOnce
@@ -108,7 +108,7 @@ class KeptOrder:
             return None
         after = reordered(plan, {known[tuple(sorted(order))]: order for order in self.orders})
         try:
-            found: tuple[StretchOrder, ...] = from_json((self.facts or {}).get("stretches", []), ops)
+            found: tuple[OpSequenceOrder, ...] = from_json((self.facts or {}).get("stretches", []), ops)
             seconds, notes = float((self.facts or {}).get("seconds", 0.0)), (self.facts or {}).get("notes", ())
             notes = tuple(str(note) for note in notes)
             fitting = all(one.names in known.values() for one in found)
@@ -146,7 +146,7 @@ def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[
         if name not in (*able, *in_rows):
             raise PlanError(
                 f"the order file {path} lets {name!r} take over what follows it, but in the pipeline {pipeline} on "
-                f'the {engine} engine it cannot: those that can are {_spelled(able)}. Take it out of "decoders".'
+                f'the {engine} engine it cannot: those that can are {_to_str(able)}. Take it out of "decoders".'
             )
 
 
@@ -158,9 +158,9 @@ def check_fits(order: KeptOrder, plan: Plan, path: str | os.PathLike[str], pipel
             continue
         said = [f"there is none of the name {name!r}" for name in names if not any(name in run for run in runs)]
         raise PlanError(
-            f"the order file {path} has the order {_spelled(names)}, which the pipeline {pipeline} cannot have"
+            f"the order file {path} has the order {_to_str(names)}, which the pipeline {pipeline} cannot have"
             f"{': ' + said[0] if said else ''}. An order names each operator once of those that can be exchanged with "
-            f"each other, which are {'; or '.join(map(_spelled, runs)) or 'none'}. Correct it, or write it anew by "
+            f"each other, which are {'; or '.join(map(_to_str, runs)) or 'none'}. Correct it, or write it anew by "
             f"`pecan explain --save {path}`."
         )
 
@@ -169,7 +169,7 @@ def _now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
-def _spelled(names: Sequence[str]) -> str:
+def _to_str(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
@@ -239,7 +239,7 @@ def _written(path: Path, order: KeptOrder) -> Iterator[str]:
             os.unlink(name)
 
 
-def usual_folder() -> Path:
+def default_order_folder() -> Path:
     """Return the folder of orders in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "pecan_ray" / "orders"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.autoorder.element_spec import array_of
+from pecan_ray.autoorder.op_accumulator import OpAccumulator
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token
-from pecan_ray.autoorder.op_tally import OpTally
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.engines.foreign import with_array
 from pecan_ray.plan.operators import Filter
@@ -24,17 +24,17 @@ ONE_STEP = 1.0
 
 def facts_of(sampled: Sampled) -> dict[str, OpFacts]:
     """Return the facts of all operators of a stretch."""
-    pointwise: dict[str, list[bool]] = {name: [] for name in sampled.tallies}
+    pointwise: dict[str, list[bool]] = {name: [] for name in sampled.accumulators}
     for number in range(min(TRIED, len(sampled.held))):
         pieces = [sampled.token(number)]
         for stage in sampled.runner.stages(sampled.stretch.names):
             (name,) = stage.names
             pointwise[name] += [_is_pointwise(sampled, stage, number, piece) for piece in pieces]
             pieces = [made for piece in pieces for made in stage(piece)]
-    return {name: _facts(tally, pointwise[name]) for name, tally in sampled.tallies.items()}
+    return {name: _facts(tally, pointwise[name]) for name, tally in sampled.accumulators.items()}
 
 
-def _facts(tally: OpTally, pointwise: Sequence[bool]) -> OpFacts:
+def _facts(tally: OpAccumulator, pointwise: Sequence[bool]) -> OpFacts:
     op = tally.sample()
     uneven = op.spreads and (not op.elements_in or op.elements_out % op.elements_in != 0)
     by_content = frozenset(name for name, lengths in tally.lengths.items() if not op.random and _by_content(lengths))
@@ -71,7 +71,7 @@ def _by_content(lengths: set[tuple[int, int]]) -> bool:
 
 def _is_pointwise(sampled: Sampled, stage: Stage, number: int, token: Token) -> bool:
     """Tell whether an operator, given values at other places, makes the same of them there."""
-    tally, columns = sampled.tallies[stage.names[0]], sampled.runner.columns(token)
+    tally, columns = sampled.accumulators[stage.names[0]], sampled.runner.columns(token)
     changed = {}
     for name in tally.reads & tally.writes:
         array = array_of(columns.get(name))

@@ -11,12 +11,12 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from pecan_ray.autoorder.element_spec import equal
-from pecan_ray.engines.stopwatch import ProcessStopwatch, Stopwatch
+from pecan_ray.engines.timers import ProcessTimer, ThreadTimer
 from pecan_ray.errors import ColumnError, ElementError
 
 Token: TypeAlias = Any
 """An element under way, as the engine keeps it: with what names it and seeds its random numbers."""
-Timer: TypeAlias = Stopwatch | ProcessStopwatch
+Timer: TypeAlias = ThreadTimer | ProcessTimer
 SampleClock: TypeAlias = Callable[[], float]
 OP_FAILURES = (ElementError, ColumnError)
 """How an operator fails on an element: its function raises, or a column is missing, which another operator creates."""
@@ -44,7 +44,7 @@ class SampleLimits:
 
 
 @dataclass(frozen=True)
-class Examined:
+class ObservedRun:
     """What a second, watched run of one operator on one element has shown."""
 
     outputs: list[Token]
@@ -114,7 +114,7 @@ class OpRunner(Protocol):
         """Return an element with other values in some columns."""
         ...
 
-    def examine(self, stage: Stage, token: Token, in_time: Callable[[], bool]) -> Examined:
+    def observe_run(self, stage: Stage, token: Token, in_time: Callable[[], bool]) -> ObservedRun:
         """Run an operator on a copy of an element and watch it: several times, as long as there is time."""
         ...
 
@@ -127,7 +127,7 @@ class OpRunner(Protocol):
         ...
 
 
-class GlobalRandomness:
+class GlobalRandomState:
     """The states of the generators that functions share: those of `random`, NumPy and torch (if it is in use)."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class GlobalRandomness:
 
     def moved(self) -> bool:
         """Tell whether anybody has drawn a number since."""
-        now = GlobalRandomness()
+        now = GlobalRandomState()
         if self._python != now._python or not equal(self._numpy, now._numpy):
             return True
         return self._torch is not None and not bool((self._torch == now._torch).all())

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.adopted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent, needs_own_process
 from pecan_ray.autoorder.exchange_check import OpOrder
-from pecan_ray.autoorder.facts import SampleProfile, StretchSample
+from pecan_ray.autoorder.facts import OpSequenceSample, SampleProfile
 from pecan_ray.autoorder.in_rows import maps_from_source, try_in_rows
 from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.look_clock import WALL_PER_CPU, LookClock
@@ -23,18 +23,18 @@ from pecan_ray.autoorder.sample import (
     Sampled,
     load_engine,
     private_copy,
-    sample_stretch,
+    sample_op_sequence,
     undisturbed,
     with_ops_of,
 )
 from pecan_ray.autoorder.search import OrderSearch
 from pecan_ray.autoorder.trial import make_trial, trial_error
-from pecan_ray.autoorder.whole import weighed
+from pecan_ray.autoorder.whole import apply_pipeline_threshold
 from pecan_ray.errors import ColumnError, told
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Map, Plan
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.stretches import Stretch, reordered, stretches
+from pecan_ray.plan.stretches import OpSequence, reordered, stretches
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, ProfiledOp, auto_order
 
 logger = logging.getLogger("pecan_ray")
@@ -55,7 +55,7 @@ TOO_SHORT = (
 )
 
 
-def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = (), job: JobEnd | None = None) -> Ordering:
+def order_plan(request: OrderRequest, known: Sequence[OpSequenceOrder] = (), job: JobEnd | None = None) -> Ordering:
     """Return the plan with its operators in the order that AutoOrder adopts.
 
     Another order is adopted only if it has run on the sample without an error, with results of the same form
@@ -90,7 +90,7 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = (), job: J
     return _adopted(plan, mode, orders, time.perf_counter() - began, cut_short=cut_short)
 
 
-def _adopted(plan: Plan, mode: Mode, orders: Sequence[StretchOrder], seconds: float, *, cut_short: bool) -> Ordering:
+def _adopted(plan: Plan, mode: Mode, orders: Sequence[OpSequenceOrder], seconds: float, *, cut_short: bool) -> Ordering:
     """Return the plan in the orders that its stretches have adopted; `cut_short`: more elements may tell more."""
     pushed = [pushed for one in orders for pushed in one.taken_over.pushed]
     notes = [note for one in orders for note in (*one.sample.notes, *one.notes, *one.taken_over.notes)]
@@ -164,7 +164,7 @@ def _profiled(plan: Plan, known: Mapping[str, ProfiledOp]) -> Iterator[ProfiledO
         yield known[op.name] if op.name in known else ProfiledOp(op.name, 1.0, fixed=why)
 
 
-def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrder]:
+def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[OpSequenceOrder]:
     """Order the stretches of these operators, in this process."""
     load_engine(request.engine)
     # Behind the import of a framework, which is no time of the look's (`START_S`).
@@ -179,8 +179,8 @@ def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrde
             # Decision 24: a sample is spread over the data, unless the plan needs its beginning.
             spread = not plan_shape(request.plan).serial
             limits = SampleLimits(request.elements, deadline, spread=spread, runs=request.runs / len(names))
-            found.append(_order_stretch(copies[one], request, limits, clock))
-    return weighed(request.plan, found)
+            found.append(_order_op_sequence(copies[one], request, limits, clock))
+    return apply_pipeline_threshold(request.plan, found)
 
 
 def order_for_job(request: OrderRequest, job: JobEnd | None = None) -> Ordering:
@@ -206,16 +206,18 @@ def order_for_job(request: OrderRequest, job: JobEnd | None = None) -> Ordering:
         )
 
 
-def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits, clock: LookClock) -> StretchOrder:
+def _order_op_sequence(
+    stretch: OpSequence, request: OrderRequest, limits: SampleLimits, clock: LookClock
+) -> OpSequenceOrder:
     now = clock()
     half, late = (now + share * (limits.deadline - now) for share in (PROFILE_SHARE, LATE_SHARE))
     first = replace(limits, deadline=late, enough=min(half, now + ENOUGH_S), scarce=half)
-    sampled = sample_stretch(stretch, request.engine, request.seed, first, clock=clock, skip_bad=request.skip_bad)
+    sampled = sample_op_sequence(stretch, request.engine, request.seed, first, clock=clock, skip_bad=request.skip_bad)
     sampled.limits = replace(limits, deadline=min(limits.deadline, sampled.allowed_until))
     return _order_sampled(stretch, sampled, request)
 
 
-def _order_sampled(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> StretchOrder:
+def _order_sampled(stretch: OpSequence, sampled: Sampled, request: OrderRequest) -> OpSequenceOrder:
     """Try other orders on the sample; whatever a trial raises, the order stays and says why.
 
     The user's own order has run on these elements: an error can only come from a way in which no job would run.
@@ -229,33 +231,33 @@ def _order_sampled(stretch: Stretch, sampled: Sampled, request: OrderRequest) ->
         logger.warning("AutoOrder left %s as it is written: %s", " -> ".join(stretch.names), reason)
         sample = sampled.profile()
         user = auto_order(sample.profiled, "off", neutral_band=NEUTRAL_BAND)
-        return StretchOrder(sample, user, user, notes=(f"{reason}: the order stays as it is written",))
+        return OpSequenceOrder(sample, user, user, notes=(f"{reason}: the order stays as it is written",))
 
 
-def _try_orders(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> StretchOrder:
+def _try_orders(stretch: OpSequence, sampled: Sampled, request: OrderRequest) -> OpSequenceOrder:
     mode = request.mode
     sample = sampled.profile()
     user = auto_order(sample.profiled, "off", neutral_band=NEUTRAL_BAND)
     if mode == "off":
-        return StretchOrder(sample, user, user)
+        return OpSequenceOrder(sample, user, user)
     if not sample.complete:
-        return StretchOrder(sample, user, user, notes=(_why_incomplete(sample),))
+        return OpSequenceOrder(sample, user, user, notes=(_why_incomplete(sample),))
     # Mode "pecan" measures no times, so that few elements are enough for it.
     if mode != "pecan" and sample.elements < LEAST_ELEMENTS:
         note = f"{sample.elements} elements are too few to measure times on: the order stays as it is written"
-        return StretchOrder(sample, user, user, notes=(note,))
+        return OpSequenceOrder(sample, user, user, notes=(note,))
     ops = {op.name: op for op in stretch.ops}
     maps = maps_from_source(request.plan) if request.engine == "python" and request.rewrites else ()
     copies = [op for one in maps if isinstance(op := ops.get(one.name), Map)]
     in_rows = try_in_rows(sampled, copies, mode)
     if in_rows.pushed:  # which gains more than any order; an element that fails is run one by one, in the user's
-        return StretchOrder(sample, user, user, taken_over=in_rows, users_taken_over=in_rows)
+        return OpSequenceOrder(sample, user, user, taken_over=in_rows, users_taken_over=in_rows)
     trial = make_trial(sampled, request)
     found = OrderSearch(sample, trial, mode if request.exchanges else "off", sampled.profile).run()
     return replace(found, refused=(*found.refused, *in_rows.refused))
 
 
-def _why_incomplete(sample: StretchSample) -> str:
+def _why_incomplete(sample: OpSequenceSample) -> str:
     missing = next(op for op in sample.ops if not op.measured)
     if missing.elements_in and not missing.elements_out:
         why = f"{missing.name!r} let none of {missing.elements_in} elements through"

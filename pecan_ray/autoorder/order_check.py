@@ -9,14 +9,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.adopted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent
 from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.look_clock import WALL_PER_CPU, LookClock
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed
+from pecan_ray.autoorder.sample import load_engine, private_copy, sample_op_sequence, undisturbed
 from pecan_ray.autoorder.trial import make_trial, trial_error
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.plan.operators import Plan
@@ -48,7 +48,7 @@ def _refused(request: OrderRequest, orders: Sequence[OpOrder]) -> str:
             order = next((one for one in orders if sorted(one) == sorted(stretch.names)), stretch.names)
             if order == stretch.names:
                 continue
-            sampled = sample_stretch(stretch, request.engine, request.seed, limits, clock=clock, skip_bad=True)
+            sampled = sample_op_sequence(stretch, request.engine, request.seed, limits, clock=clock, skip_bad=True)
             try:
                 trial = make_trial(sampled, request)
                 refused = (trial.look(order) or trial.verify(order)[0]) if sampled.held else ""
@@ -91,9 +91,9 @@ def reorder_after_epoch(
     return (reordered(ordering.before, orders), "; ".join(reasons)) if reasons else None
 
 
-def new_order(stretch: StretchOrder, counts: Mapping[str, OpCount]) -> OrderPlan | None:
+def new_order(stretch: OpSequenceOrder, counts: Mapping[str, OpCount]) -> OrderPlan | None:
     """Ask the policy again, with the factors of the whole pass where an operator was counted."""
-    old = replace(stretch.adopted, mode=stretch.proposed.mode, forbidden=stretch.proposed.forbidden)
+    old = replace(stretch.adopted, mode=stretch.policy_order.mode, forbidden=stretch.policy_order.forbidden)
     new = revalidate(old, [_with_count(op, counts.get(op.name)) for op in old.ops])
     if new is None or any(new.order == refused.order for refused in stretch.refused):
         return None

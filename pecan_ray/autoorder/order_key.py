@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pecan_ray.options import EngineName
-from pecan_ray.plan.fingerprint import spelled_out
+from pecan_ray.plan.fingerprint import canonical_text
 from pecan_ray.plan.splits import Source
 from pecan_ray.reorder import Mode
 from pecan_ray.sources.audio_folder import AudioFolder
 from pecan_ray.sources.image_folder import ImageFolder
 from pecan_ray.storage import list_files, list_folder
 
-FORMAT = 9
+FORMAT = 10
 """Grows whenever the choice is made by other rules, so that what was kept before is looked for anew."""
 
 
@@ -32,7 +32,7 @@ def order_key(
     place counts alone: who reads it says why.
     """
     looks = [look_of(source) for source in sources]
-    text = repr((FORMAT, list(parts), looks, engine, mode, None if check is None else spelled_out(check)))
+    text = repr((FORMAT, list(parts), looks, engine, mode, None if check is None else canonical_text(check)))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
 
-from pecan_ray.engines.usable_cpus import whole_cpus
+from pecan_ray.engines.available_cpus import whole_cpus
 from pecan_ray.errors import PlanError
 from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions
 from pecan_ray.plan.operators import FixedSizeBatchingOp, Join, Plan, Take
@@ -35,7 +35,7 @@ class JobSize:
     cpus: float
     workers: int = 1
     """Processes that these are divided among, as far as it is known."""
-    goes_on: bool = False
+    continues: bool = False
     """Whether it may begin in the user's order, and be told of another one while it runs."""
 
 
@@ -49,11 +49,11 @@ def job_size(options: IterOptions, config: Config, *, debug: bool = False) -> Jo
     if debug:
         return JobSize(passes, 1)
     if isinstance(options.workers, AutoWorkers):
-        return JobSize(passes, here, goes_on=True)
+        return JobSize(passes, here, continues=True)
     each = config.threads_per_worker or here
     local = min(here, each * options.workers.local)
     workers = max(1, options.workers.local + options.workers.remote)
-    return JobSize(passes, max(1, local + each * options.workers.remote), workers, goes_on=True)
+    return JobSize(passes, max(1, local + each * options.workers.remote), workers, continues=True)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from pecan_ray.autocache.decision import Promise
+from pecan_ray.autocache.decision import EpochEstimate
 from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.stretches import OpOrders
 
 
-class Replanned(NamedTuple):
+class ReorderResult(NamedTuple):
     """What a look beside a job has found."""
 
     plan: Plan | None
@@ -22,13 +22,13 @@ class Replanned(NamedTuple):
     said: str
     """Why."""
     decoders: tuple[str, ...] = ()
-    explained: str = ""
+    order_details: str = ""
     """All that was found, as JSON; empty: as before."""
     dropped: bool = False
     """The order that the job runs gives other results than the user's, which is run at once in its place."""
 
 
-ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], Replanned | None]
+ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], ReorderResult | None]
 """From what went through operators in the first epoch to the plan in another order; None: it stays."""
 
 
@@ -46,15 +46,15 @@ class Ordered:
     row_seconds: float | None = None
     """Seconds of one thread for a row of a batch; None: not measured, infinite: the look is too slow for its job."""
     reorder_after_epoch: ReorderAfterEpoch | None = None
-    beside: Callable[[], Replanned | None] | None = None
+    beside: Callable[[], ReorderResult | None] | None = None
     """Looks beside the job, for an order or at the kept one that it runs, and returns what it has found."""
     reverted: Callable[[str], None] | None = None
     """To be told that a job went back to the user's order, and why."""
     decoders: tuple[str, ...] = ()
     """Those that did."""
-    promise: Promise | None = None
+    epoch_estimate: EpochEstimate | None = None
     """What an epoch takes with what is kept at `autocache` points."""
-    explained: str = ""
+    order_details: str = ""
     """What was found, operator by operator, as JSON."""
     end: JobEnd = field(default_factory=JobEnd)
     """To be told when the job ends, since what looks beside it ends then."""

@@ -22,12 +22,12 @@ import numpy as np
 
 from pecan_ray import images
 from pecan_ray.autoorder.rewrites import Match, Pushed, matches, rewritten, rewritten_ops
-from pecan_ray.engines.python.pixel_arithmetic import PixelArithmetic, computes_by_channel
+from pecan_ray.engines.python.channel_arithmetic import PerChannelFunction, is_channel_arithmetic
 from pecan_ray.engines.python.rows import RowsColumn, RowsWatch, array_of
 from pecan_ray.fused_warps import DecodeWarp, Warp
-from pecan_ray.known.recognise import known_functions, steps_of
+from pecan_ray.known.detect_steps import known_functions, steps_of
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import ElementOp, Map, Op, Plan, varies_by_pass
+from pecan_ray.plan.operators import ElementOp, Map, Op, Plan, is_pass_dependent
 from pecan_ray.plan.splits import Source
 
 WARPED = (images.RandomFlip, images.RandomRotate, images.RandomShear)
@@ -74,7 +74,7 @@ class KnownAtOnce:
     def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
         """Yield it with other pixels, and with equal ones."""
         maps = _maps(ops) if engine == "python" else []
-        decodes = bool(maps) and _decodes(maps[0])
+        decodes = bool(maps) and _is_decoder(maps[0])
         run = list(itertools.takewhile(lambda op: steps_of(op.fn) is not None, maps[decodes:]))
         found = known_functions([(op.name, op.fn) for op in run], decodes=decodes) if run else None
         if found is None:
@@ -100,7 +100,7 @@ class OneWarp:
             yield Match(Pushed("warp", names, "+".join(names), why, reduces=True), len(names), (made,))
 
 
-class ArithmeticOfPixels:
+class ChannelArithmetic:
     """A normalization in NumPy with a number for each channel computes with whole rows of an image at a time.
 
     Its results are equal.
@@ -109,10 +109,10 @@ class ArithmeticOfPixels:
     def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
         """Yield it."""
         for op in _maps(ops)[:1] if engine == "python" else ():
-            if computes_by_channel(op):
+            if is_channel_arithmetic(op):
                 why = f"{op.name} computes with rows of pixels where it does nothing but arithmetic"
                 rewrite = Pushed(PIXEL_ARITHMETIC, (op.name,), op.name + BY_ROWS_OF_PIXELS, why)
-                yield Match(rewrite, 1, (replace(op, fn=PixelArithmetic(op.fn)),))
+                yield Match(rewrite, 1, (replace(op, fn=PerChannelFunction(op.fn)),))
 
 
 class DecoderTakesOver:
@@ -124,11 +124,11 @@ class DecoderTakesOver:
     def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
         """Yield what it can take over, the most first."""
         maps, first = _maps(ops), True
-        if not maps or not _decodes(maps[0]):
+        if not maps or not _is_decoder(maps[0]):
             return
         casts = {op.name for op in maps if only_casts(op)} if engine == "python" else set[str]()
         known = list(itertools.takewhile(lambda op: op.name in casts or isinstance(op.fn, GEOMETRY), maps[1:]))
-        for rule, run, fn, reduces in self._ways([op for op in known if op.name not in casts], engine):
+        for rule, run, fn, reduces in self._merge_candidates([op for op in known if op.name not in casts], engine):
             span = maps[: maps.index(run[-1]) + 1]
             between = [op for op in span if op.name in casts]
             if between and not reduces:
@@ -141,7 +141,9 @@ class DecoderTakesOver:
             yield Match(replace(rewrite, only_parts=only_parts), len(span), made)
             first = False
 
-    def _ways(self, behind: Sequence[Map], engine: EngineName) -> Iterator[tuple[str, Sequence[Map], Any, bool]]:
+    def _merge_candidates(
+        self, behind: Sequence[Map], engine: EngineName
+    ) -> Iterator[tuple[str, Sequence[Map], Any, bool]]:
         if engine == "python" and (run := _warp(behind)):
             yield "decode+warp", run, DecodeWarp(tuple((op.name, op.fn) for op in run)), True
         for one in RUNS:
@@ -160,7 +162,7 @@ def only_casts(op: Map) -> bool:
     """
     plain = isinstance(op.fn, types.FunctionType) and not op.fn.__closure__
     by_name = plain and set(op.fn.__code__.co_names) <= CASTING
-    if varies_by_pass(op) or not (by_name or type(op.fn) is operator.methodcaller):
+    if is_pass_dependent(op) or not (by_name or type(op.fn) is operator.methodcaller):
         return False
     given, watch = np.arange(256, dtype=np.uint8).reshape(256, 1, 1, 1), RowsWatch(256, exactly=True)
     try:
@@ -176,7 +178,7 @@ def _why_taken_over(decoder: str, run: Sequence[Op], between: Sequence[Op], *, e
     return f"{why}, behind which comes {', '.join(op.name for op in between)}" if between else why
 
 
-def _decodes(op: Map) -> bool:
+def _is_decoder(op: Map) -> bool:
     """Tell whether an operator is a decoder that can take over what follows: one that turns images has other boxes."""
     return isinstance(op.fn, images.Decode) and not op.fn.upright
 
@@ -204,7 +206,7 @@ def _warp(maps: Sequence[Map]) -> list[Map]:
     return run if len(run) > 1 and any(isinstance(op.fn, WARPED) for op in run) else []
 
 
-RULES = (KnownAtOnce(), OneWarp(), DecoderTakesOver(), ArithmeticOfPixels())
+RULES = (KnownAtOnce(), OneWarp(), DecoderTakesOver(), ChannelArithmetic())
 
 
 def push_down(

@@ -11,31 +11,31 @@ import numpy as np
 
 from pecan_ray import storage
 from pecan_ray.autoorder.element_spec import equal
+from pecan_ray.autoorder.op_accumulator import reading_seconds
 from pecan_ray.autoorder.op_runner import (
     OP_FAILURES,
-    Examined,
-    GlobalRandomness,
+    GlobalRandomState,
+    ObservedRun,
     SampleClock,
     SampleLimits,
     Stage,
 )
-from pecan_ray.autoorder.op_tally import reading_seconds
 from pecan_ray.autoorder.push_down import with_decoders
 from pecan_ray.autoorder.spread import entering
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import element_bytes
-from pecan_ray.engines.foreign import copied_value
+from pecan_ray.engines.foreign import copy_value
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.chain import Chain
 from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.recording import Recording
-from pecan_ray.engines.stopwatch import Stopwatch
+from pecan_ray.engines.timers import ThreadTimer
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Autocache, ElementOp
 from pecan_ray.plan.splits import Element
-from pecan_ray.plan.stretches import Stretch
+from pecan_ray.plan.stretches import OpSequence
 
 TRIES = 4
 """On so many elements an operator is run without each column that it does not seem to read."""
@@ -46,7 +46,7 @@ class ChainStage:
 
     def __init__(self, ops: Sequence[ElementOp], options: EngineOptions) -> None:
         self.ops = tuple(ops)
-        self._chain = Chain(ops, options, UndeliveredPositions(), complete_call)
+        self._chain = Chain(ops, options, SkippedPositions(), complete_call)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,13 +64,13 @@ class PythonRunner:
     traced = False
 
     def __init__(
-        self, stretch: Stretch, engine: EngineName, *, seed: int, limits: SampleLimits, clock: SampleClock
+        self, stretch: OpSequence, engine: EngineName, *, seed: int, limits: SampleLimits, clock: SampleClock
     ) -> None:
         self._engine = engine
         self._ops = {op.name: op for op in stretch.ops}
         self._options = EngineOptions(seed=seed, order="strict")
         plan, sources, leases = entering(stretch, limits, clock)
-        stream = ItemStream(plan, sources, self._options, leases, UndeliveredPositions(), pool=None, call=complete_call)
+        stream = ItemStream(plan, sources, self._options, leases, SkippedPositions(), pool=None, call=complete_call)
         self._items = _items(stream)
         self._reading: list[float] = []
         self._begins = all(isinstance(op, Autocache) for op in plan.ops)
@@ -79,11 +79,11 @@ class PythonRunner:
         self._nbytes = 0
         """Of the elements that have entered."""
         self._known: dict[str, set[str]] = {}
-        self._tries: dict[str, int] = {}
+        self._attempts: dict[str, int] = {}
 
     def inputs(self) -> Iterator[Item]:
         """Yield the elements that enter the stretch."""
-        stopwatch = Stopwatch()
+        stopwatch = ThreadTimer()
         while True:
             stopwatch.start()
             item = next(self._items, None)
@@ -106,7 +106,7 @@ class PythonRunner:
 
     def fresh(self, token: Item) -> Item:
         """Return an item with copies of its arrays."""
-        return _with(token, _copied(token.value))
+        return _with(token, _make_copy(token.value))
 
     def columns(self, token: Item) -> Element:
         """Return the element."""
@@ -117,7 +117,7 @@ class PythonRunner:
         """Return an item with other values in some columns."""
         return _with(token, {**token.value, **columns})
 
-    def examine(self, stage: Stage, token: Item, in_time: Callable[[], bool]) -> Examined:
+    def observe_run(self, stage: Stage, token: Item, in_time: Callable[[], bool]) -> ObservedRun:
         """Run an operator on a recording of the element, and in time once without each column that it has not read.
 
         Columns for which there is no time count as read.
@@ -125,9 +125,9 @@ class PythonRunner:
         assert isinstance(stage, ChainStage)
         (op,) = stage.ops
         before: Element = token.value
-        recording = Recording(_copied(before))
+        recording = Recording(_make_copy(before))
         given = dict(recording)
-        randomness = GlobalRandomness()
+        randomness = GlobalRandomState()
         outputs = stage(_with(token, recording))
         draws = randomness.moved()
         for output in outputs:
@@ -139,15 +139,15 @@ class PythonRunner:
         reads = {op.on} if op.on is not None else set(recording.seen)
         known = self._known.setdefault(op.name, set())
         known |= reads
-        self._tries[op.name] = self._tries.get(op.name, 0) + 1
-        if op.on is None and self._tries[op.name] <= TRIES:
+        self._attempts[op.name] = self._attempts.get(op.name, 0) + 1
+        if op.on is None and self._attempts[op.name] <= TRIES:
             hidden = sorted(before.keys() - known)
-            known |= {n for n in hidden if not in_time() or _matters(n, stage, token, outputs, given, randomness)}
-        return Examined(outputs, frozenset(known), frozenset(writes), draws=draws)
+            known |= {n for n in hidden if not in_time() or _needs_column(n, stage, token, outputs, given, randomness)}
+        return ObservedRun(outputs, frozenset(known), frozenset(writes), draws=draws)
 
-    def timer(self) -> Stopwatch:
+    def timer(self) -> ThreadTimer:
         """Return what times the operators."""
-        return Stopwatch()
+        return ThreadTimer()
 
     def close(self) -> None:
         """End reading."""
@@ -162,7 +162,7 @@ def _with(item: Item, value: Any) -> Item:
     return replace(item, value=value, parts=list(item.parts))
 
 
-def _copied(element: Element) -> Element:
+def _make_copy(element: Element) -> Element:
     """Return an element whose values may be written into without changing the given one."""
     return {name: _copy(value) for name, value in element.items()}
 
@@ -170,16 +170,16 @@ def _copied(element: Element) -> Element:
 def _copy(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy()
-    return copy.deepcopy(value) if isinstance(value, (list, dict, set, bytearray)) else copied_value(value)
+    return copy.deepcopy(value) if isinstance(value, (list, dict, set, bytearray)) else copy_value(value)
 
 
-def _matters(
-    name: str, stage: ChainStage, token: Item, outputs: list[Item], given: Element, randomness: GlobalRandomness
+def _needs_column(
+    name: str, stage: ChainStage, token: Item, outputs: list[Item], given: Element, randomness: GlobalRandomState
 ) -> bool:
     """Tell whether an operator does anything else when a column is missing, apart from not passing it on."""
     # The same random numbers as in the run with the column, so that only this makes a difference.
     randomness.restore()
-    left = {other: value for other, value in _copied(token.value).items() if other != name}
+    left = {other: value for other, value in _make_copy(token.value).items() if other != name}
     try:
         found = stage(_with(token, left))
     except OP_FAILURES:

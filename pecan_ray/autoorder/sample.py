@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 import cloudpickle
 
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
-from pecan_ray.autoorder.facts import StretchSample
+from pecan_ray.autoorder.facts import OpSequenceSample
+from pecan_ray.autoorder.op_accumulator import OpAccumulator
 from pecan_ray.autoorder.op_runner import (
     OP_FAILURES,
-    GlobalRandomness,
+    GlobalRandomState,
     OpRunner,
     SampleClock,
     SampleLimits,
@@ -25,14 +26,13 @@ from pecan_ray.autoorder.op_runner import (
     Token,
     run_through,
 )
-from pecan_ray.autoorder.op_tally import OpTally
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import ElementError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Op, Plan
-from pecan_ray.plan.stretches import Stretch, with_ops
+from pecan_ray.plan.stretches import OpSequence, with_ops
 from pecan_ray.storage.retry import patience_at_most
 
 READ_SHARE = 1 / 3
@@ -55,7 +55,7 @@ LIMITED_AFTER = (4, 16, 64)
 """After so many elements it is known, each time better, what one takes."""
 
 
-def with_ops_of(plan: Plan, sample: StretchSample) -> StretchSample:
+def with_ops_of(plan: Plan, sample: OpSequenceSample) -> OpSequenceSample:
     """Return the facts with the plan's own operators in place of the copies that were run."""
     ops = {op.name: op for op in plan.all_ops() if isinstance(op, ElementOp)}
     return replace(sample, ops=tuple(replace(one, op=ops[one.name]) for one in sample.ops))
@@ -77,7 +77,7 @@ def private_copy(plan: Plan) -> Plan:
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Put back what a sample changes in this process: shared random generators, and OpenCV's number of threads."""
-    randomness = GlobalRandomness()
+    randomness = GlobalRandomState()
     cv2 = sys.modules.get("cv2")
     threads = cv2.getNumThreads() if cv2 is not None else 0
     if cv2 is not None:
@@ -98,7 +98,9 @@ def load_engine(engine: EngineName) -> None:
         importlib.import_module("pecan_ray.autoorder.tensorflow_runner")
 
 
-def make_runner(stretch: Stretch, engine: EngineName, seed: int, limits: SampleLimits, clock: SampleClock) -> OpRunner:
+def make_runner(
+    stretch: OpSequence, engine: EngineName, seed: int, limits: SampleLimits, clock: SampleClock
+) -> OpRunner:
     """Return the runner of an engine; a framework is imported only for its own engine."""
     if ENGINES[engine].framework is not None:
         from pecan_ray.autoorder.tensorflow_runner import TensorFlowRunner
@@ -113,7 +115,7 @@ def make_runner(stretch: Stretch, engine: EngineName, seed: int, limits: SampleL
 class Sampled:
     """A stretch after its elements were run in the user's order, ready for other orders."""
 
-    stretch: Stretch
+    stretch: OpSequence
     runner: OpRunner
     limits: SampleLimits
     clock: SampleClock
@@ -123,7 +125,7 @@ class Sampled:
     """Where each stood among those that were read."""
     results: list[int] = field(default_factory=list)
     """What became of each: the number of elements that came out."""
-    tallies: dict[str, OpTally] = field(default_factory=dict)
+    accumulators: dict[str, OpAccumulator] = field(default_factory=dict)
     spec: ElementSpec = field(default_factory=ElementSpec)
     """What the results have in common in the user's order."""
     notes: list[str] = field(default_factory=list)
@@ -134,10 +136,10 @@ class Sampled:
     allowed_until: float = float("inf")
     """When the look must end that may take so many times as long as one element."""
 
-    def profile(self) -> StretchSample:
+    def profile(self) -> OpSequenceSample:
         """Return the facts."""
-        samples = tuple(self.tallies[op.name].sample() for op in self.stretch.ops)
-        return StretchSample(samples, len(self.held), tuple(self.notes), self.runner.reading_s)
+        samples = tuple(self.accumulators[op.name].sample() for op in self.stretch.ops)
+        return OpSequenceSample(samples, len(self.held), tuple(self.notes), self.runner.reading_s)
 
     def token(self, number: int) -> Token:
         """Return a copy of an element to be run, with the shared generators in the same state for any order."""
@@ -146,8 +148,8 @@ class Sampled:
 
     def seed(self, number: int) -> None:
         """Put the shared generators into the state that belongs to an element, if an operator draws from them."""
-        if any(tally.draws for tally in self.tallies.values()):
-            GlobalRandomness.seed(number)
+        if any(tally.draws for tally in self.accumulators.values()):
+            GlobalRandomState.seed(number)
 
     def run(self, stages: Sequence[Stage], number: int, token: Token) -> list[Token]:
         """Return what becomes of a copy of an element, whatever has become of it before."""
@@ -216,7 +218,7 @@ class Sampled:
     def _limit(self, number: int) -> None:
         """Bound the look by what one of its elements takes, as the first ones have shown."""
         took = self.read_s
-        for tally in self.tallies.values():
+        for tally in self.accumulators.values():
             if runs := [seconds for _, seconds in (*tally.timed, *tally.watched)]:
                 took += statistics.median(runs) * tally.count.elements_in / number
         self.allowed_until = self.looked_from + self.limits.runs * took
@@ -236,42 +238,42 @@ class Sampled:
             for piece in pieces:
                 if not self.in_time():
                     return None
-                if self._watches(stage, number):
+                if self._should_watch(stage, number):
                     made += self._watch(stage, piece)
                     continue
                 before = dict(self.runner.columns(piece))
-                outputs = timed_run(self.runner, self.tallies, stage, piece)
+                outputs = timed_run(self.runner, self.accumulators, stage, piece)
                 if number < COMPARED:
-                    self.tallies[stage.names[0]].compare(before, [self.runner.columns(one) for one in outputs])
+                    self.accumulators[stage.names[0]].compare(before, [self.runner.columns(one) for one in outputs])
                 made += outputs
             pieces = made
         return pieces
 
-    def _watches(self, stage: Stage, number: int) -> bool:
+    def _should_watch(self, stage: Stage, number: int) -> bool:
         """Tell whether to watch an operator on an element: often, unless that would take long."""
         (name,) = stage.names
         if number < ALWAYS_WATCHED:
             return True
         if self.runner.traced and number >= WATCHED_IF_TRACED:
             return False
-        share = WATCHED_SHARE * (self.clock() - self.began) / len(self.tallies)
-        return (number < OFTEN_WATCHED or number % 2 == 0) and self.tallies[name].watching_s < share
+        share = WATCHED_SHARE * (self.clock() - self.began) / len(self.accumulators)
+        return (number < OFTEN_WATCHED or number % 2 == 0) and self.accumulators[name].watching_s < share
 
     def _watch(self, stage: Stage, piece: Token) -> list[Token]:
         """Run an operator twice on equal input with equal random numbers, and compare."""
         (name,) = stage.names
-        tally, began = self.tallies[name], self.clock()
+        tally, began = self.accumulators[name], self.clock()
         before = dict(self.runner.columns(piece))
-        randomness = GlobalRandomness()
+        randomness = GlobalRandomState()
         try:
-            examined = self.runner.examine(stage, piece, self.in_time)
+            examined = self.runner.observe_run(stage, piece, self.in_time)
         except OP_FAILURES:
             # It fails on any element, or on our recording of one: the next run tells.
             examined = None
         # The timed run draws what the watched one drew: if results differ, the operator holds a state.
         randomness.restore()
         tally.watching_s += self.clock() - began
-        outputs = timed_run(self.runner, self.tallies, stage, piece, watched=True)
+        outputs = timed_run(self.runner, self.accumulators, stage, piece, watched=True)
         began = self.clock()
         after = [self.runner.columns(output) for output in outputs]
         tally.compare(before, after)
@@ -291,7 +293,7 @@ class Sampled:
 
 
 def timed_run(
-    runner: OpRunner, tallies: Mapping[str, OpTally], stage: Stage, piece: Token, *, watched: bool = False
+    runner: OpRunner, accumulators: Mapping[str, OpAccumulator], stage: Stage, piece: Token, *, watched: bool = False
 ) -> list[Token]:
     """Return what becomes of an element behind one operator, and add what it took to the operator's tally."""
     (name,) = stage.names
@@ -300,12 +302,12 @@ def timed_run(
     timer.start()
     outputs = stage(piece)
     seconds = timer.stop()
-    tallies[name].ran(size, [runner.columns(output) for output in outputs], seconds, watched=watched)
+    accumulators[name].ran(size, [runner.columns(output) for output in outputs], seconds, watched=watched)
     return outputs
 
 
-def sample_stretch(
-    stretch: Stretch,
+def sample_op_sequence(
+    stretch: OpSequence,
     engine: EngineName,
     seed: int,
     limits: SampleLimits,
@@ -320,8 +322,8 @@ def sample_stretch(
     now = clock()
     until = now + (limits.deadline - now) * READ_SHARE
     runner = make_runner(stretch, engine, seed, replace(limits, deadline=until), clock)
-    tallies = {op.name: OpTally(op) for op in stretch.ops}
-    sampled = Sampled(stretch, runner, limits, clock, tallies=tallies, looked_from=now)
+    accumulators = {op.name: OpAccumulator(op) for op in stretch.ops}
+    sampled = Sampled(stretch, runner, limits, clock, accumulators=accumulators, looked_from=now)
     with patience_at_most(max(until - now, 0.0)):  # the job waits out an outage, and says so
         sampled.read(until)
     if not sampled.held:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 
-from pecan_ray.autoorder.adopted import Refused, StretchOrder
+from pecan_ray.autoorder.adopted import OpSequenceOrder, Refused
 from pecan_ray.autoorder.exchange_check import OpOrder, exchanges
-from pecan_ray.autoorder.facts import OpSample, StretchSample
+from pecan_ray.autoorder.facts import OpSample, OpSequenceSample
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.autoorder.trial import NO_TIME_TO_MEASURE, Trial
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, OrderPlan, auto_order, predict
@@ -30,29 +30,31 @@ too."""
 class OrderSearch:
     """Tries the policy's orders on the sample, the best first, until one is adopted."""
 
-    def __init__(self, sample: StretchSample, trial: Trial, mode: Mode, again: Callable[[], StretchSample]) -> None:
+    def __init__(
+        self, sample: OpSequenceSample, trial: Trial, mode: Mode, again: Callable[[], OpSequenceSample]
+    ) -> None:
         self._sample, self._trial, self._mode, self._again = sample, trial, mode, again
         self._forbidden = list(draws_would_change(sample.ops))
         self._refused: dict[OpOrder, str] = {}
         self._notes: list[str] = []
         self._user: OpOrder = tuple(op.name for op in sample.ops)
 
-    def run(self) -> StretchOrder:
+    def run(self) -> OpSequenceOrder:
         """Return the best order that passed, or the user's.
 
         What decoders take over in the user's order is looked for first: another order has to be faster than that.
         """
         # Decision 116: first, because it is worth most if the time is short.
         users = self._trial.measure_taken_over(self._user)
-        proposed = self._policy()
-        adopted, measured = self._search(proposed)
+        policy_order = self._policy()
+        adopted, measured = self._search(policy_order)
         taken_over = self._trial.taken_over(adopted.order) if adopted is not None else users
         refused = [Refused(order, reason) for order, reason in self._refused.items()]
-        refused += [Refused(pair[::-1], why) for pair, why in self._trial.exchanges.refusals().items()]
-        return StretchOrder(
+        refused += [Refused(pair[::-1], why) for pair, why in self._trial.exchanges.rejects().items()]
+        return OpSequenceOrder(
             sample=self._sample,
             adopted=adopted or auto_order(self._sample.profiled, "off", neutral_band=NEUTRAL_BAND),
-            proposed=proposed,
+            policy_order=policy_order,
             measured=measured,
             refused=(*refused, *dict.fromkeys([*users.refused, *taken_over.refused])),
             notes=tuple(self._notes),
@@ -77,9 +79,9 @@ class OrderSearch:
             found: SpeedComparison | None = None
             refused = self._trial.look(plan.order)
             if refused:
-                blamed = self._suspects(plan)
+                blamed = self._suspected_pairs(plan)
             elif self._mode != "pecan":
-                refused = self._hardly(plan)
+                refused = self._low_estimate(plan)
                 if not refused:
                     measured += 1
                     if self._trial.taken_over(plan.order).pushed and self._trial.only_here(plan.order):
@@ -87,7 +89,7 @@ class OrderSearch:
                     found, failed = self._trial.compare(plan.order)
                     refused = failed or _too_slow(found)
                     if found is not None and not refused:
-                        plan, found = self._leanest(plan, found)
+                        plan, found = self._prune_moves(plan, found)
                 blamed = [self._least(plan)] if refused else []
             if not refused:
                 refused, pair, ran = self._trial.verify(plan.order)
@@ -97,11 +99,11 @@ class OrderSearch:
                     self._note(ran)
                     return replace(plan, ops=self._again().profiled), found  # with the times in the new order
             self._refused[plan.order] = refused
-            self._forbidden += blamed or self._suspects(plan)
+            self._forbidden += blamed or self._suspected_pairs(plan)
             plan = self._policy()
         return None, None
 
-    def _leanest(self, plan: OrderPlan, found: SpeedComparison) -> tuple[OrderPlan, SpeedComparison]:
+    def _prune_moves(self, plan: OrderPlan, found: SpeedComparison) -> tuple[OrderPlan, SpeedComparison]:
         """Return an order without the moves that gain little beside the others: ties keep the user's places."""
         left: list[Pair] = []
         for move in plan.moves if len(plan.moves) > 1 else ():
@@ -112,7 +114,7 @@ class OrderSearch:
             if known or self._trial.look(other.order):
                 continue
             gain, _ = self._trial.compare(plan.order, beside=other.order)
-            if gain is None or gain.certainly(WORTH_A_MOVE):
+            if gain is None or gain.exceeds_threshold(WORTH_A_MOVE):
                 continue
             measured, _ = self._trial.compare(other.order)
             if measured is not None and measured.faster:
@@ -130,7 +132,7 @@ class OrderSearch:
         # Decision 143: an element that was not reached could have refused the order.
         if changes and ran < self._sample.elements:
             return f"it changes values, and there was time to run it on {ran} of {self._sample.elements} elements"
-        if not self._trial.in_time() and (found is None or not found.certainly(WORTH_IN_A_HURRY)):
+        if not self._trial.in_time() and (found is None or not found.exceeds_threshold(WORTH_IN_A_HURRY)):
             return f"the time was over, and it is not {WORTH_IN_A_HURRY} times as fast"
         return ""
 
@@ -138,11 +140,11 @@ class OrderSearch:
         if ran < self._sample.elements:
             self._notes.append(f"the new order was verified on {ran} of {self._sample.elements} elements")
 
-    def _hardly(self, plan: OrderPlan) -> str:
+    def _low_estimate(self, plan: OrderPlan) -> str:
         gain = _estimate(self._again(), plan.order)
         return "" if gain >= WORTH_A_TRIAL else f"it is estimated to gain almost nothing ({gain:.2f}x)"
 
-    def _suspects(self, plan: OrderPlan) -> list[Pair]:
+    def _suspected_pairs(self, plan: OrderPlan) -> list[Pair]:
         """Return the exchanges to leave out of an order that was refused for what it makes, or for failing.
 
         Where it did not fail, those of the operator without whose move an order passes a look.
@@ -163,14 +165,14 @@ class OrderSearch:
         """Return the exchange of neighbours in an order that is estimated to gain least."""
         sample = self._again()
         gains = {
-            (second, first): _estimate(sample, _swapped(plan.order, place))
+            (second, first): _estimate(sample, _swap_at(plan.order, place))
             for place, (first, second) in enumerate(pairwise(plan.order))
             if self._user.index(first) > self._user.index(second)
         }
         return max(gains, key=gains.__getitem__)
 
 
-def _swapped(order: OpOrder, place: int) -> OpOrder:
+def _swap_at(order: OpOrder, place: int) -> OpOrder:
     return (*order[:place], order[place + 1], order[place], *order[place + 2 :])
 
 
@@ -180,7 +182,7 @@ def _too_slow(found: SpeedComparison | None) -> str:
     return "" if found.faster else f"it is not faster: {found.told()}"
 
 
-def _estimate(sample: StretchSample, order: OpOrder) -> float:
+def _estimate(sample: OpSequenceSample, order: OpOrder) -> float:
     """Return the estimated speed-up of an order, by all times measured so far."""
     profiled = sample.profiled
     before, after = (
@@ -211,5 +213,5 @@ def suspected_exchange(failed: str, user: OpOrder, order: OpOrder) -> Pair | Non
     behind, place = user[user.index(failed) + 1 :], order.index(failed)
     if early := [other for other in order[:place] if other in behind]:
         return failed, early[-1]
-    lacking = [other for other in user[: user.index(failed)] if other in order[place + 1 :]]
-    return (lacking[-1], failed) if lacking else None
+    still_missing = [other for other in user[: user.index(failed)] if other in order[place + 1 :]]
+    return (still_missing[-1], failed) if still_missing else None

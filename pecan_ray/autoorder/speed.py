@@ -71,7 +71,7 @@ class SpeedComparison:
         # Decision 155: a small gain is measured until another look would decide alike.
         return self.least >= SURELY or (self.faster and self.error <= PRECISE * self.speedup)
 
-    def certainly(self, times: float) -> bool:
+    def exceeds_threshold(self, times: float) -> bool:
         """Tell whether the other order is certainly faster, and so many times at least."""
         return self.speedup - CERTAINTY * self.error > 1.0 and self.speedup >= times
 

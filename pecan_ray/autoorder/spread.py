@@ -12,7 +12,7 @@ from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.plan.operators import Join, Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import OUTPUT_BITS, Element, Lease, Source, Split
-from pecan_ray.plan.stretches import Stretch, without_buffers
+from pecan_ray.plan.stretches import OpSequence, without_buffers
 from pecan_ray.sources.files import with_files_ahead
 from pecan_ray.sources.listing import FirstSplits, list_splits
 
@@ -143,7 +143,7 @@ def _wanted(plan: Plan, elements: int, *, again: bool = True) -> Iterator[Wanted
         yield from _wanted(branch, share, again=again and not concat)
 
 
-def entering(stretch: Stretch, limits: SampleLimits, clock: SampleClock) -> tuple[Plan, list[Source], Leases]:
+def entering(stretch: OpSequence, limits: SampleLimits, clock: SampleClock) -> tuple[Plan, list[Source], Leases]:
     """Return the plan of what enters a stretch, its sources, which end in time, and the leases of a sample of it."""
     plan = without_buffers(stretch.prefix)
     sources: list[Source] = [Bounded(one, limits.elements, limits.deadline, clock) for one in plan.sources()]

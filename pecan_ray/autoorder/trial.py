@@ -14,8 +14,8 @@ from pecan_ray.autoorder.element_moved import ColumnDifference, RewrittenElement
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.exchange_check import NO_TIME, ExchangeCheck, OpOrder, exchanges
 from pecan_ray.autoorder.facts import OpSample
+from pecan_ray.autoorder.op_accumulator import OpAccumulator
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
-from pecan_ray.autoorder.op_tally import OpTally
 from pecan_ray.autoorder.order_request import Check, OrderRequest
 from pecan_ray.autoorder.push_down import choices
 from pecan_ray.autoorder.rewrites import Pushed
@@ -60,7 +60,7 @@ class Trial:
         self._ops = {op.name: op for op in sampled.stretch.ops}
         self._taken_over: dict[OpOrder, TakenOver] = {}
         self._runner, self._names = sampled.runner, sampled.stretch.names
-        self._timed: dict[OpOrder, dict[str, OpTally]] = {}
+        self._timed: dict[OpOrder, dict[str, OpAccumulator]] = {}
         """What operators did in orders that were looked at."""
         self.exchanges = ExchangeCheck(sampled, exactly=self._strict)
         """Which pairs may be exchanged, and what that changes."""
@@ -79,11 +79,11 @@ class Trial:
 
     def look(self, order: OpOrder) -> str:
         """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
-        tallies = self._timed[order] = {name: OpTally(self._ops[name]) for name in order}
-        refused, ran = self._refused_on(order, range(FIRST_LOOK), tallies=tallies)
-        for name, tally in self._sampled.tallies.items():
+        accumulators = self._timed[order] = {name: OpAccumulator(self._ops[name]) for name in order}
+        refused, ran = self._refused_on(order, range(FIRST_LOOK), accumulators=accumulators)
+        for name, tally in self._sampled.accumulators.items():
             # Each try shows operators at other sizes, by which the policy estimates the next order better.
-            tally.elsewhere += tallies[name].timed
+            tally.elsewhere += accumulators[name].timed
         return refused or (NO_TIME if ran < min(FIRST_LOOK, len(self._sampled.held)) else "")
 
     def verify(self, order: OpOrder) -> tuple[str, Pair | None, int]:
@@ -98,14 +98,20 @@ class Trial:
         if self._comparing and not refused:
             pair = self.exchanges.refused_on(order, range(FIRST_LOOK, min(held, FIRST_LOOK + ran)))
         if pair is not None:
-            refused = self.exchanges.refusals()[pair]
+            refused = self.exchanges.rejects()[pair]
         return refused, pair, min(held, FIRST_LOOK) + ran
 
     def _refused_on(
-        self, order: OpOrder, numbers: range, until: float = math.inf, tallies: Mapping[str, OpTally] | None = None
+        self,
+        order: OpOrder,
+        numbers: range,
+        until: float = math.inf,
+        accumulators: Mapping[str, OpAccumulator] | None = None,
     ) -> tuple[str, int]:
         usual = self._names if self._comparing or self._check is not None else None
-        return self._beside(usual, order, numbers, until, functools.partial(self._unlike, order), tallies=tallies)
+        return self._beside(
+            usual, order, numbers, until, functools.partial(self._mismatch, order), accumulators=accumulators
+        )
 
     def _beside(
         self,
@@ -116,11 +122,11 @@ class Trial:
         judge: Judge,
         *,
         decoders: Sequence[str] = (),
-        tallies: Mapping[str, OpTally] | None = None,
+        accumulators: Mapping[str, OpAccumulator] | None = None,
     ) -> tuple[str, int]:
         """Run elements in another way; return why it is refused, or "", and how many were run before the time was up.
 
-        `usual`: what each result is judged beside; None: its form alone counts.  `tallies`: operators are timed.
+        `usual`: what each result is judged beside; None: its form alone counts.  `accumulators`: operators are timed.
         """
         sampled, spec, ran = self._sampled, ElementSpec(), 0
         self.failed = ""
@@ -129,7 +135,7 @@ class Trial:
             for number in numbers[: len(sampled.held)]:
                 if not sampled.in_time() or sampled.clock() > until:
                     break
-                after = self._columns(self._outputs(stages, sampled.token(number), tallies))
+                after = self._columns(self._outputs(stages, sampled.token(number), accumulators))
                 before = after if usual is None else self._columns(run_through(others, sampled.token(number)))
                 if {len(before), len(after)} != {sampled.results[number]}:
                     count = sampled.results[number]
@@ -147,15 +153,17 @@ class Trial:
     def _columns(self, tokens: Sequence[Token]) -> list[Element]:
         return [self._runner.columns(token) for token in tokens]
 
-    def _outputs(self, stages: Sequence[Stage], token: Token, tallies: Mapping[str, OpTally] | None) -> list[Token]:
-        if tallies is None:
+    def _outputs(
+        self, stages: Sequence[Stage], token: Token, accumulators: Mapping[str, OpAccumulator] | None
+    ) -> list[Token]:
+        if accumulators is None:
             return run_through(stages, token)
         pieces = [token]
         for stage in stages:
-            pieces = [made for piece in pieces for made in timed_run(self._runner, tallies, stage, piece)]
+            pieces = [made for piece in pieces for made in timed_run(self._runner, accumulators, stage, piece)]
         return pieces
 
-    def _unlike(self, order: OpOrder, number: int, mine: Element, other: Element) -> str:
+    def _mismatch(self, order: OpOrder, number: int, mine: Element, other: Element) -> str:
         """Return why an element's result in an order is not what the user meant; empty if it may be."""
         if self._check is not None and (refused := refused_by_check(self._check, mine, other)):
             return refused
@@ -203,7 +211,7 @@ class Trial:
     def taken_over(self, order: OpOrder) -> TakenOver:
         """Return what decoders may take over in an order: it was run on the sample, and its results may be so."""
         if order not in self._taken_over:
-            self._taken_over[order] = self._try_taking_over(order)
+            self._taken_over[order] = self._try_pushdown(order)
         return self._taken_over[order]
 
     def only_here(self, order: OpOrder) -> bool:
@@ -237,14 +245,14 @@ class Trial:
         if not self.in_time() or not any(one.reduces for one in found.pushed):
             return refused
         # It may be faster with equal pixels: small photographs are hardly decoded smaller, but in part.
-        equally = self._try_taking_over(order, reduces=False)
+        equally = self._try_pushdown(order, reduces=False)
         equally = replace(equally, refused=(*refused.refused, *equally.refused))
         return self._if_faster(order, equally) if equally.pushed else equally
 
     def _taken_over_not(self, found: TakenOver, why: str) -> TakenOver:
         return TakenOver(refused=(*found.refused, *(_not_taken_over(one, why) for one in found.pushed)))
 
-    def _try_taking_over(self, order: OpOrder, *, reduces: bool = True) -> TakenOver:
+    def _try_pushdown(self, order: OpOrder, *, reduces: bool = True) -> TakenOver:
         """Run an order with what each decoder could take over in it, one after the other."""
         found = NOTHING_TAKEN_OVER
         for ways in choices([self._ops[name] for name in order], self._decoding) if self._decoding else ():
@@ -252,18 +260,18 @@ class Trial:
                 if one.reduces and not reduces:
                     continue
                 before = part_decoding.counts()
-                refused, differences = self._taking_over_refused(order, found.decoders, one)
+                refused, detected_changes = self._pushdown_rejection(order, found.decoders, one)
                 if refused:
                     found = replace(found, refused=(*found.refused, _not_taken_over(one, refused)))
                     continue
                 told = part_decoding.told(part_decoding.counts() - before)
                 notes = (*found.notes, *([f"{one.decoder}: {told}"] if told else []))
-                found = replace(found, pushed=(*found.pushed, one), differences=differences, notes=notes)
+                found = replace(found, pushed=(*found.pushed, one), detected_changes=detected_changes, notes=notes)
                 # The ways come with the most first, so that the others would take over less.
                 break
         return found
 
-    def _taking_over_refused(
+    def _pushdown_rejection(
         self, order: OpOrder, others: Sequence[str], one: Pushed
     ) -> tuple[str, tuple[ColumnDifference, ...]]:
         """Return why a decoder may not take over what it could beside others, or "", and by how much columns differ."""
@@ -272,24 +280,24 @@ class Trial:
         if one.only_parts and isinstance(library := part_decoding.library(), str):
             return library, ()
         sampled, pairs = self._sampled, RewrittenElements()
-        judge = functools.partial(self._unlike_rewritten, pairs)
+        judge = functools.partial(self._check_rewrite, pairs)
         until = sampled.clock() + max(TAKEN_OVER_S, RUNS_OF_LEAST * LEAST_ELEMENTS * (sampled.profile().seconds or 0.0))
         numbers = range(TAKEN_OVER_ELEMENTS)
         refused, ran = self._beside(order, order, numbers, until, judge, decoders=(*others, one.decoder))
         if not refused and ran < min(LEAST_ELEMENTS, len(sampled.held)):
             return NO_TIME, ()
-        refused = refused or pairs.told_refused() or self._decided_by(order[order.index(one.ops[0]) :], pairs)
-        return refused, pairs.differences()
+        refused = refused or pairs.told_refused() or self._changed_decision(order[order.index(one.ops[0]) :], pairs)
+        return refused, pairs.detected_changes()
 
-    def _unlike_rewritten(self, pairs: RewrittenElements, number: int, mine: Element, other: Element) -> str:
+    def _check_rewrite(self, pairs: RewrittenElements, number: int, mine: Element, other: Element) -> str:
         pairs.add(mine, other)
         if self._strict and not equal(mine, other):
             return "its result is not equal to that of the user's order"
         return refused_by_check(self._check, mine, other) if self._check is not None else ""
 
-    def _decided_by(self, behind: OpOrder, pairs: RewrittenElements) -> str:
+    def _changed_decision(self, behind: OpOrder, pairs: RewrittenElements) -> str:
         """Return which operator decides by a column that has other values; empty if none does."""
-        changed = [one.column for one in pairs.differences() if one.changed]
+        changed = [one.column for one in pairs.detected_changes() if one.changed]
         for name in behind if changed else ():
             facts = self.exchanges.facts[name]
             for column in sorted(facts.reads) if facts.decides else ():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, StretchOrder, TakenOver, whole_speedup
+from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, OpSequenceOrder, Refused, TakenOver, whole_speedup
 from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE
 from pecan_ray.autoorder.speed import WORTH
 from pecan_ray.plan.operators import Join, Plan
@@ -20,7 +20,7 @@ LEAST_SAVED_S = 3e-6
 """And the least that must be saved of an element's time: calls of Python differ by a microsecond or so."""
 
 
-def weighed(plan: Plan, orders: Sequence[StretchOrder]) -> list[StretchOrder]:
+def apply_pipeline_threshold(plan: Plan, orders: Sequence[OpSequenceOrder]) -> list[OpSequenceOrder]:
     """Return the orders with their shares of the whole; the user's, where one gains too little of that.
 
     Another order has to be worth it beside what decoders take over in the user's.
@@ -29,10 +29,10 @@ def weighed(plan: Plan, orders: Sequence[StretchOrder]) -> list[StretchOrder]:
     parts = [(one.sample.reading_s or 0.0) + own for one, own in zip(orders, told, strict=True)]
     whole = max(*parts, sum(told))
     shared = [replace(one, share=own / whole if whole else 1.0) for one, own in zip(orders, told, strict=True)]
-    return [_judged(one, whole) for one in shared]
+    return [_evaluate(one, whole) for one in shared]
 
 
-def _judged(one: StretchOrder, whole: float) -> StretchOrder:
+def _evaluate(one: OpSequenceOrder, whole: float) -> OpSequenceOrder:
     gain, least, users = one.whole_speedup, one.least_speedup, one.users_taken_over
     in_rows = any(pushed.rule == ROWS_AT_ONCE for pushed in users.pushed)  # which is judged by itself
     if gain is None or least is None or one.adopted.mode == "pecan" or in_rows:
@@ -40,10 +40,10 @@ def _judged(one: StretchOrder, whole: float) -> StretchOrder:
     decoding = 1.0 if users.measured is None else whole_speedup(one.share, users.measured.speedup)
     # Decision 155: the gain that is certain has to be worth it, so that another look decides alike.
     if not _worth(whole, whole_speedup(one.share, least)):
-        return _left_as_written(one, _not_worth(one, gain, one.speedup))
+        return _left_as_written(one, _rejection_reason(one, gain, one.speedup))
     if _worth(whole, decoding) and one.adopted.changed and not _worth(whole / decoding, gain / decoding):
         speedup = one.measured.speedup if one.measured is not None else one.speedup
-        return _left_as_written(one, _not_worth(one, gain / decoding, speedup), users)
+        return _left_as_written(one, _rejection_reason(one, gain / decoding, speedup), users)
     return one
 
 
@@ -52,24 +52,32 @@ def _worth(seconds: float, gain: float) -> bool:
     return gain >= WORTH and seconds * (1.0 - 1.0 / gain) >= LEAST_SAVED_S
 
 
-def _not_worth(one: StretchOrder, gain: float, speedup: float | None) -> str:
+def _rejection_reason(one: OpSequenceOrder, gain: float, speedup: float | None) -> str:
     return (
         f"it would make the whole pipeline {gain:.2f} times as fast, which is not worth another order "
         f"({speedup:.2f}x for these operators, which take {one.share:.0%} of the time)"
     )
 
 
-def _left_as_written(one: StretchOrder, reason: str, users: TakenOver = NOTHING_TAKEN_OVER) -> StretchOrder:
+def _left_as_written(one: OpSequenceOrder, reason: str, users: TakenOver = NOTHING_TAKEN_OVER) -> OpSequenceOrder:
     """Return what was found of a stretch in the user's order, with what decoders take over in that."""
     user = auto_order(one.adopted.ops, "off", neutral_band=one.adopted.neutral_band)
     tried = [one.adopted.order] if one.adopted.changed else [pushed.ops for pushed in one.taken_over.pushed]
     refused = (*one.refused, *(Refused(order, reason) for order in tried))
-    return StretchOrder(
-        one.sample, user, one.proposed, None, refused, one.notes, one.share, taken_over=users, users_taken_over=users
+    return OpSequenceOrder(
+        one.sample,
+        user,
+        one.policy_order,
+        None,
+        refused,
+        one.notes,
+        one.share,
+        taken_over=users,
+        users_taken_over=users,
     )
 
 
-def _told(plan: Plan, one: StretchOrder) -> float:
+def _told(plan: Plan, one: OpSequenceOrder) -> float:
     """Return the seconds of a stretch's operators for an element of the plan's sources."""
     return (one.sample.seconds or 0.0) * _elements(plan, one.names)
 

@@ -37,7 +37,7 @@ SWEPT_S = 1.0
 class _HeldSegment:
     """A segment as it was when it was mapped."""
 
-    stamp: tuple[int, int, int]
+    file_version: tuple[int, int, int]
     memory: mmap.mmap
     address: int
     checked: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -48,9 +48,9 @@ class _HeldSegment:
     """Of the entries that were checked."""
 
     @classmethod
-    def of(cls, stamp: tuple[int, int, int], memory: mmap.mmap) -> _HeldSegment:
+    def of(cls, file_version: tuple[int, int, int], memory: mmap.mmap) -> _HeldSegment:
         """Return one of which nothing was checked yet."""
-        return cls(stamp, memory, np.frombuffer(memory, np.uint8).ctypes.data)
+        return cls(file_version, memory, np.frombuffer(memory, np.uint8).ctypes.data)
 
     def note(self, start: int, nbytes: int, checksum: int) -> None:
         """Note that an entry, which is not known yet, was checked."""
@@ -84,7 +84,7 @@ class _HeldSegment:
         """Tell whether all pages of an entry are in this process's page table."""
         return bool(self.there(start, start + nbytes).all())
 
-    def bring_in(self, start: int, nbytes: int) -> bool:
+    def populate_range(self, start: int, nbytes: int) -> bool:
         """Let the system bring in all pages of an entry, and tell whether they are there."""
         before = start % mmap.PAGESIZE
         self.memory.madvise(MADV_POPULATE_READ, start - before, before + nbytes)
@@ -114,9 +114,9 @@ class CheckedSegments:
         """
         self._most_bytes, self._in_memory, self._clock = most_bytes, in_memory, clock
         self._held: dict[str, _HeldSegment] = {}
-        self._usable: bool | None = None
+        self._supported: bool | None = None
         """Whether this system tells of its pages; None: it was not asked yet."""
-        self._swept = float("-inf")
+        self._last_sweep = float("-inf")
         self.refused = False
         """Whether there was no room for something since the last sweep."""
 
@@ -134,7 +134,7 @@ class CheckedSegments:
             if not self._in_memory:
                 # Decision 83: the system brings in pages around those that are asked for, which nobody has checked.
                 segment.forget_around(start, nbytes)
-            if not segment.bring_in(start, nbytes):
+            if not segment.populate_range(start, nbytes):
                 return None
         except (OSError, ValueError):  # the file is gone or was cut off, or this system tells nothing of its pages
             return None
@@ -172,14 +172,14 @@ class CheckedSegments:
 
     def due(self) -> bool:
         """Tell whether it is time to sweep."""
-        return not 0 <= self._clock() - self._swept < SWEPT_S  # some virtual machines' clocks jump
+        return not 0 <= self._clock() - self._last_sweep < SWEPT_S  # some virtual machines' clocks jump
 
     def sweep(self, starts_in: Callable[[str], Container[int]] | None = None) -> None:
         """Let go of segments that were removed, or written to: what is removed takes room as long as it is mapped.
 
         `starts_in`: where entries begin in a segment; others are let go of if there was no room for something.
         """
-        self._swept = self._clock()
+        self._last_sweep = self._clock()
         # Only if room is wanted, because each segment costs a query of the index.
         if starts_in is not None and self.refused:
             self.refused = False
@@ -187,7 +187,9 @@ class CheckedSegments:
                 listed = starts_in(path)
                 for start in [one for one in held.starts if one not in listed]:
                     held.forget(start)
-        self._held = {path: held for path, held in self._held.items() if held.checked and _stamp_of(path) == held.stamp}
+        self._held = {
+            path: held for path, held in self._held.items() if held.checked and _path_version(path) == held.file_version
+        }
 
     def forget(self, path: str, start: int) -> None:
         """Let go of an entry, if it is held."""
@@ -217,7 +219,12 @@ class CheckedSegments:
         if nbytes < LEAST_MAPPED or self._most_bytes < nbytes or not self._can_hold():
             return None
         known, now = self._held.get(path), _stat_of(path)
-        if known is not None and now is not None and known.stamp == _stamp(now) and start + nbytes <= len(known.memory):
+        if (
+            known is not None
+            and now is not None
+            and known.file_version == _file_version(now)
+            and start + nbytes <= len(known.memory)
+        ):
             return known
         self._held.pop(path, None)
         if now is None or now.st_size < start + nbytes or not self._fits(nbytes):
@@ -228,40 +235,40 @@ class CheckedSegments:
             self.refused = True
             return None
         # Decision 83: two changes within one tick of the file system's clock look the same.
-        if not _settled(path, _stamp(now)):
+        if not _settled(path, _file_version(now)):
             return None
         memory = _mapped(path, now)
         if memory is None:
             return None
-        held = self._held[path] = _HeldSegment.of(_stamp(now), memory)
+        held = self._held[path] = _HeldSegment.of(_file_version(now), memory)
         return held
 
     def _can_hold(self) -> bool:
         """Tell whether this system tells of its pages, and maps may be as large as they like; asked once."""
-        if self._usable is None:
-            self._usable = resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY and _tells_of_pages()
-        return self._usable
+        if self._supported is None:
+            self._supported = resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY and _has_page_status()
+        return self._supported
 
 
-def _tells_of_pages() -> bool:
+def _has_page_status() -> bool:
     """Tell whether a page that was brought in is said to be there, and one that was not is not."""
     probe = _HeldSegment.of((0, 0, 0), mmap.mmap(-1, mmap.PAGESIZE))
     try:
-        return not probe.stays(0, mmap.PAGESIZE) and probe.bring_in(0, mmap.PAGESIZE)
+        return not probe.stays(0, mmap.PAGESIZE) and probe.populate_range(0, mmap.PAGESIZE)
     except OSError:
         return False
 
 
-def _settled(path: str, stamp: tuple[int, int, int]) -> bool:
+def _settled(path: str, file_version: tuple[int, int, int]) -> bool:
     """Tell whether another change of a file would have another time: files' clocks tick every few milliseconds."""
     folder = os.path.dirname(path)
     os.utime(folder)  # so that the clock tells by which the file is stamped
-    return os.stat(folder).st_ctime_ns > stamp[2]
+    return os.stat(folder).st_ctime_ns > file_version[2]
 
 
-def _stamp_of(path: str) -> tuple[int, int, int] | None:
+def _path_version(path: str) -> tuple[int, int, int] | None:
     found = _stat_of(path)
-    return None if found is None else _stamp(found)
+    return None if found is None else _file_version(found)
 
 
 def _stat_of(path: str) -> os.stat_result | None:
@@ -271,7 +278,7 @@ def _stat_of(path: str) -> os.stat_result | None:
         return None
 
 
-def _stamp(found: os.stat_result) -> tuple[int, int, int]:
+def _file_version(found: os.stat_result) -> tuple[int, int, int]:
     """Return what changes with every change of a file: the time of writing could be set back, this one cannot."""
     return found.st_dev, found.st_ino, found.st_ctime_ns
 
@@ -280,7 +287,7 @@ def _mapped(path: str, known: os.stat_result) -> mmap.mmap | None:
     """Return a segment's bytes; None where it is another file by now than the one that is known."""
     fd = open_segment(path)
     try:
-        if _stamp(os.fstat(fd)) != _stamp(known):
+        if _file_version(os.fstat(fd)) != _file_version(known):
             return None
         return mmap.mmap(fd, known.st_size, access=mmap.ACCESS_READ)
     finally:

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pecan_ray.cache.checked import checked_count
-from pecan_ray.cache.eviction import EvictionPolicy, entries_over_rooms, lets_in
+from pecan_ray.cache.eviction import EvictionPolicy, entries_over_quota, should_store
 from pecan_ray.caching.checked_segments import CheckedSegments
 from pecan_ray.caching.segments import (
     EntryChecksum,
@@ -107,12 +107,12 @@ class EntryStore:
         try:
             if private:
                 folder.mkdir(mode=0o700, exist_ok=True)
-                _check_ours(folder)
+                _check_private_folder(folder)
             (folder / "segments").mkdir(mode=0o700, parents=True, exist_ok=True)
             self._index = opened_index(folder / "index.sqlite")
         except (OSError, sqlite3.Error) as error:
             raise CacheError(f"the cache in {folder} cannot be opened: {error}.", path=str(folder)) from error
-        self._remove_orphans()
+        self._remove_orphaned()
 
     def __enter__(self) -> EntryStore:
         return self
@@ -192,7 +192,7 @@ class EntryStore:
         try:
             if key in self and not anew:
                 return True
-            if self.policy == "resident" and not self._lets_in(kind, nbytes):
+            if self.policy == "resident" and not self._should_store(kind, nbytes):
                 return False
             writing = self._segment_for(kind, nbytes)
             # Bytes first, then the index: a process that is killed in between leaves no entry without bytes.
@@ -290,7 +290,7 @@ class EntryStore:
 
     def sizes(self) -> tuple[KindSize, ...]:
         """Return what there is of each kind, the largest first; raises CacheError where the index cannot be read."""
-        with self._telling():
+        with self._reporter():
             rows = self._index.execute(
                 "SELECT CAST(kind AS TEXT), COUNT(*), CAST(TOTAL(elements) AS INTEGER), "
                 "CAST(TOTAL(nbytes) AS INTEGER), TOTAL(seconds) FROM entries GROUP BY 1 ORDER BY 4 DESC, 1"
@@ -299,7 +299,7 @@ class EntryStore:
 
     def places(self) -> tuple[EntryPlace, ...]:
         """Return where every entry lies, segment by segment; raises CacheError where the index cannot be read."""
-        with self._telling():
+        with self._reporter():
             rows = self._index.execute(
                 "SELECT key, segment, start, nbytes, checksum FROM entries ORDER BY segment, start"
             ).fetchall()
@@ -309,12 +309,12 @@ class EntryStore:
     @property
     def nbytes(self) -> int:
         """Bytes of all segments: what counts against `max_bytes`."""
-        with self._telling():
+        with self._reporter():
             return sum(size for _, size in sizes_of_segments(self._index))
 
     def remove(self, kinds: Iterable[str] | None = None) -> int:
         """Drop the entries of some kinds, or all; return how many.  Segments go when nothing is left in them."""
-        with self._telling(), self._index:
+        with self._reporter(), self._index:
             if kinds is None:
                 count = self._index.execute("DELETE FROM entries").rowcount
             else:
@@ -325,7 +325,7 @@ class EntryStore:
 
     def verify(self) -> tuple[int, tuple[str, ...]]:
         """Read every entry; return how many are whole, and the keys of those that were not, which are dropped."""
-        with self._telling():
+        with self._reporter():
             keys = [key for (key,) in self._index.execute("SELECT key FROM entries ORDER BY segment, start").fetchall()]
         for key in keys:
             if not isinstance(key, str):  # which nobody can ask for
@@ -344,7 +344,7 @@ class EntryStore:
     # --- inside --------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _reporter(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -422,7 +422,7 @@ class EntryStore:
                 made.close()
         return self._writing[of]
 
-    def _lets_in(self, kind: str, nbytes: int) -> bool:
+    def _should_store(self, kind: str, nbytes: int) -> bool:
         """Tell whether there is room, or something may go."""
         rows = sizes_of_segments(self._index, kind if self.rooms is not None and kind in self.rooms else None)
         if sum(size for _, size in rows) + nbytes <= self._room(kind):
@@ -431,7 +431,7 @@ class EntryStore:
         now = (self.folder / "segments").stat().st_mtime
         paths = [self._path(name) for name, _ in rows]
         used = [path.stat().st_mtime for path in paths if path.exists()]
-        return lets_in(now - min(used, default=0.0), nbytes / self._segment_bytes, random.random())
+        return should_store(now - min(used, default=0.0), nbytes / self._segment_bytes, random.random())
 
     def _evict(self, kind: str | None) -> list[str]:
         """Take the entries of the segments that are worth least out of the index until the rest fits.
@@ -446,7 +446,7 @@ class EntryStore:
         writing = {one.name for one in self._writing.values()}
         stored = stored_segments(self._index, writing)
         # Decision 40: segments go as a whole, because a reader of a hole in one would get zeros.
-        names = [(name,) for name in entries_over_rooms(stored, self._max_bytes, self.rooms or {}, self.policy)]
+        names = [(name,) for name in entries_over_quota(stored, self._max_bytes, self.rooms or {}, self.policy)]
         self._index.executemany("DELETE FROM entries WHERE segment = ?", names)
         self._index.executemany("DELETE FROM segments WHERE name = ?", names)
         return [name for (name,) in names]
@@ -463,10 +463,10 @@ class EntryStore:
                 self._path(name).unlink()
         self._checked.sweep()
 
-    def _remove_orphans(self) -> None:
+    def _remove_orphaned(self) -> None:
         """Remove segments of writers that are gone and have published nothing."""
         for path in (self.folder / "segments").glob("*.segment"):
-            with contextlib.suppress(OSError), _held_by_nobody(path):  # its writer lives, or it is gone already
+            with contextlib.suppress(OSError), _lock_segment(path):  # its writer lives, or it is gone already
                 # Asked now: its writer may have published, and ended, since the folder was listed.
                 if self._index.execute("SELECT 1 FROM segments WHERE name = ?", (path.name,)).fetchone() is None:
                     path.unlink()
@@ -475,14 +475,14 @@ class EntryStore:
         return self.folder / "segments" / segment
 
 
-def _check_ours(folder: Path) -> None:
+def _check_private_folder(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise PermissionError(f"{folder} is no folder that this user alone may use")
 
 
 @contextlib.contextmanager
-def _held_by_nobody(path: Path) -> Iterator[None]:
+def _lock_segment(path: Path) -> Iterator[None]:
     """Keep a segment from being taken up; raises OSError where a writer lives that appends to it."""
     fd = open_segment(path)
     try:

@@ -54,13 +54,13 @@ class TieredStore:
         `own`: they may be written into.
         """
         if self.memory is not None:
-            with self._telling(self.memory):
+            with self._reporter(self.memory):
                 found = self.memory.get(key, own=own)
             if found is not None:
                 # Decision 83: who reads sweeps, and no read comes to the disk while the memory answers.
                 self.disk.let_go()
                 return found
-        with self._telling(self.disk):
+        with self._reporter(self.disk):
             found = self.disk.get(key, own=own)
         if found is not None and self.memory is not None:
             about = self.disk.about(key)
@@ -79,14 +79,14 @@ class TieredStore:
 
     def take_up(self, key: str, kind: str, data: bytes | memoryview, *, elements: int, seconds: float) -> None:
         """Keep an entry that was found somewhere else, and is being read: on the disk, and in memory."""
-        with self._telling(self.disk):
+        with self._reporter(self.disk):
             self.disk.put(key, kind, [data], elements=elements, seconds=seconds)
         self._into_memory(key, kind, data, elements, seconds)
 
     def _into_memory(self, key: str, kind: str, data: bytes | memoryview, elements: int, seconds: float) -> bool:
         if self.memory is None:
             return False
-        with self._telling(self.memory):
+        with self._reporter(self.memory):
             return self.memory.put(key, kind, [data], elements=elements, seconds=seconds)
 
     def put(
@@ -101,10 +101,10 @@ class TieredStore:
     ) -> bool:
         """Keep an entry on the disk; `anew`: in place of one that is there, in memory as well."""
         if anew and self.memory is not None and key in self.memory:
-            with self._telling(self.memory):
+            with self._reporter(self.memory):
                 if not self.memory.put(key, kind, parts, elements=elements, seconds=seconds, anew=True):
                     self.memory.drop(key)  # what is old must not be found there
-        with self._telling(self.disk):
+        with self._reporter(self.disk):
             return self.disk.put(key, kind, parts, elements=elements, seconds=seconds, anew=anew)
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class TieredStore:
             self.memory.close()
 
     @contextlib.contextmanager
-    def _telling(self, store: EntryStore) -> Iterator[None]:
+    def _reporter(self, store: EntryStore) -> Iterator[None]:
         store.trouble = ""
         yield
         if store.trouble:

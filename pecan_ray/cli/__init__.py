@@ -114,11 +114,11 @@ def parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
         text = command.help
         added = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if arguments is None or name in arguments[:1]:
-            _adder(command)(added)
+            _argument_function(command)(added)
     return whole
 
 
-def _adder(command: Command) -> Callable[[argparse.ArgumentParser], None]:
+def _argument_function(command: Command) -> Callable[[argparse.ArgumentParser], None]:
     module, _, name = command.adds.partition(":")
     adder: Callable[[argparse.ArgumentParser], None] = getattr(importlib.import_module(module), name)
     return adder

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from pecan_ray.observe.doctor import ROWS, looks
+from pecan_ray.observe.diagnostics import ROWS, looks
 from pecan_ray.options import Config, TransportChoice, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources.memory import Arrays
@@ -23,7 +23,7 @@ def run_doctor(asked: argparse.Namespace) -> int:
     """Print what was found of this machine and its cluster, line by line; returns 1 if anything is wrong."""
     wrong = 0
     for line in looks(None if asked.without_ray else small_epoch):
-        wrong += bool(line.advice)
+        wrong += bool(line.suggestion)
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
     sys.stdout.write(f"{wrong} thing(s) to look at\n" if wrong else "nothing is wrong\n")

@@ -7,7 +7,7 @@ import sys
 from typing import get_args
 
 from pecan_ray.autoorder.explain import ExplainFormat
-from pecan_ray.cli.program import MAKERS, add_program, read_pipeline
+from pecan_ray.cli.user_pipeline import MAKERS, add_script_arguments, read_pipeline
 
 
 def add_explain_arguments(added: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_explain_arguments(added: argparse.ArgumentParser) -> None:
     added.add_argument("--save", metavar="ORDER", help="write the order to a file for Config(order_file=...)")
     added.add_argument("--again", action="store_true", help="look anew, whatever order is kept of an earlier look")
     added.add_argument("--format", choices=get_args(ExplainFormat), default="text")
-    add_program(added)
+    add_script_arguments(added)
     added.set_defaults(run=run_explain)
 
 

@@ -8,7 +8,7 @@ import pdb
 import sys
 import traceback
 
-from pecan_ray.cli.program import add_program, read_pipeline
+from pecan_ray.cli.user_pipeline import add_script_arguments, read_pipeline
 from pecan_ray.quarantine import Pickled, quarantined
 from pecan_ray.replay import replay, why_without_element
 
@@ -26,7 +26,7 @@ def add_replay_arguments(added: argparse.ArgumentParser) -> None:
         help="read also what is kept as a pickle, which runs code: use it for files whose writer you trust",
     )
     added.add_argument("--pdb", action="store_true", help="open the debugger where the first of them fails")
-    add_program(added)
+    add_script_arguments(added)
     added.set_defaults(run=run_replay)
 
 
@@ -45,15 +45,15 @@ def run_replay(asked: argparse.Namespace) -> int:
             unread += 1
             sys.stdout.write(f"{why_without_element(bad)}\n")
             continue
-        replayed = replay(found.plan, bad, engine=found.engine, seed=found.seed)
-        if replayed.error is None:
+        replay_result = replay(found.plan, bad, engine=found.engine, seed=found.seed)
+        if replay_result.error is None:
             passing += 1
             continue
         failing += 1
-        trace = "".join(traceback.format_exception(replayed.error))
+        trace = "".join(traceback.format_exception(replay_result.error))
         sys.stdout.write(f"{bad.where} in {bad.op}:\n{trace}\n")
         if asked.pdb:
-            pdb.post_mortem(replayed.error.__traceback__)
+            pdb.post_mortem(replay_result.error.__traceback__)
             return 1
     sys.stdout.write(f"{failing} still fail, {passing} do not fail any more, {unread} were not kept")
     sys.stdout.write(f", {untrusted} are pickles\n" if untrusted else "\n")

@@ -22,13 +22,13 @@ from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_elements import kept_tally
-from pecan_ray.engines.kept_rows import Intervals, KeptRows, clipped
+from pecan_ray.engines.kept_rows import Intervals, KeptRows, clip_range
 from pecan_ray.engines.plain import NotPlainError
-from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.remote_tier import RemoteTier
 from pecan_ray.errors import CacheError
 from pecan_ray.options import Cache
-from pecan_ray.plan.fingerprint import spelled_out
+from pecan_ray.plan.fingerprint import canonical_text
 from pecan_ray.plan.operators import Autocache
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 
@@ -49,7 +49,7 @@ class SplitCache:
     def __init__(self, cache: Cache) -> None:
         self._lock = threading.Lock()
         """Guards the store and the names."""
-        self._saying = threading.Lock()
+        self._log_lock = threading.Lock()
         """Guards what was said; taken last."""
         self._said: set[str] = set()
         self._keys: OrderedDict[tuple[str, int], tuple[Split, str]] = OrderedDict()
@@ -187,7 +187,7 @@ class SplitCache:
     def _say(self, text: str) -> None:
         # The same trouble with another entry is the same trouble.
         kind = text.partition(":")[0] if text else ""
-        with self._saying:
+        with self._log_lock:
             new = bool(text) and kind not in self._said
             self._said.add(kind)
         if new:
@@ -201,7 +201,7 @@ def entry_key(point: Autocache, split: Split) -> str:
     files = [storage.file_on_disk(path) for path in paths if path and not storage.is_remote(path)]
     # Decision 109: inode and ctime are in the name, because no program can set a ctime back.
     # `surrogatepass` below: Python spells bytes of a path that are no UTF-8 as surrogates.
-    text = f"{point.key}\0{spelled_out(vars(split))}\0{files}"
+    text = f"{point.key}\0{canonical_text(vars(split))}\0{files}"
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=20).hexdigest()
 
 
@@ -215,7 +215,7 @@ def renewed(point: Autocache, lease: Lease) -> bool:
     return drawn < point.refresh * 2**64
 
 
-def covers(lease: Lease) -> bool:
+def contains_all(lease: Lease) -> bool:
     """Tell whether a lease asks for all of its split."""
     # An entry has no gaps (decision 40), so a lease of a part of a split is never recorded.
     if len(lease.spans) != 1 or lease.spans[0][0] != 0:
@@ -247,19 +247,19 @@ class SplitRecording:
         cache: SplitCache,
         point: Autocache,
         lease: Lease,
-        undelivered: UndeliveredPositions,
+        skipped_positions: SkippedPositions,
         *,
         in_all: RecordedBytes,
         anew: bool = False,
     ) -> None:
         """`in_all`: what this worker's recordings hold."""
-        self._cache, self._point, self._lease, self._undelivered = cache, point, lease, undelivered
+        self._cache, self._point, self._lease, self._skipped_positions = cache, point, lease, skipped_positions
         self._in_all, self._counted = in_all, 0
         self._lock = threading.Lock()
         """Guards all that follows."""
         self._writer: EntryWriter | None = EntryWriter()
         self._began, self._anew = time.monotonic(), anew
-        self._handed = self._done = 0
+        self._elements_read = self._done = 0
         """Elements that were read, and those of them that have come to the point, or were dropped before."""
         self._length = lease.split.elements
         self._read = False
@@ -267,7 +267,7 @@ class SplitRecording:
     def handed(self) -> None:
         """Note that an element was read."""
         with self._lock:
-            self._handed += 1
+            self._elements_read += 1
 
     def length(self, elements: int) -> None:
         """Note how many elements the split holds."""
@@ -280,7 +280,7 @@ class SplitRecording:
             self._read = True
             # `read` and `add` both look under the lock, so exactly one call sees that all is there.
             # It publishes outside of the lock, because writing takes a disk's time.
-            last = self._done == self._handed
+            last = self._done == self._elements_read
         if last:
             self._publish()
         return last
@@ -290,7 +290,7 @@ class SplitRecording:
         with self._lock:
             self._write(made)
             self._done += 1
-            last = self._read and self._done == self._handed
+            last = self._read and self._done == self._elements_read
         if last:
             self._publish()
         return last
@@ -327,7 +327,11 @@ class SplitRecording:
     def _publish(self) -> None:
         """Keep the entry, now that all elements are there, if none was bad."""
         writer = self._writer
-        if writer is not None and self._length is not None and self._lease.key not in self._undelivered.spoiled:
+        if (
+            writer is not None
+            and self._length is not None
+            and self._lease.key not in self._skipped_positions.with_errors
+        ):
             seconds = max(0.0, time.monotonic() - self._began)  # some virtual machines' clocks jump
             # A bad element would look like a filtered one in an entry, and no later epoch would tell of it.
             entry = writer.finish(self._length)
@@ -364,15 +368,15 @@ class CachedReading:
         cache: SplitCache,
         point: Autocache,
         leases: Leases,
-        undelivered: UndeliveredPositions,
+        skipped_positions: SkippedPositions,
         read: Callable[[Lease, Leases], Iterator[Item | None]],
     ) -> None:
         """`read`: gives what a lease asks for of the source."""
-        self._cache, self._point, self._leases, self._undelivered = cache, point, leases, undelivered
+        self._cache, self._point, self._leases, self._skipped_positions = cache, point, leases, skipped_positions
         self._read_source = read
         self._lock = threading.Lock()
         """Guards the recordings, of leases that are not done."""
-        self._recordings: dict[LeaseKey, SplitRecording] = {}
+        self._recording_by_lease: dict[LeaseKey, SplitRecording] = {}
         self._in_all = RecordedBytes()
 
     def items(self, lease: Lease) -> Iterator[Item | None]:
@@ -395,8 +399,8 @@ class CachedReading:
             return
         # Decision 55: rows go into batches as arrays, with no object and no call for each element.
         spans, stop = _ending(lease, entry), entry.length << OUTPUT_BITS
-        if gaps := intervals.gaps(lease.key, spans, stop):
-            self._undelivered.add(gaps)
+        if spans_between := intervals.spans_between(lease.key, spans, stop):
+            self._skipped_positions.add(spans_between)
         for first, last in intervals.asked(spans):
             kept_tally.add(kept=last - first)
             yield KeptRows(lease, columns, intervals, spans, first, last)
@@ -404,21 +408,21 @@ class CachedReading:
 
     def _entry(self, lease: Lease, *, own: bool) -> EntryReader | None:
         # A part of a split cannot be recorded anew, so it comes from the entry even if the split is renewed.
-        if renewed(self._point, lease) and covers(lease):
+        if renewed(self._point, lease) and contains_all(lease):
             return None
         return self._cache.find(self._point, lease.split, own=own)
 
     def _computed(self, lease: Lease) -> Iterator[Item | None]:
         """Yield the elements of a lease as the source gives them, which are recorded on their way if they are all."""
-        if not covers(lease):
+        if not contains_all(lease):
             yield from self._read_source(lease, self._leases)
             return
         anew = renewed(self._point, lease)
-        about = (self._cache, self._point, lease, self._undelivered)
+        about = (self._cache, self._point, lease, self._skipped_positions)
         recording = SplitRecording(*about, in_all=self._in_all, anew=anew)
         with self._lock:
-            before = self._recordings.get(lease.key)  # of a split that comes again
-            self._recordings[lease.key] = recording
+            before = self._recording_by_lease.get(lease.key)  # of a split that comes again
+            self._recording_by_lease[lease.key] = recording
         # Its recording would never be whole, and its bytes would count against the others for good.
         if before is not None:
             before.drop()
@@ -438,39 +442,39 @@ class CachedReading:
     def record(self, item: Item, made: Sequence[Item]) -> None:
         """Note what has become of an item at the point."""
         with self._lock:
-            recording = self._recordings.get(item.lease.key)
+            recording = self._recording_by_lease.get(item.lease.key)
         if recording is not None and recording.add(made):
             self._drop(item.lease.key)
 
     def _drop(self, key: LeaseKey) -> None:
         with self._lock:
-            self._recordings.pop(key, None)
+            self._recording_by_lease.pop(key, None)
 
     def _kept(self, lease: Lease, entry: EntryReader, *, apart: bool = True) -> Iterator[Item | None]:
         """Yield the elements of an entry that a lease asks for; the positions between them yield nothing."""
-        key, at, undelivered, spans = lease.key, 0, self._undelivered, _ending(lease, entry)
+        key, at, skipped_positions, spans = lease.key, 0, self._skipped_positions, _ending(lease, entry)
         kept_tally.add(kept=len(entry))  # of part of a split a little less: it is only a share that is asked for
-        # With one span, comparing its ends spares each element a call of `clipped`.
+        # With one span, comparing its ends spares each element a call of `clip_range`.
         start, stop = spans[0] if len(spans) == 1 else (0, 0)
         for element, output, width, value in entry.elements(apart=apart):
             begin = (element << OUTPUT_BITS) + output
-            if begin > at and (gap := clipped(key, spans, at, begin)):
-                undelivered.add(gap)
+            if begin > at and (gap := clip_range(key, spans, at, begin)):
+                skipped_positions.add(gap)
             at = begin + width
-            parts = [(key, begin, at)] if start <= begin and at <= stop else clipped(key, spans, begin, at)
+            parts = [(key, begin, at)] if start <= begin and at <= stop else clip_range(key, spans, begin, at)
             if parts:
                 yield Item(value, parts, lease, element, output, width, kept=True)
-            if undelivered.due:
+            if skipped_positions.due:
                 # None lets the caller report positions: where all elements were filtered, no batch would carry them.
                 yield None
-        if gap := clipped(key, spans, at, entry.length << OUTPUT_BITS):
-            undelivered.add(gap)
+        if gap := clip_range(key, spans, at, entry.length << OUTPUT_BITS):
+            skipped_positions.add(gap)
         yield from self._ended(lease, entry)
 
     def _ended(self, lease: Lease, entry: EntryReader) -> Iterator[None]:
-        self._undelivered.note_length(lease.branch, entry.length)
+        self._skipped_positions.note_length(lease.branch, entry.length)
         self._leases.ended(lease, entry.length)
-        if self._undelivered.due:
+        if self._skipped_positions.due:
             yield None
 
 

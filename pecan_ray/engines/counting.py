@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.foreign import is_picture, is_tensor, picture_bytes, tensor_bytes
+from pecan_ray.engines.foreign import is_pil_image, is_tensor, pil_image_bytes, tensor_bytes
 
 POINTER_BYTES = 8
 """Size of a Python number."""
@@ -37,8 +37,8 @@ def column_bytes(value: Any) -> int:
         return sum(column_bytes(item) for item in value)
     if isinstance(value, bool) or value is None:
         return int(value is not None)
-    if is_picture(value):
-        return picture_bytes(value)
+    if is_pil_image(value):
+        return pil_image_bytes(value)
     if is_tensor(value):
         return tensor_bytes(value)
     return int(getattr(value, "nbytes", POINTER_BYTES))

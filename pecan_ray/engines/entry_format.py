@@ -88,7 +88,7 @@ class EntryWriter:
     """Puts an entry together, element by element, in any order: values are copied, whoever changes them later."""
 
     def __init__(self) -> None:
-        self._origins: list[tuple[int, int, int]] = []
+        self._source_refs: list[tuple[int, int, int]] = []
         self._columns: dict[str, _Column] = {}
         self._blobs = bytearray()
         self._data_bytes = 0
@@ -96,11 +96,11 @@ class EntryWriter:
     @property
     def nbytes(self) -> int:
         """About how large the entry is so far."""
-        return len(self._blobs) + self._data_bytes + 24 * len(self._origins)
+        return len(self._blobs) + self._data_bytes + 24 * len(self._source_refs)
 
     def add(self, element: int, output: int, width: int, value: Element) -> None:
         """Add an element; raises NotPlainError, which names the column, for a value that cannot be kept."""
-        row = len(self._origins)
+        row = len(self._source_refs)
         if row == 0:
             self._columns = {name: _column_of(one) for name, one in value.items()}
         if value.keys() != self._columns.keys():
@@ -110,7 +110,7 @@ class EntryWriter:
                 self._add(self._columns[name], row, one)
             except NotPlainError as error:
                 raise NotPlainError(f"column {name!r}, which holds a {error}") from None
-        self._origins.append((element, output, width))
+        self._source_refs.append((element, output, width))
 
     def _add(self, column: _Column, row: int, value: Any) -> None:
         kind, dtype = _kind_of(value)
@@ -137,9 +137,9 @@ class EntryWriter:
         The parts are the memory in which the elements were put together: a copy of it would take as long as writing it.
         """
         # Threads add elements in any order. Decision 55: in the order of the split, a run of rows is one interval.
-        rows = sorted(range(len(self._origins)), key=self._origins.__getitem__)
-        origins = np.array([self._origins[row] for row in rows], np.int64).reshape(-1, 3)
-        arrays: list[pa.Array] = [_numbers(origins[:, place]) for place in range(3)]
+        rows = sorted(range(len(self._source_refs)), key=self._source_refs.__getitem__)
+        source_refs = np.array([self._source_refs[row] for row in rows], np.int64).reshape(-1, 3)
+        arrays: list[pa.Array] = [_numbers(source_refs[:, place]) for place in range(3)]
         names, about, sink = list(ORIGINS), [], _Parts()
         for number, (name, unordered) in enumerate(self._columns.items()):
             column = unordered.in_order(rows)
@@ -176,7 +176,7 @@ class _Parts(io.RawIOBase):
 
     def __init__(self) -> None:
         self.parts: list[memoryview] = []
-        self._meant: dict[tuple[int, int], list[bytes]] = {}
+        self._underlying: dict[tuple[int, int], list[bytes]] = {}
         """By address and size: the pieces that stand for memory."""
 
     def stand_in(self, pieces: list[bytes]) -> bytes | mmap.mmap:
@@ -185,7 +185,7 @@ class _Parts(io.RawIOBase):
         if nbytes < LEAST_APART * len(pieces) or not nbytes:
             return b"".join(pieces)
         memory = mmap.mmap(-1, nbytes)
-        self._meant[pa.py_buffer(memory).address, nbytes] = pieces
+        self._underlying[pa.py_buffer(memory).address, nbytes] = pieces
         return memory
 
     def writable(self) -> bool:
@@ -193,7 +193,7 @@ class _Parts(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         part = memoryview(data)
-        pieces = self._meant.get((pa.py_buffer(part).address, part.nbytes)) if part.nbytes else None
+        pieces = self._underlying.get((pa.py_buffer(part).address, part.nbytes)) if part.nbytes else None
         self.parts += [part] if pieces is None else map(memoryview, filter(None, pieces))
         return part.nbytes
 
@@ -282,7 +282,7 @@ class EntryReader:
             raise ValueError(f"it has format {facts.get('format')!r}, and {FORMAT_VERSION} is read")
         self.length = whole(facts["length"])
         self._columns = facts["columns"]
-        self._origins: tuple[Array, Array, Array] | None = None
+        self._source_refs: tuple[Array, Array, Array] | None = None
         self._blobs = self._head.blobs
 
     def __len__(self) -> int:
@@ -301,14 +301,14 @@ class EntryReader:
         columns = [self._values(number, told, apart) for number, told in enumerate(self._columns)]
         rows = zip(*columns, strict=True) if columns else repeat((), len(self))
         values = map(dict, map(zip, repeat(names), rows))  # no step of it is Python's, of which there would be millions
-        return map(CachedElement, *(one.tolist() for one in self.origins()), values)
+        return map(CachedElement, *(one.tolist() for one in self.source_refs()), values)
 
-    def origins(self) -> tuple[Array, Array, Array]:
+    def source_refs(self) -> tuple[Array, Array, Array]:
         """Return the numbers of the elements in their split, of their outputs, and the positions they stand for."""
-        if self._origins is None:
+        if self._source_refs is None:
             element, output, width = (self._numbers(name, np.int64) for name in ORIGINS)
-            self._origins = element, output, width
-        return self._origins
+            self._source_refs = element, output, width
+        return self._source_refs
 
     def origin_bytes(self) -> bytes:
         """Return the same as it is written: what is equal comes from the same places of another split."""
@@ -333,7 +333,7 @@ class EntryReader:
         if kind not in ARROW:
             return self._rows(number, told)
         column = np.empty(len(self), np.bool_ if kind == "bool" else object)
-        column[:] = self._singles(number, kind)
+        column[:] = self._single_elements(number, kind)
         return column
 
     def _values(self, number: int, told: dict[str, Written], apart: bool) -> Iterator[Any]:
@@ -343,7 +343,7 @@ class EntryReader:
         if kind == "plain":
             return (decode(plain[row], self._get) for row in range(len(self)))
         if kind in ARROW:
-            usual = iter(self._singles(number, kind))
+            usual = iter(self._single_elements(number, kind))
         elif told["shape"] is not None and not plain:
             usual = _single_rows(self._rows(number, told), told["kind"] == "scalar", apart)
         else:
@@ -352,7 +352,7 @@ class EntryReader:
             return usual
         return (decode(plain[row], self._get) if row in plain else one for row, one in enumerate(usual))
 
-    def _singles(self, number: int, kind: KeptAs) -> list[Any]:
+    def _single_elements(self, number: int, kind: KeptAs) -> list[Any]:
         """Return values of Python's own types."""
         values: list[Any]
         if kind == "int":

@@ -28,7 +28,7 @@ from pecan_ray.storage import (
     delete_file,
     list_folder,
     read_all,
-    read_piece,
+    read_file_range,
     subfolders,
     write_file,
 )
@@ -161,19 +161,19 @@ class EntryObjects:
     def _get(self, kind: str, key: str) -> FoundEntry:
         path = self._path(kind, key)
         # Alone and first: it tells size and version. The others name that version, so that no two objects are mixed.
-        (first,) = self._asked([partial(read_piece, path, 0, PIECE_BYTES)], self.wait_s)
+        (first,) = self._asked([partial(read_file_range, path, 0, PIECE_BYTES)], self.wait_s)
         facts, start = _facts_of(first.data, path)
         if facts.key != key or first.size != start + facts.nbytes:
-            raise _damaged(path, "it is not what its head says")
+            raise _malformed_error(path, "it is not what its head says")
         pieces = [
-            partial(read_piece, path, at, min(at + PIECE_BYTES, first.size), version=first.version)
+            partial(read_file_range, path, at, min(at + PIECE_BYTES, first.size), version=first.version)
             for at in range(len(first.data), first.size, PIECE_BYTES)
         ]
         rest = self._asked(pieces, self.wait_s + facts.nbytes / SLOWEST_BYTES_PER_S)
         parts: list[bytes | memoryview] = [memoryview(first.data)[start:], *(piece.data for piece in rest)]
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if len(data) != facts.nbytes or _checksum([data]) != facts.checksum:
-            raise _damaged(path, "its bytes are not those that were written")
+            raise _malformed_error(path, "its bytes are not those that were written")
         return FoundEntry(facts, data)
 
     def _asked(self, calls: Sequence[Callable[[], FileRange]], within_s: float) -> list[FileRange]:
@@ -201,7 +201,7 @@ class EntryObjects:
 def _facts_of(data: bytes, path: str) -> tuple[EntryFacts, int]:
     """Return what an object's head says, and where its entry begins."""
     if len(data) < HEAD.size or data[: len(MAGIC)] != MAGIC:
-        raise _damaged(path, "it does not begin as an entry does")
+        raise _malformed_error(path, "it does not begin as an entry does")
     _, version, length, checksum = HEAD.unpack_from(data)
     if version > OBJECT_VERSION:
         raise CacheError(
@@ -209,11 +209,11 @@ def _facts_of(data: bytes, path: str) -> tuple[EntryFacts, int]:
         )
     told = data[HEAD.size : HEAD.size + length]
     if version != OBJECT_VERSION or len(told) != length or _checksum([told]) != checksum:
-        raise _damaged(path, "its head is not what was written")
+        raise _malformed_error(path, "its head is not what was written")
     return EntryFacts(**json.loads(told)), _aligned(HEAD.size + length)
 
 
-def _damaged(path: str, why: str) -> CacheError:
+def _malformed_error(path: str, why: str) -> CacheError:
     return CacheError(f"{path} is damaged: {why}", path=path, damaged=True)
 
 

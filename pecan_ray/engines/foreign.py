@@ -18,7 +18,7 @@ WIDE_MODES = {"I": 4, "F": 4, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 """Bytes of a pixel's value in Pillow's modes with more than one."""
 
 
-def is_picture(value: Any) -> bool:
+def is_pil_image(value: Any) -> bool:
     """Tell whether a value is an image of Pillow."""
     kind = getattr(sys.modules.get("PIL.Image"), "Image", None)
     return kind is not None and isinstance(value, kind)
@@ -46,7 +46,7 @@ def _is_jax(value: Any) -> bool:
     return kind is not None and isinstance(value, kind) and isinstance(value.dtype, np.dtype)
 
 
-def picture_bytes(picture: Any) -> int:
+def pil_image_bytes(picture: Any) -> int:
     """Return the bytes of an image of Pillow, decoded."""
     width, height = picture.size
     return int(width * height * len(picture.getbands()) * WIDE_MODES.get(picture.mode, 1))
@@ -66,7 +66,7 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
     if _is_eager(value) or _is_jax(value):
         array = np.asarray(value)
         return None if array.dtype.hasobject else array
-    if is_picture(value):
+    if is_pil_image(value):
         return np.asarray(value.convert("RGBA") if value.mode in ("P", "PA") else value)
     if not is_tensor(value) or value.is_meta or value.is_nested or value.is_quantized:
         return None
@@ -133,7 +133,7 @@ def notes_of(value: Any) -> dict[str, Any]:
 
     What the class of an opened file keeps for its decoding does not count.
     """
-    if not is_picture(value):
+    if not is_pil_image(value):
         return {}
     palette = value.getpalette() if value.mode in ("P", "PA") else None
     notes = {"mode": value.mode, "format": value.format, "palette": palette and bytes(palette), "info": value.info}
@@ -149,16 +149,16 @@ def _attributes(picture: Any) -> dict[str, Any]:
 
 def with_array(value: Any, array: npt.NDArray[Any]) -> Any:
     """Return an array as a value of the same library: an image of Pillow, a tensor, or the array itself."""
-    if is_picture(value):
+    if is_pil_image(value):
         made = sys.modules["PIL.Image"].fromarray(array)
         made.info = dict(value.info)
         return made
     return as_tensor(array).to(value.device) if is_tensor(value) else array
 
 
-def copied_value(value: Any) -> Any:
+def copy_value(value: Any) -> Any:
     """Return a copy of an image or a tensor that may be written into; anything else as it is."""
-    if is_picture(value):
+    if is_pil_image(value):
         made = value.copy()
         for name, one in {"format": value.format, **_attributes(value)}.items():
             setattr(made, name, one)
@@ -168,12 +168,12 @@ def copied_value(value: Any) -> Any:
 
 def type_name(value: Any) -> str:
     """Return what kind of image or tensor a value is; empty for anything else."""
-    if is_picture(value):
+    if is_pil_image(value):
         return f"Image[{value.mode}]"
     return str(value.dtype) if is_tensor(value) else ""
 
 
-def lends_memory(tensor: Any) -> bool:
+def shares_storage(tensor: Any) -> bool:
     """Tell whether others may have the memory of a tensor of PyTorch: another tensor, or what it was made of."""
     try:
         storage = tensor.untyped_storage()

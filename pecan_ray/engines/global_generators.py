@@ -30,7 +30,7 @@ class GlobalGenerators:
         """So often they were seeded: each time otherwise, since nothing that was drawn shall be drawn again."""
         self._lock = threading.Lock()
         """Guards both."""
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._after_fork)
 
     @property
     def key(self) -> SeedKey | None:
@@ -60,7 +60,7 @@ class GlobalGenerators:
             words = hashlib.blake2b(repr((*self._key, self._times)).encode(), digest_size=8).digest()
         _seed(int.from_bytes(words, "little"))
 
-    def _forked(self) -> None:
+    def _after_fork(self) -> None:
         self._lock = threading.Lock()  # another thread of the parent may have held it
 
 

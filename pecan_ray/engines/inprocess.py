@@ -6,18 +6,18 @@ import itertools
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
-from pecan_ray.engines.accounted_leases import AccountedLeases
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced
+from pecan_ray.engines.lease_tracker import LeaseTracker
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.engines.users_order import UsersOrder, led_to
 from pecan_ray.errors import BatchShapeError, OrderError
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.options import EngineName, OnError
-from pecan_ray.plan.empty_pass import EmptyPasses, PassesInVain, endless_passes
+from pecan_ray.plan.empty_pass import EmptyPasses, EmptyPassTracker, endless_passes
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Element, Lease, Source
-from pecan_ray.sampling.randomness import SplitOrder, split_orders
+from pecan_ray.sampling.random_keys import SplitOrder, split_orders
 from pecan_ray.sources.files import with_files_ahead
 from pecan_ray.storage import forget_ahead
 
@@ -73,19 +73,19 @@ def _with_files_ahead(source: Source, leases: Iterator[Lease]) -> Iterator[Lease
         yield lease
 
 
-class WatchedPasses(AccountedLeases):
+class WatchedPasses(LeaseTracker):
     """The leases of an endless repeat, which raises `PlanError` where its passes yield nothing."""
 
     def __init__(self, leases: Leases, empty: EmptyPasses) -> None:
         super().__init__(leases)
-        self._vain = PassesInVain.begin(empty)
+        self._empty_pass_state = EmptyPassTracker.begin(empty)
 
     def look(self, produced: Produced) -> None:
         """Take note of what an engine yields, or only tells."""
-        self.mention(produced.spans)
+        self.mark_processed(produced.spans)
         if produced.rows:
-            self._vain = self._vain.behind(self.newest_pass)
-        elif (error := self._vain.too_many(self.oldest_pass())) is not None:
+            self._empty_pass_state = self._empty_pass_state.behind(self.newest_pass)
+        elif (error := self._empty_pass_state.too_many(self.earliest_pass())) is not None:
             raise error
 
 

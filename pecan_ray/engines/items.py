@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from pecan_ray.engines.foreign import copied_value
+from pecan_ray.engines.foreign import copy_value
 from pecan_ray.engines.positions import Part
 from pecan_ray.plan.splits import Lease
 from pecan_ray.sources.copies import own_copy
@@ -54,7 +54,7 @@ class Item:
 
 def copied(value: dict[str, Any]) -> dict[str, Any]:
     """Return an element that may be written into, however deep, without changing the given one."""
-    return {name: own_copy(column, copied_value) for name, column in value.items()}
+    return {name: own_copy(column, copy_value) for name, column in value.items()}
 
 
 def leading(value: dict[str, Any]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 
-class KeptTally:
+class KeptAccumulator:
     """Two sums; any thread may add to them."""
 
     def __init__(self) -> None:
@@ -26,5 +26,5 @@ class KeptTally:
             return self._kept, self._computed
 
 
-kept_tally = KeptTally()
+kept_tally = KeptAccumulator()
 """Of this process."""

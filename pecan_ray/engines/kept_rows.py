@@ -37,7 +37,7 @@ class Intervals:
         # `_last` is read once: another thread may replace it between the comparison and the return.
         written, known = entry.origin_bytes(), _last
         if known is None or known[0] != written:
-            element, output, width = (one.copy() for one in entry.origins())  # the entry itself may go
+            element, output, width = (one.copy() for one in entry.source_refs())  # the entry itself may go
             begins = (element << OUTPUT_BITS) + output
             _last = known = written, cls(begins, begins + width, element)
         return known[1]
@@ -54,13 +54,13 @@ class Intervals:
             return None
         return int(self.begins[0]), int(self.ends[-1])
 
-    def gaps(self, key: LeaseKey, spans: Sequence[tuple[int, int]], stop: int) -> list[Part]:
+    def spans_between(self, key: LeaseKey, spans: Sequence[tuple[int, int]], stop: int) -> list[Part]:
         """Return what is asked for of the positions for which there is no element, in a split that ends at `stop`."""
         if self.bounds == (0, stop):
             return []
         starts, stops = np.append(0, self.ends), np.append(self.begins, stop)
         places = np.flatnonzero(stops > starts)
-        return [part for at in places for part in clipped(key, spans, int(starts[at]), int(stops[at]))]
+        return [part for at in places for part in clip_range(key, spans, int(starts[at]), int(stops[at]))]
 
     def asked(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield the rows that are asked for, in part at least: from one to behind the last one of a run."""
@@ -114,16 +114,16 @@ class KeptRows:
         return not any(column.dtype.hasobject for column in self.columns.values())
 
     @functools.cached_property
-    def _layouts(self) -> dict[int, Layout]:
+    def _layout_by_size(self) -> dict[int, Layout]:
         return {}
 
     def layout(self, size: int) -> Layout:
         """Return that of a batch of so many such rows."""
-        known = self._layouts.get(size)
+        known = self._layout_by_size.get(size)
         if known is None:
             columns = self.columns.items()
             numbers = ((name, None if one.dtype.hasobject else one.dtype, one.shape[1:]) for name, one in columns)
-            known = self._layouts[size] = layout_of(
+            known = self._layout_by_size[size] = layout_of(
                 tuple((name, dtype, () if dtype is None else (size, *shape)) for name, dtype, shape in numbers)
             )
         return known
@@ -135,13 +135,13 @@ class KeptRows:
             end = int(self.intervals.ends[self.start + stop - 1])
             if len(self.spans) == 1 and self.spans[0][0] <= begin and end <= self.spans[0][1]:
                 return [(self.lease.key, begin, end)]
-            return clipped(self.lease.key, self.spans, begin, end)
+            return clip_range(self.lease.key, self.spans, begin, end)
         begins = self.intervals.begins[self.start + start : self.start + stop]
         ends = self.intervals.ends[self.start + start : self.start + stop]
         breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1
         found: list[Part] = []
         for first, last in zip((0, *breaks), (*breaks, len(begins)), strict=True):
-            join(found, clipped(self.lease.key, self.spans, int(begins[first]), int(ends[last - 1])))
+            join(found, clip_range(self.lease.key, self.spans, int(begins[first]), int(ends[last - 1])))
         return found
 
     def named(self, row: int) -> Item:
@@ -164,6 +164,6 @@ class KeptRows:
         return [Item({name: one}, [], self.lease, int(number)) for one, number in zip(column, elements, strict=True)]
 
 
-def clipped(key: LeaseKey, spans: Sequence[tuple[int, int]], begin: int, end: int) -> list[Part]:
+def clip_range(key: LeaseKey, spans: Sequence[tuple[int, int]], begin: int, end: int) -> list[Part]:
     """Return the positions of an interval that are asked for."""
     return [(key, max(a, begin), min(b, end)) for a, b in spans if a < end and b > begin and begin < end]

@@ -55,10 +55,10 @@ class Layout:
         return pickle.dumps((places, self.nbytes), pickle.HIGHEST_PROTOCOL)
 
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:
-        return _unpacked, (self._packed,)
+        return _unpack_layout, (self._packed,)
 
 
 @functools.lru_cache(maxsize=256)
-def _unpacked(packed: bytes) -> Layout:
+def _unpack_layout(packed: bytes) -> Layout:
     places, nbytes = pickle.loads(packed)
     return Layout({name: place and ColumnPlace(*place) for name, place in places}, nbytes)

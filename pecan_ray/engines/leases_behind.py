@@ -29,12 +29,12 @@ class LeasesBehind:
         `take_unread`: takes a lease that is likely not to be read.
         """
         self._leases, self._sources, self._left = leases, sources, list(elements)
-        self._take_unread = take_unread or leases.take
+        self._take_next = take_unread or leases.take
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next lease of a source that has elements behind those that are passed over, without these."""
         while left := self._left[branch]:
-            lease = self._take_unread(branch)
+            lease = self._take_next(branch)
             if lease is None:
                 return None
             held = self._held(lease, left)

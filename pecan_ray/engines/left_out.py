@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pecan_ray.engines.contract import BadElement, Leases, SharedLeases
-from pecan_ray.engines.positions import Part, UndeliveredPositions, elements_in
+from pecan_ray.engines.positions import Part, SkippedPositions, elements_in
 from pecan_ray.errors import SourceError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Source, Split, as_written, origin_of
 
@@ -15,15 +15,15 @@ MAX_HELD = 1024
 """Errors that wait for the first element of their split: then the worker gives the split to another one, or goes on."""
 
 
-class UnreadableElements:
+class LeaseReadErrors:
     """The elements of one lease that cannot be read, of a source in which they are independent.
 
     While no element of the lease could be opened, another worker may see the files: the errors are held back until one
     is read, or until no other worker takes the lease.
     """
 
-    def __init__(self, source: Source, lease: Lease, leases: Leases, undelivered: UndeliveredPositions) -> None:
-        self._source, self._lease, self.leases, self.undelivered = source, lease, leases, undelivered
+    def __init__(self, source: Source, lease: Lease, leases: Leases, skipped_positions: SkippedPositions) -> None:
+        self._source, self._lease, self.leases, self.skipped_positions = source, lease, leases, skipped_positions
         self._held: list[tuple[BadElement, list[Part], SourceError]] = []
         self._any_read = False
 
@@ -41,7 +41,7 @@ class UnreadableElements:
         # Decision 98: a file that is not there may be there on other nodes, so its errors are not bad data yet.
         if self._any_read or not _cannot_open(error):
             self.element_read()
-            self.undelivered.add(parts, bad)
+            self.skipped_positions.add(parts, bad)
             return True
         self._held.append((bad, parts, error))
         return len(self._held) < MAX_HELD or self.ended()
@@ -50,7 +50,7 @@ class UnreadableElements:
         """Tell the errors that were held back: this worker can read the split."""
         self._any_read = True
         for bad, parts, _ in self._held:
-            self.undelivered.add(parts, bad)
+            self.skipped_positions.add(parts, bad)
         self._held = []
 
     def ended(self) -> bool:
@@ -58,7 +58,7 @@ class UnreadableElements:
         if self._held:
             spans, (first, _, error) = self._lease.spans, self._held[0]
             assert first.first is not None
-            bad = _left_out(self._source, self._lease, first.first.element, spans, error, self.undelivered)
+            bad = _left_out(self._source, self._lease, first.first.element, spans, error, self.skipped_positions)
             if isinstance(self.leases, SharedLeases) and self.leases.elsewhere(self._lease, bad):
                 return False
         self.element_read()
@@ -81,17 +81,17 @@ def leave_out(
     missing: Iterable[tuple[int, int]],
     error: SourceError,
     leases: Leases,
-    undelivered: UndeliveredPositions,
+    skipped_positions: SkippedPositions,
 ) -> None:
     """End a split at its element `number`, which cannot be read, and say why: the rest of it is dealt with.
 
     One that cannot even be opened is left to other workers, on whose nodes its file may be.
     """
-    unopened = _cannot_open(error) and number == lease.spans[0][0] >> OUTPUT_BITS
-    bad = _left_out(source, lease, number, tuple(missing), error, undelivered)
-    if unopened and isinstance(leases, SharedLeases) and leases.elsewhere(lease, bad):
+    split_open_failures = _cannot_open(error) and number == lease.spans[0][0] >> OUTPUT_BITS
+    bad = _left_out(source, lease, number, tuple(missing), error, skipped_positions)
+    if split_open_failures and isinstance(leases, SharedLeases) and leases.elsewhere(lease, bad):
         return
-    undelivered.add([], bad)
+    skipped_positions.add([], bad)
     leases.ended(lease, number)
 
 
@@ -101,12 +101,12 @@ def _left_out(
     number: int,
     spans: Sequence[tuple[int, int]],
     error: SourceError,
-    undelivered: UndeliveredPositions,
+    skipped_positions: SkippedPositions,
 ) -> BadElement:
     """Return what is left out of a split that breaks at its element `number`."""
     length, estimate = lease.split.elements, ""
     open_end = length is None and any(stop == END for _, stop in spans)
-    if open_end and (found := _estimated_length(lease, number, error, undelivered)):
+    if open_end and (found := _estimated_length(lease, number, error, skipped_positions)):
         length, estimate = found
     left_out = _elements_behind(length, number, spans)
     how_many = ""
@@ -126,7 +126,7 @@ def _left_out(
 
 
 def _estimated_length(
-    lease: Lease, number: int, error: SourceError, undelivered: UndeliveredPositions
+    lease: Lease, number: int, error: SourceError, skipped_positions: SkippedPositions
 ) -> tuple[int, str] | None:
     """Return about how many elements a broken split holds, and by what that is known; None if by nothing."""
     # The nearest evidence first: this split's own beginning, then bytes of other splits, then their mean length.
@@ -136,10 +136,10 @@ def _estimated_length(
     nbytes, offset = nbytes_of(lease.split), error.fields.get("offset")
     if nbytes and number and isinstance(offset, int) and 0 < (read := offset - lease.split.start) <= nbytes:
         return max(number + 1, round(number * nbytes / read)), f"the {number} before, in {read} of its {nbytes} bytes"
-    by_bytes = None if nbytes is None else undelivered.length_of_bytes(lease.branch, nbytes)
+    by_bytes = None if nbytes is None else skipped_positions.length_of_bytes(lease.branch, nbytes)
     if by_bytes is not None:
         return max(number + 1, round(by_bytes)), f"its {nbytes} bytes, by those of other splits"
-    mean = undelivered.mean_length(lease.branch)
+    mean = skipped_positions.mean_length(lease.branch)
     return None if mean is None else (max(number + 1, round(mean)), "the mean length of other splits")
 
 

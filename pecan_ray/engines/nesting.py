@@ -22,7 +22,7 @@ def check_nesting(value: Any) -> None:
 
 class _Walk:
     def __init__(self) -> None:
-        self._above: set[int] = set()
+        self._ancestor_ids: set[int] = set()
         """Those in which this one is."""
         self._done: set[int] = set()
 
@@ -30,14 +30,14 @@ class _Walk:
         held = _held(value)
         if held is None or id(value) in self._done:
             return
-        if id(value) in self._above:
+        if id(value) in self._ancestor_ids:
             raise NestedValueError(f"it returned a value that holds itself (a {type(value).__name__})")
-        if len(self._above) == MOST_LEVELS:
+        if len(self._ancestor_ids) == MOST_LEVELS:
             raise NestedValueError(f"it returned values within values, more than {MOST_LEVELS} levels deep")
-        self._above.add(id(value))
+        self._ancestor_ids.add(id(value))
         for one in held:
             self.enter(one)
-        self._above.remove(id(value))
+        self._ancestor_ids.remove(id(value))
         self._done.add(id(value))
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pecan_ray.engines.foreign import as_array, copied_value, has_memory, is_picture, is_tensor, lends_memory
+from pecan_ray.engines.foreign import as_array, copy_value, has_memory, is_pil_image, is_tensor, shares_storage
 from pecan_ray.engines.nesting import check_nesting
 from pecan_ray.sources.copies import UNCHANGING, own_copy
 
@@ -118,7 +118,7 @@ class _OwnValues:
             if fixed or id(owner) in self._given or (alone and _keeps_to_itself(owner, owner is one or owner_alone)):
                 return self._objects(one) if one.dtype.hasobject else one
         elif is_tensor(one):
-            if alone and not lends_memory(one):
+            if alone and not shares_storage(one):
                 return one
         elif alone or not _may_be_written(one):
             return one
@@ -151,7 +151,7 @@ class _OwnValues:
     def _copy(self, one: Any) -> Any:
         # A copy for each object, not for each place: two columns that share an array go on sharing one.
         if id(one) not in self._copies:
-            self._copies[id(one)] = own = own_copy(one, copied_value)
+            self._copies[id(one)] = own = own_copy(one, copy_value)
             self._held.append(HeldValue(one, own))
         return self._copies[id(one)]
 
@@ -244,7 +244,7 @@ def _keeps_to_itself(owner: Any, alone: bool) -> bool:
     if isinstance(owner, np.ndarray):
         return alone and bool(owner.flags.owndata)
     if is_tensor(owner):
-        return alone and not lends_memory(owner)
+        return alone and not shares_storage(owner)
     return isinstance(owner, bytes) or (alone and type(owner).__name__ == "PyCapsule")
 
 
@@ -292,4 +292,4 @@ _VALUE_ALONE = _value_references()
 
 def _may_be_written(one: Any) -> bool:
     """Tell whether a value is of those that are known here, and can be written into."""
-    return is_picture(one) or isinstance(one, (list, dict, set, bytearray, np.void))
+    return is_pil_image(one) or isinstance(one, (list, dict, set, bytearray, np.void))

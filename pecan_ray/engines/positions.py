@@ -19,7 +19,7 @@ MOST_DROPPED = 1 << 16
 """So many times positions are dropped without a batch: what is done is known to others, and is not done again."""
 
 
-class UndeliveredPositions:
+class SkippedPositions:
     """Positions that were dealt with and yield nothing, of filtered and bad elements, and why; any thread may add some.
 
     The next batch carries them.  Where none comes for long they are `due`, and are reported without one.
@@ -31,18 +31,18 @@ class UndeliveredPositions:
         self._parts: list[Part] = []
         self._bad: list[BadElement] = []
         self._dropped = 0
-        self._carried = False
+        self._sent_in_batch = False
         """A batch has carried some."""
         self._merge_at = 2 * MOST_INTERVALS
         self._lengths: dict[int, tuple[int, int]] = {}
         """By branch: so many splits were read to their ends, and so many elements they hold."""
-        self._densities: dict[int, tuple[int, int]] = {}
+        self._known_bytes: dict[int, tuple[int, int]] = {}
         """By branch, of those whose bytes are known: these, and their elements."""
         self.due = False
         """Whether so much waits that it must not wait for a batch any longer."""
         self.first_runs_only = False
         """Of a plan that runs as a whole positions count of the first run over a source; others are nobody's."""
-        self.spoiled: set[LeaseKey] = set()
+        self.with_errors: set[LeaseKey] = set()
         """Splits of which an element was bad."""
 
     def add(self, parts: Iterable[Part], bad: BadElement | None = None) -> None:
@@ -53,7 +53,7 @@ class UndeliveredPositions:
             if bad is not None:
                 self._bad.append(bad)
                 origin = bad.origin or bad.first
-                self.spoiled.update(() if origin is None else ((origin.branch, origin.repetition, origin.split),))
+                self.with_errors.update(() if origin is None else ((origin.branch, origin.repetition, origin.split),))
             # The bound grows with what is left, so that sorting costs little however many intervals stay apart.
             if len(self._parts) >= self._merge_at:
                 self._parts = parts_of_spans(merge(self._parts))
@@ -73,12 +73,12 @@ class UndeliveredPositions:
         The job ends where passes without end yield nothing, and can tell by what is done alone.
         """
         with self._lock:
-            self.due = self.due or (not self._carried and bool(self._parts or self._bad))
+            self.due = self.due or (not self._sent_in_batch and bool(self._parts or self._bad))
 
     def take(self) -> tuple[list[Part], list[BadElement]]:
         """Return and forget what was added, for a batch to carry."""
         # Without the lock, because it is only ever set.
-        self._carried = True
+        self._sent_in_batch = True
         return self._taken()
 
     def _taken(self) -> tuple[list[Part], list[BadElement]]:
@@ -94,8 +94,8 @@ class UndeliveredPositions:
             splits, in_all = self._lengths.get(branch, (0, 0))
             self._lengths[branch] = (splits + 1, in_all + elements)
             if nbytes is not None:
-                bytes_in_all, of_those = self._densities.get(branch, (0, 0))
-                self._densities[branch] = (bytes_in_all + nbytes, of_those + elements)
+                bytes_in_all, of_those = self._known_bytes.get(branch, (0, 0))
+                self._known_bytes[branch] = (bytes_in_all + nbytes, of_those + elements)
 
     def mean_length(self, branch: int) -> float | None:
         """Return how many elements the splits of a branch hold in the mean; None if none was read to its end."""
@@ -106,7 +106,7 @@ class UndeliveredPositions:
     def length_of_bytes(self, branch: int, nbytes: int) -> float | None:
         """Return how many elements so many bytes of a branch hold in the mean; None if that is not known."""
         with self._lock:
-            bytes_in_all, elements = self._densities.get(branch, (0, 0))
+            bytes_in_all, elements = self._known_bytes.get(branch, (0, 0))
         return nbytes * elements / bytes_in_all if bytes_in_all else None
 
     def report(self, epoch: int) -> Produced | None:

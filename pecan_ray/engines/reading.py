@@ -10,13 +10,13 @@ from types import CodeType
 from typing import Any, NoReturn, TypeVar
 
 from pecan_ray.engines.contract import Leases
-from pecan_ray.engines.forks import forks
+from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.left_out import UnreadableElements, elements_of_error, leave_out, nbytes_of
+from pecan_ray.engines.left_out import LeaseReadErrors, elements_of_error, leave_out, nbytes_of
 from pecan_ray.engines.own_results import NOTHING, own_element
-from pecan_ray.engines.positions import Part, UndeliveredPositions
+from pecan_ray.engines.positions import Part, SkippedPositions
 from pecan_ray.engines.stages import Recognized, ThreadStage
-from pecan_ray.engines.under_way import Recognize, Sighting
+from pecan_ray.engines.under_way import Recognize, ThreadActivity
 from pecan_ray.errors import PecanError, SourceError, StorageOutageError, is_interrupt, told
 from pecan_ray.options import OnError
 from pecan_ray.plan.splits import (
@@ -90,7 +90,7 @@ class Run:
 
 
 def read_lease(
-    source: Source, lease: Lease, leases: Leases, undelivered: UndeliveredPositions, on_error: OnError
+    source: Source, lease: Lease, leases: Leases, skipped_positions: SkippedPositions, on_error: OnError
 ) -> Iterator[tuple[int, Element, list[Part]]]:
     """Yield (number in the split, value, positions to deliver) for each element that a lease asks for.
 
@@ -99,7 +99,7 @@ def read_lease(
     independent there.  A storage that does not answer raises always: nothing is known of the data behind it.
     """
     if on_error != "raise" and isinstance(source, IndependentElements):
-        yield from _read_past_errors(source, lease, leases, undelivered)
+        yield from _read_past_errors(source, lease, leases, skipped_positions)
         return
     number, key = lease.spans[0][0] >> OUTPUT_BITS, lease.key
     missing = deque(lease.spans)
@@ -123,17 +123,17 @@ def read_lease(
     except SourceError as error:
         if on_error == "raise" or _ends_job(error):
             raise
-        leave_out(source, lease, number, missing, error, leases, undelivered)
+        leave_out(source, lease, number, missing, error, leases, skipped_positions)
         return
-    _end(lease, number, leases, undelivered)
+    _end(lease, number, leases, skipped_positions)
 
 
 def read_lease_columns(
-    source: ColumnarSource, lease: Lease, leases: Leases, undelivered: UndeliveredPositions, on_error: OnError
+    source: ColumnarSource, lease: Lease, leases: Leases, skipped_positions: SkippedPositions, on_error: OnError
 ) -> Iterator[Run]:
     """Yield the elements that a lease asks for in runs, as `read_lease` does one by one."""
     if on_error != "raise" and isinstance(source, IndependentRows):
-        yield from _read_columns_past_errors(source, lease, leases, undelivered)
+        yield from _read_columns_past_errors(source, lease, leases, skipped_positions)
         return
     number = lease.spans[0][0] >> OUTPUT_BITS
     missing = deque(lease.spans)
@@ -149,17 +149,17 @@ def read_lease_columns(
     except SourceError as error:
         if on_error == "raise" or _ends_job(error):
             raise
-        leave_out(source, lease, number, missing, error, leases, undelivered)
+        leave_out(source, lease, number, missing, error, leases, skipped_positions)
         return
-    _end(lease, number, leases, undelivered)
+    _end(lease, number, leases, skipped_positions)
 
 
 def _read_past_errors(
-    source: IndependentElements, lease: Lease, leases: Leases, undelivered: UndeliveredPositions
+    source: IndependentElements, lease: Lease, leases: Leases, skipped_positions: SkippedPositions
 ) -> Iterator[tuple[int, Element, list[Part]]]:
     """Yield as `read_lease` does what can be read, and leave single elements out."""
     number, missing = lease.spans[0][0] >> OUTPUT_BITS, deque(lease.spans)
-    unreadable = UnreadableElements(source, lease, leases, undelivered)
+    unreadable = LeaseReadErrors(source, lease, leases, skipped_positions)
     try:
         for value in values_or_errors(source, lease, number):
             count = elements_of_error(value) if isinstance(value, SourceError) else 1
@@ -178,15 +178,15 @@ def _read_past_errors(
         _left_behind(source, lease, number, missing, error, unreadable)
         return
     if unreadable.ended() and missing:
-        _end(lease, number, leases, undelivered)
+        _end(lease, number, leases, skipped_positions)
 
 
 def _read_columns_past_errors(
-    source: IndependentRows, lease: Lease, leases: Leases, undelivered: UndeliveredPositions
+    source: IndependentRows, lease: Lease, leases: Leases, skipped_positions: SkippedPositions
 ) -> Iterator[Run]:
     """Yield as `read_lease_columns` does what can be read, and leave single rows out."""
     number, missing = lease.spans[0][0] >> OUTPUT_BITS, deque(lease.spans)
-    unreadable = UnreadableElements(source, lease, leases, undelivered)
+    unreadable = LeaseReadErrors(source, lease, leases, skipped_positions)
     try:
         for columns, rows in _columns(source, source.read_columns_past_errors, lease, number):
             if isinstance(columns, SourceError):
@@ -204,7 +204,7 @@ def _read_columns_past_errors(
         _left_behind(source, lease, number, missing, error, unreadable)
         return
     if unreadable.ended() and missing:
-        _end(lease, number, leases, undelivered)
+        _end(lease, number, leases, skipped_positions)
 
 
 def _taken(missing: deque[tuple[int, int]], key: LeaseKey, number: int, count: int) -> list[Part]:
@@ -222,20 +222,20 @@ def _left_behind(
     number: int,
     missing: Iterable[tuple[int, int]],
     error: SourceError,
-    unreadable: UnreadableElements,
+    unreadable: LeaseReadErrors,
 ) -> None:
     """End a split at an error behind which nothing can be read; raise what ends the job."""
     if _ends_job(error):
         raise error
     unreadable.element_read()
-    leave_out(source, lease, number, missing, error, unreadable.leases, unreadable.undelivered)
+    leave_out(source, lease, number, missing, error, unreadable.leases, unreadable.skipped_positions)
 
 
-def _end(lease: Lease, number: int, leases: Leases, undelivered: UndeliveredPositions) -> None:
+def _end(lease: Lease, number: int, leases: Leases, skipped_positions: SkippedPositions) -> None:
     """Tell the length of a split that was read to its end."""
     # Where a lease asks for some elements only, of a split whose length was not known, it may end before them.
     if lease.spans[-1][1] == END or number > lease.spans[0][0] >> OUTPUT_BITS:
-        undelivered.note_length(lease.branch, number, nbytes_of(lease.split))
+        skipped_positions.note_length(lease.branch, number, nbytes_of(lease.split))
     leases.ended(lease, number)
 
 
@@ -305,7 +305,7 @@ def _values(
             if _from_outside(error):
                 raise
             if not passes(error):
-                raise _unreadable(source, lease, number, error) from error
+                raise _read_failure(source, lease, number, error) from error
             begun = False
 
 
@@ -332,7 +332,7 @@ def _columns(
             if _from_outside(error):
                 raise
             if not passes(error):
-                raise _unreadable(source, lease, number, error) from error
+                raise _read_failure(source, lease, number, error) from error
             begun = False
 
 
@@ -368,25 +368,25 @@ def reading_of(sources: Sequence[Source]) -> dict[CodeType, Recognize]:
     # By identity: another engine in this process may be reading an equal source.
     mine = set(map(id, sources))
 
-    def recognize(local: Mapping[str, Any]) -> Sighting | None:
+    def inspect_locals(local: Mapping[str, Any]) -> ThreadActivity | None:
         source, lease, number = local.get("source"), local.get("lease"), local.get("number")
         if id(as_written(source)) not in mine or lease is None or number is None:
             return None
         text = f"{type(as_written(source)).__name__} has been reading {lease.split.where(number)} for {{seconds}}"
         at = AtWork(f"read {type(as_written(source)).__name__}", origin_of(lease, number), reads=True)
-        return Sighting(("read", lease.epoch, lease.key, number), text, at)
+        return ThreadActivity(("read", lease.epoch, lease.key, number), text, at)
 
-    return {_values.__code__: recognize, _columns.__code__: recognize}
+    return {_values.__code__: inspect_locals, _columns.__code__: inspect_locals}
 
 
 def reading_stages(sources: Sequence[Source]) -> dict[CodeType, Recognized]:
     """Return the functions by which a stack shows that one of some sources is being read."""
     mine = set(map(id, sources))
 
-    def recognize(local: Mapping[str, Any]) -> ThreadStage | None:
+    def inspect_locals(local: Mapping[str, Any]) -> ThreadStage | None:
         return ThreadStage("reading") if id(as_written(local.get("source"))) in mine else None
 
-    return {_values.__code__: recognize, _columns.__code__: recognize}
+    return {_values.__code__: inspect_locals, _columns.__code__: inspect_locals}
 
 
 def _from_outside(error: BaseException) -> bool:
@@ -395,7 +395,7 @@ def _from_outside(error: BaseException) -> bool:
     return is_interrupt(error) or (thrown_in and not isinstance(error, Exception))
 
 
-def _unreadable(source: Source, lease: Lease, number: int, error: BaseException) -> SourceError:
+def _read_failure(source: Source, lease: Lease, number: int, error: BaseException) -> SourceError:
     return SourceError(
         f"{type(as_written(source)).__name__} cannot read {lease.split.where(number)}: {told(error)}",
         file=lease.split.file_of(number),

@@ -14,7 +14,7 @@ from functools import partial
 
 from pecan_ray.engines.entry_objects import EntryObjects, FoundEntry
 from pecan_ray.errors import PecanError
-from pecan_ray.storage.retry import UnwantedError, unless_given_up
+from pecan_ray.storage.retry import RequestCancelledError, unless_given_up
 from pecan_ray.storage.threads import RequestThreads
 
 BEHIND_BYTES = 256 << 20
@@ -51,23 +51,23 @@ class RemoteTier:
     ) -> None:
         """`say` is told of what is wrong, from any thread, maybe over and over."""
         self._objects, self._say, self._clock = objects, say, clock
-        self._writers, self._lister = RequestThreads(WRITES), RequestThreads(1)
+        self._write_threads, self._lister = RequestThreads(WRITES), RequestThreads(1)
         self._closed = threading.Event()
         self._changed = threading.Condition()
         """Guards all that follows; told of what was written."""
         self._listings: dict[str, _Listing] = {}
         self._behind: dict[str, int] = {}
         """Bytes of the entries that are yet to be written, by key."""
-        self._dropping: set[str] = set()
+        self._pending_deletes: set[str] = set()
         """Keys whose damaged entries are being removed: what is written under them comes after that."""
         self._left_alone: set[str] = set()
         """Keys under which another version of pecan_ray has written."""
-        self._away_s, self._away_until = 0.0, float("-inf")
+        self._backoff_s, self._backoff_until = 0.0, float("-inf")
 
     def holds(self, kind: str, key: str) -> bool:
         """Tell whether an entry is there, as far as is known without asking."""
         with self._changed:
-            return not self._away() and key in self._listing_of(kind).keys
+            return not self._unavailable() and key in self._listing_of(kind).keys
 
     def get(self, kind: str, key: str) -> FoundEntry | None:
         """Return an entry; None where there is none, or none soon."""
@@ -75,7 +75,7 @@ class RemoteTier:
             listing = self._listing_of(kind)
             # Decision 49: a complete listing answers for the store. In a first epoch, no split costs a request then.
             missing = listing.complete and key not in listing.keys
-            if missing or self._away() or key in self._left_alone:
+            if missing or self._unavailable() or key in self._left_alone:
                 return None
         try:
             found = self._objects.get(kind, key)
@@ -99,14 +99,14 @@ class RemoteTier:
         nbytes = sum(memoryview(part).nbytes for part in parts)
         with self._changed:
             there = key in self._listing_of(kind).keys and not anew
-            if there or key in self._behind or key in self._left_alone or self._away() or self._closed.is_set():
+            if there or key in self._behind or key in self._left_alone or self._unavailable() or self._closed.is_set():
                 return
             # An entry larger than the bound must be written some time, so one is always taken.
             fits = not self._behind or sum(self._behind.values()) + nbytes <= BEHIND_BYTES
             if fits:
                 self._behind[key] = nbytes
         if fits:
-            self._writers.start(partial(self._write, kind, key, parts, elements, seconds))
+            self._write_threads.start(partial(self._write, kind, key, parts, elements, seconds))
         else:
             self._say("entries are made faster than the remote store takes them, and some stay on this node alone")
 
@@ -120,7 +120,9 @@ class RemoteTier:
         """Wait until all is written, but no longer than that (None: than usual); tell whether it is."""
         within_s = FLUSH_S if within_s is None else within_s
         with self._changed:
-            return self._changed.wait_for(lambda: not self._behind or self._away(), within_s) and not self._behind
+            return (
+                self._changed.wait_for(lambda: not self._behind or self._unavailable(), within_s) and not self._behind
+            )
 
     def close(self, within_s: float | None = None) -> None:
         """Write what is left, as far as that is soon done; then nothing is written any more."""
@@ -132,21 +134,21 @@ class RemoteTier:
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _away(self) -> bool:
-        return self._clock() < self._away_until
+    def _unavailable(self) -> bool:
+        return self._clock() < self._backoff_until
 
     def _answered(self) -> None:
         with self._changed:
-            self._away_s = 0.0
+            self._backoff_s = 0.0
 
     def _failed(self, error: PecanError) -> None:
         """Leave the store alone for a while."""
         with self._changed:
             # Requests run side by side: one outage must not double the time once for each of them.
-            if self._away():  # another request has failed beside this one
+            if self._unavailable():  # another request has failed beside this one
                 return
-            self._away_s = min(MOST_AWAY_S, max(AWAY_S, 2 * self._away_s))
-            self._away_until = self._clock() + self._away_s
+            self._backoff_s = min(MOST_AWAY_S, max(AWAY_S, 2 * self._backoff_s))
+            self._backoff_until = self._clock() + self._backoff_s
             self._changed.notify_all()
         self._say(f"the remote store cannot be used, so it is done without it until it can: {error.message}")
 
@@ -159,18 +161,23 @@ class RemoteTier:
         elif error.fields.get("damaged"):
             with self._changed:
                 self._listing_of(kind).keys.discard(key)
-                begun = key in self._dropping  # for another reader of it
-                self._dropping.add(key)
+                begun = key in self._pending_deletes  # for another reader of it
+                self._pending_deletes.add(key)
             self._say(f"a damaged entry is dropped from the remote store: {error.message}")
             if not begun:
-                self._writers.start(partial(self._drop, kind, key))
+                self._write_threads.start(partial(self._drop, kind, key))
         else:
             self._failed(error)
 
     def _listing_of(self, kind: str) -> _Listing:
         """Return what is known of a kind; it is listed behind where that is due."""
         listing = self._listings.setdefault(kind, _Listing())
-        if not listing.under_way and self._clock() >= listing.due and not self._away() and not self._closed.is_set():
+        if (
+            not listing.under_way
+            and self._clock() >= listing.due
+            and not self._unavailable()
+            and not self._closed.is_set()
+        ):
             listing.under_way = True
             self._lister.start(partial(self._list, kind, listing))
         return listing
@@ -188,7 +195,7 @@ class RemoteTier:
                     if self._closed.is_set():
                         return
             complete = True
-        except UnwantedError:
+        except RequestCancelledError:
             pass  # nobody asks any more
         except PecanError as error:
             self._failed(error)
@@ -206,15 +213,15 @@ class RemoteTier:
         try:
             with self._changed:
                 # A removal that comes late would remove the new entry.
-                self._changed.wait_for(lambda: key not in self._dropping)
-                away = self._away()
+                self._changed.wait_for(lambda: key not in self._pending_deletes)
+                away = self._unavailable()
             if not away:
                 # A process that ends gives its requests up: it does not wait for a bucket longer than `close` says.
                 with unless_given_up(self._closed, patience_s=self._objects.wait_s):
                     self._objects.put(kind, key, parts, elements=elements, seconds=seconds)
                 written = True
                 self._answered()
-        except UnwantedError:
+        except RequestCancelledError:
             pass  # who wrote has ended
         except PecanError as error:
             self._failed(error)
@@ -230,11 +237,11 @@ class RemoteTier:
         try:
             with unless_given_up(self._closed, patience_s=self._objects.wait_s):
                 self._objects.drop(kind, key)
-        except UnwantedError:
+        except RequestCancelledError:
             pass  # the next one to read it drops it
         except PecanError as error:
             self._failed(error)
         finally:
             with self._changed:
-                self._dropping.discard(key)
+                self._pending_deletes.discard(key)
                 self._changed.notify_all()

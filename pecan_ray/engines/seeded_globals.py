@@ -41,12 +41,12 @@ _own = np.random.MT19937()
 """NumPy's global generator while one of them runs."""
 
 
-def _forked() -> None:
+def _after_fork() -> None:
     global _turns
     _turns = threading.Lock()  # another thread of the parent may have held it
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def with_seeded_globals(fn: Function) -> Function:

@@ -48,14 +48,14 @@ def stages_now(known: Mapping[CodeType, Recognized]) -> Counter[ThreadStage]:
 
 def _innermost(frame: FrameType | None, known: Mapping[CodeType, Recognized]) -> ThreadStage | None:
     while frame is not None:
-        recognize = known.get(frame.f_code)
-        if recognize is not None:
-            return recognize(frame.f_locals)
+        inspect_locals = known.get(frame.f_code)
+        if inspect_locals is not None:
+            return inspect_locals(frame.f_locals)
         frame = frame.f_back
     return None
 
 
-class StageTally:
+class StageAccumulator:
     """Adds up what looks have found; one thread looks, any may read."""
 
     def __init__(

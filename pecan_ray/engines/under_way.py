@@ -19,7 +19,7 @@ LONG_S = 5.0
 """What has been under way for so long is told."""
 
 
-class Sighting(NamedTuple):
+class ThreadActivity(NamedTuple):
     """What a thread is doing."""
 
     key: Hashable
@@ -29,7 +29,7 @@ class Sighting(NamedTuple):
     at: AtWork
 
 
-Recognize: TypeAlias = Callable[[Mapping[str, Any]], "Sighting | None"]
+Recognize: TypeAlias = Callable[[Mapping[str, Any]], "ThreadActivity | None"]
 """Tells from the local variables of a function what it is doing; None for what is another engine's."""
 
 
@@ -39,7 +39,7 @@ class CallTimer:
     def __init__(self) -> None:
         self._since: dict[Hashable, float] = {}
 
-    def longest(self, now: float, seen: Mapping[Hashable, Sighting]) -> UnderWay | None:
+    def longest(self, now: float, seen: Mapping[Hashable, ThreadActivity]) -> UnderWay | None:
         """Take all that is going on, and return what has been for longest, if that is long."""
         # What a look does not meet is forgotten: the same call seen again later has begun anew.
         self._since = {key: self._since.get(key, now) for key in seen}
@@ -58,22 +58,22 @@ class StackWatch:
 
     def __init__(self, known: Mapping[CodeType, Recognize]) -> None:
         self._known = known
-        self._stopwatch = CallTimer()
+        self._call_timer = CallTimer()
 
     def look(self, now: float) -> UnderWay | None:
         """Return what has been met at every look for long, if there is something."""
-        seen: dict[Hashable, Sighting] = {}
+        seen: dict[Hashable, ThreadActivity] = {}
         for thread, frame in sys._current_frames().items():
             sighting = self._innermost(frame)
             if sighting is not None:
                 seen[thread, sighting.key] = sighting
-        return self._stopwatch.longest(now, seen)
+        return self._call_timer.longest(now, seen)
 
-    def _innermost(self, frame: FrameType | None) -> Sighting | None:
+    def _innermost(self, frame: FrameType | None) -> ThreadActivity | None:
         while frame is not None:
-            recognize = self._known.get(frame.f_code)
-            if recognize is not None:
-                return recognize(frame.f_locals)
+            inspect_locals = self._known.get(frame.f_code)
+            if inspect_locals is not None:
+                return inspect_locals(frame.f_locals)
             frame = frame.f_back
         return None
 

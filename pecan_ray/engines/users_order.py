@@ -77,10 +77,10 @@ def led_to(error: PecanError) -> str:
 def failed_in_order(where: str, error: PecanError, run: Sequence[ElementOp], users: Sequence[ElementOp]) -> str:
     """Say that an element fails in one order of some operators and not in the user's."""
     return (
-        f"{where} fails in AutoOrder's order {_spelled(run)} ({error.message.splitlines()[0]}), but not in yours, "
-        f"{_spelled(users)}: the job goes back to your order"
+        f"{where} fails in AutoOrder's order {_to_str(run)} ({error.message.splitlines()[0]}), but not in yours, "
+        f"{_to_str(users)}: the job goes back to your order"
     )
 
 
-def _spelled(ops: Sequence[ElementOp]) -> str:
+def _to_str(ops: Sequence[ElementOp]) -> str:
     return " -> ".join(op.name for op in ops)

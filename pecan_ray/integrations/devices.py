@@ -13,7 +13,7 @@ import torch
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import Converter, each
 from pecan_ray.plan.splits import Element
-from pecan_ray.runtime.bell import Bell
+from pecan_ray.runtime.wakeup_event import WakeupEvent
 
 Tensors: TypeAlias = dict[str, Any]
 
@@ -58,7 +58,7 @@ class OnDevice:
         self._looks_ahead = False
         self._lock = threading.Lock()
         """Guards all below."""
-        self._done = Bell()
+        self._done = WakeupEvent()
         """For the training loop: the thread has finished a batch."""
         self._ahead: tuple[CopyAhead, ...] = ()
         """The last one, and the one before: the thread sees the next batch while the loop is about to take that."""
@@ -80,7 +80,7 @@ class OnDevice:
             else:  # one that was begun before it is lost
                 self._ahead = self._ahead[self._ahead.index(begun) + 1 :]
         if begun is None:
-            return self._copied(convert(columns))
+            return self._make_copy(convert(columns))
         while begun.result is None:
             self._done.wait()
         if isinstance(begun.result, BaseException):
@@ -97,14 +97,14 @@ class OnDevice:
             self._ahead = (*self._ahead[-1:], begun)
         result: OnItsWay | BaseException
         try:
-            result = self._copied(convert(columns))
+            result = self._make_copy(convert(columns))
         except BaseException as error:
             result = error
         with self._lock:
             begun.result = result
             self._done.ring()
 
-    def _copied(self, tensors: Tensors) -> OnItsWay:
+    def _make_copy(self, tensors: Tensors) -> OnItsWay:
         if self._stream is None:
             return OnItsWay(each(tensors, self._moved), None)
         with torch.cuda.stream(self._stream):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pecan_ray.integrations.frameworks import one_ranks_length
+from pecan_ray.integrations.framework_methods import one_ranks_length
 
 
 class EvaluationBatches:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pecan_ray.engines.contract import is_plain
 from pecan_ray.engines.foreign import as_tensor
-from pecan_ray.engines.sendable import PLAIN_OR_NUMBERS
+from pecan_ray.engines.serializable import PLAIN_OR_NUMBERS
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.options import Format
 from pecan_ray.plan.operators import Plan
@@ -117,12 +117,12 @@ def _all_strings(value: Any) -> bool:
 def _jax() -> Converter:
     import jax.numpy as jnp
 
-    from pecan_ray.integrations.jax_range import must_fit
+    from pecan_ray.integrations.jax_range import check_compatible
 
     def convert(name: str, value: Any) -> Any:
         if not _numeric(value):
             return value
-        must_fit(name, value)
+        check_compatible(name, value)
         return jnp.asarray(value)
 
     def converted(batch: dict[str, Any]) -> dict[str, Any]:

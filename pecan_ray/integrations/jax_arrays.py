@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pecan_ray.engines.contract import is_plain
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import Converter, each
-from pecan_ray.integrations.jax_range import must_fit
+from pecan_ray.integrations.jax_range import check_compatible
 from pecan_ray.integrations.jax_shapes import OneShape, Shapes
 from pecan_ray.plan.operators import Batch, BucketByLength, Filter, FlatMap, Map, PaddedBatch, Plan, Unbatch
 from pecan_ray.plan.splits import Element
@@ -33,7 +33,7 @@ class OnMesh:
 
     def __init__(self, shardings: Any) -> None:
         """`shardings`: one for all columns, or one for each column by name."""
-        self._shardings = shardings
+        self._sharding_specs = shardings
         self._one_shape = OneShape(jax.process_index(), jax.process_count()) if jax.process_count() > 1 else None
         self._ahead: tuple[Any, Element | PlanError] | None = None
         """A batch that the training loop does not have yet, and its arrays, or why there are none."""
@@ -63,7 +63,9 @@ class OnMesh:
 
     def copy(self, batch: Element) -> Element:
         """Return a batch on the mesh; columns without a sharding, or that are no numbers, stay as they are."""
-        if isinstance(self._shardings, Mapping) and (unknown := sorted(self._shardings.keys() - batch.keys())):
+        if isinstance(self._sharding_specs, Mapping) and (
+            unknown := sorted(self._sharding_specs.keys() - batch.keys())
+        ):
             raise PlanError(f"sharding: there is no column {unknown[0]!r}; a batch has {sorted(batch)}.")
         if self._one_shape is not None:
             self._one_shape.check(self._shapes(batch))
@@ -83,7 +85,7 @@ class OnMesh:
 
     def _sharding_of(self, name: str, value: Any) -> NamedSharding | None:
         """Return where a column, or a part of it, goes; None: it stays."""
-        one = self._shardings.get(name) if isinstance(self._shardings, Mapping) else self._shardings
+        one = self._sharding_specs.get(name) if isinstance(self._sharding_specs, Mapping) else self._sharding_specs
         numbers = isinstance(value, (np.ndarray, np.generic)) and is_plain(value.dtype)
         return one if numbers and value.dtype.kind not in "mMSU" else None
 
@@ -91,7 +93,7 @@ class OnMesh:
         one = self._sharding_of(name, value)
         if one is None:
             return value
-        must_fit(name, value)
+        check_compatible(name, value)
         array, processes = np.asarray(value), jax.process_count()
         if array.ndim == 0:
             raise PlanError(
@@ -102,7 +104,7 @@ class OnMesh:
         for dimension, entry in enumerate(spec):
             parts = parts_here(one.mesh, entry)
             if array.shape[dimension] % parts:
-                raise PlanError(_indivisible(one, f"column {name!r}", array.shape, dimension, parts))
+                raise PlanError(_not_divisible_message(one, f"column {name!r}", array.shape, dimension, parts))
         whole = (array.shape[0] * processes, *array.shape[1:])
         placed = NamedSharding(one.mesh, PartitionSpec(*spec))
         return jax.make_array_from_process_local_data(placed, array, whole)
@@ -114,10 +116,10 @@ def on_mesh(sharding: Any, plan: Plan, rank: int, world_size: int) -> OnMesh:
         if not isinstance(one, NamedSharding):
             of = f"sharding={{{name!r}: ...}}" if name else "sharding"
             raise PlanError(f'{of} must be a jax.sharding.NamedSharding with format="jax", but got {one!r:.80}.')
-        _must_divide_among_processes(one)
-        _must_divide_batches(one, plan)
+        _check_process_sharding(one)
+        _check_batch_divisible(one, plan)
     if isinstance(sharding, NamedSharding):
-        _must_have_one_length(plan)
+        _check_fixed_padding(plan)
     here = jax.process_index(), jax.process_count()
     if (rank, world_size) != here:
         raise PlanError(
@@ -147,7 +149,7 @@ def parts_here(mesh: Mesh, entry: Any) -> int:
     return len({tuple(int(index[place]) for place in places) for index in found})
 
 
-def _must_divide_among_processes(one: NamedSharding) -> None:
+def _check_process_sharding(one: NamedSharding) -> None:
     """Raise PlanError unless each process holds rows of its own, and all that there is of the other dimensions."""
     processes = jax.process_count()
     for dimension, entry in enumerate(tuple(one.spec) or (None,)):
@@ -162,7 +164,7 @@ def _must_divide_among_processes(one: NamedSharding) -> None:
             )
 
 
-def _must_divide_batches(one: NamedSharding, plan: Plan) -> None:
+def _check_batch_divisible(one: NamedSharding, plan: Plan) -> None:
     """Raise PlanError for the size of a plan's batches, where it is known, that its parts do not divide."""
     parts = parts_here(one.mesh, (tuple(one.spec) or (None,))[0])
     last = next((op for op in reversed(plan.ops) if isinstance(op, (*MAKE_BATCHES, *CHANGE_ROWS))), None)
@@ -171,7 +173,7 @@ def _must_divide_batches(one: NamedSharding, plan: Plan) -> None:
         sizes = op.sizes if isinstance(op, BucketByLength) else (op.size,)
         for size in sizes:
             if size % parts:
-                raise PlanError(_indivisible(one, f"the batch of {op.name!r}", (size,), 0, parts))
+                raise PlanError(_not_divisible_message(one, f"the batch of {op.name!r}", (size,), 0, parts))
         if jax.process_count() > 1 and not op.drop_remainder:
             raise PlanError(
                 f"sharding: with {jax.process_count()} processes of JAX all must have batches of the same size, and "
@@ -179,7 +181,7 @@ def _must_divide_batches(one: NamedSharding, plan: Plan) -> None:
             )
 
 
-def _must_have_one_length(plan: Plan) -> None:
+def _check_fixed_padding(plan: Plan) -> None:
     """Raise PlanError where several processes would pad each its batches to lengths of their own."""
     last = plan.ops[-1] if plan.ops else None
     shapes = last.shapes if isinstance(last, PaddedBatch) else None
@@ -192,7 +194,7 @@ def _must_have_one_length(plan: Plan) -> None:
         )
 
 
-def _indivisible(one: NamedSharding, what: str, shape: Sequence[int], dimension: int, parts: int) -> str:
+def _not_divisible_message(one: NamedSharding, what: str, shape: Sequence[int], dimension: int, parts: int) -> str:
     has, do = "rows", f"Make batches of a multiple of {parts}, with drop_remainder=True"
     if dimension:
         has, do = f"in dimension {dimension}", f"Pad it to a multiple of {parts}, or do not divide this dimension"

@@ -18,7 +18,7 @@ NARROWED: dict[str, Any] = {
 """What JAX makes of dtypes of 64 bits a number, unless it is told otherwise."""
 
 
-def must_fit(name: str, value: Any) -> None:
+def check_compatible(name: str, value: Any) -> None:
     """Raise PlanError for numbers that are out of range where JAX narrows them, as it does unless it is told otherwise.
 
     Floats are rounded, as everywhere, but do not become infinite.

@@ -38,28 +38,28 @@ class OneShape:
         If the first batches differ, all processes raise the same error: none goes on to a step that waits for others.
         """
         if self._first is None:
-            self._agree(shapes)
+            self._check_consistency(shapes)
             self._first = shapes
         else:
             mine = f"this batch of process {self._process}"
-            _must_be_alike(shapes, self._first, mine, "its first batch")
+            _check_same_shapes(shapes, self._first, mine, "its first batch")
 
-    def _agree(self, shapes: Shapes) -> None:
+    def _check_consistency(self, shapes: Shapes) -> None:
         store: Any = distributed.global_state.client
         if store is None:
             raise PlanError("sharding: several processes of JAX need jax.distributed.initialize() first.")
-        verdict = f"{self._key}/verdict"
+        comparison_result = f"{self._key}/verdict"
         if self._process == 0:
-            store.key_value_set(verdict, json.dumps(self._differing(store, shapes)))
+            store.key_value_set(comparison_result, json.dumps(self._first_mismatch(store, shapes)))
         else:
             store.key_value_set(self._key_of(self._process), json.dumps(dict(shapes)))
         with LongWait("process 0 of JAX has not compared the first batches of all processes yet: one has none"):
-            differing = json.loads(_from(store, verdict))
+            differing = json.loads(_from(store, comparison_result))
         if differing is not None:
             process, others, first = differing
-            _must_be_alike(others, first, f"the first batch of process {process}", "that of process 0")
+            _check_same_shapes(others, first, f"the first batch of process {process}", "that of process 0")
 
-    def _differing(self, store: Any, shapes: Shapes) -> tuple[int, Shapes, Shapes] | None:
+    def _first_mismatch(self, store: Any, shapes: Shapes) -> tuple[int, Shapes, Shapes] | None:
         """Return the first process whose batch differs from this one's, and both shapes; None if all are alike."""
         for process in range(1, self._processes):
             with LongWait(f"process {process} of JAX has no batch yet, whose shapes are compared with this process's"):
@@ -81,7 +81,7 @@ def _from(store: Any, key: str) -> str:
                 raise
 
 
-def _must_be_alike(shapes: Shapes, others: Shapes, mine: str, whose: str) -> None:
+def _check_same_shapes(shapes: Shapes, others: Shapes, mine: str, whose: str) -> None:
     for name in (*shapes, *others):
         has, wants = (of.get(name, "no array") for of in (shapes, others))
         if has != wants:

@@ -47,7 +47,7 @@ class FetchAhead:
             self._trainer = None
             self._changed.notify_all()
 
-    def renew(self) -> None:
+    def refresh_state(self) -> None:
         """Let the threads of iterators that were made before end."""
         with self._changed:
             self._iterators += 1

@@ -12,7 +12,7 @@ import keras
 from pecan_ray.errors import ColumnError, PlanError, StateError, listed
 from pecan_ray.integrations.keras_ahead import FetchAhead
 from pecan_ray.integrations.keras_iterators import KerasIterators
-from pecan_ray.integrations.passes import OnBreak, must_be_on_break
+from pecan_ray.integrations.passes import OnBreak, check_on_break
 from pecan_ray.plan.splits import Element
 
 logger = logging.getLogger("pecan_ray")
@@ -43,7 +43,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         `columns`: of the inputs, the targets, and the weights, as far as there are.
         `shares`: the job is a reader of a group, which gives no pass anew.
         """
-        must_be_on_break(what, on_break)
+        check_on_break(what, on_break)
         super().__init__()
         self._begin, self._columns, self._what, self._steps = begin, columns, what, steps
         self._batches: Any = None
@@ -53,7 +53,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         """Nobody has made an iterator since the job was closed."""
         self._changing = threading.Lock()
         """Held while the job begins or ends: TensorFlow asks for batches in a thread of its own."""
-        self._goes_on, self._shares = on_break == "continue", shares
+        self._can_continue, self._shares = on_break == "continue", shares
         self._iterators = KerasIterators(steps, self._next, self._leave)
         self.fetch_ahead = FetchAhead()
         """Told by `InputBackup` what was used."""
@@ -113,11 +113,11 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
 
     def _made(self, *, by_hand: bool = False) -> None:
         self._closed = False
-        self.fetch_ahead.renew()
+        self.fetch_ahead.refresh_state()
         self._iterators.made(by_hand=by_hand)
 
     def _end(self) -> None:
-        self.fetch_ahead.renew()
+        self.fetch_ahead.refresh_state()
         with self._changing:
             batches, self._batches, self._state = self._batches, None, None
         self._iterators.forget()
@@ -125,12 +125,12 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
             batches.close()
 
     def _leave(self) -> None:
-        if self._batches is None or self._goes_on:
+        if self._batches is None or self._can_continue:
             return
         if not self._shares:
             self._batches.leave_epoch()
             return
-        self._goes_on = True
+        self._can_continue = True
         logger.warning(
             "%s: a pass was left in the middle, and a reader that shares goes on there: it gets other batches than at "
             "its beginning. Give what is only looked at (evaluate(steps=...), validation_steps=...) a pipeline of its "
@@ -143,7 +143,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
         try:
             batch = next(batches)
         except StopIteration:
-            self._must_be_open()
+            self._check_not_closed()
             raise PlanError(
                 f"{self._what}: all of its epochs were given, and Keras asks for more: {self._steps} batches for each "
                 "of its own. Pass to_keras(epochs=None), or steps=... where an epoch has fewer batches than len(pipe)."
@@ -153,13 +153,13 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no
     def _running(self) -> Any:
         """Return the job, which begins if there is none."""
         with self._changing:
-            self._must_be_open()
+            self._check_not_closed()
             if self._batches is None:
                 state, self._state = self._state, None
                 self._batches = self._begin() if state is None else self._begin(state=state)
             return self._batches
 
-    def _must_be_open(self) -> None:
+    def _check_not_closed(self) -> None:
         if self._closed:
             raise PlanError(f"{self._what}: it was closed, and this iterator was made before. Make another one.")
 

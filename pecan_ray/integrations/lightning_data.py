@@ -11,7 +11,7 @@ from typing import Any
 
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.integrations.evaluation import EvaluationBatches, known, length_of
-from pecan_ray.integrations.frameworks import FrameworkMethods, for_prediction, must_be_options
+from pecan_ray.integrations.framework_methods import FrameworkMethods, check_iter_options, predict_options
 from pecan_ray.integrations.train_context import train_place
 
 logger = logging.getLogger("pecan_ray")
@@ -78,8 +78,11 @@ class PecanDataModule(_LightningDataModule):  # type: ignore[misc]  # which pack
                 self._check(stage, pipe)
             hook = f"{stage}_dataloader"
             if getattr(type(self), hook) is getattr(_LightningDataModule, hook):
-                make: dict[str, Callable[[Any], Any]] = {"train": self._training_batches, "predict": self._predicted}
-                setattr(self, hook, functools.partial(make.get(stage, self._evaluated), pipes))
+                make: dict[str, Callable[[Any], Any]] = {
+                    "train": self._training_batches,
+                    "predict": self._predict_loader,
+                }
+                setattr(self, hook, functools.partial(make.get(stage, self._eval_loader), pipes))
 
     def _check(self, stage: str, pipe: Any) -> None:
         if not isinstance(pipe, FrameworkMethods):
@@ -88,7 +91,7 @@ class PecanDataModule(_LightningDataModule):  # type: ignore[misc]  # which pack
         options, name = (
             (self._options["train"], "options") if stage == "train" else (self._options["eval"], "eval_options")
         )
-        must_be_options(f"PecanDataModule({name}={{...}})", options, runnable.iter_batches)
+        check_iter_options(f"PecanDataModule({name}={{...}})", options, runnable.iter_batches)
         if taken := sorted(options.keys() & set(OWN_OPTIONS)):
             more = " Say PecanDataModule(epochs=...)." if taken == ["epochs"] and stage == "train" else ""
             raise PlanError(f"PecanDataModule({name}={{{taken[0]!r}: ...}}): the trainer says that.{more}")
@@ -148,15 +151,15 @@ class PecanDataModule(_LightningDataModule):  # type: ignore[misc]  # which pack
                 self._training.go_on(self._loaded)
         return self._training
 
-    def _predicted(self, pipes: Any) -> Any:
+    def _predict_loader(self, pipes: Any) -> Any:
         if isinstance(pipes, Sequence):
-            return [self._predicted(pipe) for pipe in pipes]
-        return self._evaluated(pipes, for_prediction(pipes, self._options["eval"], "PecanDataModule(predict=...)"))
+            return [self._predict_loader(pipe) for pipe in pipes]
+        return self._eval_loader(pipes, predict_options(pipes, self._options["eval"], "PecanDataModule(predict=...)"))
 
-    def _evaluated(self, pipes: Any, given: Mapping[str, Any] | None = None) -> Any:
+    def _eval_loader(self, pipes: Any, given: Mapping[str, Any] | None = None) -> Any:
         """Return what a loop of the trainer goes over; `given`: options in place of `eval_options`."""
         if isinstance(pipes, Sequence):
-            return [self._evaluated(pipe) for pipe in pipes]
+            return [self._eval_loader(pipe) for pipe in pipes]
         options = {**(self._options["eval"] if given is None else given), **self._place("eval")}
         begin = functools.partial(pipes.iter_batches, format="torch", device=self._device(), **options)
         return EvaluationBatches(begin, length_of(pipes, options))

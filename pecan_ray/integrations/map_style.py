@@ -13,7 +13,7 @@ from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.collate import collate
 from pecan_ray.engines.python.nested import BatchRows, finished
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.fingerprint import spelled_out
+from pecan_ray.plan.fingerprint import canonical_text
 from pecan_ray.plan.operators import ELEMENTS
 from pecan_ray.plan.splits import Element, Lease, Split
 from pecan_ray.sources.memory import row_ranges
@@ -155,7 +155,7 @@ class DatasetRows:
 
     def identity(self) -> str:
         """Return what the data set holds, spelled out."""
-        return f"DatasetRows:{spelled_out(self.held)}"
+        return f"DatasetRows:{canonical_text(self.held)}"
 
 
 def stacked(elements: list[Element]) -> Element:
@@ -165,7 +165,7 @@ def stacked(elements: list[Element]) -> Element:
     return finished(collate(items, "collate"), BatchRows("collate", items[0], items))
 
 
-def must_be_map_style(dataset: Any) -> None:
+def check_map_style(dataset: Any) -> None:
     """Raise PlanError for what has no length, or no `__getitem__`."""
     kind = type(dataset).__name__
     missing = [name for name in ("__getitem__", "__len__") if not hasattr(type(dataset), name)]

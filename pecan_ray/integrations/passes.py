@@ -49,7 +49,7 @@ class Passes:
         self, begin: Callable[..., EpochByEpoch], *, what: str, epochs: int | None, on_break: OnBreak = "new"
     ) -> None:
         """`begin`: called with `epochs`, and a state to go on from or None; `what` names these to the user."""
-        must_be_on_break(what, on_break)
+        check_on_break(what, on_break)
         self._begin, self._what, self._epochs, self._on_break = begin, what, epochs, on_break
         self._batches: EpochByEpoch | None = None
         self._given = 0
@@ -74,7 +74,7 @@ class Passes:
             self._leave()
         left, yielded = self._left, False
         while not yielded:
-            self._must_go_on()
+            self._check_epochs_remaining()
             if self._batches is None:
                 self._batches = self._begun()
             batches = self._batches
@@ -82,10 +82,10 @@ class Passes:
                 yielded = self._left = True
                 self._given_by.append(self._given)
                 yield batch
-                self._must_be_newest(mine)
+                self._check_is_latest(mine)
             if self._batches is not batches:
                 return
-            self._must_be_newest(mine)
+            self._check_is_latest(mine)
             self._given += 1
             self._left = False
             if not left:
@@ -99,7 +99,7 @@ class Passes:
         self._given += 1
         self._left = False
 
-    def _must_be_newest(self, iterator: object) -> None:
+    def _check_is_latest(self, iterator: object) -> None:
         """Raise PlanError where another iterator has begun a new pass meanwhile: this one would take its batches."""
         if iterator is not self._newest and self._on_break == "new":
             raise PlanError(
@@ -107,7 +107,7 @@ class Passes:
                 'For two passes at a time make two of it; on_break="continue" lets iterators share one pass.'
             )
 
-    def _must_go_on(self) -> None:
+    def _check_epochs_remaining(self) -> None:
         if self._epochs is not None and self._given >= self._epochs:
             raise PlanError(
                 f"{self._what}: all of its epochs={self._epochs} were given. Pass more, or epochs=None for as many as "
@@ -154,7 +154,7 @@ class Passes:
             batches.close()
 
 
-def must_be_on_break(what: str, given: str) -> None:
+def check_on_break(what: str, given: str) -> None:
     """Raise PlanError for what says nothing about passes that are left."""
     if given not in get_args(OnBreak):
         raise PlanError(f'{what}: on_break={given!r} is neither "new" (each iterator is a new pass) nor "continue".')

@@ -9,8 +9,8 @@ from typing import Any
 import ray.train
 
 from pecan_ray.errors import PlanError
-from pecan_ray.integrations.frameworks import FrameworkMethods, must_be_options
-from pecan_ray.integrations.passes import OnBreak, Passes, must_be_on_break
+from pecan_ray.integrations.framework_methods import FrameworkMethods, check_iter_options
+from pecan_ray.integrations.passes import OnBreak, Passes, check_on_break
 from pecan_ray.plan.arguments import positive
 
 OWN_OPTIONS = ("rank", "world_size", "job", "epochs", "format", "device")
@@ -39,7 +39,7 @@ class PecanDataConfig(ray.train.DataConfig):
         `of_ray`: what ``ray.train.DataConfig`` takes, for the data sets of Ray.
         """
         super().__init__(**of_ray)
-        must_be_on_break("PecanDataConfig", on_break)
+        check_on_break("PecanDataConfig", on_break)
         self._epochs, self._on_break = positive("PecanDataConfig(epochs=...)", epochs), on_break
         self._options = {name: dict(given) for name, given in (options or {}).items()}
 
@@ -54,7 +54,7 @@ class PecanDataConfig(ray.train.DataConfig):
             shards = super().configure(others, world_size, worker_handles, worker_node_ids, **more)
         for name, pipe in pipes.items():
             options: Any = self._options.get(name, {})
-            must_be_options(f"PecanDataConfig(options={{{name!r}: ...}})", options, pipe.iter_batches)
+            check_iter_options(f"PecanDataConfig(options={{{name!r}: ...}})", options, pipe.iter_batches)
             if taken := sorted(options.keys() & set(OWN_OPTIONS)):
                 raise PlanError(
                     f"PecanDataConfig(options={{{name!r}: {{{taken[0]!r}: ...}}}}): that is found by itself, or "
@@ -90,7 +90,7 @@ class PipelineShard:
 
     def iter_batches(self, *, format: str = "numpy", device: Any = None, **others: Any) -> Iterator[Any]:
         """Iterate over an epoch's batches; how they are made, the pipeline says."""
-        must_be_options("iter_batches of a shard", others, self._pipe.iter_batches)
+        check_iter_options("iter_batches of a shard", others, self._pipe.iter_batches)
         if others:
             raise PlanError(
                 f"iter_batches of a shard has no argument {next(iter(others))!r}: pass it to "

@@ -95,13 +95,13 @@ def tf_dataset(
         structure: in which the columns are given.
         shards_itself: whether each process of a `tf.distribute.Strategy` has batches of its own.
     """
-    must_be_spec(spec)
+    check_tensor_specs(spec)
     # TensorFlow keeps functions of Python for ever; whoever has the data set keeps the job.
     held = weakref.ref(passes)
 
     def elements() -> Iterator[Any]:
         for batch in _held_passes(held):
-            must_fit(batch, spec, inferred)
+            check_compatible(batch, spec, inferred)
             columns = {name: batch[name] for name in spec}
             yield columns if structure is None else structure.packed(columns)
 
@@ -142,7 +142,7 @@ def _as_dataset(
     return TfBatches(passes, data.with_options(options), length)
 
 
-def must_be_spec(spec: Any) -> None:
+def check_tensor_specs(spec: Any) -> None:
     """Raise PlanError, naming the column, for what does not say of columns what tensors they are."""
     if not isinstance(spec, Mapping) or not spec:
         raise PlanError(f"to_tf_dataset(spec=...) needs a dict with a tf.TensorSpec for each column, but got {spec!r}.")
@@ -151,7 +151,7 @@ def must_be_spec(spec: Any) -> None:
             raise PlanError(f"to_tf_dataset(spec=...): column {name!r} needs a tf.TensorSpec, but got {want!r}.")
 
 
-def must_fit(batch: Element, spec: Mapping[str, Any], inferred: bool = False) -> None:
+def check_compatible(batch: Element, spec: Mapping[str, Any], inferred: bool = False) -> None:
     """Raise PlanError, naming the column, for a batch that is not as the dataset says."""
     for name, want in spec.items():
         if name not in batch:

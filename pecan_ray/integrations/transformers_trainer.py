@@ -14,7 +14,7 @@ from typing import Any
 
 from pecan_ray.errors import MissingExtraError, PlanError, StateError
 from pecan_ray.integrations.evaluation import EvaluationBatches, known, length_of
-from pecan_ray.integrations.frameworks import FrameworkMethods, for_prediction, must_be_options
+from pecan_ray.integrations.framework_methods import FrameworkMethods, check_iter_options, predict_options
 from pecan_ray.integrations.train_context import train_place
 
 try:
@@ -98,7 +98,7 @@ class PipelinesInTrainer:
         if isinstance(given, str):
             given = trainer.eval_dataset[given]
         if isinstance(given, FrameworkMethods):
-            return self._evaluated(given)
+            return self._eval_loader(given)
         parent: Any = super()
         return parent.get_eval_dataloader(eval_dataset)
 
@@ -106,28 +106,28 @@ class PipelinesInTrainer:
         """Return what `predict` goes over: rows in the order of the source, unless `eval_options` have an `order`."""
         if isinstance(test_dataset, FrameworkMethods):
             pipe: Any = test_dataset
-            return self._evaluated(pipe, for_prediction(pipe, self._eval_options, "PecanTrainer.predict()"))
+            return self._eval_loader(pipe, predict_options(pipe, self._eval_options, "PecanTrainer.predict()"))
         parent: Any = super()
         return parent.get_test_dataloader(test_dataset)
 
     def num_examples(self, dataloader: Any) -> int:
         """Return how many elements an epoch has, as far as that is known: batches of the size that was told."""
-        if isinstance(dataloader.dataset, TrainerEpochs | EvaluatedBatches):
+        if isinstance(dataloader.dataset, TrainerEpochs | EvalDataset):
             return len(dataloader) * int(self.args.per_device_train_batch_size)
         parent: Any = super()
         return int(parent.num_examples(dataloader))
 
-    def _evaluated(self, pipe: Any, given: Mapping[str, Any] | None = None) -> Any:
+    def _eval_loader(self, pipe: Any, given: Mapping[str, Any] | None = None) -> Any:
         """Return what a loop goes over; `given`: options in place of `eval_options`."""
         options = {**(self._eval_options if given is None else given), **_place(self._eval_options, self.args)}
         begin = functools.partial(pipe.iter_batches, format="torch", device=_device(self.args), **options)
-        batches = EvaluatedBatches(EvaluationBatches(begin, length_of(pipe, options)))
+        batches = EvalDataset(EvaluationBatches(begin, length_of(pipe, options)))
         return DataLoader(batches, batch_size=None, collate_fn=self._for_model())
 
     def _for_model(self) -> Any:
         """Return what leaves out the columns that the model does not take."""
         if not self.args.remove_unused_columns:
-            return _as_they_are
+            return _identity_collate
         base = getattr(self.model, "get_base_model", lambda: self.model)()
         taken = inspect.signature(base.forward).parameters.keys()
         return functools.partial(_columns, frozenset({*taken, *self.label_names, "label", "label_ids"}))
@@ -198,7 +198,7 @@ class TrainerEpochs(IterableDataset[Any]):
         self._data_set = None
 
 
-class EvaluatedBatches(IterableDataset[Any]):
+class EvalDataset(IterableDataset[Any]):
     """What an evaluation goes over, as a data set of torch, which tells no length: it would be taken for elements."""
 
     def __init__(self, batches: EvaluationBatches) -> None:
@@ -258,7 +258,7 @@ def _checked(name: str, options: Mapping[str, Any] | None, pipe: Any) -> dict[st
         raise PlanError(f"PecanTrainer({name}={{'share': ...}}): readers that share have no epochs of their own.")
     if isinstance(pipe, FrameworkMethods):
         runnable: Any = pipe
-        must_be_options(f"PecanTrainer({name}={{...}})", found, runnable.iter_batches)
+        check_iter_options(f"PecanTrainer({name}={{...}})", found, runnable.iter_batches)
     return found
 
 
@@ -278,5 +278,5 @@ def _columns(taken: frozenset[str], batch: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in batch.items() if name in taken}
 
 
-def _as_they_are(batch: Any) -> Any:
+def _identity_collate(batch: Any) -> Any:
     return batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pecan_ray.job.blocks import Block, RowPlaces
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.job.messages import EndAssignment, EndData, Lengths, UnopenedSplit
+from pecan_ray.job.messages import EndAssignment, EndData, Lengths, SplitOpenFailure
 from pecan_ray.job.worker_events import BatchMade, EngineBatch, PutOut, Release
 from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span
@@ -37,22 +37,22 @@ class AssignmentBatches:
         """Let the trainer have a block, of the rows of a batch or of none."""
         return PutOut(batch, self.assignment.epoch, None, block.places, block.spans)
 
-    def is_batch(self, leftover: EngineBatch) -> bool:
+    def is_batch(self, remainder_part: EngineBatch) -> bool:
         """Tell whether what is left at the end is a batch for somebody, if it is not returned."""
-        wanted = leftover.rows > 0 and not self._shape.drop_remainder
+        wanted = remainder_part.rows > 0 and not self._shape.drop_remainder
         # Elements that are in no round are for no rank in particular.
-        return wanted and (leftover.rank is not None or not self._shape.coordinated)
+        return wanted and (remainder_part.rank is not None or not self._shape.coordinated)
 
-    def ending(self, lengths: Lengths, unopened: tuple[UnopenedSplit, ...]) -> EndAssignment:
+    def ending(self, lengths: Lengths, split_open_failures: tuple[SplitOpenFailure, ...]) -> EndAssignment:
         """Return the question of what becomes of the leftovers."""
         spans: dict[LeaseKey, list[Span]] = {}
         batches, rows = self._made, 0
-        for leftover in (one.batch for one in self.leftovers):
-            for key, intervals in leftover.spans.items():
+        for remainder_part in (one.batch for one in self.leftovers):
+            for key, intervals in remainder_part.spans.items():
                 spans.setdefault(key, []).extend(intervals)
-            batches += self.is_batch(leftover)
-            rows += leftover.rows
-        return EndAssignment(self.assignment.epoch, spans, batches, lengths, rows, unopened)
+            batches += self.is_batch(remainder_part)
+            rows += remainder_part.rows
+        return EndAssignment(self.assignment.epoch, spans, batches, lengths, rows, split_open_failures)
 
     def end_data(self, made: BatchMade) -> EndData:
         """Return the news that data yields no batch."""

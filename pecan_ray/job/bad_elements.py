@@ -66,9 +66,9 @@ class BadElements:
 
         By these they are known where a plan that cannot be cut is run again.  Of very many only some are told.
         """
-        goes_on = self._start is not None and self._start.epoch == epoch
+        continues = self._start is not None and self._start.epoch == epoch
         mine = [digest_of(identity) for identity, known in self._known.items() if known in (epoch, None)]
-        return tuple(sorted({*mine[-MOST_TOLD:], *(self._dealt if goes_on else ())})[:MOST_TOLD])
+        return tuple(sorted({*mine[-MOST_TOLD:], *(self._dealt if continues else ())})[:MOST_TOLD])
 
     @property
     def identities(self) -> Set[Hashable]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pecan_ray.errors import PecanError
-from pecan_ray.job.holdings import LeaseSpans
+from pecan_ray.job.pending_leases import LeaseSpans
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
 

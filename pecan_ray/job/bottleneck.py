@@ -168,7 +168,7 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
         if seen.blocked_s > BLOCKED * seen.watched_s:
             return _network(run, where)
         if seen.operators and max(reading, pool) < BUSY:
-            return _handing_out(run, where)
+            return _dispatch_overhead(run, where)
         if reading > pool and not _lock_is_held(seen):
             return _storage(run, where, reading, pool)
     # Decision 58: C code without our Python frames (graphs of TensorFlow) is seen as nothing. There the times of
@@ -200,7 +200,7 @@ def _network(run: RunNumbers, where: str) -> Bottleneck:
     return _told("network", text, _saved(run, blocked), change)
 
 
-def _handing_out(run: RunNumbers, where: str) -> Bottleneck:
+def _dispatch_overhead(run: RunNumbers, where: str) -> Bottleneck:
     text = f"handing out work: {where}, and workers had nothing to do for most of theirs"
     change = "make splits larger (split_bytes=..., fewer and larger files), or let fewer workers run"
     return _told("unknown", text, run.time.waited_s / run.time.total_s, change)

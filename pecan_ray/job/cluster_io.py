@@ -101,7 +101,7 @@ class ClusterIoBook:
         """What the policy gives."""
         self.trouble = ""
         """Why the last decision could not be made: quotas are then as they were."""
-        self._quotas: dict[str, IoQuota] = {}
+        self._quota_by_job: dict[str, IoQuota] = {}
         self._heard: dict[str, float] = {}
         self._decided = -math.inf
         self._changed = self._come_or_gone = False
@@ -111,7 +111,7 @@ class ClusterIoBook:
         self._heard[report.job] = now
         known, report = self.jobs.get(report.job), _sound(report)
         # Decision 57: numbers are measured, and each decision may cost cached data. So a small change is none.
-        if known is not None and _nearly(known, report):
+        if known is not None and _approx_equal(known, report):
             return ""
         self._changed = True
         self._come_or_gone |= known is None
@@ -127,7 +127,7 @@ class ClusterIoBook:
     def gone(self, job: str) -> str:
         """Forget a job; return a line for the journal, empty if it is not known."""
         self._heard.pop(job, None)
-        self._quotas.pop(job, None)
+        self._quota_by_job.pop(job, None)
         if self.jobs.pop(job, None) is None:
             return ""
         self._changed = self._come_or_gone = True
@@ -147,7 +147,7 @@ class ClusterIoBook:
         """Return what a job may use; it is decided anew where something has changed."""
         if self._changed and (self._come_or_gone or now - self._decided >= DECIDE_S):
             self._decide(now)
-        return replace(self._quotas.get(job) or IoQuota(None), again_s=self.again_s)
+        return replace(self._quota_by_job.get(job) or IoQuota(None), again_s=self.again_s)
 
     def replay(self, lines: Iterable[str], now: float) -> int:
         """Take over what a journal tells; return how many lines could not be read, which are left out."""
@@ -187,23 +187,23 @@ class ClusterIoBook:
         self._decided, self._changed, self._come_or_gone = now, False, False
         pipe = self.shared.bytes_per_s
         if pipe is None or not self.jobs:
-            self._quotas, self.given = {}, {}
+            self._quota_by_job, self.given = {}, {}
             return
         cache = self.shared.cache_bytes
         if cache is None:
             cache = max(job.source_bytes for job in self.jobs.values())
         nodes = max(job.pool_nodes for job in self.jobs.values())
         cluster = ClusterResources(max(nodes * cache, len(self.jobs)), pipe)
-        demands = _demands(list(self.jobs.values()), pipe, nodes)
+        demands = _resource_requests(list(self.jobs.values()), pipe, nodes)
         try:
             self.given = allocate(demands, cluster, self.shared.policy or "greedy")
         except PlanError as error:  # what nobody has foreseen shall stop no job
             self.trouble = error.message
             return
         self.trouble = ""
-        rooms = _rooms(self.jobs.values(), self.given, cache, nodes)
+        rooms = _dataset_quota(self.jobs.values(), self.given, cache, nodes)
         quotas = _with_what_is_left([self.given[job].remote_io for job in self.jobs], pipe)
-        self._quotas = {job: IoQuota(quota, rooms) for job, quota in zip(self.jobs, quotas, strict=True)}
+        self._quota_by_job = {job: IoQuota(quota, rooms) for job, quota in zip(self.jobs, quotas, strict=True)}
 
 
 def _sound(report: JobIo) -> JobIo:
@@ -225,7 +225,7 @@ def _sound(report: JobIo) -> JobIo:
     )
 
 
-def _nearly(known: JobIo, report: JobIo) -> bool:
+def _approx_equal(known: JobIo, report: JobIo) -> bool:
     """Tell whether nothing has changed by so much that it matters."""
 
     def same(before: float | None, after: float | None, share: float = SAME) -> bool:
@@ -248,7 +248,7 @@ def _same_hits(before: float, after: float) -> bool:
     return changed <= NO_HITS or changed <= min(SAME_HITS, 0.5 * (1 - min(before, after)))
 
 
-def _demands(jobs: list[JobIo], pipe: float, nodes: int) -> list[JobDemand]:
+def _resource_requests(jobs: list[JobIo], pipe: float, nodes: int) -> list[JobDemand]:
     """Return what the jobs want, with assumptions where they do not know.
 
     The cache that is divided is that of `nodes` nodes.  A dataset whose blocks are spread over them takes its size of
@@ -291,7 +291,7 @@ def _caches(job: JobIo) -> bool:
     return bool(_keeps(job) and job.dataset_bytes)
 
 
-def _rooms(jobs: Iterable[JobIo], given: dict[str, Allocation], cache: float, nodes: int) -> DatasetRooms:
+def _dataset_quota(jobs: Iterable[JobIo], given: dict[str, Allocation], cache: float, nodes: int) -> DatasetRooms:
     """Return what a node may keep of each dataset, in whole MiB; a job's own are given equal parts.
 
     What a policy gives to nobody is dealt out, too: sizes of datasets are estimates.

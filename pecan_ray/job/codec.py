@@ -18,7 +18,7 @@ from pecan_ray.errors import JournalError, PecanError
 from pecan_ray.job.events import Event
 from pecan_ray.job.instructions import Instruction
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Grows whenever what was written before cannot be read as it is."""
 
 JobMessage: TypeAlias = Event | Instruction
@@ -66,15 +66,15 @@ class _Form(NamedTuple):
     decode: Callable[[Json], Any]
 
 
-_forms: dict[Any, _Form] = {}
+_form_by_key: dict[Any, _Form] = {}
 """Those that were made."""
 
 
 def _form(hint: Any) -> _Form:
     """Return the form of an annotation."""
-    form = _forms.get(hint)
+    form = _form_by_key.get(hint)
     if form is None:
-        form = _forms[hint] = _form_of(hint)
+        form = _form_by_key[hint] = _form_of(hint)
     return form
 
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pecan_ray.job.placing import PlacementStep
-from pecan_ray.placement import AutoPlacement, ComparedDeployment, Foreseen, rank
-from pecan_ray.placement.readings import KEPT, Reading, pooled
+from pecan_ray.placement import AutoPlacement, ComparedDeployment, DeploymentEstimate, rank
+from pecan_ray.placement.window_mean import KEPT, Reading, pooled
 from pecan_ray.plan.windows import Deployment
 
 
 @dataclass(frozen=True)
-class MeasuredRival:
+class DeploymentMeasurement:
     """A deployment that ran, as it was measured last."""
 
     compared: ComparedDeployment
@@ -32,7 +32,7 @@ class PlacementComparison:
     """Share of its time that the trainer may wait."""
     longest_s: float
     """Longest mean time of a batch that ends in time; infinite without a deadline."""
-    rivals: tuple[MeasuredRival, ...]
+    rivals: tuple[DeploymentMeasurement, ...]
     stopped: bool = False
     """The numbers of workers were fixed since."""
 
@@ -41,7 +41,7 @@ def usable(timeline: Sequence[PlacementStep]) -> dict[Deployment, list[Placement
     """Return the steps of a timeline that have measured something, by what ran."""
     seen: dict[Deployment, list[PlacementStep]] = {}
     for step in timeline:
-        if not step.window.defect() and step.decision.phase != "discarded":
+        if not step.window.invalid_reason() and step.decision.phase != "discarded":
             seen.setdefault(step.deployment, []).append(step)
     return seen
 
@@ -55,11 +55,12 @@ def compare(timeline: Sequence[PlacementStep], policy: AutoPlacement, *, stopped
     """Compare the deployments of a timeline by what their newest windows say; `stopped`: the policy decides no more."""
     seen = usable(timeline)
     readings = measured(seen)
-    foreseen = [
-        Foreseen(at, reading.batch_time, reading.own_time, policy.per_hour(at)) for at, reading in readings.items()
+    projected = [
+        DeploymentEstimate(at, reading.batch_time, reading.own_time, policy.per_hour(at))
+        for at, reading in readings.items()
     ]
     rivals = []
-    for one in rank(policy.objective, foreseen):
-        at = one.foreseen.deployment
-        rivals.append(MeasuredRival(one, readings[at].windows, seen[at][-1].seconds, readings[at].error))
+    for one in rank(policy.objective, projected):
+        at = one.projected.deployment
+        rivals.append(DeploymentMeasurement(one, readings[at].windows, seen[at][-1].seconds, readings[at].error))
     return PlacementComparison(policy.objective.most_wait, policy.objective.longest_s, tuple(rivals), stopped)

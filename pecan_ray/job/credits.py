@@ -10,7 +10,7 @@ FEW_AHEAD = 2
 """With more than so many nothing is granted: each grant wakes the worker."""
 
 
-class CreditBook:
+class MessageQuota:
     """Credits that were granted and not used, by worker."""
 
     def __init__(self, prefetch_bytes: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from pecan_ray.job.holdings import LeaseSpans
+from pecan_ray.job.pending_leases import LeaseSpans
 
 MOST_STEPS = 8
 """So many batches ranks may be out of step when their states are merged,"""
@@ -44,13 +44,13 @@ class DeliveryLog:
     """
 
     def __init__(self, world_size: int, *, rounds: bool = False) -> None:
-        self._deliveries: list[deque[Delivery]] = [deque() for _ in range(world_size)]
+        self._received_by_rank: list[deque[Delivery]] = [deque() for _ in range(world_size)]
         self._rounds = rounds
         self._without_turn: list[dict[str, deque[Delivery]]] = [{} for _ in range(world_size)]
         """Of each rank, by worker, batches of rounds that have no turn yet."""
         self._kept = [0] * world_size
         """Batches that each rank has received and not given back, and that have their turn."""
-        self._rests: dict[int, Delivery] = {}
+        self._remaining_parts: dict[int, Delivery] = {}
         """By rank: what has come of that it has made no batch yet."""
         self.used_by_all = 0
         """So many batches every rank has used."""
@@ -61,7 +61,7 @@ class DeliveryLog:
         self,
         rank: int,
         kept: int,
-        deliveries: Iterable[Delivery],
+        delivery_records: Iterable[Delivery],
         returned: Iterable[int] = (),
         rest: Delivery | None = None,
     ) -> None:
@@ -70,22 +70,22 @@ class DeliveryLog:
         A rank that is alone leaves out what it has used, but for the last ones.
         """
         gone = set(returned)
-        self._rests = {other: one for other, one in self._rests.items() if other != rank}
+        self._remaining_parts = {other: one for other, one in self._remaining_parts.items() if other != rank}
         if rest is not None:
-            self._rests[rank] = rest
+            self._remaining_parts[rank] = rest
         if self._rounds:
             waiting = self._without_turn[rank]
-            for one in deliveries:
+            for one in delivery_records:
                 waiting.setdefault(one.worker, deque()).append(one)
             if gone:
                 left = ((worker, deque(one for one in mine if one.id not in gone)) for worker, mine in waiting.items())
                 self._without_turn[rank] = {worker: mine for worker, mine in left if mine}
             return
-        known = self._deliveries[rank]
+        known = self._received_by_rank[rank]
         # Before the filter below, because a batch may come and go back within one report.
-        known.extend(deliveries)
+        known.extend(delivery_records)
         if gone:
-            known = self._deliveries[rank] = deque(one for one in known if one.id not in gone)
+            known = self._received_by_rank[rank] = deque(one for one in known if one.id not in gone)
         self._kept[rank] = kept
         self._forget(rank)
 
@@ -94,14 +94,14 @@ class DeliveryLog:
         for rank, waiting in enumerate(self._without_turn if workers else ()):
             for worker in workers:
                 mine = waiting[worker]
-                self._deliveries[rank].append(mine.popleft())
+                self._received_by_rank[rank].append(mine.popleft())
                 if not mine:
                     del waiting[worker]
             self._kept[rank] += len(workers)
             self._forget(rank)
 
     def _forget(self, rank: int) -> None:
-        known = self._deliveries[rank]
+        known = self._received_by_rank[rank]
         # A state of the first one that is known tells of the steps before it.
         for _ in range(len(known) - (self._kept[rank] - max(0, self.first_known - self._steps))):
             known.popleft()
@@ -110,9 +110,9 @@ class DeliveryLog:
         """Note how many batches each rank has used: what all have used is forgotten, rank by rank as they report."""
         self.used_by_all = min(batches)
 
-    def oldest_epoch(self, newest: int) -> int:
+    def first_known_epoch(self, newest: int) -> int:
         """Return the first epoch of which something is known here; `newest`: where nothing is."""
-        return min((known[0].epoch for known in self._deliveries if known), default=newest)
+        return min((known[0].epoch for known in self._received_by_rank if known), default=newest)
 
     def knows(self, batches: int) -> bool:
         """Tell whether every rank has told of so many batches, and what came since is not forgotten."""
@@ -125,22 +125,22 @@ class DeliveryLog:
 
     def beyond(self, batches: int) -> Iterator[Delivery]:
         """Yield what the ranks have beyond so many batches each."""
-        for kept, deliveries in zip(self._kept, self._deliveries, strict=True):
-            yield from islice(reversed(deliveries), max(0, kept - batches))
+        for kept, delivery_records in zip(self._kept, self._received_by_rank, strict=True):
+            yield from islice(reversed(delivery_records), max(0, kept - batches))
         # Decision 47: a batch of a round without a turn was used by nobody, so it counts as missing.
         for waiting in self._without_turn:
             for mine in waiting.values():
                 yield from mine
-        yield from self._rests.values()
+        yield from self._remaining_parts.values()
 
     def begins(self, epoch: int, batches: int) -> bool:
         """Tell whether the last of so many batches of each rank are all of epochs before this one."""
         last = [kept - batches + 1 for kept in self._kept]
-        ranks = zip(self._deliveries, last, strict=True)
+        ranks = zip(self._received_by_rank, last, strict=True)
         return all(0 < place <= len(known) and known[-place].epoch < epoch for known, place in ranks)
 
     def before(self, batches: int) -> Iterator[tuple[Delivery, ...]]:
         """Yield what each rank has as its last one of so many batches, as the one before that, and so on."""
         for back in range(min(self._steps, batches)):
             places = [kept - batches + back + 1 for kept in self._kept]
-            yield tuple(known[-place] for known, place in zip(self._deliveries, places, strict=True))
+            yield tuple(known[-place] for known, place in zip(self._received_by_rank, places, strict=True))

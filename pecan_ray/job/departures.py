@@ -24,7 +24,7 @@ class Departures:
     def __init__(self, job: JobCore) -> None:
         self._job, self._fleet = job, job.fleet
 
-    def announce(self, event: events.NodesLeave, now: float, done: Instructions) -> None:
+    def notify_of(self, event: events.NodesLeave, now: float, done: Instructions) -> None:
         """Note that nodes are taken away, and let their workers leave with them."""
         for node, seconds in event.nodes:
             if node not in self._fleet.leaving:
@@ -72,8 +72,8 @@ class Departures:
         self._job.tell("leaving", said, now)
         done.append(Log("warning", said))
         # Decision 45: SIGTERM may mean the work. A worker that hands over in time is no loss, and would never count.
-        if hopeless := self._fleet.losses.asked_to_end(worker.name, worker.node, worker.requested, now):
-            self._job.fail(ClusterError(f"job {self._job.spec.name}: {hopeless}."), now, done)
+        if fatal_reason := self._fleet.losses.asked_to_end(worker.name, worker.node, worker.requested, now):
+            self._job.fail(ClusterError(f"job {self._job.spec.name}: {fatal_reason}."), now, done)
             return False
         return True
 
@@ -82,6 +82,6 @@ class Departures:
         workers = [worker for worker in self._fleet.workers.values() if not worker.draining]
         return [one for one in workers if one.leaves is not None and one.leaves - now <= HAND_OVER_S]
 
-    def excuses(self, worker: FleetWorker) -> bool:
+    def was_preempted(self, worker: FleetWorker) -> bool:
         """Tell whether a worker is gone since its node was taken away, and not because of what it did."""
         return worker.node in self._fleet.leaving

@@ -30,7 +30,7 @@ class DroppedData:
     def __init__(self) -> None:
         self.leases: list[Lease] = []
         self.elements = self.open_ends = 0
-        self._untold: list[Drop] = []
+        self._pending_drops: list[Drop] = []
 
     def add(self, worker: str, leases: Sequence[Lease]) -> None:
         """Note what a worker held that nobody gets."""
@@ -40,12 +40,12 @@ class DroppedData:
             self.leases += leases
             self.elements += elements
             self.open_ends += open_ends
-            self._untold.append(Drop(worker, elements, open_ends))
+            self._pending_drops.append(Drop(worker, elements, open_ends))
 
-    def take_untold(self) -> Sequence[Drop]:
+    def take_pending_drops(self) -> Sequence[Drop]:
         """Return what was dropped since the last call."""
-        untold, self._untold = self._untold, []
-        return untold
+        not_reported, self._pending_drops = self._pending_drops, []
+        return not_reported
 
 
 def _elements(lease: Lease) -> int:

@@ -18,7 +18,7 @@ class EpochEnd:
     """
     left: bool = False
     """All ranks have left the epoch before its end: each gives back what it has beyond the level."""
-    latecomers: list[str] = field(default_factory=list)
+    late_workers: list[str] = field(default_factory=list)
     """Workers that have come meanwhile: where each gives all data, these begin with the next epoch."""
 
     def leave(self, level: int) -> None:

@@ -38,7 +38,7 @@ class TrainerReported:
 
 
 @dataclass(frozen=True)
-class TrainerListens:
+class TrainerWaiting:
     """A trainer is there and waits for orders."""
 
     rank: int
@@ -73,7 +73,7 @@ class TrainerLookedFor:
 
 @dataclass(frozen=True)
 class OtherRunCame:
-    """A run of one trainer has come that has this job's name, and is no part of it: answered by `Refuse`."""
+    """A run of one trainer has come that has this job's name, and is no part of it: answered by `RejectTrainer`."""
 
     incarnation: str
 
@@ -138,7 +138,7 @@ class ListingResumed:
 
 
 @dataclass(frozen=True)
-class ListingHindered:
+class ListingRetrying:
     """The listing is asked for again and again, since the storage fails; or it is not any more."""
 
     text: str
@@ -168,7 +168,7 @@ PlaceFound: TypeAlias = Literal["no", "perhaps", "yes"]
 
 
 @dataclass(frozen=True)
-class WorkerUnplaced:
+class WorkerPending:
     """A worker's process does not run yet, for the reason given."""
 
     worker: str
@@ -269,10 +269,10 @@ class RoomAsked:
 
 
 @dataclass(frozen=True)
-class BidsHeard:
+class PoolRequestsReceived:
     """What other jobs bid for nodes is known."""
 
-    bids: tuple[PoolBid, ...]
+    pool_requests: tuple[PoolBid, ...]
     nodes: tuple[tuple[Placement, tuple[str, ...]], ...]
     """Where this job's workers of each kind may run, and"""
     cpus: tuple[tuple[str, float], ...]
@@ -294,7 +294,7 @@ class ControllerRestarted:
 
 
 @dataclass(frozen=True)
-class JournalsKept:
+class UnfinishedJobSaved:
     """What a job of this name has left that had not ended is kept."""
 
     where: str
@@ -308,7 +308,7 @@ class TimePassed:
 Event: TypeAlias = (
     TrainerCame
     | TrainerReported
-    | TrainerListens
+    | TrainerWaiting
     | TrainerLeft
     | TrainerLookedFor
     | OtherRunCame
@@ -318,10 +318,10 @@ Event: TypeAlias = (
     | OrderDropped
     | SplitsListed
     | ListingResumed
-    | ListingHindered
+    | ListingRetrying
     | ListingEnded
     | WorkerPlaced
-    | WorkerUnplaced
+    | WorkerPending
     | WorkerReady
     | WorkerAdopted
     | WorkerLost
@@ -333,9 +333,9 @@ Event: TypeAlias = (
     | ScaleAsked
     | RemoteIoSet
     | RoomAsked
-    | BidsHeard
+    | PoolRequestsReceived
     | JobFailed
     | ControllerRestarted
-    | JournalsKept
+    | UnfinishedJobSaved
     | TimePassed
 )

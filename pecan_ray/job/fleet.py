@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
-from pecan_ray.job.events import WorkerUnplaced
+from pecan_ray.job.events import WorkerPending
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, LeaveEpochs
 from pecan_ray.job.losses import Losses
-from pecan_ray.job.messages import Acknowledgement, DatasetRooms, Placement, WorkerProgress
+from pecan_ray.job.messages import DatasetRooms, Placement, ReceivedBatches, WorkerProgress
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.placement import spread_by_power
 from pecan_ray.plan.windows import Deployment
@@ -56,7 +56,7 @@ class FleetWorker:
     delivered: WorkerProgress = field(default_factory=WorkerProgress)
     """what trainers have received from it."""
 
-    def is_starting(self, event: WorkerUnplaced, now: float) -> bool:
+    def is_starting(self, event: WorkerPending, now: float) -> bool:
         """Note why its process does not run yet; return whether it has a place, or may have one."""
         perhaps = event.has_place == "perhaps" and now - self.requested < STARTS_WITHIN_S
         self.unplaced, self.starting = event.reason, event.has_place == "yes" or perhaps
@@ -113,11 +113,11 @@ class Fleet:
 
     def fill(self, now: float) -> list[Instruction]:
         """Request what lacks, but for nodes that are about to go."""
-        staying = self._staying()
+        not_draining = self._not_draining_by_host()
         done: list[Instruction] = []
         for host, count in self._wanted_by_host():
             # Decision 45: Ray places nothing on a node that is about to go.
-            for _ in range(0 if host in self.leaving else count - len(staying.get(host, ()))):
+            for _ in range(0 if host in self.leaving else count - len(not_draining.get(host, ()))):
                 done.append(self.request(host, now))
         return done
 
@@ -125,22 +125,22 @@ class Fleet:
         wanted = [*self._shares.items(), ("", self.wanted.remote)]
         return [(host, max(0, count - self.taken_out[host])) for host, count in wanted]
 
-    def _staying(self) -> dict[str, list[FleetWorker]]:
+    def _not_draining_by_host(self) -> dict[str, list[FleetWorker]]:
         """Return the workers of each trainer's node, and the remote ones (host "").
 
         First come those that run, the cheapest first, so that the dearest are drained first.
         """
-        staying: dict[str, list[FleetWorker]] = {}
+        not_draining: dict[str, list[FleetWorker]] = {}
         for worker in sorted(self.workers.values(), key=lambda worker: (not worker.running, worker.price or 0.0)):
             # Decision 45: a worker that will be ended does not count, so another one is asked for at once.
             if not worker.draining and worker.leaves is None:
-                staying.setdefault(worker.host, []).append(worker)
-        return staying
+                not_draining.setdefault(worker.host, []).append(worker)
+        return not_draining
 
     def too_many(self) -> list[FleetWorker]:
         """Return the workers to drain; those that run only when none is awaited, or a job might have none."""
-        staying = self._staying()
-        surplus = [worker for host, count in self._wanted_by_host() for worker in staying.get(host, [])[count:]]
+        not_draining = self._not_draining_by_host()
+        surplus = [worker for host, count in self._wanted_by_host() for worker in not_draining.get(host, [])[count:]]
         surplus += [one for one in self.workers.values() if one.leaves is not None and not one.draining]
         if all(worker.running or worker.draining for worker in self.workers.values()):
             return surplus
@@ -157,7 +157,7 @@ class Fleet:
         self.workers[name] = worker = FleetWorker(name, placement, host, now, reserve and fits)
         return self.start(worker)
 
-    def cramped(self) -> list[str]:
+    def too_few_cpus(self) -> list[str]:
         """Return what to say of the trainers' nodes that have too few CPUs for a worker; a head node often has none."""
         return [
             f"node {host} has {cpus:g} CPU(s) for Ray, and a worker takes {self._cpus_per_worker:g} "
@@ -202,7 +202,7 @@ class Fleet:
         """Tell whether fewer workers are requested or run for a host than are wanted."""
         if host in self.leaving:
             return False  # nothing can be started there any more
-        return len(self._staying().get(host, ())) < dict(self._wanted_by_host()).get(host, 0)
+        return len(self._not_draining_by_host().get(host, ())) < dict(self._wanted_by_host()).get(host, 0)
 
     def running(self, *, draining: bool = False) -> Deployment:
         """Count the workers that run; `draining`: with those that are about to go."""
@@ -220,7 +220,7 @@ class Fleet:
         others = (worker for worker in self.workers.values() if worker is not besides and not worker.draining)
         return not any(worker.node or not worker.reserved for worker in others)
 
-    def deliver(self, ack: Acknowledgement) -> bool:
+    def deliver(self, ack: ReceivedBatches) -> bool:
         """Note what a worker has done; return whether these were its first batches."""
         self.losses.delivered()
         # Acknowledgements may come after their worker is gone.
@@ -240,7 +240,7 @@ class Fleet:
 
     def waiting_for(self, now: float, silent_after_s: float) -> dict[Hashable, str]:
         """Return what workers wait for, what they have been doing for long, and who has said nothing for long."""
-        waits = waiting_for_places(self.workers.values())
+        waits = pending_workers_by_reason(self.workers.values())
         for key, worker in self._stuck().items():
             waits[key] = f"{worker.name}: {worker.told.stuck}"
         for name in self.silent(now, silent_after_s / 2):  # one that works speaks three times meanwhile
@@ -269,7 +269,7 @@ class Fleet:
         return {("stuck", worker.name, worker.told.stuck): worker for worker in workers if worker.told.stuck}
 
 
-def waiting_for_places(workers: Iterable[FleetWorker]) -> dict[Hashable, str]:
+def pending_workers_by_reason(workers: Iterable[FleetWorker]) -> dict[Hashable, str]:
     """Return for what reasons workers have no node yet, with how many of them."""
     reasons: dict[tuple[str, bool, str], list[str]] = {}
     for worker in workers:

@@ -18,7 +18,7 @@ class FindRoom:
 
 
 @dataclass(frozen=True)
-class Refuse:
+class RejectTrainer:
     """Tell a trainer that it cannot take part."""
 
     incarnation: str
@@ -51,7 +51,7 @@ class BeginListing:
 
 
 @dataclass(frozen=True)
-class AdoptWorker:
+class ReattachWorker:
     """Follow a worker to its end that runs since before the controller was lost.
 
     Answered by `WorkerAdopted`, or by `WorkerLost` where it is gone.
@@ -64,7 +64,7 @@ class AdoptWorker:
 
 
 @dataclass(frozen=True)
-class EndStrangers:
+class EndUnknownWorkers:
     """End the processes of all workers of the job that are neither started nor adopted."""
 
 
@@ -122,7 +122,7 @@ class TellTrainers:
     """Orders have changed for these ranks: answer those of them that listen."""
 
     ranks: tuple[int, ...]
-    allowance_only: bool = False
+    only_limit_raised: bool = False
     """They may use more batches, and that is all: it will do to tell them a little later, and of more."""
 
 
@@ -143,12 +143,12 @@ class EndJob:
 
 Instruction: TypeAlias = (
     FindRoom
-    | Refuse
+    | RejectTrainer
     | LookForTrainers
     | BeginListing
     | StartWorker
-    | AdoptWorker
-    | EndStrangers
+    | ReattachWorker
+    | EndUnknownWorkers
     | DrainWorker
     | KillWorker
     | UseUsersOrder

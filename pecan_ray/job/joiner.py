@@ -27,13 +27,13 @@ class Joiner:
         self._joins = joins
         self.epoch = -1
         """Whose rows are joined."""
-        self._pieces: list[PieceOfBlock] = []
+        self._pending_chunks: list[PieceOfBlock] = []
         self._spans: dict[LeaseKey, list[Span]] = {}
         self._rows, self._bytes = 0, 0.0
         self._made = FIRST_ID
 
     def __bool__(self) -> bool:
-        return bool(self._pieces)
+        return bool(self._pending_chunks)
 
     @property
     def drops(self) -> bool:
@@ -48,7 +48,7 @@ class Joiner:
     @property
     def blocks(self) -> Sequence[ReceivedBatch]:
         """The blocks that these rows are in."""
-        return [piece.block for piece in self._pieces]
+        return [piece.block for piece in self._pending_chunks]
 
     @property
     def rest(self) -> Delivery | None:
@@ -77,7 +77,7 @@ class Joiner:
         """Let some rows of a block wait, and what lies between two places."""
         assert block.places is not None
         if start < stop:
-            self._pieces.append(PieceOfBlock(block, block.skip + start, block.skip + stop))
+            self._pending_chunks.append(PieceOfBlock(block, block.skip + start, block.skip + stop))
             self._rows += stop - start
             self._bytes += block.nbytes * (stop - start) / (block.rows + block.skip)
         for key, spans in between(block.spans, block.places.first, since, until).items():
@@ -92,13 +92,13 @@ class Joiner:
         """Note that the job has come to an epoch; return the smaller batch with which the one before has ended."""
         if epoch <= self.epoch:
             return ()
-        made = (self._batch(),) if self._pieces and not self.drops else ()
+        made = (self._batch(),) if self._pending_chunks and not self.drops else ()
         self.leave()
         return made
 
     def _batch(self) -> ReceivedBatch:
         self._made += 1
-        pieces, spans = tuple(self._pieces), self._spans
+        pieces, spans = tuple(self._pending_chunks), self._spans
         batch = ReceivedBatch(
             self._made, pieces[0].block.worker, self.epoch, spans, self._rows, self.nbytes, pieces=pieces
         )
@@ -107,7 +107,7 @@ class Joiner:
 
     def leave(self) -> None:
         """Forget the rows that wait."""
-        self._pieces, self._spans, self._rows, self._bytes = [], {}, 0, 0.0
+        self._pending_chunks, self._spans, self._rows, self._bytes = [], {}, 0, 0.0
 
 
 def place_of_first(block: ReceivedBatch) -> int:

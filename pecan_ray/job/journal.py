@@ -33,7 +33,7 @@ OFTEN = (TrainerReported, WorkerAsked)
 
 
 @dataclass(frozen=True)
-class Opening:
+class JobHeader:
     """The first entry: whose journal it is, and when the job began."""
 
     name: str
@@ -78,11 +78,11 @@ class JobSnapshot:
     """So many of listings it knows."""
 
 
-JournalEntry: TypeAlias = Opening | Handled | PageHandled | PlanAdded | JobSnapshot
+JournalEntry: TypeAlias = JobHeader | Handled | PageHandled | PlanAdded | JobSnapshot
 
 
 @dataclass
-class ReplayedJob:
+class RestoredJob:
     """A job as its journal tells of it."""
 
     state: JobState
@@ -96,9 +96,9 @@ class ReplayedJob:
     """How many were handled since the last snapshot."""
 
 
-def opening(spec: JobSpec, began: float) -> Opening:
+def opening(spec: JobSpec, began: float) -> JobHeader:
     """Return what a job's journal begins with."""
-    return Opening(spec.name, zlib.crc32(repr(spec).encode()), began)
+    return JobHeader(spec.name, zlib.crc32(repr(spec).encode()), began)
 
 
 def handled(event: Event, at: float, done: Sequence[Instruction]) -> Handled | PageHandled:
@@ -136,7 +136,7 @@ def packed(entry: JournalEntry | SplitsListed) -> bytes:
 
 
 def _body(entry: JournalEntry | SplitsListed) -> bytes:
-    if isinstance(entry, Opening):
+    if isinstance(entry, JobHeader):
         return _json({"journal": FORMAT_VERSION, "name": entry.name, "spec": entry.spec, "began": entry.began})
     if isinstance(entry, Handled) and not isinstance(entry.event, OFTEN):
         return _json({"at": entry.at, "did": entry.did, **encode(entry.event)})
@@ -161,7 +161,7 @@ def entries(data: bytes) -> Iterator[tuple[JournalEntry, int]]:
 def pages(data: bytes) -> Iterator[tuple[SplitsListed, int]]:
     """Yield the pages of listings that were written apart, and where each ends; raises JournalError likewise."""
     for number, (body, end) in enumerate(_bodies(data), 1):
-        page = _unpickled(body, number)
+        page = _unpickle(body, number)
         if not isinstance(page, SplitsListed):
             raise JournalError(f"entry {number} of a journal's listing holds a {type(page).__name__}.")
         yield page, end
@@ -191,12 +191,12 @@ def _bodies(data: bytes) -> Iterator[tuple[bytes, int]]:
 def _entry(body: bytes, number: int) -> JournalEntry:
     try:
         if not body.startswith(b"{"):
-            entry = _unpickled(body, number)
+            entry = _unpickle(body, number)
             if not isinstance(entry, get_args(JournalEntry)):
                 raise TypeError(f"it is a {type(entry).__name__}")
             # Unpickling sets fields without a look at the class, so an entry of another version would pass.
-            if lacking := [one.name for one in fields(entry) if not hasattr(entry, one.name)]:
-                raise TypeError(f"a {type(entry).__name__} without {', '.join(lacking)}")
+            if still_missing := [one.name for one in fields(entry) if not hasattr(entry, one.name)]:
+                raise TypeError(f"a {type(entry).__name__} without {', '.join(still_missing)}")
             if more := vars(entry).keys() - {one.name for one in fields(entry)}:
                 raise TypeError(f"a {type(entry).__name__} with {', '.join(sorted(map(repr, more)))}")
             return cast(JournalEntry, entry)
@@ -206,7 +206,7 @@ def _entry(body: bytes, number: int) -> JournalEntry:
                 raise JournalError(
                     f"a journal of format {written['journal']!r} cannot be read: this is format {FORMAT_VERSION}."
                 )
-            return Opening(str(written["name"]), int(written["spec"]), float(written["began"]))
+            return JobHeader(str(written["name"]), int(written["spec"]), float(written["began"]))
         at, did = float(written["at"]), int(written["did"])
         if "type" not in written:
             return PageHandled(at, did)
@@ -220,7 +220,7 @@ def _entry(body: bytes, number: int) -> JournalEntry:
         raise JournalError(f"entry {number} of a journal cannot be read: {error!r}.", entry=number) from error
 
 
-def _unpickled(body: bytes, number: int) -> Any:
+def _unpickle(body: bytes, number: int) -> Any:
     try:
         return pickle.loads(body)
     except Exception as error:  # unpickling what another version has written raises anything
@@ -230,21 +230,21 @@ def _unpickled(body: bytes, number: int) -> Any:
 # --- replay -------------------------------------------------------------------------------------------------
 
 
-def replay(found: Iterable[JournalEntry], spec: JobSpec, listed: Sequence[SplitsListed] = ()) -> ReplayedJob:
+def replay(found: Iterable[JournalEntry], spec: JobSpec, listed: Sequence[SplitsListed] = ()) -> RestoredJob:
     """Return the job as its journal tells of it; raises JournalError where it is another job's, or tells of another.
 
     `listed`: the pages of its listings, in the order in which they were handled.
     """
     remaining = iter(found)
     first = next(remaining, None)
-    if not isinstance(first, Opening):
+    if not isinstance(first, JobHeader):
         raise JournalError("a journal does not begin with whose it is.")
     if first != opening(spec, first.began):
         raise JournalError(
             f"the journal is one of job {first.name}, or of another run of that name, and not of job {spec.name}. "
             "Remove it, or name another folder."
         )
-    job = ReplayedJob(JobState(spec, first.began), first.began)
+    job = RestoredJob(JobState(spec, first.began), first.began)
     for entry in remaining:
         if isinstance(entry, Handled):
             _again(job, entry.event, entry.at, entry.did)
@@ -256,7 +256,7 @@ def replay(found: Iterable[JournalEntry], spec: JobSpec, listed: Sequence[Splits
             job.plans.append(entry.plan)
         elif isinstance(entry, JobSnapshot):
             state = _state(entry, _some(listed, 0, entry.pages))
-            job = ReplayedJob(state, entry.at, list(entry.plans), entry.pages)
+            job = RestoredJob(state, entry.at, list(entry.plans), entry.pages)
         else:
             raise JournalError("a journal begins twice.")
     return job
@@ -268,7 +268,7 @@ def _some(listed: Sequence[SplitsListed], start: int, stop: int) -> Sequence[Spl
     return listed[start:stop]
 
 
-def _again(job: ReplayedJob, event: Event, at: float, before: int) -> None:
+def _again(job: RestoredJob, event: Event, at: float, before: int) -> None:
     try:
         did = digest(job.state.handle(event, at))
     except Exception as error:  # an event of things that there are not

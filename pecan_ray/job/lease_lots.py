@@ -12,10 +12,10 @@ from pecan_ray.job.messages import (
     AskLeases,
     Assigned,
     Lengths,
+    Lookahead,
     NoMoreLeases,
-    Offered,
     Reply,
-    UnopenedSplit,
+    SplitOpenFailure,
 )
 from pecan_ray.job.worker_channels import WorkerChannels
 from pecan_ray.job.worker_events import EngineBatch, FetchSplits, FindAtHand, GiveLease, LeaseWanted, WorkerInstruction
@@ -51,7 +51,7 @@ class Branch:
     """beside which others."""
     offered: tuple[Split, ...] = ()
     """Some of the splits that come next."""
-    foreseen: tuple[int, tuple[Split, ...]] = (-1, ())
+    projected: tuple[int, tuple[Split, ...]] = (-1, ())
     """An epoch, and what it begins with."""
     lease_s: float | None = None
     """How long a lease takes, lately; a row, where runs are asked for."""
@@ -77,7 +77,7 @@ class Branch:
         # A run of joined rows is an assignment of its own (decision 144). An empty answer to a worker that reads other
         # leases is no end (decision 148).
         self.lot, self.ended = len(leases), self.joined or not (leases or beside)
-        self.offered = reply.splits if isinstance(reply, Offered) else ()
+        self.offered = reply.splits if isinstance(reply, Lookahead) else ()
 
     def give(self, now: float | None) -> Lease:
         """Return the next lease; `now` is None where nobody will read it."""
@@ -124,7 +124,7 @@ def splits_to_come(reply: Reply) -> tuple[Split, ...]:
 
 
 def _leases(reply: Reply) -> tuple[Lease, ...]:
-    if isinstance(reply, Offered):
+    if isinstance(reply, Lookahead):
         return reply.leases
     return reply if isinstance(reply, tuple) else ()
 
@@ -146,7 +146,7 @@ class LeaseLots:
         self.blocks: RunBlocks | None = None
         """The run of this assignment, where rows are joined to batches."""
         self._lengths: list[tuple[LeaseKey, int]] = []
-        self._unopened: list[UnopenedSplit] = []
+        self._not_opened: list[SplitOpenFailure] = []
         self._epoch, self._assignments = 0, 0
         self.lot_s = 0.5
 
@@ -160,9 +160,9 @@ class LeaseLots:
         self._epoch, self.lot_s = assigned.assignment.epoch, assigned.lot_s
         for number, branch in self._branches.items():
             branch.begin()  # a plan that takes only some elements leaves leases, which are of its epoch
-            if branch.foreseen[0] == self._epoch:  # else it is still to come
-                done.append(FetchSplits(number, branch.foreseen[1]))
-                branch.foreseen = (-1, ())  # an epoch may have several assignments
+            if branch.projected[0] == self._epoch:  # else it is still to come
+                done.append(FetchSplits(number, branch.projected[1]))
+                branch.projected = (-1, ())  # an epoch may have several assignments
 
     def give_nothing(self, done: list[WorkerInstruction]) -> None:
         """Tell an engine that waits for a lease that there is none."""
@@ -196,17 +196,17 @@ class LeaseLots:
         look = 0 if indices is None else max(LEAST_LOOK, LOOK_AHEAD * most)
         self._ask(number, most, look, indices or (), now, done)
 
-    def came(self, question: AskLeases, reply: Reply, now: float, done: list[WorkerInstruction]) -> None:
+    def came(self, sent_request: AskLeases, reply: Reply, now: float, done: list[WorkerInstruction]) -> None:
         """Take the answer to a question."""
-        number = question.branch
+        number = sent_request.branch
         branch = self._branches[number]
         current, branch.asking = branch.asking == self._assignments, None
         wanted = branch.wanted
         if current:
-            beside = question.reading > 0  # no lease beside others is no end
+            beside = sent_request.reading > 0  # no lease beside others is no end
             branch.take_in(reply, beside=beside)
             if isinstance(reply, NoMoreLeases):
-                branch.foreseen = self._epoch + 1, reply.next_epoch
+                branch.projected = self._epoch + 1, reply.next_epoch
             splits = splits_to_come(reply)
             # A plan that begins behind these leases does not read them: fetching them would be in vain.
             if splits and (wanted is None or not wanted.unread):
@@ -222,14 +222,14 @@ class LeaseLots:
         """Note the length of a split, for the next question that is due."""
         self._lengths.append((key, elements))
 
-    def unopened(self, split: UnopenedSplit) -> None:
+    def fail_open(self, split: SplitOpenFailure) -> None:
         """Note a split that cannot be opened here, for the next question that is due."""
-        self._unopened.append(split)
+        self._not_opened.append(split)
 
-    def noted(self) -> tuple[Lengths, tuple[UnopenedSplit, ...]]:
+    def noted(self) -> tuple[Lengths, tuple[SplitOpenFailure, ...]]:
         """Return what was noted since the last question."""
-        noted = tuple(self._lengths), tuple(self._unopened)
-        self._lengths, self._unopened = [], []
+        noted = tuple(self._lengths), tuple(self._not_opened)
+        self._lengths, self._not_opened = [], []
         return noted
 
     def end_run(self, now: float) -> None:
@@ -315,8 +315,8 @@ class LeaseLots:
     def _ask(
         self, number: int, most: int, look: int, at_hand: tuple[int, ...], now: float, done: list[WorkerInstruction]
     ) -> None:
-        lengths, unopened = self.noted()
+        lengths, split_open_failures = self.noted()
         branch = self._branches[number]
-        told, side = (lengths, look, at_hand, unopened), branch.side
-        question = AskLeases(self._epoch, number, most, *told, side.streams, side.reading)
-        done.append(self._channels.ask(f"take:{number}", question, now, ahead=branch.wanted is None))
+        told, side = (lengths, look, at_hand, split_open_failures), branch.side
+        sent_request = AskLeases(self._epoch, number, most, *told, side.streams, side.reading)
+        done.append(self._channels.ask(f"take:{number}", sent_request, now, ahead=branch.wanted is None))

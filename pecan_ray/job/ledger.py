@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from pecan_ray.job.epoch_end import EpochEnd
-from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings
+from pecan_ray.job.fatal_elements import WHOLE_PLAN
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.ledger_state import LedgerState
 from pecan_ray.job.left_epochs import LoopPlace
 from pecan_ray.job.lots import ONE_BY_ONE, SideBySide
+from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState
 from pecan_ray.job.queues import NoLease
 from pecan_ray.job.split_queue import WantedSplits
-from pecan_ray.job.suspects import WHOLE_PLAN
 from pecan_ray.job.suspicion import Suspicion
 from pecan_ray.job.turns import assigned, elsewhere, give_out_again, has_work, next_lease
 from pecan_ray.job.whole_plan import WholePlan
@@ -52,8 +52,8 @@ class Ledger(LedgerState):
         # While ranks even out, a latecomer counts as done with the epoch: under sharding="off" it would begin one that
         # ranks give back.
         late = self._end.level is not None
-        self.workers[worker] = WorkerHoldings(finished_epoch=self.epoch if late else -1)
-        (self._end.latecomers.append if late else self.queues.join)(worker)
+        self.workers[worker] = WorkerLeaseState(finished_epoch=self.epoch if late else -1)
+        (self._end.late_workers.append if late else self.queues.join)(worker)
         self.changes += 1
         self._advance()
 
@@ -80,10 +80,10 @@ class Ledger(LedgerState):
         if self.runs.kept and state.waits_for(self.queues.common[0].returned):
             return "wait"
         taken = elsewhere(worker, self.shape, self._whole, self.workers)
-        apart = bool(self.suspects) and sees
+        apart = bool(self.fatal_elements) and sees
         if not apart and (taken or not has_work(worker, state, self.epoch, self.queues)):
             return "wait"
-        state.begin(self.suspects.take(), apart=True) if apart else state.begin()
+        state.begin(self.fatal_elements.take(), apart=True) if apart else state.begin()
         if self.shape.runs_whole:
             self._whole.begin(worker)
         return assigned(self.shape, self.epoch, self.made, self.counts)
@@ -98,7 +98,7 @@ class Ledger(LedgerState):
         if self.runs.given_up:
             self.seconds.keep(self.workers)
         there = len(self.workers)
-        answer = next_lease(worker, branch, state, self.shape, self.queues, self.suspects, there, wanted, side)
+        answer = next_lease(worker, branch, state, self.shape, self.queues, self.fatal_elements, there, wanted, side)
         return state.give(answer) if isinstance(answer, Lease) else answer
 
     def take_run(self, worker: str, most: int) -> tuple[Lease, ...] | None:
@@ -106,13 +106,13 @@ class Ledger(LedgerState):
         state = self._living(worker)
         if state is None or self._end.left:
             return ()
-        run = self.runs.take(state, most, self.rows_in_turn, len(self.workers), self.suspects)
+        run = self.runs.take(state, most, self.rows_in_turn, len(self.workers), self.fatal_elements)
         return None if run is None else tuple(map(state.give, run))
 
     def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:
         """Note a split's length, read to its end: nothing is missing behind it."""
         if epoch == self.epoch and worker in self.workers:
-            self.suspects.ended(key, elements)
+            self.fatal_elements.ended(key, elements)
             self.runs.ended(key, elements)
         # Decision 5: a fresh lease reaches to END. Without this the epoch waits for positions behind the last element.
         if not self.runs.joins:  # else blocks stand for it
@@ -125,17 +125,17 @@ class Ledger(LedgerState):
             # Under drop_remainder two workers of the same last rows (decision 152) both tell that these are dropped.
             again = self.shape.numbered and left_out > 0 and self.seconds.drops(spans)
             self.left_out_elements += 0 if self.shape.serial or again else left_out  # whole plans say it as they end
-            self._fulfil(state, spans)
+            self._mark_completed(state, spans)
             self.seconds.delivered(self.workers, worker, spans)
             self._advance()
 
-    def _fulfil(self, state: WorkerHoldings, spans: LeaseSpans) -> None:
-        state.fulfil(spans)
-        if self.shape.one_at_a_time and not state.holdings:
+    def _mark_completed(self, state: WorkerLeaseState, spans: LeaseSpans) -> None:
+        state.mark_completed(spans)
+        if self.shape.one_at_a_time and not state.pending_leases:
             self.changes += 1  # another worker may have its turn
 
     def assignment_ended(
-        self, worker: str, leftover: LeaseSpans, batches: int = 0, rows: int = 0
+        self, worker: str, remainder_part: LeaseSpans, batches: int = 0, rows: int = 0
     ) -> Literal["flush", "return"]:
         """Decide about elements that fill no batch at the end of an assignment.
 
@@ -145,7 +145,7 @@ class Ledger(LedgerState):
         if state is None:
             return "return"
         self.changes += 1
-        self.suspects.came_through(state.suspected)
+        self.fatal_elements.came_through(state.suspected)
         state.working, state.finished_epoch, state.made, state.alone = False, self.epoch, batches, None
         rest = rows if self.shape.serial and self.shape.drop_remainder else 0
         self.left_out_elements += self._whole.ended(worker, batches, rest)
@@ -158,14 +158,16 @@ class Ledger(LedgerState):
         returns = bool(state.refused) or not flush
         if returns:
             # Decision 47: one worker makes rounds of what coordinated reads leave, so nothing of that is dealt before.
-            self.leftovers.take_back(state, leftover, deal=state.deals and not self.shape.coordinated)
+            self.leftovers.take_back(
+                state, remainder_part, distribute_shares=state.can_reassign and not self.shape.coordinated
+            )
         self._advance()
         return "return" if returns else "flush"
 
     def lost(self, worker: str, *, died: Suspicion | None = None, drains: bool = False) -> None:
         """Note that a worker is gone (`died`: perhaps of its work) or drains: what it holds comes back later."""
         state = self.workers.get(worker)
-        if state is None or state.unsettled is not None:
+        if state is None or state.unresolved is not None:
             return
         state.died, state.drains = died, drains
         self.leftovers.spoilt()
@@ -180,12 +182,12 @@ class Ledger(LedgerState):
     def settled(self, rank: int, worker: str) -> None:
         """Note that a trainer has told all that it received from a lost worker, and takes no more from it."""
         state = self.workers.get(worker)
-        if state is not None and state.unsettled is not None:
-            state.unsettled.discard(rank)
+        if state is not None and state.unresolved is not None:
+            state.unresolved.discard(rank)
             self._retire_worker(worker, state)
 
-    def _retire_worker(self, worker: str, state: WorkerHoldings) -> None:
-        if state.unsettled:
+    def _retire_worker(self, worker: str, state: WorkerLeaseState) -> None:
+        if state.unresolved:
             return
         del self.workers[worker], self._lost[worker]
         self.changes += 1
@@ -194,15 +196,17 @@ class Ledger(LedgerState):
             # What take, skip or zip yield depends on the whole sequence: it is run again from its beginning.
             if state.died:
                 # Such a plan cannot be run apart in pieces. So deaths count as long as the trainers come no further.
-                self.suspects.died_in_vain("whole", sum(self.counts), WHOLE_PLAN, state.died)
+                self.fatal_elements.record_death_without_progress("whole", sum(self.counts), WHOLE_PLAN, state.died)
             self._whole = WholePlan()
             self.queues.restart()
         elif worker != self._whole.runner:
-            places = self.queues, self.leftovers, self.suspects, self.runs
+            places = self.queues, self.leftovers, self.fatal_elements, self.runs
             self.dropped.add(worker, give_out_again(state, self.shape, *places, sum(self.counts)))
         self._advance()
 
-    def acked(self, rank: int, worker: str, epoch: int, spans: LeaseSpans, batches: int = 1, rows: int = 0) -> None:
+    def mark_received(
+        self, rank: int, worker: str, epoch: int, spans: LeaseSpans, batches: int = 1, rows: int = 0
+    ) -> None:
         """Note that a trainer has received batches, of so many rows, from a worker: their data is delivered."""
         # Decision 22: an acknowledgement may come late, when its epoch is over.
         if epoch != self.epoch or self.finished:
@@ -211,7 +215,7 @@ class Ledger(LedgerState):
         state = self.workers.get(worker)
         if state is not None:
             state.received += batches
-            self._fulfil(state, spans)
+            self._mark_completed(state, spans)
             self.rounds.received(rank, worker, batches)
         self.seconds.delivered(self.workers, worker, spans)
         self.changes += self.runs.kept  # there is room for more
@@ -291,8 +295,8 @@ class Ledger(LedgerState):
         self.rounds.begin_epoch()
         self.runs.begin_epoch()
         self.seconds.begin_epoch()
-        self.suspects.begin_epoch()
-        for worker in filter(self._living, ended.latecomers):
+        self.fatal_elements.begin_epoch()
+        for worker in filter(self._living, ended.late_workers):
             self.queues.join(worker)
         for state in self.workers.values():
             # `take` and `zip` leave positions unread. Of such plans numbers of batches tell what is done, not holdings.

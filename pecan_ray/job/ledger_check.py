@@ -12,11 +12,11 @@ from pecan_ray.sampling.spans import Span, Spans
 def check_ledger(ledger: Ledger) -> None:
     """Raise AssertionError if a position is in two places at once."""
     seen: dict[LeaseKey, Spans] = {}
-    places: list[tuple[LeaseKey, Iterable[Span]]] = [*ledger.leftovers.places(), *ledger.suspects.places()]
+    places: list[tuple[LeaseKey, Iterable[Span]]] = [*ledger.leftovers.places(), *ledger.fatal_elements.places()]
     if ledger.shape.sharding != "off":
         places += [(lease.key, lease.spans) for lease in ledger.queues]
         for state in ledger.workers.values():
-            places += [(key, held.missing) for key, held in state.holdings.items()]
+            places += [(key, held.missing) for key, held in state.pending_leases.items()]
             places += [(lease.key, lease.spans) for lease in state.group]
     for key, spans in places:
         known = seen.setdefault(key, Spans())

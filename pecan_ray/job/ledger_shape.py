@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pecan_ray.job.joins import Joins
 from pecan_ray.options import Sharding, Visitation
-from pecan_ray.sampling.randomness import SplitOrder
+from pecan_ray.sampling.random_keys import SplitOrder
 
 
 @dataclass(frozen=True)

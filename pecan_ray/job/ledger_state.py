@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pecan_ray.job.dropped import DroppedData
 from pecan_ray.job.epoch_end import EpochEnd
-from pecan_ray.job.holdings import WorkerHoldings
+from pecan_ray.job.fatal_elements import FatalElementTracker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.left_epochs import LeftEpochs
 from pecan_ray.job.leftovers import Leftovers
+from pecan_ray.job.pending_leases import WorkerLeaseState
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.rounds import Rounds
 from pecan_ray.job.row_runs import RowRuns
 from pecan_ray.job.second_workers import SecondWorkers
-from pecan_ray.job.suspects import Suspects
 from pecan_ray.job.turns import all_given
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 
@@ -27,10 +27,10 @@ class LedgerState:
         self.finished = self.ran_dry = False
         """An endless run has ended, since an epoch of it had not a single batch."""
         self.queues = Queues(shape, start)
-        self.runs = RowRuns(shape, self.queues, goes_on=start is not None)
+        self.runs = RowRuns(shape, self.queues, continues=start is not None)
         self.seconds = SecondWorkers(self.queues, self.runs)
         self.made = MadeBatches({} if start is None else {start.epoch: start.made})
-        self.workers: dict[str, WorkerHoldings] = {}
+        self.workers: dict[str, WorkerLeaseState] = {}
         self.leftovers = Leftovers(shape.groups, shape.batch_size, only_full=shape.drop_remainder)
         self.rounds = Rounds(shape.world_size, made=shape.coordinated)
         self.counts = [0] * shape.world_size
@@ -39,14 +39,14 @@ class LedgerState:
         self.left_out_elements = 0
         self.changes = 0
         """Grows whenever a worker that was told to wait might be told something else."""
-        self._lost: dict[str, WorkerHoldings] = {}
+        self._lost: dict[str, WorkerLeaseState] = {}
         """Of the workers those that are gone, and about which ranks have yet to settle."""
         self._end, self._whole = EpochEnd(), WholePlan()
-        self.suspects = Suspects()
+        self.fatal_elements = FatalElementTracker()
 
-    def _living(self, worker: str) -> WorkerHoldings | None:
+    def _living(self, worker: str) -> WorkerLeaseState | None:
         state = self.workers.get(worker)
-        return None if self.finished or state is None or state.unsettled is not None else state
+        return None if self.finished or state is None or state.unresolved is not None else state
 
     @property
     def rows_in_turn(self) -> int:
@@ -59,9 +59,9 @@ class LedgerState:
         # A group becomes one batch, so its worker may take all of it at once.
         return len(group) or self.queues.share(worker, branch, len(self.workers))
 
-    def unsettled(self) -> dict[str, set[int]]:
+    def unresolved(self) -> dict[str, set[int]]:
         """Return the lost workers about which ranks have yet to settle, and these ranks."""
-        return {name: state.unsettled for name, state in self._lost.items() if state.unsettled}
+        return {name: state.unresolved for name, state in self._lost.items() if state.unresolved}
 
     def allowed(self) -> int:
         """Return how many batches of this epoch every rank may use."""
@@ -78,7 +78,7 @@ class LedgerState:
     def closing(self) -> bool:
         """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
         # A page of the listing or a pass that is to come may still fill batches. Until then leftovers are kept back.
-        return self.queues.listed and not (self.queues.waiting() or self.queues.passes_left or self.suspects)
+        return self.queues.listed and not (self.queues.waiting() or self.queues.passes_left or self.fatal_elements)
 
     def _has_nothing_left(self) -> bool:
         """Tell whether the trainers have all data of the epoch, also where workers have yet to say that."""
@@ -88,7 +88,7 @@ class LedgerState:
 
     def regrouping(self) -> bool:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
-        return self.leftovers.for_ranks or any(one.regroups for one in self.workers.values())
+        return self.leftovers.for_ranks or any(one.does_rebatch for one in self.workers.values())
 
     def _all_made(self) -> bool:
         """Tell whether the trainers have all batches of the whole plan."""

@@ -49,7 +49,7 @@ class LeftEpochs:
         """Tell whether no rank takes anything of an epoch any more."""
         return min(one.closed for one in self._ranks) > epoch
 
-    def takers(self, epoch: int) -> list[int]:
+    def consumers(self, epoch: int) -> list[int]:
         """Return the ranks that have yet to say that they take nothing of an epoch any more."""
         return [rank for rank, one in enumerate(self._ranks) if one.closed <= epoch]
 

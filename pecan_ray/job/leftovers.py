@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pecan_ray.job.holdings import Holding, LeaseSpans, WorkerHoldings
+from pecan_ray.job.pending_leases import LeaseSpans, PendingLease, WorkerLeaseState
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
 
@@ -32,8 +32,8 @@ class Leftovers:
     def __init__(self, world_size: int, batch_size: int, *, only_full: bool) -> None:
         """`only_full`: batches that are not full are not wanted (``drop_remainder=True``)."""
         self._world_size, self._batch_size, self._only_full = world_size, batch_size, only_full
-        self._pool: dict[LeaseKey, Holding] = {}
-        self._fresh: dict[LeaseKey, Holding] = {}
+        self._pool: dict[LeaseKey, PendingLease] = {}
+        self._fresh: dict[LeaseKey, PendingLease] = {}
         """What was returned and dealt to nobody yet, of what may be:"""
         self._fresh_units = 0
         """so many elements."""
@@ -56,15 +56,15 @@ class Leftovers:
         yield from ((held.lease.key, held.missing) for held in (*self._pool.values(), *self._fresh.values()))
         yield from ((lease.key, lease.spans) for group in self.groups for lease in group.leases)
 
-    def add(self, lease: Lease, spans: Iterable[Span], *, deal: bool = False) -> None:
-        """Add positions of a lease; `deal`: they may be dealt before all else of the epoch is delivered."""
-        pool = self._fresh if deal else self._pool
-        held = pool.setdefault(lease.key, Holding(replace(lease, spans=()), Spans()))
+    def add(self, lease: Lease, spans: Iterable[Span], *, distribute_shares: bool = False) -> None:
+        """Add positions of a lease; `distribute_shares`: they may come before all else of the epoch is delivered."""
+        pool = self._fresh if distribute_shares else self._pool
+        held = pool.setdefault(lease.key, PendingLease(replace(lease, spans=()), Spans()))
         for span in spans:
             held.missing.add(*span)
-            self._fresh_units += len(by_element(replace(lease, spans=(span,)))) if deal else 0
+            self._fresh_units += len(by_element(replace(lease, spans=(span,)))) if distribute_shares else 0
 
-    def deal(self) -> None:
+    def distribute_shares(self) -> None:
         """Make groups of what may be dealt, a batch each, as far as there is one for every trainer."""
         round_size = self._batch_size * self._world_size
         # Only full rounds: what gives some ranks a batch more than others is given back, and made again.
@@ -77,23 +77,26 @@ class Leftovers:
             # For no rank, because trainers take batches for a certain rank beyond their bound of bytes.
             self.groups.append(_group(None, units[first : first + self._batch_size]))
         for unit in units[full:]:
-            self.add(unit, unit.spans, deal=True)
+            self.add(unit, unit.spans, distribute_shares=True)
 
     @staticmethod
-    def _taken(pool: dict[LeaseKey, Holding]) -> list[Lease]:
+    def _taken(pool: dict[LeaseKey, PendingLease]) -> list[Lease]:
         """Take all that is in a pool, in the order of splits."""
         leases = [held.rest() for held in sorted(pool.values(), key=lambda held: held.lease.key)]
         pool.clear()
         return leases
 
-    def take_back(self, state: WorkerHoldings, leftover: LeaseSpans, *, deal: bool) -> None:
+    def take_back(self, state: WorkerLeaseState, remainder_part: LeaseSpans, *, distribute_shares: bool) -> None:
         """Take what a worker returns, as `add` does; a group of which it could not open something stays one."""
         if state.rank is None or not state.refused:
-            for lease, returned in state.take_back(leftover):
-                self.add(lease, returned, deal=deal)
-            self.deal()
+            for lease, returned in state.take_back(remainder_part):
+                self.add(lease, returned, distribute_shares=distribute_shares)
+            self.distribute_shares()
             return
-        whole = {key: [*leftover.get(key, ()), *state.refused.get(key, ())] for key in {**leftover, **state.refused}}
+        whole = {
+            key: [*remainder_part.get(key, ()), *state.refused.get(key, ())]
+            for key in {**remainder_part, **state.refused}
+        }
         leases = [replace(lease, spans=tuple(spans)) for lease, spans in state.take_back(whole) if spans]
         if leases:
             self.groups.appendleft(_group(state.rank, leases))
@@ -160,9 +163,9 @@ def _group(rank: int | None, leases: Sequence[Lease]) -> Group:
 
 def merged(leases: Sequence[Lease]) -> tuple[Lease, ...]:
     """Join leases of the same split."""
-    by_key: dict[LeaseKey, Holding] = {}
+    by_key: dict[LeaseKey, PendingLease] = {}
     for lease in leases:
-        held = by_key.setdefault(lease.key, Holding(lease, Spans()))
+        held = by_key.setdefault(lease.key, PendingLease(lease, Spans()))
         for span in lease.spans:
             held.missing.add(*span)
     return tuple(held.rest() for held in by_key.values())

@@ -26,7 +26,7 @@ class SourceListing:
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.SplitsListed: self._on_listed,
             events.ListingResumed: self._on_resumed,
-            events.ListingHindered: self._on_hindered,
+            events.ListingRetrying: self._on_listing_retrying,
             events.ListingEnded: self._on_ended,
         }
 
@@ -78,5 +78,5 @@ class SourceListing:
             text = f"the data of source {event.branch} has changed while the controller was being started again"
             self._job.fail(StateError(f"{text}. Start the run again."), now, done)
 
-    def _on_hindered(self, event: events.ListingHindered, now: float, done: Instructions) -> None:
-        self._waits.hinder(event.text, now - event.seconds)
+    def _on_listing_retrying(self, event: events.ListingRetrying, now: float, done: Instructions) -> None:
+        self._waits.set_listing_retry(event.text, now - event.seconds)

@@ -132,7 +132,7 @@ def _digest(leaves: bytes | bytearray) -> str:
     return hashlib.blake2b(leaves, digest_size=SIZE).hexdigest()
 
 
-def differences(splits: int, before: Sequence[str], now: Sequence[str]) -> Iterator[tuple[int, int]]:
+def detected_changes(splits: int, before: Sequence[str], now: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yield the ranges of splits in which two listings of so many splits differ."""
     width, whole = LEAF * _leaves_of_group(splits), splits - splits % LEAF
     for number, (one, other) in enumerate(zip(before, now, strict=True)):
@@ -172,7 +172,7 @@ class ListingCheck:
 
     def _compare(self, branch: int, split_at: Callable[[int], Split] | None) -> str:
         known, digest = self._known[branch], self.digests[branch]
-        found = list(differences(*_both(known, digest)))
+        found = list(detected_changes(*_both(known, digest)))
         if not found:
             return ""
         places = ", ".join(f"{start} to {stop - 1}" for start, stop in found)

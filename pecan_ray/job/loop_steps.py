@@ -30,7 +30,7 @@ class LoopSteps:
                 now - self._last_taken, now - asked, self._ready_when_asked, alone=self._alone
             )
         else:
-            self.totals = self.totals.uncounted(now - asked)
+            self.totals = self.totals.after_skipped_step(now - asked)
         self._last_taken = now
 
     def pause(self) -> None:

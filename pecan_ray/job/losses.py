@@ -47,7 +47,7 @@ class Losses:
         self.last_words = f"{lost.worker}: {lost.why}"
         return f"{lost.worker} was lost since {lost.why}"
 
-    def blames_work(self, loss: Loss, shape: LedgerShape) -> bool:
+    def is_work_at_fault(self, loss: Loss, shape: LedgerShape) -> bool:
         """Tell whether what a worker did may be why it is lost.
 
         Where each worker reads all data, those of a lost node have no more to do with it than one of them.

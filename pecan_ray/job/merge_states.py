@@ -26,7 +26,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if not saved:
         raise StateError("merge_states: there are no states: pass those of all ranks, in the order of the ranks.")
     for rank, one in enumerate(saved):
-        _must_be_of_one_job(rank, one, saved[0])
+        _check_same_job(rank, one, saved[0])
     most = max(saved, key=lambda one: one.batches)
     least = min(one.batches for one in saved)
     if most.batches == least:
@@ -40,7 +40,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return replace(most, point=point, batches=least, passed=behind.passed).to_json()
 
 
-def _must_be_of_one_job(rank: int, one: SavedState, first: SavedState) -> None:
+def _check_same_job(rank: int, one: SavedState, first: SavedState) -> None:
     mine, theirs = ((s.seed, s.engine, s.order, s.first_epoch, s.parts) for s in (one, first))
     if mine != theirs:
         raise StateError(
@@ -73,9 +73,12 @@ def _merged(most: SavedState, batches: Sequence[int]) -> ResumePoint:
     unused = list(_unused(most.point, behind))
     if epoch == most.point.epoch:
         there = zip(most.point.branches, unused, strict=True)
-        points = [replace(point, rests=_joined([*point.rests, *rests])) for point, rests in there]
+        points = [
+            replace(point, remaining_parts=_joined([*point.remaining_parts, *remaining_parts]))
+            for point, remaining_parts in there
+        ]
     else:  # the one that has used most is between two epochs
-        points = [ended(most.point.passes, _joined(rests)) for rests in unused]
+        points = [ended(most.point.passes, _joined(remaining_parts)) for remaining_parts in unused]
     return replace(most.point, epoch=epoch, branches=tuple(points), steps=())
 
 
@@ -87,10 +90,10 @@ def _unused(point: ResumePoint, behind: Sequence[int]) -> Iterator[list[Rest]]:
         ]
 
 
-def _joined(rests: Sequence[Rest]) -> tuple[Rest, ...]:
+def _joined(remaining_parts: Sequence[Rest]) -> tuple[Rest, ...]:
     """Put together what is missing of the same split."""
     missing: dict[tuple[int, int], Spans] = {}
-    for rest in rests:
+    for rest in remaining_parts:
         known = missing.setdefault((rest.repetition, rest.index), Spans())
         for start, stop in rest.spans:
             known.add(start, stop)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from pecan_ray.job.delivery_log import Delivery
-from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.left_epochs import NOWHERE, LoopPlace
+from pecan_ray.job.pending_leases import LeaseSpans
 from pecan_ray.job.room import DatasetRooms as DatasetRooms
 from pecan_ray.job.room import HostUse
 from pecan_ray.job.room import Placement as Placement
@@ -50,7 +50,7 @@ class LeftOutElement:
 
 
 @dataclass(frozen=True)
-class UnopenedSplit:
+class SplitOpenFailure:
     """A split of which a worker could not read a single element: its file is not there, or not allowed."""
 
     key: LeaseKey
@@ -117,10 +117,10 @@ class AskLeases:
     most: int = 1
     lengths: Lengths = ()
     look: int = 0
-    """So many of the next splits it would look at, to say which of them it has at hand: answered with `Offered`;"""
+    """So many of the next splits it would look at, to say which of them it has at hand: answered with `Lookahead`;"""
     at_hand: tuple[int, ...] = ()
     """the indices of these, of those that it was offered last: they go first."""
-    unopened: tuple[UnopenedSplit, ...] = ()
+    split_open_failures: tuple[SplitOpenFailure, ...] = ()
     """What it cannot open of the leases that it has."""
     streams: int = 1
     """So many leases it reads at a time."""
@@ -133,13 +133,13 @@ class EndAssignment:
     """A worker has taken all leases and asks what becomes of elements that fill no batch: "flush" or "return"."""
 
     epoch: int
-    leftover: LeaseSpans = field(default_factory=dict)
+    remainder_part: LeaseSpans = field(default_factory=dict)
     batches: int = 0
     """So many a whole plan makes, one of these elements included."""
     lengths: Lengths = ()
     rows: int = 0
     """So many elements fill no batch: with a whole plan they are left out where no smaller batch is wanted."""
-    unopened: tuple[UnopenedSplit, ...] = ()
+    split_open_failures: tuple[SplitOpenFailure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class WorkerAsked:
     channel: str
     """Questions of one channel come one after the other."""
     number: int
-    question: WorkerQuestion
+    sent_request: WorkerQuestion
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Assigned:
 
 
 @dataclass(frozen=True)
-class Offered:
+class Lookahead:
     """The answer to `AskLeases` of a worker that would look at what comes next."""
 
     leases: tuple[Lease, ...]
@@ -193,14 +193,14 @@ class NoMoreLeases:
     """With these the worker will begin the next epoch, if nobody else comes."""
 
 
-Reply: TypeAlias = Assigned | tuple[Lease, ...] | Offered | NoMoreLeases | Literal["stop", "flush", "return", "noted"]
+Reply: TypeAlias = Assigned | tuple[Lease, ...] | Lookahead | NoMoreLeases | Literal["stop", "flush", "return", "noted"]
 
 
 # --- what a trainer says ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Acknowledgement:
+class ReceivedBatches:
     """Batches of one epoch that a trainer has received from one worker since its last report."""
 
     worker: str
@@ -255,10 +255,10 @@ class TrainerReport:
     incarnation: str
     """Names the process: another one that has the same rank is another trainer."""
     number: int
-    acks: tuple[Acknowledgement, ...] = ()
+    received_batches: tuple[ReceivedBatches, ...] = ()
     kept: int = 0
     """Batches that it has received in all and not given back;"""
-    deliveries: tuple[Delivery, ...] = ()
+    delivery_records: tuple[Delivery, ...] = ()
     """of those since the last report, in the order in which they came, the ones that a state might be taken before."""
     rest: Delivery | None = None
     """Where it joins rows: what it has received of that no batch is made yet."""

@@ -40,5 +40,5 @@ class Observed:
     def look(self, running: Deployment, seconds: float) -> None:
         """Keep the window if one has ended."""
         window = self.meter.close()
-        if window is not None and running.workers and not window.defect():
+        if window is not None and running.workers and not window.invalid_reason():
             self.windows.append(ObservedWindow(seconds, running, window))

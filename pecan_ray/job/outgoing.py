@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pecan_ray.job.delivery_log import MOST_UNUSED, Delivery
 from pecan_ray.job.left_epochs import NOWHERE, LoopPlace
-from pecan_ray.job.messages import Acknowledgement, GivenBack, LeftOutElement, Orders, TrainerProgress, TrainerReport
+from pecan_ray.job.messages import GivenBack, LeftOutElement, Orders, ReceivedBatches, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
@@ -42,7 +42,7 @@ class Need:
 
     closing: bool = False
     """The job does, to end an epoch or to settle about a lost worker."""
-    pressing: bool = False
+    others_may_wait: bool = False
     """Other trainers do, that may use only what all have received."""
     held: bool = False
     """This one does, which may not use what it has,"""
@@ -60,7 +60,7 @@ class Outgoing:
         self._rank, self._incarnation = rank, incarnation
         self._report_s = max(REPORT_S, REPORT_PER_TRAINER_S * world_size)
         self._closing_s = CLOSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
-        self._pressing_s = PRESSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
+        self._others_wait_delay_s = PRESSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
         self._idle_s = longest_silence(world_size)
         self._number = self._kept = 0
         self.heard = 0
@@ -69,7 +69,7 @@ class Outgoing:
         """Bad elements that were taken from orders."""
         self._wanted = False
         self._alone = world_size == 1
-        self._unanswered: TrainerReport | None = None
+        self._pending_report: TrainerReport | None = None
         self._asked = now
         """When it was sent first."""
         self._sent = now
@@ -77,19 +77,19 @@ class Outgoing:
         self._clear()
 
     def _clear(self) -> None:
-        self._acks: dict[tuple[str, int], list[ReceivedBatch]] = {}
+        self._batches_to_acknowledge: dict[tuple[str, int], list[ReceivedBatch]] = {}
         self._batches: list[ReceivedBatch] = []
         self._given_back: GivenBack | None = None
         self._settled: list[str] = []
         self._broken: list[str] = []
         self._left_out: list[LeftOutElement] = []
         self._notes: list[str] = []
-        self.unreported = 0
+        self.pending_batches = 0
 
     def acknowledge(self, *batches: ReceivedBatch) -> None:
         """Note batches that were received, or blocks of rows that are joined to batches."""
         for batch in batches:
-            self._acks.setdefault((batch.worker, batch.epoch), []).append(batch.told)
+            self._batches_to_acknowledge.setdefault((batch.worker, batch.epoch), []).append(batch.told)
         # Blocks become batches later: those are delivered then.
         self.deliver([batch for batch in batches if batch.places is None or not batch.places.are_joined])
 
@@ -97,7 +97,7 @@ class Outgoing:
         """Note batches that the training loop is going to have."""
         self._batches += [batch.told for batch in batches]
         self._kept += len(batches)
-        self.unreported += len(batches)
+        self.pending_batches += len(batches)
 
     def give_back(self, epoch: int, batches: Sequence[ReceivedBatch]) -> None:
         """Note batches that will not be used."""
@@ -147,8 +147,8 @@ class Outgoing:
 
     def answered(self, number: int, now: float) -> None:
         """Note that the job has taken a report."""
-        if self._unanswered is not None and self._unanswered.number == number:
-            self.heard, self._unanswered = number, None
+        if self._pending_report is not None and self._pending_report.number == number:
+            self.heard, self._pending_report = number, None
 
     def want(self) -> None:
         """Let the next report be sent at once."""
@@ -163,60 +163,60 @@ class Outgoing:
         if self._alone:
             return CLOSING if closing else NO_NEED
         headroom = orders.allowed - used  # batches that may be used and were not
-        return Need(closing, pressing=self.pressing(headroom), held=held, full=full)
+        return Need(closing, others_may_wait=self.others_may_wait(headroom), held=held, full=full)
 
-    def pressing(self, headroom: int) -> bool:
+    def others_may_wait(self, headroom: int) -> bool:
         """Tell whether others may soon wait for what was received here, with so many batches left that may be used.
 
         Ranks use batches in step.  Many of them tell later, when hardly any is left: else all would tell all the time.
         """
-        return self.unreported >= max(1, headroom * (HARDLY_ANY if self._pressing_s else 1))
+        return self.pending_batches >= max(1, headroom * (HARDLY_ANY if self._others_wait_delay_s else 1))
 
     @property
-    def unanswered_since(self) -> float | None:
+    def awaiting_reply_since(self) -> float | None:
         """When the report was sent that the job has not answered; None if it has."""
-        return None if self._unanswered is None else self._asked
+        return None if self._pending_report is None else self._asked
 
     @property
     def unacknowledged(self) -> bool:
         """Whether the job may not know of all batches that were received."""
-        return bool(self._acks) or self._unanswered is not None
+        return bool(self._batches_to_acknowledge) or self._pending_report is not None
 
     @property
-    def _news(self) -> bool:
-        came = self._acks or self._batches
+    def _updates(self) -> bool:
+        came = self._batches_to_acknowledge or self._batches
         return bool(came or self._broken or self._notes or self._given_back or self._settled or self._left_out)
 
     @property
     def all_told_by(self) -> int:
         """The report in which the job hears of all that has happened so far."""
-        return self._number + self._news
+        return self._number + self._updates
 
     def due(self, need: Need) -> float:
         """Return the time at which a report must be sent at the latest."""
-        if self._unanswered is not None:
+        if self._pending_report is not None:
             return self._sent + REPEAT_S
         return self._sent + self._waits(need)
 
     def _waits(self, need: Need) -> float:
         """Return how long after the last report the next one is sent, which was answered."""
-        if self._urgent or self._wanted or self._tells_full(need):
+        if self._immediate_report or self._wanted or self._tells_full(need):
             return 0.0
         tells_held = need.held and not self._told_held
-        if need.closing and (self._news or tells_held):
+        if need.closing and (self._updates or tells_held):
             return self._closing_s
-        if tells_held or (need.pressing and self._news):
-            return self._pressing_s
-        return self._report_s if self._news else self._idle_s
+        if tells_held or (need.others_may_wait and self._updates):
+            return self._others_wait_delay_s
+        return self._report_s if self._updates else self._idle_s
 
     def _tells_full(self, need: Need) -> bool:
         """Tell whether the job has yet to hear that this rank can take no more while it waits for others."""
         # Of many trainers only those with a full queue hear at once that they may use more, so the job must know of it.
-        known = self._told_full if self._pressing_s else self._told_held
+        known = self._told_full if self._others_wait_delay_s else self._told_held
         return need.held and need.full and not known
 
     @property
-    def _urgent(self) -> bool:
+    def _immediate_report(self) -> bool:
         return bool(self._settled or self._given_back or self._broken)
 
     def next(
@@ -233,17 +233,19 @@ class Outgoing:
         `rest`: what has come, and is in no batch yet.
         """
         # Decision 22: the same report again, because its answer may be lost. The job knows it by its number.
-        if self._unanswered is not None:
+        if self._pending_report is not None:
             self._sent = now
-            return self._unanswered
+            return self._pending_report
         self._number += 1
         report = TrainerReport(
             rank=self._rank,
             incarnation=self._incarnation,
             number=self._number,
-            acks=tuple(_acknowledgement(worker, epoch, batches) for (worker, epoch), batches in self._acks.items()),
+            received_batches=tuple(
+                _build_ack(worker, epoch, batches) for (worker, epoch), batches in self._batches_to_acknowledge.items()
+            ),
             kept=self._kept,
-            deliveries=tuple(map(_delivery, self._not_used(progress.queued))),
+            delivery_records=tuple(map(_delivery, self._not_used(progress.queued))),
             rest=rest,
             settled=tuple(self._settled),
             given_back=self._given_back,
@@ -259,7 +261,7 @@ class Outgoing:
         )
         self._clear()
         self._sent = self._asked = now
-        self._unanswered, self._wanted = report, False
+        self._pending_report, self._wanted = report, False
         self._told_held, self._told_full = report.held, report.full
         return report
 
@@ -293,6 +295,6 @@ def _data(batches: Iterable[ReceivedBatch]) -> dict[LeaseKey, list[Span]]:
     return found
 
 
-def _acknowledgement(worker: str, epoch: int, batches: Sequence[ReceivedBatch]) -> Acknowledgement:
+def _build_ack(worker: str, epoch: int, batches: Sequence[ReceivedBatch]) -> ReceivedBatches:
     rows, nbytes = sum(batch.rows for batch in batches), sum(batch.nbytes for batch in batches)
-    return Acknowledgement(worker, epoch, _joined(batches), len(batches), rows, nbytes)
+    return ReceivedBatches(worker, epoch, _joined(batches), len(batches), rows, nbytes)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pecan_ray.job.deadline_budget import DeadlineBudget
 from pecan_ray.job.fleet import Fleet, FleetWorker
 from pecan_ray.job.messages import Placement, PlacingNow, TrainerProgress
 from pecan_ray.job.observed import Observed
-from pecan_ray.job.pacing import Pacing
 from pecan_ray.job.placing import TRIES_BOTH_SIDES, PlacementStep, Placing, begin
 from pecan_ray.job.room import Room
 from pecan_ray.job.sharing import PoolBid
@@ -17,7 +17,7 @@ from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.placement import Objective, Prices
 from pecan_ray.placement.objective import NO_WAIT_SHARE
-from pecan_ray.placement.pool import Demand, Worth, indispensable, worth_known
+from pecan_ray.placement.pool import Demand, WorkerValue, estimate_worker_value, min_required_workers
 from pecan_ray.plan.windows import Deployment
 
 
@@ -35,7 +35,7 @@ class PlacementLoop:
     fixed: Workers | None = None
     """The numbers that a trainer has asked for while the job ran."""
     fast_removal: bool = False
-    pacing: Pacing | None = None
+    deadline_budget: DeadlineBudget | None = None
     """Of a job with a deadline."""
     observed: Observed | None = None
     """What is measured where nobody decides."""
@@ -56,7 +56,7 @@ class PlacementLoop:
             self.observed = Observed(self.spec.shape.world_size)
             return Deployment(workers.local, workers.remote)
         if self.spec.deadline_s is not None and self.spec.shape.epochs is not None:
-            self.pacing = Pacing(self.spec.deadline_s, self.spec.shape.epochs, self.spec.epoch_batches)
+            self.deadline_budget = DeadlineBudget(self.spec.deadline_s, self.spec.shape.epochs, self.spec.epoch_batches)
         shape, room = self.spec.shape, Room(tuple(hosts.values()), remote_cpus)
         cpus = self.spec.cpus_per_worker
         self.placing = begin(workers, room, cpus, shape.visitation, shape.world_size, shape.batch_size)
@@ -98,12 +98,12 @@ class PlacementLoop:
 
     def take_said(self) -> list[str]:
         """Return what must be told about a deadline, each thing once."""
-        return self.pacing.take_said() if self.pacing is not None else []
+        return self.deadline_budget.take_said() if self.deadline_budget is not None else []
 
     def reported(self, rank: int, totals: StepTotals, now: float) -> None:
         """Take over what a trainer has measured."""
-        if self.pacing is not None:
-            self.pacing.report(rank, totals, now - self.began)
+        if self.deadline_budget is not None:
+            self.deadline_budget.report(rank, totals, now - self.began)
         if self.observed is not None:
             self.observed.report(rank, totals)
         if self.placing is not None:
@@ -114,32 +114,32 @@ class PlacementLoop:
         workers = self.spec.workers
         return self.decides and isinstance(workers, AutoWorkers) and getattr(workers, f"max_{placement}") is None
 
-    def bids(self, fleet: Fleet, nodes: Mapping[Placement, tuple[str, ...]]) -> tuple[PoolBid, ...]:
+    def pool_requests(self, fleet: Fleet, nodes: Mapping[Placement, tuple[str, ...]]) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers; it needs those that it has where no share may bound them."""
         found = []
         for placement, where in nodes.items():
             holds = sum(w.placement == placement and bool(w.node) for w in fleet.workers.values())
             # Decision 26: where the user has set a number or a bound, the job needs what it has.
-            worth, least = self._worth(placement) if self.shares_nodes(placement) else (Worth(), holds)
+            worth, least = self._worth(placement) if self.shares_nodes(placement) else (WorkerValue(), holds)
             cpus = self.spec.cpus_per_worker
-            demand = Demand(self.spec.name, worth.savings, holds, least, cpus, worth.slowness)
+            demand = Demand(self.spec.name, worth.cost_reductions, holds, least, cpus, worth.time_factor)
             if where and demand.wants:
                 found.append(PoolBid(placement, where, demand))
         return tuple(found)
 
-    def _worth(self, placement: Placement) -> tuple[Worth, int]:
+    def _worth(self, placement: Placement) -> tuple[WorkerValue, int]:
         """Return what the first, second ... worker is worth, and how many the job cannot do without."""
         placing = self.placing
         assert placing is not None
         known, here = placing.policy.state.known, placing.target
         if not any(known.each):
-            return Worth(), getattr(here, placement)  # what it began with
-        batch = placing.looker.batch or 1
+            return WorkerValue(), getattr(here, placement)  # what it began with
+        batch = placing.job_sampler.batch or 1
         most = getattr(placing.policy.limits, f"max_{placement}")
-        waits, unknown = placing.looker.wait > NO_WAIT_SHARE, not known.each[placement == "remote"]
+        waits, unknown = placing.job_sampler.wait > NO_WAIT_SHARE, not known.each[placement == "remote"]
         # Decision 26: a job that has never measured a worker of the pool bids nothing, and would never find out.
-        least = indispensable(here, placement, waits=waits, unknown=unknown)
-        worth = worth_known(known, batch, placing.policy.setting, here, placement, most)
+        least = min_required_workers(here, placement, waits=waits, unknown=unknown)
+        worth = estimate_worker_value(known, batch, placing.policy.setting, here, placement, most)
         return worth, max(least, getattr(placing.policy.limits, f"min_{placement}"))
 
     def restrict(self, shares: Mapping[Placement, int | None], fleet: Fleet) -> Deployment | None:
@@ -174,7 +174,7 @@ class PlacementLoop:
         """Note that a worker runs, and how long it took."""
         self.came[worker.placement] = now
         if self.placing is not None and worker.placement == "remote":
-            self.placing.looker.started(now - worker.requested)
+            self.placing.job_sampler.started(now - worker.requested)
 
     def touched(self) -> None:
         """Note that what is measured now belongs to no deployment."""
@@ -201,7 +201,7 @@ class PlacementLoop:
         awaited = self._awaited(placing, fleet, now)
         if placing.policy.mode != "auto":
             return placing.decide(fleet.running(), seconds, awaited.workers)
-        longest_s = self.pacing.longest_s(seconds, epochs) if self.pacing is not None else None
+        longest_s = self.deadline_budget.longest_s(seconds, epochs) if self.deadline_budget is not None else None
         if longest_s is not None:
             placing.policy.objective = Objective(longest_s=longest_s)
         return placing.look(trainers, fleet, awaited, seconds, self.spec.cpus_per_worker, longest_s)

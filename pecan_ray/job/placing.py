@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from pecan_ray.errors import PlanError
 from pecan_ray.job.fleet import Fleet
-from pecan_ray.job.looking import Looker
+from pecan_ray.job.job_sampler import JobSampler
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.room import Placement, Room
 from pecan_ray.job.windows import StepTotals, WindowMeter
 from pecan_ray.options import AutoWorkers, Visitation
 from pecan_ray.placement import COST, NO_WAIT, AutoPlacement
-from pecan_ray.placement.lessons import MAX_QUIET_S
+from pecan_ray.placement.trial_history import MAX_QUIET_S
 from pecan_ray.plan.prices import GCP_TPU_V2
 from pecan_ray.plan.windows import Decision, Deployment, Window
 
@@ -50,7 +50,7 @@ class Placing:
     """How long a remote worker may wait for a node before the policy is told that it does not come."""
     target: Deployment
     """What was asked for last."""
-    looker: Looker
+    job_sampler: JobSampler
     stopped: bool = False
     """The user has fixed the numbers of workers."""
     timeline: deque[PlacementStep] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
@@ -74,12 +74,12 @@ class Placing:
     ) -> Deployment:
         """Return what to begin with once a sample is there, if nothing was measured yet."""
         # Infinity is a sample that has not ended in time. It says that elements are slow, and not how slow.
-        self.looker.row_s = None if row_s == math.inf else row_s
-        batch = self.looker.batch
+        self.job_sampler.row_s = None if row_s == math.inf else row_s
+        batch = self.job_sampler.batch
         if self.policy.mode != "auto" or self.stopped or self.steps or row_s is None or batch is None:
             return self.target
-        room = self.looker.room(trainers, fleet, cpus_per_worker)
-        rows = batch * self.looker.trainers / max(1.0, cpus_per_worker)
+        room = self.job_sampler.room(trainers, fleet, cpus_per_worker)
+        rows = batch * self.job_sampler.trainers / max(1.0, cpus_per_worker)
         self.target = self.policy.first(row_s, math.ceil(rows), room)
         return self.target
 
@@ -103,16 +103,16 @@ class Placing:
         )
         if not asked.workers:  # a job needs one, however long it takes
             asked = wanted
-        o = self.looker.look(trainers, fleet, asked)
+        o = self.job_sampler.look(trainers, fleet, asked)
         if o is None:
             return None
         if asked.local < wanted.local:
             self.give_up("local", asked.local, seconds)
         if asked.remote < wanted.remote:
             self.give_up("remote", asked.remote, seconds)
-        local = min(self.looker.room(trainers, fleet, cpus_per_worker), self._most("local", seconds))
+        local = min(self.job_sampler.room(trainers, fleet, cpus_per_worker), self._most("local", seconds))
         remote = min(self.policy.limits.max_remote, self._most("remote", seconds))
-        pace = math.inf if longest_s is None else self.looker.trainers * o.grain / longest_s
+        pace = math.inf if longest_s is None else self.job_sampler.trainers * o.grain / longest_s
         o = replace(o, room=Deployment(int(local), int(remote)), pace=pace)
         decision = self._safely(lambda: self.policy.look(o, seconds))
         changed = decision.target != wanted
@@ -196,7 +196,7 @@ def begin(
         meter = WindowMeter(trainers, batches, options.window_s)
     else:
         meter = WindowMeter(trainers, batches, discarded=DISCARDED)
-    return Placing(policy, meter, options.patience_s, policy.start, Looker(trainers, batch))
+    return Placing(policy, meter, options.patience_s, policy.start, JobSampler(trainers, batch))
 
 
 def check_room(options: AutoWorkers, max_remote: int) -> None:

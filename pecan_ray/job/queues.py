@@ -34,14 +34,14 @@ class Queues:
         self._own: dict[str, list[SplitQueue]] = {}
         """What a certain worker may take (sharding off and static)."""
         self._distributed = False
-        self._barred: dict[str, set[LeaseKey]] = {}
+        self._excluded_leases: dict[str, set[LeaseKey]] = {}
         """What came back in this epoch from workers that cannot open it."""
-        self._refusing: set[str] = set()
+        self._failed_to_open: set[str] = set()
         """Workers that could not open something."""
-        self._foreseen: dict[tuple[int, int, int], list[Split]] = {}
+        self._next_epoch_splits: dict[tuple[int, int, int], list[Split]] = {}
         """What the next epoch begins with (epoch, source, how many splits), where every worker sees all data."""
         for queue, point in zip(self.common, start.branches if start is not None else (), strict=False):
-            queue.go_on(self._epoch, point.cursor, point.rests)
+            queue.go_on(self._epoch, point.cursor, point.remaining_parts)
 
     def _of_share(self, share: tuple[int, int]) -> list[SplitQueue]:
         """Return a queue for each source."""
@@ -120,8 +120,8 @@ class Queues:
 
     def leave(self, worker: str) -> None:
         """Let others have what a worker that is gone was given, but where every worker sees all data anyway."""
-        self._barred.pop(worker, None)
-        self._refusing.discard(worker)
+        self._excluded_leases.pop(worker, None)
+        self._failed_to_open.discard(worker)
         queues = self._own.pop(worker, [])
         if self._shape.static:
             for shared, queue in zip(self._shared, queues, strict=False):
@@ -139,7 +139,7 @@ class Queues:
     def begin_epoch(self, epoch: int) -> None:
         """Let all splits wait again."""
         self._epoch = epoch
-        self._barred.clear()
+        self._excluded_leases.clear()
         for queue in self.all_queues():
             queue.begin(epoch, 0)
 
@@ -154,20 +154,20 @@ class Queues:
 
     def bar(self, worker: str, key: LeaseKey) -> None:
         """Keep a lease that came back from a worker, which cannot open it."""
-        self._barred.setdefault(worker, set()).add(key)
-        self._refusing.add(worker)
+        self._excluded_leases.setdefault(worker, set()).add(key)
+        self._failed_to_open.add(worker)
 
     def bars(self, worker: str) -> bool:
         """Tell whether a worker may not have all that waits."""
-        return worker in self._barred or worker in self._refusing
+        return worker in self._excluded_leases or worker in self._failed_to_open
 
     def refuses(self, worker: str, workers: Iterable[str]) -> bool:
         """Tell whether a worker could not open something so far, and there is one that has met nothing like that."""
-        return worker in self._refusing and not self._refusing.issuperset(workers)
+        return worker in self._failed_to_open and not self._failed_to_open.issuperset(workers)
 
-    def withdraw(self, key: LeaseKey) -> Lease | None:
+    def take_returned_lease(self, key: LeaseKey) -> Lease | None:
         """Take a lease out that came back; None if somebody has it."""
-        return self._shared[key[0]][0].withdraw(key)
+        return self._shared[key[0]][0].take_returned_lease(key)
 
     def waiting(self) -> bool:
         """Tell whether a lease waits that was listed and belongs to a pass that has begun, or for its worker."""
@@ -189,7 +189,7 @@ class Queues:
         if self._shape.static and not self._distributed:
             return False
         may_come = not self.listed and (not self._shape.static or worker in self._own)
-        barred: Set[LeaseKey] = self._barred.get(worker, set())
+        barred: Set[LeaseKey] = self._excluded_leases.get(worker, set())
         return may_come or any(queue.has_for(barred) for queues in self._shared for queue in queues)
 
     def offer(self, worker: str, branch: int, most: int) -> list[Split]:
@@ -200,7 +200,7 @@ class Queues:
         queues = ([own[branch]] if own else []) + self._shared[branch]
         return next((offered for queue in queues if (offered := queue.offer(most))), [])
 
-    def foreseen(self, worker: str, branch: int, workers: int, most: int) -> list[Split]:
+    def projected(self, worker: str, branch: int, workers: int, most: int) -> list[Split]:
         """Return up to so many of the splits with which one of so many workers begins the next epoch.
 
         None where others may be given them: what they fetched in vain would be read twice.
@@ -210,12 +210,12 @@ class Queues:
             return []
         queue = own[branch] if own else self._shared[branch][0]
         if not self.each_sees_all or not self.listings[branch].complete:
-            return queue.foreseen(self._epoch + 1, most)
+            return queue.projected(self._epoch + 1, most)
         at = self._epoch + 1, branch, most
-        if at not in self._foreseen:  # all workers begin with the same
-            self._foreseen = {of: first for of, first in self._foreseen.items() if of[0] == at[0]}
-            self._foreseen[at] = queue.foreseen(self._epoch + 1, most)
-        return self._foreseen[at]
+        if at not in self._next_epoch_splits:  # all workers begin with the same
+            self._next_epoch_splits = {of: first for of, first in self._next_epoch_splits.items() if of[0] == at[0]}
+            self._next_epoch_splits[at] = queue.projected(self._epoch + 1, most)
+        return self._next_epoch_splits[at]
 
     def piece(self, worker: str, branch: int, side: SideBySide) -> float:
         """Return how many elements of another split a worker may read at a time with others; 0: none."""
@@ -239,7 +239,7 @@ class Queues:
             return "wait"  # what is drawn before would come in another order when it must be made again
         own = self._own.get(worker)
         for queue in ([own[branch]] if own else []) + self._shared[branch]:
-            lease = queue.take(wanted, self._barred.get(worker, set()), fresh_first=fresh_first)
+            lease = queue.take(wanted, self._excluded_leases.get(worker, set()), fresh_first=fresh_first)
             if lease is not None:
                 return lease
         if not self.listings[branch].complete:

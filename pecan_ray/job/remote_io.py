@@ -36,20 +36,20 @@ class RemoteIoShares:
         quota = event.bytes_per_s
         self._job.fleet.remote_io, self._job.fleet.rooms = quota, event.rooms
         self._job.fleet.pool_nodes = event.pool_nodes
-        if event.why and not self._worth_telling(quota, event.why):
+        if event.why and not self._is_substantial_change(quota, event.why):
             return
         self._said = quota, event.why
         said = "no longer bounded" if quota is None else f"at most {quota / 1e6:,.4g} MB/s from now on"
         self._job.tell("remote io", f"reads of object stores: {said}{event.why}", now)
 
-    def _worth_telling(self, quota: float | None, why: str) -> bool:
+    def _is_substantial_change(self, quota: float | None, why: str) -> bool:
         """Tell whether a quota that is renewed again and again has changed by much since it was told."""
         before, by = self._said
         if quota is None or before is None or why != by:
             return (quota, why) != (before, by)
         return not TOLD_FROM < quota / before < 1 / TOLD_FROM
 
-    def deal(self, done: Instructions) -> None:
+    def distribute_shares(self, done: Instructions) -> None:
         """Tell the workers that run what each may read, and its node keep, where it is not what they know."""
         fleet = self._job.fleet
         if self._dealt == (fleet.remote_io, fleet.rooms, fleet.changes):

@@ -93,42 +93,44 @@ def _reached(ledger: Ledger, epoch: int, missing: Missing) -> list[BranchPoint]:
     # The ledger has gone on: the rest of that epoch was acknowledged, or all loops left it.
     if epoch < ledger.epoch:
         passes = ledger.shape.repetitions or 0
-        return [ended(passes, tuple(_rests(missing, branch))) for branch in range(ledger.shape.branches)]
+        return [ended(passes, tuple(_remaining_parts(missing, branch))) for branch in range(ledger.shape.branches)]
     _add(missing, _begun(ledger))
-    return [_point(queue, tuple(_rests(missing, branch))) for branch, queue in enumerate(ledger.queues.common)]
+    return [
+        _point(queue, tuple(_remaining_parts(missing, branch))) for branch, queue in enumerate(ledger.queues.common)
+    ]
 
 
-def ended(passes: int, rests: tuple[Rest, ...]) -> BranchPoint:
+def ended(passes: int, remaining_parts: tuple[Rest, ...]) -> BranchPoint:
     """Return where a run stands in a source of which all was begun."""
-    return BranchPoint(Cursor(max(1, passes) - 1, PAST_ALL), rests)
+    return BranchPoint(Cursor(max(1, passes) - 1, PAST_ALL), remaining_parts)
 
 
 def _steps(log: DeliveryLog, batches: int, branches: int) -> Iterator[Step]:
     """Yield the last batches of each rank, as far as they are few intervals."""
     told = 0
-    for deliveries in log.before(batches):
-        ranks = tuple(_of_branches(one, branches) for one in deliveries)
-        told += sum(len(rest.spans) for rank in ranks for rests in rank for rest in rests)
+    for delivery_records in log.before(batches):
+        ranks = tuple(_of_branches(one, branches) for one in delivery_records)
+        told += sum(len(rest.spans) for rank in ranks for remaining_parts in rank for rest in remaining_parts)
         if told > MOST_INTERVALS:
             return
-        yield Step(deliveries[0].epoch, ranks)
+        yield Step(delivery_records[0].epoch, ranks)
 
 
 def _of_branches(delivery: Delivery, branches: int) -> tuple[tuple[Rest, ...], ...]:
     had: Missing = {}
     _add(had, delivery.spans.items())
-    return tuple(tuple(_rests(had, branch)) for branch in range(branches))
+    return tuple(tuple(_remaining_parts(had, branch)) for branch in range(branches))
 
 
 def _begun(ledger: Ledger) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
     """Yield what was begun in this epoch and is not delivered."""
     yield from ledger.leftovers.places()
-    yield from ledger.suspects.places()
+    yield from ledger.fatal_elements.places()
     for state in ledger.workers.values():
-        yield from ((key, held.missing) for key, held in state.holdings.items())
+        yield from ((key, held.missing) for key, held in state.pending_leases.items())
         yield from ((lease.key, lease.spans) for lease in state.group)
     for branch, queue in enumerate(ledger.queues.common):
-        yield from (((branch, rest.repetition, rest.index), rest.spans) for rest in queue.rests())
+        yield from (((branch, rest.repetition, rest.index), rest.spans) for rest in queue.remaining_parts())
 
 
 def _add(missing: Missing, more: Iterable[tuple[LeaseKey, Iterable[Span]]]) -> None:
@@ -143,22 +145,22 @@ def _add(missing: Missing, more: Iterable[tuple[LeaseKey, Iterable[Span]]]) -> N
             known.add(start, stop)
 
 
-def _rests(missing: Missing, branch: int) -> Iterator[Rest]:
+def _remaining_parts(missing: Missing, branch: int) -> Iterator[Rest]:
     for of, repetition, index in sorted(missing):
         if of == branch and (spans := missing[of, repetition, index]):
             yield Rest(index, repetition, tuple(spans))
 
 
-def _point(queue: SplitQueue, rests: tuple[Rest, ...]) -> BranchPoint:
+def _point(queue: SplitQueue, remaining_parts: tuple[Rest, ...]) -> BranchPoint:
     """Tell of whole splits by their places in the order: workers take them one after the other."""
     cursor, listed = queue.cursor(), queue.listed
 
     def has_place(rest: Rest) -> bool:
         return rest.spans == WHOLE and rest.repetition == cursor.repetition and rest.index < listed
 
-    whole = [rest.index for rest in rests if has_place(rest)]
+    whole = [rest.index for rest in remaining_parts if has_place(rest)]
     places = Spans((place, place + 1) for place in sorted(queue.places(whole)))
     for start, stop in cursor.missing:
         places.add(start, stop)
-    parts = tuple(rest for rest in rests if not has_place(rest))
+    parts = tuple(rest for rest in remaining_parts if not has_place(rest))
     return BranchPoint(replace(cursor, missing=tuple(places)), parts)

@@ -36,7 +36,7 @@ class BranchPoint:
     """Where a run stands in one source."""
 
     cursor: Cursor = Cursor()
-    rests: tuple[Rest, ...] = ()
+    remaining_parts: tuple[Rest, ...] = ()
     """What is missing of begun splits; not of those that the cursor tells of."""
 
 
@@ -90,7 +90,7 @@ class ResumePoint:
         return any(
             position != END and position % (1 << OUTPUT_BITS)
             for branch in self.branches
-            for rest in branch.rests
+            for rest in branch.remaining_parts
             for span in rest.spans
             for position in span
         )

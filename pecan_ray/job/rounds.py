@@ -37,7 +37,7 @@ class Rounds:
         """Complete rounds of this epoch."""
         self._revoked: list[str] = []
         """Workers that are gone, of which ranks may have batches that they must give back,"""
-        self._owed = [0] * ranks
+        self._pending_returns = [0] * ranks
         """and how many each of them has yet to."""
 
     def received(self, rank: int, worker: str, batches: int) -> None:
@@ -97,7 +97,7 @@ class Rounds:
             self._received.clear()
             self._complete.clear()
             self._revoked.clear()
-            self._owed = [0] * self._ranks
+            self._pending_returns = [0] * self._ranks
 
     def gone(self, worker: str) -> None:
         """Note that a worker is gone, and that all ranks have told what they have received of it."""
@@ -106,12 +106,14 @@ class Rounds:
         counts, complete = self._received.pop(worker, []), self._complete.pop(worker, 0)
         if max(counts, default=0) > complete:
             self._revoked.append(worker)
-            self._owed = [owed + count - complete for owed, count in zip(self._owed, counts, strict=True)]
+            self._pending_returns = [
+                owed + count - complete for owed, count in zip(self._pending_returns, counts, strict=True)
+            ]
 
     def given_back(self, rank: int, batches: int) -> None:
         """Note that a rank has given back batches without a turn."""
-        self._owed[rank] -= batches if self._made and not self._left else 0
-        if not any(self._owed):
+        self._pending_returns[rank] -= batches if self._made and not self._left else 0
+        if not any(self._pending_returns):
             self._revoked.clear()
 
     @property
@@ -128,7 +130,7 @@ class Rounds:
         return []
 
 
-def spelled_turns(first: int, turns: Turns, known: int) -> Sequence[str]:
+def expand_rounds(first: int, turns: Turns, known: int) -> Sequence[str]:
     """Return the workers of the turns from number `known` on, where the first of `turns` has number `first`."""
     workers: list[str] = []
     at = first

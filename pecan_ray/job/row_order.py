@@ -31,7 +31,9 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
         given_up: Why the job has given up the order of the source, if it has.
     """
     if options.order == "strict":
-        return RowOrder(True, f'batches come in one sequence, as order="strict" asks for: {_makers(options, shape)}.')
+        return RowOrder(
+            True, f'batches come in one sequence, as order="strict" asks for: {_producers(options, shape)}.'
+        )
     if shape.is_one_sequence:
         return RowOrder(True, "batches come in one sequence: the plan needs the whole of it, and one worker runs it.")
     finished = "batches and rows come as workers finish them"
@@ -43,17 +45,19 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
         return RowOrder(True, f"{finished} from now on: {given_up}.")
     if options.world_size > 1:
         return RowOrder(False, f"{finished}, since several ranks share them: {STRICT}.")
-    if not (unnumbered := why_unnumbered(options, shape)):
+    if not (unordered_reason := why_row_unknown(options, shape)):
         return RowOrder(True, "rows come in the order of the source, whatever the workers: no operator shuffles.")
     given = options.workers
     if not isinstance(given, Workers) or given.local + given.remote > 1:
-        return RowOrder(False, f"{finished}, since several workers may make them and {unnumbered}: {STRICT}.")
+        return RowOrder(False, f"{finished}, since several workers may make them and {unordered_reason}: {STRICT}.")
     if workers is not None and workers > 1:
-        return RowOrder(True, f"{finished}, since scale() has asked for several workers and {unnumbered}: {STRICT}.")
+        return RowOrder(
+            True, f"{finished}, since scale() has asked for several workers and {unordered_reason}: {STRICT}."
+        )
     return RowOrder(True, "rows come in the order of the source: no operator shuffles, and one worker makes them.")
 
 
-def _makers(options: IterOptions, shape: PlanShape) -> str:
+def _producers(options: IterOptions, shape: PlanShape) -> str:
     """Say whether one worker at a time makes a strict sequence, and why."""
     if runs_in_order(options, shape):
         return "all workers make it, since it is known which row each element becomes"
@@ -63,16 +67,16 @@ def _makers(options: IterOptions, shape: PlanShape) -> str:
         return "each worker makes one of all data"
     if options.world_size > 1:
         return "one worker at a time makes it, since several ranks share it"
-    return f"one worker at a time makes it, since {why_unnumbered(options, shape)}"
+    return f"one worker at a time makes it, since {why_row_unknown(options, shape)}"
 
 
 STRICT = 'order="strict" gives them in the order of the source'
 
 
-def why_unnumbered(options: IterOptions, shape: PlanShape) -> str:
+def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
     """Return why it is not known beforehand which row of an epoch an element becomes; empty where it is."""
-    if shape.unnumbered:
-        return shape.unnumbered
+    if shape.unordered_reason:
+        return shape.unordered_reason
     if options.on_error != "raise":
         return f"on_error={options.on_error!r} leaves bad elements out"
     if options.sharding != "dynamic":
@@ -83,4 +87,4 @@ def why_unnumbered(options: IterOptions, shape: PlanShape) -> str:
 def runs_in_order(options: IterOptions, shape: PlanShape) -> bool:
     """Tell whether several workers make the rows of one trainer in the order of the source."""
     alone = options.world_size == 1 and options.order != "relaxed"
-    return alone and shape.as_listed and not (shape.is_one_sequence or why_unnumbered(options, shape))
+    return alone and shape.as_listed and not (shape.is_one_sequence or why_row_unknown(options, shape))

@@ -29,11 +29,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings
+from pecan_ray.job.fatal_elements import FatalElementTracker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.lots import cut, elements_in
+from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState
 from pecan_ray.job.queues import Queues
-from pecan_ray.job.suspects import Suspects
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
 
 MANY = 1 << 40
@@ -50,14 +50,14 @@ STRIKES = 2
 class RowRuns:
     """Which rows of an epoch were given out."""
 
-    def __init__(self, shape: LedgerShape, queues: Queues, *, goes_on: bool) -> None:
-        """`goes_on`: a run before this one has used a part of the epoch."""
+    def __init__(self, shape: LedgerShape, queues: Queues, *, continues: bool) -> None:
+        """`continues`: a run before this one has used a part of the epoch."""
         self._shape, self._queues = shape, queues
-        self._first: int | None = None if goes_on else 0
+        self._first: int | None = None if continues else 0
         """The row of the source that is the epoch's first one here; None: not known yet."""
         self._given = 0
         """Rows before this one were given out."""
-        self.affordable = 0
+        self.max_within_budget = 0
         """So many rows the trainer has memory for."""
         self.elements = self.rows = 0
         """Elements of the epoch that have had their turn, where rows are joined, and rows that they have become."""
@@ -69,7 +69,7 @@ class RowRuns:
         """How many workers of this epoch have died with each batch, by its number,"""
         self._died_of: Counter[int] = Counter()
         """and how many that worked on it alone."""
-        self.hopeless = ""
+        self.fatal_reason = ""
         """Why the order cannot be kept, where it was promised."""
         self.given_up = ""
         """Why rows come as workers finish them after all,"""
@@ -89,11 +89,11 @@ class RowRuns:
     def give_up(self, why: str) -> None:
         """Let rows come as workers finish them from now on; where the order was promised, say why it is not kept."""
         if self._shape.promised or (self._shape.joined and self._given):
-            self.hopeless = self.hopeless or why
+            self.fatal_reason = self.fatal_reason or why
         elif self.kept:
             self.given_up = why
 
-    def is_news(self) -> bool:
+    def report_given_up_once(self) -> bool:
         """Tell, once, that the order was given up."""
         news, self._told = bool(self.given_up) and not self._told, bool(self.given_up)
         return news
@@ -114,7 +114,7 @@ class RowRuns:
         return not self.kept or (self._first is not None and self._room(received, workers) > 0)
 
     def take(
-        self, state: WorkerHoldings, most: int, received: int, workers: int, suspects: Suspects
+        self, state: WorkerLeaseState, most: int, received: int, workers: int, fatal_elements: FatalElementTracker
     ) -> tuple[Lease, ...] | None:
         """Return the next run, of about `most` rows; none where the worker must end its assignment first.
 
@@ -126,7 +126,7 @@ class RowRuns:
         wanted = self._wanted(min(most, room), workers)
         run: list[Lease] = []
         rows, more = 0, True
-        while rows < wanted and (more := (lease := self._next(suspects)) is not None):
+        while rows < wanted and (more := (lease := self._next(fatal_elements)) is not None):
             assert lease is not None
             elements = elements_in(lease)
             if elements is None or lease.split.elements is None:
@@ -144,7 +144,7 @@ class RowRuns:
             if apart:
                 wanted, state.alone = size - _rows_of(lease)[0] % size, self._batch(lease)
             # Decision 151: a batch with which two workers have died is a run of its own, so the one before ends there.
-            room = min(wanted - rows, self._rows_before_suspect(lease))
+            room = min(wanted - rows, self._rows_before_suspected(lease))
             if elements > room:
                 lease, rest = cut(lease, room)
                 self.put_back([rest])
@@ -211,13 +211,13 @@ class RowRuns:
     def _is_suspected(self, batch: int) -> bool:
         return self._died_with[batch] >= STRIKES
 
-    def _rows_before_suspect(self, lease: Lease) -> int:
+    def _rows_before_suspected(self, lease: Lease) -> int:
         """Return how many rows there are from a lease's first one to the next batch that is made apart."""
         first, size = _rows_of(lease)[0], self._shape.batch_size
         begins = (batch * size for batch, died in self._died_with.items() if died >= STRIKES)
         return min((row - first for row in begins if row > first), default=MANY)
 
-    def died(self, state: WorkerHoldings, rest: Sequence[Lease]) -> bool:
+    def died(self, state: WorkerLeaseState, rest: Sequence[Lease]) -> bool:
         """Note that a worker has died with leases; tell whether these go to others in order."""
         if not self.kept:
             return False
@@ -261,7 +261,7 @@ class RowRuns:
 
     def _window(self, workers: int) -> int:
         """Return how many rows, or elements that become so many, may be with workers and wait for their turn."""
-        rows = max(self.affordable, WINDOW_BATCHES * workers * self._shape.batch_size)
+        rows = max(self.max_within_budget, WINDOW_BATCHES * workers * self._shape.batch_size)
         if not self._shape.joined:
             return rows
         elements, made = self._in_all[0] + self.elements, self._in_all[1] + self.rows
@@ -274,9 +274,9 @@ class RowRuns:
             return MANY
         return passes * listing.elements - (self._first or 0) - self._given
 
-    def _next(self, suspects: Suspects) -> Lease | None:
+    def _next(self, fatal_elements: FatalElementTracker) -> Lease | None:
         while (lease := self._queues.common[0].take()) is not None:
-            if (rest := suspects.without_deadly(lease)) is not None:
+            if (rest := fatal_elements.without_fatal_elements(lease)) is not None:
                 return self._numbered(rest)
         return None
 

@@ -37,7 +37,7 @@ class RowSequence:
         self._epoch, self._next = -1, 0
         self._had = Spans()
         """Rows of this epoch that have had their turn: one interval, as long as they come in order."""
-        self._doubles: list[ReceivedBatch] = []
+        self._duplicate_batches: list[ReceivedBatch] = []
         self._given_up = False
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class RowSequence:
         places = batch.places
         assert places is not None
         if batch.epoch < self._epoch or self._has_had(batch):
-            self._doubles.append(batch)
+            self._duplicate_batches.append(batch)
             return
         if places.are_joined and places.begin < self._next:
             batch = without_first(batch, self._next)
@@ -98,10 +98,10 @@ class RowSequence:
         # Once the order is given up, whole batches have their turn as they come, and may leave holes before them.
         return places.end <= self._next if places.are_joined else places.begin in self._had
 
-    def doubles(self) -> Sequence[ReceivedBatch]:
+    def duplicate_batches(self) -> Sequence[ReceivedBatch]:
         """Take out batches of rows that others have brought."""
-        doubles, self._doubles = self._doubles, []
-        return doubles
+        duplicate_batches, self._duplicate_batches = self._duplicate_batches, []
+        return duplicate_batches
 
     def give_up(self) -> Sequence[ReceivedBatch]:
         """Let nothing wait any more; return what has."""

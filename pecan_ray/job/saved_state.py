@@ -18,7 +18,7 @@ from pecan_ray.job.delivery_log import MOST_STEPS
 from pecan_ray.job.listing_digest import groups_of, read_marks
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.state_numbers import StateNumbers, whole
-from pecan_ray.job.state_rests import packed_rests, unpacked_rests
+from pecan_ray.job.state_remaining_parts import pack_remaining_parts, unpack_remaining_parts
 from pecan_ray.options import IterOptions, Order
 from pecan_ray.plan.splits import END, OUTPUT_BITS
 from pecan_ray.sampling.spans import Span
@@ -68,7 +68,7 @@ class SavedState:
                 for branch, listing in zip(point.branches, point.listings, strict=True)
             ]
             steps = [_step(step, numbers) for step in point.steps]
-            bad = numbers.packed(_differences(point.bad))
+            bad = numbers.packed(_deltas(point.bad))
         except ValueError as error:
             raise StateError(
                 f"the state cannot be saved: {error}. Use smaller shuffle buffers, or fewer workers."
@@ -134,7 +134,7 @@ def no_state_of(options: IterOptions) -> str:
     return ""
 
 
-def must_go_on(saved: SavedState, options: IterOptions) -> None:
+def check_can_resume(saved: SavedState, options: IterOptions) -> None:
     """Raise PlanError where a run with these options cannot go on from a state."""
     if why := no_state_of(options):
         raise PlanError(f"iter_batches: a state cannot be gone on from, since {why}.")
@@ -164,7 +164,7 @@ def _difference(
     return ""
 
 
-def fitting_state(
+def compatible_state(
     state: Mapping[str, Plain],
     options: IterOptions,
     *,
@@ -177,7 +177,7 @@ def fitting_state(
     One that was taken at the end of an epoch fits any pipeline over the same sources: the next epoch begins with that.
     """
     saved, order = SavedState.from_json(state), options.order or "relaxed"
-    must_go_on(saved, options)
+    check_can_resume(saved, options)
     said = _difference(saved, engine, seed, parts, order)
     if not said:
         return saved
@@ -207,7 +207,7 @@ def _all_used(branch: BranchPoint, listing: KnownListing, passes: int) -> bool:
     """Tell whether nothing of a source is left in an epoch."""
     cursor = branch.cursor
     begun = listing.complete and cursor.taken >= listing.splits and cursor.repetition >= passes - 1
-    return begun and not cursor.missing and not branch.rests
+    return begun and not cursor.missing and not branch.remaining_parts
 
 
 def _sources(parts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -232,7 +232,7 @@ def _point_of(fields: Mapping[str, Plain]) -> ResumePoint:
         whole(fields["made"]),
         tuple(_step_of(step, len(sources), numbers) for step in steps),
         whole(fields.get("passes", 1)),
-        tuple(accumulate(numbers.unpacked(fields.get("bad", [])))),
+        tuple(accumulate(numbers.from_packed(fields.get("bad", [])))),
         tuple(map(_texts, fields["orders"])),
         _texts(fields.get("decoders", [])),
     )
@@ -264,38 +264,47 @@ def _branch(point: BranchPoint, numbers: StateNumbers) -> dict[str, Plain]:
         "begun": cursor.taken,
         "missing": numbers.packed([number for pair in cursor.missing for number in pair]),
         "grown": numbers.packed([number for pair in cursor.grown for number in pair]),
-        "rests": packed_rests(point.rests, numbers),
+        "rests": pack_remaining_parts(point.remaining_parts, numbers),
     }
 
 
 def _branch_of(source: Mapping[str, Plain], numbers: StateNumbers) -> BranchPoint:
-    missing, grown = _spans(numbers.unpacked(source["missing"])), _pairs(numbers.unpacked(source["grown"]))
+    missing, grown = _spans(numbers.from_packed(source["missing"])), _pairs(numbers.from_packed(source["grown"]))
     if any(later < one for pair in pairwise(grown) for one, later in zip(*pair, strict=True)):
         raise ValueError("an order of splits shrinks")
     cursor = Cursor(whole(source["repetition"]), whole(source["begun"]), missing, grown)
-    rests = source["rests"]
+    remaining_parts = source["rests"]
     # Decision 33: format 1 has a list here, whose rests come behind each other.
-    of_columns = isinstance(rests, dict)
-    return BranchPoint(cursor, tuple(unpacked_rests(rests, numbers) if of_columns else _rests(numbers.unpacked(rests))))
+    of_columns = isinstance(remaining_parts, dict)
+    return BranchPoint(
+        cursor,
+        tuple(
+            unpack_remaining_parts(remaining_parts, numbers)
+            if of_columns
+            else _remaining_parts(numbers.from_packed(remaining_parts))
+        ),
+    )
 
 
 def _step(step: Step, numbers: StateNumbers) -> dict[str, Plain]:
     """All ranks' and sources' rests behind each other, each after its length."""
-    told = [list(_numbers(rests)) for rank in step.ranks for rests in rank]
+    told = [list(_numbers(remaining_parts)) for rank in step.ranks for remaining_parts in rank]
     had = numbers.packed([number for one in told for number in (len(one), *one)])
     return {"epoch": step.epoch, "ranks": len(step.ranks), "had": had}
 
 
 def _step_of(step: Mapping[str, Plain], branches: int, numbers: StateNumbers) -> Step:
-    had, rests, at = numbers.unpacked(step["had"]), list[tuple[Rest, ...]](), 0
+    had, remaining_parts, at = numbers.from_packed(step["had"]), list[tuple[Rest, ...]](), 0
     while at < len(had):
         end = at + 1 + had[at]
-        rests.append(tuple(_rests(had[at + 1 : end])))
+        remaining_parts.append(tuple(_remaining_parts(had[at + 1 : end])))
         at = end
-    ranks = whole(step["ranks"], len(rests))
-    if at != len(had) or len(rests) != ranks * branches:
+    ranks = whole(step["ranks"], len(remaining_parts))
+    if at != len(had) or len(remaining_parts) != ranks * branches:
         raise ValueError("a step is not of all ranks")
-    return Step(whole(step["epoch"]), tuple(tuple(rests[r * branches : (r + 1) * branches]) for r in range(ranks)))
+    return Step(
+        whole(step["epoch"]), tuple(tuple(remaining_parts[r * branches : (r + 1) * branches]) for r in range(ranks))
+    )
 
 
 def _text(value: Plain) -> str:
@@ -329,7 +338,7 @@ def _first_epoch(fields: Mapping[str, Plain]) -> int:
     return first
 
 
-def _differences(numbers: Sequence[int]) -> list[int]:
+def _deltas(numbers: Sequence[int]) -> list[int]:
     return [to - at for at, to in pairwise([0, *numbers])]
 
 
@@ -343,16 +352,16 @@ def _spans(numbers: Sequence[int]) -> tuple[Span, ...]:
     return _pairs(numbers)
 
 
-def _numbers(rests: Sequence[Rest]) -> Iterator[int]:
+def _numbers(remaining_parts: Sequence[Rest]) -> Iterator[int]:
     """Yield of each rest: repetition, index, unit, how many positions, and their differences in that unit."""
-    for rest in rests:
+    for rest in remaining_parts:
         positions = [position for span in rest.spans for position in span]
         unit = 1 if any(position % ELEMENT for position in positions) else ELEMENT
         yield from (rest.repetition, rest.index, unit, len(positions))
         yield from (to // unit - at // unit for at, to in pairwise([0, *positions]))
 
 
-def _rests(numbers: Sequence[int]) -> Iterator[Rest]:
+def _remaining_parts(numbers: Sequence[int]) -> Iterator[Rest]:
     at, before = 0, (-1, -1)
     while at < len(numbers):
         repetition, index, unit, count = numbers[at : at + 4]

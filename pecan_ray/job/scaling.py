@@ -30,7 +30,7 @@ class Scaling:
             events.RoomFound: self._on_room,
             events.ScaleAsked: self._on_scale,
             events.RoomAsked: self._on_room_asked,
-            events.BidsHeard: self._on_bids,
+            events.PoolRequestsReceived: self._on_bid_update,
         }
 
     def _on_room(self, event: events.RoomFound, now: float, done: Instructions) -> None:
@@ -47,7 +47,7 @@ class Scaling:
         if self._job.spec.shape.one_at_a_time and isinstance(self._job.spec.workers, AutoWorkers):
             said = "one worker at a time can run this pipeline: AutoPlacement has nothing to decide"
             self._job.tell("placement", said, now)
-        for said in self._fleet.cramped() if target.local else ():
+        for said in self._fleet.too_few_cpus() if target.local else ():
             self._say(said, now, done, "warning")
         self.scale(target, now, done)
 
@@ -85,7 +85,7 @@ class Scaling:
         """Want so many workers."""
         self._job.tell("scale", f"{target.local} local and {target.remote} remote workers wanted", now)
         done += self._fleet.scale(target, now)
-        self._staffing.shed(now, done)
+        self._staffing.drain_excess(now, done)
 
     def _on_room_asked(self, event: events.RoomAsked, now: float, done: Instructions) -> None:
         """Give up a local worker for a job that has no place, where the user's bounds and the work allow it."""
@@ -98,26 +98,26 @@ class Scaling:
             self._placement.give_up_local(fewer.local, now)
             self.scale(fewer, now, done)
 
-    def _on_bids(self, event: events.BidsHeard, now: float, done: Instructions) -> None:
+    def _on_bid_update(self, event: events.PoolRequestsReceived, now: float, done: Instructions) -> None:
         """Keep to the job's share of nodes that others want as well."""
         self.sharing.forget(event.gone)
-        self.sharing.hear(event.bids, dict(event.nodes), dict(event.cpus), now)
-        mine = [bid for bid in self.bids() if self._placement.shares_nodes(bid.placement)]
+        self.sharing.handle_update(event.pool_requests, dict(event.nodes), dict(event.cpus), now)
+        mine = [bid for bid in self.pool_requests() if self._placement.shares_nodes(bid.placement)]
         shares = self.sharing.shares(mine)
         for placement, share in shares.items():
-            if share != self.sharing.obeyed.get(placement):
+            if share != self.sharing.applied_shares.get(placement):
                 bound = "no longer bounded" if share is None else f"at most {share}, as other jobs bid as well"
                 self._job.tell("sharing", f"{placement} workers: {bound}", now)
-        self.sharing.obeyed = shares
+        self.sharing.applied_shares = shares
         fewer = self._placement.restrict(shares, self._fleet)
         if fewer is not None and fewer != self._fleet.wanted:
             said = f"{self._fleet.wanted} -> {fewer}: other jobs save more by workers on these nodes"
             self._say(said, now, done)
             self.scale(fewer, now, done)
 
-    def bids(self) -> tuple[PoolBid, ...]:
+    def pool_requests(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for nodes that others may want as well."""
-        return self._placement.bids(self._fleet, self.sharing.nodes)
+        return self._placement.pool_requests(self._fleet, self.sharing.nodes)
 
     def begin_with_sample(self, row_s: float | None, now: float, done: Instructions) -> None:
         """Begin with as many local workers as AutoOrder's sample asks for: their CPUs are paid for already."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings, within, without
+from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState, within, without
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.row_runs import RowRuns, has_row
 from pecan_ray.plan.splits import Lease, LeaseKey
@@ -32,22 +32,22 @@ class SecondWorkers:
         self._twice.clear()
         self._dropped.clear()
 
-    def help(self, workers: Mapping[str, WorkerHoldings], row: int) -> str:
+    def help(self, workers: Mapping[str, WorkerLeaseState], row: int) -> str:
         """Let another worker make what the one holds that has a row; return the name of that, if there is any.
 
         No row is given to a third worker: an element that never ends would hold up all of them.
         """
-        living = {name: state for name, state in workers.items() if state.unsettled is None}
+        living = {name: state for name, state in workers.items() if state.unresolved is None}
         for name, state in living.items() if len(living) > 1 else ():
-            mine = without([held.rest() for held in state.holdings.values()], self._twice)
+            mine = without([held.rest() for held in state.pending_leases.values()], self._twice)
             if any(has_row(lease, row) for lease in mine):
-                self._give_away(state, mine)
+                self._reassign_leases(state, mine)
                 return name
         return ""
 
-    def _give_away(self, state: WorkerHoldings, leases: list[Lease]) -> None:
+    def _reassign_leases(self, state: WorkerLeaseState, leases: list[Lease]) -> None:
         for lease in leases:
-            state.give_away(lease)
+            state.revoke_lease(lease)
             twice = self._twice.setdefault(lease.key, Spans())
             for span in lease.spans:
                 twice.add(*span)
@@ -59,11 +59,11 @@ class SecondWorkers:
         for key, done in spans.items():
             dropped = self._dropped.setdefault(key, Spans())
             for span in done:
-                again = again or dropped.covers(*span)
+                again = again or dropped.contains_all(*span)
                 dropped.add(*span)
         return again
 
-    def delivered(self, workers: Mapping[str, WorkerHoldings], by: str, spans: LeaseSpans) -> None:
+    def delivered(self, workers: Mapping[str, WorkerLeaseState], by: str, spans: LeaseSpans) -> None:
         """Note that positions are delivered, whoever they belong to."""
         if not self._twice:
             return
@@ -74,15 +74,15 @@ class SecondWorkers:
         # The late worker may bring rows that still wait for a second one: then nobody has to make them.
         queue.returned = deque(without(queue.returned, spans))
 
-    def keep(self, workers: Mapping[str, WorkerHoldings]) -> None:
+    def keep(self, workers: Mapping[str, WorkerLeaseState]) -> None:
         """Let what no second worker has taken belong to the first one again: the order is given up.
 
         From now on batches of the same rows would not hold the same ones any more.
         """
         queue = self._queues.common[0]
         for state in workers.values():
-            if state.unsettled is None and state.given_away:
+            if state.unresolved is None and state.stale_spans:
                 for lease in queue.returned:
-                    for mine in within([lease], state.given_away):
+                    for mine in within([lease], state.stale_spans):
                         state.give(replace(mine, row=lease.row))
-                queue.returned = deque(without(queue.returned, state.given_away))
+                queue.returned = deque(without(queue.returned, state.stale_spans))

@@ -122,7 +122,7 @@ class _ReaderWaits:
     def __init__(self, linger_s: float) -> None:
         self._linger_s = linger_s
         self._now: float | None = None
-        self._holders: tuple[tuple[str, int], ...] = ()
+        self._slow_consumers: tuple[tuple[str, int], ...] = ()
         """Who holds the others back, and how much each has read."""
         self._held_s = 0.0
         self._empty_since: float | None = None
@@ -132,9 +132,9 @@ class _ReaderWaits:
         step = 0.0 if self._now is None else min(max(0.0, now - self._now), LONGEST_STEP_S)
         self._now = now
         # Whoever reads on, however slowly, has its time anew, because `holders` says how much each has read.
-        self._held_s = self._held_s + step if holders == self._holders else 0.0
+        self._held_s = self._held_s + step if holders == self._slow_consumers else 0.0
         self._empty_since = (now if self._empty_since is None else self._empty_since) if empty else None
-        self._holders = holders
+        self._slow_consumers = holders
 
     def is_over(self, now: float) -> bool:
         """Tell whether nobody has read for long."""
@@ -143,7 +143,7 @@ class _ReaderWaits:
     @property
     def left_behind(self) -> tuple[str, ...]:
         """Whom nobody waits for any more."""
-        return tuple(name for name, _ in self._holders) if self._held_s >= HOLD_S else ()
+        return tuple(name for name, _ in self._slow_consumers) if self._held_s >= HOLD_S else ()
 
 
 class ShareGroup(Generic[SharedEntry]):
@@ -219,7 +219,7 @@ class ShareGroup(Generic[SharedEntry]):
         place = Place(epoch) if epoch > self._next.epoch else self._next
         if place.index == 0:
             self._next = place
-            self._admit()
+            self._start_waiting()
         self._held = entry, nbytes, place
         return self._go_on()
 
@@ -236,7 +236,7 @@ class ShareGroup(Generic[SharedEntry]):
                 self._remove(name)
             return finished
         self._asked, self._next, self._run = False, Place(self._run), 0
-        self._admit()
+        self._start_waiting()
         return [*self._serve_all(), *self._go_on()]
 
     def time(self, now: float) -> list[GroupInstruction[SharedEntry]]:
@@ -323,7 +323,7 @@ class ShareGroup(Generic[SharedEntry]):
         if self._run != 0 and self._next.index and all(reader.waits for reader in self._readers.values()):
             self._base, self._run = None, 0  # nobody reads the rest of this epoch
             self._next = Place(self._next.epoch + 1)
-            self._admit()
+            self._start_waiting()
         if self._run == 0:
             return [*done, self._begin()]
         self._asked = True
@@ -341,7 +341,7 @@ class ShareGroup(Generic[SharedEntry]):
         self._asked = True
         return BeginRun(None if self._run is None else self._run - base, anew)
 
-    def _admit(self) -> None:
+    def _start_waiting(self) -> None:
         """An epoch begins: so do those who have waited for it."""
         for name, reader in self._readers.items():
             if reader.waits:

@@ -30,21 +30,21 @@ class Sharing:
     def __init__(self) -> None:
         self.nodes: dict[Placement, tuple[str, ...]] = {}
         """Where the job's own workers of each kind may run."""
-        self.obeyed: dict[Placement, int | None] = {}
+        self.applied_shares: dict[Placement, int | None] = {}
         """Most workers of each kind that the job has beside others that bid, as was heard last; None: not bounded."""
         self._cpus: dict[str, float] = {}
         self._heard: dict[tuple[str, Placement], tuple[PoolBid, float]] = {}
 
-    def hear(
+    def handle_update(
         self,
-        bids: Iterable[PoolBid],
+        pool_requests: Iterable[PoolBid],
         nodes: Mapping[Placement, tuple[str, ...]],
         cpus: Mapping[str, float],
         now: float,
     ) -> None:
         """Take over what other jobs bid, and the nodes with their CPUs as they are now."""
         self.nodes, self._cpus = dict(nodes), dict(cpus)
-        for bid in bids:
+        for bid in pool_requests:
             self._heard[bid.demand.job, bid.placement] = bid, now
         for key in [key for key, (_, heard) in self._heard.items() if now - heard > STALE_S]:
             del self._heard[key]

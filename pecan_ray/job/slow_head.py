@@ -40,7 +40,7 @@ class SlowHead:
         if at != self._at:
             batches = (row - self._at[1]) // ledger.shape.batch_size if epoch == self._at[0] else 0
             if batches > 0:
-                self._learn(self._waited_s / batches)
+                self._update_from(self._waited_s / batches)
             self._at, self._since, self._waited_s = at, now, 0.0
             return ""
         late_s = max(HELP_AFTER_S, HELP_TIMES * self._batch_s * len(ledger.workers))
@@ -52,7 +52,7 @@ class SlowHead:
         ledger.changes += bool(helped)
         return helped
 
-    def _learn(self, batch_s: float) -> None:
+    def _update_from(self, batch_s: float) -> None:
         self._learnt += 1
         mean_s = self._batch_s
         self._batch_s = batch_s if self._learnt <= ALONE else mean_s + PACE_SHARE * (batch_s - mean_s)

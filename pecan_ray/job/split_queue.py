@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pecan_ray.job.resume_point import Cursor, Rest
 from pecan_ray.plan.splits import Lease, LeaseKey, Split
 from pecan_ray.sampling.order import shuffled
-from pecan_ray.sampling.randomness import SplitOrder
+from pecan_ray.sampling.random_keys import SplitOrder
 
 _values = attrgetter(*(field.name for field in fields(Split) if field.name != "index"))
 MANY = 1 << 40
@@ -106,7 +106,7 @@ class SplitQueue:
         self._first, self._step = share if share[1] else (sys.maxsize, 1)
         self.returned: deque[Lease] = deque()
         """What came back, which goes first."""
-        self._unlisted: list[Rest] = []
+        self._awaiting_listing: list[Rest] = []
         """Of a run before this one, begun splits that are not listed yet,"""
         self._missing: deque[tuple[int, int]] = deque()
         """and the places of those in the order, as far as it has not come about again."""
@@ -126,13 +126,13 @@ class SplitQueue:
         self._replay: deque[tuple[int, int]] = deque()
         """Of a run before this one, how its order grew: nothing is begun before it has grown so again."""
 
-    def go_on(self, epoch: int, cursor: Cursor, rests: Iterable[Rest]) -> None:
+    def go_on(self, epoch: int, cursor: Cursor, remaining_parts: Iterable[Rest]) -> None:
         """Go on where a run before this one was: at its cursor, with what is missing of begun splits."""
         self.begin(epoch, cursor.repetition)
         self._at = cursor.taken
         self._replay.extend(cursor.grown)
         self._missing.extend(cursor.missing)
-        self._unlisted.extend(rests)
+        self._awaiting_listing.extend(remaining_parts)
 
     def cursor(self) -> Cursor:
         """Return how far the pass has come."""
@@ -140,11 +140,11 @@ class SplitQueue:
         passed = ((place, place + 1) for place in self._passed.values())
         return Cursor(self.repetition, self._at, tuple(sorted([*self._missing, *passed])), grown)
 
-    def rests(self) -> Iterator[Rest]:
+    def remaining_parts(self) -> Iterator[Rest]:
         """Yield what has come back, or has not been listed since a run before this one."""
         for lease in self.returned:
             yield Rest(lease.split.index, lease.repetition, lease.spans)
-        yield from self._unlisted
+        yield from self._awaiting_listing
 
     def places(self, indices: Sequence[int]) -> list[int]:
         """Return the places in the pass's order of splits that were begun in it."""
@@ -168,13 +168,13 @@ class SplitQueue:
         yield from map(self._lease, self._passed)
         if not self._replay:
             yield from (self._lease(int(index)) for index in self._order[self._at :])
-            yield from (self._lease(index) for index in self._unnoticed[max(0, self._at - len(self._order)) :])
+            yield from (self._lease(index) for index in self._not_yet_ordered[max(0, self._at - len(self._order)) :])
 
     def put_back(self, lease: Lease, *, last: bool = False) -> None:
         """Let a lease be the next one, or the `last` one of those that came back."""
         (self.returned.append if last else self.returned.appendleft)(lease)
 
-    def withdraw(self, key: LeaseKey) -> Lease | None:
+    def take_returned_lease(self, key: LeaseKey) -> Lease | None:
         """Take a lease out that came back; None if it does not wait."""
         found = next((lease for lease in self.returned if lease.key == key), None)
         if found is not None:
@@ -191,7 +191,7 @@ class SplitQueue:
         """Drop what came back; the epoch begins anew."""
         self.returned.clear()
         self._missing.clear()
-        self._unlisted.clear()
+        self._awaiting_listing.clear()
         self.begin(self._epoch, 0)
 
     @property
@@ -234,7 +234,7 @@ class SplitQueue:
             names += 1 + len(offered[-1].files)
         return offered
 
-    def foreseen(self, epoch: int, most: int) -> list[Split]:
+    def projected(self, epoch: int, most: int) -> list[Split]:
         """Return up to so many of the splits that a later epoch begins with; none where that is not known."""
         if not self._listing.complete or self.splits > MOST_SPLITS_FORESEEN:
             return []
@@ -280,19 +280,19 @@ class SplitQueue:
         return Lease(self._epoch, self._listing[index], branch=self._branch, repetition=self.repetition)
 
     @property
-    def _unnoticed(self) -> range:
+    def _not_yet_ordered(self) -> range:
         """Splits that were listed and have no place in the order yet."""
         return range(self._seen, len(self._listing), self._step)
 
     def _fresh(self) -> int:
         self.catch_up()
         early = bool(self._replay) or self._pass_at_hand < self.repetition
-        return 0 if early else max(0, len(self._order) + len(self._unnoticed) - self._at)
+        return 0 if early else max(0, len(self._order) + len(self._not_yet_ordered) - self._at)
 
     @property
     def _pass_at_hand(self) -> int:
         """The pass that nobody may go beyond: splits that a run before this one began in it are yet to be listed."""
-        to_come = () if self._listing.complete else self._unlisted
+        to_come = () if self._listing.complete else self._awaiting_listing
         return min((rest.repetition for rest in to_come if rest.index >= self._seen), default=self.repetition)
 
     def catch_up(self) -> None:
@@ -304,7 +304,7 @@ class SplitQueue:
         enough = self._shuffling is None or self._listing.complete or splits >= GROWTH * self._seen
         if not self._replay and self._seen < splits and enough:
             self._notice(splits)
-        if self._unlisted or self._missing:
+        if self._awaiting_listing or self._missing:
             self._take_up()
 
     def _notice(self, listed: int, begun: int | None = None) -> None:
@@ -334,8 +334,10 @@ class SplitQueue:
             found += [(self.repetition, at, self._lease(int(self._order[at]))) for at in range(start, known)]
             if known < stop:
                 self._missing.appendleft((known, stop))
-        listed = [rest for rest in self._unlisted if rest.index < self._seen and rest.repetition <= latest]
-        self._unlisted = [rest for rest in self._unlisted if rest.index >= self._seen or rest.repetition > latest]
+        listed = [rest for rest in self._awaiting_listing if rest.index < self._seen and rest.repetition <= latest]
+        self._awaiting_listing = [
+            rest for rest in self._awaiting_listing if rest.index >= self._seen or rest.repetition > latest
+        ]
         places = self.places([rest.index for rest in listed]) if listed else []
         for rest, place in zip(listed, places, strict=True):
             lease = Lease(self._epoch, self._listing[rest.index], rest.spans, self._branch, rest.repetition)

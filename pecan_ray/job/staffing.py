@@ -10,26 +10,26 @@ from pecan_ray.job import events
 from pecan_ray.job.core import JobCore
 from pecan_ray.job.departures import Departures
 from pecan_ray.job.events import LossCause
+from pecan_ray.job.fatal_elements import hung
 from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import Instructions, KillWorker, Log
+from pecan_ray.job.job_requests import JobRequests
 from pecan_ray.job.losses import Loss
-from pecan_ray.job.order_book import OrderBook
-from pecan_ray.job.questions import Questions
-from pecan_ray.job.suspects import hung
 from pecan_ray.job.suspicion import CRASHED, SILENT, Suspicion
+from pecan_ray.job.trainer_order_state import TrainerOrderState
 
 
 class Staffing:
     """The part of a job that has workers come and go."""
 
-    def __init__(self, job: JobCore, orders: OrderBook, questions: Questions) -> None:
-        self._job, self._orders, self._questions = job, orders, questions
+    def __init__(self, job: JobCore, orders: TrainerOrderState, job_requests: JobRequests) -> None:
+        self._job, self._orders, self._worker_requests = job, orders, job_requests
         self._fleet, self._ledger, self._placement = job.fleet, job.ledger, job.placement
         self._draining: dict[str, None] = {}
         self._departures = Departures(job)
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.WorkerPlaced: self._on_placed,
-            events.WorkerUnplaced: self._on_unplaced,
+            events.WorkerPending: self._on_placement_pending,
             events.WorkerReady: self._on_ready,
             events.WorkerTold: self._on_told,
             events.WorkerLost: self._on_lost,
@@ -37,14 +37,14 @@ class Staffing:
             events.NodesLeave: self._on_nodes_leave,
         }
 
-    def shed(self, now: float, done: Instructions) -> None:
+    def drain_excess(self, now: float, done: Instructions) -> None:
         """Drain the workers that are too many, and have splits distributed once as many are there as are wanted."""
         while surplus := self._fleet.too_many():
             for worker in surplus:
                 self.drain(worker, now, done)
         here = [worker.name for worker in self._fleet.workers.values() if worker.running and not worker.draining]
         if here and len(here) == self._fleet.wanted.workers:
-            self._questions.distribute_static(here)
+            self._worker_requests.distribute_static(here)
 
     def drain(self, worker: FleetWorker, now: float, done: Instructions) -> None:
         """Let a worker go: it takes no more work, and what it has finished is fetched."""
@@ -86,7 +86,7 @@ class Staffing:
             if self._departures.leaves_with_node(worker):  # the announcement came before its place was known
                 self._replace(now, done)
 
-    def _on_unplaced(self, event: events.WorkerUnplaced, now: float, done: Instructions) -> None:
+    def _on_placement_pending(self, event: events.WorkerPending, now: float, done: Instructions) -> None:
         worker = self._fleet.workers.get(event.worker)
         if worker is None or worker.node or worker.draining or worker.is_starting(event, now):
             return
@@ -121,7 +121,7 @@ class Staffing:
         self._job.tell("worker", f"{worker.name} runs as process {worker.pid}", now)
         self._placement.changed(self._fleet, now)
         # Running workers that are too many drain once none is awaited, which may be so from now on.
-        self.shed(now, done)
+        self.drain_excess(now, done)
 
     def _on_told(self, event: events.WorkerTold, now: float, done: Instructions) -> None:
         worker = self._fleet.workers.get(event.worker)
@@ -130,13 +130,13 @@ class Staffing:
             if event.progress.told_to_end and self._departures.told_to_end(worker, now, done):
                 self._replace(now, done)
             if event.progress.fell_back:
-                self._questions.revert(event.progress.fell_back, now, done)
+                self._worker_requests.restore_user_order(event.progress.fell_back, now, done)
             if (by := hung(event.progress, self._job.spec.hung_after_s)) is not None:
                 self.lose(event.worker, "hung", by.said, now, done, by)
 
     def _on_order_failed(self, event: events.OrderFailed, now: float, done: Instructions) -> None:
         if event.worker in self._fleet.workers:
-            self._questions.revert(event.said, now, done)
+            self._worker_requests.restore_user_order(event.said, now, done)
             self.lose(event.worker, "order", "it is replaced by one that runs your order of operators", now, done)
 
     def _on_lost(self, event: events.WorkerLost, now: float, done: Instructions) -> None:
@@ -161,15 +161,17 @@ class Staffing:
         needed = not (worker.draining or self._job.over)
         apart = (held := self._ledger.workers.get(name)) is not None and held.runs_apart
         loss = Loss(name, worker.node, cause, why, worker.requested, now)
-        blamed = self._fleet.losses.blames_work(loss, self._ledger.shape) and not self._departures.excuses(worker)
+        blamed = self._fleet.losses.is_work_at_fault(loss, self._ledger.shape) and not self._departures.was_preempted(
+            worker
+        )
         self._ledger.lost(name, died=by if blamed else None)
-        self._questions.forget(name)
+        self._worker_requests.forget(name)
         self._placement.changed(self._fleet, now)
         if not needed:
             self._draining.pop(name, None)
             return
         fatal = self._fleet.losses.add(loss, expected=apart)
-        said = f"{name} is lost: {why}; what it held is {_fate_of_what_it_held(self._job)}"
+        said = f"{name} is lost: {why}; what it held is {_outcome_of_held_leases(self._job)}"
         if apart:
             said += ", in smaller pieces: other workers have died with it"
         self._job.tell("lost", said, now)
@@ -181,17 +183,17 @@ class Staffing:
             return
         if self._fleet.lacks(worker.host):
             done.append(self._fleet.request(worker.host, now))
-        self.shed(now, done)
+        self.drain_excess(now, done)
 
     def _on_nodes_leave(self, event: events.NodesLeave, now: float, done: Instructions) -> None:
-        self._departures.announce(event, now, done)
+        self._departures.notify_of(event, now, done)
         self._replace(now, done)
 
     def _replace(self, now: float, done: Instructions) -> None:
         """Request others in the places of those that will be ended, which drain when they have no more time."""
         if not self._job.over:
             done += self._fleet.fill(now)
-            self.shed(now, done)
+            self.drain_excess(now, done)
             self._hand_over(now, done)
 
     def _hand_over(self, now: float, done: Instructions) -> None:
@@ -208,10 +210,10 @@ class Staffing:
 
 def _tell_dropped(job: JobCore, now: float, done: Instructions) -> None:
     """Say what went with workers that are gone, where data is visited at most once."""
-    for drop in job.ledger.dropped.take_untold():
+    for drop in job.ledger.dropped.take_pending_drops():
         job.tell("dropped", str(drop), now)
         done.append(Log("warning", str(drop)))
 
 
-def _fate_of_what_it_held(job: JobCore) -> str:
+def _outcome_of_held_leases(job: JobCore) -> str:
     return "dropped" if job.ledger.shape.visitation == "at_most_once" else "given out again"

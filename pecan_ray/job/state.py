@@ -12,8 +12,6 @@ from typing import Any
 
 from pecan_ray.errors import SourceError, StaleJobError
 from pecan_ray.job import events
-from pecan_ray.job.adopting import Adoption
-from pecan_ray.job.attendance import Attendance
 from pecan_ray.job.core import JobCore
 from pecan_ray.job.delivery_log import DeliveryLog
 from pecan_ray.job.facts import JobFacts
@@ -23,13 +21,15 @@ from pecan_ray.job.instructions import (
     Instruction,
     Instructions,
     Log,
-    Refuse,
+    RejectTrainer,
     TellTrainers,
 )
+from pecan_ray.job.job_cost import spent, wait_share
+from pecan_ray.job.job_requests import JobRequests
+from pecan_ray.job.job_summary import completed, job_facts
 from pecan_ray.job.listing import SourceListing
 from pecan_ray.job.messages import Orders
-from pecan_ray.job.order_book import OrderBook
-from pecan_ray.job.questions import Questions
+from pecan_ray.job.recovery import WorkerRecovery
 from pecan_ray.job.remote_io import RemoteIoShares
 from pecan_ray.job.resume import ResumePoints
 from pecan_ray.job.resume_point import ResumePoint
@@ -38,11 +38,11 @@ from pecan_ray.job.scaling import Scaling
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.slow_head import SlowHead
 from pecan_ray.job.spec import JobSpec
-from pecan_ray.job.spending import spent, wait_share
 from pecan_ray.job.staffing import Staffing
 from pecan_ray.job.story import EpochEnds
-from pecan_ray.job.summing_up import completed, job_facts
-from pecan_ray.job.trainers import spell
+from pecan_ray.job.trainer_order_state import TrainerOrderState
+from pecan_ray.job.trainer_presence import TrainerPresence
+from pecan_ray.job.trainers import to_text
 from pecan_ray.job.waiting import Waits
 from pecan_ray.placement import Cost
 
@@ -59,28 +59,28 @@ class JobState(JobCore):
         self.bytes = 0
         """Of the elements that trainers have received and kept."""
         self.epoch_ends = EpochEnds()
-        self._orders, self._head = OrderBook(), SlowHead()
+        self._orders, self._head = TrainerOrderState(), SlowHead()
         self._waits = Waits(spec.say_after_s)
         self.listing = SourceListing(self, self._waits)
-        self.questions = Questions(self)
-        self.staffing = Staffing(self, self._orders, self.questions)
+        self.job_requests = JobRequests(self)
+        self.staffing = Staffing(self, self._orders, self.job_requests)
         self.scaling = Scaling(self, self.staffing)
-        self.adoption = Adoption(self, self.questions, self.remote_io)
-        self.attendance = Attendance(self, self.staffing)
+        self.worker_recovery = WorkerRecovery(self, self.job_requests, self.remote_io)
+        self.trainer_presence = TrainerPresence(self, self.staffing)
         self._handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.TrainerReported: self._on_reported,
             events.JobFailed: self._on_failed,
             events.WorkerFailed: self._on_failed,
             events.TimePassed: self._on_time,
             events.ControllerRestarted: self._on_restarted,
-            events.JournalsKept: self._on_journals_kept,
+            events.UnfinishedJobSaved: self._on_unfinished_job_saved,
             events.OrderKnown: self._on_order_known,
-            **self.attendance.handlers,
+            **self.trainer_presence.handlers,
             **self.listing.handlers,
-            **self.questions.handlers,
+            **self.job_requests.handlers,
             **self.staffing.handlers,
             **self.scaling.handlers,
-            **self.adoption.handlers,
+            **self.worker_recovery.handlers,
             **self.remote_io.handlers,
         }
 
@@ -91,12 +91,12 @@ class JobState(JobCore):
             return _after_the_end(self.spec.name, event)
         self._handlers[type(event)](event, now, done)
         # Parts know only those that were made before them, so that this one cannot let workers go itself.
-        for worker in self.questions.unopened.take_useless():
+        for worker in self.job_requests.split_open_failures.take_workers_to_drain():
             self.staffing.drain(worker, now, done)
         self.epoch_ends.reach(self.spec.shape.epochs_before(self.ledger.epoch), now - self.began)
-        self.questions.answer_waiting(now, done)
+        self.job_requests.answer_waiting(now, done)
         self.staffing.finish_departures(now, done)
-        self.remote_io.deal(done)
+        self.remote_io.distribute_shares(done)
         # Last, because answers and departures change what trainers are told.
         self._renew_orders(done)
         return done
@@ -109,32 +109,32 @@ class JobState(JobCore):
     @property
     def ordered(self) -> bool:
         """Whether the order of operators is known."""
-        return self.questions.ordered
+        return self.job_requests.ordered
 
     # --- trainers ------------------------------------------------------------------------------------------
 
     def _on_reported(self, event: events.TrainerReported, now: float, done: Instructions) -> None:
         report = event.report
-        trainer = self.attendance.hear(report.rank, report.incarnation, report.met, now, done)
+        trainer = self.trainer_presence.handle_update(report.rank, report.incarnation, report.met, now, done)
         # Decision 22: a report is repeated until it is answered, so it may come twice.
         if trainer is None or report.number <= trainer.reported:
             return
         passed = report.progress.passed > trainer.progress.passed
         trainer.take(report)
-        for ack in report.acks:
+        for ack in report.received_batches:
             self.rows += ack.rows
             self.bytes += ack.bytes
-            self.ledger.acked(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches, ack.rows)
+            self.ledger.mark_received(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches, ack.rows)
             # The window that was begun before a worker's first batch belongs to no deployment.
             if self.fleet.deliver(ack):
                 self.placement.touched()
         # Decision 135: the window of rows is what fits into `prefetch_bytes`, by the mean size of a row so far.
-        self.ledger.runs.affordable = self.spec.prefetch_bytes * self.rows // max(1, self.bytes)
+        self.ledger.runs.max_within_budget = self.spec.prefetch_bytes * self.rows // max(1, self.bytes)
         back = report.given_back
         if self.spec.shape.world_size == 1:
             self.log.used([report.progress.used])
         returned = back.ids if back is not None else ()
-        self.log.received(report.rank, report.kept, report.deliveries, returned, report.rest)
+        self.log.received(report.rank, report.kept, report.delivery_records, returned, report.rest)
         if self.spec.shape.coordinated:
             self.log.take_turns(self.ledger.rounds.take_turns(min(self.trainers.used)))
             self.held_up.look(now, self.ledger.rounds, self.trainers.used_by_held)
@@ -149,7 +149,7 @@ class JobState(JobCore):
             self.staffing.lose(worker, "stream", f"its stream to rank {report.rank} broke", now, done)
         for worker in report.settled:
             self.ledger.settled(report.rank, worker)
-        self.questions.leave_out(report.left_out, now, done)
+        self.job_requests.leave_out(report.left_out, now, done)
         self.quarantine.took(report.quarantined)
         for note in report.notes:
             self.tell("transport", note, now)
@@ -163,18 +163,18 @@ class JobState(JobCore):
     def _on_restarted(self, event: events.ControllerRestarted, now: float, done: Instructions) -> None:
         """Go on where the process before this one was: its workers work on, and trainers have what they have."""
         self.tell("restart", "the controller's process was lost, and has been started again", now)
-        if self.attendance.begun:
+        if self.trainer_presence.begun:
             done += [self.listing.go_on(), FindRoom(self.trainers.nodes)]
-        self.adoption.begin(done)
+        self.worker_recovery.begin(done)
         # Decision 37: the process may have been lost between an event's entry and its deed, so trainers are told again.
         done.append(TellTrainers(tuple(self.trainers.present)))
 
-    def _on_journals_kept(self, event: events.JournalsKept, now: float, done: Instructions) -> None:
+    def _on_unfinished_job_saved(self, event: events.UnfinishedJobSaved, now: float, done: Instructions) -> None:
         self.tell("journal", kept_as(event.where), now)
 
     def _on_order_known(self, event: events.OrderKnown, now: float, done: Instructions) -> None:
         if not self.ordered:
-            self.questions.note_order(event)
+            self.job_requests.note_order(event)
             self.scaling.begin_with_sample(event.row_s, now, done)
 
     def _on_failed(self, event: events.JobFailed | events.WorkerFailed, now: float, done: Instructions) -> None:
@@ -200,56 +200,60 @@ class JobState(JobCore):
         self._help(now)
         if self.trainers.complete:
             self.log.used(self.trainers.used)
-        self.ledger.made.forget(self.log.oldest_epoch(self.ledger.epoch))
-        self.attendance.look(now, done)
+        self.ledger.made.forget(self.log.first_known_epoch(self.ledger.epoch))
+        self.trainer_presence.look(now, done)
         if self.ended:
             return
         if not self.over:
             self.staffing.look(now, done)
-        since = self.fleet.waited_since(now, self.spec.silent_after_s) | self.attendance.waited_since(now)
+        since = self.fleet.waited_since(now, self.spec.silent_after_s) | self.trainer_presence.waited_since(now)
         for text in self._waits.look(now, {} if self.over else self._waiting_for(now), since):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))
 
     def _waiting_for(self, now: float) -> dict[Hashable, str]:
         """Return what the job waits for, a text for each thing."""
-        waits = self.attendance.waits(now)
+        waits = self.trainer_presence.waits(now)
         if missing := self.trainers.missing():
             return {"ranks": missing}
-        if not self.questions.ordered:
+        if not self.job_requests.ordered:
             waits["order"] = "the order of operators is being found by a sample, for {seconds} so far"
-        elif not self.ledger.queues.listed and self.questions.idle:
+        elif not self.ledger.queues.listed and self.job_requests.idle:
             waits["listing"] = f"the sources are being listed: {self.ledger.queues.known} splits are known so far"
-        waits.update(self.fleet.waiting_for(now, self.spec.silent_after_s) | self.questions.unopened.waiting())
-        if by := spell(list(self.held_up.by)):
+        waits.update(
+            self.fleet.waiting_for(now, self.spec.silent_after_s) | self.job_requests.split_open_failures.waiting()
+        )
+        if by := to_text(list(self.held_up.by)):
             waits["round"] = f"{by} must yet receive a batch of the round that others wait for, for {{seconds}} so far"
         if self.ledger.level() is not None:
-            by = spell(self.ledger.left.takers(self.ledger.epoch))
+            by = to_text(self.ledger.left.consumers(self.ledger.epoch))
             waits["left"] = f"{by} must yet say what came of epoch {self.ledger.epoch}, which all have left"
-        for worker, ranks in self.ledger.unsettled().items():
-            waits["settle", worker] = f"{spell(sorted(ranks))} must yet say what came from {worker}, which is gone"
+        for worker, ranks in self.ledger.unresolved().items():
+            waits["settle", worker] = f"{to_text(sorted(ranks))} must yet say what came from {worker}, which is gone"
         return waits
 
     # --- what is told --------------------------------------------------------------------------------------
 
     def _renew_orders(self, done: Instructions) -> None:
         present = self.trainers.present
-        wanted, waits = self.fleet.wanted, self._waits.standing
+        wanted, waits = self.fleet.wanted, self._waits.active_messages
         unkept, placing = (self.quarantine.taken, self.quarantine.waiting), self.placement.now
-        changed, all_of_them = self._orders.renew(self.ledger, present, self.error, wanted, waits, unkept, placing)
+        changed, all_of_them = self._orders.refresh_state(
+            self.ledger, present, self.error, wanted, waits, unkept, placing
+        )
         if not changed:
             return
         # What only lets trainers use more is told to those that wait for it; others hear of it when they report.
         soon, later = (tuple(present), ()) if all_of_them else self.trainers.held()
-        done += [one for one in (TellTrainers(soon), TellTrainers(later, allowance_only=True)) if one.ranks]
+        done += [one for one in (TellTrainers(soon), TellTrainers(later, only_limit_raised=True)) if one.ranks]
 
     def resume_point(self, batches: int) -> ResumePoint | None:
         """Return where the job stands after so many batches of each rank; None before they were reported."""
         return self._points.at(self.ledger, self.log, batches, self._completed)
 
-    def bids(self) -> tuple[PoolBid, ...]:
+    def pool_requests(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers on nodes that others may want as well."""
-        return self.scaling.bids()
+        return self.scaling.pool_requests()
 
     def cost(self, now: float, since: float = 0.0) -> Cost | None:
         """Return what the job has cost so far, from so many seconds after it began; None without prices."""
@@ -267,11 +271,11 @@ class JobState(JobCore):
             nbytes=self.bytes,
             epoch_ends=self.epoch_ends,
             held_up=self.held_up,
-            reverted=self.questions.reverted,
+            reverted=self.job_requests.reverted,
         )
 
     def _completed(self, point: ResumePoint) -> ResumePoint:
-        return completed(self, self.questions, self.listing, point)
+        return completed(self, self.job_requests, self.listing, point)
 
 
 def kept_as(where: str) -> str:
@@ -294,5 +298,5 @@ def _after_the_end(job: str, event: events.Event) -> list[Instruction]:
     if isinstance(event, (events.TrainerCame, events.OtherRunCame)):
         # The actor is there a little longer than its job.
         ended = StaleJobError(f"job {job} has just ended: a new one can begin when its actor is gone.")
-        return [Refuse(event.incarnation, ended)]
+        return [RejectTrainer(event.incarnation, ended)]
     return []

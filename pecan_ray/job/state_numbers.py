@@ -44,7 +44,7 @@ class StateNumbers:
         data = packing.compress(_bytes(np.asarray(numbers, np.int64))) + packing.flush()
         return base64.b85encode(data).decode()
 
-    def unpacked(self, packed: object) -> list[int]:
+    def from_packed(self, packed: object) -> list[int]:
         """Return the numbers."""
         if isinstance(packed, list):
             self._take(len(packed))

@@ -19,13 +19,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pecan_ray.job.credits import CreditBook
+from pecan_ray.job.credits import MessageQuota
 from pecan_ray.job.joins import Joins
 from pecan_ray.job.loop_steps import LoopSteps
 from pecan_ray.job.messages import Orders, TrainerProgress
 from pecan_ray.job.outgoing import Need, Outgoing
 from pecan_ray.job.trainer_events import (
-    Adopt,
     BatchesCame,
     BatchWanted,
     CloseStream,
@@ -35,12 +34,12 @@ from pecan_ray.job.trainer_events import (
     EpochLeft,
     Grant,
     HandOver,
-    Noted,
     OpenStream,
     OrdersCame,
     Quarantine,
     RaiseError,
     ReceivedBatch,
+    RecordedInfo,
     ReportAnswered,
     ReportWanted,
     SendReport,
@@ -51,6 +50,7 @@ from pecan_ray.job.trainer_events import (
     TrainerInstruction,
     TrainerLog,
     TrainerTime,
+    TransferMemory,
 )
 from pecan_ray.job.trainer_queue import TrainerQueue
 from pecan_ray.job.waiting import UNHEARD, Waits
@@ -76,7 +76,7 @@ class TrainerState:
         self.unused = 0
         """Batches that were in it when the training loop ended."""
         self.outgoing = Outgoing(rank, world_size, incarnation, now)
-        self._credits = CreditBook(prefetch_bytes)
+        self._credits = MessageQuota(prefetch_bytes)
         self._streams, self._settled = set[str](), set[str]()
         self._seen: set[str] = set()
         """Workers whose streams were opened, or never will be."""
@@ -89,7 +89,7 @@ class TrainerState:
             OrdersCame: self._on_orders,
             BatchesCame: self._on_batches,
             StreamEnded: self._on_stream_ended,
-            Noted: lambda event, now, done: self.outgoing.note(event.text),
+            RecordedInfo: lambda event, now, done: self.outgoing.note(event.text),
             BatchWanted: self._on_wanted,
             EpochLeft: self._on_left,
             ReportAnswered: self._on_answered,
@@ -106,14 +106,14 @@ class TrainerState:
             return [Discard(batch) for batch in event.batches] if isinstance(event, BatchesCame) else []
         done: list[TrainerInstruction] = []
         self._handlers[type(event)](event, now, done)
-        done.extend(map(Discard, self.queue.doubles()))
+        done.extend(map(Discard, self.queue.duplicate_batches()))
         if passed := self.queue.pass_over(self.orders):
             done.extend(map(Discard, passed))
             self._grant_freed(done)
         self._serve(now, done)
         # What waits here must not fill its worker's ring: the batch that is waited for would find no room in that.
         if self.world_size > 1 or self.queue.lacks_rows:
-            self._adopt_held(done)
+            self._transfer_held_memory(done)
         if self.orders.settle:
             _let_go(self, done)
         # Most batches come before a wait is worth telling, so waits are not looked at with each of them.
@@ -138,13 +138,16 @@ class TrainerState:
 
     def _awaited(self) -> dict[Hashable, float]:
         """Return what is waited for, since when."""
-        since: dict[Hashable, float | None] = {BATCH: self._wanted_since, CONTROLLER: self.outgoing.unanswered_since}
+        since: dict[Hashable, float | None] = {
+            BATCH: self._wanted_since,
+            CONTROLLER: self.outgoing.awaiting_reply_since,
+        }
         return {thing: began for thing, began in since.items() if began is not None}
 
     def _on_orders(self, event: OrdersCame, now: float, done: list[TrainerInstruction]) -> None:
-        self._obey(event.orders, done)
+        self._apply_order_update(event.orders, done)
 
-    def _obey(self, orders: Orders, done: list[TrainerInstruction]) -> None:
+    def _apply_order_update(self, orders: Orders, done: list[TrainerInstruction]) -> None:
         # Decision 22: orders say what holds now, so those that come late are of the past.
         if orders.number <= self.orders.number:
             return
@@ -172,7 +175,7 @@ class TrainerState:
                 done.append(OpenStream(worker))
                 # Decision 22: a rank without batches has a credit with every worker, so whatever is finished may come.
                 _grant(self._credits.opened(worker, self._room(), self.queue.starved(orders, [worker])), done)
-        self._consider_giving_back(done)
+        self._maybe_return_batches(done)
         for worker in orders.settle:
             self._settle(worker, done)
         self.queue.forget_before(orders.epoch - 1)
@@ -194,7 +197,7 @@ class TrainerState:
     def _on_stream_ended(self, event: StreamEnded, now: float, done: list[TrainerInstruction]) -> None:
         self._streams.discard(event.worker)
         self._credits.closed(event.worker)
-        if event.broke:
+        if event.stream_failed:
             self.outgoing.broken(event.worker)
         if event.worker in self.orders.settle:
             self._settle(event.worker, done)
@@ -213,8 +216,8 @@ class TrainerState:
     def _on_answered(self, event: ReportAnswered, now: float, done: list[TrainerInstruction]) -> None:
         self.outgoing.answered(event.number, now)
         if event.orders is not None:
-            self._obey(event.orders, done)
-        self._consider_giving_back(done)
+            self._apply_order_update(event.orders, done)
+        self._maybe_return_batches(done)
 
     def _on_failed(self, event: TrainerFailed, now: float, done: list[TrainerInstruction]) -> None:
         if self._error is None and not self.orders.finished:
@@ -264,16 +267,16 @@ class TrainerState:
     def _held(self) -> bool:
         return bool(self.queue) and self._wanted_since is not None and not self.queue.usable(self.orders)
 
-    def _adopt_held(self, done: list[TrainerInstruction]) -> None:
+    def _transfer_held_memory(self, done: list[TrainerInstruction]) -> None:
         """While this rank waits for others, or rows, its batches must not take the memory that these are made in."""
         if self._held() or (self.queue.lacks_rows and self._wanted_since is not None):
-            done.extend(map(Adopt, self.queue.unadopted()))
+            done.extend(map(TransferMemory, self.queue.not_yet_transferred()))
 
     def _room(self) -> bool:
         """Tell whether to take more."""
-        return self._credits.room(self.queue.held_bytes) or self.queue.may_exceed(self.orders)
+        return self._credits.room(self.queue.held_bytes) or self.queue.accepts_without_room(self.orders)
 
-    def _consider_giving_back(self, done: list[TrainerInstruction]) -> None:
+    def _maybe_return_batches(self, done: list[TrainerInstruction]) -> None:
         """Return the newest batches of an epoch beyond those to keep: none of them was used, since this bounds use.
 
         The job asks for them when all batches are acknowledged: with one that is not, these orders are of the past.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from pecan_ray.job.blocks import RowPlaces
-from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.messages import LeftOutElement, LogLevel, Orders, TrainerReport
+from pecan_ray.job.pending_leases import LeaseSpans
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class StreamEnded:
     """A worker's stream is over: nothing more will be read from it."""
 
     worker: str
-    broke: bool = False
+    stream_failed: bool = False
     """It was not the worker that ended it."""
 
 
 @dataclass(frozen=True)
-class Noted:
+class RecordedInfo:
     """Something worth telling in the report."""
 
     text: str
@@ -130,7 +130,7 @@ TrainerEvent: TypeAlias = (
     OrdersCame
     | BatchesCame
     | StreamEnded
-    | Noted
+    | RecordedInfo
     | BatchWanted
     | EpochLeft
     | ReportAnswered
@@ -171,7 +171,7 @@ class HandOver:
 
 
 @dataclass(frozen=True)
-class Adopt:
+class TransferMemory:
     """Let the memory of a batch that waits, for other ranks or for rows before it, count as the trainer's.
 
     Its worker may fill other memory.
@@ -231,7 +231,7 @@ TrainerInstruction: TypeAlias = (
     | CloseStream
     | Grant
     | HandOver
-    | Adopt
+    | TransferMemory
     | Discard
     | EndOfEpoch
     | EndOfData

@@ -15,7 +15,7 @@ from pecan_ray.job.joiner import Joiner
 from pecan_ray.job.joins import Joins
 from pecan_ray.job.left_epochs import LoopPlace
 from pecan_ray.job.messages import Orders
-from pecan_ray.job.rounds import Turns, spelled_turns
+from pecan_ray.job.rounds import Turns, expand_rounds
 from pecan_ray.job.row_sequence import RowSequence
 from pecan_ray.job.trainer_events import ReceivedBatch
 
@@ -40,7 +40,7 @@ class TrainerQueue:
         """What has had its turn and fills no batch yet, where rows are joined,"""
         self._joined: list[ReceivedBatch] = []
         """batches that were joined since this was asked for,"""
-        self._spent: list[ReceivedBatch] = []
+        self._consumed: list[ReceivedBatch] = []
         """and blocks of which nothing is used."""
         self._adopted = -1
         """The newest batch of which its worker knows that it is the trainer's."""
@@ -84,7 +84,7 @@ class TrainerQueue:
                 self._add_joined(self.joiner.add(one))
                 # A block without rows is there for its turn alone, so its memory goes back.
                 if not one.rows:
-                    self._spent.append(one)
+                    self._consumed.append(one)
             else:
                 self.add(one, in_turn=in_turn)
         return received
@@ -96,7 +96,7 @@ class TrainerQueue:
 
     def end_epoch(self, epoch: int) -> None:
         """Note that the job has come to an epoch: what is left of the one before fills no batch."""
-        self._spent += self.joiner.blocks if epoch > self.joiner.epoch and self.joiner.drops else ()
+        self._consumed += self.joiner.blocks if epoch > self.joiner.epoch and self.joiner.drops else ()
         self._add_joined(self.joiner.end(epoch))
 
     def joined(self) -> Sequence[ReceivedBatch]:
@@ -111,12 +111,12 @@ class TrainerQueue:
             self.add(one)
         return received
 
-    def doubles(self) -> Sequence[ReceivedBatch]:
+    def duplicate_batches(self) -> Sequence[ReceivedBatch]:
         """Take out what another worker has brought, too, and what brought nothing."""
-        spent, self._spent = self._spent, []
-        return [*self.early.doubles(), *spent]
+        spent, self._consumed = self._consumed, []
+        return [*self.early.duplicate_batches(), *spent]
 
-    def unadopted(self) -> Sequence[ReceivedBatch]:
+    def not_yet_transferred(self) -> Sequence[ReceivedBatch]:
         """Return, once, the batches of which their workers do not know that they are the trainer's."""
         whole = (batch for batch in self if not batch.pieces)
         found = [one for one in (*whole, *self.joiner.blocks, *self.early.waiting) if one.id > self._adopted]
@@ -134,7 +134,7 @@ class TrainerQueue:
 
     def take_turns(self, first: int, turns: Turns) -> None:
         """Put batches in the order of turns, of which the first one has this number."""
-        for worker in spelled_turns(first, turns, self._with_turn):
+        for worker in expand_rounds(first, turns, self._with_turn):
             mine = self._without_turn[worker]
             self._batches.append(mine.popleft())
             self._with_turn += 1
@@ -166,7 +166,7 @@ class TrainerQueue:
         """Whether all that is here waits for rows before it, or for more of them."""
         return bool(self.early or self.joiner) and not self._batches
 
-    def may_exceed(self, orders: Orders) -> bool:
+    def accepts_without_room(self, orders: Orders) -> bool:
         """Tell whether to take more without room: what is regrouped, unless the loop will make some by itself.
 
         While all that is here waits for rows before it, these are taken: how much may wait the job has bounded.

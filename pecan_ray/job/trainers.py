@@ -59,7 +59,7 @@ class RegisteredTrainer:
         """Take over what it has told of itself."""
         self.reported, self.progress = report.number, report.progress
         self.held, self.full = report.held, report.full
-        self.has_received = self.has_received or bool(report.acks)
+        self.has_received = self.has_received or bool(report.received_batches)
 
 
 class Trainers:
@@ -96,7 +96,7 @@ class Trainers:
             return None
         difference = self._difference(event)
         # Decision 93: silence decides, not what is different, because nothing tells one launch from the next.
-        if (known is not None or difference) and self._is_deserted(now):
+        if (known is not None or difference) and self._is_abandoned(now):
             return self._stale(f"a new process has come for rank {event.rank}")
         if known is not None and not self._can_be_replaced(known, now):
             return self._taken(f"rank {event.rank} is already served, and ")
@@ -120,7 +120,7 @@ class Trainers:
 
     def give_way(self, now: float) -> PecanError:
         """Return why another run of this name, which is no part of this job, cannot begin now."""
-        return self._stale("another run of its name has come") if self._is_deserted(now) else self._taken("")
+        return self._stale("another run of its name has come") if self._is_abandoned(now) else self._taken("")
 
     def _taken(self, why: str) -> PecanError:
         return RankTakenError(
@@ -135,7 +135,7 @@ class Trainers:
             "left behind ends."
         )
 
-    def _is_deserted(self, now: float) -> bool:
+    def _is_abandoned(self, now: float) -> bool:
         """Tell whether all that have come are gone; of a job to which none has come, whether one should have."""
         if not self.present:
             return now - self._began > self._stale_s
@@ -237,7 +237,7 @@ class Trainers:
         if not missing:
             return ""
         return (
-            f"{spell(missing)} of {self._world_size} did not come within {{seconds}}: each rank must call "
+            f"{to_text(missing)} of {self._world_size} did not come within {{seconds}}: each rank must call "
             "iter_batches() with the same job name on the same Ray cluster (with rank=0, world_size=1 a rank reads "
             "everything by itself)" + "".join(f"; {differs}, and was refused" for differs in self.refused.values())
         )
@@ -264,7 +264,7 @@ def silence(trainer: RegisteredTrainer, timeout_s: float) -> str:
     )
 
 
-def spell(ranks: list[int]) -> str:
+def to_text(ranks: list[int]) -> str:
     """Name ranks: all of a few, else the first ones and how many there are."""
     if not ranks:
         return ""

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from pecan_ray.job.holdings import WorkerHoldings, within, without
+from pecan_ray.job.fatal_elements import FatalElementTracker, positions_in
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers
 from pecan_ray.job.lots import ONE_BY_ONE, SideBySide, cut, elements_in, lot
+from pecan_ray.job.pending_leases import WorkerLeaseState, within, without
 from pecan_ray.job.queues import NoLease, Queues
 from pecan_ray.job.row_runs import RowRuns
 from pecan_ray.job.split_queue import WantedSplits
-from pecan_ray.job.suspects import Suspects, positions_in
 from pecan_ray.job.suspicion import Suspicion
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 from pecan_ray.plan.behind import first_missing
 from pecan_ray.plan.splits import Lease, Split
 
 
-def elsewhere(worker: str, shape: LedgerShape, whole: WholePlan, workers: Mapping[str, WorkerHoldings]) -> bool:
+def elsewhere(worker: str, shape: LedgerShape, whole: WholePlan, workers: Mapping[str, WorkerLeaseState]) -> bool:
     """Tell whether another worker has the only assignment that may be given at a time."""
     if shape.runs_whole:
         return not whole.may_run(worker)
     others = (state for name, state in workers.items() if name != worker)
-    return shape.one_at_a_time and any(state.working or state.holdings for state in others)
+    return shape.one_at_a_time and any(state.working or state.pending_leases for state in others)
 
 
 def assigned(shape: LedgerShape, epoch: int, made: MadeBatches, counts: Sequence[int]) -> Assignment:
@@ -36,27 +36,27 @@ def assigned(shape: LedgerShape, epoch: int, made: MadeBatches, counts: Sequence
     return Assignment(epoch, delivered=tuple(counts) if shape.in_order and shape.world_size > 1 else ())
 
 
-def has_work(worker: str, state: WorkerHoldings, epoch: int, queues: Queues) -> bool:
+def has_work(worker: str, state: WorkerLeaseState, epoch: int, queues: Queues) -> bool:
     """Tell whether there is something for a worker to do in an epoch."""
     if queues.each_sees_all:
         return state.finished_epoch < epoch
     return queues.has_work(worker)
 
 
-def any_will_do(worker: str, shape: LedgerShape, workers: Mapping[str, WorkerHoldings]) -> bool:
+def any_will_do(worker: str, shape: LedgerShape, workers: Mapping[str, WorkerLeaseState]) -> bool:
     """Tell whether this worker, where it must wait, waits for the same as all others of which this is true."""
     state = workers.get(worker)
-    mine = state is None or state.unsettled is not None or bool(state.group or state.given_away)
+    mine = state is None or state.unresolved is not None or bool(state.group or state.stale_spans)
     return not (mine or shape.one_at_a_time) and shape.sharding == "dynamic"
 
 
 def next_lease(
     worker: str,
     branch: int,
-    state: WorkerHoldings,
+    state: WorkerLeaseState,
     shape: LedgerShape,
     queues: Queues,
-    suspects: Suspects,
+    fatal_elements: FatalElementTracker,
     workers: int,
     wanted: WantedSplits = None,
     side: SideBySide = ONE_BY_ONE,
@@ -75,7 +75,7 @@ def next_lease(
         answer = state.take_of_group(branch) if grouped else queues.take(worker, branch, wanted, fresh_first=mixes)
         if not isinstance(answer, Lease):
             return answer
-        if (lease := suspects.without_deadly(answer)) is not None:
+        if (lease := fatal_elements.without_fatal_elements(answer)) is not None:
             break
     alone = workers < 2 and not part
     if state.grouped or alone or not shape.cuts_splits or (elements := elements_in(lease)) is None:
@@ -90,25 +90,25 @@ def next_lease(
     return lease
 
 
-def in_a_batch(worker: str, shape: LedgerShape, workers: Mapping[str, WorkerHoldings]) -> bool:
+def in_a_batch(worker: str, shape: LedgerShape, workers: Mapping[str, WorkerLeaseState]) -> bool:
     """Tell whether what a worker has been given near the end of an epoch ends within a batch."""
     state = workers.get(worker)
     return state is not None and state.in_lots and state.taken % shape.batch_size > 0
 
 
 def offered(
-    worker: str, branch: int, most: int, workers: Mapping[str, WorkerHoldings], queues: Queues
+    worker: str, branch: int, most: int, workers: Mapping[str, WorkerLeaseState], queues: Queues
 ) -> tuple[Split, ...]:
     """Return up to so many of the next splits, of which a worker may want some; the others go last from now on."""
     return () if workers[worker].grouped else tuple(queues.offer(worker, branch, most))
 
 
 def give_out_again(
-    state: WorkerHoldings,
+    state: WorkerLeaseState,
     shape: LedgerShape,
     queues: Queues,
     leftovers: Leftovers,
-    suspects: Suspects,
+    fatal_elements: FatalElementTracker,
     runs: RowRuns,
     delivered: int,
 ) -> Sequence[Lease]:
@@ -116,11 +116,13 @@ def give_out_again(
 
     `delivered`: so many batches of the epoch the trainers have received.
     """
-    rest: Sequence[Lease] = [held.rest() for held in state.holdings.values()]
+    rest: Sequence[Lease] = [held.rest() for held in state.pending_leases.values()]
     if shape.sharding == "off":  # every other worker has the same data
         # A worker that held nothing died of nothing. Else each idle worker of a lost node would count.
         if state.died and rest:
-            suspects.died_in_vain("all data", state.received, 'a plan with sharding="off"', state.died)
+            fatal_elements.record_death_without_progress(
+                "all data", state.received, 'a plan with sharding="off"', state.died
+            )
         return ()
     if shape.visitation == "at_most_once" and not state.drains:
         return rest
@@ -128,17 +130,17 @@ def give_out_again(
         if state.died:
             # A batch of leftovers cannot be run apart in pieces. It comes further if fewer positions are left.
             keys, left = frozenset(one.key for one in rest), sum(map(positions_in, rest))
-            suspects.died_in_vain(keys, -left, "a batch of leftovers", state.died)
+            fatal_elements.record_death_without_progress(keys, -left, "a batch of leftovers", state.died)
         # Decision 4: the group stays whole, because it is the batch that its rank is due.
         leftovers.groups.appendleft(Group(state.rank, tuple(rest)))
         return ()
     if state.apart:
-        rest = _settle_apart(state, rest, suspects)
+        rest = _settle_apart(state, rest, fatal_elements)
     elif state.died and shape.in_order and state.died.at is None and rest:
         # Decision 35: out of turn nothing can be run apart, so deaths at one place end the job.
-        suspects.died_in_vain("in order", delivered, 'a plan with order="strict"', state.died)
+        fatal_elements.record_death_without_progress("in order", delivered, 'a plan with order="strict"', state.died)
     elif state.died:
-        rest = _died(state, rest, state.died, suspects, runs)
+        rest = _died(state, rest, state.died, fatal_elements, runs)
     if runs.kept:
         runs.put_back(rest)
         return ()
@@ -148,33 +150,35 @@ def give_out_again(
     return ()
 
 
-def _settle_apart(state: WorkerHoldings, rest: Sequence[Lease], suspects: Suspects) -> Sequence[Lease]:
+def _settle_apart(
+    state: WorkerLeaseState, rest: Sequence[Lease], fatal_elements: FatalElementTracker
+) -> Sequence[Lease]:
     """Settle what a worker held that ran suspected elements one by one; return what it held besides."""
-    suspects.put_back(within(rest, state.untaken))
+    fatal_elements.put_back(within(rest, state.not_started))
     # Only what it worked on is blamed. What it had finished, and a slow trainer has not fetched, came through.
     at_hand = within(rest, state.suspected)
     if state.died:
-        suspects.died_apart(at_hand, state.died)
+        fatal_elements.died_apart(at_hand, state.died)
     else:
-        suspects.put_back(at_hand)
-    return without(without(rest, state.untaken), state.suspected)
+        fatal_elements.put_back(at_hand)
+    return without(without(rest, state.not_started), state.suspected)
 
 
 def _died(
-    state: WorkerHoldings, rest: Sequence[Lease], by: Suspicion, suspects: Suspects, runs: RowRuns
+    state: WorkerLeaseState, rest: Sequence[Lease], by: Suspicion, fatal_elements: FatalElementTracker, runs: RowRuns
 ) -> Sequence[Lease]:
     """Return what others may have of what a worker has died with: the rest is looked at apart."""
     if not runs.kept or by.at is not None:
-        return suspects.died(rest, by)
+        return fatal_elements.died(rest, by)
     if runs.died(state, rest):
         return rest
-    suspects.suspect(rest)
+    fatal_elements.isolate_leases(rest)
     return ()
 
 
-def all_given(workers: Collection[WorkerHoldings], shape: LedgerShape, epoch: int) -> bool:
+def all_given(workers: Collection[WorkerLeaseState], shape: LedgerShape, epoch: int) -> bool:
     """Tell whether the trainers have all that was given to workers in an epoch."""
     if shape.sharding == "off":
         return bool(workers) and all(state.has_given_all(epoch, whole=shape.serial) for state in workers)
     # Decision 152: an epoch does not wait for a worker that is busy with rows which another one has brought.
-    return not any(state.holds or (state.working and not state.given_away) for state in workers)
+    return not any(state.holds or (state.working and not state.stale_spans) for state in workers)

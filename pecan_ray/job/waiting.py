@@ -18,7 +18,7 @@ class _Said:
 
     text: str
     """As it was given,"""
-    spelled: str
+    to_str: str
     """and as it was spelled out."""
     at: float
 
@@ -33,12 +33,12 @@ class Waits:
         self._changed: set[Hashable] = set()
         """Things of which something else must be said, but not yet: what changes every second is told now and then."""
 
-        self._hindered: tuple[str, float] | None = None
+        self._retry: tuple[str, float] | None = None
         """What hinders the listing, since when."""
 
-    def hinder(self, text: str, since: float) -> None:
+    def set_listing_retry(self, text: str, since: float) -> None:
         """Note what hinders the listing of the sources; empty: nothing does."""
-        self._hindered = (f"the sources are being listed: {text}", since) if text else None
+        self._retry = (f"the sources are being listed: {text}", since) if text else None
 
     def __bool__(self) -> bool:
         return bool(self._since)
@@ -52,8 +52,8 @@ class Waits:
         things that had been waited for before they were met here, since when.
         """
         began = began or {}
-        if self._hindered is not None:
-            text, since = self._hindered
+        if self._retry is not None:
+            text, since = self._retry
             waits, began = {**waits, "storage": text}, {**began, "storage": since}
         for gone in self._since.keys() - waits.keys():
             del self._since[gone]
@@ -68,15 +68,15 @@ class Waits:
                 if said is not None:
                     self._changed.add(thing)
                 continue
-            spelled = text.replace("{seconds}", f"{now - since:.0f} s")
-            self._said[thing] = _Said(text, spelled, now)
-            fresh.append(spelled)
+            to_str = text.replace("{seconds}", f"{now - since:.0f} s")
+            self._said[thing] = _Said(text, to_str, now)
+            fresh.append(to_str)
         return fresh
 
     @property
-    def standing(self) -> tuple[str, ...]:
+    def active_messages(self) -> tuple[str, ...]:
         """All that was said and still holds."""
-        return tuple(said.spelled for said in self._said.values())
+        return tuple(said.to_str for said in self._said.values())
 
     @property
     def due(self) -> float | None:

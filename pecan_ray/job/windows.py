@@ -41,7 +41,7 @@ class StepTotals:
             sampled=tuple(one for one in self.sampled if one.number >= before.batches),
         )
 
-    def uncounted(self, waited: float) -> StepTotals:
+    def after_skipped_step(self, waited: float) -> StepTotals:
         """Return the sums after a step that does not count: the next one begins with its batch in hand."""
         return replace(self, waited_last=waited)
 
@@ -100,7 +100,7 @@ class WindowMeter:
         return min((totals.batches - self._begun[rank].batches for rank, totals in self._latest.items()), default=0)
 
     @property
-    def lacking(self) -> int:
+    def still_missing(self) -> int:
         """Batches that are still to come until the window ends, or begins."""
         return max(1, (self._skip or self._batches) - self.batches)
 

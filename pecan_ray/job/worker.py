@@ -18,7 +18,6 @@ from typing import Any
 from pecan_ray.job.assignment_batches import AssignmentBatches
 from pecan_ray.job.blocks import RunBlocks
 from pecan_ray.job.heartbeat import Heartbeat
-from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.lease_lots import LeaseLots
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import (
@@ -30,8 +29,10 @@ from pecan_ray.job.messages import (
     Reply,
     WorkerQuestion,
 )
+from pecan_ray.job.pending_leases import LeaseSpans
 from pecan_ray.job.worker_channels import RUN, WorkerChannels
 from pecan_ray.job.worker_events import (
+    AssignmentFinished,
     AtHandFound,
     BatchMade,
     DrainAsked,
@@ -40,23 +41,22 @@ from pecan_ray.job.worker_events import (
     EngineBatch,
     EpochsLeft,
     GiveLease,
-    JobReplied,
     LeaseWanted,
     LoadPlan,
     PutOut,
     Release,
-    RunStretch,
+    ReplyReceived,
+    RunAssignment,
+    SplitOpenFailed,
     SplitRead,
-    SplitUnopened,
-    StopStretch,
-    StretchEnded,
+    StopAssignment,
     TellJob,
     WorkBegins,
     WorkerEvent,
     WorkerInstruction,
     WorkerTime,
 )
-from pecan_ray.job.worker_news import WorkerNews
+from pecan_ray.job.worker_progress_reporter import WorkerProgressReporter
 
 
 class WorkerState:
@@ -73,8 +73,8 @@ class WorkerState:
         self._channels = WorkerChannels(heartbeat)
         # `take` and `zip` may leave some of a whole plan's splits unread.
         self._lots = LeaseLots(self._channels, ahead=not shape.serial, one_sequence=one_sequence)
-        self._news = WorkerNews(heartbeat, hung_after_s)
-        self._stretch: AssignmentBatches | None = None
+        self._updates = WorkerProgressReporter(heartbeat, hung_after_s)
+        self._current_assignment: AssignmentBatches | None = None
         self._to_ask: deque[WorkerQuestion] = deque()
         """What waits for the channel of assignments."""
         self._built = (0, 0)
@@ -84,13 +84,13 @@ class WorkerState:
         self._begun = self._draining = self.over = False
         self._handlers: dict[type, Callable[[Any, float, list[WorkerInstruction]], None]] = {
             WorkBegins: self._on_begins,
-            JobReplied: self._on_replied,
+            ReplyReceived: self._on_reply_received,
             LeaseWanted: self._on_wanted,
             AtHandFound: lambda event, now, done: self._lots.found(event.branch, event.indices, now, done),
             SplitRead: lambda event, now, done: self._lots.read(event.key, event.elements),
-            SplitUnopened: lambda event, now, done: self._lots.unopened(event.split),
+            SplitOpenFailed: lambda event, now, done: self._lots.fail_open(event.split),
             BatchMade: self._on_made,
-            StretchEnded: self._on_stretch_ended,
+            AssignmentFinished: self._on_assignment_finished,
             EpochsLeft: self._on_left,
             DrainAsked: self._on_drain_asked,
             WorkerTime: self._on_time,
@@ -118,19 +118,19 @@ class WorkerState:
         if self._draining:
             self._end(done)
         else:
-            self._to_ask.append(AskAssignment(self._news.progress))
+            self._to_ask.append(AskAssignment(self._updates.progress))
 
     def _end(self, done: list[WorkerInstruction]) -> None:
         self.over = True
         done.append(EndWork())
 
-    def _on_replied(self, event: JobReplied, now: float, done: list[WorkerInstruction]) -> None:
-        question = self._channels.answered(event)
-        if isinstance(question, AskLeases):
-            self._lots.came(question, event.reply, now, done)
-        elif isinstance(question, AskAssignment):
+    def _on_reply_received(self, event: ReplyReceived, now: float, done: list[WorkerInstruction]) -> None:
+        sent_request = self._channels.answered(event)
+        if isinstance(sent_request, AskLeases):
+            self._lots.came(sent_request, event.reply, now, done)
+        elif isinstance(sent_request, AskAssignment):
             self._begin_assignment(event.reply, done)
-        elif isinstance(question, EndAssignment):
+        elif isinstance(sent_request, EndAssignment):
             self._settle_leftovers(event.reply, done)
 
     def _begin_assignment(self, reply: Reply, done: list[WorkerInstruction]) -> None:
@@ -142,19 +142,19 @@ class WorkerState:
             self._built = wanted
             done.append(LoadPlan(*wanted))
         self._lots.begin(reply, done)
-        self._stretch = AssignmentBatches(reply.assignment, self._shape)
-        done.append(RunStretch(reply.assignment))
+        self._current_assignment = AssignmentBatches(reply.assignment, self._shape)
+        done.append(RunAssignment(reply.assignment))
 
     def _on_wanted(self, event: LeaseWanted, now: float, done: list[WorkerInstruction]) -> None:
-        if self._draining or self._stretch is None:
+        if self._draining or self._current_assignment is None:
             done.append(GiveLease(event.branch, None))
         else:
             self._lots.want(event, now, done)
 
     def _on_made(self, event: BatchMade, now: float, done: list[WorkerInstruction]) -> None:
-        stretch, batch = self._stretch, event.batch
+        stretch, batch = self._current_assignment, event.batch
         assert stretch is not None, "a batch of no assignment"
-        if self._is_in_vain(stretch):
+        if self._should_stop_assignment(stretch):
             self._leave(done)
         elif batch.partial:
             stretch.leftovers.append(event)
@@ -163,26 +163,26 @@ class WorkerState:
         else:
             self._put_out(stretch, batch, done)
 
-    def _is_in_vain(self, stretch: AssignmentBatches) -> bool:
+    def _should_stop_assignment(self, stretch: AssignmentBatches) -> bool:
         """Tell whether nobody wants what the engine makes."""
         return self._draining or stretch.assignment.epoch < self._left
 
     def _leave(self, done: list[WorkerInstruction]) -> None:
         """Stop with an assignment: the job gives what it had to others, unless nobody wants it."""
-        self._stretch = None
+        self._current_assignment = None
         # A thread of the engine may wait for a lease. It must have an answer, or the stretch cannot stop.
         self._lots.give_nothing(done)
-        done.append(StopStretch(for_good=self._draining))
+        done.append(StopAssignment(for_good=self._draining))
         self._ask_for_work(done)
 
     def _put_out(self, stretch: AssignmentBatches, batch: EngineBatch, done: list[WorkerInstruction]) -> None:
         if (blocks := self._lots.blocks) is not None:
-            self._news.count(batch.rows)
+            self._updates.count(batch.rows)
             done.append(stretch.put_block(batch, blocks.next(batch.spans, batch.without_data, batch.rows)))
             return
         put_out = stretch.put_out(batch, self._lots.places(batch))
         if isinstance(put_out, PutOut):
-            self._news.count(batch.rows)
+            self._updates.count(batch.rows)
         done.append(put_out)
 
     def _end_data(self, stretch: AssignmentBatches, made: BatchMade, done: list[WorkerInstruction]) -> None:
@@ -191,18 +191,18 @@ class WorkerState:
         if self._lots.blocks is None:  # else the next block stands for it
             self._to_ask.append(stretch.end_data(made))
 
-    def _on_stretch_ended(self, event: StretchEnded, now: float, done: list[WorkerInstruction]) -> None:
-        stretch = self._stretch
+    def _on_assignment_finished(self, event: AssignmentFinished, now: float, done: list[WorkerInstruction]) -> None:
+        stretch = self._current_assignment
         assert stretch is not None, "the end of no assignment"
-        if self._is_in_vain(stretch):
+        if self._should_stop_assignment(stretch):
             self._leave(done)
             return
         if self._lots.blocks is not None:
             self._end_run(stretch, self._lots.blocks, now, done)
             return
         # What a whole plan does not read of its leases ends with its last batch.
-        if event.unmentioned and not self._shape.serial:
-            self._to_ask.append(EndData(stretch.assignment.epoch, event.unmentioned))
+        if event.unresolved_spans and not self._shape.serial:
+            self._to_ask.append(EndData(stretch.assignment.epoch, event.unresolved_spans))
         self._to_ask.append(stretch.ending(*self._lots.noted()))
 
     def _end_run(
@@ -212,30 +212,30 @@ class WorkerState:
         self._lots.end_run(now)
         leftovers, stretch.leftovers = stretch.leftovers, []
         done += [Release(one.batch) for one in leftovers if not one.batch.rows]
-        rests = [one.batch for one in leftovers if one.batch.rows]
-        for batch in rests[:-1]:
+        remaining_parts = [one.batch for one in leftovers if one.batch.rows]
+        for batch in remaining_parts[:-1]:
             self._put_out(stretch, batch, done)
         # Decision 144: the last block reaches to the end of the run even without rows, because the trainer lets a block
         # have its turn only behind the one before it.
-        last = rests[-1] if rests else None
+        last = remaining_parts[-1] if remaining_parts else None
         told: tuple[LeaseSpans, LeaseSpans, int] = ({}, {}, 0)
         if last is not None:
             told = last.spans, last.without_data, last.rows
-            self._news.count(last.rows)
+            self._updates.count(last.rows)
         if (block := blocks.rest(*told)) is not None:
             done.append(stretch.put_block(last, block))
         self._to_ask.append(stretch.ending(*self._lots.noted()))
 
     def _settle_leftovers(self, reply: Reply, done: list[WorkerInstruction]) -> None:
-        stretch, self._stretch = self._stretch, None
+        stretch, self._current_assignment = self._current_assignment, None
         assert stretch is not None, "an answer about the leftovers of no assignment"
-        for leftover in stretch.leftovers:
+        for remainder_part in stretch.leftovers:
             if reply != "flush":
-                done.append(Release(leftover.batch))
-            elif stretch.is_batch(leftover.batch):
-                self._put_out(stretch, leftover.batch, done)
+                done.append(Release(remainder_part.batch))
+            elif stretch.is_batch(remainder_part.batch):
+                self._put_out(stretch, remainder_part.batch, done)
             else:
-                self._end_data(stretch, leftover, done)
+                self._end_data(stretch, remainder_part, done)
         self._ask_for_work(done)
 
     def _on_left(self, event: EpochsLeft, now: float, done: list[WorkerInstruction]) -> None:
@@ -248,5 +248,5 @@ class WorkerState:
         self._lots.give_nothing(done)
 
     def _on_time(self, event: WorkerTime, now: float, done: list[WorkerInstruction]) -> None:
-        if self._news.is_due(event.condition, now, self._lots.lot_s, over=self.over):
-            done.append(TellJob(self._news.told(event.condition, now)))
+        if self._updates.is_due(event.condition, now, self._lots.lot_s, over=self.over):
+            done.append(TellJob(self._updates.told(event.condition, now)))

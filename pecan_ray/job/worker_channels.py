@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.messages import WorkerQuestion
-from pecan_ray.job.worker_events import AskJob, JobReplied
+from pecan_ray.job.worker_events import AskJob, ReplyReceived
 
 RUN = "run"
 """The channel of assignments, what ends with them, and data that yields no batch."""
@@ -18,19 +18,19 @@ class WorkerChannels:
         self._numbers: dict[str, int] = {}
         self._asked: dict[str, WorkerQuestion] = {}
 
-    def ask(self, channel: str, question: WorkerQuestion, now: float, *, ahead: bool = False) -> AskJob:
+    def ask(self, channel: str, sent_request: WorkerQuestion, now: float, *, ahead: bool = False) -> AskJob:
         """Number a question."""
-        assert channel not in self._asked, f"{question} is asked before {self._asked[channel]} was answered"
+        assert channel not in self._asked, f"{sent_request} is asked before {self._asked[channel]} was answered"
         number = self._numbers[channel] = self._numbers.get(channel, 0) + 1
-        self._asked[channel] = question
+        self._asked[channel] = sent_request
         self._heartbeat.asked = now  # whoever asks lives, and need not say it besides
-        return AskJob(channel, number, question, ahead)
+        return AskJob(channel, number, sent_request, ahead)
 
     def is_free(self, channel: str) -> bool:
         """Tell whether a channel has no question under way."""
         return channel not in self._asked
 
-    def answered(self, event: JobReplied) -> WorkerQuestion | None:
+    def answered(self, event: ReplyReceived) -> WorkerQuestion | None:
         """Return the question that an answer is for; None: it was answered before."""
         if event.number != self._numbers.get(event.channel):
             return None

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from pecan_ray.job.blocks import RowPlaces
-from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.lots import ONE_BY_ONE, SideBySide
-from pecan_ray.job.messages import LeftOutElement, Reply, UnopenedSplit, WorkerProgress, WorkerQuestion
+from pecan_ray.job.messages import LeftOutElement, Reply, SplitOpenFailure, WorkerProgress, WorkerQuestion
+from pecan_ray.job.pending_leases import LeaseSpans
 from pecan_ray.plan.splits import Lease, LeaseKey, Split
 
 
@@ -51,7 +51,7 @@ class WorkBegins:
 
 
 @dataclass(frozen=True)
-class JobReplied:
+class ReplyReceived:
     """The job has answered a question; perhaps not for the first time."""
 
     channel: str
@@ -88,10 +88,10 @@ class SplitRead:
 
 
 @dataclass(frozen=True)
-class SplitUnopened:
+class SplitOpenFailed:
     """This worker cannot open the split of a lease: the job gives it to others."""
 
-    split: UnopenedSplit
+    split: SplitOpenFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,10 @@ class BatchMade:
 
 
 @dataclass(frozen=True)
-class StretchEnded:
+class AssignmentFinished:
     """The engine has made everything that it makes of the leases of the assignment."""
 
-    unmentioned: LeaseSpans
+    unresolved_spans: LeaseSpans
     """Positions behind the ends of splits, about which it has said nothing."""
 
 
@@ -132,13 +132,13 @@ class WorkerTime:
 
 WorkerEvent: TypeAlias = (
     WorkBegins
-    | JobReplied
+    | ReplyReceived
     | LeaseWanted
     | AtHandFound
     | SplitRead
-    | SplitUnopened
+    | SplitOpenFailed
     | BatchMade
-    | StretchEnded
+    | AssignmentFinished
     | EpochsLeft
     | DrainAsked
     | WorkerTime
@@ -150,11 +150,11 @@ WorkerEvent: TypeAlias = (
 
 @dataclass(frozen=True)
 class AskJob:
-    """Ask the job, again and again until it has answered; `JobReplied` brings the answer."""
+    """Ask the job, again and again until it has answered; `ReplyReceived` brings the answer."""
 
     channel: str
     number: int
-    question: WorkerQuestion
+    sent_request: WorkerQuestion
     ahead: bool = False
     """The engine does not wait for the answer: what it brings may be fetched as soon as it comes."""
 
@@ -192,14 +192,14 @@ class LoadPlan:
 
 
 @dataclass(frozen=True)
-class RunStretch:
+class RunAssignment:
     """Let the engine run on the leases of an assignment."""
 
     assignment: Assignment
 
 
 @dataclass(frozen=True)
-class StopStretch:
+class StopAssignment:
     """Let the engine stop, whatever it has under way: nobody wants that."""
 
     for_good: bool
@@ -253,8 +253,8 @@ WorkerInstruction: TypeAlias = (
     | FetchSplits
     | GiveLease
     | LoadPlan
-    | RunStretch
-    | StopStretch
+    | RunAssignment
+    | StopAssignment
     | PutOut
     | Release
     | DropEpochs

@@ -11,7 +11,16 @@ import numpy as np
 
 from pecan_ray.fused_warps import DecodeWarp, Warp
 from pecan_ray.images import cut_out, decoded, jpeg_shape, reduction
-from pecan_ray.known.steps import ConvertStep, CropStep, Cut, GeometryStep, KnownStep, MirrorStep, OtherStep, ResizeStep
+from pecan_ray.known.steps import (
+    ConvertStep,
+    CropStep,
+    Cut,
+    GeometricStep,
+    KnownStep,
+    MirrorStep,
+    OtherStep,
+    ResizeStep,
+)
 from pecan_ray.warps import Draw
 
 RunSteps: TypeAlias = "tuple[tuple[str, KnownStep], ...]"
@@ -30,10 +39,12 @@ class KnownRun:
     def __init__(self, steps: RunSteps, *, decodes: bool, reduces: bool) -> None:
         self.steps, self.decodes, self.reduces = steps, decodes, reduces
         only = [step for _, step in steps]
-        self._converts = len(list(itertools.takewhile(lambda step: isinstance(step, ConvertStep), only)))
-        behind = only[self._converts :]
-        self._geometry = len(list(itertools.takewhile(lambda step: isinstance(step, GeometryStep), behind)))
-        self._warps = reduces and self._geometry > 1 and any(getattr(step, "warps", False) for step in self._places())
+        self._convert_count = len(list(itertools.takewhile(lambda step: isinstance(step, ConvertStep), only)))
+        behind = only[self._convert_count :]
+        self._geometric_steps = len(list(itertools.takewhile(lambda step: isinstance(step, GeometricStep), behind)))
+        self._warps = (
+            reduces and self._geometric_steps > 1 and any(getattr(step, "warps", False) for step in self._places())
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _known_run, (self.steps, self.decodes, self.reduces)
@@ -43,24 +54,24 @@ class KnownRun:
         shape = jpeg_shape(value) if self.decodes else None
         if self.decodes and shape is None:
             value = decoded(value)
-        if self._warps and (shape is not None or _is_picture(value)):
-            named = self.steps[self._converts : self._converts + self._geometry]
+        if self._warps and (shape is not None or _is_byte_image(value)):
+            named = self.steps[self._convert_count : self._convert_count + self._geometric_steps]
             made = (Warp if shape is None else DecodeWarp)(named)(value, rng)
             value, done = self._converted(made, rng, others_may_see=False), len(named)
         elif shape is not None:
             value, done = self._decoded(value, shape, rng)
         else:
             value, done = (self._converted(value, rng, others_may_see=not self._places()), 0)
-        return self._finished(value, self.steps[self._converts + done :], rng)
+        return self._finished(value, self.steps[self._convert_count + done :], rng)
 
     def _places(self) -> list[Any]:
-        return [step for _, step in self.steps[self._converts : self._converts + self._geometry]]
+        return [step for _, step in self.steps[self._convert_count : self._convert_count + self._geometric_steps]]
 
     def _decoded(self, encoded: Any, shape: tuple[int, int], rng: Draw) -> tuple[Any, int]:
         """Return what the first geometric steps make of a JPEG, and how many they are."""
         places = self._places()
         first = places[0] if places else None
-        name = self.steps[self._converts][0] if places else ""
+        name = self.steps[self._convert_count][0] if places else ""
         if isinstance(first, CropStep) and (cut := first.cut(shape, rng(name) if first.wants_rng else None)):
             return self._cut_out(encoded, first, cut, rng)
         if isinstance(first, ResizeStep) and self.reduces:
@@ -70,8 +81,8 @@ class KnownRun:
 
     def _cut_out(self, encoded: Any, first: CropStep, cut: Cut, rng: Draw) -> tuple[Any, int]:
         """Decode a part, smaller where a resize follows and pixels may be others."""
-        behind = self.steps[self._converts + 1 : self._converts + self._geometry]
-        mirrors, resize = mirrors_and_resize([step for _, step in behind])
+        behind = self.steps[self._convert_count + 1 : self._convert_count + self._geometric_steps]
+        mirrors, resize = mirror_steps_and_resize([step for _, step in behind])
         kept, wanted = (cut.height, cut.width), first.target()
         if wanted is None and resize is not None:
             wanted = resize.target(kept)
@@ -87,10 +98,10 @@ class KnownRun:
 
     def _converted(self, image: Any, rng: Draw, *, others_may_see: bool = False) -> Any:
         """Convert a picture; without a copy where nothing but known steps is given the result."""
-        for name, step in self.steps[: self._converts]:
+        for name, step in self.steps[: self._convert_count]:
             may_be_a_view = self.reduces or any_layout_is_equal(self._places())
-            if isinstance(step, ConvertStep) and may_be_a_view and not others_may_see and _is_picture(image):
-                image = step.without_copying(image)
+            if isinstance(step, ConvertStep) and may_be_a_view and not others_may_see and _is_byte_image(image):
+                image = step.apply_without_copy(image)
             else:
                 image = step(image, rng(name) if step.wants_rng else None)
         return image
@@ -99,12 +110,12 @@ class KnownRun:
         """Do the other steps."""
         for name, step in steps:
             if isinstance(step, OtherStep):
-                value = as_usual(value)
+                value = as_contiguous(value)
             value = step(value, rng(name) if step.wants_rng else None)
-        return as_usual(value)
+        return as_contiguous(value)
 
 
-def mirrors_and_resize(steps: Sequence[KnownStep]) -> tuple[int, ResizeStep | None]:
+def mirror_steps_and_resize(steps: Sequence[KnownStep]) -> tuple[int, ResizeStep | None]:
     """Return how many steps mirror before a resize, and that; None where there is none behind them."""
     mirrors = len(list(itertools.takewhile(lambda step: isinstance(step, MirrorStep) and not step.warps, steps)))
     behind = steps[mirrors] if mirrors < len(steps) else None
@@ -115,7 +126,7 @@ def _known_run(steps: RunSteps, decodes: bool, reduces: bool) -> KnownRun:
     return KnownRun(steps, decodes=decodes, reduces=reduces)
 
 
-def _is_picture(value: Any) -> bool:
+def _is_byte_image(value: Any) -> bool:
     return type(value) is np.ndarray and value.dtype == np.uint8 and value.ndim == 3
 
 
@@ -140,7 +151,7 @@ def in_whole_numbers() -> bool:
     return ask is not None and ask() in VECTORS
 
 
-def as_usual(value: Any) -> Any:
+def as_contiguous(value: Any) -> Any:
     """Return a tensor with its numbers in the usual order in memory; anything else as it is."""
     return value if not _is_image(value) or value.is_contiguous() else like(plain(value).contiguous(), value)
 

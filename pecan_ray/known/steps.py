@@ -57,13 +57,13 @@ class ConvertStep(KnownStep):
     view: Callable[[Any], Any] | None = None
     """From an array to what may share its memory; None: it is not known how."""
 
-    def without_copying(self, image: Any) -> Any:
+    def apply_without_copy(self, image: Any) -> Any:
         """Return what may be a view of the array."""
         return self(image, None) if self.view is None else self.view(image)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeometryStep(KnownStep):
+class GeometricStep(KnownStep):
     """Gives a pixel the value at another place.
 
     What a library's function does is told by functions, each of which is given it first.
@@ -80,7 +80,7 @@ class GeometryStep(KnownStep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResizeStep(GeometryStep):
+class ResizeStep(GeometricStep):
     """Resizes, bilinear."""
 
     aim: Callable[[Any, ImageSize], ImageSize]
@@ -109,7 +109,7 @@ def _as_it_is(fn: Any, image: Any, cut: Cut) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CropStep(GeometryStep):
+class CropStep(GeometricStep):
     """Keeps a part, and may resize that."""
 
     draw: Callable[[Any, ImageSize, Any], Cut | None]
@@ -141,7 +141,7 @@ class CropStep(GeometryStep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MirrorStep(GeometryStep):
+class MirrorStep(GeometricStep):
     """Mirrors, which moves pixels and leaves them as they are."""
 
     place: Callable[[Any, ImageSize, Any], Placed]

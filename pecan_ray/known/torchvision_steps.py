@@ -58,7 +58,7 @@ def _resized(fn: Any, image: Any, target: ImageSize) -> Any:
 
 def _drawn_cut(fn: Any, size: ImageSize, rng: Any) -> Cut:
     """Have a random crop draw the part."""
-    drawn = fn.make_params([picture_of(size)])
+    drawn = fn.make_params([placeholder_image(size)])
     return Cut(drawn["top"], drawn["left"], drawn["height"], drawn["width"], drawn)
 
 
@@ -90,7 +90,7 @@ def _mirrored(axis: int, fn: Any, size: ImageSize, rng: Any) -> Placed:
 
 def _affine(fn: Any, size: ImageSize, rng: Any) -> Placed:
     """Have `RandomRotation` or `RandomAffine`, about the middle, draw."""
-    drawn = fn.make_params([picture_of(size)])
+    drawn = fn.make_params([placeholder_image(size)])
     if "scale" not in drawn:  # a rotation, counter-clockwise
         return Placed(turned(-drawn["angle"], (0, 0), 1.0, (0, 0), size), size)
     return Placed(turned(drawn["angle"], drawn["translate"], drawn["scale"], drawn["shear"], size), size)
@@ -113,7 +113,7 @@ def functional() -> Any:
     return sys.modules[f"{MODULE}.functional"]
 
 
-def picture_of(size: ImageSize) -> Any:
+def placeholder_image(size: ImageSize) -> Any:
     """Return an image of that size that takes no memory: what transforms draw depends on its size alone."""
     torch = sys.modules["torch"]
     return sys.modules["torchvision.tv_tensors"].Image(torch.zeros(1, dtype=torch.uint8).expand(3, *size))
@@ -127,7 +127,7 @@ def torchvision_step(fn: Any) -> KnownStep | None:
     v2 = _transforms()
     for name, (kind, parameters, fits) in KNOWN_TRANSFORMS.items() if v2 is not None else ():
         if _is(fn, v2, name):
-            known = _untouched(fn) and all(hasattr(fn, one) for one in parameters) and fits(fn)
+            known = _is_unchanged(fn) and all(hasattr(fn, one) for one in parameters) and fits(fn)
             return kind(f"torchvision {name}", fn, ARRAYS if name == "ToImage" else PIXELS) if known else None
     return None
 
@@ -137,7 +137,7 @@ def transforms_in(fn: Any) -> list[Any] | None:
     v2, sequential = (_transforms(), getattr(getattr(sys.modules.get("torch"), "nn", None), "Sequential", None))
     if v2 is None or sequential is None or not (_is(fn, v2, "Compose") or type(fn) is sequential):
         return None
-    return list(fn.transforms if _is(fn, v2, "Compose") else fn) if _untouched(fn) else None
+    return list(fn.transforms if _is(fn, v2, "Compose") else fn) if _is_unchanged(fn) else None
 
 
 def _transforms() -> Any:
@@ -151,7 +151,7 @@ def _is(fn: Any, v2: Any, name: str) -> bool:
     return kind is not None and type(fn) is kind
 
 
-def _untouched(fn: Any) -> bool:
+def _is_unchanged(fn: Any) -> bool:
     """Tell whether an object does what its class does."""
     own = vars(fn)
     return not any(own.get(name) for name in HOOKS) and not any(name in own for name in OVERRIDDEN)
@@ -165,7 +165,7 @@ def _smooth(fn: Any) -> bool:
     return _bilinear(fn) and fn.antialias is True
 
 
-def _makes_params(fn: Any) -> bool:
+def _has_make_params(fn: Any) -> bool:
     return callable(getattr(fn, "make_params", None)) and callable(getattr(fn, "transform", None))
 
 
@@ -178,12 +178,12 @@ KNOWN_TRANSFORMS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Cal
     "RandomResizedCrop": (
         partial(CropStep, draw=_drawn_cut, aim=_sides, rest=_rest_of_crop, any_layout=True),
         ("size", "scale", "ratio", "interpolation", "antialias"),
-        lambda fn: _makes_params(fn) and _smooth(fn) and _sized(fn),
+        lambda fn: _has_make_params(fn) and _smooth(fn) and _sized(fn),
     ),
     "RandomCrop": (
         partial(CropStep, draw=_drawn_cut, rest=_rest_of_crop, any_layout=True),
         ("size", "padding", "pad_if_needed"),
-        lambda fn: _makes_params(fn) and fn.padding is None and fn.pad_if_needed is False,
+        lambda fn: _has_make_params(fn) and fn.padding is None and fn.pad_if_needed is False,
     ),
     "CenterCrop": (partial(CropStep, draw=_middle, any_layout=True), ("size",), _sized),
     "Resize": (
@@ -200,12 +200,12 @@ KNOWN_TRANSFORMS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Cal
     "RandomRotation": (
         partial(WarpStep, place=_affine),
         ("degrees", "interpolation", "expand", "center", "fill"),
-        lambda fn: _makes_params(fn) and _bilinear(fn) and not fn.expand and fn.center is None and fn.fill == 0,
+        lambda fn: _has_make_params(fn) and _bilinear(fn) and not fn.expand and fn.center is None and fn.fill == 0,
     ),
     "RandomAffine": (
         partial(WarpStep, place=_affine),
         ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
-        lambda fn: _makes_params(fn) and _bilinear(fn) and fn.center is None and fn.fill == 0,
+        lambda fn: _has_make_params(fn) and _bilinear(fn) and fn.center is None and fn.fill == 0,
     ),
 }
 """By the name of a class: its kind of step, the public parameters that must be there, and which of their values."""

@@ -17,7 +17,7 @@ def write_table(rows: Sequence[tuple[str, ...]], headings: tuple[str, ...]) -> N
         sys.stdout.write("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
 
 
-def tell_wholes(whole: int, damaged: int) -> int:
+def report_entry_check(whole: int, damaged: int) -> int:
     """Print how many entries are whole; returns 1 where some were not."""
     sys.stdout.write(f"{whole:,} entries are whole, {damaged:,} were damaged and are dropped\n")
     return 1 if damaged else 0

@@ -24,7 +24,7 @@ from pecan_ray.observe.dashboard.frame import message_page, token_page
 from pecan_ray.observe.dashboard.from_view import line_of, record_of
 from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
-from pecan_ray.observe.dashboard_cluster import Readings, node_names, read_jobs, read_view
+from pecan_ray.observe.dashboard_cluster import ReadCache, node_names, read_jobs, read_view
 from pecan_ray.observe.dashboard_past import BROKEN, PastShelf
 
 SESSION = "pecan-dashboard"
@@ -55,7 +55,7 @@ class Dashboard:
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = {name.lower() for name in (*names, socket.gethostname())}
-        self._readings, self._shelf = Readings(), PastShelf()
+        self._cached_reads, self._shelf = ReadCache(), PastShelf()
         self._sessions: OrderedDict[str, None] = OrderedDict()
         routes = [
             Route("/", self.jobs),
@@ -65,17 +65,17 @@ class Dashboard:
             Route("/style.css", lambda request: _file("style.css", "text/css")),
             Route("/live.js", lambda request: _file("live.js", "text/javascript")),
         ]
-        guard = Middleware(BaseHTTPMiddleware, dispatch=self.guarded)
+        guard = Middleware(BaseHTTPMiddleware, dispatch=self.guard_call)
         self.app = Starlette(routes=routes, middleware=[guard], exception_handlers={404: self.missing})
 
-    async def guarded(self, request: Request, go_on: RequestResponseEndpoint) -> Response:
+    async def guard_call(self, request: Request, go_on: RequestResponseEndpoint) -> Response:
         """Show pages to those who have the cluster's token, as Ray's own dashboard does; to all where it has none.
 
         Without one, a page of the web that a user has open could read them by a name of its own that it lets point
         here: so only names are answered to that no page of the web can have.
         """
         base, guards = _base(request), token_needed()
-        if not guards and not self._is_ours(request.headers.get("host", "")):
+        if not guards and not self._is_allowed_host(request.headers.get("host", "")):
             answer: Response = PlainTextResponse(OTHER_NAME, 403)
         elif not guards or request.url.path.removeprefix(base) in OPEN or self._known(request):
             answer = await go_on(request)
@@ -84,7 +84,7 @@ class Dashboard:
         answer.headers.update(HEADERS)
         return answer
 
-    def _is_ours(self, host: str) -> bool:
+    def _is_allowed_host(self, host: str) -> bool:
         """Tell whether a host that a browser says it asks is an address, a name of this network, or named to us."""
         found = HOST.fullmatch(host)
         if found is None:
@@ -123,18 +123,18 @@ class Dashboard:
 
     async def jobs(self, request: Request) -> Response:
         """Show the list of jobs."""
-        jobs, silent = await run_in_threadpool(self._readings.read, "jobs", read_jobs)
-        past = await run_in_threadpool(self._readings.read, "past jobs", self._shelf.lines)
+        jobs, silent = await run_in_threadpool(self._cached_reads.read, "jobs", read_jobs)
+        past = await run_in_threadpool(self._cached_reads.read, "past jobs", self._shelf.lines)
         return HTMLResponse(list_page(_base(request), [line_of(one) for one in jobs], past, silent))
 
     async def job(self, request: Request) -> Response:
         """Show one job."""
         name = request.query_params.get("name", "")
-        view = await run_in_threadpool(self._readings.read, f"job {name}", lambda: read_view(name))
+        view = await run_in_threadpool(self._cached_reads.read, f"job {name}", lambda: read_view(name))
         if view is None:
             text = f"No job {name!r} runs on this cluster, or it does not answer now. It may have ended."
             return HTMLResponse(message_page("No such job", _base(request), text), 404)
-        nodes = await run_in_threadpool(self._readings.read, "nodes", node_names)
+        nodes = await run_in_threadpool(self._cached_reads.read, "nodes", node_names)
         return HTMLResponse(job_page(_base(request), record_of(view, nodes)))
 
     async def past_job(self, request: Request) -> Response:

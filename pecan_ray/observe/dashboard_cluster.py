@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from pecan_ray.job.viewing import JobView, LiveJob
+from pecan_ray.job.job_views import JobView, LiveJob
 from pecan_ray.observe.live_jobs import live_jobs
 from pecan_ray.runtime import cluster
 
@@ -26,7 +26,7 @@ MOST_KEPT = 100
 T = TypeVar("T")
 
 
-class Readings:
+class ReadCache:
     """What was read lately, by what it is."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

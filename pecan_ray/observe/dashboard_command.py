@@ -71,7 +71,7 @@ def start(serve: Any, host: str = HOST, port: int = PORT, route: str = ROUTE, na
     from pecan_ray.observe.dashboard_app import build_app
 
     options = {"host": host, "port": port}
-    there = _listens(serve)
+    there = _serve_address(serve)
     if there is not None and there != (host, port):
         raise ClusterError(
             f"Ray Serve runs on this cluster already, and listens at {there[0]}:{there[1]}: it cannot listen at "
@@ -128,7 +128,7 @@ def stop(serve: Any) -> None:
         serve.shutdown()
 
 
-def _listens(serve: Any) -> tuple[str, int] | None:
+def _serve_address(serve: Any) -> tuple[str, int] | None:
     """Return where Ray Serve listens, if it runs."""
     from ray.serve.context import _get_global_client
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from pecan_ray.job.viewing import LiveJob
+from pecan_ray.job.job_views import LiveJob
 from pecan_ray.runtime import cluster
 
 logger = logging.getLogger(__name__)

@@ -122,7 +122,7 @@ def details(pace: TrainerPace, workers: str, dollars: float | None) -> str:
     return f"{pace.rows_per_s:.0f} elements/s, waiting {pace.wait_share:.0%}, {workers}{paid}"
 
 
-def spelled(pace: TrainerPace, workers: str, dollars: float | None) -> str:
+def to_str(pace: TrainerPace, workers: str, dollars: float | None) -> str:
     """Say all of it in one line, for logs and notebooks."""
     of = "" if pace.total is None else f" of {pace.total}"
     left = "" if pace.left_s is None else f", {_clock_time(pace.left_s)} left"

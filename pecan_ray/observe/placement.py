@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from pecan_ray.job.comparing import MeasuredRival, PlacementComparison
+from pecan_ray.job.comparing import DeploymentMeasurement, PlacementComparison
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.next_step import next_step_of
 from pecan_ray.job.placing import PlacementStep
@@ -25,7 +25,7 @@ def explain_placement(facts: JobFacts) -> str:
     if found is None:
         return f"job {facts.job}: {running} run; AutoPlacement decides nothing, as the numbers of workers are fixed."
     looks = "before, AutoPlacement looked" if found.stopped else "AutoPlacement looks"
-    wanted = f"{looks} for {spell_objective(found)}."
+    wanted = f"{looks} for {describe_objective(found)}."
     if found.stopped:
         wanted = f"{running} run, as scale() wants; {wanted}"
     if not facts.timeline or not found.rivals:
@@ -49,7 +49,7 @@ def _table_of_rivals(found: PlacementComparison, priced: bool, chosen: str) -> l
     return lines
 
 
-def explain_and_announce(facts: JobFacts) -> str:
+def explain_with_next_step(facts: JobFacts) -> str:
     """Say the same of a job that runs, and what AutoPlacement does next."""
     return explain_placement(facts) if facts.lost else f"{explain_placement(facts)}\n  next: {next_step_of(facts)}"
 
@@ -66,7 +66,7 @@ def _decided(timeline: Sequence[PlacementStep]) -> str:
     return f", decided at {same[-1].seconds:.0f} s" if len(same) > 1 else ""
 
 
-def spell_objective(found: PlacementComparison) -> str:
+def describe_objective(found: PlacementComparison) -> str:
     """Say what is looked for."""
     if found.longest_s < math.inf:
         return f"the cheapest deployment that ends in time, with at most {1000 * found.longest_s:.3g} ms a batch"
@@ -75,32 +75,32 @@ def spell_objective(found: PlacementComparison) -> str:
     return "the cheapest deployment"
 
 
-def cells(rival: MeasuredRival, found: PlacementComparison, priced: bool, chosen: str) -> tuple[str, ...]:
+def cells(rival: DeploymentMeasurement, found: PlacementComparison, priced: bool, chosen: str) -> tuple[str, ...]:
     """Return a row about one deployment; `chosen`: the one that runs."""
     one = rival.compared
-    foreseen, waits = one.foreseen, one.wait_share
-    cost = f"{one.dearer:+.0%}" if one.dearer else "least"
+    projected, waits = one.projected, one.wait_share
+    cost = f"{one.cost_increase:+.0%}" if one.cost_increase else "least"
     if priced:
-        cost += f", ${foreseen.batch_s * foreseen.per_hour / 3.6:.3g} per 1000 batches"
+        cost += f", ${projected.batch_s * projected.per_hour / 3.6:.3g} per 1000 batches"
     return (
-        str(foreseen.deployment),
-        f"{1000 * foreseen.batch_s:.3g} ms",
+        str(projected.deployment),
+        f"{1000 * projected.batch_s:.3g} ms",
         "" if waits is None else f"{waits:.1%}",
         cost,
         f"{rival.windows} windows, the last at {rival.seconds:.0f} s",
-        "runs" if str(foreseen.deployment) == chosen else verdict(rival, found),
+        "runs" if str(projected.deployment) == chosen else comparison_result(rival, found),
     )
 
 
-def verdict(rival: MeasuredRival, found: PlacementComparison) -> str:
+def comparison_result(rival: DeploymentMeasurement, found: PlacementComparison) -> str:
     """Say why a deployment was not chosen."""
     one, waits = rival.compared, rival.compared.wait_share
     if one.miss == "late":
         return f"lost: a batch may take {1000 * found.longest_s:.3g} ms if the job is to end in time"
     if one.miss == "waits":
         return f"lost: the trainer waits for {waits or 0.0:.1%} of its time"
-    if one.dearer > AS_DEAR:
-        return f"lost: {one.dearer:.1%} dearer"
-    if abs(one.dearer) <= max(AS_DEAR, 2 * rival.error):
+    if one.cost_increase > AS_DEAR:
+        return f"lost: {one.cost_increase:.1%} dearer"
+    if abs(one.cost_increase) <= max(AS_DEAR, 2 * rival.error):
         return "as cheap as can be told"
     return "cheaper when it was measured"

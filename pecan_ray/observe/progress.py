@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pecan_ray.observe.pace import RecentPace, TrainerPace, details, spelled
-from pecan_ray.observe.standard_streams import occupy_standard_streams
+from pecan_ray.observe.pace import RecentPace, TrainerPace, details, to_str
+from pecan_ray.observe.standard_streams import ensure_standard_streams
 from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.share_session import ShareClient
 
@@ -31,11 +31,11 @@ class Progress:
         pace: RecentPace,
     ) -> None:
         """`wanted`: False shows nothing, True a bar in any case."""
-        occupy_standard_streams()  # before anything is opened for the job
-        self._name, self._shows, self._pace = name, wanted is not False, pace
+        ensure_standard_streams()  # before anything is opened for the job
+        self._name, self._display_enabled, self._pace = name, wanted is not False, pace
         self.dollars: Callable[[], float | None] = lambda: None
         """Tells what has been paid so far, if it is known."""
-        self._notebook = _notebook() if self._shows else None
+        self._notebook = _notebook() if self._display_enabled else None
         self._terminal = self._notebook is None and _on_terminal(wanted)
         self._every = TERMINAL_S if self._terminal or self._notebook is not None else LOG_S
         self._last = time.monotonic()
@@ -46,7 +46,7 @@ class Progress:
 
     def show(self, client: BatchClient | ShareClient, epoch: int) -> None:
         """Show how a client is doing with a batch of an epoch in hand, if the last time was long enough ago."""
-        if not self._shows:
+        if not self._display_enabled:
             return
         progress = client.progress() if isinstance(client, ShareClient) else None
         yielded = client.read if isinstance(client, ShareClient) else client.state.yielded
@@ -56,7 +56,7 @@ class Progress:
             return
         self._last = now
         pace, workers, dollars = self._pace.look(progress or client.progress()), who_works(client), self.dollars()
-        text = f"pecan {self._name}: {spelled(pace, workers, dollars)}"
+        text = f"pecan {self._name}: {to_str(pace, workers, dollars)}"
         if self._notebook is not None:
             self._show_in_notebook(self._notebook, text)
             return
@@ -67,7 +67,7 @@ class Progress:
                 sys.stderr.write(f"{text}\n")
                 sys.stderr.flush()
         except (OSError, ValueError):
-            self._shows = False  # a terminal that is gone ends no training
+            self._display_enabled = False  # a terminal that is gone ends no training
 
     def leave_epoch(self) -> None:
         """Note that an epoch is left before its end."""

@@ -12,7 +12,7 @@ from pecan_ray.autocache.store_speed import measured_remote_speed
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError
-from pecan_ray.observe.cache_output import check_named, spoken, tell_wholes, write_table
+from pecan_ray.observe.cache_output import check_named, report_entry_check, spoken, write_table
 from pecan_ray.options import Cache
 
 HEADINGS = ("entries", "MB", "name", "of")
@@ -61,7 +61,7 @@ def _verify(objects: EntryObjects, asked: argparse.Namespace) -> int:
                     raise
     if newer:
         sys.stdout.write(f"{newer:,} entries are of a newer version, and left alone\n")
-    return tell_wholes(whole, damaged)
+    return report_entry_check(whole, damaged)
 
 
 def _forget(objects: EntryObjects, asked: argparse.Namespace) -> int:

@@ -9,16 +9,16 @@ from typing import Any
 
 from pecan_ray.job.bottleneck import Bottleneck, RunNumbers, bottleneck
 from pecan_ray.job.facts import JobEvent, JobFacts
+from pecan_ray.job.job_cost import cost_by_epoch, cost_by_operator, spent, wait_share
 from pecan_ray.job.messages import Placement, TrainerProgress
 from pecan_ray.job.next_step import next_step_of
 from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.job.run_time import RunTime
-from pecan_ray.job.spending import spent, spent_by_epoch, spent_by_operator, wait_share
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.report_html import report_html
-from pecan_ray.observe.time_spent import time_lines
+from pecan_ray.observe.run_time_summary import time_lines
 from pecan_ray.placement import Cost, Prices
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.plan.windows import Deployment, Window
@@ -209,7 +209,7 @@ class Report:
             windows=facts.windows,
             cost=cost,
             epoch_costs=costs_of_epochs(facts, trainer),
-            operator_costs={} if cost is None else spent_by_operator(cost, facts.op_seconds),
+            operator_costs={} if cost is None else cost_by_operator(cost, facts.op_seconds),
             placement="" if facts.comparison is None else explain_placement(facts),
             prices=facts.prices,
             hosts=facts.hosts,
@@ -391,11 +391,11 @@ def placement_so_far(timeline: Sequence[PlacementStep]) -> str:
     settled = "" if last.phase == "converged" else ", and it is still looking"
     return (
         f"AutoPlacement: {last.target} after {len(timeline)} windows, {thrown_away} of them thrown away{settled}; "
-        f"{_waited_lately(timeline)}"
+        f"{_recent_wait_text(timeline)}"
     )
 
 
-def _waited_lately(timeline: Sequence[PlacementStep]) -> str:
+def _recent_wait_text(timeline: Sequence[PlacementStep]) -> str:
     """Say how much the trainer waits by now; the share of the whole job counts its first batches as well."""
     used = newest_used(timeline)
     if not used:
@@ -406,7 +406,7 @@ def _waited_lately(timeline: Sequence[PlacementStep]) -> str:
 def newest_used(timeline: Sequence[PlacementStep], windows: int = 5) -> list[Window]:
     """Return the newest windows that were not thrown away."""
     used = [step.window for step in timeline if step.decision.phase != "discarded"]
-    return [window for window in used if not window.defect()][-windows:]
+    return [window for window in used if not window.invalid_reason()][-windows:]
 
 
 def recent_wait_share(timeline: Sequence[PlacementStep]) -> float:
@@ -431,4 +431,4 @@ def costs_of_epochs(facts: JobFacts, trainer: TrainerProgress) -> tuple[Cost, ..
         return ()
     waiting, before = wait_share([trainer]), facts.epochs_before
     ran, rates = facts.deployments, facts.remote_rates
-    return spent_by_epoch(ran, facts.prices, facts.hosts, facts.epoch_ends, waiting, before, rates)
+    return cost_by_epoch(ran, facts.prices, facts.hosts, facts.epoch_ends, waiting, before, rates)

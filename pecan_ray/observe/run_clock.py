@@ -16,7 +16,7 @@ class RunClock:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._spent: dict[RunPart, float] = {}
+        self._consumed: dict[RunPart, float] = {}
         self._part: RunPart | None = "order"
         """What runs; None: it is over."""
         self._since = clock()
@@ -33,12 +33,12 @@ class RunClock:
 
     def _change(self, part: RunPart | None, now: float) -> None:
         if self._part is not None:
-            self._spent[self._part] = self._spent.get(self._part, 0.0) + max(0.0, now - self._since)
+            self._consumed[self._part] = self._consumed.get(self._part, 0.0) + max(0.0, now - self._since)
         self._part, self._since = part, now
 
     def so_far(self) -> RunTime:
         """Return the seconds of all parts, with those of the one that runs."""
-        spent, part = dict(self._spent), self._part
+        spent, part = dict(self._consumed), self._part
         if part is not None:
             spent[part] = spent.get(part, 0.0) + max(0.0, self._clock() - self._since)
         return RunTime(**{f"{name}_s": seconds for name, seconds in spent.items()})

@@ -47,7 +47,7 @@ class WatchedOutput:
 def run_run(asked: argparse.Namespace) -> int:
     """Run a program; returns its exit status."""
     path = Path(asked.file)
-    module, code = ModuleType("__main__"), compiled(path)
+    module, code = ModuleType("__main__"), executable_code(path)
     module.__file__ = str(path)
     sys.argv = [str(path), *asked.arguments]
     sys.path[0] = str(path.resolve().parent)  # as when Python runs it
@@ -74,7 +74,7 @@ def run_run(asked: argparse.Namespace) -> int:
     return status
 
 
-def compiled(path: Path) -> CodeType:
+def executable_code(path: Path) -> CodeType:
     """Return the code of a program; raises `PlanError` where there is none."""
     try:
         code: CodeType = compile(path.read_bytes(), str(path), "exec")

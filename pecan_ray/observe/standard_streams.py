@@ -8,7 +8,7 @@ import sys
 STREAMS = (0, 1, 2)
 
 
-def occupy_standard_streams() -> None:
+def ensure_standard_streams() -> None:
     """Open the null device in place of standard streams that are closed.
 
     Else the next file would have their number: what native libraries write to standard error would go into the file

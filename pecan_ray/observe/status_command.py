@@ -54,7 +54,7 @@ def _service_lines(groups: Collection[str]) -> list[str]:
         return ["service: does not answer; `pecan stop` ends it"]
     lost = [one.name for one in told[0] if one.name not in groups]
     lines = [f"service: knows {len(told[0])} shared group(s)" + (f", silent: {', '.join(lost)}" if lost else "")]
-    return lines + [line for divided in _answers([SERVICE], "io") for line in io_lines(*divided)]
+    return lines + [line for split_into_parts in _answers([SERVICE], "io") for line in io_lines(*split_into_parts)]
 
 
 def run_stop(asked: argparse.Namespace) -> int:
@@ -155,5 +155,5 @@ def _actor(name: str) -> Any:
         return None
 
 
-def _several(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _several(count: int, item_name: str) -> str:
+    return f"{count} {item_name}" if count == 1 else f"{count} {item_name}s"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from pecan_ray.errors import PlanError
-from pecan_ray.job.viewing import LiveJob
+from pecan_ray.job.job_views import LiveJob
 from pecan_ray.observe.live_jobs import live_jobs
 from pecan_ray.observe.top_table import summary, top_lines
 from pecan_ray.runtime import cluster
@@ -34,7 +34,7 @@ def run_top(asked: argparse.Namespace) -> int:
     terminal = sys.stdout.isatty()
     while True:
         width = shutil.get_terminal_size().columns if terminal else None
-        text = "\n".join(screen(*live_jobs(ANSWER_S), width))
+        text = "\n".join(job_overview_lines(*live_jobs(ANSWER_S), width))
         sys.stdout.write(f"{HOME_AND_CLEAR}{text}\n" if terminal and not asked.once else f"{text}\n")
         sys.stdout.flush()
         if asked.once:
@@ -45,7 +45,7 @@ def run_top(asked: argparse.Namespace) -> int:
             return 0
 
 
-def screen(jobs: Sequence[LiveJob], silent: Sequence[str], width: int | None) -> list[str]:
+def job_overview_lines(jobs: Sequence[LiveJob], silent: Sequence[str], width: int | None) -> list[str]:
     """Return the lines for jobs; `silent`: those that have not answered."""
     lines = [summary(jobs), *(top_lines(jobs, width) if jobs else ())]
     return [*lines, f"silent: {', '.join(silent)}"] if silent else lines

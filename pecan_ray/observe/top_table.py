@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pecan_ray.job.viewing import LiveJob
+from pecan_ray.job.job_views import LiveJob
 
 COLUMNS = (
     "job",
@@ -46,7 +46,7 @@ def summary(jobs: Sequence[LiveJob]) -> str:
     paid = [job.dollars for job in jobs if job.dollars is not None]
     dollars = f", ${sum(paid):.4f} so far" if paid else ""
     staff = "1 worker" if workers == 1 else f"{workers} workers"
-    return f"{count}, {staff}, {_mega(read)} MB/s of object stores{dollars}"
+    return f"{count}, {staff}, {_format_mb(read)} MB/s of object stores{dollars}"
 
 
 def _row(job: LiveJob) -> list[str]:
@@ -71,12 +71,12 @@ def _reads(job: LiveJob) -> list[str]:
     reads = speed.bytes_per_s > 0
     hits = reads and (room is not None or speed.hit_share > 0)
     return [
-        _mega(speed.bytes_per_s) if reads else UNKNOWN,
-        UNKNOWN if ideal is None else _mega(ideal),
+        _format_mb(speed.bytes_per_s) if reads else UNKNOWN,
+        UNKNOWN if ideal is None else _format_mb(ideal),
         UNKNOWN if room is None else f"{room / 1e9:,.3g}" + (f" x{job.pool_nodes}" if job.pool_nodes > 1 else ""),
         f"{speed.hit_share:.0%}" if hits else UNKNOWN,
-        _mega(speed.bytes_per_s * (1 - speed.hit_share)) if reads else UNKNOWN,
-        UNKNOWN if job.remote_io is None else _mega(job.remote_io),
+        _format_mb(speed.bytes_per_s * (1 - speed.hit_share)) if reads else UNKNOWN,
+        UNKNOWN if job.remote_io is None else _format_mb(job.remote_io),
         f"{ideal / speed.dataset_bytes:.2g}" if ideal is not None and speed.dataset_bytes else UNKNOWN,
     ]
 
@@ -87,6 +87,6 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join((name.ljust(widths[0]), *rest))
 
 
-def _mega(nbytes: float) -> str:
+def _format_mb(nbytes: float) -> str:
     """Spell megabytes: whole ones where there are many."""
     return f"{nbytes / 1e6:,.1f}" if nbytes < 1e9 else f"{nbytes / 1e6:,.0f}"

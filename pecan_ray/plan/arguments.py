@@ -10,8 +10,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pecan_ray.errors import PlanError, spelled
-from pecan_ray.plan.kinds import of_kind
+from pecan_ray.errors import PlanError, to_str
+from pecan_ray.plan.option_types import of_kind
 from pecan_ray.plan.own_attributes import own_attribute
 
 
@@ -114,5 +114,5 @@ def _whole_number(what: str, value: int, least: int) -> int:
     except TypeError:
         number = least - 1
     if isinstance(value, bool) or number < least:
-        raise PlanError(f"{what} needs a whole number >= {least}, but got {spelled(value)}.")
+        raise PlanError(f"{what} needs a whole number >= {least}, but got {to_str(value)}.")
     return number

@@ -63,7 +63,7 @@ class EmptyPasses:
 
 
 @dataclass(frozen=True)
-class PassesInVain:
+class EmptyPassTracker:
     """Which passes of an endless repeat may have yielded nothing so far."""
 
     empty: EmptyPasses
@@ -73,15 +73,15 @@ class PassesInVain:
     """so many may be."""
 
     @classmethod
-    def begin(cls, empty: EmptyPasses) -> PassesInVain:
+    def begin(cls, empty: EmptyPasses) -> EmptyPassTracker:
         """Return what holds at the beginning of an epoch."""
         return cls(empty, allowed=empty.at_first)
 
-    def behind(self, newest: int) -> PassesInVain:
+    def behind(self, newest: int) -> EmptyPassTracker:
         """Return what holds once something was yielded: nothing is known of passes up to the newest one."""
-        return replace(self.doubted(), first=newest + 1)
+        return replace(self.with_tolerance(), first=newest + 1)
 
-    def doubted(self) -> PassesInVain:
+    def with_tolerance(self) -> EmptyPassTracker:
         """Return what holds where something may be missing for another reason."""
         return replace(self, allowed=MOST_EMPTY_PASSES)
 
@@ -102,24 +102,24 @@ class WatchedRun:
     """By source: the repeat without end that it passes."""
     ops: Sequence[Op]
     """All operators that its elements pass, these included."""
-    _vain: dict[int, PassesInVain] = field(default_factory=dict)
+    _empty_pass_state: dict[int, EmptyPassTracker] = field(default_factory=dict)
     _newest: dict[int, int] = field(default_factory=dict)
 
     def look(self, branch: int, number: int, outputs: int) -> None:
         """Note what has come out for an element of a source's pass."""
         self._newest[branch] = number
         if outputs:
-            self._vain = {one: self._of(one).behind(newest) for one, newest in self._newest.items()}
+            self._empty_pass_state = {one: self._of(one).behind(newest) for one, newest in self._newest.items()}
             return
         errors = [self._of(one).too_many(self._newest.get(one, 0)) for one in self.repeats]
         if errors and errors[0] is not None and None not in errors:
             raise errors[0]
 
-    def _of(self, branch: int) -> PassesInVain:
-        if branch not in self._vain:
+    def _of(self, branch: int) -> EmptyPassTracker:
+        if branch not in self._empty_pass_state:
             repeat = self.repeats.get(branch) or next(iter(self.repeats.values()))
-            self._vain[branch] = PassesInVain.begin(EmptyPasses.of(repeat, self.ops))
-        return self._vain[branch]
+            self._empty_pass_state[branch] = EmptyPassTracker.begin(EmptyPasses.of(repeat, self.ops))
+        return self._empty_pass_state[branch]
 
 
 def watched_run(plan: Plan, run: Sequence[Op], branch: int) -> WatchedRun | None:

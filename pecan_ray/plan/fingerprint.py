@@ -53,21 +53,21 @@ def described_behind(plan: Plan, *, strict: bool = False) -> tuple[tuple[str, st
         parts += [part for branch in others for part in described(branch, strict=strict)]
         parts.append((f"join {head.kind}", _digest(_settings(head))[:12]))
     for op in plan.ops:
-        text = f"{type(op).__name__}{spelled_out(_fields(op), strict=strict)}"
+        text = f"{type(op).__name__}{canonical_text(_fields(op), strict=strict)}"
         parts.append((f"operator {op.name}", _digest(text)[:12]))
     return tuple(parts)
 
 
 def _described_source(source: Source, strict: bool) -> tuple[str, str]:
-    return f"source {type(source).__name__}", _digest(spelled_out(source, strict=strict))[:12]
+    return f"source {type(source).__name__}", _digest(canonical_text(source, strict=strict))[:12]
 
 
-def spelled_out(value: Any, *, strict: bool = False) -> str:
+def canonical_text(value: Any, *, strict: bool = False) -> str:
     """Return a text for a value, such that values which behave alike have the same, in any process.
 
     With `strict` it raises PlanError for one that holds something of which no more than its type is known.
     """
-    return Speller(strict=strict).spell(value)
+    return CanonicalSerializer(strict=strict).to_text(value)
 
 
 def _parts(plan: Plan, upto: str | None) -> list[str]:
@@ -81,7 +81,7 @@ def _parts(plan: Plan, upto: str | None) -> list[str]:
     else:
         parts = [f"{type(head).__name__} {head.identity()}"]
     for op in plan.ops:
-        parts.append(f"{type(op).__name__}{spelled_out(_fields(op))}")
+        parts.append(f"{type(op).__name__}{canonical_text(_fields(op))}")
         if op.name == upto:
             break
     return parts
@@ -94,7 +94,7 @@ def _settings(join: Join) -> str:
 
 def _fields(op: Op) -> dict[str, Any]:
     names = (field.name for field in dataclasses.fields(op))
-    return {name: getattr(op, name) for name in names if name not in op.unspelled}
+    return {name: getattr(op, name) for name in names if name not in op.excluded_fields}
 
 
 def _digest(text: str) -> str:
@@ -110,7 +110,7 @@ ADDED = ("__dataclass_", "__annotat", "__firstline", "__static", "__slotnames__"
 """Beginnings of names that Python puts into classes: the last one when an instance is copied or pickled first."""
 
 
-class Speller:
+class CanonicalSerializer:
     """Spells out one value; functions and classes that occur again are not walked through again."""
 
     def __init__(self, *, strict: bool = False) -> None:
@@ -119,7 +119,7 @@ class Speller:
         self._done: dict[int, tuple[object, str]] = {}
         """Text by id; the object is kept, so that its id stays its own."""
 
-    def spell(self, value: Any) -> str:
+    def to_text(self, value: Any) -> str:
         """Return the text of a value."""
         if type(value) in PRIMITIVE:
             return f"{type(value).__name__}:{value!r}"
@@ -148,9 +148,9 @@ class Speller:
         if type(value) in (list, tuple):
             return f"{type(value).__name__}[{self._several(value)}]"
         if type(value) in (set, frozenset):
-            return f"{type(value).__name__}[{','.join(sorted(self.spell(item) for item in value))}]"
+            return f"{type(value).__name__}[{','.join(sorted(self.to_text(item) for item in value))}]"
         if type(value) in (dict, types.MappingProxyType):
-            return f"dict[{','.join(f'{self.spell(k)}={self.spell(v)}' for k, v in value.items())}]"
+            return f"dict[{','.join(f'{self.to_text(k)}={self.to_text(v)}' for k, v in value.items())}]"
         if isinstance(value, types.CodeType):
             return self._code(value)
         if isinstance(value, types.FunctionType):
@@ -162,35 +162,35 @@ class Speller:
         return self._instance(value)
 
     def _several(self, values: Iterable[Any]) -> str:
-        return ",".join(self.spell(value) for value in values)
+        return ",".join(self.to_text(value) for value in values)
 
     def _array(self, value: Any) -> str:
         if isinstance(value, np.dtype):
             return f"dtype:{value!r}"
         if value.dtype.hasobject:
-            return f"array:{value.shape}{self.spell(np.ravel(value).tolist())}"
+            return f"array:{value.shape}{self.to_text(np.ravel(value).tolist())}"
         return f"array:{value.dtype!r}{value.shape}{hashlib.blake2b(value.tobytes(), digest_size=16).hexdigest()}"
 
     def _code(self, code: types.CodeType) -> str:
         shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         names = (code.co_names, code.co_varnames, code.co_freevars)
         handlers: bytes = getattr(code, "co_exceptiontable", b"")
-        return f"code:{shape}{code.co_code.hex()}{handlers.hex()}{names}{self.spell(code.co_consts)}"
+        return f"code:{shape}{code.co_code.hex()}{handlers.hex()}{names}{self.to_text(code.co_consts)}"
 
     def _function(self, fn: types.FunctionType) -> str:
         names = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
         held = ({name: _content(cell) for name, cell in names}, fn.__defaults__, fn.__kwdefaults__)
         if is_library(fn.__module__):
-            return f"{_library_name(fn.__module__, fn.__qualname__)}{self.spell(held)}"
+            return f"{_library_name(fn.__module__, fn.__qualname__)}{self.to_text(held)}"
         attributes = {name for code in nested_code(fn.__code__) for name in code.co_names}
         used = sorted(name for name in _global_names(fn.__code__) if name in fn.__globals__)
         text = ",".join(f"{name}={self._global(fn.__globals__[name], attributes)}" for name in used)
-        return f"{self.spell(fn.__code__)}{self.spell(held)}[{text}]"
+        return f"{self.to_text(fn.__code__)}{self.to_text(held)}[{text}]"
 
     def _global(self, value: Any, attributes: set[str]) -> str:
         """Spell out a global; of a module of the user's what the function may take from it."""
         if not isinstance(value, types.ModuleType) or is_library(value.__name__) or id(value) in self._under_way:
-            return self.spell(value)
+            return self.to_text(value)
         self._under_way.append(id(value))
         try:
             taken = sorted(name for name in attributes if name in vars(value))
@@ -208,26 +208,26 @@ class Speller:
             for name, member in sorted(vars(kind).items())
             if name not in CONSTRUCTED and not name.startswith(ADDED)
         }
-        return f"{kind.__qualname__}({self._several(kind.__bases__)}){self.spell(members)}"
+        return f"{kind.__qualname__}({self._several(kind.__bases__)}){self.to_text(members)}"
 
     def _instance(self, value: Any) -> str:
-        kind = self.spell(type(value))
+        kind = self.to_text(type(value))
         if isinstance(value, (staticmethod, classmethod)):
-            return f"{kind}{self.spell(value.__func__)}"
+            return f"{kind}{self.to_text(value.__func__)}"
         if isinstance(value, property):
             return f"{kind}{self._several((value.fget, value.fset))}"
         if isinstance(value, types.MethodType):
-            return f"{kind}{self.spell(value.__func__)}{self.spell(value.__self__)}"
+            return f"{kind}{self.to_text(value.__func__)}{self.to_text(value.__self__)}"
         if isinstance(value, functools.partial):
             return f"{kind}{self._several((value.func, value.args, value.keywords))}"
         if isinstance(value, types.BuiltinFunctionType):
             owner = value.__self__
-            of = "" if owner is None or isinstance(owner, types.ModuleType) else self.spell(owner)
+            of = "" if owner is None or isinstance(owner, types.ModuleType) else self.to_text(owner)
             return f"{_library_name(value.__module__ or '', value.__qualname__)}{of}"
         if isinstance(value, np.ufunc):
             return f"{kind}{value.__name__}"
         if (wrapped := own_attribute(value, "__wrapped__")) is not None:
-            return f"{kind}{self.spell(wrapped)}"
+            return f"{kind}{self.to_text(wrapped)}"
         return f"{kind}{self._state(value)}"
 
     def _state(self, value: Any) -> str:
@@ -240,7 +240,7 @@ class Speller:
                 raise PlanError(
                     f"nothing stands for a {type(value).__qualname__} that the pipeline uses: {error}"
                 ) from error
-            return self.spell(own_attribute(value, "__dict__", {}))
+            return self.to_text(own_attribute(value, "__dict__", {}))
         if isinstance(reduced, str):
             return reduced
         return self._several(list(part) if isinstance(part, Iterator) else part for part in reduced)

@@ -33,7 +33,7 @@ class Op:
     name: str
 
     @property
-    def unspelled(self) -> frozenset[str]:
+    def excluded_fields(self) -> frozenset[str]:
         """Names of fields that fingerprints leave out."""
         return frozenset()
 
@@ -187,7 +187,7 @@ class Pack(Op):
     """Other columns that have a value for each token, and what stands for padding in each."""
 
     @property
-    def unspelled(self) -> frozenset[str]:
+    def excluded_fields(self) -> frozenset[str]:
         """Leave out of fingerprints what earlier versions did not have."""
         return frozenset() if self.along else frozenset({"along"})
 
@@ -210,7 +210,7 @@ class Shuffle(Op):
     """So many are read at a time, as far as the buffer and memory allow."""
 
     @property
-    def unspelled(self) -> frozenset[str]:
+    def excluded_fields(self) -> frozenset[str]:
         """Leave out of fingerprints what earlier versions did not have, where all is as it was for them."""
         same = {"reshuffle": self.seed is None and self.reshuffle, "splits": self.splits == 1}
         return frozenset(name for name, as_before in same.items() if as_before)
@@ -345,7 +345,7 @@ def wants_epoch(fn: Function) -> bool:
     return _takes(fn, "epoch")
 
 
-def varies_by_pass(op: ElementOp) -> bool:
+def is_pass_dependent(op: ElementOp) -> bool:
     """Tell whether it is known that equal elements give different results in another pass."""
     return bool(op.random) or wants_rng(op.fn) or wants_epoch(op.fn)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.kinds import settle
+from pecan_ray.plan.option_types import settle
 
 
 def checked_price(name: str, value: float) -> float:

@@ -19,11 +19,11 @@ def free_name(name: str, taken: set[str]) -> str:
     return f"{stem}_{number}"
 
 
-def renamed(plan: Plan, taken: set[str]) -> Plan:
+def with_new_names(plan: Plan, taken: set[str]) -> Plan:
     """Return the plan with names that differ from `taken`, to which they are added."""
     head = plan.head
     if isinstance(head, Join):
-        head = replace(head, inputs=tuple(renamed(branch, taken) for branch in head.inputs))
+        head = replace(head, inputs=tuple(with_new_names(branch, taken) for branch in head.inputs))
     ops = []
     for op in plan.ops:
         name = free_name(op.name, taken)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pecan_ray.errors import PlanError
+from pecan_ray.plan.element_identity import identity_loss
 from pecan_ray.plan.operators import BucketByLength, Map, Plan, Prefetch, Repeat
-from pecan_ray.plan.regrouping import why_regrouped
 from pecan_ray.plan.shape import last_batching, plan_shape
 
 
-def must_make_rounds(plan: Plan, engine: str, *, on_error: str, asked: bool) -> None:
+def check_rounds_supported(plan: Plan, engine: str, *, on_error: str, asked: bool) -> None:
     """Raise PlanError, naming the operator, where rounds are asked for and a plan's batches cannot be made in any."""
     if not asked:
         return
@@ -23,9 +23,9 @@ def must_make_rounds(plan: Plan, engine: str, *, on_error: str, asked: bool) -> 
             'use engine="python".',
             op=batching.name,
         )
-    if plan_shape(plan).regroups:
+    if plan_shape(plan).does_rebatch:
         raise PlanError(
-            f"{begin}, which several workers make. One worker runs this plan as a whole, since {why_regrouped(plan)}",
+            f"{begin}, which several workers make. One worker runs this plan as a whole, since {identity_loss(plan)}",
             op=batching.name,
         )
     if plan_shape(plan).serial:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.behind import counts_its_elements
+from pecan_ray.plan.element_identity import identity_lost_at
 from pecan_ray.plan.operators import (
     Autocache,
     Batch,
@@ -32,7 +33,6 @@ from pecan_ray.plan.operators import (
     Take,
     Unbatch,
 )
-from pecan_ray.plan.regrouping import regroups_at
 from pecan_ray.plan.splits import CountingSource, Source
 
 
@@ -52,16 +52,16 @@ class PlanShape:
     holds_back: bool
     """A plan that can be cut, whose workers keep elements back in a way that depends on all that came before: in
     shuffles, buckets, mixes, rows of tokens, batches in the middle of the plan."""
-    regroups: bool = False
+    does_rebatch: bool = False
     """A plan that can be read in parts, of which some operator makes items that are not known by their elements
-    (`pecan_ray.plan.regrouping`): one worker runs it, and numbers of batches tell what was delivered."""
+    (`pecan_ray.plan.element_identity`): one worker runs it, and numbers of batches tell what was delivered."""
     keeps: bool = False
     """What splits give is kept at some point (`autocache`), once all of one was gone through."""
     counts: bool = False
     """How many elements its first outputs took is known: it can begin behind them (`pecan_ray.plan.behind`)."""
     as_listed: bool = False
     """Batches in one sequence have the rows in the order of the source, or of sources one by one."""
-    unnumbered: str = ""
+    unordered_reason: str = ""
     """Why several workers cannot keep the order of the source: it is not known which row of an epoch an element
     becomes, nor can what becomes of runs be joined; empty where they can."""
     joined: bool = False
@@ -70,7 +70,7 @@ class PlanShape:
     @property
     def is_one_sequence(self) -> bool:
         """Whether one worker runs the plan, and must yield the same batches in the same order when it runs again."""
-        return self.serial or self.regroups
+        return self.serial or self.does_rebatch
 
 
 def _repetitions(plan: Plan) -> int | None:
@@ -99,16 +99,16 @@ def plan_shape(plan: Plan) -> PlanShape:
         shuffled=tuple(None if serial and _has_seed(op) else op for op in _shuffled(plan)),
         drop_remainder=batching is not None and batching.drop_remainder,
         holds_back=not serial and _holds_back(plan),
-        regroups=not serial and bool(regroups_at(plan)),
+        does_rebatch=not serial and bool(identity_lost_at(plan)),
         keeps=any(isinstance(op, Autocache) for op in plan.all_ops()),
         counts=counts_its_elements(plan),
         as_listed=keeps_source_order(plan),
-        unnumbered=_unnumbered(plan),
+        unordered_reason=_why_unordered(plan),
         joined=not isinstance(plan.head, Join) and any(isinstance(op, Filter) for op in plan.ops),
     )
 
 
-def _unnumbered(plan: Plan) -> str:
+def _why_unordered(plan: Plan) -> str:
     """Return why several workers cannot keep the order of an epoch's rows; empty where they can."""
     if isinstance(plan.head, Join):
         return f"{plan.head.kind} joins several sources"
@@ -157,12 +157,12 @@ def _shuffled(plan: Plan, behind: Shuffle | None = None) -> Iterator[Shuffle | N
     head = plan.head
     if isinstance(head, Join):
         for branch in head.inputs:
-            yield from _shuffled(branch, None if _depends_on_order(head) else behind)
+            yield from _shuffled(branch, None if _is_order_dependent(head) else behind)
     else:
         yield behind
 
 
-def _depends_on_order(join: Join) -> bool:
+def _is_order_dependent(join: Join) -> bool:
     """Tell whether what comes out of a join depends on the order of what goes in."""
     return join.kind == "zip" or (join.kind == "mix" and join.stop == "first")
 
@@ -203,7 +203,7 @@ def _is_serial(plan: Plan) -> bool:
     if not isinstance(head, Join):
         return False
     # What an input with a weight of 0 holds is never asked for: that counts as done where one worker runs the plan.
-    if _depends_on_order(head) or head.counts_draws or head.leaves_out:
+    if _is_order_dependent(head) or head.counts_draws or head.leaves_out:
         return True
     return any(
         _is_serial(branch) or any(isinstance(op, Repeat) or _drops(op) for op in branch.all_ops())
@@ -310,7 +310,7 @@ def _path(plan: Plan, branch: int) -> tuple[list[ElementOp], int | None]:
     return (_before_batching(plan.ops), None) if branch == 0 else ([], 1)
 
 
-def mixes_splits(plan: Plan) -> str | None:
+def first_op_across_splits(plan: Plan) -> str | None:
     """Return the name of the first operator or join behind which elements are no longer those of one split."""
     if isinstance(plan.head, Join):
         return plan.head.kind

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 
 import numpy as np
 
-from pecan_ray.errors import SourceError, without_secrets
+from pecan_ray.errors import SourceError, strip_credentials
 
 OUTPUT_BITS = 32
 """An element has two to the power of so many positions."""
@@ -64,8 +64,8 @@ class Split:
     def where(self, element: int) -> str:
         """Say in words where an element lies, for error messages."""
         if element < len(self.files):
-            return without_secrets(self.files[element])
-        return f"element {element} of {without_secrets(self.path) or f'split {self.index}'}"
+            return strip_credentials(self.files[element])
+        return f"element {element} of {strip_credentials(self.path) or f'split {self.index}'}"
 
 
 @runtime_checkable
@@ -148,7 +148,7 @@ class IndependentRows(ColumnarSource, Protocol):
 
 
 @runtime_checkable
-class PerhapsColumnar(Source, Protocol):
+class MaybeColumnar(Source, Protocol):
     """A source of which only looking at its data tells whether it can be given by columns."""
 
     @property
@@ -164,7 +164,7 @@ def as_written(source: Any) -> Any:
 
 def as_columnar(source: Source) -> ColumnarSource | None:
     """Return a source that gives the same by columns; None where there is none."""
-    if isinstance(source, PerhapsColumnar):
+    if isinstance(source, MaybeColumnar):
         return source.columnar
     return source if isinstance(source, ColumnarSource) else None
 

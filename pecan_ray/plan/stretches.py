@@ -26,7 +26,7 @@ OpOrders = tuple[Names, ...]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class OpSequence:
     """Consecutive operators on single elements; within one the order can be changed."""
 
     ops: tuple[ElementOp, ...]
@@ -44,9 +44,9 @@ class Stretch:
         return sum(not op.keep_position for op in self.ops)
 
 
-def stretches(plan: Plan) -> list[Stretch]:
+def stretches(plan: Plan) -> list[OpSequence]:
     """Return the stretches of a plan, those of a join's inputs first; operators on batches are in none."""
-    found: list[Stretch] = []
+    found: list[OpSequence] = []
     batched = False
     if isinstance(plan.head, Join):
         for branch in plan.head.inputs:
@@ -56,7 +56,7 @@ def stretches(plan: Plan) -> list[Stretch]:
     for run in _runs(plan.ops):
         elements = tuple(op for op in run if isinstance(op, ElementOp))
         if elements and not batched:
-            found.append(Stretch(elements, Plan(head=plan.head, ops=tuple(done))))
+            found.append(OpSequence(elements, Plan(head=plan.head, ops=tuple(done))))
         for op in run:
             if isinstance(op, BatchingOp):
                 batched = True

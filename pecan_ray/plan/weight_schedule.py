@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pecan_ray.errors import PlanError, spelled
+from pecan_ray.errors import PlanError, to_str
 from pecan_ray.plan.arguments import natural
-from pecan_ray.plan.kinds import of_kind
+from pecan_ray.plan.option_types import of_kind
 
 ScheduleUnit: TypeAlias = Literal["epoch", "elements"]
 
@@ -78,7 +78,7 @@ def _steps(given: object) -> tuple[tuple[int, tuple[float, ...]], ...]:
     pairs = list(given) if isinstance(given, Sequence) and not isinstance(given, (str, bytes)) else []
     if not pairs or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise PlanError(
-            f"WeightSchedule(steps=...) must be a list of pairs (from where on, weights), but got {spelled(given)}."
+            f"WeightSchedule(steps=...) must be a list of pairs (from where on, weights), but got {to_str(given)}."
         )
     return tuple(
         (natural("WeightSchedule: a step", begin), checked_weights(f"WeightSchedule, from {begin} on:", weights))

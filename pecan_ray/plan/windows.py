@@ -42,7 +42,7 @@ class Window:
     touched: bool = False
     """Workers came, went or died during the window."""
 
-    def defect(self) -> str:
+    def invalid_reason(self) -> str:
         """Say why the window cannot be used; empty if it can."""
         if not LEAST_BATCHES <= self.batches <= MOST_BATCHES:
             return f"the window holds {self.batches} batches, where {LEAST_BATCHES} are the least to measure by"

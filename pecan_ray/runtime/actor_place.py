@@ -9,7 +9,7 @@ import ray
 from ray.core.generated import gcs_pb2
 
 from pecan_ray.job.events import PlaceFound
-from pecan_ray.runtime.cluster import fitting_nodes
+from pecan_ray.runtime.cluster import matching_nodes
 from pecan_ray.runtime.placement_groups import reserved_cpus
 
 
@@ -25,7 +25,7 @@ def place_of(actor: Any, selector: Mapping[str, str], cpus: float) -> tuple[Plac
     state: Any = ray._private.state
     total = {node["NodeID"]: float(node["Resources"].get("CPU", 0.0)) for node in state.nodes()}
     groups: Any = ray.util.placement_group_table()
-    for node in fitting_nodes(selector):
+    for node in matching_nodes(selector):
         reserved = sum(reserved_cpus(groups, {node}).values())
         unused = total.get(node, 0.0) - _used_by_actors(node) - reserved
         if cpus and unused >= cpus:

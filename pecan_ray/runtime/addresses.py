@@ -25,7 +25,7 @@ SETTINGS_FRAME = 4
 """The type of the frame that a server of HTTP/2 answers with, in the fourth byte of the frame's head."""
 
 
-def knock(address: str) -> None:
+def probe_address(address: str) -> None:
     """Raise OSError if no Ray cluster answers at an address (host and port; other addresses are left to Ray)."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdigit():
@@ -50,7 +50,7 @@ def recorded_cluster() -> str | None:
     return str(found) if found else None
 
 
-def refuse_client(address: str | None) -> None:
+def reject_ray_client(address: str | None) -> None:
     """Raise `ClusterError` if this program uses Ray Client, or `address` (RAY_ADDRESS) says so."""
     client: Any = ray.util.client.ray
     if client.is_connected() or (address and "://" in address):
@@ -68,12 +68,12 @@ def cluster_at_hand(address: str | None) -> str:
     """
     recorded = recorded_cluster() if address in (None, "", "auto") else None
     if address:
-        knock(recorded or address)
+        probe_address(recorded or address)
         return address
     if recorded is None:
         return LOCAL
     try:
-        knock(recorded)
+        probe_address(recorded)
     except OSError as error:
         logger.warning(
             "The file ray_current_cluster in Ray's folder for temporary files names a cluster at %s that does not "

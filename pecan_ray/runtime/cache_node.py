@@ -189,7 +189,7 @@ def pool_nodes(cache: Cache) -> int:
     return sum(name.startswith(prefix) for name in named_actors())
 
 
-class Spreading:
+class CacheNodeTracker:
     """Keeps what a worker knows of the nodes up to date, and its own node's actor alive."""
 
     def __init__(self, cache: Cache) -> None:
@@ -204,10 +204,10 @@ class Spreading:
 
     def start(self) -> SpreadBlocks:
         """Begin, in a thread that ends with the process; return what reads ask."""
-        threading.Thread(target=self._keep_looking, name="pecan-blocks", daemon=True).start()
+        threading.Thread(target=self._poll_loop, name="pecan-blocks", daemon=True).start()
         return self.blocks
 
-    def _keep_looking(self) -> None:
+    def _poll_loop(self) -> None:
         while True:
             try:
                 self._look()
@@ -270,5 +270,5 @@ class Spreading:
 def keep_blocks(job: Job) -> None:
     """Let this process, a worker of a job, keep what it reads of buckets as the job's settings say."""
     cache, spec = job.config.cache, job.spec
-    others = Spreading(cache).start() if cache.spread else None
+    others = CacheNodeTracker(cache).start() if cache.spread else None
     keep_source_bytes(cache, spec.name if spec.shape.any_order else "", others)

@@ -27,12 +27,12 @@ from pecan_ray.job.messages import Orders, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
-from pecan_ray.runtime.bell import Bell
 from pecan_ray.runtime.calls import Calls, CallsClosedError
 from pecan_ray.runtime.host_use import host_use
 from pecan_ray.runtime.long_wait import SAY_AFTER_S
 from pecan_ray.runtime.messages import WorkerInfo, bad_element, left_out
 from pecan_ray.runtime.streams import WorkerStream
+from pecan_ray.runtime.wakeup_event import WakeupEvent
 from pecan_ray.transport.batch_bytes import bytes_of
 from pecan_ray.transport.joining import joined
 from pecan_ray.transport.messages import BatchReader, Message
@@ -148,7 +148,7 @@ class BatchClient:
         self.calls, self._reader = Calls(), BatchReader()
         self._lock = threading.Lock()
         """Guards the state and all below."""
-        self._served, self._told, self._something_happened = Bell(), Bell(), Bell()
+        self._served, self._told, self._something_happened = WakeupEvent(), WakeupEvent(), WakeupEvent()
         """For the loop's thread: there is an outcome, the job knows more of what it has; for one that looks ahead."""
         self._to_report = threading.Condition(self._lock)
         self.state = TrainerState(rank, world_size, self._incarnation, prefetch_bytes, time.monotonic(), joins)
@@ -160,7 +160,7 @@ class BatchClient:
         """When the thread that reports looks again by itself."""
         self._number, self.closed = 0, False
         self._threads = [
-            threading.Thread(target=self._guarded, args=(talk,), name=name, daemon=True)
+            threading.Thread(target=self._run_reporting_errors, args=(talk,), name=name, daemon=True)
             for talk, name in ((self._keep_reporting, "pecan-report"), (self._keep_listening, "pecan-orders"))
         ]
 
@@ -178,7 +178,7 @@ class BatchClient:
 
     def next(self, within: int | None = None) -> Received | events.EndOfEpoch | None:
         """Return the next batch, up to that epoch, waiting for it; None when the job is over.  Raises its error."""
-        cluster.refuse_forked()
+        cluster.check_same_process()
         with self._lock:
             if self.closed:
                 return None
@@ -205,7 +205,7 @@ class BatchClient:
 
     def each_ahead(self, prepare: Callable[[Element], None]) -> None:
         """Call a function, on a thread of its own, with each batch that is used next, once it has come."""
-        looks = functools.partial(self._guarded, functools.partial(_look_ahead, self, prepare))
+        looks = functools.partial(self._run_reporting_errors, functools.partial(_look_ahead, self, prepare))
         self._threads.append(threading.Thread(target=looks, name="pecan-ahead", daemon=True))
         self._threads[-1].start()
 
@@ -281,7 +281,7 @@ class BatchClient:
         elif isinstance(instruction, events.Discard):
             for message in self._for_loop.forget(instruction.batch):
                 self._reader.taken(message)
-        elif isinstance(instruction, events.Adopt):
+        elif isinstance(instruction, events.TransferMemory):
             adopted = messages_of(instruction.batch) or (self._for_loop.batches[instruction.batch.id].message,)
             for message in adopted:
                 self._reader.taken(message)
@@ -316,15 +316,15 @@ class BatchClient:
             self._handle(events.BatchesCame(worker, tuple(batches), tuple(map(left_out, bad))))
         return len(opened) == len(messages)
 
-    def _stream_ended(self, worker: str, broke: bool, trouble: BaseException | None) -> None:
+    def _stream_ended(self, worker: str, stream_failed: bool, trouble: BaseException | None) -> None:
         with self._lock:
             if trouble is not None:
                 self._handle(events.TrainerFailed(_as_error(trouble, f"what reads from {worker}")))
-            self._handle(events.StreamEnded(worker, broke))
+            self._handle(events.StreamEnded(worker, stream_failed))
 
     # --- the threads that talk with the controller ---------------------------------------------------------
 
-    def _guarded(self, talk: Callable[[], None]) -> None:
+    def _run_reporting_errors(self, talk: Callable[[], None]) -> None:
         """Run a thread; whatever goes wrong in it is an error of the training loop."""
         try:
             talk()
@@ -390,7 +390,7 @@ def _open(client: BatchClient, worker: WorkerInfo) -> None:
         client._reader,
         client.calls,
         deliver=client._deliver,
-        tell=lambda text: client._happened(events.Noted(text)),
+        tell=lambda text: client._happened(events.RecordedInfo(text)),
         ended=client._stream_ended,
     )
     stream.thread.start()

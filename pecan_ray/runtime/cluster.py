@@ -21,15 +21,15 @@ from pecan_ray.job.room import Placement, Room
 from pecan_ray.runtime.addresses import (
     LOCAL,
     cluster_at_hand,
-    knock,
+    probe_address,
     recorded_cluster,
-    refuse_client,
+    reject_ray_client,
     show_own_token,
 )
-from pecan_ray.runtime.lasting_thread import call_in_lasting_thread
 from pecan_ray.runtime.launch import launch
+from pecan_ray.runtime.local_rendezvous import meet
 from pecan_ray.runtime.long_wait import LongWait
-from pecan_ray.runtime.meeting import meet
+from pecan_ray.runtime.persistent_thread import call_in_persistent_thread
 from pecan_ray.runtime.placement_groups import groups_on
 
 logger = logging.getLogger(__name__)
@@ -51,9 +51,9 @@ def attach(*, logs: bool = True, ranks: int = 1) -> bool:
     uses Ray Client.
     """
     address = os.environ.get("RAY_ADDRESS")
-    refuse_client(address)
+    reject_ray_client(address)
     if ray.is_initialized():
-        refuse_forked()
+        check_same_process()
     with _attaching:
         # Looked at under the lock, because another thread may have connected meanwhile.
         started = not ray.is_initialized() and _connect(address, logs, ranks)
@@ -63,7 +63,7 @@ def attach(*, logs: bool = True, ranks: int = 1) -> bool:
 
 def _connect(address: str | None, logs: bool, ranks: int) -> bool:
     """Connect to the cluster at hand, or start one, for all ranks on this machine; return whether it was started."""
-    _refuse_without_folder()
+    _check_working_directory()
     try:
         to, found = cluster_at_hand(address), launch()
         with LongWait(_where(to)):
@@ -77,7 +77,7 @@ def _connect(address: str | None, logs: bool, ranks: int) -> bool:
                 _start(logs)
                 started = True
     except Exception as error:  # Ray raises a bare one where its processes do not come up in time
-        if asks_for_token(error):
+        if is_token_error(error):
             raise ClusterError(
                 f"The Ray cluster{f' at RAY_ADDRESS={address}' if address else ''} asks for its token, which this "
                 "process has not shown, or has another one of. Set RAY_AUTH_MODE=token: the token is then read from "
@@ -111,7 +111,7 @@ def _start(logs: bool) -> None:
             include_dashboard=False,
         )
 
-    call_in_lasting_thread(start, "pecan-ray")
+    call_in_persistent_thread(start, "pecan-ray")
 
 
 def _meet(logs: bool) -> bool:
@@ -123,7 +123,7 @@ def _meet(logs: bool) -> bool:
 
     def join(address: str) -> bool:
         try:
-            knock(address)
+            probe_address(address)
         except OSError:
             return False
         _join(address, logs)
@@ -132,17 +132,17 @@ def _meet(logs: bool) -> bool:
     return meet(start, join)
 
 
-def asks_for_token(error: BaseException | None) -> bool:
+def is_token_error(error: BaseException | None) -> bool:
     """Tell whether a cluster has refused a connection for want of its token, by what an error came from."""
-    refusals = getattr(ray.exceptions, "AuthenticationError", ())  # Ray 2.50 has none
+    rejects = getattr(ray.exceptions, "AuthenticationError", ())  # Ray 2.50 has none
     while error is not None:
-        if isinstance(error, refusals) or "InvalidAuthToken" in str(error):
+        if isinstance(error, rejects) or "InvalidAuthToken" in str(error):
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
-def _refuse_without_folder() -> None:
+def _check_working_directory() -> None:
     """Raise `ClusterError` where the working directory is gone: Ray's processes cannot be started in it."""
     try:
         os.getcwd()
@@ -179,7 +179,7 @@ def runs_here() -> bool:
     recorded = recorded_cluster()
     try:
         if recorded:
-            knock(recorded)  # of one that was killed the file that names it is left
+            probe_address(recorded)  # of one that was killed the file that names it is left
     except OSError:
         return False
     return bool(recorded)
@@ -210,7 +210,7 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-def refuse_forked() -> None:
+def check_same_process() -> None:
     """Raise `ClusterError` in a process that was forked from one that uses Ray: every call would wait for ever."""
     if _connected_in is not None and _connected_in != os.getpid():
         raise ClusterError(
@@ -268,14 +268,14 @@ def remote_selector(trainer_nodes: Sequence[str], labels: Mapping[str, str]) -> 
     """Return the label selector for workers away from the trainers."""
     if labels:
         return dict(labels)
-    if any(node.get("Labels", {}).get("pecan-role") == "remote" for node in _staying_nodes()):
+    if any(node.get("Labels", {}).get("pecan-role") == "remote" for node in _available_nodes()):
         return {"pecan-role": "remote"}
     return {"ray.io/node-id": f"!in({','.join(trainer_nodes)})"}
 
 
 def labels_of_nodes() -> list[dict[str, str]]:
     """Return the labels of the nodes that stay."""
-    return [dict(node.get("Labels", {})) for node in _staying_nodes()]
+    return [dict(node.get("Labels", {})) for node in _available_nodes()]
 
 
 def labels_of(node_id: str) -> dict[str, str]:
@@ -285,7 +285,7 @@ def labels_of(node_id: str) -> dict[str, str]:
 
 def room_for(trainer_nodes: Sequence[str], selector: Mapping[str, str]) -> Room:
     """Return the CPUs of each of the trainers' nodes and of each present node that remote workers may run on."""
-    alive = _staying_nodes()
+    alive = _available_nodes()
     cpus = {node["NodeID"]: float(node["Resources"].get("CPU", 0)) for node in alive}
     remote = tuple(cpus[node["NodeID"]] for node in alive if _matches(node.get("Labels", {}), selector))
     return Room(tuple(cpus.get(node, 1.0) for node in dict.fromkeys(trainer_nodes)), remote)
@@ -308,7 +308,7 @@ class SharedNodes:
 def nodes_for(trainer_nodes: Sequence[str], labels: Mapping[str, str]) -> SharedNodes:
     """Return the nodes for local and for remote workers."""
     selector = remote_selector(trainer_nodes, labels)
-    alive = {str(node["NodeID"]): node for node in _staying_nodes()}
+    alive = {str(node["NodeID"]): node for node in _available_nodes()}
     hosts = tuple(dict.fromkeys(trainer_nodes))
     local = hosts if len(hosts) == 1 and hosts[0] in alive else ()
     remote = tuple(sorted(key for key, node in alive.items() if _matches(node.get("Labels", {}), selector)))
@@ -363,12 +363,12 @@ def ask_for_room(job: str) -> list[str]:
     return list(others)
 
 
-def why_unplaced(selector: Mapping[str, str], cpus: float, job: str) -> str:
+def why_no_placement(selector: Mapping[str, str], cpus: float, job: str) -> str:
     """Say in words which label, resource or other job keeps a worker from being placed now.
 
     Other jobs that use the CPUs are asked to make room.
     """
-    fitting = [node for node in _staying_nodes() if _matches(node.get("Labels", {}), selector)]
+    fitting = [node for node in _available_nodes() if _matches(node.get("Labels", {}), selector)]
     wanted = ", ".join(f"{key}={value}" for key, value in selector.items())
     if not fitting:
         return (
@@ -394,9 +394,9 @@ def why_unplaced(selector: Mapping[str, str], cpus: float, job: str) -> str:
     )
 
 
-def fitting_nodes(selector: Mapping[str, str]) -> list[str]:
+def matching_nodes(selector: Mapping[str, str]) -> list[str]:
     """Return the ids of the nodes that stay and have certain labels."""
-    return [str(node["NodeID"]) for node in _staying_nodes() if _matches(node.get("Labels", {}), selector)]
+    return [str(node["NodeID"]) for node in _available_nodes() if _matches(node.get("Labels", {}), selector)]
 
 
 def _matches(labels: Mapping[str, Any], selector: Mapping[str, str]) -> bool:
@@ -413,7 +413,7 @@ def _holds(value: str, rule: str) -> bool:
     return found != negated
 
 
-def _staying_nodes() -> list[dict[str, Any]]:
+def _available_nodes() -> list[dict[str, Any]]:
     """Return the nodes that live, and of which nobody has said that they will be taken away."""
     # Decision 45: Ray places nothing on these any more, and `ray.nodes` does not say so.
     leaving = leaving_nodes()

@@ -18,10 +18,10 @@ from pecan_ray.by_value import NamedArrays
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import JournalError, OrderError, PecanError, StaleJobError
 from pecan_ray.job import events
-from pecan_ray.job.awake_clock import TICK_S
+from pecan_ray.job.active_clock import TICK_S
 from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.job_views import JobView, LiveJob, job_view
 from pecan_ray.job.messages import TrainerReport, WorkerProgress
-from pecan_ray.job.viewing import JobView, LiveJob, job_view
 from pecan_ray.plan.stretches import OpOrders
 from pecan_ray.runtime.job_arrays import receive
 from pecan_ray.runtime.job_host import JobHost
@@ -142,7 +142,7 @@ class JobController:
 
     async def listen(self, rank: int, incarnation: str, number: int, met: int) -> bytes:
         """Return a trainer's orders, pickled, as soon as they differ from the ones with that number."""
-        self._host.happened(events.TrainerListens(rank, incarnation, met))
+        self._host.happened(events.TrainerWaiting(rank, incarnation, met))
         self._raise_refusal(incarnation)
         return await self._host.board.listen(rank, number)
 
@@ -167,7 +167,7 @@ class JobController:
         self._host.board.release(rank)
         facts = await self.facts()
         if self._host.ended:
-            await self._host.tidied()
+            await self._host.wait_for_cleanup()
         return facts, self._host.ended
 
     async def resume_point(self, batches: int) -> bytes:
@@ -187,23 +187,25 @@ class JobController:
         row_s: float | None = None,
         op_seconds: tuple[tuple[str, float], ...] = (),
         decoders: tuple[str, ...] = (),
-        explained: str = "",
+        order_details: str = "",
     ) -> None:
         """Let work begin, with the plan in that order (None: as it is written); the first trainer decides.
 
         `row_s`: seconds of one thread for a row of a batch, by a sample; `op_seconds`: of each operator for an element;
-        `explained`: all that was found, as JSON, for those who look at the job.
+        `order_details`: all that was found, as JSON, for those who look at the job.
         """
         host = self._host
-        self._explained = self._explained or explained
+        self._explained = self._explained or order_details
         # A trainer calls again if the controller's process was lost: the plan must not be added twice.
         if plan is not None and not host.state.ordered:
             host.add_plan(plan)
         host.happened(events.OrderKnown(len(host.plans) > 1, row_s, order, op_seconds, decoders))
 
-    async def replan(self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...], explained: str) -> None:
+    async def change_plan(
+        self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...], order_details: str
+    ) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
-        self._explained = explained or self._explained
+        self._explained = order_details or self._explained
         self._host.add_plan(plan)
         self._host.happened(events.PlanChanged(said, order, decoders))
 
@@ -230,7 +232,7 @@ class JobController:
         self._counts[worker] = counts
         known = self._host.state.fleet.workers.get(worker)
         if known is not None:
-            with self._host.tasks.guarded(f"counting what {worker} has done"):  # which waits for no answer
+            with self._host.tasks.guard_call(f"counting what {worker} has done"):  # which waits for no answer
                 self._host.metrics.told(worker, known.placement, progress)
         self._host.happened(events.WorkerTold(worker, progress))
 
@@ -261,9 +263,9 @@ class JobController:
 
     # --- others --------------------------------------------------------------------------------------------
 
-    async def bids(self) -> bytes:
+    async def pool_requests(self) -> bytes:
         """Return what this job bids for nodes that others may want as well, pickled."""
-        return pickle.dumps(self._host.state.bids())
+        return pickle.dumps(self._host.state.pool_requests())
 
     async def make_room(self, job: str) -> None:
         """Give up a worker for another job, if this one may."""

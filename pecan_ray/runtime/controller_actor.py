@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pecan_ray.engines.counting import OpCount
     from pecan_ray.errors import PecanError
     from pecan_ray.job.facts import JobFacts
+    from pecan_ray.job.job_views import JobView, LiveJob
     from pecan_ray.job.messages import WorkerProgress
-    from pecan_ray.job.viewing import JobView, LiveJob
     from pecan_ray.plan.stretches import OpOrders
 
 
@@ -78,14 +78,16 @@ class AutoPlacementController:
         row_s: float | None = None,
         op_seconds: tuple[tuple[str, float], ...] = (),
         decoders: tuple[str, ...] = (),
-        explained: str = "",
+        order_details: str = "",
     ) -> None:
         """Let work begin, with the plan in that order (None: as it is written); the first trainer decides."""
-        await self._process.begin(plan, order, row_s, op_seconds, decoders, explained)
+        await self._process.begin(plan, order, row_s, op_seconds, decoders, order_details)
 
-    async def replan(self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...], explained: str) -> None:
+    async def change_plan(
+        self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...], order_details: str
+    ) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
-        await self._process.replan(plan, order, said, decoders, explained)
+        await self._process.change_plan(plan, order, said, decoders, order_details)
 
     async def drop_order(self, said: str) -> None:
         """Let all workers run the operators as the user wrote them, from now on."""
@@ -115,9 +117,9 @@ class AutoPlacementController:
         """Return a version of the plan, pickled."""
         return await self._process.plan(version)
 
-    async def bids(self) -> bytes:
+    async def pool_requests(self) -> bytes:
         """Return what this job bids for nodes that others may want as well, pickled."""
-        return await self._process.bids()
+        return await self._process.pool_requests()
 
     async def make_room(self, job: str) -> None:
         """Give up a worker for another job, if this one may."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from pecan_ray.engines.usable_cpus import CGROUPS, OWN_CGROUPS, cgroups_of, usable_cpus
+from pecan_ray.engines.available_cpus import CGROUPS, OWN_CGROUPS, available_cpus, cgroups_of
 from pecan_ray.job.room import HostUse
 
 UNLIMITED = 1 << 60
@@ -14,7 +14,7 @@ UNLIMITED = 1 << 60
 
 def host_use(thread: int | None = None) -> HostUse:
     """Return what this process may use of its node, and uses; `thread`: the native number of the training loop's."""
-    return HostUse(usable_cpus(), free_memory(), time.process_time(), None if thread is None else in_line_s(thread))
+    return HostUse(available_cpus(), free_memory(), time.process_time(), None if thread is None else in_line_s(thread))
 
 
 def free_memory(root: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int | None:

@@ -87,7 +87,7 @@ class IoSharing:
 
     def _take(self, quota: IoQuota) -> None:
         before = self._quota
-        if before is None or before.rooms != quota.rooms or _differ(before.bytes_per_s, quota.bytes_per_s):
+        if before is None or before.rooms != quota.rooms or _quota_changed(before.bytes_per_s, quota.bytes_per_s):
             self._quota = quota
             self._happened(RemoteIoSet(quota.bytes_per_s, quota.rooms, self._pool_nodes, BY_CLUSTER))
 
@@ -132,7 +132,7 @@ def datasets_of(state: JobState) -> tuple[str, ...] | None:
     return tuple(sorted({dataset_of(path) for path in paths if is_remote(path)}))
 
 
-def _differ(before: float | None, now: float | None) -> bool:
+def _quota_changed(before: float | None, now: float | None) -> bool:
     """Tell whether a quota has changed by enough to tell all workers."""
     if before is None or now is None:
         return before is not now

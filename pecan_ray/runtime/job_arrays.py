@@ -12,7 +12,7 @@ import ray
 from pecan_ray.by_value import NamedArrays, loads_apart
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.pickling import unpickle_here
-from pecan_ray.runtime.worker_questions import ask_again
+from pecan_ray.runtime.worker_requests import ask_again
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,17 @@ import ray
 from pecan_ray.engines.under_way import long_retry
 from pecan_ray.errors import PecanError
 from pecan_ray.job import events, instructions
-from pecan_ray.job.awake_clock import LONGEST_GAP_S, TICK_S
+from pecan_ray.job.active_clock import LONGEST_GAP_S, TICK_S
+from pecan_ray.job.job_views import LiveJob, live_job
 from pecan_ray.job.messages import Reply
 from pecan_ray.job.speed import JobSpeed, SpeedMeter
 from pecan_ray.job.start_worker import StartWorker
-from pecan_ray.job.viewing import LiveJob, live_job
 from pecan_ray.options import ClusterIo
 from pecan_ray.plan.splits import Source
-from pecan_ray.runtime.bidding import Bidding
 from pecan_ray.runtime.cluster import leaving_nodes, process_exists, remote_selector, room_for
 from pecan_ray.runtime.io_sharing import IoSharing, datasets_of
 from pecan_ray.runtime.job_arrays import ReceivedJob
-from pecan_ray.runtime.job_tasks import JobTasks, unforeseen
+from pecan_ray.runtime.job_tasks import JobTasks, unexpected_failure
 from pecan_ray.runtime.journal_file import JournalPlace
 from pecan_ray.runtime.journaled_job import JournaledJob
 from pecan_ray.runtime.keeper import Keeping
@@ -36,6 +35,7 @@ from pecan_ray.runtime.listing import list_sources
 from pecan_ray.runtime.metrics import JobMetrics
 from pecan_ray.runtime.notice_board import NoticeBoard
 from pecan_ray.runtime.pickling import unpickle_here
+from pecan_ray.runtime.pool_request_exchange import PoolRequestExchange
 from pecan_ray.runtime.worker_actors import WorkerActors
 from pecan_ray.storage.retry import set_patience, tell_elsewhere
 
@@ -75,25 +75,25 @@ class JobHost:
         """Why the job's state takes no event any more: whoever calls is told."""
         self._calls: dict[tuple[str, str, int], list[asyncio.Future[Reply]]] = {}
         """Questions of workers that wait for their answers."""
-        self._bidding: asyncio.Task[None] | None = None
+        self._pool_request_task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._hindered = False
+        self._retry = False
         """The storage makes the listing wait, as the job has been told."""
         self._perform_by: dict[type, Callable[[Any], None]] = {
             instructions.FindRoom: self._find_room,
-            instructions.Refuse: self._refuse,
+            instructions.RejectTrainer: self._reject,
             instructions.LookForTrainers: self._look_for_trainers,
             instructions.BeginListing: lambda one: list_sources(self._sources, one.known, self._happened_elsewhere),
             StartWorker: lambda one: self.workers.start(one),
-            instructions.AdoptWorker: lambda one: self.workers.adopt(one),
-            instructions.EndStrangers: lambda _: self.workers.end_strangers(self.state.fleet.past),
+            instructions.ReattachWorker: lambda one: self.workers.reattach_worker(one),
+            instructions.EndUnknownWorkers: lambda _: self.workers.stop_unknown_workers(self.state.fleet.past),
             instructions.DrainWorker: lambda one: self.workers.drain(one.worker),
             instructions.KillWorker: self._kill,
             instructions.UseUsersOrder: lambda one: self.workers.use_users_order(one.worker),
             instructions.LeaveEpochs: lambda one: self.workers.leave_epochs(one.worker, one.before),
             instructions.LimitRemoteIo: lambda one: self.workers.limit_remote_io(one),
             instructions.Answer: self._answer,
-            instructions.TellTrainers: lambda one: self.board.tell(one.ranks, allowance_only=one.allowance_only),
+            instructions.TellTrainers: lambda one: self.board.tell(one.ranks, only_limit_raised=one.only_limit_raised),
             instructions.Log: lambda one: logger.log(logging.getLevelName(one.level.upper()), one.text),
             instructions.EndJob: self._end,
         }
@@ -127,20 +127,20 @@ class JobHost:
         if self._keeping is not None:
             # Before the event, because what follows from it asks the keeper by this number.
             # Decision 41: the keeper refuses what a process before this one still asks for.
-            self._keeping.generation = self.state.adoption.generation + 1
+            self._keeping.generation = self.state.worker_recovery.generation + 1
         self.happened(events.ControllerRestarted())
 
     def happened(self, event: events.Event) -> None:
         """Let the job know what has happened, and do what it says."""
         self.begin()
-        with self.tasks.guarded(f"handling {type(event).__name__}"):
+        with self.tasks.guard_call(f"handling {type(event).__name__}"):
             self._handle(event)
 
     def _handle(self, event: events.Event) -> None:
         # Decision 37: the event is in the journal before anything is done about it.
         # A process that is killed between the two has told nobody of what a replay would not know.
         for instruction in self._journaled.handle(event):
-            with self.tasks.guarded(f"performing {type(instruction).__name__}"):
+            with self.tasks.guard_call(f"performing {type(instruction).__name__}"):
                 self._perform_by[type(instruction)](instruction)
 
     def fail(self, doing: str, error: Exception) -> None:
@@ -148,7 +148,7 @@ class JobHost:
         if self.ended or self.broken is not None or self.state.error is not None:
             logger.info("job %s: after its end, while %s: %r", self.job.spec.name, doing, error)
             return
-        failure = unforeseen(self.job.spec.name, doing, error)
+        failure = unexpected_failure(self.job.spec.name, doing, error)
         logger.error("job %s fails while %s", self.job.spec.name, doing, exc_info=error)
         try:
             # Not `happened`: its guard would take an error for another failure of the job, and end in `fail` again.
@@ -165,7 +165,7 @@ class JobHost:
         # Each trainer that lives has called by then, and was told why.
         asyncio.get_running_loop().call_later(self.job.config.trainer_timeout_s, ray.kill, actor)
 
-    async def tidied(self) -> None:
+    async def wait_for_cleanup(self) -> None:
         """Wait until what the job has left elsewhere is removed, for as long as that is worth."""
         await self._io.leave()
         await asyncio.to_thread(self._journaled.join)
@@ -196,7 +196,7 @@ class JobHost:
 
     async def _let_time_pass(self) -> None:
         while not self.ended:
-            with self.tasks.guarded("letting time pass"):
+            with self.tasks.guard_call("letting time pass"):
                 self._tick()
             await asyncio.sleep(TICK_S)
 
@@ -220,10 +220,10 @@ class JobHost:
         now = time.monotonic()
         retrying = long_retry(now)
         # Also once when it is over, so that the job takes back what it has said.
-        if retrying or self._hindered:
-            self._hindered = retrying is not None
+        if retrying or self._retry:
+            self._retry = retrying is not None
             since = (retrying.text, now - retrying.since) if retrying else ("",)
-            self.happened(events.ListingHindered(*since))
+            self.happened(events.ListingRetrying(*since))
         self.happened(events.TimePassed())
         self.metrics.job(self.state, self.now())
         self._speed = self._meter.look(self.state, self.now())
@@ -249,7 +249,7 @@ class JobHost:
             if not call.done():
                 call.set_result(instruction.reply)
 
-    def _refuse(self, instruction: instructions.Refuse) -> None:
+    def _reject(self, instruction: instructions.RejectTrainer) -> None:
         self.refused[instruction.incarnation] = instruction.error
 
     def _kill(self, instruction: instructions.KillWorker) -> None:
@@ -258,8 +258,8 @@ class JobHost:
 
     def _find_room(self, instruction: instructions.FindRoom) -> None:
         self.workers.trainer_nodes = instruction.nodes
-        bidding = Bidding(self.job.spec.name, self.happened)
-        self._bidding = self.tasks.begin(
+        bidding = PoolRequestExchange(self.job.spec.name, self.happened)
+        self._pool_request_task = self.tasks.begin(
             "asking other jobs what they bid for workers",
             bidding.run,
             instruction.nodes,
@@ -292,8 +292,8 @@ class JobHost:
     def _end(self, instruction: instructions.EndJob) -> None:
         self.ended = True
         self._journaled.end(deserted=instruction.orphaned)
-        if self._bidding is not None:
-            self._bidding.cancel()
+        if self._pool_request_task is not None:
+            self._pool_request_task.cancel()
         self.workers.stop()
         # The last trainer to leave ends this actor, and here there is none.
         if instruction.orphaned:

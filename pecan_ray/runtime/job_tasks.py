@@ -24,7 +24,7 @@ class JobTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextlib.contextmanager
-    def guarded(self, doing: str) -> Iterator[None]:
+    def guard_call(self, doing: str) -> Iterator[None]:
         """Let an error inside end the job, and go on behind it."""
         try:
             yield
@@ -39,7 +39,7 @@ class JobTasks:
         return task
 
     async def _guard(self, doing: str, work: Callable[..., Awaitable[object]], arguments: tuple[Any, ...]) -> None:
-        with self.guarded(doing):
+        with self.guard_call(doing):
             await work(*arguments)
 
     def cancel(self) -> None:
@@ -48,7 +48,7 @@ class JobTasks:
             task.cancel()
 
 
-def unforeseen(job: str, doing: str, error: Exception) -> PecanError:
+def unexpected_failure(job: str, doing: str, error: Exception) -> PecanError:
     """Return the error that a job ends with; ours say what is wrong by themselves."""
     if isinstance(error, PecanError):
         return error

@@ -17,7 +17,7 @@ from typing import Any
 from pecan_ray import storage
 from pecan_ray.errors import JournalError, PecanError, SourceError, SourceNotFoundError, told
 from pecan_ray.job.journal_slices import JournalSlice, SliceKind, in_order, next_slice, slice_named
-from pecan_ray.storage.retry import UnwantedError, unless_given_up
+from pecan_ray.storage.retry import RequestCancelledError, unless_given_up
 
 logger = logging.getLogger("pecan_ray.controller")
 
@@ -38,7 +38,7 @@ READS = 5
 
 
 @dataclass
-class _Growing:
+class _CopyProgress:
     """A file that is copied."""
 
     fd: int
@@ -68,9 +68,9 @@ class JournalCopy:
         """Folders of predecessors."""
         self._lock = threading.Lock()
         """Guards the files."""
-        self._files: dict[SliceKind, _Growing] = {
-            "listings": _Growing(listings[0], JournalSlice("listings", 0, 0, 0, listings[1])),
-            "journal": _Growing(journal[0], JournalSlice("journal", 0, 0, 0, journal[1])),
+        self._files: dict[SliceKind, _CopyProgress] = {
+            "listings": _CopyProgress(listings[0], JournalSlice("listings", 0, 0, 0, listings[1])),
+            "journal": _CopyProgress(journal[0], JournalSlice("journal", 0, 0, 0, journal[1])),
         }
         """In the order in which they are copied: a page before the entry about it."""
         self._grown, self._ended, self._given_up = threading.Event(), threading.Event(), threading.Event()
@@ -103,7 +103,7 @@ class JournalCopy:
         with self._lock:
             old = self._files["journal"]
             whole = JournalSlice("journal", old.whole.generation + 1, nbytes, 0, nbytes)
-            self._files["journal"] = _Growing(fd, whole, before=[*old.before, old.there])
+            self._files["journal"] = _CopyProgress(fd, whole, before=[*old.before, old.there])
         os.close(old.fd)
         self._grown.set()
 
@@ -136,7 +136,7 @@ class JournalCopy:
                         self._take_folder()
                     self._write_all()
                 self._said = False
-            except UnwantedError:
+            except RequestCancelledError:
                 break
             except Exception as error:  # whatever it is, the job has the journal of its node
                 if not self._ended.is_set():  # whose file is cut then
@@ -193,10 +193,10 @@ class JournalCopy:
             # Behind the removal, so that one that fails is tried again.
             self._others.pop()
 
-    def _write(self, file: _Growing, whole: JournalSlice, fd: int) -> None:
+    def _write(self, file: _CopyProgress, whole: JournalSlice, fd: int) -> None:
         while (step := next_slice(file.there, whole)) is not None:
             if self._ended.is_set() and not self._keep:
-                raise UnwantedError
+                raise RequestCancelledError
             new, taken = step
             data = os.pread(fd, new.stop - new.start, new.start)
             if len(data) < new.stop - new.start:
@@ -239,7 +239,7 @@ def _remove_folder(folder: str) -> None:
 
 
 @dataclass(frozen=True)
-class CopiedJournal:
+class RemoteCopy:
     """What lies in a bucket of a job."""
 
     where: str
@@ -248,7 +248,7 @@ class CopiedJournal:
     listings: bytes
 
 
-def read_copy(url: str) -> CopiedJournal | None:
+def read_copy(url: str) -> RemoteCopy | None:
     """Return the newest copy of a job's journal; None if there is none.  Raises JournalError if it cannot be read."""
     for _ in range(READS):
         try:
@@ -261,7 +261,7 @@ def read_copy(url: str) -> CopiedJournal | None:
     raise JournalError(f"the journal below {url} changes all the time: {gone}", path=url) from gone
 
 
-def _read(url: str) -> CopiedJournal | None:
+def _read(url: str) -> RemoteCopy | None:
     found: dict[str, list[Any]] = {}
     for file in storage.list_folder(url):
         folder, _, name = file.path[len(url) + 1 :].partition("/")
@@ -272,7 +272,7 @@ def _read(url: str) -> CopiedJournal | None:
     folder = f"{url}/{max(counting)}"
     job = storage.read_all(f"{folder}/{JOB}")
     journal = _bytes_of(folder, "journal")  # first: each page is written before the entry about it
-    return CopiedJournal(folder, job, journal, _bytes_of(folder, "listings"))
+    return RemoteCopy(folder, job, journal, _bytes_of(folder, "listings"))
 
 
 def _bytes_of(folder: str, kind: SliceKind) -> bytes:

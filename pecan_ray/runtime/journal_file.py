@@ -134,7 +134,7 @@ class JournalPlace:
         """All that may be here."""
         return self.journal, self.listings, self.job_file
 
-    def put_aside(self, job: str) -> str:
+    def rename_previous_files(self, job: str) -> str:
         """Keep what a run before this one has left under a name of its own, and return that; empty if there is nothing.
 
         Raises JournalError, and leaves all as it is, where a job writes there; OSError where it cannot be moved.

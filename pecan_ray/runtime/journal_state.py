@@ -13,7 +13,7 @@ from typing import Any
 
 from pecan_ray.errors import JournalError, StateError, told
 from pecan_ray.job.facts import JobFacts
-from pecan_ray.job.journal import ReplayedJob, entries, pages, replay
+from pecan_ray.job.journal import RestoredJob, entries, pages, replay
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.runtime.journal_copy import JOB, read_copy
@@ -44,10 +44,10 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
             "Config(journal=...) of this folder.",
             path=os.fspath(folder),
         )
-    ran: Job = _unpickled(kept)
+    ran: Job = _unpickle(kept)
     if why := no_state_of(ran.options):
         raise StateError(f"job {job} has no state, since {why}.")
-    at_end = kept.replayed(ran)
+    at_end = kept.replay_result(ran)
     # Of epochs that a loop has left, batches are passed over, and count as used: all ranks leave them together.
     behind = min((one.progress for one in at_end.state.trainers.ranks.values()), key=lambda one: one.used, default=NONE)
     used = behind.used
@@ -74,7 +74,7 @@ def facts_of_journal(file: Path) -> JobFacts:
     if found is None:
         raise JournalError(f"{file} is no journal of a job: there is no {place.job_file}.", path=str(file))
     kept = _KeptJournal(str(place.job_file), found[1], partial(_read, place))
-    at_end = kept.replayed(_unpickled(kept))
+    at_end = kept.replay_result(_unpickle(kept))
     return at_end.state.facts(at_end.at)
 
 
@@ -88,7 +88,7 @@ class _KeptJournal:
     read: Callable[[], tuple[bytes, bytes]]
     """Returns its entries, and the pages of its listings."""
 
-    def replayed(self, ran: Job) -> ReplayedJob:
+    def replay_result(self, ran: Job) -> RestoredJob:
         written, listed = self.read()
         return replay((entry for entry, _ in entries(written)), ran.spec, [page for page, _ in pages(listed)])
 
@@ -115,7 +115,7 @@ def _in_bucket(root: str | os.PathLike[str], job: str) -> _KeptJournal | None:
     return _KeptJournal(where, job_of(copied.job, where)[1], lambda: (copied.journal, copied.listings))
 
 
-def _unpickled(kept: _KeptJournal) -> Any:
+def _unpickle(kept: _KeptJournal) -> Any:
     try:
         return pickle.loads(kept.job)
     except Exception as error:  # unpickling what another version has written raises anything

@@ -7,7 +7,7 @@ import time
 
 from pecan_ray.errors import JournalError, PecanError
 from pecan_ray.job import events
-from pecan_ray.job.awake_clock import AwakeClock
+from pecan_ray.job.active_clock import ActiveClock
 from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.journal import (
     JournalEntry,
@@ -61,9 +61,9 @@ class JournaledJob:
                 raise JournalError(said, **error.fields) from error
             if (kept := place.job()) is not None and place.bucket:
                 # Decision 53: the job goes on from the journal of its node, and need not wait for the bucket.
-                self._copied(place, kept).begin_behind()
+                self._make_copy(place, kept).begin_behind()
             return
-        self._clock = AwakeClock(longest_gap_s, time.monotonic)
+        self._clock = ActiveClock(longest_gap_s, time.monotonic)
         self.state = JobState(spec, self._clock.now())
         if place is not None:
             self._begin(place, job)
@@ -72,12 +72,12 @@ class JournaledJob:
         try:
             if place.beside_ray:
                 remove_stale(place.folder)
-            aside = place.put_aside(self._spec.name)
+            aside = place.rename_previous_files(self._spec.name)
             kept = [self._said_kept(f"{place.folder / aside}.*")] if aside else []
             self._open(place).append(packed(opening(self._spec, self.state.began)))
             place.keep_job(job)  # the last: where it is, all that was handled is in the journal
             if place.bucket:
-                kept += [self._said_kept(f"{other}/") for other in self._copied(place, job).begin()]
+                kept += [self._said_kept(f"{other}/") for other in self._make_copy(place, job).begin()]
             for one in kept:  # as all that happens: a controller that goes on from the journal knows it then
                 self.handle(one)
         except (PecanError, OSError) as error:
@@ -91,16 +91,16 @@ class JournaledJob:
                 self.end()
             raise JournalError(f"Config(journal={named!r}): no journal can be kept: {error}") from error
 
-    def _copied(self, place: JournalPlace, job: bytes) -> JournalCopy:
+    def _make_copy(self, place: JournalPlace, job: bytes) -> JournalCopy:
         assert self._file is not None and self._listings is not None
         journal, listings = ((file.descriptor(), file.nbytes) for file in (self._file, self._listings))
         self._copy = JournalCopy(place.bucket, place.actor, place.written(job), journal, listings)
         return self._copy
 
-    def _said_kept(self, where: str) -> events.JournalsKept:
+    def _said_kept(self, where: str) -> events.UnfinishedJobSaved:
         said = kept_as(where)
         logger.warning("job %s: %s; remove it, or rename it back to go on from it", self._spec.name, said)
-        return events.JournalsKept(where)
+        return events.UnfinishedJobSaved(where)
 
     def _open(self, place: JournalPlace) -> JournalFile:
         # Decision 37: pages of splits have a file of their own, which is never compacted.
@@ -109,7 +109,7 @@ class JournaledJob:
         self._file = JournalFile(place.journal)
         return self._file
 
-    def _replay(self, longest_gap_s: float) -> tuple[AwakeClock, JobState]:
+    def _replay(self, longest_gap_s: float) -> tuple[ActiveClock, JobState]:
         assert self._file is not None and self._listings is not None
         data, listed = self._file.read(), list(pages(self._listings.read()))
         found = list(entries(data))
@@ -127,7 +127,7 @@ class JournaledJob:
             *(self._spec.name, job.events),
         )
         # Decision 37: time goes on where the last event was, because nobody could be heard without a controller.
-        return AwakeClock(longest_gap_s, time.monotonic, begin=job.at), job.state
+        return ActiveClock(longest_gap_s, time.monotonic, begin=job.at), job.state
 
     def now(self) -> float:
         """Return the job's time, which stands still while its process does."""

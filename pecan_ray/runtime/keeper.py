@@ -19,7 +19,7 @@ from pecan_ray.job.registering import RESTART_S
 from pecan_ray.runtime.actors import actor
 from pecan_ray.runtime.calls import PAUSE_S
 from pecan_ray.runtime.cluster import NAMESPACE, local_selector, this_node
-from pecan_ray.runtime.worker_actor import Hiring, make_worker
+from pecan_ray.runtime.worker_actor import WorkerActorSpec, make_worker
 
 ORPHAN_S = RESTART_S + 30.0
 """A controller that has not come again after so long is given up, as its trainers have before."""
@@ -37,7 +37,7 @@ class WorkerKeeper:
         self._generation = 0
         self._workers: dict[str, asyncio.Future[Any]] = {}
         """Their handles, as soon as Ray has made them: it ends an actor of which nobody has a handle."""
-        self._expected: Hiring | None = None
+        self._expected: WorkerActorSpec | None = None
         """The worker that is being started before a controller has asked for it."""
         ray.get_runtime_context().current_actor.watch.remote()
 
@@ -69,14 +69,14 @@ class WorkerKeeper:
             await asyncio.wait(self._workers.values())
         return os.getpid(), list(self._workers)
 
-    async def expect(self, hiring: Hiring) -> None:
+    async def expect(self, worker_actor_spec: WorkerActorSpec) -> None:
         """Start a worker that the controller will ask for, unless it has asked for one: it starts as slowly as that."""
         if not self._workers:
             # Decision 67: a guess, of which the controller knows nothing: no event, no state, nothing in its journal.
-            self._expected = hiring
-            self._workers[hiring.began.worker] = asyncio.ensure_future(self._made(hiring))
+            self._expected = worker_actor_spec
+            self._workers[worker_actor_spec.began.worker] = asyncio.ensure_future(self._made(worker_actor_spec))
 
-    async def _settle(self, asked: Hiring | None) -> None:
+    async def _settle(self, asked: WorkerActorSpec | None) -> None:
         """End the worker that was expected, if it is another one than what is asked for first."""
         expected, self._expected = self._expected, None
         if expected is not None and expected != asked:
@@ -85,14 +85,14 @@ class WorkerKeeper:
             if made.exception() is None:
                 ray.kill(made.result())
 
-    async def start(self, generation: int, hiring: Hiring) -> tuple[Any, int]:
+    async def start(self, generation: int, worker_actor_spec: WorkerActorSpec) -> tuple[Any, int]:
         """Start a worker, unless it was; return its handle and this process's id."""
-        name = hiring.began.worker
+        name = worker_actor_spec.began.worker
         if generation < self._generation:
             raise ClusterError(f"{name} is not started: another process is the job's controller now.")
-        await self._settle(hiring)
+        await self._settle(worker_actor_spec)
         if name not in self._workers:
-            self._workers[name] = asyncio.ensure_future(self._made(hiring))
+            self._workers[name] = asyncio.ensure_future(self._made(worker_actor_spec))
         try:
             # Shielded, because a second call for the same worker waits for the same future.
             return await asyncio.shield(self._workers[name]), os.getpid()
@@ -100,11 +100,11 @@ class WorkerKeeper:
             self._workers.pop(name, None)
             raise
 
-    async def _made(self, hiring: Hiring) -> Any:
+    async def _made(self, worker_actor_spec: WorkerActorSpec) -> Any:
         until = time.monotonic() + NAME_FREE_S
         while True:
             try:
-                return await asyncio.to_thread(make_worker, hiring, self._controller)
+                return await asyncio.to_thread(make_worker, worker_actor_spec, self._controller)
             except ray.exceptions.ActorAlreadyExistsError:
                 if time.monotonic() > until:
                     raise
@@ -146,9 +146,9 @@ class Keeping:
         found: tuple[int, list[str]] = await self._ask("begin", self.generation)
         return found
 
-    async def start(self, hiring: Hiring) -> tuple[Any, int]:
+    async def start(self, worker_actor_spec: WorkerActorSpec) -> tuple[Any, int]:
         """Start a worker, unless it was; return its handle, and the id of the process that owns it."""
-        made: tuple[Any, int] = await self._ask("start", self.generation, hiring)
+        made: tuple[Any, int] = await self._ask("start", self.generation, worker_actor_spec)
         return made
 
     async def _ask(self, method: str, *arguments: Any) -> Any:

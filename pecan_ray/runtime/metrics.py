@@ -6,8 +6,8 @@ import hashlib
 
 from ray.util.metrics import Counter, Gauge
 
+from pecan_ray.job.job_cost import cost_by_operator
 from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress
-from pecan_ray.job.spending import spent_by_operator
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.windows import Deployment
 
@@ -72,9 +72,9 @@ class JobMetrics:
         """Take over a trainer's report."""
         tags = {**self._tags, "rank": str(report.rank)}
         amounts = (
-            (self._batches, sum(ack.batches for ack in report.acks)),
-            (self._elements, sum(ack.rows for ack in report.acks)),
-            (self._bytes, sum(ack.bytes for ack in report.acks)),
+            (self._batches, sum(ack.batches for ack in report.received_batches)),
+            (self._elements, sum(ack.rows for ack in report.received_batches)),
+            (self._bytes, sum(ack.bytes for ack in report.received_batches)),
             (self._bad, sum(one.elements for one in report.left_out)),
         )
         for counter, amount in amounts:
@@ -120,7 +120,7 @@ class JobMetrics:
         fresh = placing.steps - self._steps if placing is not None else 0
         for step in list(placing.timeline)[-fresh:] if placing is not None and fresh else ():
             self._steps += 1
-            if not step.window.defect():
+            if not step.window.invalid_reason():
                 self._batch_time.set(step.window.batch_time, self._tags)
             self._decisions.inc(1, {**self._tags, "phase": step.decision.phase})
 
@@ -129,7 +129,7 @@ class JobMetrics:
         cost = state.cost(now)
         if cost is None:
             return
-        by_operator = spent_by_operator(cost, state.placement.op_seconds)
+        by_operator = cost_by_operator(cost, state.placement.op_seconds)
         parts = [
             *((self._cost, "placement", one, getattr(cost, one)) for one in ("host", "remote")),
             *((self._operator_cost, "operator", name, paid) for name, paid in by_operator.items()),

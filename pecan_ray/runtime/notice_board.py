@@ -1,7 +1,7 @@
 """How orders reach trainers: each waits in a call that is answered when there is something new for it.
 
-When that is, `pecan_ray.job.notices` says.  A worker's handle is costly to pickle and trainers are many: each handle is
-pickled when its worker comes up, and orders once for all trainers that are due the same.
+When that is, `pecan_ray.job.notification_schedule` says.  A worker's handle is costly to pickle and trainers are many:
+each handle is pickled when its worker comes up, and orders once for all trainers that are due the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from pecan_ray.by_value import dumps
 from pecan_ray.job.messages import Orders
-from pecan_ray.job.notices import Notices
+from pecan_ray.job.notification_schedule import NotificationSchedule
 from pecan_ray.runtime.job_tasks import JobTasks
 from pecan_ray.runtime.messages import WorkerInfo
 
@@ -30,10 +30,10 @@ class NoticeBoard:
     def __init__(self, orders: Callable[[int], Orders], tasks: JobTasks) -> None:
         self._orders, self._tasks = orders, tasks
         self._listening: dict[int, asyncio.Future[None]] = {}
-        self._notices = Notices()
+        self._notices = NotificationSchedule()
         self._answering: asyncio.Handle | None = None
         """The call that will answer those that are due, and"""
-        self._answers_at = math.inf
+        self._response_time = math.inf
         """its time.  Its handle need not tell: uvloop, on which Ray's actors run, returns one without a time for a call
         that is due within half a millisecond."""
         self._handles: dict[str, bytes] = {}
@@ -68,22 +68,22 @@ class NoticeBoard:
         if waiting is not None and not waiting.done():
             waiting.cancel()
 
-    def tell(self, ranks: Iterable[int], *, allowance_only: bool = False) -> None:
+    def tell(self, ranks: Iterable[int], *, only_limit_raised: bool = False) -> None:
         """Answer these ranks soon; not quite so soon where all that has changed is how much they may use."""
         loop = asyncio.get_running_loop()
-        at = self._notices.changed(ranks, len(self._listening), loop.time(), allowance_only=allowance_only)
+        at = self._notices.changed(ranks, len(self._listening), loop.time(), only_limit_raised=only_limit_raised)
         self._wake(loop, at)
 
     def _wake(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
-        if at >= self._answers_at:
+        if at >= self._response_time:
             return
         if self._answering is not None:
             self._answering.cancel()
-        self._answering, self._answers_at = loop.call_at(at, self._answer), at
+        self._answering, self._response_time = loop.call_at(at, self._answer), at
 
     def _answer(self) -> None:
-        self._answering, self._answers_at = None, math.inf
-        with self._tasks.guarded("answering trainers that wait for orders"):
+        self._answering, self._response_time = None, math.inf
+        with self._tasks.guard_call("answering trainers that wait for orders"):
             self._answer_due()
 
     def _answer_due(self) -> None:

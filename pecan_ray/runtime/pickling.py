@@ -81,7 +81,7 @@ def _check_function(op: ElementOp) -> None:
     try:
         dumps(op.fn)
     except Exception as error:
-        variable = next(unsendable_variables(op.fn), None)
+        variable = next(unpicklable_variables(op.fn), None)
         named = f"its variable {variable!r}" if variable else "a value that it holds"
         raise UnpicklablePlanError(
             f"{op.name}: the function cannot be sent to workers, since {named} cannot be pickled "
@@ -100,7 +100,7 @@ def _check_value(value: object, what: str, error: BaseException) -> None:
         ) from error
 
 
-def unsendable_variables(fn: Any) -> Iterator[str]:
+def unpicklable_variables(fn: Any) -> Iterator[str]:
     """Yield the names of the variables that a function holds and that cannot be pickled."""
     for name, value in held_by(fn):
         try:

@@ -24,10 +24,10 @@ def cheapest_first(
     dear = [one for tier, one in labels if one and tier.price > prices.remote_worker]
     outside = _outside(dear)
     asked = [*cheap, *([outside, *dear] if outside else [])]
-    return [{**selector, **one} for one in asked if _agree(selector, one)]
+    return [{**selector, **one} for one in asked if _check_consistency(selector, one)]
 
 
-def _agree(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+def _check_consistency(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     """Tell whether no label is asked for with two values."""
     return all(selector.get(key, value) == value for key, value in labels.items())
 

@@ -32,10 +32,10 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.waiting import NO_ANSWER
 from pecan_ray.options import AutoWorkers, ClusterIo, Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.deadline import Deadline
+from pecan_ray.plan.element_identity import identity_loss
 from pecan_ray.plan.empty_pass import endless_passes
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.regrouping import why_regrouped
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.plan.stretches import OpOrders, orders_in
 from pecan_ray.runtime import cluster, leaving
@@ -50,8 +50,8 @@ from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.paid import PaidSoFar
 from pecan_ray.runtime.pickling import pickle_plan, pickle_sources
-from pecan_ray.runtime.worker_actor import hiring
-from pecan_ray.sampling.randomness import split_orders
+from pecan_ray.runtime.worker_actor import worker_actor_spec
+from pecan_ray.sampling.random_keys import split_orders
 from pecan_ray.sampling.subsets import members
 from pecan_ray.storage import is_remote
 
@@ -96,13 +96,13 @@ class Session:
         `parts`: what `described` tells of the plan, if known.  `saved`: go on there, with other data as well where
         `allow_changed_source`.  `keep`: called with bad elements, before they are acknowledged.
         """
-        refuse_loader_workers()
+        check_no_loader_workers()
         arrays: NamedArrays = {}
         self._apart = None if options.world_size > 1 else arrays  # ranks would name each its own
         payload = pickle_plan(plan, self._apart)
         self.name = name
         self._options = options
-        started, self.attached_s = cluster.attach(ranks=options.world_size), time.monotonic()
+        started, self.attach_time_s = cluster.attach(ranks=options.world_size), time.monotonic()
         if started and options.world_size > 1 and os.environ.get("LOCAL_WORLD_SIZE") != str(options.world_size):
             logger.warning(
                 "rank %d of %d has started a Ray of its own, since there was none: only ranks that the same process "
@@ -110,8 +110,8 @@ class Session:
                 *(options.rank, options.world_size),
             )
         shape = plan_shape(plan)
-        if shape.regroups and options.workers != Workers():
-            logger.warning("job %s: one worker at a time runs it, since %s", self.name, why_regrouped(plan))
+        if shape.does_rebatch and options.workers != Workers():
+            logger.warning("job %s: one worker at a time runs it, since %s", self.name, identity_loss(plan))
         sources = pickle_sources(plan, self._apart)
         spec = job_spec(self.name, shape, len(list(plan.sources())), seed, config, options)
         spec = with_deadline(spec, plan, options)
@@ -163,7 +163,7 @@ class Session:
                 ray.exceptions.RayActorError,
                 ray.exceptions.ActorAlreadyExistsError,
             ) as error:
-                next_step = registration.decide(self._hindrance(error), time.monotonic())
+                next_step = registration.decide(self._registration_failure(error), time.monotonic())
                 if isinstance(next_step, GiveUp):
                     if next_step.kill and controller is not None:
                         ray.kill(controller)
@@ -173,17 +173,17 @@ class Session:
                 controller = None
             time.sleep(LOOK_AGAIN_S)
 
-    def _hindrance(self, error: ray.exceptions.RayError) -> TurnedAway | Hindered:
+    def _registration_failure(self, error: ray.exceptions.RayError) -> TurnedAway | Hindered:
         """Return what is in the way; a controller of this name that is not ours is asked whether its trainers live."""
         if not isinstance(error, ray.exceptions.ActorAlreadyExistsError):
-            return _hindrance(error)
+            return _registration_failure(error)
         try:
             # Decision 93: a run of one rank joins no other job.
             # The one of this name may be of a launch that was killed.
             other = ray.get_actor(f"pecan:{self.name}:controller", namespace=cluster.NAMESPACE)
             ray.get(other.give_way.remote(self._incarnation), timeout=GIVES_WAY_S)
         except ray.exceptions.RayTaskError as refused:
-            return _hindrance(refused)
+            return _registration_failure(refused)
         except (ValueError, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as gone:
             return Hindered("taken", str(gone))  # it has ended meanwhile, or does not answer
         return Hindered("taken", str(error))
@@ -204,7 +204,7 @@ class Session:
             f"pecan:{self.name}:controller",
             # On a node for remote workers it would keep an autoscaler from taking the node back.
             cluster.local_selector(self._node),
-            # Decision 93: a run of one rank joins no other job.  `_hindrance` asks a controller of its name.
+            # Decision 93: a run of one rank joins no other job.  `_registration_failure` asks a controller of its name.
             get_if_exists=shared,
             # A job of several trainers belongs to none of their processes; it ends when nobody is heard any more.
             lifetime="detached" if shared else None,
@@ -219,7 +219,7 @@ class Session:
             keeper = keeper_of(self.name, controller._actor_id.hex())
             began = None if shared else first_worker(job.spec, self._node, cluster.cpus_of(self._node))
             if began is not None:  # as that would be asked for by the controller, seconds later
-                keeper.expect.remote(hiring(began, cluster.local_selector(self._node), job, pickled))
+                keeper.expect.remote(worker_actor_spec(began, cluster.local_selector(self._node), job, pickled))
         return controller
 
     def begin(
@@ -230,17 +230,17 @@ class Session:
         op_seconds: tuple[tuple[str, float], ...] = (),
         *,
         decoders: tuple[str, ...] = (),
-        explained: str = "",
+        order_details: str = "",
     ) -> None:
         """Let the workers begin, with the operators in another order than as they are written, or None.
 
         The first rank says so for all of them: what others give is not looked at.
         `row_s`: seconds of one thread for a row of a batch, as far as a sample has told; `op_seconds`: of each operator
-        for an element; `explained`: what AutoOrder found, as JSON.
+        for an element; `order_details`: what AutoOrder found, as JSON.
         """
         if not self._options.rank:
             pickled = None if plan is None else pickle_plan(plan, self._apart)
-            self._ask(self.controller.begin, pickled, order, row_s, op_seconds, decoders, explained)
+            self._ask(self.controller.begin, pickled, order, row_s, op_seconds, decoders, order_details)
         self.client.begin()
 
     def scale(self, workers: Workers) -> None:
@@ -261,14 +261,14 @@ class Session:
         """Whether the job was left, or is being left."""
         return self.client.closed
 
-    def replan(
-        self, plan: Plan, order: OpOrders, said: str, decoders: tuple[str, ...] = (), explained: str = ""
+    def change_plan(
+        self, plan: Plan, order: OpOrders, said: str, decoders: tuple[str, ...] = (), order_details: str = ""
     ) -> None:
         """Run another order of the same operators from the next epoch on that has not begun.
 
-        `explained`: what AutoOrder found, as JSON; empty: what was told before.
+        `order_details`: what AutoOrder found, as JSON; empty: what was told before.
         """
-        self._ask(self.controller.replan, pickle_plan(plan, self._apart), order, said, decoders, explained)
+        self._ask(self.controller.change_plan, pickle_plan(plan, self._apart), order, said, decoders, order_details)
 
     def drop_order(self, said: str) -> None:
         """Let all workers run the operators as the user wrote them, from now on."""
@@ -291,7 +291,7 @@ class Session:
             raise StateError("there is no state: the job does not know of all batches that were used.")
         return point, used
 
-    def controller_answers(self) -> bool:
+    def has_controller_response(self) -> bool:
         """Tell whether the controller answers in the time that leaving it may take."""
         calls = self.client.calls
         try:
@@ -326,7 +326,7 @@ class Session:
             self._facts = self._leaving.leave()
 
 
-def _hindrance(error: ray.exceptions.RayError) -> TurnedAway | Hindered:
+def _registration_failure(error: ray.exceptions.RayError) -> TurnedAway | Hindered:
     """Return what an error of Ray's means to a trainer that registers."""
     if isinstance(error, ray.exceptions.RayTaskError):
         return TurnedAway(error.cause if isinstance(error.cause, Exception) else error)
@@ -337,7 +337,7 @@ def _hindrance(error: ray.exceptions.RayError) -> TurnedAway | Hindered:
     return Hindered("taken", str(error))
 
 
-def refuse_at_exit() -> None:
+def check_not_exiting() -> None:
     """Raise ClusterError while the interpreter ends: no thread pool can start any more, in Python 3.12 no thread."""
     # A thread that has outlived the main one may go on: the end waits for it.
     if threading.current_thread() is threading.main_thread() and not threading.main_thread().is_alive():
@@ -347,7 +347,7 @@ def refuse_at_exit() -> None:
         )
 
 
-def refuse_loader_workers() -> None:
+def check_no_loader_workers() -> None:
     """Raise PlanError in a worker process of torch's DataLoader: each of them would deliver every element."""
     data = sys.modules.get("torch.utils.data")
     worker = data.get_worker_info() if data is not None else None

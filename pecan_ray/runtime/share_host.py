@@ -19,7 +19,7 @@ from pecan_ray.runtime.pickling import unpickle_here
 from pecan_ray.runtime.share_messages import GroupFacts, GroupPlan, Joined, JoinRequest, SharedPart
 from pecan_ray.runtime.share_readers import GroupReader, PipeReader, SharedBatch, StoreReader, lost_readers
 from pecan_ray.runtime.share_run import ShareRun
-from pecan_ray.transport.shared_slots import Loan, SlotLender
+from pecan_ray.transport.shared_slots import BatchHandle, SlotLender
 
 logger = logging.getLogger("pecan_ray.share")
 
@@ -57,13 +57,13 @@ class ShareHost:
             unpickle_here(plan.make, f"the pipeline of the shared group {name}"),
             # What the window and the readers hold is not bounded by the lender.
             SlotLender(plan.window_bytes, disk.nbytes, disk.folder),
-            came=lambda loan: self._elsewhere(self._came, loan),
+            came=lambda batch_handle: self._elsewhere(self._came, batch_handle),
             over=lambda: self._elsewhere(lambda: self._perform(self.state.ran_out())),
             failed=lambda error: self._elsewhere(self._fail, error),
             forget=lambda tokens: self._elsewhere(self._forget, tokens),
-            moved=lambda shared, loan: self._elsewhere(self._moved_to_disk, shared, loan),
+            moved=lambda shared, batch_handle: self._elsewhere(self._moved_to_disk, shared, batch_handle),
         )
-        self._ticking = self._loop.create_task(self._tick())
+        self._tick_task = self._loop.create_task(self._tick())
 
     @property
     def over(self) -> bool:
@@ -136,20 +136,20 @@ class ShareHost:
         """Have the event loop call something, from another thread."""
         self._loop.call_soon_threadsafe(call, *arguments)
 
-    def _came(self, loan: Loan) -> None:
+    def _came(self, batch_handle: BatchHandle) -> None:
         try:
-            self._perform(self.state.produced(SharedBatch(loan), loan.nbytes, loan.batch.epoch))
+            self._perform(self.state.produced(SharedBatch(batch_handle), batch_handle.nbytes, batch_handle.batch.epoch))
         except PlanError:
             self._fail(
                 PlanError(
-                    f"a batch of {loan.nbytes} bytes does not fit into the window of the shared group {self.name}, "
-                    f"which holds {self.plan.window_bytes}: make smaller batches, or set "
+                    f"a batch of {batch_handle.nbytes} bytes does not fit into the window of the shared group "
+                    f"{self.name}, which holds {self.plan.window_bytes}: make smaller batches, or set "
                     "Config(share_window_bytes=...)."
                 )
             )
 
-    def _moved_to_disk(self, shared: SharedBatch, moved: Loan | OSError) -> None:
-        if isinstance(moved, Loan):
+    def _moved_to_disk(self, shared: SharedBatch, moved: BatchHandle | OSError) -> None:
+        if isinstance(moved, BatchHandle):
             shared.lies_in(moved)
         elif not self._disk_failed:
             self._disk_failed = True
@@ -210,7 +210,7 @@ class ShareHost:
         self._fail(PecanError(f"the shared group {self.name} was ended: {why}."))
 
     def _finish(self) -> None:
-        self._ticking.cancel()
+        self._tick_task.cancel()
         self._end()
 
     async def _tick(self) -> None:

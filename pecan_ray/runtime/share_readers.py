@@ -16,7 +16,7 @@ import ray
 from pecan_ray.errors import PecanError
 from pecan_ray.runtime.share_messages import BatchFrame, EndFrame, pickled_frame
 from pecan_ray.transport.share_channel import ShareChannel
-from pecan_ray.transport.shared_slots import LentBatch, Loan
+from pecan_ray.transport.shared_slots import BatchDescriptor, BatchHandle
 
 logger = logging.getLogger("pecan_ray.share")
 
@@ -27,21 +27,21 @@ OPEN_S = 60.0
 class SharedBatch:
     """A loan as readers are told of it: pickled once, and put into Ray's object store for the first who needs that."""
 
-    def __init__(self, loan: Loan) -> None:
+    def __init__(self, batch_handle: BatchHandle) -> None:
         self._stored: tuple[Any, bytes] | None = None
-        self.lies_in(loan)
+        self.lies_in(batch_handle)
 
-    def lies_in(self, loan: Loan) -> None:
+    def lies_in(self, batch_handle: BatchHandle) -> None:
         """Those who come to it from now on find it there."""
-        self.loan = loan
-        self.batch = pickle.dumps(loan.batch, pickle.HIGHEST_PROTOCOL)
+        self.batch_handle = batch_handle
+        self.batch = pickle.dumps(batch_handle.batch, pickle.HIGHEST_PROTOCOL)
 
     @property
     def stored(self) -> tuple[Any, bytes]:
         """The reference of its columns, and what is said of it."""
         if self._stored is None:
-            batch: LentBatch = replace(self.loan.batch, address=None)
-            self._stored = ray.put(self.loan.columns), pickle.dumps(batch)
+            batch: BatchDescriptor = replace(self.batch_handle.batch, address=None)
+            self._stored = ray.put(self.batch_handle.columns), pickle.dumps(batch)
         return self._stored
 
 
@@ -100,7 +100,7 @@ class PipeReader:
         """`wish` and `leave`: what it does; `ended`: it holds nothing any more."""
         self.channel = ShareChannel()
         self._wish, self._leave, self._ended = wish, leave, ended
-        self._held: dict[int, Loan] = {}
+        self._held: dict[int, BatchHandle] = {}
         self._forget: tuple[str, ...] = ()
         self._loop = asyncio.get_running_loop()
         self._since = time.monotonic()
@@ -110,7 +110,7 @@ class PipeReader:
 
     def hand(self, shared: SharedBatch, skipped: int) -> None:
         """Write about a batch; what it holds stays where it is until it lets go."""
-        self._held[shared.loan.batch.number] = shared.loan
+        self._held[shared.batch_handle.batch.number] = shared.batch_handle
         forget, self._forget = self._forget, ()
         self._put(pickled_frame(BatchFrame(skipped, forget, shared.batch)))
 

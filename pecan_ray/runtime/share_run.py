@@ -11,7 +11,7 @@ from pecan_ray.errors import PecanError, told
 from pecan_ray.job.share_group import BeginRun, MoveToDisk, Produce
 from pecan_ray.runtime.share_messages import RunMaker, SharedRun
 from pecan_ray.runtime.share_readers import SharedBatch
-from pecan_ray.transport.shared_slots import Loan, SlotLender
+from pecan_ray.transport.shared_slots import BatchHandle, SlotLender
 
 logger = logging.getLogger("pecan_ray.share")
 
@@ -24,11 +24,11 @@ class ShareRun:
         make: RunMaker,
         lender: SlotLender,
         *,
-        came: Callable[[Loan], None],
+        came: Callable[[BatchHandle], None],
         over: Callable[[], None],
         failed: Callable[[PecanError], None],
         forget: Callable[[tuple[str, ...]], None],
-        moved: Callable[[SharedBatch, Loan | OSError], None],
+        moved: Callable[[SharedBatch, BatchHandle | OSError], None],
     ) -> None:
         """`moved`: a batch lies on disk now, or could not be brought there."""
         self._make, self._lender, self._moved = make, lender, moved
@@ -79,7 +79,7 @@ class ShareRun:
 
     def _move(self, shared: SharedBatch) -> None:
         try:
-            moved: Loan | OSError = self._lender.to_disk(shared.loan)
+            moved: BatchHandle | OSError = self._lender.to_disk(shared.batch_handle)
         except OSError as error:
             moved = error
         self._moved(shared, moved)
@@ -105,4 +105,4 @@ class ShareRun:
             return
         if ended := self._lender.forget_ended():
             self._forget(ended)
-        self._came(self._lender.lend(received.message, received.columns, received.provenance.worker))
+        self._came(self._lender.make_batch_handle(received.message, received.columns, received.provenance.worker))

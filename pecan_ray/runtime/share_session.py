@@ -24,14 +24,14 @@ from pecan_ray.runtime import cluster
 from pecan_ray.runtime.calls import Calls, CallsClosedError, PendingAnswer
 from pecan_ray.runtime.client import Provenance, Received
 from pecan_ray.runtime.long_wait import LongWait
-from pecan_ray.runtime.session import refuse_loader_workers
+from pecan_ray.runtime.session import check_no_loader_workers
 from pecan_ray.runtime.share_messages import BatchFrame, Frame, GroupPlan, Joined, JoinRequest
 from pecan_ray.runtime.shared_producer import producer_of
 from pecan_ray.transport.message_pipe import MessageReader
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.ring import ring_supported
 from pecan_ray.transport.share_channel import ChannelAddress
-from pecan_ray.transport.shared_slots import LentBatch, SlotBorrower
+from pecan_ray.transport.shared_slots import BatchDescriptor, SlotBorrower
 
 AHEAD = 2
 """Batches that a reader may have before its loop asks for them."""
@@ -51,7 +51,7 @@ class ShareRequest:
     epochs: int | None
     config: Config
 
-    def beginning_with(self, first_epoch: int) -> ShareRequest:
+    def with_first_epoch(self, first_epoch: int) -> ShareRequest:
         """Return the request where a group that is to begin does so with an epoch."""
         return replace(self, plan=replace(self.plan, first_epoch=first_epoch))
 
@@ -66,7 +66,7 @@ class _GroupPipeWay:
         self._frames = iter(self._messages)
         self._messages.grant(AHEAD)
 
-    def next(self) -> tuple[Frame, LentBatch | None, dict[str, Any]] | None:
+    def next(self) -> tuple[Frame, BatchDescriptor | None, dict[str, Any]] | None:
         """Return the next frame with what it brings; None: the group is gone, or this is closed."""
         data = next(self._frames, None)
         if data is None:
@@ -75,7 +75,7 @@ class _GroupPipeWay:
         if not isinstance(frame, BatchFrame):
             return frame, None, {}
         self._borrower.forget(frame.forget)
-        batch: LentBatch = pickle.loads(frame.batch)
+        batch: BatchDescriptor = pickle.loads(frame.batch)
         columns = self._borrower.open(batch)
         self._messages.grant(1)
         return frame, batch, columns
@@ -97,16 +97,16 @@ class _GroupStoreWay:
         self._producer, self._reader, self._calls = producer, reader, calls
         self._asked: deque[PendingAnswer] = deque(calls.begin(producer.take, reader) for _ in range(AHEAD))
         self._closed = threading.Event()
-        self._speaking = threading.Thread(target=self._speak, name="pecan-share-reader", daemon=True)
-        self._speaking.start()
+        self._heartbeat_thread = threading.Thread(target=self._send_heartbeat, name="pecan-share-reader", daemon=True)
+        self._heartbeat_thread.start()
 
-    def _speak(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Say now and then that this process lives."""
         with contextlib.suppress(ClusterError):  # Ray was shut down
             while not self._closed.wait(SPEAK_S):
                 self._calls.tell(self._producer.heard, self._reader)
 
-    def next(self) -> tuple[Frame, LentBatch | None, dict[str, Any]] | None:
+    def next(self) -> tuple[Frame, BatchDescriptor | None, dict[str, Any]] | None:
         """Return the next frame with what it brings."""
         data, references = self._calls.result(self._asked.popleft())
         frame: Frame = pickle.loads(data)
@@ -149,7 +149,7 @@ class ShareClient:
 
     def next(self) -> Received | None:
         """Return the next batch, waiting for it; None when this reader has had all.  Raises the group's error."""
-        cluster.refuse_forked()
+        cluster.check_same_process()
         if self._over:
             return None
         began = time.monotonic()
@@ -185,7 +185,7 @@ class ShareClient:
         with self._using:
             self._way.close()
 
-    def _came(self) -> tuple[Frame, LentBatch | None, dict[str, Any]] | None:
+    def _came(self) -> tuple[Frame, BatchDescriptor | None, dict[str, Any]] | None:
         try:
             return self._way.next()
         except CallsClosedError:
@@ -221,9 +221,9 @@ class ShareSession:
     """A reader of a group; `close` leaves it, and so does the end of the process."""
 
     def __init__(self, request: ShareRequest) -> None:
-        refuse_loader_workers()
+        check_no_loader_workers()
         cluster.attach()
-        self.attached_s = time.monotonic()
+        self.attach_time_s = time.monotonic()
         self.group = request.group
         self.reader = f"{request.plan.pipeline}@{socket.gethostname()}:{os.getpid()}-{os.urandom(3).hex()}"
         self._calls = Calls()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pecan_ray.engines.contract import Engine
-from pecan_ray.engines.stages import StageTally, ThreadStage, stages_now
+from pecan_ray.engines.stages import StageAccumulator, ThreadStage, stages_now
 from pecan_ray.engines.thread_times import wait_and_probe_lock
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.transport.outbox import Outbox
@@ -18,30 +18,30 @@ class StageWatch:
 
     def __init__(self, engine: Callable[[], Engine | None], over: threading.Event) -> None:
         """`engine`: the one at work; `over`: set when there will be no more work."""
-        self._engine, self._over, self._tally = engine, over, StageTally()
-        threading.Thread(target=self._keep_looking, name="pecan-stages", daemon=True).start()
+        self._engine, self._over, self._accumulator = engine, over, StageAccumulator()
+        threading.Thread(target=self._poll_loop, name="pecan-stages", daemon=True).start()
 
     @property
     def seconds(self) -> StageSeconds:
         """What was found so far."""
-        return self._tally.seconds
+        return self._accumulator.seconds
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Enclose the work: what lies between is no time of it."""
-        self._tally.work(True)
+        self._accumulator.work(True)
         try:
             yield
         finally:
-            self._tally.work(False)
+            self._accumulator.work(False)
 
-    def _keep_looking(self) -> None:
+    def _poll_loop(self) -> None:
         while True:
-            locked = wait_and_probe_lock(self._over, self._tally.every_s)
+            locked = wait_and_probe_lock(self._over, self._accumulator.every_s)
             if self._over.is_set():
                 return
             engine = self._engine()
             if engine is not None:
                 # Decision 58: whoever stands in `put` waits because finished batches are not taken.
                 known = {**engine.stages(), Outbox.put.__code__: lambda _: ThreadStage("blocked")}
-                self._tally.look(stages_now(known), engine.threads, locked)
+                self._accumulator.look(stages_now(known), engine.threads, locked)

@@ -16,7 +16,7 @@ import ray
 
 from pecan_ray.runtime.calls import Calls, CallsClosedError
 from pecan_ray.runtime.messages import WorkerInfo
-from pecan_ray.transport.choice import FlightAddress, Offer
+from pecan_ray.transport.choice import FlightAddress, SelectedTransport
 from pecan_ray.transport.message_pipe import MessageReader, PipeAddress
 from pecan_ray.transport.messages import BatchReader, Message
 
@@ -123,22 +123,22 @@ class WorkerStream:
             way.stop()
 
     def _run(self) -> None:
-        broke, trouble = True, None
+        stream_failed, trouble = True, None
         try:
-            broke = not self._fetch()
+            stream_failed = not self._fetch()
         except CallsClosedError:
-            broke = False
+            stream_failed = False
         except (ray.exceptions.RayError, FileNotFoundError, ProcessLookupError) as error:
             logger.info("stream of %s broke: %s", self._worker.name, type(error).__name__)
         except BaseException as error:  # whatever it is, the training loop must know
             trouble = error
-        self._ended(self._worker.name, broke and not self._stopped, trouble)
+        self._ended(self._worker.name, stream_failed and not self._stopped, trouble)
 
     def _fetch(self) -> bool:
         """Read to the end; False if what came cannot be read."""
         worker = self._worker
         sees_process = os.access(f"/proc/{worker.pid}/fd", os.R_OK | os.X_OK)
-        offer: Offer = self._calls.ask(worker.handle.offer, self._rank, self._node_id, sees_process)
+        offer: SelectedTransport = self._calls.ask(worker.handle.offer, self._rank, self._node_id, sees_process)
         self._tell(f"{worker.name} -> rank {self._rank} by {offer.transport}: {offer.reason}")
         if offer.pipe is not None:
             return self._fetch_by_pipe(offer.pipe)
@@ -207,8 +207,8 @@ class WorkerStream:
         )
         if not self._use(reader):
             return None
-        with closing(self._calls.begin(handle.attend, self._rank)) as alive:
-            # `attend` fails at once when the worker is dead: no stream need be opened again.
+        with closing(self._calls.begin(handle.wait_for_delivery, self._rank)) as alive:
+            # `wait_for_delivery` fails at once when the worker is dead: no stream need be opened again.
             alive.when_there(lambda future: reader.stop() if future.exception() else None)
             trouble = reader.run()
             if reader.ended or self._stopped:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from pecan_ray.engines.accounted_leases import AccountedLeases
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.freed_memory import keep_freed_memory
+from pecan_ray.engines.lease_tracker import LeaseTracker
 from pecan_ray.errors import PecanError, told
 from pecan_ray.job import worker_events as words
 from pecan_ray.job.heartbeat import HEARTBEAT_S, Heartbeat
@@ -26,12 +26,12 @@ from pecan_ray.runtime.cache_node import keep_blocks
 from pecan_ray.runtime.job_arrays import MappedArrays
 from pecan_ray.runtime.messages import Job, left_out, left_out_whole
 from pecan_ray.runtime.worker_plan import WorkerPlan
-from pecan_ray.runtime.worker_questions import EngineLeases, WorkerQuestions, ask_again
+from pecan_ray.runtime.worker_reporter import NEWS_S, WorkerReporter
+from pecan_ray.runtime.worker_requests import EngineLeases, WorkerRequests, ask_again
 from pecan_ray.runtime.worker_streams import WorkerStreams, release
-from pecan_ray.runtime.worker_telling import NEWS_S, WorkerTelling
 from pecan_ray.storage import bound_datasets, forget_ahead, hedge_reads, limit_remote_io, set_patience
 from pecan_ray.storage.retry import tell_elsewhere
-from pecan_ray.transport.choice import Offer
+from pecan_ray.transport.choice import SelectedTransport
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.outbox import Outbox
 from pecan_ray.transport.owned_slots import OwnedSlot
@@ -51,7 +51,7 @@ QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 class EngineRun:
     """An engine at work on the leases of an assignment."""
 
-    leases: AccountedLeases
+    leases: LeaseTracker
     batches: Generator[Produced, None, None]
 
 
@@ -68,30 +68,30 @@ class WorkerProcess:
         # Threads of the engine, the heartbeat and Ray's calls all bring events.
         self._handling, self._over, self._leaves = threading.Lock(), threading.Event(), threading.Event()
         """Guards the state; set when the work has ended; set when this worker is let go."""
-        self._questions = WorkerQuestions(self._name, controller)
-        self._leases = EngineLeases(self._questions, self._happened)
+        self._worker_requests = WorkerRequests(self._name, controller)
+        self._leases = EngineLeases(self._worker_requests, self._happened)
         self._streams = WorkerStreams(self._name, job, self._outbox)
-        self._telling = WorkerTelling(self._name, controller, self._plan, self._over)
-        self._stretch: EngineRun | None = None
-        self._performers: dict[type, Callable[[Any], None]] = {
+        self._reporter = WorkerReporter(self._name, controller, self._plan, self._over)
+        self._current_assignment: EngineRun | None = None
+        self._instruction_handlers: dict[type, Callable[[Any], None]] = {
             words.AskJob: self._ask,
             words.FindAtHand: self._find_at_hand,
             words.FetchSplits: lambda one: self._plan.fetch_ahead(one.branch, one.splits),
             words.GiveLease: lambda one: self._leases.give(one.branch, one.lease),
             words.LoadPlan: self._load_plan,
-            words.RunStretch: self._run_stretch,
-            words.StopStretch: self._stop_stretch,
+            words.RunAssignment: self._run_assignment,
+            words.StopAssignment: self._stop_assignment,
             words.PutOut: self._put_out,
             words.Release: lambda one: release(one.batch),
             words.DropEpochs: lambda one: self._outbox.leave_epochs(one.before),
-            words.TellJob: lambda one: self._telling.tell(one.progress),
+            words.TellJob: lambda one: self._reporter.tell(one.progress),
             words.EndWork: lambda _: self._outbox.close(),
         }
 
     def set_up(self) -> None:
         """Load the plan and build its engine, which may import a framework; nothing to do a second time."""
         # Before the plan is loaded: the import of a framework takes long, and silence means a loss (decision 46).
-        self._telling.begin(self._happened)
+        self._reporter.begin(self._happened)
         if self._plan.engine is None:
             keep_blocks(self._job)
             self._plan.load(self._job.plan, 0)
@@ -103,8 +103,8 @@ class WorkerProcess:
         try:
             self._happened(words.WorkBegins())
             while not self._state.over:
-                if RUN in self._questions:
-                    self._happened(self._questions.wait(RUN))
+                if RUN in self._worker_requests:
+                    self._happened(self._worker_requests.wait(RUN))
                 else:
                     self._work()
         except PecanError as error:
@@ -130,16 +130,18 @@ class WorkerProcess:
 
     def _work(self) -> None:
         """Let the engine work until the job is asked something."""
-        stretch = self._stretch
+        stretch = self._current_assignment
         assert stretch is not None, "there is neither work nor a question"
-        with self._telling.stages.at_work():
+        with self._reporter.stages.at_work():
             for produced in stretch.batches:
                 # Decision 100: the epoch would wait for ever for positions of which the engine says nothing.
-                stretch.leases.mention(produced.spans)
+                stretch.leases.mark_processed(produced.spans)
                 self._happened(words.BatchMade(produced, self._left_out(produced)))
-                if RUN in self._questions or self._state.over:
+                if RUN in self._worker_requests or self._state.over:
                     return
-            self._happened(words.StretchEnded(stretch.leases.unmentioned() if not self._job.spec.shape.serial else {}))
+            self._happened(
+                words.AssignmentFinished(stretch.leases.unresolved_spans() if not self._job.spec.shape.serial else {})
+            )
 
     def _left_out(self, produced: Produced) -> tuple[LeftOutElement, ...]:
         """Return the bad elements of what may become no batch; a batch takes its own to the trainer."""
@@ -156,19 +158,19 @@ class WorkerProcess:
         # Decision 157: the state never waits, and what it says may.  `PutOut` waits for room in the outbox.
         # So the lock is free meanwhile: otherwise the heartbeat would be silent beside a slow trainer.
         for instruction in done:
-            self._performers[type(instruction)](instruction)
+            self._instruction_handlers[type(instruction)](instruction)
 
     # --- what the state wants done -------------------------------------------------------------------------
 
     def _ask(self, asked: words.AskJob) -> None:
-        if isinstance(asked.question, AskAssignment):
-            progress = self._telling.completed(asked.question.progress)
+        if isinstance(asked.sent_request, AskAssignment):
+            progress = self._reporter.completed(asked.sent_request.progress)
             if self._job.look_again:  # what was counted in an epoch must be known when the next one begins
-                self._telling.tell(progress)
-            asked = replace(asked, question=AskAssignment(progress))
-        pending = self._questions.begin(asked)
-        if asked.ahead and isinstance(asked.question, AskLeases):
-            branch = asked.question.branch
+                self._reporter.tell(progress)
+            asked = replace(asked, sent_request=AskAssignment(progress))
+        pending = self._worker_requests.begin(asked)
+        if asked.ahead and isinstance(asked.sent_request, AskLeases):
+            branch = asked.sent_request.branch
             # Decision 27: a lot of leases tells what is read next, before the engine asks for the first of them.
             pending.when_there(lambda reply: self._plan.fetch_ahead(branch, splits_to_come(reply)))
 
@@ -180,15 +182,15 @@ class WorkerProcess:
         payload = ask_again(self._controller.plan, wanted.version)
         self._plan.load(payload, wanted.version, wanted.behind)
 
-    def _run_stretch(self, instruction: words.RunStretch) -> None:
+    def _run_assignment(self, instruction: words.RunAssignment) -> None:
         engine = self._plan.engine
         assert engine is not None, "there is no engine before the worker is set up"
         forget_ahead()  # what is left of the assignment before
-        leases = AccountedLeases(self._plan.behind(self._leases))
-        self._stretch = EngineRun(leases, engine.batches(leases))
+        leases = LeaseTracker(self._plan.behind(self._leases))
+        self._current_assignment = EngineRun(leases, engine.batches(leases))
 
-    def _stop_stretch(self, instruction: words.StopStretch) -> None:
-        stretch, self._stretch = self._stretch, None
+    def _stop_assignment(self, instruction: words.StopAssignment) -> None:
+        stretch, self._current_assignment = self._current_assignment, None
         if stretch is not None:
             stretch.batches.close()
             if not instruction.for_good:
@@ -201,8 +203,8 @@ class WorkerProcess:
             produced.spans, produced.without_data = {key: list(one) for key, one in instruction.spans.items()}, {}
         # From here on the outbox or the trainer gives the slot back, and not whoever forgets it.
         if isinstance(produced.slot, OwnedSlot):
-            produced.slot = produced.slot.handed_on()
-        self._telling.bytes += self._outbox.put(produced, instruction.rank)
+            produced.slot = produced.slot.detach_slot()
+        self._reporter.bytes += self._outbox.put(produced, instruction.rank)
 
     # --- what the job and clients call ---------------------------------------------------------------------
 
@@ -229,13 +231,13 @@ class WorkerProcess:
         if self._plan.engine is not None:
             self._plan.engine.flush()
 
-    def offer(self, rank: int, node_id: str, sees_process: bool) -> Offer:
+    def offer(self, rank: int, node_id: str, sees_process: bool) -> SelectedTransport:
         """Say how batches will travel to a client."""
         return self._streams.offer(rank, node_id, sees_process)
 
-    def attend(self, rank: int) -> None:
+    def wait_for_delivery(self, rank: int) -> None:
         """Wait until a client has received everything by Flight; its caller learns of this process's death."""
-        self._streams.attend(rank)
+        self._streams.wait_for_delivery(rank)
 
     def send(self, rank: int) -> None:
         """Write messages with batches in shared memory into a client's pipe, until there are no more."""

@@ -20,7 +20,7 @@ from pecan_ray.runtime.actors import actor
 
 if TYPE_CHECKING:
     from pecan_ray.runtime.messages import Job
-    from pecan_ray.transport.choice import Offer
+    from pecan_ray.transport.choice import SelectedTransport
     from pecan_ray.transport.messages import Message
 
 USUAL_STREAMS = 64
@@ -28,7 +28,7 @@ USUAL_STREAMS = 64
 
 
 @dataclass(frozen=True)
-class Hiring:
+class WorkerActorSpec:
     """A worker's actor as Ray is to make it, and what that is given."""
 
     began: StartWorker
@@ -44,16 +44,18 @@ class Hiring:
     """The job, pickled."""
 
 
-def hiring(
+def worker_actor_spec(
     began: StartWorker,
     selector: Mapping[str, str],
     job: Job,
     pickled: bytes,
     preferred: Sequence[Mapping[str, str]] = (),
-) -> Hiring:
+) -> WorkerActorSpec:
     """Return how a worker of a job is to be made; `pickled`: the same job."""
     cpus = job.config.cpus_per_worker if began.reserve else 0.0
-    return Hiring(began, dict(selector), tuple(preferred), cpus, max(USUAL_STREAMS, job.options.world_size), pickled)
+    return WorkerActorSpec(
+        began, dict(selector), tuple(preferred), cpus, max(USUAL_STREAMS, job.options.world_size), pickled
+    )
 
 
 class PreprocessingWorker:
@@ -100,14 +102,14 @@ class PreprocessingWorker:
         self._process.flush()
 
     @ray.method(concurrency_group="control")
-    def offer(self, rank: int, node_id: str, sees_process: bool) -> Offer:
+    def offer(self, rank: int, node_id: str, sees_process: bool) -> SelectedTransport:
         """Say how batches will travel to a client."""
         return self._process.offer(rank, node_id, sees_process)
 
     @ray.method(concurrency_group="stream")
-    def attend(self, rank: int) -> None:
+    def wait_for_delivery(self, rank: int) -> None:
         """Wait until a client has received everything by Flight; its caller learns of this process's death."""
-        self._process.attend(rank)
+        self._process.wait_for_delivery(rank)
 
     @ray.method(concurrency_group="stream")
     def send(self, rank: int) -> None:
@@ -130,17 +132,20 @@ class PreprocessingWorker:
         self._process.drain()
 
 
-def make_worker(hiring: Hiring, controller: Any) -> Any:
+def make_worker(worker_actor_spec: WorkerActorSpec, controller: Any) -> Any:
     """Have Ray make a worker's actor, which ends with this process; return its handle once the name is registered."""
-    name, (selector, *others) = hiring.began.worker, [*hiring.preferred, hiring.selector]
+    name, (selector, *others) = (
+        worker_actor_spec.began.worker,
+        [*worker_actor_spec.preferred, worker_actor_spec.selector],
+    )
     options = {"fallback_strategy": [{"label_selector": dict(one)} for one in others]} if others else {}
     # Of two quotas the last one sent holds: one thread takes them in their order.
-    groups = (("run", 1), ("stream", hiring.streams), ("control", 2), ("quota", 1))
+    groups = (("run", 1), ("stream", worker_actor_spec.streams), ("control", 2), ("quota", 1))
     try:
-        made = actor(PreprocessingWorker, name, selector, groups=groups, num_cpus=hiring.cpus, **options)
+        made = actor(PreprocessingWorker, name, selector, groups=groups, num_cpus=worker_actor_spec.cpus, **options)
     except (TypeError, ValueError) as error:
         raise ClusterError(
             f"Ray refuses the labels {selector} with which nodes are chosen for {name}: {error}. Correct "
             "Config(remote_labels=...)."
         ) from error
-    return made.remote(hiring.began, hiring.job, controller)
+    return made.remote(worker_actor_spec.began, worker_actor_spec.job, controller)

@@ -21,12 +21,12 @@ from pecan_ray.job.events import (
     NodesLeave,
     WorkerAdopted,
     WorkerLost,
+    WorkerPending,
     WorkerPlaced,
     WorkerReady,
-    WorkerUnplaced,
 )
 from pecan_ray.job.fleet import FleetWorker
-from pecan_ray.job.instructions import AdoptWorker, LimitRemoteIo
+from pecan_ray.job.instructions import LimitRemoteIo, ReattachWorker
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import AutoWorkers
 from pecan_ray.runtime.actor_place import place_of
@@ -41,14 +41,14 @@ from pecan_ray.runtime.cluster import (
     named_actors,
     remote_selector,
     this_node,
-    why_unplaced,
+    why_no_placement,
 )
 from pecan_ray.runtime.job_tasks import Failed, JobTasks
 from pecan_ray.runtime.keeper import Keeping
 from pecan_ray.runtime.last_words import why_it_died, why_it_ended
 from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.price_tiers import cheapest_first
-from pecan_ray.runtime.worker_actor import Hiring, hiring, make_worker
+from pecan_ray.runtime.worker_actor import WorkerActorSpec, make_worker, worker_actor_spec
 
 logger = logging.getLogger("pecan_ray.controller")
 
@@ -100,8 +100,8 @@ class WorkerActors:
         """Handles of workers that another process has started."""
         self._actors: dict[str, WorkerActor] = {}
         self._tasks = JobTasks(failed)
-        self._reasons: dict[tuple[tuple[str, str], ...], tuple[float, str]] = {}
-        self._looking = asyncio.Lock()
+        self._reason_texts: dict[tuple[tuple[str, str], ...], tuple[float, str]] = {}
+        self._lookup_lock = asyncio.Lock()
         """Guards the reasons: one look at the cluster serves all that wait for the same."""
         self.trainer_nodes: tuple[str, ...] = ()
 
@@ -111,12 +111,12 @@ class WorkerActors:
         selector = local_selector(host) if host else remote_selector(self.trainer_nodes, labels)
         actor = self._actors[instruction.worker] = WorkerActor(instruction.worker, host=host)
         preferred = [] if host else cheapest_first(selector, self._prices, labels_of_nodes())
-        wanted = hiring(instruction, selector, self._job, self._pickled, preferred)
+        wanted = worker_actor_spec(instruction, selector, self._job, self._pickled, preferred)
         following = self._start(actor, wanted)
         self._tasks.begin(f"following {actor.name}", self._follow, actor, following)
 
     def find(self, names: Iterable[str]) -> None:
-        """Look for workers that another process has started, which `adopt` is about to be called for.
+        """Look for workers that another process has started, which `reattach_worker` is about to be called for.
 
         Trainers must not hear of one before there is a handle: so this waits for Ray.
         """
@@ -124,7 +124,7 @@ class WorkerActors:
             with contextlib.suppress(ValueError):  # it is gone
                 self._found[name] = ray.get_actor(name, namespace=NAMESPACE)
 
-    def adopt(self, instruction: AdoptWorker) -> None:
+    def reattach_worker(self, instruction: ReattachWorker) -> None:
         """Follow a worker that another process has started."""
         handle = self._found.pop(instruction.worker, None)
         actor = WorkerActor(instruction.worker, handle, node=instruction.node, pid=instruction.pid)
@@ -133,7 +133,7 @@ class WorkerActors:
             self._met(WorkerInfo(actor.name, actor.node, actor.pid, handle, instruction.placement))
         self._tasks.begin(f"following {actor.name}", self._follow, actor, self._go_on(actor))
 
-    async def _create(self, actor: WorkerActor, wanted: Hiring) -> None:
+    async def _create(self, actor: WorkerActor, wanted: WorkerActorSpec) -> None:
         """Have Ray make a worker's actor: it answers once the name is registered, too late for the job's event loop."""
         if self._keeping is not None:
             actor.handle, actor.keeper = await self._keeping.start(wanted)
@@ -142,7 +142,7 @@ class WorkerActors:
         if actor.killed:
             ray.kill(actor.handle)
 
-    async def _start(self, actor: WorkerActor, wanted: Hiring) -> None:
+    async def _start(self, actor: WorkerActor, wanted: WorkerActorSpec) -> None:
         """Follow a worker from its placement to the end of its work."""
         await self._create(actor, wanted)
         if actor.killed:
@@ -154,7 +154,7 @@ class WorkerActors:
             if actor.killed:
                 return
             has_place, said = await asyncio.to_thread(place_of, actor.handle, wanted.selector, wanted.cpus)
-            self._happened(WorkerUnplaced(actor.name, said or await self._reason(wanted.selector), has_place))
+            self._happened(WorkerPending(actor.name, said or await self._reason(wanted.selector), has_place))
         actor.node, actor.pid = placed.result()
         price = None if self._prices is None or actor.host else self._prices.at(labels_of(actor.node))
         # Before `set_up`, so that a worker which freezes there can be ended by its process id.
@@ -228,12 +228,12 @@ class WorkerActors:
     async def _reason(self, selector: Mapping[str, str]) -> str:
         """Return what is in the way of workers with a selector; asked once for all that wait."""
         key = tuple(sorted(selector.items()))
-        async with self._looking:
-            looked, reason = self._reasons.get(key, (0.0, ""))
+        async with self._lookup_lock:
+            looked, reason = self._reason_texts.get(key, (0.0, ""))
             if not reason or time.monotonic() - looked > REASON_S:
                 cpus = self._job.config.cpus_per_worker
-                reason = await asyncio.to_thread(why_unplaced, selector, cpus, self._job.spec.name)
-                self._reasons[key] = time.monotonic(), reason
+                reason = await asyncio.to_thread(why_no_placement, selector, cpus, self._job.spec.name)
+                self._reason_texts[key] = time.monotonic(), reason
         return reason
 
     def drain(self, name: str) -> None:
@@ -286,13 +286,13 @@ class WorkerActors:
             return  # it is killed as soon as it is made
         ray.kill(actor.handle)
         if actor.pid and not actor.ended:
-            self._tasks.begin(f"making sure of the end of {actor.name}", self._make_sure, actor)
+            self._tasks.begin(f"making sure of the end of {actor.name}", self._ensure_exit, actor)
 
-    def end_strangers(self, past: Mapping[str, FleetWorker]) -> None:
+    def stop_unknown_workers(self, past: Mapping[str, FleetWorker]) -> None:
         """End the workers that another process has started, and this one does not know; `past`: those it knew once."""
-        self._tasks.begin("ending workers that the job does not know", self._end_strangers, past)
+        self._tasks.begin("ending workers that the job does not know", self._stop_unknown_workers, past)
 
-    async def _end_strangers(self, past: Mapping[str, FleetWorker]) -> None:
+    async def _stop_unknown_workers(self, past: Mapping[str, FleetWorker]) -> None:
         if self._keeping is None:
             return
         _, kept = await self._keeping.begin()
@@ -306,7 +306,7 @@ class WorkerActors:
                 self._actors[name] = WorkerActor(name, handle, node=node, pid=pid)
                 self.kill(name)
 
-    async def _make_sure(self, actor: WorkerActor) -> None:
+    async def _ensure_exit(self, actor: WorkerActor) -> None:
         """A frozen process does not end when Ray asks it to: end it by a signal."""
         await asyncio.sleep(DEAD_S)
         if actor.ended:

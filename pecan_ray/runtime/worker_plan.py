@@ -6,12 +6,12 @@ import functools
 import time
 from collections.abc import Sequence
 
+from pecan_ray.engines.autotune import MOST_PER_CPU
+from pecan_ray.engines.available_cpus import whole_cpus
 from pecan_ray.engines.contract import Engine, EngineOptions, Leases, UnderWay
 from pecan_ray.engines.global_generators import global_generators
 from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.registry import build_engine, load_framework
-from pecan_ray.engines.tuning import MOST_PER_CPU
-from pecan_ray.engines.usable_cpus import whole_cpus
 from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
 from pecan_ray.errors import PecanError, WorkerStartError, told
 from pecan_ray.options import AutoWorkers
@@ -20,7 +20,7 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import AtWork, Source, Split
 from pecan_ray.runtime.job_arrays import MappedArrays
 from pecan_ray.runtime.messages import Job
-from pecan_ray.runtime.worker_questions import EngineLeases
+from pecan_ray.runtime.worker_requests import EngineLeases
 from pecan_ray.sources.files import fetch_files_ahead, on_node
 from pecan_ray.transport.owned_slots import OwnedSlots
 from pecan_ray.transport.ring import RingSlots
@@ -137,7 +137,7 @@ def left_behind(plan: Plan, batches: int) -> PlanBehind:
 def engine_options(job: Job, sharing: int, users_order: UsersOrder | None) -> EngineOptions:
     """Return how a worker's engine runs a job's plan; `users_order`: where it is another one than that."""
     fixed = job.config.threads_per_worker
-    threads = fixed or usual_threads(job, sharing)
+    threads = fixed or default_threads(job, sharing)
     return EngineOptions(
         seed=job.seed,
         threads=threads,
@@ -153,7 +153,7 @@ def engine_options(job: Job, sharing: int, users_order: UsersOrder | None) -> En
     )
 
 
-def usual_threads(job: Job, sharing: int) -> int:
+def default_threads(job: Job, sharing: int) -> int:
     """Return the threads of a worker: as Ray reserves where workers come and go, else all CPUs that it can have.
 
     `sharing`: so many workers share them, but where workers take turns: the one at work has them all.

@@ -15,12 +15,12 @@ from pecan_ray.engines.contract import Produced
 from pecan_ray.errors import ClusterError
 from pecan_ray.runtime.messages import Job
 from pecan_ray.transport.batch_bytes import bytes_of
-from pecan_ray.transport.certificates import cluster_certificates
-from pecan_ray.transport.choice import FlightAddress, Offer, choose_transport
+from pecan_ray.transport.choice import FlightAddress, SelectedTransport, choose_transport
 from pecan_ray.transport.credits import Credits
 from pecan_ray.transport.message_pipe import MessageWriter
 from pecan_ray.transport.messages import Message, encode_ring, encode_store, pickled
 from pecan_ray.transport.outbox import MESSAGE_BYTES, MOST_BATCHES, Outbox
+from pecan_ray.transport.tls_credentials import cluster_tls_credentials
 
 if TYPE_CHECKING:
     from pecan_ray.transport.flight_server import FlightEndpoint
@@ -45,7 +45,7 @@ class WorkerStreams:
         self._starting = threading.Lock()
         """Guards the start of the Flight server."""
 
-    def offer(self, rank: int, node_id: str, sees_process: bool) -> Offer:
+    def offer(self, rank: int, node_id: str, sees_process: bool) -> SelectedTransport:
         """Say how batches will travel to a client; the first one that needs it starts the Flight server."""
         mine = str(ray.get_runtime_context().get_node_id())
         transport, reason = choose_transport(mine, node_id, sees_process, self._job.config.transport)
@@ -59,8 +59,8 @@ class WorkerStreams:
         self._credits[rank] = Credits()
         if transport == "ring":
             pipe = self._pipes[rank] = MessageWriter()
-            return Offer(transport, reason, pipe=pipe.address)
-        return Offer(transport, reason, address)
+            return SelectedTransport(transport, reason, pipe=pipe.address)
+        return SelectedTransport(transport, reason, address)
 
     def _flight_address(self, rank: int) -> FlightAddress:
         from pecan_ray.transport.flight_server import FlightEndpoint
@@ -73,17 +73,17 @@ class WorkerStreams:
                 self._flight = FlightEndpoint(
                     str(node_ip()),
                     self._outbox,
-                    certificates=cluster_certificates(),
+                    certificates=cluster_tls_credentials(),
                     # Several lanes would overtake one another.
                     streams=1 if in_order else job.config.flight_streams,
                     compression=job.config.compression,
                 )
         return self._flight.welcome(rank)
 
-    def attend(self, rank: int) -> None:
+    def wait_for_delivery(self, rank: int) -> None:
         """Wait until a client has received everything by Flight; its caller learns of this process's death."""
         if self._flight is not None:
-            self._flight.attend(rank)
+            self._flight.wait_for_delivery(rank)
 
     def send(self, rank: int) -> None:
         """Write messages with batches in shared memory into a client's pipe, until there are no more."""

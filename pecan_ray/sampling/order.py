@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pecan_ray.sampling.randomness import Key, SplitOrder, splits_key
+from pecan_ray.sampling.random_keys import Key, SplitOrder, splits_key
 
 _BLOCK = 1 << 15
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -30,17 +30,17 @@ def shuffled(
     first, second = map(np.uint64, key)
     words = indices.astype(np.uint64)
     for block in _blocks(words):
-        hashed(block, key)
+        hash_in_place(block, key)
     words.sort()
     for block in _blocks(words):
-        _unmix(block)
+        _invert_mix(block)
         block ^= second
-        _unmix(block)
+        _invert_mix(block)
         block -= first
     return words.view(np.int64)
 
 
-def hashed(words: npt.NDArray[np.uint64], key: Key) -> npt.NDArray[np.uint64]:
+def hash_in_place(words: npt.NDArray[np.uint64], key: Key) -> npt.NDArray[np.uint64]:
     """Return words in the place of others, in which they are mixed: different ones of different ones."""
     first, second = map(np.uint64, key)
     words += first
@@ -66,7 +66,7 @@ def _mix(words: npt.NDArray[np.uint64]) -> None:
     words ^= words >> np.uint64(31)
 
 
-def _unmix(words: npt.NDArray[np.uint64]) -> None:
+def _invert_mix(words: npt.NDArray[np.uint64]) -> None:
     """Undo `_mix`."""
     words ^= (words >> np.uint64(31)) ^ (words >> np.uint64(62))
     words *= _INVERSE_SECOND

@@ -14,7 +14,7 @@ from pecan_ray.errors import PlanError
 
 
 @dataclass(frozen=True)
-class PackedPiece:
+class PackedSegment:
     """A part of a sequence, all of it where it fits into a row."""
 
     sequence: int
@@ -27,18 +27,18 @@ class PackedPiece:
         return self.stop - self.start
 
 
-def pack_rows(lengths: Sequence[int], row: int) -> list[list[PackedPiece]]:
+def pack_rows(lengths: Sequence[int], row: int) -> list[list[PackedSegment]]:
     """Put sequences of these lengths into rows of `row` tokens; every token is in exactly one of them.
 
     The longest come first, each into the fullest row that has room (best fit decreasing).  What is longer than a row is
     cut into whole rows and a rest.  Rows come in the order in which they were begun, and empty sequences nowhere.
     """
     pieces = [
-        PackedPiece(number, start, min(start + row, length))
+        PackedSegment(number, start, min(start + row, length))
         for number, length in enumerate(lengths)
         for start in range(0, length, row)
     ]
-    rows: list[list[PackedPiece]] = []
+    rows: list[list[PackedSegment]] = []
     free: list[tuple[int, int]] = []
     """Tokens for which a row has room, and its number, in this order."""
     for piece in sorted(pieces, key=lambda one: (-one.tokens, one.sequence, one.start)):

@@ -75,7 +75,7 @@ class Spans:
         self._starts[first:last] = kept_starts
         self._stops[first:last] = kept_stops
 
-    def covers(self, start: int, stop: int) -> bool:
+    def contains_all(self, start: int, stop: int) -> bool:
         """Tell whether all of [start, stop) is in the set."""
         if start >= stop:
             return True

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from pecan_ray.plan.operators import Subset
 from pecan_ray.plan.splits import Source
-from pecan_ray.sampling.order import hashed
-from pecan_ray.sampling.randomness import subset_key
+from pecan_ray.sampling.order import hash_in_place
+from pecan_ray.sampling.random_keys import subset_key
 
 BLOCK = 10
 """Consecutive elements whose places are equally far apart: few, so that short splits keep to the shares, too."""
@@ -60,7 +60,7 @@ def _places(seed: int, level: int, split: int, start: int, stop: int) -> Element
     """Return the places of consecutive elements, the first of which begins a block."""
     key = subset_key(seed, level, split)
     blocks = np.arange(start // BLOCK, -(-stop // BLOCK), dtype=np.int64)
-    words = hashed(np.arange(blocks.size * BLOCK, dtype=np.uint64) + np.uint64(start), key).reshape(-1, BLOCK)
+    words = hash_in_place(np.arange(blocks.size * BLOCK, dtype=np.uint64) + np.uint64(start), key).reshape(-1, BLOCK)
     ranks = words.argsort(axis=1).argsort(axis=1)
     shifts = (key[0] % _ONE + blocks * _STEP) % _ONE / _ONE
     places: ElementPlaces = ((ranks + shifts[:, np.newaxis]) / BLOCK).reshape(-1)

@@ -2,13 +2,13 @@
 
 from pecan_ray.simulator.client import LIVE, RELEASED, ClientRule
 from pecan_ray.simulator.cluster import Simulated, Simulation, simulate
-from pecan_ray.simulator.drivers import Driver, FixedDeployment, RemoteOnly, placement
 from pecan_ray.simulator.job import SimulatedJob, Turn
 from pecan_ray.simulator.nodes import PoolRule
 from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.policy_driver import Driver, FixedDeployment, RemoteOnly, placement
 from pecan_ray.simulator.run_profile import RunProfile
 from pecan_ray.simulator.shared_cache import CacheMoment, CacheRun, GpuSchedule, ReadingJob, simulate_cache
-from pecan_ray.simulator.what_if import Forecast
+from pecan_ray.simulator.what_if import WhatIfEstimate
 from pecan_ray.simulator.workload import Workload, load, names
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "ClientRule",
     "Driver",
     "FixedDeployment",
-    "Forecast",
     "GpuSchedule",
     "Outcome",
     "PoolRule",
@@ -30,6 +29,7 @@ __all__ = [
     "SimulatedJob",
     "Simulation",
     "Turn",
+    "WhatIfEstimate",
     "Workload",
     "load",
     "names",

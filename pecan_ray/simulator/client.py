@@ -56,14 +56,14 @@ class SimulatedMeter:
         age = math.inf if rule.window_s is None else rule.window_s
         self._meter = WindowMeter(len(flow.clients), rule.window_batches or batches, age, rule.discard)
         self._skips = False
-        self._worked = self._remote_seconds = self.since = 0.0
+        self._work_done = self._remote_seconds = self.since = 0.0
         self.restart(0.0)
 
     def restart(self, now: float) -> None:
         """Begin a window, which began at that time."""
         self._report()
         self._meter.cut()
-        self.since, self._remote_seconds, self._worked = now, 0.0, self._flow.feed.worked
+        self.since, self._remote_seconds, self._work_done = now, 0.0, self._flow.feed.work_done
 
     def touch(self, now: float) -> None:
         """Workers came or went."""
@@ -79,12 +79,12 @@ class SimulatedMeter:
         for rank, client in enumerate(self._flow.clients):
             self._meter.add(rank, client.totals)
 
-    def lacking(self) -> int:
+    def still_missing(self) -> int:
         """Return how many more batches the window (or what is skipped before it) needs."""
         self._report()
-        return self._meter.lacking
+        return self._meter.still_missing
 
-    def lacking_at_deadline(self) -> int:
+    def batches_missing_at_deadline(self) -> int:
         """Return how many more batches a window needs that is closed for its age: it ends with a batch."""
         self._report()
         return max(1, LEAST_BATCHES - self._meter.batches)
@@ -119,4 +119,4 @@ class SimulatedMeter:
         """Return how much of their CPUs the remote workers used; None where there was none."""
         if self._remote_seconds <= 0:
             return None
-        return min(1.0, (self._flow.feed.worked - self._worked) / self._remote_seconds) * self._remote_cpu
+        return min(1.0, (self._flow.feed.work_done - self._work_done) / self._remote_seconds) * self._remote_cpu

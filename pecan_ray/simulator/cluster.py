@@ -18,7 +18,7 @@ from pecan_ray.plan.windows import Decision, Window
 from pecan_ray.simulator.contention import PaceTable
 from pecan_ray.simulator.flow import NEVER
 from pecan_ray.simulator.job import SimulatedJob, Turn, drain_time, new_job, start_delay
-from pecan_ray.simulator.looking import SimulatedLooks
+from pecan_ray.simulator.job_simulation import SimulatedLooks
 from pecan_ray.simulator.nodes import Node, Pool, PoolRule, Request
 from pecan_ray.simulator.outcome import Outcome, outcome_of
 
@@ -55,7 +55,7 @@ class Simulation:
         self._calls: list[tuple[float, int, int]] = []
         self._next = [NEVER] * len(specs)
         self._tokens = [0] * len(specs)
-        self._wishes: list[dict[int, float]] = [{} for _ in specs]
+        self._pending_starts: list[dict[int, float]] = [{} for _ in specs]
         """Of each job, the workers that wait for a node, and how long each will take to start."""
         self._changes = 0
         self._most_workers = 0
@@ -92,34 +92,34 @@ class Simulation:
         if job.looks is not None:
             if now >= job.looks.due:
                 self._look(number, job.looks)
-        elif (window := job.meter.close(now, job.spoils())) is not None:
+        elif (window := job.meter.close(now, job.invalidates())) is not None:
             self._decide(number, window)
         if job.finished:
             return
         if job.due() <= now:
             job.flow.feed.produce_until(now)
         while (due := job.pop_due(now)) is not None:
-            self._happen(number, *due)
+            self._handle_worker_event(number, *due)
         self._compute(number)
 
     def _compute(self, number: int) -> None:
         """Advance a job to the end of its window, or to what comes before."""
         job = self._jobs[number]
         horizon = job.due()
-        if self._wishes[number] and not job.flow.idle:
-            horizon = min(horizon, job.now + min(self._wishes[number].values()))
+        if self._pending_starts[number] and not job.flow.idle:
+            horizon = min(horizon, job.now + min(self._pending_starts[number].values()))
         if job.looks is not None:
             horizon = min(horizon, job.looks.due)
             job.flow.advance(horizon, ALL)
             self._call(number, horizon)
             return
         deadline = job.meter.deadline()
-        if job.flow.advance(min(horizon, deadline), job.meter.lacking()):
+        if job.flow.advance(min(horizon, deadline), job.meter.still_missing()):
             self._call(number, job.flow.latest)
         elif horizon <= deadline:
             if horizon < NEVER:
                 self._call(number, horizon)
-        elif job.flow.advance(horizon, job.meter.lacking_at_deadline()):
+        elif job.flow.advance(horizon, job.meter.batches_missing_at_deadline()):
             self._call(number, max(deadline, job.flow.latest))
         elif horizon < NEVER:
             self._call(number, horizon)
@@ -130,9 +130,9 @@ class Simulation:
         running = job.running()
         decision = job.spec.driver.decide(window, running)
         job.timeline.append(Turn(job.now - job.spec.arrives_s, job.flow.consumed, window, running, decision))
-        self._heed(number, decision)
+        self._apply_decision(number, decision)
 
-    def _heed(self, number: int, decision: Decision) -> None:
+    def _apply_decision(self, number: int, decision: Decision) -> None:
         """Do what a policy says."""
         job = self._jobs[number]
         if job.spec.driver.converged:
@@ -155,26 +155,26 @@ class Simulation:
         if changes or settles:
             window = job.meter.cut(job.now)
             job.timeline.append(Turn(job.now - job.spec.arrives_s, job.flow.consumed, window, running, decision))
-        self._heed(number, decision)
+        self._apply_decision(number, decision)
 
     def _fit(self, number: int) -> None:
         """Start what lacks, let go what is too many."""
         job = self._jobs[number]
         job.flow.feed.produce_until(job.now)
         for placement, wanted in (("local", job.wanted.local), ("remote", job.wanted.remote)):
-            surplus = job.staying(placement) - wanted
+            surplus = job.not_draining(placement) - wanted
             for _ in range(-surplus):
                 self._start(number, placement)
-        self._shed(number)
+        self._remove_excess_workers(number)
 
-    def _shed(self, number: int) -> None:
+    def _remove_excess_workers(self, number: int) -> None:
         """Let go the workers that are too many; those that work only when none is awaited, or a job might have none."""
         job = self._jobs[number]
         for at_work in (False, True):
             if at_work and job.coming():
                 return
             for placement, wanted in (("local", job.wanted.local), ("remote", job.wanted.remote)):
-                for member in job.superfluous(placement, max(0, job.staying(placement) - wanted)):
+                for member in job.excess_workers(placement, max(0, job.not_draining(placement) - wanted)):
                     if job.members[member].working == at_work:
                         self._let_go(number, member, job.fast)
 
@@ -189,15 +189,15 @@ class Simulation:
         if node is not None:
             self._grant(number, member, node, job.now, delay)
         elif self._pool.waits(Request(number, member)):
-            self._wishes[number][member] = delay
+            self._pending_starts[number][member] = delay
 
     def _grant(self, number: int, member: int, node: Node, now: float, delay: float) -> None:
         """Give a worker its node."""
         job = self._jobs[number]
-        job.grant(member, node.slowness, now)
+        job.grant(member, node.time_factor, now)
         job.plan(now + delay, member, "ready")
-        if node.dies_at < NEVER:
-            job.plan(node.dies_at, member, "dies")
+        if node.death_time < NEVER:
+            job.plan(node.death_time, member, "dies")
         self._most_workers = max(self._most_workers, self._pool.used)
 
     def _let_go(self, number: int, member: int, fast: bool) -> None:
@@ -213,14 +213,14 @@ class Simulation:
         job = self._jobs[number]
         job.end(member, killed=killed)
         self._changes += 1
-        self._wishes[number].pop(member, None)
+        self._pending_starts[number].pop(member, None)
         for served, node in self._pool.give_back(Request(number, member), job.now):
-            delay = self._wishes[served.job].pop(served.member)
+            delay = self._pending_starts[served.job].pop(served.member)
             self._grant(served.job, served.member, node, job.now, delay)
             if job.now + delay < self._next[served.job] and served.job != number:
                 self._call(served.job, job.now + delay)
 
-    def _happen(self, number: int, member: int, what: str) -> None:
+    def _handle_worker_event(self, number: int, member: int, what: str) -> None:
         """A worker is ready, has finished its last split, or dies with its node."""
         job = self._jobs[number]
         if member not in job.members:
@@ -228,7 +228,7 @@ class Simulation:
         self._changes += 1
         if what == "ready":
             job.begin(member)
-            self._shed(number)
+            self._remove_excess_workers(number)
             return
         if what == "delivers":
             job.meter.touch(job.now)

@@ -13,9 +13,9 @@ from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator import what_if
 from pecan_ray.simulator.client import client_of
 from pecan_ray.simulator.cluster import simulate
-from pecan_ray.simulator.drivers import placement
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.outcome import Outcome, mean
+from pecan_ray.simulator.policy_driver import placement
 from pecan_ray.simulator.run_profile import from_json
 from pecan_ray.simulator.workload import Workload, load, names
 

@@ -42,7 +42,7 @@ class SimulatedFeed:
 
     services: Services
     capacity: int
-    client_places: float = NEVER
+    client_slots: float = NEVER
     """Finished batches that one client holds, and sees in its queue; workers hold the others."""
     heap: list[tuple[float, int]] = field(default_factory=list)
     """(when it finishes its batch, worker), of those at work."""
@@ -57,7 +57,7 @@ class SimulatedFeed:
     lost: int = 0
     received: int = 0
     """Batches that remote workers have made."""
-    worked: float = 0.0
+    work_done: float = 0.0
     """Sum of the times that remote workers worked."""
     blocked: list[float] = field(default_factory=lambda: [0.0, 0.0])
     """Sums of the times that local and remote workers stood still beside a full queue."""
@@ -133,7 +133,7 @@ class SimulatedFeed:
         service = self.service_s[worker] * self.factor()
         heapreplace(self.heap, (entered + service, worker))
         if worker in self.remote:
-            self.worked += service
+            self.work_done += service
             self.received += 1
         self.produced += 1
         self.ready.append((entered, worker))
@@ -187,7 +187,7 @@ class Flow:
         self.feed.produce_until(min(asked, until))
         ready = self.feed.ready
         waits = not ready or ready[0][0] > asked
-        return 0.0 if waits else min(len(ready) / len(self.clients), self.feed.client_places)
+        return 0.0 if waits else min(len(ready) / len(self.clients), self.feed.client_slots)
 
     @property
     def latest(self) -> float:
@@ -229,7 +229,7 @@ class Flow:
         if self.consumed >= WARM_UP:
             client.totals = client.totals.step(got - client.got, got - client.asked, queued)
         else:
-            client.totals = client.totals.uncounted(got - client.asked)
+            client.totals = client.totals.after_skipped_step(got - client.asked)
         client.got = got
         return got
 
@@ -280,12 +280,12 @@ def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float,
     """
     heap, ready, taken, capacity = feed.heap, feed.ready, feed.taken, feed.capacity
     service_s, remote, totals, ahead = feed.service_s, feed.remote, client.totals, flow.ahead
-    most_ahead, at_once, held = ahead.maxlen, not flow.trainer.run_ahead, feed.client_places
+    most_ahead, at_once, held = ahead.maxlen, not flow.trainer.run_ahead, feed.client_slots
     got, asked, done, step_s, dispatch_s = client.got, client.asked, flow.done, flow.step_s, flow.dispatch_s
     noise, drawn, steps = feed.noise, feed.drawn, flow.noise
     batches, seconds, squares = totals.batches, totals.seconds, totals.squares
     waited, queued, all_waits = totals.waited, totals.queued, flow.waited
-    worked, starved, produced, received, places, complete = 0.0, 0.0, 0, 0, len(taken), True
+    work_done, starved, produced, received, places, complete = 0.0, 0.0, 0, 0, len(taken), True
     blocked = feed.blocked
     for _ in range(most):
         if asked > until:
@@ -307,7 +307,7 @@ def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float,
             heapreplace(heap, (entered + service, worker))
             produced += 1
             if worker in remote:
-                worked += service
+                work_done += service
                 received += 1
             ready.append((entered, worker))
             place += 1
@@ -349,7 +349,7 @@ def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float,
     client.got, client.asked, feed.noise, feed.drawn = got, asked, noise, drawn
     feed.produced += produced
     feed.received += received
-    feed.worked += worked
+    feed.work_done += work_done
     flow.waited = all_waits
     flow.done, flow.noise = done, steps
     flow.starved += starved

@@ -10,10 +10,10 @@ from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from pecan_ray.simulator.client import LIVE, ClientRule, SimulatedMeter
 from pecan_ray.simulator.contention import PaceTable
-from pecan_ray.simulator.drivers import Driver
 from pecan_ray.simulator.flow import NEVER, Flow, SimulatedFeed
-from pecan_ray.simulator.looking import SimulatedLooks
+from pecan_ray.simulator.job_simulation import SimulatedLooks
 from pecan_ray.simulator.noise import Services, StepTimes, factors, generator
+from pecan_ray.simulator.policy_driver import Driver
 from pecan_ray.simulator.workload import Workload
 
 LOOKAHEAD_S = 0.5
@@ -56,7 +56,7 @@ class SimulatedWorker:
     placement: str
     asked: float = 0.0
     """When it was asked for."""
-    slowness: float = 1.0
+    time_factor: float = 1.0
     working: bool = False
     draining: bool = False
     granted: bool = False
@@ -91,7 +91,7 @@ class SimulatedJobState:
     fast: bool = False
     """Workers that are too many leave at once."""
     members: dict[int, SimulatedWorker] = field(default_factory=dict)
-    agenda: list[tuple[float, int, str]] = field(default_factory=list)
+    event_heap: list[tuple[float, int, str]] = field(default_factory=list)
     """(when, member, what) of what is known to happen to its workers."""
     timeline: list[Turn] = field(default_factory=list)
     made: int = 0
@@ -110,16 +110,16 @@ class SimulatedJobState:
 
     def due(self) -> float:
         """Return when the next thing happens to its workers."""
-        return self.agenda[0][0] if self.agenda else NEVER
+        return self.event_heap[0][0] if self.event_heap else NEVER
 
     def plan(self, when: float, member: int, what: str) -> None:
         """Note what will happen to a worker."""
-        heappush(self.agenda, (when, member, what))
+        heappush(self.event_heap, (when, member, what))
 
     def pop_due(self, now: float) -> tuple[int, str] | None:
         """Return the next thing that has happened by now."""
-        if self.agenda and self.agenda[0][0] <= now:
-            _, member, what = heappop(self.agenda)
+        if self.event_heap and self.event_heap[0][0] <= now:
+            _, member, what = heappop(self.event_heap)
             return member, what
         return None
 
@@ -127,7 +127,7 @@ class SimulatedJobState:
         """Count the workers that work, also those that are about to leave."""
         return sum(m.placement == placement and m.working for m in self.members.values())
 
-    def staying(self, placement: str) -> int:
+    def not_draining(self, placement: str) -> int:
         """Count the workers that were asked for and not sent away."""
         return sum(m.placement == placement and not m.draining for m in self.members.values())
 
@@ -170,7 +170,7 @@ class SimulatedJobState:
         places = workload.clients * workload.client_buffer + sum(
             workload.worker(member.placement).buffer for _, member in at_work
         )
-        times = {n: (local_s if m.placement == "local" else remote_s) * m.slowness for n, m in at_work}
+        times = {n: (local_s if m.placement == "local" else remote_s) * m.time_factor for n, m in at_work}
         self.flow.feed.service_s.update(times)
         self.flow.feed.resize(places)
 
@@ -203,18 +203,18 @@ class SimulatedJobState:
         """Return the workers that were asked for and do not work yet."""
         return [m for m in self.members.values() if not m.working and not m.draining]
 
-    def spoils(self) -> bool:
+    def invalidates(self) -> bool:
         """Say whether what is measured now belongs to no deployment: workers drain, or may still come."""
         patience = self.spec.client.patience_s
         return any(m.draining for m in self.members.values()) or any(
             m.granted or m.placement == "local" or self.now - m.asked < patience for m in self.coming()
         )
 
-    def grant(self, number: int, slowness: float, now: float) -> None:
+    def grant(self, number: int, time_factor: float, now: float) -> None:
         """Give a worker a node, from now on paid for."""
         self.account(now)
         self.members[number].granted = True
-        self.members[number].slowness = slowness
+        self.members[number].time_factor = time_factor
 
     def is_over(self) -> bool:
         """Say whether the job has run as long as it was to."""
@@ -233,10 +233,10 @@ class SimulatedJobState:
         self.members[number] = SimulatedWorker(placement, self.now)
         return number
 
-    def superfluous(self, placement: str, count: int) -> list[int]:
+    def excess_workers(self, placement: str, count: int) -> list[int]:
         """Choose workers to let go: first those that have not begun, then the newest."""
-        staying = [n for n, m in self.members.items() if m.placement == placement and not m.draining]
-        return sorted(staying, key=lambda n: (not self.members[n].working, n), reverse=True)[:count]
+        not_draining = [n for n, m in self.members.items() if m.placement == placement and not m.draining]
+        return sorted(not_draining, key=lambda n: (not self.members[n].working, n), reverse=True)[:count]
 
 
 def new_job(spec: SimulatedJob, table: PaceTable) -> SimulatedJobState:

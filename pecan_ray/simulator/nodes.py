@@ -28,9 +28,9 @@ class PoolRule:
 class Node:
     """A machine with room for some workers."""
 
-    slowness: float
+    time_factor: float
     """Factor of the time of a batch."""
-    dies_at: float
+    death_time: float
     size: int
     free: int
 
@@ -51,7 +51,7 @@ class Pool:
         self._rng = generator(seed, "nodes")
         self._open: list[Node] = []
         """Nodes with a free place."""
-        self._unopened = rule.workers
+        self._not_opened = rule.workers
         self._waiting: dict[Request, None] = {}
         self._places: dict[Request, Node] = {}
 
@@ -86,7 +86,7 @@ class Pool:
             self._open.append(node)
         if node.free == node.size:
             self._open.remove(node)
-            self._unopened += node.size
+            self._not_opened += node.size
         served = []
         while self._waiting and (place := self._find(now)) is not None:
             first = next(iter(self._waiting))
@@ -97,16 +97,16 @@ class Pool:
 
     def _find(self, now: float) -> Node | None:
         for node in self._open:
-            if node.dies_at > now:
+            if node.death_time > now:
                 break
         else:
-            size = min(self._rule.slots, self._unopened)
+            size = min(self._rule.slots, self._not_opened)
             if size <= 0:
                 return None
-            self._unopened -= size
-            slowness = float(factors(self._rng, self._rule.speed_cv, 1)[0])
+            self._not_opened -= size
+            time_factor = float(factors(self._rng, self._rule.speed_cv, 1)[0])
             life = float(self._rng.exponential(self._rule.life_s)) if self._rule.life_s else math.inf
-            node = Node(slowness, now + life, size, size)
+            node = Node(time_factor, now + life, size, size)
             self._open.append(node)
         node.free -= 1
         if not node.free:

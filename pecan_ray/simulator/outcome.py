@@ -12,7 +12,7 @@ from pecan_ray.simulator.workload import Workload
 
 
 @dataclass(frozen=True)
-class Flows:
+class BatchTotals:
     """Batches of all clients: produced = consumed + queued + lost."""
 
     produced: int
@@ -52,7 +52,7 @@ class Outcome:
     cost: float
     """$ in all."""
     killed: int
-    flows: Flows
+    flows: BatchTotals
 
 
 def outcome_of(job: SimulatedJobState) -> Outcome:
@@ -79,7 +79,7 @@ def outcome_of(job: SimulatedJobState) -> Outcome:
         convergence_cost=paid(workload, job.converged or end),
         cost=paid(workload, end),
         killed=job.killed,
-        flows=Flows(
+        flows=BatchTotals(
             job.flow.feed.produced,
             workload.clients * job.flow.consumed,
             len(job.flow.feed.ready),

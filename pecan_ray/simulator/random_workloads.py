@@ -17,9 +17,9 @@ from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.client import client_of
 from pecan_ray.simulator.cluster import simulate
-from pecan_ray.simulator.drivers import placement
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.noise import generator
+from pecan_ray.simulator.policy_driver import placement
 from pecan_ray.simulator.steady import Evaluator
 from pecan_ray.simulator.workload import Workload, build
 
@@ -93,7 +93,7 @@ def draw(seed: int, family: str = "plain") -> Workload:
 
 
 @dataclass(frozen=True)
-class JudgedRun:
+class PolicyEvaluation:
     """One policy on one workload."""
 
     seed: int
@@ -111,7 +111,7 @@ class JudgedRun:
     """Until convergence."""
 
 
-def judge(workload: Workload, modes: Iterable[str], seed: int, threshold: float = 0.03) -> list[JudgedRun]:
+def judge(workload: Workload, modes: Iterable[str], seed: int, threshold: float = 0.03) -> list[PolicyEvaluation]:
     """Run policies on a workload, and compare each with exhaustive search."""
     evaluator = Evaluator(workload, seed=seed)
     best = evaluator.cheapest()
@@ -128,7 +128,7 @@ def judge(workload: Workload, modes: Iterable[str], seed: int, threshold: float 
         outcome = simulate(spec)
         final = evaluator.price(outcome.settled)
         verdicts.append(
-            JudgedRun(
+            PolicyEvaluation(
                 seed,
                 mode,
                 outcome.settled,
@@ -161,20 +161,20 @@ class Score:
     """Mean cost until convergence, in epochs of the cheapest deployment."""
 
 
-def score(verdicts: Sequence[JudgedRun]) -> dict[str, Score]:
+def score(verdicts: Sequence[PolicyEvaluation]) -> dict[str, Score]:
     """Sum verdicts up by mode."""
     scores = {}
-    for mode in dict.fromkeys(verdict.mode for verdict in verdicts):
-        mine = [verdict for verdict in verdicts if verdict.mode == mode]
+    for mode in dict.fromkeys(comparison_result.mode for comparison_result in verdicts):
+        mine = [comparison_result for comparison_result in verdicts if comparison_result.mode == mode]
         scores[mode] = Score(
             mode,
             len(mine),
-            fmean(verdict.excess <= NEAR for verdict in mine),
-            fmean(verdict.excess <= FAR for verdict in mine),
-            fmean(verdict.excess for verdict in mine),
-            max(verdict.excess for verdict in mine),
-            fmean(verdict.paid for verdict in mine),
-            sum(not verdict.converged for verdict in mine),
-            fmean(verdict.convergence_epochs for verdict in mine),
+            fmean(comparison_result.excess <= NEAR for comparison_result in mine),
+            fmean(comparison_result.excess <= FAR for comparison_result in mine),
+            fmean(comparison_result.excess for comparison_result in mine),
+            max(comparison_result.excess for comparison_result in mine),
+            fmean(comparison_result.paid for comparison_result in mine),
+            sum(not comparison_result.converged for comparison_result in mine),
+            fmean(comparison_result.convergence_epochs for comparison_result in mine),
         )
     return scores

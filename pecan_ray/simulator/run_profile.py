@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.errors import PlanError
-from pecan_ray.placement.readings import KEPT, Reading, pooled
+from pecan_ray.placement.window_mean import KEPT, Reading, pooled
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -88,7 +88,7 @@ class RunProfile:
         return self.batches_per_epoch or self.batches
 
     @property
-    def paces(self) -> tuple[MeasuredPace, ...]:
+    def rate_values(self) -> tuple[MeasuredPace, ...]:
         """What was measured of every deployment that ran."""
         if self.measured:
             return self.measured
@@ -138,23 +138,25 @@ def profile_of_report(report: Mapping[str, Any]) -> RunProfile:
     trainers, hosts = int(report.get("trainers", 1)), int(report.get("hosts", 1))
     final = spans[-1][0]
     readings = [pooled(at, windows[-KEPT:]) for at, windows in windows_of(report).items()]
-    paces = tuple(pace_of(reading) for reading in readings) or (whole_run(report, final, start_s, waited),)
-    local_rate, remote_rate = rates(paces, trainers)
+    rate_values = tuple(pace_of(reading) for reading in readings) or (whole_run(report, final, start_s, waited),)
+    local_rate, remote_rate = rates(rate_values, trainers)
     epochs = int(report.get("epochs", 0))
     return RunProfile(
         job=str(report["job"]),
         deployment=final,
         batches=batches,
-        step_s=step_of(paces),
+        step_s=step_of(rate_values),
         wait_share=min(1.0, waited / max(seconds - start_s, 1e-9)),
         local_rate=local_rate,
         remote_rate=remote_rate,
-        prices=Prices.of_fields(report["prices"]) if report.get("prices") else implied_prices(report, spans, hosts),
+        prices=Prices.of_fields(report["prices"])
+        if report.get("prices")
+        else unit_costs_from_report(report, spans, hosts),
         trainers=trainers,
         hosts=hosts,
         batches_per_epoch=batches // epochs if epochs > 1 else None,
         start_s=start_s,
-        measured=paces,
+        measured=rate_values,
     )
 
 
@@ -163,7 +165,7 @@ def windows_of(report: Mapping[str, Any]) -> dict[Deployment, list[Window]]:
     found: dict[Deployment, list[Window]] = {}
     for step in (*report.get("timeline", ()), *report.get("windows", ())):
         window = Window(**step["window"])
-        if not window.defect() and window.wait_time is not None:
+        if not window.invalid_reason() and window.wait_time is not None:
             found.setdefault(Deployment(**step["deployment"]), []).append(window)
     return found
 
@@ -189,13 +191,13 @@ def whole_run(report: Mapping[str, Any], final: Deployment, start_s: float, wait
     return MeasuredPace(final, batch_s, own_s, max(LEAST_ERROR, error))
 
 
-def step_of(paces: Sequence[MeasuredPace]) -> float:
+def step_of(rate_values: Sequence[MeasuredPace]) -> float:
     """Return the trainer's own time of a batch: where it hardly waited, if it ever did so.
 
     Beside a wait, a program that runs ahead of its accelerators seems to step faster than it can.
     """
-    calm = [pace.own_s for pace in paces if not pace.waits]
-    return median(calm or [pace.own_s for pace in paces])
+    calm = [pace.own_s for pace in rate_values if not pace.waits]
+    return median(calm or [pace.own_s for pace in rate_values])
 
 
 def spans_of(report: Mapping[str, Any]) -> list[tuple[Deployment, float]]:
@@ -212,9 +214,9 @@ def spans_of(report: Mapping[str, Any]) -> list[tuple[Deployment, float]]:
     return busy
 
 
-def rates(paces: Sequence[MeasuredPace], trainers: int) -> tuple[float, float]:
+def rates(rate_values: Sequence[MeasuredPace], trainers: int) -> tuple[float, float]:
     """Fit batches per second of a local and of a remote worker, where the trainer waited for them, if anywhere."""
-    used = [pace for pace in paces if pace.waits] or list(paces)
+    used = [pace for pace in rate_values if pace.waits] or list(rate_values)
     counts = np.array([[pace.deployment.local, pace.deployment.remote] for pace in used], dtype=float)
     supply = np.array([trainers / pace.batch_s for pace in used])
     weights = 1 / np.array([pace.error for pace in used]) / supply
@@ -227,7 +229,9 @@ def rates(paces: Sequence[MeasuredPace], trainers: int) -> tuple[float, float]:
     return float(fitted[0]), float(fitted[1])
 
 
-def implied_prices(report: Mapping[str, Any], spans: Sequence[tuple[Deployment, float]], hosts: int) -> Prices | None:
+def unit_costs_from_report(
+    report: Mapping[str, Any], spans: Sequence[tuple[Deployment, float]], hosts: int
+) -> Prices | None:
     """Return the prices that a report's costs imply; None if it has no costs."""
     cost = report.get("cost")
     if not cost:

@@ -108,10 +108,10 @@ def simulate_cache(
     gpus = cluster.gpus
     if gpus is None or any(job.gpus > gpus for job in jobs):
         raise PlanError(f"simulate_cache: ClusterResources(gpus={gpus}) must hold each of the jobs.")
-    return FluidCluster(jobs, cluster, policy, schedule).run()
+    return CacheClusterSimulation(jobs, cluster, policy, schedule).run()
 
 
-class FluidCluster:
+class CacheClusterSimulation:
     """The state of a run, one place in each array for each job."""
 
     def __init__(
@@ -146,7 +146,7 @@ class FluidCluster:
                 self.timeline.append(CacheMoment(self.now_s, 0, 0.0, 0.0, 0.0, 1.0))
                 self.now_s = next_s
                 continue
-            demands = self._demands(mine)
+            demands = self._resource_requests(mine)
             given = self._divide(mine, demands)
             self._cut(mine, given)
             given = Division(given.cache, np.minimum(given.hits, self._hits(mine)), given.io)
@@ -185,13 +185,13 @@ class FluidCluster:
         if self.schedule == "fifo":
             rank = self.arrives[waiting]
         elif self.policy == SILOD["sjf"]:
-            rank = sjf_scores(self._demands(waiting), self.cluster)
+            rank = sjf_scores(self._resource_requests(waiting), self.cluster)
         else:
             rank = self.gpus[waiting] * self.left[waiting] / self.ideal[waiting]
         order: list[int] = waiting[np.argsort(rank, kind="stable")].tolist()
         return order
 
-    def _demands(self, mine: Places) -> Demands:
+    def _resource_requests(self, mine: Places) -> Demands:
         """Say what the running jobs want: under Gavel as fast as their part of the GPUs' time lets them be."""
         ideal, gpus = self.ideal[mine], self.gpus[mine]
         if self.schedule == "gavel":

@@ -26,7 +26,7 @@ SLACK = 0.01
 
 
 @dataclass(frozen=True)
-class Priced:
+class DeploymentCost:
     """A deployment and what it takes in the long run."""
 
     deployment: Deployment
@@ -40,19 +40,19 @@ class Evaluator:
     def __init__(self, workload: Workload, ordered: bool = False, seed: int = 0, measured: int = MEASURED) -> None:
         self.workload, self._ordered, self._seed, self._measured = workload, ordered, seed, measured
         self._table = PaceTable(workload, ordered)
-        self._known: dict[Deployment, Priced] = {}
+        self._known: dict[Deployment, DeploymentCost] = {}
 
     @property
     def simulated(self) -> int:
         """How many deployments were simulated."""
         return len(self._known)
 
-    def price(self, deployment: Deployment) -> Priced:
+    def price(self, deployment: Deployment) -> DeploymentCost:
         """Return what a deployment takes and costs."""
         if deployment not in self._known:
             batch_s = self._measure(deployment)
             cost = self.workload.epoch_cost(batch_s, deployment.remote)
-            self._known[deployment] = Priced(deployment, batch_s, cost)
+            self._known[deployment] = DeploymentCost(deployment, batch_s, cost)
         return self._known[deployment]
 
     def _measure(self, deployment: Deployment) -> float:
@@ -79,14 +79,14 @@ class Evaluator:
         flow.advance(NEVER, self._measured)
         return (flow.done - begun - (flow.paused - paused)) / self._measured
 
-    def cheapest(self) -> Priced:
+    def cheapest(self) -> DeploymentCost:
         """Return the cheapest deployment of all that are allowed."""
         local, remote = np.meshgrid(
             np.arange(self.workload.max_local + 1), np.arange(self.workload.max_remote + 1), indexing="ij"
         )
         local, remote = local.ravel()[1:], remote.ravel()[1:]
         bounds = epoch_costs(self.workload, local, remote, self._ordered)
-        best: Priced | None = None
+        best: DeploymentCost | None = None
         for place in np.argsort(bounds, kind="stable"):
             if best is not None and bounds[place] * (1 - SLACK) > best.epoch_cost:
                 break

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.simulator.client import T, X, released
 from pecan_ray.simulator.cluster import simulate
-from pecan_ray.simulator.drivers import placement
 from pecan_ray.simulator.job import SimulatedJob
-from pecan_ray.simulator.markdown import table
+from pecan_ray.simulator.policy_driver import placement
 from pecan_ray.simulator.random_workloads import AFTER, TUNED, draw
 from pecan_ray.simulator.steady import Evaluator
+from pecan_ray.simulator.text_tables import table
 from pecan_ray.simulator.workload import Workload
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuneResult:
     """The outcome of a study."""
 
     mode: str
@@ -62,7 +62,7 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class TuningTask:
+class TuneTask:
     """A workload to tune on, and what its cheapest deployment costs."""
 
     seed: int
@@ -70,18 +70,18 @@ class TuningTask:
     cheapest: float
 
 
-def tasks(count: int) -> list[TuningTask]:
+def tasks(count: int) -> list[TuneTask]:
     """Draw the workloads to tune on."""
     if not 1 <= count < TUNED:
         raise PlanError(f"between 1 and {TUNED - 1} workloads may be tuned on, but {count} were asked for.")
     found = []
     for seed in range(count):
         workload = draw(seed)
-        found.append(TuningTask(seed, workload, Evaluator(workload, seed=seed).cheapest().epoch_cost))
+        found.append(TuneTask(seed, workload, Evaluator(workload, seed=seed).cheapest().epoch_cost))
     return found
 
 
-def training_cost(mode: str, settings: Settings, task: TuningTask) -> float:
+def training_cost(mode: str, settings: Settings, task: TuneTask) -> float:
     """Return what a training costs with some settings, over the least possible."""
     outcome = simulate(
         SimulatedJob(
@@ -98,7 +98,7 @@ def training_cost(mode: str, settings: Settings, task: TuningTask) -> float:
     return (outcome.convergence_cost + rest) / (EPOCHS * task.cheapest)
 
 
-def attempt(mode: str, settings: Settings, on: Sequence[TuningTask]) -> Attempt:
+def attempt(mode: str, settings: Settings, on: Sequence[TuneTask]) -> Attempt:
     """Try settings on all workloads."""
     return Attempt(dict(settings), math.exp(fmean(math.log(training_cost(mode, settings, task)) for task in on)))
 
@@ -118,7 +118,7 @@ def tune(
     workloads: int = 20,
     seed: int = 0,
     ladder: Mapping[str, Sequence[float]] | None = None,
-) -> Tuned:
+) -> TuneResult:
     """Search settings of a mode; `ladder`: values to try of one setting at a time."""
     if mode not in DEFAULTS:
         raise PlanError(f"there is nothing to tune of mode {mode!r}: choose one of {', '.join(DEFAULTS)}.")
@@ -145,10 +145,10 @@ def tune(
         for name, values in (ladder or {}).items()
         for value in values
     )
-    return Tuned(mode, workloads, default, tuple(sorted(attempts, key=lambda one: one.cost)), alone)
+    return TuneResult(mode, workloads, default, tuple(sorted(attempts, key=lambda one: one.cost)), alone)
 
 
-def report(tuned: Tuned, best: int = 5) -> str:
+def report(tuned: TuneResult, best: int = 5) -> str:
     """Write a study as Markdown."""
     head = [tuned.mode, *DEFAULTS[tuned.mode], "cost of a training"]
     rows = [row_of("default", tuned.default)]

@@ -38,7 +38,7 @@ WIDE = 1.25
 
 
 @dataclass(frozen=True)
-class Forecast:
+class WhatIfEstimate:
     """A deployment and what it is expected to take."""
 
     deployment: Deployment
@@ -63,7 +63,7 @@ class Forecast:
         return self.now_s / self.batch_s - 1
 
     @property
-    def certain(self) -> bool:
+    def is_reliable(self) -> bool:
         """Whether the interval is narrow."""
         return self.high_s <= WIDE * self.low_s
 
@@ -75,7 +75,7 @@ class Forecast:
         sentence += f", {1 / self.batch_s:.3g} batches/s"
         if self.epoch_cost is not None and self.more is not None:
             sentence += f", {dollars(self.epoch_cost)} per epoch ({signed_dollars(self.more)})"
-        return sentence if self.certain else f"{sentence}; uncertain: {self.why}"
+        return sentence if self.is_reliable else f"{sentence}; uncertain: {self.why}"
 
 
 def signed_dollars(amount: float) -> str:
@@ -90,7 +90,7 @@ def dollars(amount: float) -> str:
 
 def measured_at(profile: RunProfile, deployment: Deployment) -> MeasuredPace | None:
     """Return what the run has measured of a deployment."""
-    return next((pace for pace in profile.paces if pace.deployment == deployment), None)
+    return next((pace for pace in profile.rate_values if pace.deployment == deployment), None)
 
 
 def batch_time(profile: RunProfile, deployment: Deployment) -> float:
@@ -108,15 +108,15 @@ def interval(profile: RunProfile, deployment: Deployment) -> tuple[float, float]
     if known is not None:
         return known.batch_s * (1 - SURE * known.error), known.batch_s * (1 + SURE * known.error)
     least, most = 0.0, math.inf
-    for pace in profile.paces:
-        supply, held, needed = profile.trainers / pace.batch_s, *multiples(pace.deployment, deployment)
+    for pace in profile.rate_values:
+        supply, held, needed = profile.trainers / pace.batch_s, *multiple_bounds(pace.deployment, deployment)
         share = held if held <= 1 else 1 + WORTH * (held - 1)
         least = max(least, share * supply * (1 - SURE * pace.error))
         if pace.waits:
             most = min(most, max(1.0, needed) * supply * (1 + SURE * pace.error))
-    steps = [pace.own_s for pace in profile.paces if not pace.waits] or own_steps(profile)
-    error = SURE * max(pace.error for pace in profile.paces)
-    extra = max(0, deployment.local - max(pace.deployment.local for pace in profile.paces))
+    steps = [pace.own_s for pace in profile.rate_values if not pace.waits] or own_steps(profile)
+    error = SURE * max(pace.error for pace in profile.rate_values)
+    extra = max(0, deployment.local - max(pace.deployment.local for pace in profile.rate_values))
     low_step, high_step = min(steps) * (1 - error), max(steps) * (1 + error) * (1 + DISTURBED * extra)
     low = max(low_step, profile.trainers / most) if most > 0 else low_step
     high = max(high_step, profile.trainers / least) if least > 0 else math.inf
@@ -128,7 +128,7 @@ def own_steps(profile: RunProfile) -> list[float]:
     return [profile.step_s] if profile.trainers == 1 else [PEERS * profile.step_s, profile.step_s]
 
 
-def multiples(measured: Deployment, asked: Deployment) -> tuple[float, float]:
+def multiple_bounds(measured: Deployment, asked: Deployment) -> tuple[float, float]:
     """Return the largest multiple of a deployment that another one holds, and the smallest that holds that one."""
     pairs = ((asked.local, measured.local), (asked.remote, measured.remote))
     held = min((mine / theirs for mine, theirs in pairs if theirs), default=0.0)
@@ -138,13 +138,13 @@ def multiples(measured: Deployment, asked: Deployment) -> tuple[float, float]:
 
 def why_uncertain(profile: RunProfile, deployment: Deployment) -> str:
     """Say what keeps a forecast from being sure."""
-    if not any(pace.waits for pace in profile.paces):
+    if not any(pace.waits for pace in profile.rate_values):
         return "the trainer never waited for these workers, so that fewer may do as well"
-    here = [multiples(pace.deployment, deployment) for pace in profile.paces]
+    here = [multiple_bounds(pace.deployment, deployment) for pace in profile.rate_values]
     if all(held < 1 for held, _ in here):
         return "so few workers were never measured, and each may bring more when it has less company"
     if all(needed > 1 for _, needed in here):
-        if profile.trainers > 1 and all(pace.waits for pace in profile.paces):
+        if profile.trainers > 1 and all(pace.waits for pace in profile.rate_values):
             return "the trainers always waited, so that their own step is not known"
         return "so many workers were never measured, and they may be in each other's way"
     return "it lies between what was measured"
@@ -157,7 +157,7 @@ def epoch_cost(profile: RunProfile, deployment: Deployment, batch_s: float) -> f
     return profile.epoch * batch_s / 3600 * profile.prices.per_hour(profile.hosts, deployment.remote)
 
 
-def what_if(profile: RunProfile, deployment: Deployment) -> Forecast:
+def what_if(profile: RunProfile, deployment: Deployment) -> WhatIfEstimate:
     """Say what another deployment would have taken."""
     if not deployment.workers:
         raise PlanError("a job needs at least one worker: ask for one.")
@@ -168,11 +168,11 @@ def what_if(profile: RunProfile, deployment: Deployment) -> Forecast:
             )
     low, high = interval(profile, deployment)
     now, then = batch_time(profile, profile.deployment), min(max(batch_time(profile, deployment), low), high)
-    if not any(pace.waits for pace in profile.paces) and then > profile.step_s and high < math.inf:
+    if not any(pace.waits for pace in profile.rate_values) and then > profile.step_s and high < math.inf:
         # The line is the worst that may be: how much workers can do that nobody waited for is not known.
         then = math.sqrt(low * then)
     before, after = epoch_cost(profile, profile.deployment, now), epoch_cost(profile, deployment, then)
-    return Forecast(
+    return WhatIfEstimate(
         deployment,
         then,
         low,
@@ -185,7 +185,7 @@ def what_if(profile: RunProfile, deployment: Deployment) -> Forecast:
     )
 
 
-def suggestions(profile: RunProfile, changes: Sequence[Deployment] = CHANGES) -> list[Forecast]:
+def suggestions(profile: RunProfile, changes: Sequence[Deployment] = CHANGES) -> list[WhatIfEstimate]:
     """Forecast a few steps up and down from the run as it was, those that its profile can tell."""
     here, found = profile.deployment, []
     for change in changes:

@@ -136,7 +136,7 @@ class Workload:
     max_remote: int = measured_in("workers", 64)
     """Remote workers that were allowed."""
     title: str = ""
-    origins: Mapping[str, str] = field(default_factory=dict)
+    source_refs: Mapping[str, str] = field(default_factory=dict)
     """Of each parameter, by its dotted path, where its value comes from."""
 
     def __post_init__(self) -> None:
@@ -203,7 +203,7 @@ def to_json(workload: Workload) -> str:
     """Write a parameter file."""
     unit = units()
     table = {
-        path: {"value": value, "unit": unit[path], "origin": workload.origins.get(path, "default")}
+        path: {"value": value, "unit": unit[path], "origin": workload.source_refs.get(path, "default")}
         for path, value in parameters(workload)
     }
     prices = {
@@ -211,7 +211,7 @@ def to_json(workload: Workload) -> str:
         "remote_worker": workload.prices.remote_worker,
         "tiers": [[tier.label, tier.price, tier.limit] for tier in workload.prices.tiers],
         "unit": "$ per hour",
-        "origin": workload.origins.get("prices", "default"),
+        "origin": workload.source_refs.get("prices", "default"),
     }
     whole = {"name": workload.name, "title": workload.title, "prices": prices, "parameters": table}
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
@@ -223,11 +223,11 @@ def from_json(text: str, source: str = "the text") -> Workload:
         table = json.loads(text)
         prices = table["prices"]
         entries = {path: entry["value"] for path, entry in table["parameters"].items()}
-        origins = {path: str(entry.get("origin", "")) for path, entry in table["parameters"].items()}
+        source_refs = {path: str(entry.get("origin", "")) for path, entry in table["parameters"].items()}
         name, title = str(table["name"]), str(table.get("title", ""))
         tiers = tuple(PriceTier(*tier) for tier in prices.get("tiers", ()))
         host, worker = prices["accelerator_host"], prices["remote_worker"]
-        origins["prices"] = str(prices.get("origin", ""))
+        source_refs["prices"] = str(prices.get("origin", ""))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PlanError(
             f"{source} is no parameter file of a workload ({type(error).__name__}: {error}): it needs name, prices "
@@ -236,11 +236,11 @@ def from_json(text: str, source: str = "the text") -> Workload:
     unknown = sorted(entries.keys() - units().keys())
     if unknown:
         raise PlanError(f"{source}: there is no parameter {unknown[0]!r}; there are {', '.join(sorted(units()))}.")
-    return build(name, title, Prices(host, worker, tiers), entries, origins)
+    return build(name, title, Prices(host, worker, tiers), entries, source_refs)
 
 
 def build(
-    name: str, title: str, prices: Prices, entries: Mapping[str, Any], origins: Mapping[str, str] | None = None
+    name: str, title: str, prices: Prices, entries: Mapping[str, Any], source_refs: Mapping[str, str] | None = None
 ) -> Workload:
     """Make a workload of parameters by dotted path."""
     groups = {
@@ -250,7 +250,7 @@ def build(
         for group, kind in GROUPS.items()
     }
     flat = {path: value for path, value in entries.items() if "." not in path}
-    return Workload(name=name, title=title, prices=prices, origins=dict(origins or {}), **groups, **flat)
+    return Workload(name=name, title=title, prices=prices, source_refs=dict(source_refs or {}), **groups, **flat)
 
 
 def changed(workload: Workload, **entries: Any) -> Workload:
@@ -259,7 +259,9 @@ def changed(workload: Workload, **entries: Any) -> Workload:
     unknown = sorted(named.keys() - units().keys())
     if unknown:
         raise PlanError(f"there is no parameter {unknown[0]!r}; there are {', '.join(sorted(units()))}.")
-    return build(workload.name, workload.title, workload.prices, dict(parameters(workload)) | named, workload.origins)
+    return build(
+        workload.name, workload.title, workload.prices, dict(parameters(workload)) | named, workload.source_refs
+    )
 
 
 def names() -> list[str]:

@@ -42,14 +42,14 @@ def readable_columns(batch: Any) -> Iterator[tuple[Columns, int]]:
     try:
         columns = columns_of(batch)
     except ValueError:
-        good = _first_unreadable(batch)
+        good = _readable_prefix(batch)
         if good:
             yield columns_of(batch.slice(0, good)), good
         raise
     yield columns, batch.num_rows
 
 
-def _first_unreadable(batch: Any) -> int:
+def _readable_prefix(batch: Any) -> int:
     """Return how many rows can be held before the first one that cannot."""
     good, bad = 0, batch.num_rows
     while good + 1 < bad:
@@ -92,7 +92,7 @@ def column_of(array: Any) -> Array:
     if pa.types.is_run_end_encoded(kind):
         return column_of(pc.run_end_decode(array))
     if pa.types.is_struct(kind):
-        return _structs(array)
+        return _struct_values(array)
     if pa.types.is_map(kind):
         return _maps(array)
     if pa.types.is_union(kind):
@@ -180,7 +180,7 @@ def _times_of_day(array: Any) -> Array:
     return objects(array.to_pylist())
 
 
-def _structs(array: Any) -> Array:
+def _struct_values(array: Any) -> Array:
     names = [field.name for field in array.type]
     if len(set(names)) < len(names):
         raise ValueError("a structure has two parts of one name")

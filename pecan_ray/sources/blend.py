@@ -15,7 +15,7 @@ from pecan_ray.errors import PlanError
 from pecan_ray.plan.arguments import positive
 from pecan_ray.plan.splits import Element, Source, Split
 from pecan_ray.plan.weight_schedule import checked_weights
-from pecan_ray.sampling.randomness import generator, sampler_key
+from pecan_ray.sampling.random_keys import generator, sampler_key
 from pecan_ray.sources.by_index import AskedOrder, ByIndex, Indexed, indexed
 from pecan_ray.sources.image_folder import ImageFolder
 from pecan_ray.sources.memory import row_ranges

@@ -18,11 +18,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from pecan_ray.errors import PlanError, SourceError
-from pecan_ray.plan.fingerprint import spelled_out
-from pecan_ray.plan.kinds import of_kind
+from pecan_ray.plan.fingerprint import canonical_text
 from pecan_ray.plan.operators import ELEMENTS
+from pecan_ray.plan.option_types import of_kind
 from pecan_ray.plan.splits import Element, Lease, Source, Split
-from pecan_ray.sampling.randomness import sampler_key
+from pecan_ray.sampling.random_keys import sampler_key
 from pecan_ray.sources.memory import row_ranges
 from pecan_ray.sources.samplers import Drawn, Permutation, Sampler, sampler_of, weighted
 
@@ -55,7 +55,7 @@ class IndexedPastErrors(Indexed, Protocol):
 
 
 @runtime_checkable
-class Indexable(Source, Protocol):
+class SupportsByIndex(Source, Protocol):
     """A source that can be read by numbers once it is listed, or its version is fixed."""
 
     def by_index(self) -> Indexed:
@@ -65,7 +65,7 @@ class Indexable(Source, Protocol):
 
 def indexed(what: str, given: object) -> Indexed:
     """Return a source by the numbers of its elements; raises PlanError for one that cannot be read so."""
-    source = given.by_index() if isinstance(given, Indexable) else given
+    source = given.by_index() if isinstance(given, SupportsByIndex) else given
     if not isinstance(source, Indexed):
         raise PlanError(
             f"{what} reads by indices, which {type(source).__name__} cannot: it needs {CAN_SEEK}. For other sources "
@@ -233,7 +233,7 @@ class ByIndex:
 
     def identity(self) -> str:
         """Return that of the source, and what the sampler does."""
-        digest = hashlib.sha256(spelled_out(self.sampler).encode()).hexdigest()
+        digest = hashlib.sha256(canonical_text(self.sampler).encode()).hexdigest()
         return f"ByIndex:{self.source.identity()}:{digest}"
 
 

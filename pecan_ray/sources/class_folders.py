@@ -132,7 +132,7 @@ class ClassFolders:
     """In small letters."""
     kind: str
     """The source, for errors."""
-    noun: str
+    item_name: str
     """What one of its files is."""
     given: tuple[str, ...] | None
     """Classes in the order of their labels; None: all folders, by name."""
@@ -170,7 +170,7 @@ class ClassFolders:
                     left_out[_ending(file.path)] += 1
         if not found:
             raise SourceNotFoundError(
-                f"There is no {self.noun} in the class folders of {self.root}; these extensions count: "
+                f"There is no {self.item_name} in the class folders of {self.root}; these extensions count: "
                 f"{', '.join(self.endings)}.",
                 path=self.root,
             )
@@ -184,8 +184,8 @@ def checked_classes(kind: str, classes: Sequence[str] | None) -> tuple[str, ...]
     if classes is None:
         return None
     names = () if isinstance(classes, str) else tuple(classes)
-    strange = [name for name in names if not isinstance(name, str) or not name or "/" in name]
-    if not names or strange or len(set(names)) < len(names):
+    irregular = [name for name in names if not isinstance(name, str) or not name or "/" in name]
+    if not names or irregular or len(set(names)) < len(names):
         raise PlanError(
             f"{kind}(classes=...) must be a list of different names of folders, in the order of their labels, but got "
             f"{classes!r}."

@@ -76,7 +76,7 @@ class _Decoder(Protocol):
     def decompress(self, data: bytes, max_length: int = -1, /) -> bytes: ...
 
 
-class _Inflate:
+class _GzipStream:
     """zlib's decompressor of one stream, in the form of the others."""
 
     def __init__(self, window_bits: int) -> None:
@@ -100,8 +100,8 @@ class _Inflate:
 
 
 _DECODERS: dict[str, Callable[[], _Decoder]] = {
-    "gzip": lambda: _Inflate(GZIP_BITS),
-    "zlib": lambda: _Inflate(zlib.MAX_WBITS),
+    "gzip": lambda: _GzipStream(GZIP_BITS),
+    "zlib": lambda: _GzipStream(zlib.MAX_WBITS),
     "bzip2": bz2.BZ2Decompressor,
     # Told apart by the name: nothing but zeros would be an empty file of the old kind.
     "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY),
@@ -266,7 +266,7 @@ def opened(split: Split, begin: int | None = None, *, listed: bool = True) -> It
             raise  # what is there now tells nothing of what was listed
         except CorruptSourceError as error:
             if checked is None:
-                refuse_disguised(split.path, error)
+                check_not_compressed(split.path, error)
             error.fields["share_read"] = _share_read(split, error.fields.get("offset"), checked)
             raise
         except PecanError:
@@ -287,7 +287,7 @@ def _share_read(split: Split, offset: int | None, checked: _Checked | None) -> f
     return min(1.0, offset / in_all) if in_all else 0.0
 
 
-def refuse_disguised(path: str, found: CorruptSourceError | None = None) -> None:
+def check_not_compressed(path: str, found: CorruptSourceError | None = None) -> None:
     """Raise CorruptSourceError for a file that begins as compressed ones do, and is not called so."""
     begin = read_range(path, 0, 8)
     for magic, kind, ending in _BEGINNINGS:

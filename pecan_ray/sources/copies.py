@@ -56,7 +56,7 @@ def _objects(
     return own
 
 
-def copied_object(value: Any) -> Any:
+def copy_tensor_or_image(value: Any) -> Any:
     """Return a copy of a tensor of PyTorch or an image of Pillow, told without importing either; else the object."""
     if isinstance(value, _known("torch", "Tensor")):
         return value.clone()

@@ -65,10 +65,10 @@ class CsvDialect:
 
     def records(self, records: Iterator[TextLine], bad: BadLines) -> Iterator[TextLine]:
         """Yield the records that are not empty, with quotes doubled; those that cannot be are noted in `bad`."""
-        found = filled(records, bad.split, is_carriage_return)
-        return found if self.escape is None else self._unescaped(found, bad)
+        found = filled(records, bad.split, is_only_line_end)
+        return found if self.escape is None else self._unescape_records(found, bad)
 
-    def _unescaped(self, records: Iterator[TextLine], bad: BadLines) -> Iterator[TextLine]:
+    def _unescape_records(self, records: Iterator[TextLine], bad: BadLines) -> Iterator[TextLine]:
         for record in records:
             if record.number not in bad.refused:
                 try:
@@ -77,12 +77,12 @@ class CsvDialect:
                     bad.refused[record.number] = str(error)
             yield record
 
-    def opens_or_closes(self, data: bytes) -> bool:
+    def changes_quote_state(self, data: bytes) -> bool:
         """Tell whether a quoted value is open behind a line and was not before, or the other way round."""
         if self.quote is None:
             return False
         if self.escape is not None:
-            data = _regex(rb"%s[^\r\n]" % _escaped(self.escape)).sub(b"", data)
+            data = _regex(rb"%s[^\r\n]" % _regex_escape(self.escape)).sub(b"", data)
         return data.count(self.quote.encode()) % 2 == 1
 
     def fields(self, line: bytes) -> list[str]:
@@ -92,14 +92,14 @@ class CsvDialect:
         (fields,) = csv.reader([text], delimiter=self.delimiter, strict=True, **quoting)
         return fields
 
-    def outside_quotes(self, line: bytes) -> list[bytes]:
+    def parts_without_quote(self, line: bytes) -> list[bytes]:
         """Return the parts of a line that are not quoted."""
         line = line.removesuffix(b"\r")
         return [line] if self.quote is None else line.split(self.quote.encode())[::2]
 
-    def unlike(self, data: bytes, lines: Sequence[TextLine]) -> str:
+    def mismatches(self, data: bytes, lines: Sequence[TextLine]) -> str:
         """Return what is wrong with quotes in lines whose quotes are doubled; empty if nothing is."""
-        if self.quote is None or self.escape is not None or self._all_as_usual(data):
+        if self.quote is None or self.escape is not None or self._has_valid_quoting(data):
             return ""
         for line in lines:
             if self.quote.encode() in line.data and not self._doubled.fullmatch(line.data.removesuffix(b"\r")):
@@ -109,7 +109,7 @@ class CsvDialect:
                 )
         return ""
 
-    def _all_as_usual(self, data: bytes) -> bool:
+    def _has_valid_quoting(self, data: bytes) -> bool:
         """Tell by bytes whether every second quote closes a value, or is doubled; False: lines must be looked at."""
         assert self.quote is not None
         found = np.frombuffer(data, np.uint8)
@@ -150,13 +150,13 @@ class CsvDialect:
 
     @property
     def _doubled(self) -> re.Pattern[bytes]:
-        q, d = _escaped(self.quote), _escaped(self.delimiter)
+        q, d = _regex_escape(self.quote), _regex_escape(self.delimiter)
         value = rb"(?:%s[^%s]*(?:%s%s[^%s]*)*%s|(?:[^%s%s][^%s]*)?)" % (q, q, q, q, q, q, q, d, d)
         return _regex(rb"(?:%s%s)*%s" % (value, d, value))
 
     @property
     def _with_escapes(self) -> re.Pattern[bytes]:
-        q, d, e = _escaped(self.quote), _escaped(self.delimiter), _escaped(self.escape)
+        q, d, e = _regex_escape(self.quote), _regex_escape(self.delimiter), _regex_escape(self.escape)
         quoted = rb"%s[^%s%s]*(?:%s[\x00-\xff][^%s%s]*)*%s" % (q, q, e, e, q, e, q)
         # Outside of quotes readers disagree about an escape before a quote or delimiter.
         plain = rb"(?:(?:[^%s%s%s]|%s(?![%s%s]))(?:[^%s%s]|%s(?![%s%s]))*)?" % (q, d, e, e, q, d, d, e, e, q, d)
@@ -164,16 +164,16 @@ class CsvDialect:
 
     @property
     def _one_value(self) -> re.Pattern[bytes]:
-        q, d, e = _escaped(self.quote), _escaped(self.delimiter), _escaped(self.escape)
+        q, d, e = _regex_escape(self.quote), _regex_escape(self.delimiter), _regex_escape(self.escape)
         return _regex(rb"(^|%s)(?:%s([^%s%s]*(?:%s[\x00-\xff][^%s%s]*)*)%s|[^%s]*)" % (d, q, q, e, e, q, e, q, d))
 
     @property
     def _escapes(self) -> re.Pattern[bytes]:
-        q, e = _escaped(self.quote), _escaped(self.escape)
+        q, e = _regex_escape(self.quote), _regex_escape(self.escape)
         return _regex(rb"%s(%s|%s)" % (e, q, e))
 
 
-def is_carriage_return(data: bytes) -> bool:
+def is_only_line_end(data: bytes) -> bool:
     """Tell whether a line has nothing but its end."""
     return data == b"\r"
 
@@ -183,7 +183,7 @@ def _regex(pattern: bytes) -> re.Pattern[bytes]:
     return re.compile(pattern)
 
 
-def _escaped(character: str | None) -> bytes:
+def _regex_escape(character: str | None) -> bytes:
     """Return a character for a regular expression, inside of brackets and outside."""
     assert character is not None
     return b"\\x%02x" % ord(character)

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError, SourceError
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import columns_of, rows_of
-from pecan_ray.sources.csv_dialect import CsvDialect, is_carriage_return
-from pecan_ray.sources.csv_parsing import BadLine, CsvParser, RoundedError, as_floats, joined_lines
+from pecan_ray.sources.csv_dialect import CsvDialect, is_only_line_end
+from pecan_ray.sources.csv_parser import BadLine, CsvParser, PrecisionLossError, as_floats, joined_lines
 from pecan_ray.sources.files import (
     MAX_RECORD_BYTES,
     SPLIT_BYTES,
@@ -27,7 +27,7 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
-from pecan_ray.sources.filling import check_fill, masks_of, without_nulls
+from pecan_ray.sources.filling import check_fill, null_mask_columns, without_nulls
 from pecan_ray.sources.lines import (
     UTF_8,
     BadLines,
@@ -196,7 +196,7 @@ class Csv:
                 bad.refused.clear()
 
     def _columns_of(self, table: Any, path: str) -> Columns:
-        return {**columns_of(without_nulls(table, self.fill, path)), **masks_of(table, self.mask, path)}
+        return {**columns_of(without_nulls(table, self.fill, path)), **null_mask_columns(table, self.mask, path)}
 
     def num_elements(self) -> None:
         """Return None: rows are not counted without reading."""
@@ -249,9 +249,9 @@ class Csv:
         for line in lines:
             if first is None and dialect.is_comment(line.data):
                 continue
-            closes = dialect.opens_or_closes(line.data)
+            closes = dialect.changes_quote_state(line.data)
             if first is None and not closes:
-                element += bool(line.data) and not is_carriage_return(line.data)
+                element += bool(line.data) and not is_only_line_end(line.data)
                 yield line
                 continue
             if first is None:
@@ -304,8 +304,8 @@ class Csv:
         if table:
             try:
                 parser.check_sizes(as_floats(table, schema, self.columns), joined_lines(sample))
-            except RoundedError as rounded:
-                parser.refuse_rounding(rounded, sample[rounded.row].where(whole), path)
+            except PrecisionLossError as rounded:
+                parser.raise_precision_loss(rounded, sample[rounded.row].where(whole), path)
             except pa.ArrowInvalid:  # whoever reads the split meets what is too large
                 pass
         return schema, bool(table)

@@ -48,13 +48,13 @@ def parse_example(record: bytes, features: Mapping[str, str]) -> Element:
         example.ParseFromString(record)
     except message.DecodeError as error:
         raise ValueError(f"not a serialized tf.train.Example: {error}") from error
-    _refuse_unknown(example, example.features)
+    _check_no_unknown_fields(example, example.features)
     columns, held = {}, example.features.feature
     for name in sorted(held):
         feature = held[name]
         kind = feature.WhichOneof("kind")
         if len(UnknownFieldSet(feature)):
-            _refuse_unknown(feature)
+            _check_no_unknown_fields(feature)
         if kind is not None:
             wanted = features.get(name)
             columns[name] = _value(kind, getattr(feature, kind).value, wanted and _shape(name, kind, wanted, 1))
@@ -67,17 +67,17 @@ def parse_example(record: bytes, features: Mapping[str, str]) -> Element:
 
 def _feature_lists(lists: Any, features: Mapping[str, str], context: Element) -> Element:
     """Return the feature lists of a SequenceExample."""
-    _refuse_unknown(lists)
+    _check_no_unknown_fields(lists)
     columns = {}
     for name, steps in sorted(lists.feature_list.items()):
         if name in context:
             raise ValueError(f"{name!r} is a feature of the context, and a feature list")
-        _refuse_unknown(steps, *steps.feature)
+        _check_no_unknown_fields(steps, *steps.feature)
         columns[name] = _steps(name, steps.feature, features.get(name))
     return columns
 
 
-def _refuse_unknown(*messages: Any) -> None:
+def _check_no_unknown_fields(*messages: Any) -> None:
     """Raise ValueError for parts of an Example that hold more than their message types declare."""
     for one in messages:
         if len(UnknownFieldSet(one)):

@@ -44,7 +44,7 @@ MAX_RECORD_BYTES = 256 << 20
 
 
 @runtime_checkable
-class TellsRanges(Protocol):
+class SplitRangeProvider(Protocol):
     """A source that tells which bytes a split needs, where the split does not."""
 
     def needed_ranges(self, splits: Sequence[Split]) -> list[list[Asked]]:
@@ -66,9 +66,9 @@ def patterns_of(paths: Paths) -> tuple[str, ...]:
     patterns = tuple(_absolute(os.fsdecode(path)) for path in given)
     if not patterns or "" in patterns:
         raise PlanError("A file source needs at least one path, and none of them empty.")
-    strange = next((path for path in patterns if "\0" in path), None)
-    if strange is not None:
-        raise PlanError(f"The path {strange!r} holds a character that no path can hold.")
+    irregular = next((path for path in patterns if "\0" in path), None)
+    if irregular is not None:
+        raise PlanError(f"The path {irregular!r} holds a character that no path can hold.")
     return patterns
 
 
@@ -179,7 +179,9 @@ def on_node(source: Source, splits: Iterable[Split]) -> tuple[int, ...] | None:
         return None
     offered = list(splits)
     told = (
-        source.needed_ranges(offered) if isinstance(source, TellsRanges) else [_ranges(source, one) for one in offered]
+        source.needed_ranges(offered)
+        if isinstance(source, SplitRangeProvider)
+        else [_ranges(source, one) for one in offered]
     )
     known = [(split.index, ranges) for split, ranges in zip(offered, told, strict=True) if ranges]
     look_elsewhere(one for _, ranges in known for one in ranges)

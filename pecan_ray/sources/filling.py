@@ -53,7 +53,7 @@ def without_nulls(batch: Any, fill: Mapping[str, Any] | None, path: str) -> Any:
     return batch
 
 
-def masks_of(batch: Any, mask: Mapping[str, str] | None, path: str) -> Columns:
+def null_mask_columns(batch: Any, mask: Mapping[str, str] | None, path: str) -> Columns:
     """Return a boolean column for each name in `mask`: whether a row of its column is null.
 
     Raises ColumnError for a column that is not there, and for a new name that the batch has already.
@@ -67,7 +67,7 @@ def masks_of(batch: Any, mask: Mapping[str, str] | None, path: str) -> Columns:
     return columns
 
 
-def add_masks(element: dict[str, Any], read: Mapping[str, Any], mask: Mapping[str, str], path: str) -> None:
+def add_null_mask(element: dict[str, Any], read: Mapping[str, Any], mask: Mapping[str, str], path: str) -> None:
     """Add to an element whether the values of some columns were null, as far as these were read."""
     for name, new in mask.items():
         if new in read:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.sources.arrow import column_of
-from pecan_ray.sources.lines import shortened
+from pecan_ray.sources.lines import cut_text
 
 
 def array_or_list(values: list[Any]) -> Any:
@@ -98,7 +98,7 @@ def _check(value: Any, kind: Any) -> None:
         for one in value:
             _check(one, kind.value_type)
     elif value is not None and not _holds(value, kind):
-        said = shortened(str(value)) if isinstance(value, (int, float)) else f"a {type(value).__name__}"
+        said = cut_text(str(value)) if isinstance(value, (int, float)) else f"a {type(value).__name__}"
         raise ValueError(f"{said} is no {_named(kind)}")
 
 

@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 from pecan_ray.errors import CorruptSourceError, PlanError, SourceError
 from pecan_ray.plan.splits import Split
-from pecan_ray.sources.compressed import compression_of, opened, refuse_disguised
+from pecan_ray.sources.compressed import check_not_compressed, compression_of, opened
 
 BLOCK_BYTES = 1 << 18
 """So much is read at a time."""
@@ -71,7 +71,7 @@ class BadLines:
             raise error
         # What is no file of lines at all ends the split at its first error.
         if not self._any and compression_of(self.split.path) is None:
-            refuse_disguised(self.split.path, error)
+            check_not_compressed(self.split.path, error)
         self._any = True
         return error
 
@@ -161,16 +161,18 @@ class _OpenLine:
 
     def __init__(self, most: int, *, belongs_to_split: bool = True) -> None:
         self._most, self.belongs_to_split = most, belongs_to_split
-        self._pieces: list[bytes] = []
+        self._pending_chunks: list[bytes] = []
         self.nbytes = 0
 
     def add(self, piece: bytes) -> None:
         """Add what was read next; of a line that is too long only the beginning is held."""
         self.nbytes += len(piece)
         if self.nbytes <= self._most:
-            self._pieces.append(piece)
+            self._pending_chunks.append(piece)
         else:
-            self._pieces = [b"".join(held[:SHOWN_BYTES] for held in (*self._pieces, piece))[:SHOWN_BYTES]]
+            self._pending_chunks = [
+                b"".join(held[:SHOWN_BYTES] for held in (*self._pending_chunks, piece))[:SHOWN_BYTES]
+            ]
 
     @property
     def is_too_long(self) -> bool:
@@ -179,7 +181,7 @@ class _OpenLine:
 
     def whole(self) -> bytes:
         """Return its bytes."""
-        return b"".join(self._pieces)
+        return b"".join(self._pending_chunks)
 
     def as_long(self) -> LongLine:
         """Return its beginning."""
@@ -272,6 +274,6 @@ def line_encoding(name: str) -> str:
     return UTF_8 if encoding == "utf-8-sig" else encoding
 
 
-def shortened(text: str, most: int = 40) -> str:
+def cut_text(text: str, most: int = 40) -> str:
     """Return a number for a message, the first digits of a long one."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} digits)"

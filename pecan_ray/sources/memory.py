@@ -16,7 +16,7 @@ from pecan_ray.by_value import SHARED_BYTES, SharedArray, name_here
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.splits import Columns, Element, Split
-from pecan_ray.sources.copies import copied_object, own_copy
+from pecan_ray.sources.copies import copy_tensor_or_image, own_copy
 from pecan_ray.sources.files import check_positive
 from pecan_ray.sources.packed_items import PackedItems, items_between, packed
 
@@ -162,7 +162,7 @@ class ItemsByColumns:
 def _own_columns(item: Any) -> Element:
     """Return an item as an element that can be changed."""
     columns = item if type(item) is dict or isinstance(item, Mapping) else {"item": item}
-    return {name: own_copy(value, copied_object) for name, value in columns.items()}
+    return {name: own_copy(value, copy_tensor_or_image) for name, value in columns.items()}
 
 
 def _column(items: Sequence[Any], name: str) -> list[Any]:
@@ -221,7 +221,7 @@ class Arrays:
             raise PlanError(f"Arrays: {twice[0]!r} is given twice, in a dict or table and by keyword: leave one out.")
         given = {**(columns or {}), **arrays}
         held = {name: _as_array(name, value) for name, value in given.items()}
-        _check_no_masks(given)
+        _check_not_masked(given)
         _check_rows(held)
         object.__setattr__(self, "arrays", held)
         object.__setattr__(self, "split_rows", split_rows)
@@ -286,7 +286,7 @@ def _as_array(name: str, value: Any) -> np.ndarray[Any, Any]:
 
 def _own(value: Any) -> Any:
     """Return a copy of a value that can be changed."""
-    return own_copy(value, copied_object)
+    return own_copy(value, copy_tensor_or_image)
 
 
 def _own_objects(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -296,7 +296,7 @@ def _own_objects(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return rows.copy() if rows.dtype.kind in "OV" else rows
 
 
-def _check_no_masks(given: Mapping[str, Any]) -> None:
+def _check_not_masked(given: Mapping[str, Any]) -> None:
     masked = [name for name, value in given.items() if isinstance(value, np.ma.MaskedArray)]
     if masked:
         raise PlanError(

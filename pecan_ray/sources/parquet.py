@@ -29,10 +29,10 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
-from pecan_ray.sources.filling import check_fill, masks_of, without_nulls
-from pecan_ray.sources.parquet_footers import learn_ranges, needed_ranges
+from pecan_ray.sources.filling import check_fill, null_mask_columns, without_nulls
+from pecan_ray.sources.parquet_footers import cache_file_ranges, needed_ranges
 from pecan_ray.sources.parquet_int96 import INT96_UNITS, Int96Unit, exact_batches
-from pecan_ray.sources.parquet_rows import check_columns, fitting_rows, wanted_columns
+from pecan_ray.sources.parquet_rows import check_columns, decode_batch_size, wanted_columns
 from pecan_ray.sources.partitions import Partitions, alike, check_partitions, wanted_values, with_partitions
 from pecan_ray.storage import FileInfo, among_several, open_random
 from pecan_ray.storage.options import storage_options
@@ -120,11 +120,11 @@ class Parquet:
                 check_columns(parquet.metadata, split.payload, size)
                 footer = parquet.metadata
                 if among_several():
-                    learn_ranges(split, footer, size, self.columns)
+                    cache_file_ranges(split, footer, size, self.columns)
                 groups, skip = _groups_from(footer, list(split.payload), start)
                 told = wanted_values(split.path, self, self.columns, parquet.schema_arrow.names)
                 names = None if self.columns is None else [name for name in self.columns if name not in told]
-                at_a_time = fitting_rows(file, footer, groups, names, self.batch_rows)
+                at_a_time = decode_batch_size(file, footer, groups, names, self.batch_rows)
                 how = {"batch_size": at_a_time, "row_groups": groups}
                 for batch in exact_batches(file, footer, self.int96_unit, names, split.path, **how):
                     dropped = min(skip, batch.num_rows)
@@ -151,7 +151,7 @@ class Parquet:
 
     def _columns_of(self, rows: Any, path: str) -> Iterator[tuple[Columns, int]]:
         """Yield columns of rows, with the masks of their nulls beside them, and how many rows these are."""
-        masks, at = masks_of(rows, self.mask, path), 0
+        masks, at = null_mask_columns(rows, self.mask, path), 0
         for columns, count in readable_columns(without_nulls(rows, self.fill, path)):
             yield {**columns, **{name: one[at : at + count] for name, one in masks.items()}}, count
             at += count
@@ -217,7 +217,7 @@ class Parquet:
         later = (*({"mask": self.mask} if self.mask else ()), *(("ns",) if self.int96_unit == "ns" else ()))
         return identity_of("Parquet", (*options, *later), data_files(self.patterns))
 
-    def _refuse_twins(self, path: str, names: list[str]) -> None:
+    def _check_no_duplicates(self, path: str, names: list[str]) -> None:
         counts = Counter(names)
         twice = [name for name in dict.fromkeys(self.columns or names) if counts[name] > 1]
         if twice:
@@ -231,12 +231,12 @@ class Parquet:
         expected: list[str] | None = None
         for info in alike(data_files(self.patterns), self.patterns, self.partitions):
             metadata, names = _footer(info)
-            self._refuse_twins(info.path, names)
+            self._check_no_duplicates(info.path, names)
             wanted = list(self.columns) if self.columns is not None else expected or names
             held = [*names, *wanted_values(info.path, self, self.columns, names)]
             missing = [name for name in wanted if name not in held and not wanted_columns(metadata, [name])]
             if missing:
-                _lacking(info.path, missing, held)
+                _raise_missing_column(info.path, missing, held)
             extra = [] if self.columns is not None else [name for name in names if name not in wanted]
             if extra:
                 raise ColumnError(
@@ -311,7 +311,7 @@ def _footer(info: FileInfo) -> tuple[Any, list[str]]:
             ) from error
 
 
-def _lacking(path: str, missing: list[str], names: list[str]) -> NoReturn:
+def _raise_missing_column(path: str, missing: list[str], names: list[str]) -> NoReturn:
     raise ColumnError(
         f"{path} has no column {', '.join(map(repr, missing))}. It has: {', '.join(names)}.",
         path=path,

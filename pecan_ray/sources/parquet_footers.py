@@ -143,7 +143,7 @@ class KnownFiles:
 _known = KnownFiles()
 
 
-def learn_ranges(split: Split, footer: Any, size: int, columns: Sequence[str] | None) -> None:
+def cache_file_ranges(split: Split, footer: Any, size: int, columns: Sequence[str] | None) -> None:
     """Note what the footer of a split's file tells, which has so many bytes."""
     file = split.path, split.version, columns
     if split.version and is_remote(split.path):
@@ -154,19 +154,19 @@ def learn_ranges(split: Split, footer: Any, size: int, columns: Sequence[str] | 
 
 def needed_ranges(splits: Iterable[Split], columns: Sequence[str] | None) -> list[list[Asked]]:
     """Return what each of some splits needs of its file; nothing where that is not known."""
-    looking = _Looking(columns)
+    looking = _FooterLookup(columns)
     return [
         [Asked(split.path, start, stop, split.version) for start, stop in looking.ranges_of(split).of(split.payload)]
         for split in splits
     ]
 
 
-class _Looking:
+class _FooterLookup:
     """Looks files up for one answer, on the disk only as far as that is soon done."""
 
     def __init__(self, columns: Sequence[str] | None) -> None:
         self._columns, self._looked, self._nbytes = columns, 0, 0
-        self._missed: set[tuple[str, str]] = set()
+        self._failed_reads: set[tuple[str, str]] = set()
 
     def ranges_of(self, split: Split) -> FileRanges:
         """Return what is known of a split's file."""
@@ -174,11 +174,11 @@ class _Looking:
             return known
         at = split.path, split.version
         over = self._looked >= MOST_LOOKED or self._nbytes >= LOOKED_BYTES
-        if over or at in self._missed or not is_remote(split.path):
+        if over or at in self._failed_reads or not is_remote(split.path):
             return FileRanges()
         found = self._on_disk(split)
         if found is None:
-            self._missed.add(at)
+            self._failed_reads.add(at)
             return FileRanges()
         _known.add((*at, self._columns), found)
         return found

@@ -43,7 +43,7 @@ class _ReadError(Exception):
     """Arrow has found nothing wrong with a footer, and wants to read."""
 
 
-class _Unreadable(io.RawIOBase):
+class _SizeOnlyFile(io.RawIOBase):
     """A file of a size of which nothing can be read."""
 
     def __init__(self, size: int) -> None:
@@ -73,7 +73,7 @@ def check_columns(metadata: Any, groups: Sequence[int], size: int) -> None:
     A row group's `column` ends the process with such a footer: pyarrow lets the exception of C++ pass.  A reader that
     announces what it will read describes the same columns first, and raises.
     """
-    reader = pq.ParquetFile(_Unreadable(size), metadata=metadata, pre_buffer=True)
+    reader = pq.ParquetFile(_SizeOnlyFile(size), metadata=metadata, pre_buffer=True)
     try:
         next(reader.iter_batches(1, row_groups=groups, use_threads=False), None)
     except _ReadError:
@@ -112,7 +112,7 @@ def _count_leaves(kind: Any) -> int:
     return sum(_count_leaves(kind.field(place).type) for place in range(kind.num_fields)) or 1
 
 
-def fitting_rows(
+def decode_batch_size(
     file: Any, metadata: Any, groups: Sequence[int], wanted: Sequence[str] | None, most: int | None
 ) -> int:
     """Return how many rows to decode at a time, `most` where it is given and they are not too long.

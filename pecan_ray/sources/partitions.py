@@ -67,9 +67,9 @@ def alike(listed: Iterable[_Listed], patterns: tuple[str, ...], partitions: Part
 
 
 def _check_names(path: str, names: set[str], first: tuple[str, set[str]], partitions: Partitions) -> None:
-    lacking = set() if isinstance(partitions, bool) else set(partitions) - names
-    if lacking:
-        said = f"No folder of {path} says {min(lacking)!r}, which partitions= names"
+    still_missing = set() if isinstance(partitions, bool) else set(partitions) - names
+    if still_missing:
+        said = f"No folder of {path} says {min(still_missing)!r}, which partitions= names"
     elif names != first[1]:
         said = f"The folders of {path} name {sorted(names)}, and those of {first[0]} {sorted(first[1])}"
     else:

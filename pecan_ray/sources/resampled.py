@@ -56,7 +56,9 @@ class Resampled:
         if not listed:
             raise PlanError("Resampled: the source has no shards, of which none can be drawn.")
         count = len(listed) if draws is None else positive("Resampled(draws=...)", draws)
-        sampler = weighted("Resampled(weights=...)", _weights(weights, listed), len(listed), draws=count, noun="shard")
+        sampler = weighted(
+            "Resampled(weights=...)", _weights(weights, listed), len(listed), draws=count, item_name="shard"
+        )
         made = {"source": source, "listed": listed, "draws": count, "sampler": sampler, "seed": 0}
         for name, value in {**made, "_kept": SequencesKept()}.items():
             object.__setattr__(self, name, value)

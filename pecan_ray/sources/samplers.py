@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pecan_ray.errors import PlanError, is_interrupt, told
-from pecan_ray.sampling.randomness import generator, sampler_key
+from pecan_ray.sampling.random_keys import generator, sampler_key
 
 DrawIndices: TypeAlias = Callable[[int, int], Any]
 """Returns the indices of an epoch under a seed; of a batch sampler, a sequence of indices for each batch."""
@@ -71,7 +71,7 @@ class OfObject:
     def __init__(self, sampler: Any) -> None:
         self._seeds: list[int] = []
         """Of the generators that the user has given it: these do not travel to other processes."""
-        self._sampler = self._copied(sampler, self._note)
+        self._sampler = self._make_copy(sampler, self._note)
 
     def __call__(self, epoch: int, seed: int) -> Any:
         """Return what yields the indices of an epoch."""
@@ -81,13 +81,13 @@ class OfObject:
             torch = sys.modules.get("torch")
             return None if torch is None else torch.Generator().manual_seed(key[0] >> 1)
 
-        return self._copied(self._sampler, begun, epoch)
+        return self._make_copy(self._sampler, begun, epoch)
 
     def _note(self, given: Any) -> None:
         if given is not None:
             self._seeds.append(int(given.initial_seed()))
 
-    def _copied(self, sampler: Any, make: Callable[[Any], Any], epoch: int | None = None) -> Any:
+    def _make_copy(self, sampler: Any, make: Callable[[Any], Any], epoch: int | None = None) -> Any:
         """Return a copy with other generators of torch's, in an epoch if one is given."""
         if getattr(sampler, "num_replicas", 1) > 1:
             raise PlanError(
@@ -102,7 +102,7 @@ class OfObject:
         if "generator" in held and (given is None or hasattr(given, "initial_seed")):
             sampler.generator = make(given)
         if "sampler" in held:
-            sampler.sampler = self._copied(held["sampler"], make, epoch)
+            sampler.sampler = self._make_copy(held["sampler"], make, epoch)
         if epoch is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         return sampler
@@ -217,18 +217,18 @@ def sampler_of(what: str, given: Any, *, in_batches: bool = False) -> Sampler:
     return Sampler(given, what, in_batches)
 
 
-def weighted(what: str, given: Any, count: int, *, draws: int | None = None, noun: str = "element") -> Sampler:
+def weighted(what: str, given: Any, count: int, *, draws: int | None = None, item_name: str = "element") -> Sampler:
     """Return what draws by weights, so many or as many as there are.
 
-    Raises PlanError unless there is a weight for each element (or other `noun`), and some are positive.
+    Raises PlanError unless there is a weight for each element (or other `item_name`), and some are positive.
     """
     try:
         weights = np.asarray(given, np.float64)
     except (TypeError, ValueError) as error:
-        raise PlanError(f"{what} needs a number for each {noun}: {error}.") from error
+        raise PlanError(f"{what} needs a number for each {item_name}: {error}.") from error
     if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise PlanError(
-            f"{what} needs a number >= 0 for each of the {count} {noun}s, of which one is positive, but got "
+            f"{what} needs a number >= 0 for each of the {count} {item_name}s, of which one is positive, but got "
             f"{_wrong_of(weights, count)}."
         )
     return Sampler(

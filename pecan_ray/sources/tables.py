@@ -79,9 +79,9 @@ def _whole(column: Any) -> Any:
 
 
 def _check_names(names: Sequence[Any]) -> None:
-    strange = [name for name in names if not isinstance(name, str)]
+    irregular = [name for name in names if not isinstance(name, str)]
     twice = [name for name, count in Counter(names).items() if count > 1]
-    if strange:
-        raise PlanError(f"Arrays: columns must be named by texts, but got {strange[0]!r}: table.rename(columns=str).")
+    if irregular:
+        raise PlanError(f"Arrays: columns must be named by texts, but got {irregular[0]!r}: table.rename(columns=str).")
     if twice:
         raise PlanError(f"Arrays: the table has the column {twice[0]!r} twice: rename one.")

@@ -61,7 +61,7 @@ class TarMember:
     """First byte of the data."""
     size: int
     stream: BinaryIO
-    strange: str = ""
+    irregular: str = ""
     """What it is, where it is no regular file whose data could be read."""
     consumed: int = 0
 
@@ -104,12 +104,12 @@ def members(
             _broken(path, size, f"it ends inside {name!r}")
         member = TarMember(path, name, data_at, length, stream)
         if info.type in _EXTENSIONS:
-            overrides, announced = overrides | _announced(info.type, member, offset, overrides), True
+            overrides, announced = overrides | _extended_header(info.type, member, offset, overrides), True
         else:
             if size is None:
                 _check_bound(path, offset, repr(name), length, max_record_bytes)
             if info.type not in _IGNORED:
-                member.strange = _strange(info.type, overrides)
+                member.irregular = _unsupported_kind(info.type, overrides)
                 yield member
             if info.type == tarfile.GNUTYPE_SPARSE:
                 _broken(path, offset, f"{name!r} is a sparse file: pack it with `tar` without --sparse")
@@ -135,7 +135,7 @@ def _header(path: str, offset: int, header: bytes) -> tarfile.TarInfo | None:
     return info
 
 
-def _announced(kind: bytes, member: TarMember, offset: int, before: dict[str, str]) -> dict[str, str]:
+def _extended_header(kind: bytes, member: TarMember, offset: int, before: dict[str, str]) -> dict[str, str]:
     """Return what an extended header tells of the member behind it, beside what headers `before` it have told."""
     _check_bound(member.path, offset, "an extended header", member.size, EXTENSION_BYTES)
     found = _extension(kind, member)
@@ -165,7 +165,7 @@ def _check_bound(path: str, offset: int, what: str, length: int, bound: int) -> 
         _broken(path, offset, f"{what} is said to have {length} bytes, more than {bound}{hint}")
 
 
-def _strange(kind: bytes, overrides: dict[str, str]) -> str:
+def _unsupported_kind(kind: bytes, overrides: dict[str, str]) -> str:
     """Return what a member is, empty for a regular file."""
     if "sparse" in overrides:
         kind = tarfile.GNUTYPE_SPARSE

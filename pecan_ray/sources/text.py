@@ -22,18 +22,18 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
-from pecan_ray.sources.filling import add_masks, check_fill
+from pecan_ray.sources.filling import add_null_mask, check_fill
 from pecan_ray.sources.json_values import array_or_list, check_filled_types, json_types, with_types
 from pecan_ray.sources.lines import (
     UTF_8,
     BadLines,
     TextLine,
+    cut_text,
     filled,
     in_chunks,
     line_encoding,
     lines_of,
     opened_for_lines,
-    shortened,
 )
 from pecan_ray.sources.partitions import (
     Partitions,
@@ -171,7 +171,7 @@ def finite(text: str) -> float:
     """Return a number of JSON; raises ValueError for one that is more than a float holds, of which infinity is made."""
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"the number {shortened(text)} is more than a float64 holds: write it as a text")
+        raise ValueError(f"the number {cut_text(text)} is more than a float64 holds: write it as a text")
     return number
 
 
@@ -258,7 +258,7 @@ class JsonLines:
                     continue
                 element = _with_arrays(value, types)
                 if self.mask:
-                    add_masks(element, read, self.mask, bad.split.path)
+                    add_null_mask(element, read, self.mask, bad.split.path)
                 yield add_partitions(element, told) if told else element
 
     def _text(self, data: bytes) -> str:

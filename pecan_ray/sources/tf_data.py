@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from pecan_ray.errors import MissingExtraError, PlanError
-from pecan_ray.plan.fingerprint import spelled_out
+from pecan_ray.plan.fingerprint import canonical_text
 from pecan_ray.plan.splits import Element, Lease, Split
 from pecan_ray.sources.files import check_positive
-from pecan_ray.sources.tf_randomness import outside_states, python_generators
+from pecan_ray.sources.tf_random_state import outside_states, python_generators
 from pecan_ray.sources.tf_seeds import DatasetPass, Scope, make_seeded
 from pecan_ray.sources.tf_shards import check_shard, counted_by_shard
 from pecan_ray.sources.tf_traces import TracedFunctions
@@ -46,7 +46,7 @@ class TfDataSource:
     """The pass that is read, in a job of a seed."""
     elements: int | None = field(default=None, kw_only=True, compare=False)
     """How many elements all shards have together; None: nobody has asked."""
-    scopes: dict[int, Scope] = field(default_factory=dict, kw_only=True, compare=False, repr=False)
+    scope_types: dict[int, Scope] = field(default_factory=dict, kw_only=True, compare=False, repr=False)
     """Which seeds are alike in all shards, as the datasets that were made by now have shown."""
     traces: TracedFunctions = field(default_factory=TracedFunctions, kw_only=True, compare=False, repr=False)
 
@@ -79,7 +79,7 @@ class TfDataSource:
     def splits(self) -> Iterator[Split]:
         """Yield one split for each shard."""
         for index in range(self.shards):
-            yield Split(index=index, path=f"shard {index} of {spelled(self.make_dataset)}")
+            yield Split(index=index, path=f"shard {index} of {to_str(self.make_dataset)}")
 
     def made(self, split: Split) -> Any:
         """Return a shard's tf.data.Dataset as the function makes it."""
@@ -87,9 +87,9 @@ class TfDataSource:
             import tensorflow as tf
         except ImportError as error:
             raise MissingExtraError('from_tf_data needs TensorFlow: pip install "pecan_ray[tf]".') from error
-        name, shards = spelled(self.make_dataset), self.shards
+        name, shards = to_str(self.make_dataset), self.shards
         build = functools.partial(_call, self.make_dataset, self.num_shards, split.index, self.place)
-        made, fold = make_seeded(build, replace(self.place, shard=split.index), self.scopes, self.traces.reused)
+        made, fold = make_seeded(build, replace(self.place, shard=split.index), self.scope_types, self.traces.reused)
         if not isinstance(made, tf.data.Dataset):
             raise PlanError(f"from_tf_data: {name} returned {type(made).__name__}, not a tf.data.Dataset.")
         _check_names(made.element_spec, name)
@@ -127,7 +127,7 @@ class TfDataSource:
 
     def identity(self) -> str:
         """Return what the function does, spelled out, and the number of shards."""
-        return f"TfDataSource:{self.num_shards}:{spelled_out(self.make_dataset)}"
+        return f"TfDataSource:{self.num_shards}:{canonical_text(self.make_dataset)}"
 
 
 OF_PASS = ("epoch", "seed")
@@ -154,7 +154,7 @@ def _shard_parameters(make: Callable[..., Any]) -> list[inspect.Parameter]:
     ]
     if len(needed) not in (0, 2):
         raise PlanError(
-            f"from_tf_data: {spelled(make)} takes {len(needed)} arguments, but it must take none, or "
+            f"from_tf_data: {to_str(make)} takes {len(needed)} arguments, but it must take none, or "
             "(num_shards, shard_index); beside them it may take epoch and seed."
         )
     return needed
@@ -232,6 +232,6 @@ def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _flat(f"{prefix}/{name}" if prefix else name, inner)
 
 
-def spelled(fn: Callable[..., Any]) -> str:
+def to_str(fn: Callable[..., Any]) -> str:
     """Return a function's name for messages."""
     return str(getattr(fn, "__name__", type(fn).__name__))

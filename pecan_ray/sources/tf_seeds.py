@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from pecan_ray.plan.splits import Lease
-from pecan_ray.sampling.randomness import dataset_key
+from pecan_ray.sampling.random_keys import dataset_key
 from pecan_ray.sources.tf_datasets import functions_of, is_shard, nodes_called, selector_of, upstream
 
 Seeds: TypeAlias = tuple[Any, Any]
@@ -87,7 +87,7 @@ class SeedFold:
     """Joins the seeds that TensorFlow gives while one dataset, or one graph, is made, and notes them."""
 
     place: DatasetPass
-    scopes: Mapping[int, Scope] = field(default_factory=dict)
+    scope_types: Mapping[int, Scope] = field(default_factory=dict)
     """By the number of a request for seeds, where it is not "shard"."""
     given: dict[Seeds, set[int]] = field(default_factory=dict)
     """Which requests were given these seeds."""
@@ -100,9 +100,9 @@ class SeedFold:
     def fold(self, seeds: Seeds, *, at_once: bool) -> Seeds:
         """Return seeds joined with the key; `at_once`: the number is drawn while the dataset is made."""
         number = self._next()
-        place = self.place.within("pass" if at_once else self.scopes.get(number, "shard"))
+        place = self.place.within("pass" if at_once else self.scope_types.get(number, "shard"))
         try:
-            folded = _folded(place, seeds, number)
+            folded = _derive_seeds(place, seeds, number)
         except TypeError:  # a seed that is a tensor in a graph
             folded = seeds
         self.log.append(SeedRequest(seeds, folded, at_once))
@@ -134,7 +134,7 @@ class SeedFold:
         return tf.bitwise.bitwise_xor(state, mask)
 
 
-def _folded(place: DatasetPass, seeds: Seeds, number: int) -> tuple[int, int]:
+def _derive_seeds(place: DatasetPass, seeds: Seeds, number: int) -> tuple[int, int]:
     if seeds == (None, None):
         first, second = place.words("unseeded", number)
     elif place.first:
@@ -147,21 +147,22 @@ def _folded(place: DatasetPass, seeds: Seeds, number: int) -> tuple[int, int]:
 def make_seeded(
     build: Callable[[], Any],
     place: DatasetPass,
-    scopes: dict[int, Scope],
+    scope_types: dict[int, Scope],
     meanwhile: Callable[[SeedFold], AbstractContextManager[None]],
 ) -> tuple[Any, SeedFold]:
     """Return the dataset that a function makes, with seeds of its pass and shard, and what they were.
 
-    `scopes` is what earlier calls of the function have shown, and is added to; `meanwhile` is entered for each call.
+    `scope_types` is what earlier calls of the function have shown, and is added to; `meanwhile` is entered for each
+    call.
     """
     for _ in range(MAX_REMADE):
-        fold = SeedFold(place, scopes)
+        fold = SeedFold(place, scope_types)
         with _global_generators(place), folding(fold), meanwhile(fold), _autograph():
             data = build()
-        found = scopes_in(data, fold.given)
-        if found.items() <= scopes.items():
+        found = find_scope_types(data, fold.given)
+        if found.items() <= scope_types.items():
             return data, fold
-        scopes.update(found)
+        scope_types.update(found)
     return data, fold
 
 
@@ -224,7 +225,7 @@ def _autograph() -> AbstractContextManager[Any]:
     return usual
 
 
-def scopes_in(data: Any, given: Mapping[Seeds, set[int]]) -> dict[int, Scope]:
+def find_scope_types(data: Any, given: Mapping[Seeds, set[int]]) -> dict[int, Scope]:
     """Return which seeds of a dataset must be alike in all shards, or in all passes, by their numbers.
 
     Alike in all shards are those in front of `.shard()`, and of what decides an order in a dataset that is not sharded

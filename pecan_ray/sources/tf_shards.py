@@ -28,7 +28,7 @@ def check_shard(data: Any, name: str, num_shards: int) -> None:
             f"{num_shards} shards. Leave .repeat() out, and pass epochs=... (None: no end) to iter_batches."
         )
     for one in chain(data):
-        if type(one).__name__ in BATCHES and _loses_remainder(one):
+        if type(one).__name__ in BATCHES and _may_drop_remainder(one):
             raise PlanError(
                 f"from_tf_data: {name} drops a remainder of each of its {num_shards} shards (drop_remainder=True), up "
                 f"to {num_shards} times what tf.data drops of the whole. Let {name} return the elements without that "
@@ -58,7 +58,7 @@ def _endless(data: Any) -> bool:
     return all(map(_endless, inputs)) if ends_with_one else any(map(_endless, inputs))
 
 
-def _loses_remainder(data: Any) -> bool:
+def _may_drop_remainder(data: Any) -> bool:
     """Tell whether a batch of a dataset may leave elements out at its end."""
     if not bool(getattr(data, "_drop_remainder", False)):
         return False

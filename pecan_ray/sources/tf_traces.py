@@ -20,10 +20,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.fingerprint import Speller
+from pecan_ray.plan.fingerprint import CanonicalSerializer
 from pecan_ray.sources.tf_datasets import nodes_called
-from pecan_ray.sources.tf_randomness import PYTHON
-from pecan_ray.sources.tf_reseeded import ReseededFunction
+from pecan_ray.sources.tf_random_state import PYTHON
+from pecan_ray.sources.tf_seeded_function import SeededFunction
 from pecan_ray.sources.tf_seeds import SeedFold, SeedRequest
 
 Wrapper: TypeAlias = Any
@@ -53,7 +53,7 @@ class TracedFunction:
             new = fold.fold(request.given, at_once=False)
             values.update({int(a): int(b) for a, b in zip(request.folded, new, strict=True) if a != b})
         if values:
-            attributes["_function"] = ReseededFunction(self.wrapper.function, values)
+            attributes["_function"] = SeededFunction(self.wrapper.function, values)
         return attributes
 
 
@@ -73,13 +73,13 @@ class TracedFunctions:
         from tensorflow.python.data.ops import structured_function
 
         traced: type[Wrapper] = structured_function.StructuredFunctionWrapper
-        structured_function.StructuredFunctionWrapper = self._reusing(traced, fold)
+        structured_function.StructuredFunctionWrapper = self._reuse_wrapper(traced, fold)
         try:
             yield
         finally:
             structured_function.StructuredFunctionWrapper = traced
 
-    def _reusing(self, traced: type[Wrapper], fold: SeedFold) -> type[Wrapper]:
+    def _reuse_wrapper(self, traced: type[Wrapper], fold: SeedFold) -> type[Wrapper]:
         mine, uses = threading.get_ident(), Counter[str]()
 
         def wrapped(self_: Wrapper, func: Callable[..., Any], transformation: str, *given: Any, **options: Any) -> None:
@@ -123,23 +123,23 @@ def _key(func: Callable[..., Any], transformation: str, options: dict[str, Any])
     spec = None if data is None else data.element_spec
     around = (context.global_seed(), process.device_name, ag_ctx.control_status_ctx().status)
     try:
-        return f"{transformation} {spec!r} {given!r} {around} {_ValueSpeller().spell(func)}"
+        return f"{transformation} {spec!r} {given!r} {around} {_BoundedSerializer().to_text(func)}"
     except (PlanError, RecursionError):  # it holds something of which no more than the type is known
         return None
 
 
-class _ValueSpeller(Speller):
+class _BoundedSerializer(CanonicalSerializer):
     """Spells out a function, if it is known what it depends on, and not too much."""
 
     def __init__(self) -> None:
         super().__init__(strict=True)
         self._values = 0
 
-    def spell(self, value: Any) -> str:
+    def to_text(self, value: Any) -> str:
         self._values += 1
         if self._values > MAX_VALUES:
             raise PlanError(f"it holds more than {MAX_VALUES} values")
-        return super().spell(value)
+        return super().to_text(value)
 
     def _array(self, value: Any) -> str:
         if getattr(value, "nbytes", 0) > MAX_ARRAY_BYTES:

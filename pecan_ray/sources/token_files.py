@@ -88,12 +88,12 @@ class TokenFiles:
         """All tokens, and where documents begin, and the last one ends."""
         index = self._mapped("idx", np.dtype("u1"))
         if len(index) < HEADER.size:
-            self._refuse("it has no header")
+            self._reject("it has no header")
         magic, version, code, sequences, documents = HEADER.unpack(index[: HEADER.size].tobytes())
         if magic != MAGIC or version != 1 or code not in TYPES:
-            self._refuse(f"it begins with {bytes(magic)!r}, version {version}, tokens of type {code}")
+            self._reject(f"it begins with {bytes(magic)!r}, version {version}, tokens of type {code}")
         if len(index) != HEADER.size + sequences * SEQUENCE_BYTES + documents * DOCUMENT_BYTES:
-            self._refuse(f"it has {len(index)} bytes, which are not those of {sequences} sequences")
+            self._reject(f"it has {len(index)} bytes, which are not those of {sequences} sequences")
         at = HEADER.size
         sizes = np.frombuffer(index, "<i4", sequences, at).astype(np.int64)
         places = np.frombuffer(index, "<i8", sequences, at + 4 * sequences)
@@ -101,18 +101,18 @@ class TokenFiles:
         ends = np.concatenate([[0], np.cumsum(sizes)])
         tokens = self._mapped("bin", np.dtype(TYPES[code]))
         if (sizes < 0).any() or not np.array_equal(places, ends[:-1] * tokens.itemsize) or len(tokens) != ends[-1]:
-            self._refuse(f"its sequences are not the {len(tokens)} tokens of {self.path}.bin, one behind the other")
+            self._reject(f"its sequences are not the {len(tokens)} tokens of {self.path}.bin, one behind the other")
         if not documents or firsts[0] != 0 or firsts[-1] != sequences or (np.diff(firsts) < 0).any():
-            self._refuse(f"its documents are not made of its {sequences} sequences")
+            self._reject(f"its documents are not made of its {sequences} sequences")
         return tokens, ends[firsts]
 
     def _mapped(self, ending: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         path = f"{self.path}.{ending}"
         size = file_info(path).size
         if size % dtype.itemsize:
-            self._refuse(f"its tokens have {dtype.itemsize} bytes each, and {path} has {size}")
+            self._reject(f"its tokens have {dtype.itemsize} bytes each, and {path} has {size}")
         return np.memmap(path, dtype, "r") if size else np.empty(0, dtype)
 
-    def _refuse(self, why: str) -> NoReturn:
+    def _reject(self, why: str) -> NoReturn:
         path = f"{self.path}.idx"
         raise CorruptSourceError(f"{path} is no index of tokens that Megatron's tools write: {why}.", path=path)

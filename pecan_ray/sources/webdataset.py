@@ -114,20 +114,20 @@ def _sample(
     for _, column, member in parts:
         if column in element:
             problem = f"has {column!r} twice (the second at byte {member.offset}). Give neighbouring samples other keys"
-            _refuse(split, number, key, member, problem)
-        if member.strange:
+            _reject(split, number, key, member, problem)
+        if member.irregular:
             cure = "Pack it with `tar -h --hard-dereference`"
-            problem = f"has a column {column!r} that is {member.strange}, not a file. {cure}"
-            _refuse(split, number, key, member, problem)
+            problem = f"has a column {column!r} that is {member.irregular}, not a file. {cure}"
+            _reject(split, number, key, member, problem)
         size += member.size
         if size > max_record_bytes:
             problem = f"has {size} bytes or more, more than max_record_bytes={max_record_bytes}"
-            _refuse(split, number, key, member, problem)
+            _reject(split, number, key, member, problem)
         element[column] = member.read()
     return element
 
 
-def _refuse(split: Split, number: int, key: str, member: TarMember, problem: str) -> NoReturn:
+def _reject(split: Split, number: int, key: str, member: TarMember, problem: str) -> NoReturn:
     raise CorruptSourceError(
         f"Sample {key!r}, {split.where(number)}, {problem}.", path=split.path, offset=member.offset, element=number
     )

@@ -14,8 +14,8 @@ from pecan_ray.storage.access import (
     open_stream,
     read_all,
     read_each,
+    read_file_range,
     read_many,
-    read_piece,
     read_range,
     reads_hedged,
     reset_clients,
@@ -25,8 +25,8 @@ from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.block_cache import BlockCache
 from pecan_ray.storage.clients import is_remote
 from pecan_ray.storage.company import dataset_of
+from pecan_ray.storage.dataset_digest import changed, make_digest, read_digest, write_digest
 from pecan_ray.storage.digest import ObjectDigest
-from pecan_ray.storage.digesting import changed, make_digest, read_digest, write_digest
 from pecan_ray.storage.heads import HEAD_BYTES, Head
 from pecan_ray.storage.hedged_reads import HedgeCount
 from pecan_ray.storage.listing import file_info, list_files, list_folder, subfolders
@@ -77,8 +77,8 @@ __all__ = [
     "read_all",
     "read_digest",
     "read_each",
+    "read_file_range",
     "read_many",
-    "read_piece",
     "read_range",
     "reads_hedged",
     "remote_bytes",

@@ -108,7 +108,7 @@ def _whole_files(paths: Sequence[str], versions: Sequence[str], read: Callable[[
             yield read(one)
 
 
-def read_piece(path: str, start: int, stop: int | None = None, *, version: str = "") -> FileRange:
+def read_file_range(path: str, start: int, stop: int | None = None, *, version: str = "") -> FileRange:
     """Return what `read_range` does, with the size of the file and the version that the answer is of."""
     return _read(path, start, stop, version)
 
@@ -169,7 +169,7 @@ def fetch_ahead(heads: Iterable[Head]) -> None:
     """
     wanted = [head for head in heads if head.version and head.nbytes > 0 and is_remote(head.path)]
     if wanted:
-        _heads(os.getpid()).announce(wanted)
+        _heads(os.getpid()).notify_of(wanted)
 
 
 def forget_ahead() -> None:

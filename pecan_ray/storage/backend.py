@@ -94,7 +94,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
         if name != "**" or behind != "**"
     ]
     groups = count()
-    chunks = _parted(names, "**")
+    chunks = _split_runs(names, "**")
     parts = ["".join(_segment(name, groups) + "/" for name in chunks[0])]
     for number, chunk in enumerate(chunks[1:], start=1):
         if number < len(chunks) - 1:
@@ -110,7 +110,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
         raise PlanError(f"Pattern {pattern!r} is not a valid glob: {error}.") from error
 
 
-def _parted(values: Iterable[str], separator: str) -> list[list[str]]:
+def _split_runs(values: Iterable[str], separator: str) -> list[list[str]]:
     """Return the runs of values between separators, maybe empty ones."""
     runs: list[list[str]] = [[]]
     for value in values:
@@ -128,7 +128,7 @@ def _first(expression: str, groups: Iterator[int]) -> str:
 
 
 def _segment(segment: str, groups: Iterator[int]) -> str:
-    runs = _parted(_tokens(segment), "*")
+    runs = _split_runs(_tokens(segment), "*")
     out = [r"(?!\.)"] if segment[:1] in ("*", "?", "[") else []
     out += runs[0]
     for run in runs[1:-1]:

@@ -22,11 +22,11 @@ from pecan_ray.cache.eviction import EvictionPolicy
 from pecan_ray.cache.fetch_turns import Fetcher
 from pecan_ray.caching.store import EntryStore
 from pecan_ray.errors import CacheError, CorruptSourceError, SourceReplacedError
-from pecan_ray.storage.company import Company, dataset_of
+from pecan_ray.storage.company import ReaderRegistry, dataset_of
 from pecan_ray.storage.digest import BLOCK_BYTES, ObjectDigest, block_hash
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.single_flight import alone
-from pecan_ray.storage.spread import Missed, SentBlock, SpreadBlocks
+from pecan_ray.storage.spread import BlockMisses, SentBlock, SpreadBlocks
 
 SIZES_KNOWN = 10_000
 """Of so many objects the size is remembered."""
@@ -96,7 +96,7 @@ class BlockCache:
         self._others = others
         self._looked: frozenset[str] = frozenset()
         """Blocks that other nodes had when they were looked for last."""
-        self._company: Company | None = None
+        self._reader_registry: ReaderRegistry | None = None
         """Who else reads first what is here; None: this one does not."""
         self._policy, self._fetching, self._job = policy, folder, job
         self.nbytes = 0
@@ -104,7 +104,7 @@ class BlockCache:
         try:
             if folder is not None:
                 self._store = EntryStore(folder, max_bytes=max_bytes, policy=policy, by_kind=True)
-                self._company = Company(self._store, job) if job else None
+                self._reader_registry = ReaderRegistry(self._store, job) if job else None
         except CacheError as error:
             self._say(f"nothing is kept: {error.message}")
 
@@ -197,7 +197,7 @@ class BlockCache:
     def among_several(self) -> bool:
         """Whether other jobs read first what is here, of the same data: on this node, or where blocks are spread."""
         with self._lock:
-            company = self._company if self._store is not None else None
+            company = self._reader_registry if self._store is not None else None
             if company is None:
                 return False
             here, datasets = company.anywhere(), company.datasets
@@ -214,7 +214,7 @@ class BlockCache:
 
     def _note_reader(self, path: str) -> None:
         with self._lock:
-            company = self._company if self._store is not None else None
+            company = self._reader_registry if self._store is not None else None
             if company is not None:
                 company.reads(dataset_of(path))
         if company is not None and self._others is not None:
@@ -260,7 +260,7 @@ class BlockCache:
                 size = about[1] if about is not None else size
         return size
 
-    def _blocks(self, ask: Ask, reading: _Reading, missed: Missed, run: BlockRun, size: int) -> list[BlockPiece]:
+    def _blocks(self, ask: Ask, reading: _Reading, missed: BlockMisses, run: BlockRun, size: int) -> list[BlockPiece]:
         """Return the bytes of blocks, with which they are where they were here; others come in one request each run.
 
         What others fetch is waited for last, so that nobody waits for one that waits.
@@ -278,7 +278,7 @@ class BlockCache:
         return list(_in_row(pieces, run.first))
 
     def _found_or_fetched(
-        self, ask: Ask, reading: _Reading, missed: Missed, run: BlockRun, size: int
+        self, ask: Ask, reading: _Reading, missed: BlockMisses, run: BlockRun, size: int
     ) -> dict[int, BlockPiece]:
         """Return blocks by their numbers, or by those that runs of them begin with, but for what others fetch."""
         pieces: dict[int, BlockPiece] = {}
@@ -300,12 +300,12 @@ class BlockCache:
             stop = min(missing.stop, size)
             # Decision 54: one fetches and the others wait, for five seconds at most: a quota may make the one slow.
             with alone(self._fetching, key) as waited:
-                came = number != looked and self._came_meanwhile(reading, number, waited)
+                came = number != looked and self._already_fetched(reading, number, waited)
                 looked = number
                 if came:
                     missed.sizes[key] = size
                     continue
-                piece = self._verified(ask, reading, missing, stop)
+                piece = self._fetch_checked(ask, reading, missing, stop)
                 pieces[number] = piece.data, None
                 if len(piece.data) < stop - missing.start:
                     break  # whoever reads it says that there is less than was listed
@@ -313,7 +313,7 @@ class BlockCache:
             number = behind
         return pieces
 
-    def _verified(self, ask: Ask, reading: _Reading, run: BlockRun, stop: int) -> FileRange:
+    def _fetch_checked(self, ask: Ask, reading: _Reading, run: BlockRun, stop: int) -> FileRange:
         """Return what a store sends of blocks, asked for again if a digest tells of other bytes."""
         piece = ask(run.start, stop, reading.version)
         wrong = reading.differs(run.first, piece.data)
@@ -336,17 +336,17 @@ class BlockCache:
         with self._lock:
             return self._store is not None and reading.key(number) in self._store
 
-    def _came_meanwhile(self, reading: _Reading, number: int, waited: bool) -> bool:
+    def _already_fetched(self, reading: _Reading, number: int, waited: bool) -> bool:
         """Tell whether another one has just fetched a block."""
         if self._holds(reading, number):
             return True
         return waited and self._others is not None and bool(self._others.sizes([reading.key(number)]))
 
     @contextlib.contextmanager
-    def _missing(self, reading: _Reading) -> Iterator[Missed]:
+    def _missing(self, reading: _Reading) -> Iterator[BlockMisses]:
         """Give what a read notes the blocks in that it misses; at the end others may fetch what it has not."""
         if self._others is None:
-            yield Missed(Fetcher("", 0, 0), 0.0)
+            yield BlockMisses(Fetcher("", 0, 0), 0.0)
             return
         missed = self._others.missed()
         try:
@@ -354,14 +354,14 @@ class BlockCache:
         finally:
             self._others.end(missed)
 
-    def _ask_others(self, reading: _Reading, missed: Missed, numbers: Iterable[int]) -> None:
+    def _ask_others(self, reading: _Reading, missed: BlockMisses, numbers: Iterable[int]) -> None:
         """Ask other nodes for blocks that are not here, each once."""
         if self._others is None:
             return
         keys = [reading.key(number) for number in numbers if not self._holds(reading, number)]
         self._others.ask(missed, [key for key in keys if missed.lacks(key) and key not in missed.mine])
 
-    def _size_elsewhere(self, reading: _Reading, missed: Missed, run: BlockRun) -> int | None:
+    def _size_elsewhere(self, reading: _Reading, missed: BlockMisses, run: BlockRun) -> int | None:
         """Return an object's size, if another node has some of its blocks, or another read brings the first of them."""
         if self._others is not None:
             self._ask_others(reading, missed, (run.first,))
@@ -391,7 +391,7 @@ class BlockCache:
         self._say(trouble)
         return found
 
-    def _keep(self, reading: _Reading, first: int, piece: FileRange, missed: Missed) -> None:
+    def _keep(self, reading: _Reading, first: int, piece: FileRange, missed: BlockMisses) -> None:
         """Keep the whole blocks of a piece that begins with a block."""
         view, dataset = memoryview(piece.data), dataset_of(reading.path)
         met = self._others is not None and self._others.several(dataset)
@@ -414,9 +414,9 @@ class BlockCache:
             if self._store is None:
                 return
             self._store.trouble = ""
-            if self._company is not None:
+            if self._reader_registry is not None:
                 # Decision 54: of several jobs each takes what comes soon after it has come: the oldest was read by all.
-                self._store.policy = "fifo" if met or self._company.several(dataset) else self._policy
+                self._store.policy = "fifo" if met or self._reader_registry.several(dataset) else self._policy
             self._store.put(key, dataset, [block], elements=size, seconds=0.0)
             trouble = self._store.trouble
         self._say(trouble)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pecan_ray.storage.backend import Backend
 from pecan_ray.storage.fsspec_files import FsspecFiles
-from pecan_ray.storage.gcs import GoogleStorage
+from pecan_ray.storage.gcs import GcsStorage
 from pecan_ray.storage.local import LocalFiles
 from pecan_ray.storage.objects import ObjectStore
 from pecan_ray.storage.options import StorageOptions, options_of
@@ -21,7 +21,7 @@ from pecan_ray.storage.s3 import S3
 _MAKERS: dict[str, Callable[[dict[str, Any]], Backend]] = {
     "": lambda _: LocalFiles(),
     "s3": lambda options: ObjectStore(S3(options)),
-    "gs": lambda options: ObjectStore(GoogleStorage(options)),
+    "gs": lambda options: ObjectStore(GcsStorage(options)),
 }
 
 

@@ -22,7 +22,7 @@ def dataset_of(path: str) -> str:
     return "/".join(parts[:4] if len(parts) == 5 else parts[:3])
 
 
-class Company:
+class ReaderRegistry:
     """A job among others on its node; for one thread at a time."""
 
     def __init__(self, store: EntryStore, job: str, clock: Callable[[], float] = time.time) -> None:

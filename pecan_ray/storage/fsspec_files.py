@@ -18,7 +18,7 @@ from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError
 from pecan_ray.storage.backend import MAGIC, FileInfo, called_so, compile_glob, is_hidden
 from pecan_ray.storage.local_errors import passes
 from pecan_ray.storage.ranges import Asked, FileRange, ShortAnswerError
-from pecan_ray.storage.retry import Doing, mistrusts, retry
+from pecan_ray.storage.retry import Doing, is_cert_error, retry
 
 T = TypeVar("T")
 
@@ -201,8 +201,8 @@ class FsspecFiles:
         version = next((told[name] for name in VERSIONS if told.get(name) is not None), "")
         if isinstance(version, float):  # file systems give a time in up to three ways: in listings, and of one file
             version = datetime.fromtimestamp(version, timezone.utc)
-        spelled = version.isoformat() if isinstance(version, datetime) else str(version)
-        return FileInfo(path, int(told["size"]), spelled)
+        to_str = version.isoformat() if isinstance(version, datetime) else str(version)
+        return FileInfo(path, int(told["size"]), to_str)
 
     def _whole(self, name: str) -> str:
         return name if "://" in name else f"{self._scheme}://{name.lstrip('/')}"
@@ -226,12 +226,12 @@ def _has_find_of(files: Any, fsspec: Any) -> bool:
 
 def _passes(error: Exception) -> bool:
     """Tell whether an error may pass by itself: the network's, and a server's that says so."""
-    meant = _meant(error)
+    meant = _underlying(error)
     status = _status(meant)
     if status:
         return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))
     lasting = (FileNotFoundError, PermissionError, ImportError, ValueError)  # a ValueError: a URL that is none
-    if isinstance(meant, lasting) or mistrusts(meant):
+    if isinstance(meant, lasting) or is_cert_error(meant):
         return False
     if isinstance(meant, (ConnectionError, asyncio.TimeoutError)) or passes(meant):
         return True
@@ -239,7 +239,7 @@ def _passes(error: Exception) -> bool:
     return not NETWORK_ERRORS.isdisjoint(kinds)
 
 
-def _meant(error: BaseException) -> BaseException:
+def _underlying(error: BaseException) -> BaseException:
     """Return what has happened: fsspec says of whatever befalls a request about a web file that there is no file.
 
     A file system that looks its files up in a dict means it.
@@ -258,7 +258,7 @@ def _status(error: BaseException) -> int:
 
 
 def _explained(error: Exception, path: str, doing: Doing) -> SourceError:
-    meant = _meant(error)
+    meant = _underlying(error)
     status = _status(meant)
     if isinstance(meant, PermissionError) or status in (401, 403):
         return SourcePermissionError(f"The storage refused to {doing} {path}: {meant}.", path=path)

@@ -19,7 +19,7 @@ from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
 from pecan_ray.storage.ranges import Asked, FileRange, replaced, too_long
-from pecan_ray.storage.retry import Doing, mistrusts, retry
+from pecan_ray.storage.retry import Doing, is_cert_error, retry
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class _TooLongError(Exception):
         self.length = length
 
 
-class GoogleStorage:
+class GcsStorage:
     """An `ObjectApi` over one gcsfs file system, which belongs to this process."""
 
     scheme = "gs"
@@ -75,7 +75,7 @@ class GoogleStorage:
             skip_instance_cache=True,
             requests_timeout=timeout,
             # What comes as it is stored must not be unpacked here: sizes and ranges are those of the stored bytes.
-            session_kwargs={"trace_configs": [_looking_at_headers(aiohttp)], "auto_decompress": False},
+            session_kwargs={"trace_configs": [_header_check_trace(aiohttp)], "auto_decompress": False},
         )
         self._sync: Callable[..., Any] = importlib.import_module("fsspec.asyn").sync
         request = type(self._fs)._request
@@ -149,7 +149,7 @@ class GoogleStorage:
         version = headers.get("X-Goog-Generation", "")
         if match:
             asked.check_version(version)
-        asked.check_answerer(status, version or headers.get("X-Goog-Hash", ""))
+        asked.check_response_source(status, version or headers.get("X-Goog-Hash", ""))
         part = headers.get("Content-Range")
         if not part:
             asked.check_whole(status, headers.get("X-Goog-Stored-Content-Length"), body)
@@ -178,10 +178,10 @@ class GoogleStorage:
             status = _status(error)
             expired = status == 401 and "Invalid Credentials" in str(error)
             return expired or status in PASSING or (status >= 500 and status not in NEVER)
-        return isinstance(error, self._broken) and not mistrusts(error)
+        return isinstance(error, self._broken) and not is_cert_error(error)
 
 
-def _looking_at_headers(aiohttp: Any) -> Any:
+def _header_check_trace(aiohttp: Any) -> Any:
     """Return what lets a session refuse an answer by its headers: gcsfs reads whatever body follows."""
 
     async def look(session: Any, context: Any, ended: Any) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pecan_ray.storage.ranges import FileRange
-from pecan_ray.storage.retry import UnwantedError, unless_given_up
+from pecan_ray.storage.retry import RequestCancelledError, unless_given_up
 
 HEAD_BYTES = 1 << 20
 """The longest beginning that is fetched early."""
@@ -75,7 +75,7 @@ class Heads:
         """Bytes that are held, or may come to be."""
         return self._nbytes
 
-    def announce(self, heads: Iterable[Head]) -> None:
+    def notify_of(self, heads: Iterable[Head]) -> None:
         """Let beginnings be fetched, in this order, as soon as there is room."""
         with self._lock:
             for head in heads:
@@ -104,7 +104,7 @@ class Heads:
             held.given_up.clear()
         try:
             return held.piece.result()
-        except UnwantedError:  # it was given up just before this reader came
+        except RequestCancelledError:  # it was given up just before this reader came
             return None
         finally:
             with self._lock:

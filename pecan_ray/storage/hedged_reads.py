@@ -31,7 +31,7 @@ THREADS = 128
 """Requests that are watched at a time; others wait for one of them to end."""
 
 
-class Charged(Protocol):
+class QuotaRequest(Protocol):
     """Makes a request once the quota allows it."""
 
     def __call__(self, ask: AskRange, start: int, stop: int | None, version: str, /) -> FileRange:
@@ -49,7 +49,7 @@ class HedgeCount(NamedTuple):
 
 
 @dataclass
-class _Lately:
+class _LatencyWindow:
     """The latest reads of one size, of one bucket."""
 
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
@@ -78,7 +78,7 @@ class _Flight:
         return 0.0 if self.began is None else self.clock() - self.began
 
 
-class _Landed(NamedTuple):
+class _RequestResult(NamedTuple):
     flight: _Flight
     piece: FileRange | None
     error: BaseException | None
@@ -92,13 +92,15 @@ class HedgedReads:
         self._threads = RequestThreads(THREADS)
         self._lock = threading.Lock()
         """Guards all below."""
-        self._lately: defaultdict[tuple[str, int], _Lately] = defaultdict(_Lately)
+        self._latency_windows: defaultdict[tuple[str, int], _LatencyWindow] = defaultdict(_LatencyWindow)
         """By bucket and size."""
         self._budget = HedgeBudget()
         self._under_way = 0
         self.count = HedgeCount()
 
-    def read(self, path: str, ask: AskRange, start: int, stop: int | None, version: str, charged: Charged) -> FileRange:
+    def read(
+        self, path: str, ask: AskRange, start: int, stop: int | None, version: str, charged: QuotaRequest
+    ) -> FileRange:
         """Return a range of an object, asked for twice where it is late."""
         lately = self._of_size(path, None if stop is None else stop - start)
         flight = _Flight(ask, self._clock)
@@ -111,13 +113,13 @@ class HedgedReads:
         self._came(lately, flight.waited_s(), len(piece.data))
         return piece
 
-    def _of_size(self, path: str, nbytes: int | None) -> _Lately:
+    def _of_size(self, path: str, nbytes: int | None) -> _LatencyWindow:
         bucket = "/".join(path.split("/", 3)[:3])
         with self._lock:
             # Decision 72: sizes by powers of two, because large reads are no late small ones.
-            return self._lately[bucket, -1 if nbytes is None else nbytes.bit_length()]
+            return self._latency_windows[bucket, -1 if nbytes is None else nbytes.bit_length()]
 
-    def _came(self, lately: _Lately, seconds: float, nbytes: int) -> None:
+    def _came(self, lately: _LatencyWindow, seconds: float, nbytes: int) -> None:
         """Note how long a read took, were it not for a second request."""
         with self._lock:
             # Decision 72: also of those that a second request has won.
@@ -127,12 +129,12 @@ class HedgedReads:
             lately.reads += 1
             if lately.reads % LOOK_EVERY == 0:
                 lately.late_s = late_after(lately.seconds)
-            self._budget = self._budget.earned(nbytes)
+            self._budget = self._budget.after_read(nbytes)
 
     def _first_of_two(
-        self, lately: _Lately, first: _Flight, late_s: float, request: Callable[[_Flight], FileRange]
+        self, lately: _LatencyWindow, first: _Flight, late_s: float, request: Callable[[_Flight], FileRange]
     ) -> FileRange:
-        landed: SimpleQueue[_Landed] = SimpleQueue()
+        landed: SimpleQueue[_RequestResult] = SimpleQueue()
         over, left = threading.Event(), [first]
         given_up, patience_s = wishes()
 
@@ -144,7 +146,7 @@ class HedgedReads:
                     piece = request(flight)
             except BaseException as error:
                 failure = error
-            landed.put(_Landed(flight, piece, failure))
+            landed.put(_RequestResult(flight, piece, failure))
             with self._lock:
                 left.remove(flight)
                 self._under_way -= twice and not left

@@ -43,7 +43,7 @@ class HedgeBudget:
     nbytes: float = MOST_SAVED_BYTES
     """Less than nothing where more has come than was expected."""
 
-    def earned(self, nbytes: int) -> HedgeBudget:
+    def after_read(self, nbytes: int) -> HedgeBudget:
         """Return what it is when a read has come."""
         return HedgeBudget(min(MOST_SAVED, self.requests + SHARE), min(MOST_SAVED_BYTES, self.nbytes + SHARE * nbytes))
 

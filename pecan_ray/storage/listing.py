@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from pecan_ray.errors import SourceNotFoundError
 from pecan_ray.storage.backend import MAGIC, FileInfo
-from pecan_ray.storage.braces import expand_braces, with_stars
 from pecan_ray.storage.clients import backend, is_remote
+from pecan_ray.storage.pattern_expansion import expand_pattern, pattern_to_glob
 
 Patterns: TypeAlias = str | Sequence[str]
 
@@ -30,7 +30,7 @@ def list_files(patterns: Patterns, without: Callable[[str], bool] | None = None)
         without: tells of a path whether it is left out where nobody has named it: in folders, and below ``*``.
     """
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        for named in _without_braces(pattern):
+        for named in _expand_patterns(pattern):
             if isinstance(named, FileInfo):
                 yield named
                 continue
@@ -43,16 +43,16 @@ def list_files(patterns: Patterns, without: Callable[[str], bool] | None = None)
                 raise SourceNotFoundError(_nothing(named), path=named)
 
 
-def _without_braces(pattern: str) -> Iterator[str | FileInfo]:
+def _expand_patterns(pattern: str) -> Iterator[str | FileInfo]:
     """Yield the patterns that braces stand for; files in their place where one listing has found them."""
-    names = expand_braces(pattern)
+    names = expand_pattern(pattern)
     if len(names) == 1 or backend(pattern).info(pattern) is not None:
         yield pattern
     elif len(names) <= FEW_NAMES or any(map(MAGIC.search, names)):
         yield from names
     else:
         wanted = set(names)
-        found = {file.path: file for file in backend(pattern).glob(with_stars(pattern)) if file.path in wanted}
+        found = {file.path: file for file in backend(pattern).glob(pattern_to_glob(pattern)) if file.path in wanted}
         yield from (found.get(name, name) for name in names)
 
 

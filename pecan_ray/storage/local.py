@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pecan_ray.errors import SourceError, SourceNotFoundError, StorageOutageError
 from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
-from pecan_ray.storage.local_errors import passes, patiently
+from pecan_ray.storage.local_errors import passes, with_retries
 from pecan_ray.storage.local_stream import no_file, open_file, shorter, version_of
 from pecan_ray.storage.ranges import FileRange, replaced
 
@@ -30,7 +30,7 @@ class LocalFiles:
     def info(self, path: str) -> FileInfo | None:
         """Return the file's description, or None if there is no such file; pipes and devices are refused."""
         try:
-            status = patiently(path, lambda: os.stat(path))
+            status = with_retries(path, lambda: os.stat(path))
         except SourceNotFoundError:
             return None
         return None if stat.S_ISDIR(status.st_mode) else _describe(path, status)
@@ -76,14 +76,14 @@ class LocalFiles:
                 entry.name for entry in shown if entry.is_symlink()
             ]
 
-        folders, links = patiently(path, names)
+        folders, links = with_retries(path, names)
         for name in links:
             _ = name in folders or _stat(f"{path}/{name}")
         return folders
 
     def read(self, path: str, start: int, stop: int | None, version: str) -> FileRange:
         """Return bytes `start` to `stop`; fewer where the file ends before."""
-        piece = patiently(path, lambda: _Piece.read(path, start, stop))
+        piece = with_retries(path, lambda: _ReadResult.read(path, start, stop))
         if (version and version != version_of(piece.before)) or _changed(piece.before, piece.after):
             raise replaced(path, start)
         if piece.more:
@@ -94,12 +94,12 @@ class LocalFiles:
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file whole, beside its place first."""
-        patiently(path, lambda: _write(path, data), "write")
+        with_retries(path, lambda: _write(path, data), "write")
 
     def delete(self, path: str) -> None:
         """Remove a file, if it is there."""
         with contextlib.suppress(SourceNotFoundError):
-            patiently(path, lambda: os.unlink(path), "remove")
+            with_retries(path, lambda: os.unlink(path), "remove")
 
 
 def _write(path: str, data: bytes) -> None:
@@ -120,7 +120,7 @@ def _write(path: str, data: bytes) -> None:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _ReadResult:
     """Some bytes of a file, and what the file was like before and after they were read."""
 
     data: bytes
@@ -132,7 +132,7 @@ class _Piece:
     """Whether there are bytes although the file says that there are none."""
 
     @classmethod
-    def read(cls, path: str, start: int, stop: int | None) -> _Piece:
+    def read(cls, path: str, start: int, stop: int | None) -> _ReadResult:
         """Read bytes `start` to `stop`, or to the end."""
         fd = open_file(path)
         try:
@@ -238,7 +238,7 @@ def _open(folder: str) -> _Open:
                 (entry.name + "/" if _is_dir(entry) else entry.name, entry.is_symlink()) for entry in entries
             )
 
-    status, found = patiently(folder, names)
+    status, found = with_retries(folder, names)
     return _Open(folder, iter(found), (status.st_dev, status.st_ino))
 
 
@@ -255,7 +255,7 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 def _mode(path: str) -> int:
     """Return what a path is, in the bits of its mode; 0 where it cannot be looked at: it is not there, or too long."""
     try:
-        return stat.S_IFMT(patiently(path, lambda: os.stat(path)).st_mode)
+        return stat.S_IFMT(with_retries(path, lambda: os.stat(path)).st_mode)
     except StorageOutageError:
         raise
     except SourceError:
@@ -295,13 +295,13 @@ def _listed(path: str) -> FileInfo:
 
 
 def _stat(path: str) -> FileInfo:
-    return _describe(path, patiently(path, lambda: os.stat(path)))
+    return _describe(path, with_retries(path, lambda: os.stat(path)))
 
 
 def _describe(path: str, status: os.stat_result) -> FileInfo:
     if not stat.S_ISREG(status.st_mode):
         raise no_file(path, status.st_mode)
-    if not status.st_size and patiently(path, lambda: _has_content(path)):
+    if not status.st_size and with_retries(path, lambda: _has_content(path)):
         raise _of_no_size(path)
     return FileInfo(path=path, size=status.st_size, version=version_of(status))
 

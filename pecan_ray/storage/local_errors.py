@@ -31,7 +31,7 @@ def passes(error: BaseException) -> bool:
     return isinstance(error, OSError) and (error.errno in PASSING_ERRNOS or isinstance(error, TimeoutError))
 
 
-def patiently(path: str, call: Callable[[], T], doing: Doing = "read") -> T:
+def with_retries(path: str, call: Callable[[], T], doing: Doing = "read") -> T:
     """Return what `call` returns, waiting out errors that pass; raise what others mean for a local path.
 
     Raises StorageOutageError when the patience of this process is over.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 from pecan_ray.errors import SourceError
-from pecan_ray.storage.local_errors import patiently
+from pecan_ray.storage.local_errors import with_retries
 from pecan_ray.storage.ranges import replaced
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _OneVersion(io.RawIOBase):
         """-1: to be opened."""
         self._at = 0
         try:
-            found = self._patiently(lambda: os.fstat(self._fd))
+            found = self._with_retries(lambda: os.fstat(self._fd))
             self._version = version or version_of(found)
             self._check(found)
         except BaseException:
@@ -62,7 +62,7 @@ class _OneVersion(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = 0
         if whence != os.SEEK_SET:
-            base = self._at if whence == os.SEEK_CUR else self._patiently(lambda: os.fstat(self._fd)).st_size
+            base = self._at if whence == os.SEEK_CUR else self._with_retries(lambda: os.fstat(self._fd)).st_size
         if base + offset < 0:
             raise ValueError(f"negative seek position {base + offset}")
         self._at = base + offset
@@ -71,19 +71,19 @@ class _OneVersion(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         view = memoryview(buffer).cast("B")
         # Decision 27: the status behind each read, so that a file which is replaced meanwhile is noticed.
-        count, found = self._patiently(lambda: (os.preadv(self._fd, [view], self._at), os.fstat(self._fd)))
+        count, found = self._with_retries(lambda: (os.preadv(self._fd, [view], self._at), os.fstat(self._fd)))
         self._advance(count, len(view), found)
         return count
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or size < 0:
             return self.readall()
-        data, found = self._patiently(lambda: (os.pread(self._fd, size, self._at), os.fstat(self._fd)))
+        data, found = self._with_retries(lambda: (os.pread(self._fd, size, self._at), os.fstat(self._fd)))
         self._advance(len(data), size, found)
         return data
 
     def readall(self) -> bytes:
-        size = self._patiently(lambda: os.fstat(self._fd)).st_size
+        size = self._with_retries(lambda: os.fstat(self._fd)).st_size
         pieces = []
         while piece := self.read(max(READ_BYTES, size - self._at)):
             pieces.append(piece)
@@ -93,7 +93,7 @@ class _OneVersion(io.RawIOBase):
         self._let_go()
         super().close()
 
-    def _patiently(self, call: Callable[[], T]) -> T:
+    def _with_retries(self, call: Callable[[], T]) -> T:
         def attempt() -> T:
             if self.closed:
                 raise ValueError(f"{self._path} is read behind its closing.")
@@ -105,7 +105,7 @@ class _OneVersion(io.RawIOBase):
                 self._let_go()
                 raise
 
-        return patiently(self._path, attempt)
+        return with_retries(self._path, attempt)
 
     def _let_go(self) -> None:
         fd, self._fd = self._fd, -1

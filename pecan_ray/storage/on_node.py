@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pecan_ray.options import Cache
 from pecan_ray.storage.access import blocks_here, keep_on_node
 from pecan_ray.storage.block_cache import BlockCache
-from pecan_ray.storage.digesting import read_digest
+from pecan_ray.storage.dataset_digest import read_digest
 from pecan_ray.storage.ranges import Asked, FileRange
 from pecan_ray.storage.spread import SpreadBlocks
 

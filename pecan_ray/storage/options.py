@@ -16,13 +16,13 @@ from typing import Any
 
 from pecan_ray.errors import PlanError, SourcePermissionError
 from pecan_ray.storage.backend import MAGIC
-from pecan_ray.storage.braces import before_braces
+from pecan_ray.storage.pattern_expansion import literal_prefix
 
 SECRET = re.compile(
     r"secret|passw|pwd|credential|token|connection_?string|signature|bearer|private|(api|access|account|shared)_?key|"
     r"(^|_)(key|sas|sig|pat|jwt|auth|authorization|cookie)(_|$)"
 )
-"""Names of options whose values are secrets, as `_spelled` spells them."""
+"""Names of options whose values are secrets, as `_to_str` spells them."""
 LEAST_RANDOM = 24
 """Characters: a shorter value cannot be told from a name."""
 RANDOMNESS = 0.85
@@ -115,7 +115,7 @@ def storage_options(options: Any, patterns: Sequence[str]) -> StorageOptions | N
     local = next((path for path in patterns if "://" not in path), None)
     if local is not None:
         raise PlanError(f"storage_options are for paths like s3://, hf:// or az://, but {local} is on this machine.")
-    _refuse_secrets(options, "")
+    _check_no_secret(options, "")
     return StorageOptions([_prefix(pattern) for pattern in patterns], dict(options))
 
 
@@ -126,7 +126,7 @@ def options_of(path: str) -> StorageOptions | None:
 
 
 def _prefix(pattern: str) -> str:
-    fixed = before_braces(pattern)
+    fixed = literal_prefix(pattern)
     if magic := MAGIC.search(fixed):
         fixed = fixed[: magic.start()]
     return pattern.rstrip("/") if fixed == pattern else fixed[: fixed.rfind("/") + 1]
@@ -136,13 +136,13 @@ def _below(path: str, prefix: str) -> bool:
     return path == prefix or path.startswith(prefix if prefix.endswith("/") else f"{prefix}/")
 
 
-def _refuse_secrets(value: Any, where: str, name: str = "") -> None:
+def _check_no_secret(value: Any, where: str, name: str = "") -> None:
     if isinstance(value, Mapping):
         for name, one in value.items():
-            _refuse_secrets(one, f"{where}[{name!r}]" if where else str(name), str(name))
+            _check_no_secret(one, f"{where}[{name!r}]" if where else str(name), str(name))
     elif isinstance(value, (list, tuple)):
         for place, one in enumerate(value):
-            _refuse_secrets(one, f"{where}[{place}]", name)
+            _check_no_secret(one, f"{where}[{place}]", name)
     elif not isinstance(value, Env) and value not in HARMLESS and (_is_secret_name(name) or _is_secret(value)):
         variable = re.sub(r"\W", "_", name).upper()
         what = "is a secret" if _is_secret_name(name) else "looks like a secret"
@@ -154,8 +154,8 @@ def _refuse_secrets(value: Any, where: str, name: str = "") -> None:
 
 def _is_secret_name(name: str) -> bool:
     """Tell whether a name is one of a secret, in any spelling: account_key, accountKey, AccountKey, account-key."""
-    spelled = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return SECRET.search(re.sub(r"\W", "_", spelled).lower()) is not None
+    to_str = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return SECRET.search(re.sub(r"\W", "_", to_str).lower()) is not None
 
 
 def _is_secret(value: Any) -> bool:

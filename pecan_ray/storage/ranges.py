@@ -58,7 +58,7 @@ class Asked:
         if self.version and version and version != self.version:
             raise replaced(self.path, self.start)
 
-    def check_answerer(self, status: int, version: str) -> None:
+    def check_response_source(self, status: int, version: str) -> None:
         """Raise SourceError for a whole answer without a version, which the store's listing tells: it is another's."""
         if self.version and not version and status != 206:
             raise SourceError(

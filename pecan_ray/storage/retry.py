@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
-from pecan_ray.errors import StorageOutageError, told, without_secrets
+from pecan_ray.errors import StorageOutageError, strip_credentials, told
 
 logger = logging.getLogger("pecan_ray.storage")
 
@@ -34,7 +34,7 @@ SAY_AGAIN_S = 60.0
 """and again after this time, if there still is something."""
 
 
-class UnwantedError(Exception):
+class RequestCancelledError(Exception):
     """Nobody wants any more what was asked for.  No reader meets it."""
 
 
@@ -85,7 +85,7 @@ class RetryRegistry:
         """Nothing more is told before."""
 
     @contextmanager
-    def enclose(self) -> Iterator[Callable[[Retrying], None]]:
+    def track_attempts(self) -> Iterator[Callable[[Retrying], None]]:
         """Enclose the tries of one request by the calling thread; give what notes its failures."""
         me = threading.get_ident()
 
@@ -164,7 +164,7 @@ def unless_given_up(*given_up: threading.Event, patience_s: float = math.inf) ->
     `patience_s`: they last no longer than that, whatever the process's patience.
     """
     if any(event.is_set() for event in given_up):
-        raise UnwantedError
+        raise RequestCancelledError
     _thread.given_up, _thread.patience_s = given_up, patience_s
     try:
         yield
@@ -190,7 +190,7 @@ def pause(seconds: float) -> None:
             return
         # A thread cannot wait for several events at a time.
         given_up[0].wait(left if len(given_up) == 1 else min(left, LOOK_S))
-    raise UnwantedError
+    raise RequestCancelledError
 
 
 def tell_elsewhere() -> None:
@@ -217,7 +217,7 @@ def retry(
     backoff = backoff or Backoff(min(_patience.seconds, _patience.at_most, getattr(_thread, "patience_s", math.inf)))
     first: float | None = None
     failures = 0
-    with registry.enclose() as note:
+    with registry.track_attempts() as note:
         while True:
             try:
                 return call()
@@ -228,7 +228,7 @@ def retry(
                 first = now if first is None else first
                 left = first + backoff.patience_s - now
                 # Decision 166: what is told of a request shows no user information and no query.
-                retrying = Retrying(without_secrets(path), without_secrets(told(error)), first, doing)
+                retrying = Retrying(strip_credentials(path), strip_credentials(told(error)), first, doing)
                 if left <= 0:
                     raise _outage(retrying, path, failures, now - first) from error
                 note(retrying)
@@ -237,7 +237,7 @@ def retry(
             sleep(pause)
 
 
-def mistrusts(error: BaseException | None) -> bool:
+def is_cert_error(error: BaseException | None) -> bool:
     """Say whether what lies behind an error is a certificate that is not trusted, which does not pass."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):

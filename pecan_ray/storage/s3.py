@@ -17,7 +17,7 @@ from pecan_ray.errors import MissingExtraError, PlanError, SourceError, SourceNo
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
 from pecan_ray.storage.ranges import WHOLE_BYTES, Asked, FileRange, replaced
-from pecan_ray.storage.retry import Doing, mistrusts, retry
+from pecan_ray.storage.retry import Doing, is_cert_error, retry
 
 T = TypeVar("T")
 
@@ -163,7 +163,7 @@ class S3:
         with contextlib.closing(body):
             asked.check_version(_version(answer))
             status = int(answer["ResponseMetadata"]["HTTPStatusCode"])
-            asked.check_answerer(status, _version(answer))
+            asked.check_response_source(status, _version(answer))
             # Before the body is read: a store that ignores ranges sends the whole of a large object.
             asked.check_size(status, answer.get("ContentLength"))
             data = body.read() if "ContentLength" in answer else _read_bounded(asked, body)
@@ -192,7 +192,7 @@ class S3:
             ConnectionError,
             TimeoutError,
         )
-        return isinstance(error, kinds) and not mistrusts(error)
+        return isinstance(error, kinds) and not is_cert_error(error)
 
     def _explain(self, error: Exception, path: str, doing: Doing) -> SourceError:
         if not isinstance(error, self._errors.ClientError):

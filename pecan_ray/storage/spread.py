@@ -19,8 +19,8 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from pecan_ray.cache.fetch_turns import TURN_S, Fetcher
-from pecan_ray.cache.owners import KeyOwners
 from pecan_ray.cache.readers import READS_S
+from pecan_ray.cache.rendezvous_hash import RendezvousHash
 from pecan_ray.job.messages import DatasetRooms
 from pecan_ray.storage.threads import RequestThreads
 
@@ -87,7 +87,7 @@ class CacheNode(Protocol):
 
 
 @dataclass
-class Missed:
+class BlockMisses:
     """The blocks that a read misses on its node, and what becomes of them."""
 
     by: Fetcher
@@ -106,7 +106,7 @@ class Missed:
 
 
 @dataclass
-class _Away:
+class _NodeBackoff:
     until: float
     for_s: float
 
@@ -117,7 +117,7 @@ class SpreadBlocks:
     def __init__(self, here: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         """`here`: the name of this node; `say` is told of what is wrong, from any thread."""
         self._here, self._say, self._clock = here, say, clock
-        self._writers = RequestThreads(WRITES)
+        self._write_threads = RequestThreads(WRITES)
         self._numbers = itertools.count()
         self._read: dict[tuple[str, str], float] = {}
         """When each job of this process has read which dataset, lately;"""
@@ -126,19 +126,19 @@ class SpreadBlocks:
         self._lock = threading.Lock()
         """Guards all below."""
         self._nodes: Mapping[str, CacheNode] = {}
-        self._owners = KeyOwners()
-        self._away: dict[str, _Away] = {}
+        self._owner_map = RendezvousHash()
+        self._unavailable: dict[str, _NodeBackoff] = {}
         self._behind = 0
         self.rooms: DatasetRooms = ()
         """What may be kept of datasets; empty: nobody bounds that."""
 
     def know(self, nodes: Mapping[str, CacheNode]) -> None:
         """Take these for the nodes that there are, this one among them; one that was started anew is not away."""
-        owners = KeyOwners(nodes)
+        owners = RendezvousHash(nodes)
         with self._lock:
-            for name in [name for name in self._away if nodes.get(name) is not self._nodes.get(name)]:
-                del self._away[name]
-            self._nodes, self._owners = dict(nodes), owners
+            for name in [name for name in self._unavailable if nodes.get(name) is not self._nodes.get(name)]:
+                del self._unavailable[name]
+            self._nodes, self._owner_map = dict(nodes), owners
 
     @property
     def idle(self) -> bool:
@@ -183,11 +183,11 @@ class SpreadBlocks:
                 found |= self._ask(node, _sizes_of(wanted)) or {}
         return found
 
-    def missed(self) -> Missed:
+    def missed(self) -> BlockMisses:
         """Return the beginning of a read, which has missed nothing yet."""
-        return Missed(Fetcher(self._here, os.getpid(), next(self._numbers)), time.monotonic() + TURN_S)
+        return BlockMisses(Fetcher(self._here, os.getpid(), next(self._numbers)), time.monotonic() + TURN_S)
 
-    def ask(self, missed: Missed, keys: Iterable[str]) -> None:
+    def ask(self, missed: BlockMisses, keys: Iterable[str]) -> None:
         """Ask the owners of blocks that a read misses: whether they have them, and who fetches them; each once."""
         until = self._clock() + ASKED_S
         for node, wanted in self._by_owner(keys).items():
@@ -199,7 +199,7 @@ class SpreadBlocks:
                 missed.theirs |= theirs
                 missed.mine |= {key for key in wanted if key not in sizes and key not in theirs}
 
-    def wait(self, missed: Missed, key: str) -> None:
+    def wait(self, missed: BlockMisses, key: str) -> None:
         """Wait until a block that another read fetches has come, or is this one's to fetch, also since time is up."""
         pause, looks = LOOK_S, 0
         while (by := missed.theirs.pop(key, None)) is not None:
@@ -216,11 +216,11 @@ class SpreadBlocks:
                 self._give_up([key], by)
             self.ask(missed, [key])
 
-    def end(self, missed: Missed) -> None:
+    def end(self, missed: BlockMisses) -> None:
         """Let others fetch what a read has not sent to those that it belongs to.  Returns at once."""
         # Decision 77: nobody shall wait for a read that has failed, or could not send what it has.
         if missed.mine:
-            self._writers.start(partial(self._give_up, list(missed.mine), missed.by))
+            self._write_threads.start(partial(self._give_up, list(missed.mine), missed.by))
             missed.mine = set()
 
     def get(self, key: str) -> bytes | None:
@@ -237,7 +237,7 @@ class SpreadBlocks:
             if node is None or (self._behind and self._behind + nbytes > BEHIND_BYTES):
                 return False
             self._behind += nbytes
-        self._writers.start(partial(self._send, node, block))
+        self._write_threads.start(partial(self._send, node, block))
         return True
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -249,8 +249,8 @@ class SpreadBlocks:
         """
         now = self._clock()
         # Decision 68: by the same hash others take over the part of a node that does not answer.
-        gone = [name for name, away in self._away.items() if now < away.until and name != self._here]
-        owner = self._owners.owner(key, gone)
+        gone = [name for name, away in self._unavailable.items() if now < away.until and name != self._here]
+        owner = self._owner_map.owner(key, gone)
         return None if owner == self._here else owner
 
     def _by_owner(self, keys: Iterable[str]) -> dict[str, list[str]]:
@@ -264,7 +264,7 @@ class SpreadBlocks:
 
     def _give_up(self, keys: Collection[str], by: Fetcher) -> None:
         for node, given in self._by_owner(keys).items():
-            self._ask(node, _giving_up(given, by))
+            self._ask(node, _release_call(given, by))
 
     def _send(self, node: str, block: SentBlock) -> None:
         try:
@@ -283,31 +283,31 @@ class SpreadBlocks:
             with contextlib.suppress(OSError):  # then the turn ends by itself
                 asked.give_up([key], by)
 
-    def _ask(self, node: str, question: Callable[[CacheNode], T]) -> T | None:
+    def _ask(self, node: str, sent_request: Callable[[CacheNode], T]) -> T | None:
         """Ask a node something; None where it does not answer, or was left alone meanwhile."""
         with self._lock:
-            asked, away, now = self._nodes.get(node), self._away.get(node), self._clock()
+            asked, away, now = self._nodes.get(node), self._unavailable.get(node), self._clock()
             if asked is None or (away is not None and now < away.until):
                 return None
             if away is not None:  # its time is over: this one tries it, and the others see what comes of that
                 away.until = now + TRIED_S
         try:
-            answer = question(asked)
+            answer = sent_request(asked)
         except OSError as error:
             self._failed(node, asked, error, away)
             return None
         with self._lock:
-            if self._nodes.get(node) is asked and self._away.get(node) is away:
-                self._away.pop(node, None)
+            if self._nodes.get(node) is asked and self._unavailable.get(node) is away:
+                self._unavailable.pop(node, None)
         return answer
 
-    def _failed(self, node: str, asked: CacheNode, error: OSError, tried: _Away | None) -> None:
+    def _failed(self, node: str, asked: CacheNode, error: OSError, tried: _NodeBackoff | None) -> None:
         """Leave a node alone; `tried`: it was left alone before, and this one has tried it again."""
         with self._lock:
-            if self._nodes.get(node) is not asked or self._away.get(node) is not tried:
+            if self._nodes.get(node) is not asked or self._unavailable.get(node) is not tried:
                 return  # it is known anew, or another question has failed beside this one
             for_s = AWAY_S if tried is None else min(MOST_AWAY_S, 2 * tried.for_s)
-            self._away[node] = _Away(self._clock() + for_s, for_s)
+            self._unavailable[node] = _NodeBackoff(self._clock() + for_s, for_s)
         self._say(f"another node does not answer, so what it holds comes from buckets: {node[:8]}, {error}")
 
 
@@ -319,7 +319,7 @@ def _turns_at(keys: list[str], by: Fetcher) -> Callable[[CacheNode], tuple[dict[
     return lambda node: node.turns(keys, by)
 
 
-def _giving_up(keys: list[str], by: Fetcher) -> Callable[[CacheNode], None]:
+def _release_call(keys: list[str], by: Fetcher) -> Callable[[CacheNode], None]:
     return lambda node: node.give_up(keys, by)
 
 

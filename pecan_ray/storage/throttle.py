@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pecan_ray.storage.hedged_reads import AskRange, Charged
+from pecan_ray.storage.hedged_reads import AskRange, QuotaRequest
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.retry import pause
 from pecan_ray.storage.token_bucket import TokenBucket
@@ -69,7 +69,7 @@ class Throttle:
         start: int,
         stop: int | None,
         version: str,
-        hedged: Callable[[AskRange, int, int | None, str, Charged], FileRange] | None = None,
+        hedged: Callable[[AskRange, int, int | None, str, QuotaRequest], FileRange] | None = None,
     ) -> FileRange:
         """Return what `ask` gives of bytes `start` to `stop` (None: to the end), as fast as the quota allows.
 
@@ -84,7 +84,7 @@ class Throttle:
                 end = stop if most is None else at + most if stop is None else min(at + most, stop)
                 # Decision 51: charged before the request: a body that is read slowly keeps a connection open,
                 # and bytes in socket buffers have been sent whether they are taken or not.
-                charged = _Charged(self, reserved, end if size is None else size)
+                charged = _ReservedRequest(self, reserved, end if size is None else size)
                 piece = charged(ask, at, end, version) if hedged is None else hedged(ask, at, end, version, charged)
                 parts.append(piece.data)
                 at += len(piece.data)
@@ -127,7 +127,7 @@ class Throttle:
             reserved.give_back(start, self._clock())
 
 
-class _Charged:
+class _ReservedRequest:
     """The requests for one piece of a read: the first one has what the read has reserved, another one reserves anew."""
 
     def __init__(self, throttle: Throttle, reserved: _Reserved, end: int | None) -> None:

@@ -16,7 +16,7 @@ class TokenBucket:
     def __init__(self, bytes_per_s: float, now: float) -> None:
         self._rate, self._at = bytes_per_s, now
         self._reserved = 0.0
-        self._flowed = bytes_per_s * BURST_S
+        self._allowed_bytes = bytes_per_s * BURST_S
 
     @property
     def bytes_per_s(self) -> float:
@@ -37,15 +37,15 @@ class TokenBucket:
     def wait_s(self, place: float, now: float) -> float:
         """Return how long it takes until all bytes up to a place have flowed, at the present rate; 0: they have."""
         self._flow(now)
-        return max(0.0, (place - self._flowed) / self._rate)
+        return max(0.0, (place - self._allowed_bytes) / self._rate)
 
     def give_back(self, nbytes: float, now: float) -> None:
         """Note that some of what was reserved is not wanted: those that wait, or come next, may go sooner."""
         self._flow(now)
         # Decision 51: beyond the bound on what is saved up, because a single reader would lose it otherwise.
-        self._flowed = min(self._flowed + nbytes, self._reserved + max(nbytes, self._rate * BURST_S))
+        self._allowed_bytes = min(self._allowed_bytes + nbytes, self._reserved + max(nbytes, self._rate * BURST_S))
 
     def _flow(self, now: float) -> None:
-        bound = max(self._flowed, self._reserved + self._rate * BURST_S)
-        self._flowed = min(self._flowed + self._rate * max(0.0, now - self._at), bound)
+        bound = max(self._allowed_bytes, self._reserved + self._rate * BURST_S)
+        self._allowed_bytes = min(self._allowed_bytes + self._rate * max(0.0, now - self._at), bound)
         self._at = max(now, self._at)

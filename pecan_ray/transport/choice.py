@@ -37,7 +37,7 @@ class FlightAddress:
 
 
 @dataclass(frozen=True)
-class Offer:
+class SelectedTransport:
     """How a worker will send batches to a client, and why so."""
 
     transport: Transport
@@ -57,12 +57,12 @@ def choose_transport(
     """
     apart = writer_node != reader_node
     if wanted != "auto":
-        refused = _obstacle(wanted, apart, sees_process)
+        refused = _unsupported_reason(wanted, apart, sees_process)
         if not refused:
             return wanted, f"Config(transport={wanted!r}) asks for it"
     # The object store needs no second copy on one node, where Flight would.
     ranking: tuple[Transport, ...] = ("ring", "flight") if apart else ("ring",)
-    obstacles = {way: _obstacle(way, apart, sees_process) for way in ranking}
+    obstacles = {way: _unsupported_reason(way, apart, sees_process) for way in ranking}
     chosen: Transport = next((way for way in ranking if not obstacles[way]), "object_store")
     if wanted != "auto":
         return chosen, f"Config(transport={wanted!r}) cannot be followed: {refused}"
@@ -71,7 +71,7 @@ def choose_transport(
     return chosen, "; ".join(filter(None, obstacles.values()))
 
 
-def _obstacle(way: Transport, apart: bool, sees_process: bool) -> str:
+def _unsupported_reason(way: Transport, apart: bool, sees_process: bool) -> str:
     """Say why a way cannot be used; nothing if it can."""
     if way == "flight":
         return "" if find_spec("pyarrow._flight") else "this pyarrow was built without Flight"

@@ -119,7 +119,7 @@ class LinkMeter:
         return self._sent_bytes / elapsed_s
 
 
-def measure_codecs(sample: pa.Buffer) -> tuple[dict[Codec, float], dict[Codec, float]]:
+def measure_compression(sample: pa.Buffer) -> tuple[dict[Codec, float], dict[Codec, float]]:
     """Pack and unpack a piece of a batch; return bytes per second and ratio of each codec that there is."""
     speeds: dict[Codec, float] = {}
     ratios: dict[Codec, float] = {}

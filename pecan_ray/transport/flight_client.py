@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from pecan_ray.errors import ClusterError
-from pecan_ray.transport.certificates import cluster_certificates
 from pecan_ray.transport.choice import FlightAddress
-from pecan_ray.transport.flight_wire import ANSWER, HELLO, arrivals, unwrap
+from pecan_ray.transport.flight_wire import ANSWER, HELLO, received_items, unwrap
 from pecan_ray.transport.messages import Message
+from pecan_ray.transport.tls_credentials import cluster_tls_credentials
 
 logger = logging.getLogger("pecan_ray.client")
 
@@ -31,7 +31,7 @@ CHANNEL = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
 """A connection of its own for each lane, and never through a proxy for web pages."""
 
 
-class _Answers:
+class _ReplyStream:
     """What is said to the worker on one stream, by whichever thread."""
 
     def __init__(self, writer: Any) -> None:
@@ -85,14 +85,14 @@ class FlightReader:
         self._lock = threading.Lock()
         """Guards what is below."""
         self._calls: dict[int, Any] = {}
-        self._answers: dict[int, _Answers] = {}
+        self._answers: dict[int, _ReplyStream] = {}
         """By lane, of streams that are open: the one that has brought something last is the last."""
         self._granted = 0
         """Lots, since the beginning: a sum, since a stream that breaks may have lost what was said."""
-        self._delivering: set[int] = set()
+        self._delivery_threads: set[int] = set()
         """Threads that will say what was granted when they confirm what they deliver."""
         self._reached = False
-        self._trouble: str | None = None
+        self._failure_reason: str | None = None
         self._ended = 0
 
     @property
@@ -117,13 +117,13 @@ class FlightReader:
         self._keep_reading(0)
         for thread in threads[1:]:
             thread.join()
-        return self._trouble
+        return self._failure_reason
 
     def grant(self, count: int) -> None:
         """Let the worker send so many more messages; never blocks for long, and does no harm after the end."""
         with self._lock:
             self._granted += count
-            if threading.get_ident() in self._delivering:
+            if threading.get_ident() in self._delivery_threads:
                 return
             lanes = list(self._answers.items())
         # The stream that has brought something last is the likeliest to work.
@@ -155,7 +155,7 @@ class FlightReader:
                 logger.info("stream %d of %s:%d broke: %s", lane, self._address.host, self._address.port, error)
                 # A port that has never answered is given up at once: each further try would take CONNECT_S.
                 if failures >= ATTEMPTS or not self._reached:
-                    self._trouble = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                    self._failure_reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
                     self.stop()
             self._stopped.wait(PAUSE_S * 2 ** (failures - 1))
 
@@ -167,7 +167,7 @@ class FlightReader:
             wish = {"rank": self._rank, "lane": lane, "received": self.received[lane], "granted": granted}
             command = flight.FlightDescriptor.for_command(json.dumps(wish).encode())
             writer, reader = client.do_exchange(command, options)
-            answers = _Answers(writer)
+            answers = _ReplyStream(writer)
             with self._lock:
                 self._calls[lane] = reader
                 self._answers[lane] = answers
@@ -188,9 +188,9 @@ class FlightReader:
                 reader.cancel()
                 answers.close()
 
-    def _take(self, lane: int, answers: _Answers, reader: Any) -> bool:
+    def _take(self, lane: int, answers: _ReplyStream, reader: Any) -> bool:
         """Deliver and confirm what comes; True at the end, False if no more is wanted."""
-        stream = arrivals(reader, self._address.key)
+        stream = received_items(reader, self._address.key)
         while (arrival := next(stream, None)) is not None:
             label, memory = arrival
             if label.number != self.received[lane]:
@@ -215,22 +215,22 @@ class FlightReader:
         """Deliver batches; what is granted meanwhile goes with their confirmation."""
         thread = threading.get_ident()
         with self._lock:
-            self._delivering.add(thread)
+            self._delivery_threads.add(thread)
         try:
             return self._deliver(messages)
         finally:
             with self._lock:
-                self._delivering.discard(thread)
+                self._delivery_threads.discard(thread)
 
     def _connect(self) -> Any:
         """Return a connection that has been answered; raises what Flight raises if there is no answer in time."""
         address, tls = self._address, {}
         if address.tls:
-            certificates = cluster_certificates()
+            certificates = cluster_tls_credentials()
             if certificates is None:
                 raise ClusterError("the worker encrypts its batches, but RAY_USE_TLS is not set here: set it as there")
             tls = {
-                "tls_root_certs": certificates.authority,
+                "tls_root_certs": certificates.root_cert,
                 "cert_chain": certificates.chain,
                 "private_key": certificates.key,
             }

@@ -133,13 +133,13 @@ def _spans(spans: SpansByKey) -> Written:
 
 
 def _bad(bad: BadElement, blobs: _Blobs) -> Written:
-    origins = [None if origin is None else asdict(origin) for origin in (bad.origin, bad.first)]
+    source_refs = [None if origin is None else asdict(origin) for origin in (bad.origin, bad.first)]
     return [
         bad.op,
         bad.where,
         bad.error,
         blobs.value(bad.element),
-        *origins,
+        *source_refs,
         bad.elements_left_out,
         bad.estimated,
         bad.open_end,

@@ -28,7 +28,7 @@ class Lane:
         self._kept: deque[list[Produced]] = deque()
         self._confirmed = 0
         self._turn = 0
-        self._taking = threading.Lock()
+        self._take_lock = threading.Lock()
         """Guards the way from the outbox: one stream takes lots at a time, so that they keep their order."""
         self._keeping = threading.Lock()
         """Guards what is kept, how many lots are confirmed, and the turn; held for moments only."""
@@ -39,7 +39,7 @@ class Lane:
         """Begin a stream to a client that has received so many lots; return the turn that identifies it."""
         # Before the lock: the older stream holds it while it waits, and lets go once it has lost its turn.
         turn = self._next_turn()
-        with self._taking:
+        with self._take_lock:
             self.confirm(received)
         return turn
 
@@ -60,7 +60,7 @@ class Lane:
 
         None: there is no more, or the stream has lost its turn.
         """
-        with self._taking:
+        with self._take_lock:
             if not self.current(turn):
                 return None
             with self._keeping:
@@ -93,7 +93,7 @@ class Lane:
     def close(self, received: int) -> None:
         """End the lane: what the client has not received goes back to the outbox, in order."""
         self._next_turn()
-        with self._taking:
+        with self._take_lock:
             self.confirm(received)
             with self._keeping:
                 rest = [produced for lot in self._kept for produced in lot]

@@ -23,14 +23,14 @@ from pyarrow import flight
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.options import Compression
-from pecan_ray.transport.certificates import Certificates
 from pecan_ray.transport.choice import FlightAddress
-from pecan_ray.transport.compression import Codec, LinkMeter, choose_compression, measure_codecs, pack
+from pecan_ray.transport.compression import Codec, LinkMeter, choose_compression, measure_compression, pack
 from pecan_ray.transport.credits import Credits
 from pecan_ray.transport.flight_guard import MOST_AHEAD, ConnectionGuard
 from pecan_ray.transport.flight_lanes import Lane
 from pecan_ray.transport.flight_wire import ANSWER, END, GONE, HELLO, SCHEMA, send, wrap
 from pecan_ray.transport.outbox import Outbox
+from pecan_ray.transport.tls_credentials import TlsCredentials
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +45,14 @@ class _Client:
     def __init__(self, rank: int, outbox: Outbox, streams: int) -> None:
         self._credits = Credits()
         self._granted = 0
-        self._granting = threading.Lock()
+        self._total_lock = threading.Lock()
         """Guards the sum."""
         self.lanes = [Lane(rank, outbox, self._credits) for _ in range(streams)]
         outbox.at_end(rank, self._credits.close)
 
     def granted(self, total: int) -> None:
         """Note how many lots the client has granted since it began."""
-        with self._granting:
+        with self._total_lock:
             # Decision 21: clients tell sums since the beginning, because an answer may be lost with its stream.
             more = total - self._granted
             if more > 0:
@@ -73,7 +73,7 @@ class FlightEndpoint:
         host: str,
         outbox: Outbox,
         *,
-        certificates: Certificates | None = None,
+        certificates: TlsCredentials | None = None,
         streams: int = 1,
         compression: Compression = "auto",
         most_ahead: int = MOST_AHEAD,
@@ -84,7 +84,7 @@ class FlightEndpoint:
         # Decision 30: a key beside the token, because the token is shown to whoever answers at the port.
         self._token, self.key = secrets.token_hex(32), secrets.token_bytes(32)
         self._clients: dict[int, _Client] = {}
-        self._opening = threading.Lock()
+        self._clients_lock = threading.Lock()
         """Guards the clients: the lanes of a rank end before it gets others."""
         try:
             self._server = _start(self, host, self._token, certificates)
@@ -94,13 +94,13 @@ class FlightEndpoint:
 
     def welcome(self, rank: int) -> FlightAddress:
         """Prepare the lanes to a client and return what it needs to open them."""
-        with self._opening:
+        with self._clients_lock:
             if rank in self._clients:
                 self._clients[rank].close({})  # what another client of this rank has not confirmed
             self._clients[rank] = _Client(rank, self._outbox, self._streams)
         return FlightAddress(self._host, self._server.port, self._token, self._tls, self._streams, self.key)
 
-    def attend(self, rank: int) -> None:
+    def wait_for_delivery(self, rank: int) -> None:
         """Wait until a client has everything, or gets the rest another way."""
         for lane in self._clients[rank].lanes:
             lane.finished.wait()
@@ -150,9 +150,9 @@ class _Stream:
         self._client, self._lane, self._received = client, client.lanes[number], received
         self._reader, self._writer, self._tell = reader, writer, number == 0
         self._codec: Codec = "none" if compression == "auto" else compression
-        self._undecided = compression == "auto"
+        self._codec_pending = compression == "auto"
         self._meter = LinkMeter()
-        self._measuring = threading.Lock()
+        self._meter_lock = threading.Lock()
         """Guards the meter, which is told of lots by one thread and of confirmations by another."""
         self._whole = False
 
@@ -184,22 +184,22 @@ class _Stream:
 
     def _send(self, number: int, label: Any, body: Any) -> None:
         note = ""
-        if self._undecided and self._meter.ready and body.size:
+        if self._codec_pending and self._meter.ready and body.size:
             note = self._decide(body)
         codec: Codec = "none"
         if self._codec != "none" and body.size >= LEAST_PACKED:
             packed = pack(body, self._codec)
             if packed.size < body.size:
                 codec, body = self._codec, packed
-        with self._measuring:
+        with self._meter_lock:
             self._meter.begun(number, body.size, time.monotonic())
         send(self._writer, replace(label, number=number, codec=codec, note=note), body, self._key)
 
     def _decide(self, body: Any) -> str:
         """Choose the codec; return what to tell the user about it."""
-        self._undecided = False
-        speeds, ratios = measure_codecs(body)
-        with self._measuring:
+        self._codec_pending = False
+        speeds, ratios = measure_compression(body)
+        with self._meter_lock:
             bandwidth, wanted = self._meter.bandwidth_bytes_s, self._meter.wanted_bytes_s
         self._codec, reason = choose_compression(bandwidth, speeds, ratios, wanted_bytes_s=wanted)
         logger.info("compression %s: %s", self._codec, reason)
@@ -211,7 +211,7 @@ class _Stream:
         try:
             while True:
                 received, granted = ANSWER.unpack(self._reader.read_chunk().app_metadata.to_pybytes())
-                with self._measuring:
+                with self._meter_lock:
                     self._meter.confirmed(received - 1, time.monotonic())
                 self._lane.confirm(received)
                 self._client.granted(granted)
@@ -221,7 +221,7 @@ class _Stream:
             logger.info("the client's side of a stream broke: %s", error)
 
 
-def _start(endpoint: FlightEndpoint, host: str, token: str, certificates: Certificates | None) -> Any:
+def _start(endpoint: FlightEndpoint, host: str, token: str, certificates: TlsCredentials | None) -> Any:
     """Start a server that hands calls with the right token to an endpoint."""
 
     def start_call(self: Any, info: Any, headers: dict[str, list[str]]) -> None:
@@ -246,6 +246,6 @@ def _start(endpoint: FlightEndpoint, host: str, token: str, certificates: Certif
         tls = {
             "tls_certificates": [(certificates.chain, certificates.key)],
             "verify_client": True,
-            "root_certificates": certificates.authority,
+            "root_certificates": certificates.root_cert,
         }
     return server(address.location, middleware={"token": door()}, **tls)

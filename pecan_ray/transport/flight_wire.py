@@ -97,18 +97,18 @@ def _padded(text: bytes, body: int) -> bytes:
     """
     for padding in range(ALIGNMENT + 1):
         length = len(text) + padding
-        before = 1 + _varint(HEADER) + HEADER + 1 + _varint(length) + length + 2 + _varint(body)
+        before = 1 + _length_bytes(HEADER) + HEADER + 1 + _length_bytes(length) + length + 2 + _length_bytes(body)
         if before % ALIGNMENT == 0:
             return text + bytes(padding)
     return text
 
 
-def _varint(number: int) -> int:
+def _length_bytes(number: int) -> int:
     """Bytes that a protocol buffer takes for a length."""
     return max(1, -(-number.bit_length() // 7))
 
 
-def arrivals(reader: Any, key: bytes) -> Iterator[tuple[Label, Memory]]:
+def received_items(reader: Any, key: bytes) -> Iterator[tuple[Label, Memory]]:
     """Yield what a stream brings, to its proper end; raises ConnectionError if it ends otherwise."""
     pieces: list[Any] = []
     while True:

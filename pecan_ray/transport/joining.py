@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pecan_ray.errors import BatchShapeError, listed, spelled
+from pecan_ray.errors import BatchShapeError, listed, to_str
 
 BlockRows: TypeAlias = tuple[Mapping[str, Any], int, int]
 """Columns of a block, and which of its rows belong to a batch: the first, and the one behind the last."""
@@ -21,7 +21,7 @@ def joined(parts: Sequence[BlockRows]) -> dict[str, Any]:
             raise BatchShapeError(
                 f"batch: some elements have the columns {listed(columns, first)}, but others of the same batch have "
                 f"{listed(first, columns)}. Every element of a batch needs the same columns.",
-                column=min(columns.keys() ^ first.keys(), key=spelled),
+                column=min(columns.keys() ^ first.keys(), key=to_str),
             )
     return {name: _joined([(columns[name], start, stop) for columns, start, stop in parts], name) for name in first}
 
@@ -38,7 +38,7 @@ def _joined(parts: Sequence[tuple[Any, int, int]], name: str) -> Any:
     for kind in kinds[1:]:
         if kind != kinds[0]:
             raise BatchShapeError(
-                f"batch: column {spelled(name)} of some elements is {kind}, but that of others of the same batch is "
+                f"batch: column {to_str(name)} of some elements is {kind}, but that of others of the same batch is "
                 f"{kinds[0]}. Convert elements to one dtype and shape by a map before, or use padded_batch",
                 column=name,
             )

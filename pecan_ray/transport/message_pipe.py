@@ -118,7 +118,7 @@ class MessageReader:
     def __init__(self, address: PipeAddress) -> None:
         self._lock = threading.Lock()
         """Guards the descriptors from being closed while another thread writes."""
-        self._ungranted = 0
+        self._pending_write_count = 0
         """Credits for which the pipe had no room."""
         self._woken, self._wake = os.pipe()
         self._open = [self._woken, self._wake]
@@ -168,11 +168,11 @@ class MessageReader:
     def grant(self, count: int) -> None:
         """Let the worker send so many more messages; never blocks, and does no harm after the end."""
         with self._lock:
-            self._ungranted += count
+            self._pending_write_count += count
             # A worker that is gone needs none; what a full pipe does not take goes with the next grant.
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 if self._open:
-                    self._ungranted -= os.write(self._credits, bytes(self._ungranted))
+                    self._pending_write_count -= os.write(self._credits, bytes(self._pending_write_count))
 
     def stop(self) -> None:
         """Let the reader go once it has read what there is; called by another thread."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
-from pecan_ray.engines.folding import unfolded
 from pecan_ray.engines.layout import ColumnPlace, Layout
+from pecan_ray.engines.nested_columns import restore_arrays
 from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.transport.ring import RingReader, RingSlot, SlotAddress
 
@@ -109,13 +109,13 @@ class BatchReader:
         the last view is gone; those from the object store are read-only.
         """
         if message.address is None:
-            return unfolded(message.columns)
+            return restore_arrays(message.columns)
         memory = self._ring.open(message.address)
         if memory is None:
             return None
         if message.layout is not None:
             return message.layout.views(memory, message.columns)
-        return unfolded(views(message.columns, memory))
+        return restore_arrays(views(message.columns, memory))
 
     def taken(self, message: Message) -> None:
         """Note that the trainer has a batch now: the worker may fill other memory."""

@@ -79,9 +79,9 @@ class Outbox:
         self._batches: dict[int | None, deque[_Waiting]] = {}
         """By address; none is empty."""
         self._bytes: Counter[int | None] = Counter()
-        self._takers: list[_Taker] = []
+        self._waiters: list[_Taker] = []
         """Those that wait, the longest first;"""
-        self._wished: set[int | None] = {None}
+        self._requested_addresses: set[int | None] = {None}
         """the addresses of what they may have."""
         self._given: dict[int, Counter[int]] = {}
         """Batches by epoch and rank."""
@@ -110,7 +110,7 @@ class Outbox:
             self._next += 1
             self._batches.setdefault(rank, deque()).append(batch)
             self._bytes[rank] += nbytes
-            self._rouse()
+            self._notify_waiters()
         return nbytes
 
     def take(
@@ -128,14 +128,14 @@ class Outbox:
         """
         with self._lock:
             taker = _Taker(rank, most, most_bytes, not_before, self._lock)
-            self._takers.append(taker)
-            self._wished.add(rank)
+            self._waiters.append(taker)
+            self._requested_addresses.add(rank)
             try:
                 while wanted():
                     taker.woken = False
                     early = not_before - time.monotonic()
-                    if early <= 0 or self._plenty():
-                        self._allot()
+                    if early <= 0 or self._can_serve_all():
+                        self._assign_batches()
                         if taker.share:
                             return self._give(taker)
                         if self._over(rank):
@@ -144,9 +144,9 @@ class Outbox:
                 return []
             finally:
                 # What was left to this one may go to others now: they are woken below.
-                self._takers.remove(taker)
-                self._wished = {None, *(other.rank for other in self._takers)}
-                self._rouse()
+                self._waiters.remove(taker)
+                self._requested_addresses = {None, *(other.rank for other in self._waiters)}
+                self._notify_waiters()
 
     def put_back(self, rank: int, batches: list[Produced]) -> None:
         """Let batches that a rank was given be the next that it is given: another way to it has failed."""
@@ -159,12 +159,12 @@ class Outbox:
                 self._bytes[rank] += batch.nbytes
                 if produced.epoch in self._given:
                     self._given[produced.epoch][rank] -= 1
-            self._rouse()
+            self._notify_waiters()
 
     def wake(self) -> None:
         """Let those who wait see whether they still want batches."""
         with self._lock:
-            self._wake(self._takers)
+            self._wake(self._waiters)
 
     def at_end(self, rank: int, call: Callable[[], None]) -> None:
         """Have a function called once there will be no more for a rank; it must not call the outbox."""
@@ -193,7 +193,7 @@ class Outbox:
         with self._lock:
             self._closed = True
             self._room.notify_all()
-            self._wake(self._takers)
+            self._wake(self._waiters)
             self._tell()
 
     def __len__(self) -> int:
@@ -218,37 +218,37 @@ class Outbox:
 
     # --- who is given what ---------------------------------------------------------------------------------
 
-    def _plenty(self) -> bool:
+    def _can_serve_all(self) -> bool:
         """Tell whether nobody has to wait for more: there is a message for everybody who waits, or the last one."""
         count = nbytes = 0
-        for address in self._wished:
+        for address in self._requested_addresses:
             if address in self._batches:
                 count += len(self._batches[address])
                 nbytes += self._bytes[address]
-        if self._closed or count >= min(sum(taker.most for taker in self._takers), MOST_WAITING):
+        if self._closed or count >= min(sum(taker.most for taker in self._waiters), MOST_WAITING):
             return True
-        return nbytes >= sum(taker.most_bytes for taker in self._takers)
+        return nbytes >= sum(taker.most_bytes for taker in self._waiters)
 
-    def _allot(self) -> None:
+    def _assign_batches(self) -> None:
         """Share the batches out among those who wait, as far as they go into a message to each."""
-        for taker in self._takers:
+        for taker in self._waiters:
             taker.clear()
-        lots = [self._batches[address] for address in self._wished if address in self._batches]
+        lots = [self._batches[address] for address in self._requested_addresses if address in self._batches]
         batches = lots[0] if len(lots) == 1 else heapq.merge(*lots, key=lambda batch: batch.number)
-        if len(self._takers) == 1:
-            all(map(self._takers[0].add, batches))  # until it is full
+        if len(self._waiters) == 1:
+            all(map(self._waiters[0].add, batches))  # until it is full
             return
-        able = list(self._takers)
+        able = list(self._waiters)
         given: dict[int, Counter[int]] = {}
         for batch in batches:
             epoch = batch.produced.epoch
             if epoch not in given:
                 given[epoch] = Counter(self._given.get(epoch))
-            self._give_to_poorest(batch, able, given[epoch])
+            self._assign_to_least_loaded(batch, able, given[epoch])
             if not able:
                 break
 
-    def _give_to_poorest(self, batch: _Waiting, able: list[_Taker], given: Counter[int]) -> None:
+    def _assign_to_least_loaded(self, batch: _Waiting, able: list[_Taker], given: Counter[int]) -> None:
         """Add a batch to the message of the rank that was given fewest; who has no room is able no more."""
         while fitting := [taker for taker in able if batch.rank in (None, taker.rank)]:
             poorest = min(fitting, key=lambda one: (given[one.rank], self._turn(one.rank)))
@@ -282,7 +282,7 @@ class Outbox:
         self._room.notify_all()
         if self._closed:
             self._tell()
-            self._wake(self._takers)
+            self._wake(self._waiters)
         return [batch.produced for batch in taker.share]
 
     def _ranks(self, epoch: int) -> Counter[int]:
@@ -292,22 +292,22 @@ class Outbox:
             self._given[epoch] = Counter()
         return self._given[epoch]
 
-    def _rouse(self) -> None:
+    def _notify_waiters(self) -> None:
         """Wake those who have something to take now, each once."""
-        asleep = [taker for taker in self._takers if not taker.woken]
+        asleep = [taker for taker in self._waiters if not taker.woken]
         # The cheap question first, because this is asked for each batch.
-        if not asleep or self._wished.isdisjoint(self._batches):
+        if not asleep or self._requested_addresses.isdisjoint(self._batches):
             return
-        if not self._plenty():
+        if not self._can_serve_all():
             now = time.monotonic()
             asleep = [taker for taker in asleep if taker.not_before <= now]
             if not asleep:
                 return
-        self._allot()
+        self._assign_batches()
         self._wake(taker for taker in asleep if taker.share)
 
     @staticmethod
-    def _wake(takers: Iterable[_Taker]) -> None:
-        for taker in takers:
+    def _wake(consumers: Iterable[_Taker]) -> None:
+        for taker in consumers:
             taker.woken = True
             taker.changed.notify()

@@ -29,7 +29,7 @@ class OwnedSlot:
         if slot is not None:
             slot.release()
 
-    def handed_on(self) -> RingSlot | None:
+    def detach_slot(self) -> RingSlot | None:
         """Return the slot, which others give back from now on."""
         slot, self._slot = self._slot, None
         return slot

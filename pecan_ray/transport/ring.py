@@ -77,7 +77,7 @@ class _CutFile:
 
     def __init__(self, token: str, number: int, size: int, pipe_fd: int, folder: Path | None) -> None:
         # Readers know the file by this name, which they find behind the link in /proc.
-        fd = os.memfd_create(token, os.MFD_CLOEXEC) if folder is None else _nameless_file(folder / f"{token}-{number}")
+        fd = os.memfd_create(token, os.MFD_CLOEXEC) if folder is None else _open_temp_file(folder / f"{token}-{number}")
         try:
             os.ftruncate(fd, size)
             self.map = mmap.mmap(fd, size)  # which takes a descriptor of its own
@@ -113,7 +113,7 @@ class _CutFile:
         os.close(self.address.fd)
 
 
-def _nameless_file(path: Path) -> int:
+def _open_temp_file(path: Path) -> int:
     """Return the descriptor of a new file that goes with its last user; its link in /proc still has the name."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     os.unlink(path)
@@ -166,7 +166,7 @@ class RingSlots:
         self._free: dict[int, list[RingSlot]] = {}
         """Free slots by size."""
         self._free_bytes = self._free_count = 0
-        self._flying = self._flying_bytes = 0
+        self._slots_in_flight = self._bytes_in_flight = 0
         self._made = 0
         self._changed = threading.Condition()
         """Guards all above and `_closed`, and is told of slots that become free."""
@@ -185,15 +185,15 @@ class RingSlots:
                 # Decision 2: pages of a size that nobody asks for any more go back to the system.
                 self._trim()
                 slot = self._cut(-(-max(nbytes, 1) // PAGE) * PAGE)
-            self._flying += 1
-            self._flying_bytes += slot.size
+            self._slots_in_flight += 1
+            self._bytes_in_flight += slot.size
             slot.state = "in flight"
             return slot
 
     def _fits(self, nbytes: int) -> bool:
-        if self._flying < LEAST_IN_FLIGHT:
+        if self._slots_in_flight < LEAST_IN_FLIGHT:
             return True
-        return self._flying < MOST_IN_FLIGHT and self._flying_bytes + nbytes <= self._limit
+        return self._slots_in_flight < MOST_IN_FLIGHT and self._bytes_in_flight + nbytes <= self._limit
 
     def _free_slot(self, nbytes: int) -> RingSlot | None:
         """Take out the smallest free slot that fits; sizes are few, for pages are rounded up and batches alike."""
@@ -269,8 +269,8 @@ class RingSlots:
         if slot is None or slot.state == state or (state == "taken" and slot.state != "in flight"):
             return
         if slot.state == "in flight":
-            self._flying -= 1
-            self._flying_bytes -= slot.size
+            self._slots_in_flight -= 1
+            self._bytes_in_flight -= slot.size
         slot.state = state
         if state == "free":
             self._free.setdefault(slot.size, []).append(slot)

@@ -37,7 +37,7 @@ class ShareChannel:
         inodes = os.fstat(read).st_ino, os.fstat(credits_write).st_ino
         self.address = ChannelAddress(PipeAddress(os.getpid(), read, credits_write, inodes), releases_write)
         self._theirs = [read, credits_write, releases_write]
-        self._unwritten = bytearray()
+        self._write_buffer = bytearray()
         self._rest = b""
         self._open = True
 
@@ -75,23 +75,23 @@ class ShareChannel:
 
     def put(self, message: bytes) -> bool:
         """Write a message; False if some of it must be written by `flush` when there is room."""
-        self._unwritten += LENGTH.pack(len(message)) + message
+        self._write_buffer += LENGTH.pack(len(message)) + message
         return self.flush()
 
     def end(self) -> bool:
         """Say that there will be no more messages."""
-        self._unwritten += LENGTH.pack(END)
+        self._write_buffer += LENGTH.pack(END)
         return self.flush()
 
     def flush(self) -> bool:
         """Write what is unwritten; tell whether all is."""
         try:
-            while self._unwritten:
-                del self._unwritten[: os.write(self._write, self._unwritten)]
+            while self._write_buffer:
+                del self._write_buffer[: os.write(self._write, self._write_buffer)]
         except BlockingIOError:
             return False
         except BrokenPipeError:  # the reader is gone, which the end of its credits tells
-            self._unwritten.clear()
+            self._write_buffer.clear()
         return True
 
     def close_messages(self) -> None:

@@ -23,8 +23,8 @@ import numpy as np
 
 from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import SpansByKey
-from pecan_ray.engines.folding import unfolded
 from pecan_ray.engines.layout import ColumnPlace, Layout
+from pecan_ray.engines.nested_columns import restore_arrays
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.ring import ALIGNMENT, LastView, MemoryFile, ReleasePipe, RingSlots, SlotAddress, last_view
 
@@ -33,7 +33,7 @@ MOST_TOLD_BYTES = 16 << 10
 
 
 @dataclass(frozen=True)
-class LentBatch:
+class BatchDescriptor:
     """What readers are told of a batch."""
 
     number: int
@@ -50,10 +50,10 @@ class LentBatch:
     """None: the columns come by Ray's object store."""
 
 
-class Loan:
+class BatchHandle:
     """A batch that may be lent; its memory stays as long as this does."""
 
-    def __init__(self, batch: LentBatch, columns: dict[str, Any], nbytes: int, file: object = None) -> None:
+    def __init__(self, batch: BatchDescriptor, columns: dict[str, Any], nbytes: int, file: object = None) -> None:
         self.batch, self.columns, self.nbytes, self._file = batch, columns, nbytes, file
 
 
@@ -90,26 +90,28 @@ class SlotLender:
         self._files: dict[tuple[str, int], _OpenedFile] = {}
         self._numbers = 0
 
-    def lend(self, message: Message, columns: dict[str, Any], worker: str) -> Loan:
+    def make_batch_handle(self, message: Message, columns: dict[str, Any], worker: str) -> BatchHandle:
         """Return a batch as it can be lent; it came with a message."""
         self._numbers += 1
         file = None if message.address is None else self._opened(message.address.file)
         if message.address is None or file is None:
-            return self._copied(message, columns, worker)
+            return self._make_copy(message, columns, worker)
         layout = message.layout
         if layout is None:
             layout = Layout({name: _place(column) for name, column in message.columns.items()}, 0)
         outside = layout.outside(message.columns)
         told = dumps(outside) if outside else b""
         if len(told) > MOST_TOLD_BYTES:
-            return self._copied(message, columns, worker)
+            return self._make_copy(message, columns, worker)
         address = replace(message.address, file=file.address)
-        return Loan(self._batch(message, worker, layout, told, address), columns, address.size, file)
+        return BatchHandle(self._batch(message, worker, layout, told, address), columns, address.size, file)
 
     def _batch(
         self, message: Message, worker: str, layout: Layout, pickled: tuple[int, int] | bytes, address: SlotAddress
-    ) -> LentBatch:
-        return LentBatch(self._numbers, worker, message.epoch, message.rows, message.spans, layout, pickled, address)
+    ) -> BatchDescriptor:
+        return BatchDescriptor(
+            self._numbers, worker, message.epoch, message.rows, message.spans, layout, pickled, address
+        )
 
     def _opened(self, file: MemoryFile) -> _OpenedFile | None:
         key = file.token, file.number
@@ -118,7 +120,7 @@ class SlotLender:
         except OSError:  # its writer has ended: what it wrote is still mapped, and can be copied
             return None
 
-    def _copied(self, message: Message, columns: dict[str, Any], worker: str) -> Loan:
+    def _make_copy(self, message: Message, columns: dict[str, Any], worker: str) -> BatchHandle:
         """Copy a batch into a slot: arrays as they are, other columns pickled behind them."""
         places: dict[str, ColumnPlace | None] = {}
         end, others = 0, {}
@@ -138,23 +140,25 @@ class SlotLender:
                 place.view(memory)[...] = columns[name]
         memory[end : end + len(pickled)] = np.frombuffer(pickled, np.uint8)
         where = (end, len(pickled)) if others else b""
-        loan = Loan(self._batch(message, worker, Layout(places, end), where, slot.address()), columns, slot.size)
+        batch_handle = BatchHandle(
+            self._batch(message, worker, Layout(places, end), where, slot.address()), columns, slot.size
+        )
         # Not at the interpreter's end, where the memory goes with the process.
-        weakref.finalize(loan, slot.release).atexit = False
-        return loan
+        weakref.finalize(batch_handle, slot.release).atexit = False
+        return batch_handle
 
-    def to_disk(self, loan: Loan) -> Loan:
+    def to_disk(self, batch_handle: BatchHandle) -> BatchHandle:
         """Return a loan of the same batch that lies on disk; raises OSError where that is full, or fails."""
-        source = loan.batch.address
+        source = batch_handle.batch.address
         assert source is not None and self._disk is not None
         slot = self._disk.acquire(source.size)
         self._disk.taken(slot.number)
         memory = slot.buffer
         memory[: source.size] = os.pread(source.file.fd, source.size, source.offset)
         self._numbers += 1
-        batch = replace(loan.batch, number=self._numbers, address=slot.address())
-        views = unfolded(batch.layout.views(np.frombuffer(memory, np.uint8), _others(batch.pickled, memory)))
-        moved = Loan(batch, views, slot.size)
+        batch = replace(batch_handle.batch, number=self._numbers, address=slot.address())
+        views = restore_arrays(batch.layout.views(np.frombuffer(memory, np.uint8), _others(batch.pickled, memory)))
+        moved = BatchHandle(batch, views, slot.size)
         weakref.finalize(moved, slot.release).atexit = False
         return moved
 
@@ -204,7 +208,7 @@ class SlotBorrower:
         self._pipe = ReleasePipe(f"/proc/{pid}/fd/{release_fd}")
         self._maps: dict[tuple[str, int], mmap.mmap] = {}
 
-    def open(self, batch: LentBatch) -> dict[str, Any]:
+    def open(self, batch: BatchDescriptor) -> dict[str, Any]:
         """Return a batch's columns: read-only views, and copies of those that are no arrays of numbers.
 
         Raises OSError where the lender is gone.
@@ -214,7 +218,7 @@ class SlotBorrower:
         shared = self._maps.get((address.token, address.file.number)) or self._mapped(address.file)
         memory: Any = np.frombuffer(shared, np.uint8, address.size, address.offset)
         _hold(last_view(memory, self._pipe, batch.number))
-        return unfolded(batch.layout.views(memory, _others(batch.pickled, memory)))
+        return restore_arrays(batch.layout.views(memory, _others(batch.pickled, memory)))
 
     def _mapped(self, file: MemoryFile) -> mmap.mmap:
         path = f"/proc/{file.pid}/fd/{file.fd}"

@@ -8,7 +8,7 @@ from typing import Any
 from pecan_ray.sources import Csv, Files, JsonLines, Parquet, TextLines, TFRecords, WebDataset
 from tests.fuzz import damage, formats, values
 from tests.fuzz.formats import Format, TextCsv
-from tests.fuzz.packed import ENDINGS, packed, unpacked
+from tests.fuzz.packed import ENDINGS, from_packed, packed
 from tests.fuzz.typed import TYPES, inferred_reference, typed_file, typed_reference, typed_tokens, value_of
 
 IN_TAR = (*damage.ANY, *(formats.header_field,) * 12, *(formats.pax_record,) * 4)
@@ -33,7 +33,7 @@ def record(element: dict[str, Any]) -> Any:
 
 
 def packed_text(kind: str) -> Format:
-    make, reference = packed(kind, formats.text_file, damage.ANY), unpacked(kind, formats.text_reference)
+    make, reference = packed(kind, formats.text_file, damage.ANY), from_packed(kind, formats.text_reference)
     return Format(f".txt.{ENDINGS[kind]}", make, TextLines, text, reference)
 
 
@@ -91,7 +91,7 @@ FORMATS: dict[str, Format] = {
         packed("gzip", formats.tar_file, IN_TAR),
         WebDataset,
         formats.plain_sample,
-        unpacked("gzip", formats.tar_reference),
+        from_packed("gzip", formats.tar_reference),
         in_order=False,
     ),
     "tfrecord-gzip": Format(
@@ -99,7 +99,7 @@ FORMATS: dict[str, Format] = {
         packed("gzip", formats.tfrecord_file, IN_RECORDS),
         TFRecords,
         record,
-        unpacked("gzip", formats.tfrecord_reference),
+        from_packed("gzip", formats.tfrecord_reference),
     ),
     "csv-typed": Format(".csv", typed_file, partial(Csv, types=TYPES), reference=typed_reference, **TYPED_CELLS),
     "csv-inferred": Format(".csv", typed_file, Csv, reference=inferred_reference, **TYPED_CELLS),

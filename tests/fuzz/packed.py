@@ -48,7 +48,7 @@ def packed(
     return compressed
 
 
-def unpacked(kind: str, reference: Reference) -> Reference:
+def from_packed(kind: str, reference: Reference) -> Reference:
     """Return the reference for compressed files: the tool unpacks as far as it can and judges, another one reads."""
 
     def read(path: Path) -> Reading:

@@ -266,7 +266,7 @@ def spark_reference(path: Path) -> Reading:
 # --- Examples --------------------------------------------------------------------------------------------------
 
 
-def _varint(number: int) -> bytes:
+def _length_bytes(number: int) -> bytes:
     number &= (1 << 64) - 1
     out = bytearray()
     while number > 0x7F:
@@ -276,7 +276,7 @@ def _varint(number: int) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
+    return _length_bytes(number << 3 | 2) + _length_bytes(len(data)) + data
 
 
 def _feature(rng: random.Random) -> bytes:
@@ -291,9 +291,9 @@ def _feature(rng: random.Random) -> bytes:
             edges = (0.5, -0.0, math.inf, 3.4e38, 1e-45, -7.25)
             values = [struct.pack("<f", rng.choice(edges)) for _ in range(count)]
         else:
-            values = [_varint(rng.choice((0, 1, -1, 2**63 - 1, -(2**63), 2**53 + 1))) for _ in range(count)]
+            values = [_length_bytes(rng.choice((0, 1, -1, 2**63 - 1, -(2**63), 2**53 + 1))) for _ in range(count)]
         cut = rng.choice((0, count, rng.randrange(count + 1)))
-        head = _varint(1 << 3 | (5 if kind == 2 else 0))
+        head = _length_bytes(1 << 3 | (5 if kind == 2 else 0))
         out += _field(kind, b"".join(head + one for one in values[:cut]) + _field(1, b"".join(values[cut:])))
     return out
 

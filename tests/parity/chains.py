@@ -64,7 +64,7 @@ def rows(count: int, *, column: str = "i", first: int = 0) -> Chain:
     return Chain(("rows", {"count": count, "column": column, "first": first}))
 
 
-def zipped(*inputs: Chain) -> Chain:
+def zip_inputs(*inputs: Chain) -> Chain:
     return Chain(("zip", {"inputs": inputs}))
 
 
@@ -89,4 +89,4 @@ LONG_SHUFFLED = rows(160).shuffle(160).batch(8)
 
 def two_sides(left: int | None, right: int | None) -> Chain:
     """Return pairs of equal numbers that were shuffled apart, with these seeds."""
-    return zipped(rows(N).shuffle(N, left), rows(N, column="j").shuffle(N, right))
+    return zip_inputs(rows(N).shuffle(N, left), rows(N, column="j").shuffle(N, right))

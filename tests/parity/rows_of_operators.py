@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.parity import looks
-from tests.parity.chains import Chain, N, concat, mixed, rows, two_sides, zipped
+from tests.parity.chains import Chain, N, concat, mixed, rows, two_sides, zip_inputs
 from tests.parity.habit import Habit, Look
 from tests.parity.peers import torch_loader
 from tests.parity.seen import Facts, labels
@@ -140,7 +140,7 @@ OPERATORS = (
     ),
     Habit(
         "`zip` with a side that repeats",
-        looks.passes(zipped(rows(N), rows(5, column="k").repeat()).batch(8), None),
+        looks.passes(zip_inputs(rows(N), rows(5, column="k").repeat()).batch(8), None),
         "ends with the shorter side",
         {"elements": [N]},
     ),

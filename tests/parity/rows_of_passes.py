@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.parity import looks
-from tests.parity.chains import LENGTHS, LONG, LONG_SHUFFLED, PLAIN, RANDOM, SHUFFLED, N, rows, two_sides, zipped
+from tests.parity.chains import LENGTHS, LONG, LONG_SHUFFLED, PLAIN, RANDOM, SHUFFLED, N, rows, two_sides, zip_inputs
 from tests.parity.habit import Habit
 
 KEEPS_ITERATOR = {"to_keras": "Keras keeps its iterator over epochs of `steps_per_epoch`"}
@@ -223,7 +223,7 @@ SEEDS = (
     ),
     Habit(
         "`zip`, and then `shuffle`",
-        looks.passes(zipped(rows(N), rows(N, column="j")).shuffle(N).batch(8), None, None),
+        looks.passes(zip_inputs(rows(N), rows(N, column="j")).shuffle(N).batch(8), None, None),
         "pairs stay pairs",
         {"pairs": "kept", "equal orders": "ab"},
     ),

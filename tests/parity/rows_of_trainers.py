@@ -10,7 +10,7 @@ from tests.parity.habit import Habit, Seen
 from tests.parity.looks import ours
 from tests.parity.peers import TfData, torch_loader
 from tests.parity.seen import Facts
-from tests.parity.trainers import Noted, hugging_face_train, keras_fit, keras_model, lightning_fit
+from tests.parity.trainers import RecordedInfo, hugging_face_train, keras_fit, keras_model, lightning_fit
 
 ON_TF_DATA, ON_LOADER, ON_DATA_SET = "Keras on tf.data", "Lightning on DataLoader", "Trainer on a data set"
 
@@ -32,7 +32,7 @@ def steps(data: Any) -> Seen:
 
 
 def evaluations(data: Any) -> Seen:
-    noted = Noted()
+    noted = RecordedInfo()
     model, callbacks = keras_model(noted)
     for _ in range(3):
         model.evaluate(data, steps=2, verbose=0, callbacks=callbacks)
@@ -44,7 +44,7 @@ def validations(train: Any, val: Any) -> Seen:
 
 
 def predictions(train: Any, rows_to_predict: Any) -> Facts:
-    noted = Noted()
+    noted = RecordedInfo()
     model, callbacks = keras_model(noted)
     model.fit(train, epochs=1, verbose=0, callbacks=callbacks)
     return {"rows": model.predict(rows_to_predict, verbose=0).tolist()}
@@ -135,13 +135,13 @@ LIGHTNING = (
 # --- the Trainer of Hugging Face -----------------------------------------------------------------------------
 
 
-def hugging_face(loader: Any, **options: Any) -> Noted:
+def hugging_face(loader: Any, **options: Any) -> RecordedInfo:
     from pecan_ray.integrations import PecanTrainer
 
     return hugging_face_train(PecanTrainer, loader.pipe, options=loader.options, **options)
 
 
-def their_trainer(**options: Any) -> Noted:
+def their_trainer(**options: Any) -> RecordedInfo:
     from transformers import Trainer
 
     def collate(elements: list[dict[str, Any]]) -> dict[str, Any]:
@@ -152,11 +152,11 @@ def their_trainer(**options: Any) -> Noted:
     return hugging_face_train(Trainer, torch_loader(rows(N)).dataset, data_collator=collate, **options)
 
 
-def evaluated(noted: Noted) -> Seen:
+def evaluated(noted: RecordedInfo) -> Seen:
     return Seen(noted.validated)
 
 
-def trained(noted: Noted) -> Seen:
+def trained(noted: RecordedInfo) -> Seen:
     return Seen(noted.trained)
 
 

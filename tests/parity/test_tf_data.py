@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.plan.fingerprint import spelled_out
+from pecan_ray.plan.fingerprint import canonical_text
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from tests.unit.engines.engine_leases import ListedLeases
 
@@ -86,7 +86,7 @@ def test_each_of_two_workers_yields_its_shard_and_another_one_goes_on_in_its_mid
 
 
 def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
-    assert [spelled_out(columns) for columns in ours] == [spelled_out(columns) for columns in theirs]
+    assert [canonical_text(columns) for columns in ours] == [canonical_text(columns) for columns in theirs]
 
 
 def test_batches_behind_a_dataset_have_its_structure() -> None:

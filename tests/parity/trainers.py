@@ -10,12 +10,12 @@ from tests.parity.seen import Pass, batch_of
 
 
 @dataclass
-class Noted:
+class RecordedInfo:
     trained: list[Pass] = field(default_factory=list)
     validated: list[Pass] = field(default_factory=list)
 
 
-def keras_model(noted: Noted) -> Any:
+def keras_model(noted: RecordedInfo) -> Any:
     """Return a model of Keras, and the callback that tells it where passes begin."""
     import keras
 
@@ -44,19 +44,19 @@ def keras_model(noted: Noted) -> Any:
     return model, [Begins()]
 
 
-def keras_fit(data: Any, epochs: int, **options: Any) -> Noted:
-    noted = Noted()
+def keras_fit(data: Any, epochs: int, **options: Any) -> RecordedInfo:
+    noted = RecordedInfo()
     model, callbacks = keras_model(noted)
     model.fit(data, epochs=epochs, verbose=0, callbacks=callbacks, **options)
     return noted
 
 
-def lightning_fit(epochs: int, *, limits: dict[str, Any] | None = None, **data: Any) -> Noted:
+def lightning_fit(epochs: int, *, limits: dict[str, Any] | None = None, **data: Any) -> RecordedInfo:
     """Return what a model of Lightning is trained with; `limits`: arguments of its `Trainer`."""
     import pytorch_lightning as pl
     import torch
 
-    noted = Noted()
+    noted = RecordedInfo()
 
     class Noting(pl.LightningModule):  # type: ignore[misc]  # Lightning is imported where it is installed
         def __init__(self) -> None:
@@ -87,12 +87,12 @@ def lightning_fit(epochs: int, *, limits: dict[str, Any] | None = None, **data: 
 
 def hugging_face_train(
     trainer: Any, data: Any, epochs: int, *, steps: int | None = None, times: int = 1, batch: int = 8, **options: Any
-) -> Noted:
+) -> RecordedInfo:
     """Return what a `Trainer` trains with, in so many calls; `options`: more of its arguments."""
     import torch
     import transformers
 
-    noted = Noted()
+    noted = RecordedInfo()
 
     class Noting(torch.nn.Module):
         def __init__(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.integrations import frameworks
+from pecan_ray.integrations import framework_methods
 from pecan_ray.integrations.passes import Passes
 from tests.parity.ours import Pipe
 from tests.parity.seen import Batch, Pass, batch_of
@@ -125,7 +125,7 @@ class TfDataset(Iterated):
 
     def opened(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(frameworks, "Passes", self._note)
+            patch.setattr(framework_methods, "Passes", self._note)
             self.data: Any = self.pipe.to_tf_dataset(**self.options)
 
     def _note(self, *arguments: Any, **options: Any) -> Passes:

@@ -53,7 +53,7 @@ class Audit:
     """Books of one history, kept beside the job's own."""
 
     def __init__(self, world: World, saved: Saved | None = None) -> None:
-        self.world, self.goes_on = world, saved is not None
+        self.world, self.continues = world, saved is not None
         self.scenario: Scenario = world.scenario
         self.used_pieces: dict[int, Counter[tuple[str, ModelPiece]]] = {}
         """Of each epoch: what was used; by worker where every worker gives all data."""

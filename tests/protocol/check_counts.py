@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.bad_elements import digest_of
-from pecan_ray.job.suspects import STRIKES
+from pecan_ray.job.fatal_elements import STRIKES
 from pecan_ray.plan.splits import OUTPUT_BITS, LeaseKey
 from tests.protocol.audit import Audit, must, undisturbed
 from tests.protocol.engine import WIDTH, ModelPiece, pieces_of
@@ -88,7 +88,7 @@ def check_positions(audit: Audit, job: JobModel, epochs: int) -> None:
         missing_in_all += missing
         if epoch not in audit.left:
             _check_few(audit, job, epoch, missing)
-    if not audit.goes_on and not audit.left:  # what the run before has left out was counted there
+    if not audit.continues and not audit.left:  # what the run before has left out was counted there
         _check_counts(audit, job, missing_in_all, epochs)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pecan_ray.job.fatal_elements import MOST_IN_VAIN
 from pecan_ray.job.heartbeat import NOTICE_S
 from pecan_ray.job.losses import MOST_IN_A_ROW
-from pecan_ray.job.suspects import MOST_IN_VAIN
 from tests.protocol.audit import Audit, must, undisturbed
 from tests.protocol.check_counts import (
     check_numbers,
@@ -98,8 +98,8 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
     if world.losses + min(world.deaths, passes * deadly) > MOST_IN_A_ROW:
         reasons.setdefault("ClusterError", "in a row")
     runs, error = job.state.ledger.runs, job.state.error
-    goes_on = "goes on from a state" not in f"{runs.given_up} {runs.hopeless}"
-    must(goes_on or not world.audit.in_order_before, "rows had come in order, and do not where the run goes on")
+    continues = "goes on from a state" not in f"{runs.given_up} {runs.fatal_reason}"
+    must(continues or not world.audit.in_order_before, "rows had come in order, and do not where the run goes on")
     if error is not None:
         must(type(error).__name__ in reasons, f"the job failed without a reason: {error}")
         reasons.setdefault("ClusterError", "the controller is gone")

@@ -34,7 +34,7 @@ def check_each_worker(audit: Audit, job: JobModel, epochs: int) -> None:
     scenario, ledger = audit.scenario, job.state.ledger
     expected = scenario_pieces(scenario)
     whole = len(expected) if scenario.take is None else min(scenario.take, len(expected))
-    staying = {name for name, held in ledger.workers.items() if held.unsettled is None}
+    not_draining = {name for name, held in ledger.workers.items() if held.unresolved is None}
     missing = of_all = 0
     for epoch in set(range(epochs)) - audit.left:
         check_known(audit, epoch, expected)
@@ -45,7 +45,7 @@ def check_each_worker(audit: Audit, job: JobModel, epochs: int) -> None:
             lacks = whole - given[worker]
             of_all += lacks
             must(lacks >= 0, f"{worker} gave {given[worker]} of {whole} elements of epoch {epoch}")
-            if worker in staying:
+            if worker in not_draining:
                 missing += lacks
                 complete = scenario.ranks == 1 and not scenario.drop_remainder
                 must(not (complete and lacks), f"{lacks} elements of epoch {epoch} by {worker} are missing")

@@ -65,13 +65,13 @@ class Made:
         if item.bad is not None:
             self.left_out.append(item.bad)
 
-    def carry(self, undelivered: Made) -> None:
+    def carry(self, skipped_positions: Made) -> None:
         """Take positions over that yield nothing."""
-        for key, spans in undelivered.spans.items():
+        for key, spans in skipped_positions.spans.items():
             self.spans.setdefault(key, []).extend(spans)
             self.without_data.setdefault(key, []).extend(spans)
-        self.left_out += undelivered.left_out
-        undelivered.spans, undelivered.left_out = {}, []
+        self.left_out += skipped_positions.left_out
+        skipped_positions.spans, skipped_positions.left_out = {}, []
 
 
 def mixed(items: Iterable[ModelItem], others: Iterable[ModelItem], random: Random) -> Iterator[ModelItem]:
@@ -118,7 +118,7 @@ class EngineModel:
         self._scenario, self._epoch, self._random = scenario, epoch, random
         self._items: deque[ModelItem] = deque()
         self._made = Made(epoch)
-        self._undelivered = Made(epoch)
+        self._skipped_positions = Made(epoch)
         """Positions that yield nothing: the next batch carries them."""
         self._buckets: list[list[ModelItem]] = [[] for _ in scenario.bucket_sizes]
         """Outputs of which rounds are made, where they are;"""
@@ -157,36 +157,36 @@ class EngineModel:
 
     def step(self) -> tuple[Step, int]:
         """Work until something is to be told; return it, and how many elements that took."""
-        worked = 0
+        work_done = 0
         while self._tail is None:
             needed = next((branch for branch in range(len(self._scenario.sources)) if branch not in self._ended), None)
             if needed is not None and self._mixes_more():
-                return self._need(needed), worked
+                return self._need(needed), work_done
             made, more = self.run(ending=needed is None or self._denied)
             self._denied = False
-            worked += more
+            work_done += more
             if isinstance(made, Made) and self._scenario.serial:
                 made, self._held = self._held, made
                 if made is None:
                     continue
             if made is not None:
-                return made, worked
+                return made, work_done
             if needed is not None:
-                return self._need(needed), worked
+                return self._need(needed), work_done
             self._tail = deque(self._ending())
-        return (self._tail.popleft() if self._tail else AllMade()), worked
+        return (self._tail.popleft() if self._tail else AllMade()), work_done
 
     def _ending(self) -> Iterator[Made]:
         """Yield what comes when all leases were worked on: positions that yield nothing, and what fills no batch."""
-        (rest, undelivered), held = self.rest(), self._held
+        (rest, skipped_positions), held = self.rest(), self._held
         if held is not None:
             if not rest.rows:
                 held.carry(rest)
             yield held
         if (self._scenario.serial or self._scenario.in_order) and not rest.rows:
-            undelivered.carry(rest)
-        if undelivered.spans or undelivered.left_out:
-            yield undelivered
+            skipped_positions.carry(rest)
+        if skipped_positions.spans or skipped_positions.left_out:
+            yield skipped_positions
         for made in self.tail() if self._scenario.coordinated else [rest]:
             made.partial = True
             if made.spans or made.left_out:
@@ -208,7 +208,7 @@ class EngineModel:
 
         `ending`: there are no more leases.
         """
-        worked, window = 0, 1 if self._scenario.one_sequence else self._scenario.window
+        work_done, window = 0, 1 if self._scenario.one_sequence else self._scenario.window
         items = self._items
         if self._round:
             return self._round.popleft(), 0
@@ -216,9 +216,9 @@ class EngineModel:
             if window > 1:
                 items.rotate(-self._random.randrange(min(window, len(items))))
             item = items.popleft()
-            worked += 1
+            work_done += 1
             if item.deadly or item.hanging:
-                return Fatal(item.hanging), worked
+                return Fatal(item.hanging), work_done
             if item.piece is not None:
                 self._rows += 1
                 take = self._scenario.take
@@ -227,24 +227,24 @@ class EngineModel:
             if item.piece is not None and self._scenario.coordinated:
                 self._collect(item, item.piece)
                 if self._round:
-                    return self._round.popleft(), worked
+                    return self._round.popleft(), work_done
                 continue
-            (self._undelivered if item.piece is None else self._made).add(item)
+            (self._skipped_positions if item.piece is None else self._made).add(item)
             if self._made.rows == self._scenario.batch_size:
                 made, self._made = self._made, Made(self._epoch)
-                made.carry(self._undelivered)
-                return made, worked
-        return None, worked
+                made.carry(self._skipped_positions)
+                return made, work_done
+        return None, work_done
 
     def rest(self) -> tuple[Made, Made]:
         """Return what fills no batch once all leases have been worked on, and positions that yield nothing."""
-        made, undelivered = self._made, self._undelivered
+        made, skipped_positions = self._made, self._skipped_positions
         if self._scenario.serial:
             for lease in self._given:
-                undelivered.spans.setdefault(lease.key, []).extend(lease.spans)
+                skipped_positions.spans.setdefault(lease.key, []).extend(lease.spans)
         if self._scenario.serial or not (self._scenario.apart or self._scenario.coordinated):
-            made.carry(undelivered)
-        return made, undelivered
+            made.carry(skipped_positions)
+        return made, skipped_positions
 
     # --- rounds --------------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class EngineModel:
         if len(self._buckets[place]) == self._scenario.bucket_sizes[place] * self._scenario.ranks:
             items, self._buckets[place] = self._buckets[place], []
             self._round.extend(self._round_of(items))
-            self._round[0].carry(self._undelivered)
+            self._round[0].carry(self._skipped_positions)
 
     def _round_of(self, items: Sequence[ModelItem]) -> list[Made]:
         ranks = self._scenario.ranks

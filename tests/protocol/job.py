@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.job import events, instructions, worker_events
-from pecan_ray.job.awake_clock import LONGEST_GAP_S, TICK_S, AwakeClock
+from pecan_ray.job.active_clock import LONGEST_GAP_S, TICK_S, ActiveClock
 from pecan_ray.job.journal import entries, handled, opening, packed, pages, replay, snapshot
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.messages import EndData, TrainerReport
-from pecan_ray.job.notices import Notices
+from pecan_ray.job.notification_schedule import NotificationSchedule
 from pecan_ray.job.sharing import ROUND_S
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
@@ -38,7 +38,7 @@ ENDED_S = 5.0
 """A worker that the job has done with is gone within so long."""
 MANY_SPLITS = 50
 """With so many the ledger is checked now and then only."""
-WITHOUT_LEDGER = (events.TimePassed, events.TrainerListens, events.WorkerTold, events.WorkerPlaced)
+WITHOUT_LEDGER = (events.TimePassed, events.TrainerWaiting, events.WorkerTold, events.WorkerPlaced)
 """Events that do not touch the ledger."""
 
 
@@ -54,7 +54,7 @@ class JobModel(Party):
         """Entries as they are written; none where no controller is killed."""
         self.listings: list[bytes] = []
         """Pages of listings likewise."""
-        self._clock = AwakeClock(LONGEST_GAP_S, lambda: world.clock.now)
+        self._clock = ActiveClock(LONGEST_GAP_S, lambda: world.clock.now)
         if before is None:
             self.state = world.job_state(world.spec, self.now())
         else:
@@ -65,28 +65,28 @@ class JobModel(Party):
         """Workers that this process has started or adopted;"""
         self._followed: set[str] = set()
         """of these, the ones whose end it is told of."""
-        self._strange: dict[str, float] = {}
+        self._unsupported_kind: dict[str, float] = {}
         """Living workers that the job does not know, and since when."""
         self.ended_at: float | None = None
         self.dies_in: float | None = None
         """It is killed before it does anything about the next event; another process comes after so many seconds."""
         self.logged: list[str] = []
-        self._goes_on = before is not None
+        self._can_continue = before is not None
         """It has yet to hear that it goes on, before anything else."""
         self._handled = 0
         splits = sum(len(source) for source in world.scenario.sources)
         self._check_every = 1 if splits < MANY_SPLITS else 50
         self._polls: dict[int, tuple[TrainerModel, int, int]] = {}
         """Trainers that wait for orders, the numbers of their calls, and of the orders that they know."""
-        self._notices = Notices()
-        self._performers: dict[type, Callable[[Any], None]] = {
+        self._notices = NotificationSchedule()
+        self._instruction_handlers: dict[type, Callable[[Any], None]] = {
             instructions.FindRoom: self._find_room,
-            instructions.Refuse: self._refuse,
+            instructions.RejectTrainer: self._reject,
             instructions.LookForTrainers: self._look_for_trainers,
             instructions.BeginListing: self._begin_listing,
             StartWorker: self._start_worker,
-            instructions.AdoptWorker: self._adopt_worker,
-            instructions.EndStrangers: self._end_strangers,
+            instructions.ReattachWorker: self._adopt_worker,
+            instructions.EndUnknownWorkers: self._stop_unknown_workers,
             instructions.DrainWorker: self._drain_worker,
             instructions.KillWorker: self._kill_worker,
             instructions.UseUsersOrder: lambda _: None,  # what a worker makes of an element is none of the protocol
@@ -115,11 +115,11 @@ class JobModel(Party):
         """Whoever the job does not know, or no more, is soon ended."""
         now = self.world.clock.now
         if self.stands_still(now):
-            self._strange.clear()
+            self._unsupported_kind.clear()
             return
         strangers = [one for name, one in self.processes.items() if one.alive and name not in self.state.fleet.workers]
-        self._strange = {one.name: self._strange.get(one.name, now) for one in strangers}
-        for name, since in self._strange.items():
+        self._unsupported_kind = {one.name: self._unsupported_kind.get(one.name, now) for one in strangers}
+        for name, since in self._unsupported_kind.items():
             must(now - since < ENDED_S, f"{name} has lived on for {now - since:.0f} s, and the job does not know it")
 
     def handle(self, event: events.Event) -> None:
@@ -150,7 +150,7 @@ class JobModel(Party):
             self.world.replace_controller(self.dies_in)
             return
         for instruction in done:
-            self._performers[type(instruction)](instruction)
+            self._instruction_handlers[type(instruction)](instruction)
 
     def _replayed(self, before: JobModel) -> JobState:
         """Return the job as its journal tells of it, which must be as it was; sometimes from a snapshot on."""
@@ -158,7 +158,7 @@ class JobModel(Party):
         listed = [page for page, _ in pages(b"".join(self.listings))]
         job = replay(found, self.world.spec, listed)
         now = job.at
-        self._clock = AwakeClock(LONGEST_GAP_S, lambda: self.world.clock.now, begin=now)
+        self._clock = ActiveClock(LONGEST_GAP_S, lambda: self.world.clock.now, begin=now)
         must(job.state.facts(now) == before.state.facts(now), "a job is another one after a replay")
         if self.world.clock.random.random() < 0.5:
             first = found[0]
@@ -170,8 +170,8 @@ class JobModel(Party):
 
     def go_on(self) -> None:
         """Go on, once this process has started, unless it does."""
-        if self._goes_on:
-            self._goes_on = False
+        if self._can_continue:
+            self._can_continue = False
             self.begin()
             self.handle(events.ControllerRestarted())
 
@@ -190,7 +190,7 @@ class JobModel(Party):
             self._notices.told(trainer.rank)
             self.world.links.send(trainer, trainer.answered, report.number, self.state.orders(trainer.rank))
 
-    def listened(self, trainer: TrainerModel, event: events.TrainerListens, poll: int, known: int) -> None:
+    def listened(self, trainer: TrainerModel, event: events.TrainerWaiting, poll: int, known: int) -> None:
         """Keep a trainer's call until there are orders for it that are newer than those that it knows."""
         self.handle(event)
         if not self.alive:
@@ -216,8 +216,8 @@ class JobModel(Party):
             self.world.links.send(trainer, trainer.ordered, poll, self.state.orders(rank))
 
     def _tell_trainers(self, instruction: instructions.TellTrainers) -> None:
-        clock, allowance_only = self.world.clock, instruction.allowance_only
-        at = self._notices.changed(instruction.ranks, len(self._polls), clock.now, allowance_only=allowance_only)
+        clock, only_limit_raised = self.world.clock, instruction.only_limit_raised
+        at = self._notices.changed(instruction.ranks, len(self._polls), clock.now, only_limit_raised=only_limit_raised)
         clock.after(at - clock.now, self, self._answer_due)
 
     def _answer_due(self) -> None:
@@ -227,7 +227,7 @@ class JobModel(Party):
         if again is not None:
             self.world.clock.after(again - self.world.clock.now, self, self._answer_due)
 
-    def _refuse(self, instruction: instructions.Refuse) -> None:
+    def _reject(self, instruction: instructions.RejectTrainer) -> None:
         raise AssertionError(f"{instruction.incarnation} was refused: {instruction.error}")
 
     def _look_for_trainers(self, instruction: instructions.LookForTrainers) -> None:
@@ -255,7 +255,7 @@ class JobModel(Party):
         heard = heard_bids(self.world, hosts, before)
         self.handle(heard)
         self.world.faults["bids heard"] += 1
-        told = tuple(sorted({bid.demand.job for bid in heard.bids} | (set(before) - set(heard.gone))))
+        told = tuple(sorted({bid.demand.job for bid in heard.pool_requests} | (set(before) - set(heard.gone))))
         self.world.clock.after(ROUND_S, self, self._hear_rivals, hosts, told)
 
     def _begin_listing(self, instruction: instructions.BeginListing) -> None:
@@ -296,7 +296,7 @@ class JobModel(Party):
         self._followed.add(name)
         placing = max(0.0, worker.placed_at - clock.now)
         if placing > 1.0 + STARTS_S:
-            clock.after(1.0, worker, self.handle, events.WorkerUnplaced(name, "other jobs have all CPUs"))
+            clock.after(1.0, worker, self.handle, events.WorkerPending(name, "other jobs have all CPUs"))
         clock.after(placing, worker, self.handle, events.WorkerPlaced(name, worker.node, len(self.processes)))
         clock.after(placing + self._about(STARTS_S), worker, self._ready, worker)
 
@@ -311,11 +311,11 @@ class JobModel(Party):
         if self.alive:
             self.world.clock.after(self.world.links.delay(), worker, worker.begin)
 
-    def _adopt_worker(self, instruction: instructions.AdoptWorker) -> None:
+    def _adopt_worker(self, instruction: instructions.ReattachWorker) -> None:
         self._mine.add(instruction.worker)
-        self.world.clock.after(self._about(FINDS_S), self, self._adopt, self.processes[instruction.worker])
+        self.world.clock.after(self._about(FINDS_S), self, self._switch_to, self.processes[instruction.worker])
 
-    def _adopt(self, worker: WorkerModel) -> None:
+    def _switch_to(self, worker: WorkerModel) -> None:
         if not worker.alive:
             self.handle(events.WorkerLost(worker.name, "restart", "it ended while the job had no controller"))
             return
@@ -323,7 +323,7 @@ class JobModel(Party):
         self.world.clock.after(self.world.links.delay(), worker, self.handle, events.WorkerAdopted(worker.name))
         self._run(worker)
 
-    def _end_strangers(self, instruction: instructions.EndStrangers) -> None:
+    def _stop_unknown_workers(self, instruction: instructions.EndUnknownWorkers) -> None:
         self.world.clock.after(self._about(FINDS_S), self, self._end_those_found)
 
     def _end_those_found(self) -> None:
@@ -378,7 +378,7 @@ def _brings_on(event: events.Event) -> bool:
     A batch was delivered that waits for those of other ranks, elements yield nothing, or more is listed.
     """
     if isinstance(event, events.TrainerReported):
-        return bool(event.report.acks)
+        return bool(event.report.received_batches)
     if isinstance(event, events.WorkerAsked):
-        return isinstance(event.question, EndData) and bool(event.question.spans)
+        return isinstance(event.sent_request, EndData) and bool(event.sent_request.spans)
     return isinstance(event, (events.SplitsListed, events.ListingEnded))

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.options import OnError, Sharding, Visitation
-from pecan_ray.sampling.randomness import SplitOrder
+from pecan_ray.sampling.random_keys import SplitOrder
 
 BAD = -1
 """Stands for an element at which an operator fails."""

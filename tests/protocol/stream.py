@@ -73,4 +73,4 @@ class Stream:
     def break_off(self) -> None:
         """The worker is gone: what is under way may still arrive, or not."""
         if not self.over:
-            self._clock.after(self._links.delay(), self.trainer, self.trainer.broke, self)
+            self._clock.after(self._links.delay(), self.trainer, self.trainer.stream_failed, self)

@@ -37,7 +37,7 @@ class TrainerModel(Party):
         self.state = world.trainer_state(
             rank, scenario.ranks, self.incarnation, scenario.prefetch_bytes, world.clock.now, joins
         )
-        self.slowness = 1.0
+        self.time_factor = 1.0
         self.largest_message = 0
         self.streams: dict[str, Stream] = {}
         self.registered = False
@@ -170,7 +170,7 @@ class TrainerModel(Party):
         if not job.alive:
             self._job_gone()
             return
-        listens = events.TrainerListens(self.rank, self.incarnation, self.state.orders.met)
+        listens = events.TrainerWaiting(self.rank, self.incarnation, self.state.orders.met)
         self.world.links.send(job, job.listened, self, listens, self._polls, self.state.orders.number)
         self.world.clock.after(POLL_S, self, self._poll_again, self._polls)
 
@@ -207,11 +207,11 @@ class TrainerModel(Party):
         self.quarantined += left_out
         self.handle(told.BatchesCame(name, tuple(received), left_out))
 
-    def broke(self, stream: Stream) -> None:
+    def stream_failed(self, stream: Stream) -> None:
         """A stream does not work any more, whatever the reason."""
         if not stream.over and not self._left:
             stream.close()
-            self.handle(told.StreamEnded(stream.worker.name, broke=True))
+            self.handle(told.StreamEnded(stream.worker.name, stream_failed=True))
 
     # --- the training loop ---------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class TrainerModel(Party):
         self.used_at = self.world.clock.now
         self.world.audit.used(self, batch.worker, made)
         if batch.rows:
-            seconds = min(LONGEST_STEP_S, self.step_s * self.slowness) * (0.5 + self.world.clock.random.random())
+            seconds = min(LONGEST_STEP_S, self.step_s * self.time_factor) * (0.5 + self.world.clock.random.random())
             self.world.clock.after(seconds, self, self._want)
         else:
             self.world.clock.after(0.0, self, self._want)

@@ -11,7 +11,7 @@ from pecan_ray.job import worker_events as told
 from pecan_ray.job.events import LossCause
 from pecan_ray.job.heartbeat import BEATS, HEARTBEAT_S, Heartbeat
 from pecan_ray.job.lots import SideBySide
-from pecan_ray.job.messages import Placement, Reply, UnopenedSplit, WorkerProgress
+from pecan_ray.job.messages import Placement, Reply, SplitOpenFailure, WorkerProgress
 from pecan_ray.job.worker_channels import RUN
 from pecan_ray.plan.splits import AtWork, Lease, Origin
 from tests.protocol.clock import Party
@@ -33,7 +33,7 @@ class WorkerModel(Party):
         super().__init__(name)
         self.world, self.placement, self.node, self.placed_at = world, placement, node, placed_at
         self.died_of: LossCause = "process"
-        self.slowness = 1.0
+        self.time_factor = 1.0
         self.streams: list[Stream] = []
         scenario = world.scenario
         self._beat_s = min(HEARTBEAT_S, min(scenario.worker_timeout_s, scenario.hung_after_s) / BEATS) / 2
@@ -46,7 +46,7 @@ class WorkerModel(Party):
         """What is asked when there is room for a batch: nothing happens in that thread before."""
         self._engine: EngineModel | None = None
         self._begun = self._busy = self._told_to_end = False
-        self._worked = 0
+        self._work_done = 0
         """Elements that its process has worked on."""
         self._hangs: tuple[float, Origin | None] | None = None
         """Since when, and at which element."""
@@ -68,12 +68,12 @@ class WorkerModel(Party):
             self.handle(told.AtHandFound(instruction.branch, None if found is None else tuple(found)))
         elif isinstance(instruction, told.GiveLease):
             self._feed(instruction.branch, instruction.lease)
-        elif isinstance(instruction, told.RunStretch):
+        elif isinstance(instruction, told.RunAssignment):
             epoch = instruction.assignment.epoch
             self.world.audit.began.setdefault(epoch, set()).add(self.name)
             self._engine, self._busy = EngineModel(scenario, epoch, random), False
             self.go_on()
-        elif isinstance(instruction, told.StopStretch):
+        elif isinstance(instruction, told.StopAssignment):
             self._engine = None
         elif isinstance(instruction, told.PutOut):
             made = instruction.batch or Made(instruction.epoch)
@@ -151,8 +151,8 @@ class WorkerModel(Party):
         """Ask again and again until there is an answer: messages get lost."""
         if self._asked.get(asked.channel) is asked:
             world = self.world
-            question = events.WorkerAsked(self.name, asked.channel, asked.number, asked.question)
-            world.links.send(world.job, world.job.handle, question)
+            sent_request = events.WorkerAsked(self.name, asked.channel, asked.number, asked.sent_request)
+            world.links.send(world.job, world.job.handle, sent_request)
             world.clock.after(REPEAT_S, self, self._send, asked)
 
     def answer(self, channel: str, number: int, reply: Reply) -> None:
@@ -160,7 +160,7 @@ class WorkerModel(Party):
         asked = self._asked.get(channel)
         if asked is not None and asked.number == number:
             del self._asked[channel]
-        self.handle(told.JobReplied(channel, number, reply))
+        self.handle(told.ReplyReceived(channel, number, reply))
         self.go_on()
 
     # --- work ----------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class WorkerModel(Party):
             for key, elements in lengths:
                 self.handle(told.SplitRead(key, elements))
         else:
-            self.handle(told.SplitUnopened(UnopenedSplit(lease.key, lease.spans, unreadable(lease))))
+            self.handle(told.SplitOpenFailed(SplitOpenFailure(lease.key, lease.spans, unreadable(lease))))
         self.go_on()
 
     def _sees(self, lease: Lease) -> bool:
@@ -196,12 +196,12 @@ class WorkerModel(Party):
         if self._engine is None or self._busy or RUN in self._asked:
             return
         self._busy = True
-        step, worked = self._engine.step()
-        self._worked += worked
+        step, work_done = self._engine.step()
+        self._work_done += work_done
         leaks_after = self.world.scenario.leaks_after
-        if leaks_after is not None and self._worked > leaks_after:
+        if leaks_after is not None and self._work_done > leaks_after:
             step = Fatal()
-        seconds = worked * self.world.scenario.element_s * self.slowness
+        seconds = work_done * self.world.scenario.element_s * self.time_factor
         seconds *= 0.5 + self.world.clock.random.random()
         self.world.clock.after(seconds, self, self._stepped, self._engine, step)
 
@@ -223,7 +223,7 @@ class WorkerModel(Party):
             self._busy = False
             if isinstance(step, AllMade):
                 self._busy = True  # until there is another stretch
-                self.handle(told.StretchEnded({}))
+                self.handle(told.AssignmentFinished({}))
             else:
                 self.handle(told.BatchMade(step, tuple(step.left_out)))
             self.go_on()
@@ -241,7 +241,7 @@ class WorkerModel(Party):
 
     def describe(self) -> str:
         """Say what it is doing, for whoever looks for what a job waits for."""
-        asked = [f"{one.channel}: {one.question}" for one in self._asked.values()]
+        asked = [f"{one.channel}: {one.sent_request}" for one in self._asked.values()]
         return (
             f"{self.name}: begun {self._begun}, over {self.state.over}, frozen until {self.frozen_until:.0f} s, "
             f"hangs {self._hangs}, busy {self._busy}, asks {asked}, held {self._held}, {self.outbox}"

@@ -202,7 +202,7 @@ class World:
             if not streams:
                 return
             stream = streams[fault.target % len(streams)]
-            self.clock.after(0.0, stream.trainer, stream.trainer.broke, stream)
+            self.clock.after(0.0, stream.trainer, stream.trainer.stream_failed, stream)
         elif fault.kind in ("freeze trainer", "slow trainer", "kill trainer"):
             trainers = [trainer for trainer in self.trainers if trainer.alive and trainer.registered]
             if not trainers:
@@ -255,7 +255,7 @@ class World:
 
     def _hurt_worker(self, fault: Fault, worker: WorkerModel, workers: list[WorkerModel]) -> None:
         if fault.kind == "slow worker":
-            worker.slowness = fault.seconds
+            worker.time_factor = fault.seconds
         elif fault.kind == "freeze worker":
             # One that stands still before the job knows where it runs is waited for, as long as it takes.
             known = self.job.state.fleet.workers.get(worker.name)
@@ -276,7 +276,7 @@ class World:
 
     def _hurt_trainer(self, fault: Fault, trainer: TrainerModel) -> None:
         if fault.kind == "slow trainer":
-            trainer.slowness = fault.seconds
+            trainer.time_factor = fault.seconds
         elif fault.kind == "freeze trainer":
             self.longest_freeze = max(self.longest_freeze, self._freeze(trainer, fault.seconds))
         else:
@@ -300,12 +300,13 @@ class World:
             f"at {now:.1f} s, nothing used since {self._progress:.1f} s",
             f"  job: {'alive' if self.job.alive else 'ended'}, epoch {ledger.epoch}, finished {ledger.finished}, "
             f"counts {ledger.counts}, keeps {ledger.keeps()}, closing {ledger.closing()}, "
-            f"regrouping {ledger.regrouping()}, unsettled {ledger.unsettled()}, error {self.job.state.error}",
+            f"regrouping {ledger.regrouping()}, unsettled {ledger.unresolved()}, error {self.job.state.error}",
         ]
         for name, held in ledger.workers.items():
             lines.append(
                 f"  ledger: {name} working {held.working}, rank {held.rank}, finished epoch {held.finished_epoch}, "
-                f"holds {[(key, list(one.missing)) for key, one in held.holdings.items()]}, group {len(held.group)}"
+                f"holds {[(key, list(one.missing)) for key, one in held.pending_leases.items()]}, "
+                f"group {len(held.group)}"
             )
         for worker in self.job.processes.values():
             if worker.alive:

@@ -16,7 +16,7 @@ import ray
 import pecan_ray as pecan
 from pecan_ray.cli import main
 from pecan_ray.errors import PlanError
-from pecan_ray.job.viewing import LiveJob
+from pecan_ray.job.job_views import LiveJob
 from pecan_ray.observe.live_jobs import live_jobs
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.service import SERVICE

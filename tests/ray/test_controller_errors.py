@@ -96,7 +96,7 @@ def breaking(*places: str) -> type[AutoPlacementController]:
     ("place", "doing"),
     [
         ("runtime.job_host:long_retry", "letting time pass"),
-        ("runtime.bidding:other_jobs", "asking other jobs what they bid for workers"),
+        ("runtime.pool_request_exchange:other_jobs", "asking other jobs what they bid for workers"),
         ("runtime.worker_actors:local_selector", "performing StartWorker"),
         ("runtime.metrics:JobMetrics.told", "counting what pecan:.*:local-[01] has done"),
     ],

@@ -26,12 +26,12 @@ def copied_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The threads that have copied a batch to a device."""
     by: list[str] = []
 
-    class Noted(devices.OnDevice):  # type: ignore[misc]  # torch is imported where it is installed
-        def _copied(self, tensors: Any) -> Any:
+    class RecordedInfo(devices.OnDevice):  # type: ignore[misc]  # torch is imported where it is installed
+        def _make_copy(self, tensors: Any) -> Any:
             by.append(threading.current_thread().name)
-            return super()._copied(tensors)
+            return super()._make_copy(tensors)
 
-    monkeypatch.setattr("pecan_ray.batches.device_copies", lambda device: Noted(torch.device(device)))
+    monkeypatch.setattr("pecan_ray.batches.device_copies", lambda device: RecordedInfo(torch.device(device)))
     return by
 
 

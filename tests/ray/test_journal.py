@@ -23,7 +23,7 @@ import pecan_ray as pecan
 from pecan_ray.errors import ClusterError, JournalError
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime.journal_file import JournalPlace, kept_job
-from pecan_ray.runtime.worker_actor import hiring
+from pecan_ray.runtime.worker_actor import worker_actor_spec
 from tests.ray.conftest import ROOT, living_actors
 from tests.ray.endings import actor_processes
 from tests.ray.pipelines import ONE, numbers
@@ -175,7 +175,7 @@ def test_a_trainer_goes_on_without_a_controller_and_the_next_one_ends_a_worker_t
         job = kept_job(JournalPlace(tmp_path / "journals", "stranger", "").job_file)
         assert job is not None
         instruction = StartWorker("pecan:stranger:remote-7", "remote", "", 1)
-        ray.get(keeper("stranger").start.remote(0, hiring(instruction, {}, pickle.loads(job[1]), job[1])))
+        ray.get(keeper("stranger").start.remote(0, worker_actor_spec(instruction, {}, pickle.loads(job[1]), job[1])))
         assert living_worker("remote", but=[]) == instruction.worker
         before, came = kill_controller("stranger"), 0
         while controller_is_away("stranger"):
@@ -186,7 +186,9 @@ def test_a_trainer_goes_on_without_a_controller_and_the_next_one_ends_a_worker_t
         next(batches)
         assert "pecan:stranger:local-0" in living_actors()
         with pytest.raises(ray.exceptions.RayTaskError, match="another process is the job's controller now"):
-            ray.get(keeper("stranger").start.remote(0, hiring(instruction, {}, pickle.loads(job[1]), job[1])))
+            ray.get(
+                keeper("stranger").start.remote(0, worker_actor_spec(instruction, {}, pickle.loads(job[1]), job[1]))
+            )
 
 
 def test_nothing_is_left_of_a_job_whose_trainer_is_killed_while_its_workers_wait_for_a_place(three_nodes: Any) -> None:

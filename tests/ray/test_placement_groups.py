@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import pecan_ray as pecan
 from pecan_ray.cli import main
-from pecan_ray.runtime.cluster import local_selector, why_unplaced
+from pecan_ray.runtime.cluster import local_selector, why_no_placement
 from tests.ray.conftest import ROOT, living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers
 from tests.ray.waiting import until
@@ -68,8 +68,9 @@ def test_a_trainer_in_a_group_has_workers_on_all_nodes_and_what_is_shared_outliv
     assert placements == {"local", "remote"}
     table: Any = ray._private.state.actors
     nodes = local_selector(ray.util.placement_group_table(group)["bundles_to_node_id"][0])
-    assert "0.5 of their 4 CPUs are reserved by 1 placement group(s), in which no worker runs: a-trial" in why_unplaced(
-        nodes, 1, "in-a-group"
+    assert (
+        "0.5 of their 4 CPUs are reserved by 1 placement group(s), in which no worker runs: a-trial"
+        in why_no_placement(nodes, 1, "in-a-group")
     )
     remove_placement_group(group)
     until(lambda: ray.util.placement_group_table(group)["state"] == "REMOVED", "the group is not removed")

@@ -111,8 +111,8 @@ class Reader:
         )
         files = pecan.sources.Files(f"s3://data/{name}/*", split_files=8)
         self._pipe = pecan.PecanPipeline(files, name=name, config=config).batch(8)
-        self.waits, self.goes_on, self.elements = threading.Event(), threading.Event(), 0
-        stack.callback(self.goes_on.set)
+        self.waits, self.continues, self.elements = threading.Event(), threading.Event(), 0
+        stack.callback(self.continues.set)
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
 
@@ -122,7 +122,7 @@ class Reader:
                 self.elements += len(batch["path"])
                 if self.elements == 2 * POOLED:
                     self.waits.set()
-                    self.goes_on.wait()
+                    self.continues.wait()
 
 
 @pytest.mark.parametrize("three_disks", [2], indirect=True)
@@ -137,7 +137,7 @@ def test_datasets_larger_than_a_node_stay_whole_in_the_pool_of_three(three_disks
         assert all(jobs[name].pool_nodes == 3 and jobs[name].room == POOL_ROOM / 2 for name in "ab")
         three_disks.proxy.requests.clear()
         for reader in readers:
-            reader.goes_on.set()
+            reader.continues.set()
             reader.thread.join(ENDS_S)
             assert reader.elements == 3 * POOLED
     fetched = [asked for asked in three_disks.proxy.requests if re.match(r"GET /data/[ab]/", asked)]

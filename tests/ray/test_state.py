@@ -200,7 +200,7 @@ def test_data_that_has_changed_is_refused_and_told_where_it_is_allowed(tmp_path:
 
 
 @dataclass(frozen=True)
-class Noted:
+class RecordedInfo:
     """Ten numbers in each of 40 splits; it writes down what is read."""
 
     folder: Path
@@ -230,12 +230,12 @@ class Noted:
 
 
 @pytest.fixture
-def noted(tmp_path: Path) -> Noted:
+def noted(tmp_path: Path) -> RecordedInfo:
     (tmp_path / "read").mkdir()
-    return Noted(tmp_path / "read")
+    return RecordedInfo(tmp_path / "read")
 
 
-def test_what_was_delivered_is_not_read_again(noted: Noted) -> None:
+def test_what_was_delivered_is_not_read_again(noted: RecordedInfo) -> None:
     pipe = pecan.PecanPipeline(noted, name="noted").batch(7)
     with pipe.iter_batches(workers=ONE) as it:
         got = ids(islice(it, 25))
@@ -250,7 +250,7 @@ def test_what_was_delivered_is_not_read_again(noted: Noted) -> None:
     assert all(len(elements) <= 10 for elements in read.values())
 
 
-def test_a_whole_plan_goes_on_behind_the_elements_that_were_delivered(noted: Noted, tmp_path: Path) -> None:
+def test_a_whole_plan_goes_on_behind_the_elements_that_were_delivered(noted: RecordedInfo, tmp_path: Path) -> None:
     """Also where its worker is lost: what was received is not read again by the next one."""
     mapped = tmp_path / "mapped"
 

@@ -155,13 +155,13 @@ def test_the_reference_names_every_public_thing() -> None:
 
 def test_the_reference_spells_every_signature_as_it_is() -> None:
     homes: list[Any] = [pecan, pecan.sources, pecan.PecanPipeline, pecan.Batches]
-    spelled = {name: text for text, name in re.findall(r"`((\w+)\([^`]*\))`", REFERENCE)}
-    real = {name: (home, getattr(home, name)) for name in spelled for home in homes if hasattr(home, name)}
+    to_str = {name: text for text, name in re.findall(r"`((\w+)\([^`]*\))`", REFERENCE)}
+    real = {name: (home, getattr(home, name)) for name in to_str for home in homes if hasattr(home, name)}
     assert {"Parquet", "bucket_by_length", "scale", "Workers", "journal_state"} <= set(real)
     for name, (home, thing) in real.items():
         bound = isinstance(thing, type) or inspect.ismethod(thing) or not isinstance(home, type)
         parameters = list(inspect.signature(thing).parameters.values())[0 if bound else 1 :]
-        assert spelled_as(parameters) == spelled_as(parameters_in(spelled[name])), name
+        assert spelled_as(parameters) == spelled_as(parameters_in(to_str[name])), name
 
 
 def test_the_reference_spells_every_default_of_iter_batches_as_it_is() -> None:

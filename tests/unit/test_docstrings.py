@@ -12,8 +12,8 @@ from tests.unit.test_names import PACKAGE, ROOT, python_files, statements
 def unexplained_locks(source: str) -> list[int]:
     """Lines that make a lock without a docstring below them, or a comment above or behind them, on what it guards."""
     lines, found = source.splitlines(), []
-    scopes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for body in [node.body for node in statements(ast.parse(source)) if isinstance(node, scopes)]:
+    scope_types = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for body in [node.body for node in statements(ast.parse(source)) if isinstance(node, scope_types)]:
         for statement, below in itertools.zip_longest(body, body[1:]):
             if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or not makes_lock(statement.value):
                 continue

@@ -14,7 +14,7 @@ from skimage import data
 
 import pecan_ray as pecan
 from pecan_ray import images
-from pecan_ray.averaging import averaged
+from pecan_ray.downscale import averaged
 from pecan_ray.errors import PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.orientation import orientation

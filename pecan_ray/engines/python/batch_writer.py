@@ -16,8 +16,8 @@ from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.layout import Layout
-from pecan_ray.engines.positions import Part, UndeliveredPositions, join, merge
-from pecan_ray.engines.python.chain import check_sendable, set_aside
+from pecan_ray.engines.positions import Part, SkippedPositions, join, merge
+from pecan_ray.engines.python.chain import apply_error_policy, check_serializable
 from pecan_ray.engines.python.collate import (
     check_columns,
     check_is_object,
@@ -30,7 +30,7 @@ from pecan_ray.engines.python.collate import (
 from pecan_ray.engines.python.nested import STAY, BatchRows, finished
 from pecan_ray.engines.python.ordered_results import ITEM_BYTES, items_bytes
 from pecan_ray.engines.reading import Run
-from pecan_ray.engines.sendable import PLAIN_OR_NUMBERS
+from pecan_ray.engines.serializable import PLAIN_OR_NUMBERS
 from pecan_ray.engines.slots import layout_of
 from pecan_ray.errors import OpError
 from pecan_ray.options import OnError
@@ -142,12 +142,12 @@ class OpenBatch:
         columns = {name: column[:rows] for name, column in self._columns.items()}
         return replace(self._item, value=columns, parts=self.parts, rows=rows, members=[], partial=partial)
 
-    def finish(self, undelivered: UndeliveredPositions | None) -> Produced:
+    def finish(self, skipped_positions: SkippedPositions | None) -> Produced:
         """Return the batch, cut to the rows that were written, with what waits for a batch; None: it is partial.
 
         What becomes of a partial batch is not known yet: it carries nothing but itself.
         """
-        parts, bad = undelivered.take() if undelivered is not None else ([], [])
+        parts, bad = skipped_positions.take() if skipped_positions is not None else ([], [])
         rows = self._done
         columns = {name: column[:rows] for name, column in self._columns.items()}
         return Produced(
@@ -155,7 +155,7 @@ class OpenBatch:
             merge(self.parts + parts),
             rows,
             self._item.lease.epoch,
-            partial=undelivered is None,
+            partial=skipped_positions is None,
             slot=self.slot,
             bad=bad,
             # A batch that was not filled is cut, and lies otherwise than the layout says.
@@ -217,7 +217,7 @@ class BatchWriter:
         size: int,
         op: str,
         slots: Slots,
-        undelivered: UndeliveredPositions,
+        skipped_positions: SkippedPositions,
         strict: bool,
         ready: Callable[[Produced], None],
         on_error: OnError = "raise",
@@ -234,10 +234,10 @@ class BatchWriter:
         """Whether elements have columns that are pickled on their way; None: not known yet."""
         self.size = size
         """Rows of a batch."""
-        self._op, self._slots, self._undelivered = op, slots, undelivered
+        self._op, self._slots, self._skipped_positions = op, slots, skipped_positions
         self.strict, self._ready, self._raise = strict, ready, raise_error
         self._open: OpenBatch | None = None
-        self._claiming = threading.Lock()
+        self._claim_lock = threading.Lock()
         """Guards the line, what came too early for it, and the open batch with its place in the sequence."""
         self._line: deque[list[Item] | _RowsInLine] = deque()
         self._early: dict[int, tuple[list[Item] | _RowsInLine, int]] = {}
@@ -273,7 +273,7 @@ class BatchWriter:
             items = with_arrays(items)
             items, error = self._sendable_ones(items, error)
         if error is not None:
-            with self._claiming:
+            with self._claim_lock:
                 self._errors[number] = error
         return self._place(number, items)
 
@@ -282,7 +282,7 @@ class BatchWriter:
         plain, kept = PLAIN_OR_NUMBERS.issuperset, []
         try:
             for item in items:
-                if plain(map(type, item.value.values())) or self._sendable(item):
+                if plain(map(type, item.value.values())) or self._can_send(item):
                     kept.append(item)
         except OpError as cannot:
             if not self.strict:
@@ -311,7 +311,7 @@ class BatchWriter:
             copy_into(into, rows.column(name, start, start + size))
         parts = rows.parts(start, start + size)
         # `waits` is asked without the lock: what is added meanwhile goes with the next batch.
-        waiting, bad = self._undelivered.take() if self._undelivered.waits else ([], [])
+        waiting, bad = self._skipped_positions.take() if self._skipped_positions.waits else ([], [])
         return Produced(
             columns,
             merge(parts + waiting),
@@ -326,7 +326,7 @@ class BatchWriter:
     def _place(self, number: int, chunk: list[Item] | _RowsInLine) -> int:
         # Weighed outside of the lock. If the chunk's turn comes meanwhile, `_line_up` takes its bytes off again.
         nbytes = chunk_bytes(chunk) if self.strict and number != self._next else 0
-        with self._claiming:
+        with self._claim_lock:
             waiting = self._line_up(number, chunk, nbytes)
         # Claimed rows are written before the next claim: who waits for memory there owes no batch a row.
         while claim := self._claim():
@@ -340,7 +340,7 @@ class BatchWriter:
     def _raise_if_due(self) -> None:
         """Raise the error that is due if all batches that are full before it are handed on."""
         # Both: neither may a full batch before the error be on its way, nor elements before it stand in line.
-        with self._finishing, self._claiming:
+        with self._finishing, self._claim_lock:
             full = bool(self._sequence) and self._sequence[0].claimed == self.size
             error = self._due
             if error is None or self._line or full:
@@ -349,11 +349,11 @@ class BatchWriter:
         assert self._raise is not None
         self._raise(error)
 
-    def _sendable(self, item: Item) -> bool:
+    def _can_send(self, item: Item) -> bool:
         try:
-            check_sendable(item, self._made_by)
+            check_serializable(item, self._made_by)
         except OpError as error:
-            set_aside(item, error, self._on_error, self._undelivered)
+            apply_error_policy(item, error, self._on_error, self._skipped_positions)
             return False
         return True
 
@@ -386,7 +386,7 @@ class BatchWriter:
 
     def _claim(self) -> tuple[OpenBatch, int, list[Item] | _RowsInLine] | None:
         """Take as many elements from the line as the open batch has room for, and as are of one kind."""
-        with self._claiming:
+        with self._claim_lock:
             if not self._line or self._left:
                 return None
             head, batch = self._line[0], self._open
@@ -429,12 +429,12 @@ class BatchWriter:
     def _finish(self, batch: OpenBatch) -> None:
         """Hand on a complete batch; with strict order, only after those before it."""
         if not self.strict:
-            self._ready(batch.finish(self._undelivered))
+            self._ready(batch.finish(self._skipped_positions))
             return
         with self._finishing:
             while self._sequence and self._sequence[0].complete:
                 # Handed on under the lock: two threads could else exchange two batches.
-                self._ready(self._sequence.popleft().finish(self._undelivered))
+                self._ready(self._sequence.popleft().finish(self._skipped_positions))
 
     def rest(self) -> Produced | None:
         """Return the batch that was not filled, once all elements are placed."""

@@ -15,27 +15,27 @@ from pecan_ray.engines.batch_rows import RowsMissingError, check_rows
 from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.foreign import with_arrays_inside
-from pecan_ray.engines.forks import forks
+from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.global_generators import global_generators
 from pecan_ray.engines.items import Item, copied, has_rows, leading
 from pecan_ray.engines.nesting import NestedValueError, check_nesting
 from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
-from pecan_ray.engines.positions import UndeliveredPositions, elements_in
+from pecan_ray.engines.positions import SkippedPositions, elements_in
 from pecan_ray.engines.python.calling_again import call_again, may_call_again
 from pecan_ray.engines.python.complete_calls import Call, complete_call
-from pecan_ray.engines.python.pieces import Piece, divided, output_of
+from pecan_ray.engines.python.element_outputs import ElementOutput, output_of, split_into_parts
 from pecan_ray.engines.python.processes import InProcess
-from pecan_ray.engines.sendable import MASKED, unsendable_columns, why_unsendable
+from pecan_ray.engines.serializable import MASKED, why_columns_not_serializable, why_not_serializable
 from pecan_ray.errors import (
     MOST_TEXT,
     ColumnError,
     ElementError,
     OpError,
     OutputTypeError,
+    cut_text,
     is_interrupt,
     listed,
-    shortened,
-    spelled,
+    to_str,
     told,
 )
 from pecan_ray.options import OnError
@@ -43,7 +43,7 @@ from pecan_ray.plan.operators import ELEMENTS, Collate, ElementOp, Filter, FlatM
 from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.plan.shape import name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
-from pecan_ray.sampling.randomness import ThreadGenerator, element_key
+from pecan_ray.sampling.random_keys import ThreadGenerator, element_key
 from pecan_ray.sampling.subsets import is_member
 from pecan_ray.storage.local_errors import passes
 
@@ -66,8 +66,8 @@ class ChainStep:
     """Whether it is asked for keeping an element."""
 
 
-def set_aside(
-    item: Item, error: ElementError, on_error: OnError, undelivered: UndeliveredPositions, kept: Any = None
+def apply_error_policy(
+    item: Item, error: ElementError, on_error: OnError, skipped_positions: SkippedPositions, kept: Any = None
 ) -> None:
     """Follow the `on_error` policy for an element that could not be processed: raise, or record it and go on.
 
@@ -75,7 +75,7 @@ def set_aside(
     """
     if on_error == "raise" or error.fields.get("ends_job"):
         raise error
-    if kept is not None and (reason := unsendable_columns(kept)):
+    if kept is not None and (reason := why_columns_not_serializable(kept)):
         kept, error = None, OpError(f"{error.message.splitlines()[0]} (it is not kept: {reason})", **error.fields)
     op = str(error.fields.get("op", ""))
     elements = elements_in(item.parts) if item.members is None else len(item.members)
@@ -89,10 +89,10 @@ def set_aside(
         first=None if single else place,
         elements_left_out=max(1, elements),
     )
-    undelivered.add(item.parts, bad)
+    skipped_positions.add(item.parts, bad)
 
 
-class Chainlike(Protocol):
+class ChainProtocol(Protocol):
     """Operators that run on items."""
 
     def run(self, item: Item) -> list[Item]:
@@ -108,7 +108,7 @@ class Chainlike(Protocol):
         ...
 
     @property
-    def goes_out(self) -> bool:
+    def is_out_of_process(self) -> bool:
         """Whether several calls had better go together, since they go to another process."""
         ...
 
@@ -116,7 +116,7 @@ class Chainlike(Protocol):
 class Chains:
     """Several chains, one behind the other."""
 
-    def __init__(self, chains: Sequence[Chainlike]) -> None:
+    def __init__(self, chains: Sequence[ChainProtocol]) -> None:
         self._first, self._others = chains[0], chains[1:]
 
     def run(self, item: Item) -> list[Item]:
@@ -137,9 +137,9 @@ class Chains:
         return items
 
     @property
-    def goes_out(self) -> bool:
+    def is_out_of_process(self) -> bool:
         """Whether several calls had better go together, since they go to another process."""
-        return self._first.goes_out
+        return self._first.is_out_of_process
 
 
 class Chain:
@@ -149,7 +149,7 @@ class Chain:
         self,
         ops: Sequence[ElementOp],
         options: EngineOptions,
-        undelivered: UndeliveredPositions,
+        skipped_positions: SkippedPositions,
         call: Callable[[ElementOp], Call] = complete_call,
         counts: Counts | None = None,
     ) -> None:
@@ -157,10 +157,10 @@ class Chain:
             ChainStep(op, call(op), wants_rng(op.fn), wants_epoch(op.fn), isinstance(op, Filter)) for op in ops
         ]
         self._options = options
-        self._undelivered = undelivered
-        self._spreads = any(isinstance(op, FlatMap) for op in ops)
+        self._skipped_positions = skipped_positions
+        self._has_flat_map = any(isinstance(op, FlatMap) for op in ops)
         self._changes = any(not isinstance(op, Filter) for op in ops)
-        self._collates = any(isinstance(op, Collate) for op in ops)
+        self._has_collate = any(isinstance(op, Collate) for op in ops)
         self._buffers = SharedBuffers()
         self._silent = {step.op.name: 0 for step in self._steps if step.op.on is not None and isinstance(step.op, Map)}
         """Maps of a column that have returned nothing but None so far, and for how many arrays or lists."""
@@ -175,7 +175,7 @@ class Chain:
             kept = copied(item.value) if self._options.on_error == "quarantine" else None
             return self.attempt(item)
         except ElementError as error:
-            set_aside(item, error, self._options.on_error, self._undelivered, kept)
+            apply_error_policy(item, error, self._options.on_error, self._skipped_positions, kept)
             return []
 
     def attempt(self, item: Item) -> list[Item]:
@@ -183,14 +183,14 @@ class Chain:
 
         Functions may have written into the arrays of the item nevertheless.
         """
-        keeps_rows = item.members is not None and not self._collates
-        given = dict(item.value) if keeps_rows and self._changes and not self._spreads else None
+        keeps_rows = item.members is not None and not self._has_collate
+        given = dict(item.value) if keeps_rows and self._changes and not self._has_flat_map else None
         try:
-            items = self._spread(item) if self._spreads else self._straight(item)
+            items = self._spread(item) if self._has_flat_map else self._run_linear(item)
             if given is not None and items:
-                check_rows(self._makers(), given, items[0].value, item.rows)
+                check_rows(self._producers(), given, items[0].value, item.rows)
         except (NestedValueError, RowsMissingError, RecursionError) as error:  # in what functions have made
-            raise op_error(self._makers(), item, error) from error
+            raise op_error(self._producers(), item, error) from error
         # Decision 96: modules that a function imports at its first call may have seeded global generators.
         if not self._behind_first:
             self._behind_first = True
@@ -218,7 +218,7 @@ class Chain:
 
     def call_ahead(self, items: Sequence[Item]) -> None:
         """Make the calls of a first operator in another process, for items that are about to be run."""
-        if self.goes_out and len(items) > 1:
+        if self.is_out_of_process and len(items) > 1:
             self._call_ahead(self._steps[0], items)
 
     def _call_ahead(self, step: ChainStep, items: Sequence[Item]) -> None:
@@ -226,7 +226,7 @@ class Chain:
         step.call.ahead([arguments for item in items if (arguments := self._arguments(step, item)) is not None])
 
     @property
-    def goes_out(self) -> bool:
+    def is_out_of_process(self) -> bool:
         """Whether the first operator runs in another process, to which several calls had better go together."""
         return bool(self._steps) and isinstance(self._steps[0].call, InProcess)
 
@@ -241,7 +241,7 @@ class Chain:
         keywords = {"rng": self._rng(step.op, item, output)} if step.wants_rng else {}
         return {**keywords, "epoch": item.lease.epoch} if step.wants_epoch else keywords
 
-    def _straight(self, item: Item) -> list[Item]:
+    def _run_linear(self, item: Item) -> list[Item]:
         value = item.value
         before, began = (self._values_given(value), self._buffers.now()) if self._changes else ({}, 0.0)
         counts = None if self._counts is None else self._counts_of(item)
@@ -255,7 +255,7 @@ class Chain:
             if counts:
                 counts.add(step.op.name, 1, size, [value] if kept else [])
             if not kept:
-                self._undelivered.add(item.parts)
+                self._skipped_positions.add(item.parts)
                 return []
         if self._changes:
             # Whatever a function has made for another one here is used up before it is called again.
@@ -268,7 +268,7 @@ class Chain:
 
     def _values_given(self, value: dict[str, Any]) -> dict[Any, Any]:
         """Return the values that the functions are given, which are ours: nobody else writes into them."""
-        if not self._collates:
+        if not self._has_collate:
             return dict(value)
         elements = enumerate(value[ELEMENTS])
         return {(row, name): one for row, element in elements for name, one in element.items()}
@@ -277,9 +277,9 @@ class Chain:
         try:
             self._buffers.check(held, began)
         except SharedBufferError as error:
-            raise op_error(self._makers(), item, error) from error
+            raise op_error(self._producers(), item, error) from error
 
-    def _makers(self) -> str:
+    def _producers(self) -> str:
         """Name the operators of which one has made what is looked at behind the last one."""
         return " or ".join(step.op.name for step in self._steps if not step.filters)
 
@@ -295,7 +295,7 @@ class Chain:
 
     def _spread(self, item: Item) -> list[Item]:
         """Run a chain in which an element can become several."""
-        pieces = [Piece(item.value, item.output, item.width or 1 << OUTPUT_BITS)]
+        pieces = [ElementOutput(item.value, item.output, item.width or 1 << OUTPUT_BITS)]
         counts = self._counts_of(item)
         for step in self._steps:
             given, size = len(pieces), sum(element_bytes(piece.value) for piece in pieces) if counts else 0
@@ -304,19 +304,19 @@ class Chain:
             elif isinstance(step.op, Filter):
                 pieces = [piece for piece in pieces if self._passes(step, piece.value, item, piece.output)]
             else:
-                pieces = [p._replace(value=self._mapped_piece(step, p, item)) for p in pieces]
+                pieces = [p._replace(value=self._map_output(step, p, item)) for p in pieces]
             if counts:
                 counts.add(step.op.name, given, size, [piece.value for piece in pieces])
         if item.width and all(piece.width for piece in pieces):
-            return divided(item, pieces, self._undelivered)
+            return split_into_parts(item, pieces, self._skipped_positions)
         items = [output_of(item, piece, []) for piece in pieces]
         if items:
             items[-1].parts = item.parts
         else:
-            self._undelivered.add(item.parts)
+            self._skipped_positions.add(item.parts)
         return items
 
-    def _mapped_piece(self, step: ChainStep, piece: Piece, item: Item) -> Any:
+    def _map_output(self, step: ChainStep, piece: ElementOutput, item: Item) -> Any:
         """Return what a map makes of one output of several: it is called for the next one before this is used up."""
         before, began = dict(piece.value), self._buffers.now()
         value = self._map(step, piece.value, item, piece.output)
@@ -332,7 +332,7 @@ class Chain:
             result = dict(result) if isinstance(result, Mapping) else result
         elif step.op.on is not None:
             if self._silent:
-                self._hear(step.op, value, result, item)
+                self._check_inplace_result(step.op, value, result, item)
             if isinstance(result, types.CoroutineType):
                 raise self._wrong_type(step.op, item, result, "a value")
             return {**value, step.op.on: result}
@@ -340,7 +340,7 @@ class Chain:
             raise self._wrong_type(step.op, item, result, "a dict from column name to value")
         return result
 
-    def _hear(self, op: ElementOp, value: Any, result: Any, item: Item) -> None:
+    def _check_inplace_result(self, op: ElementOp, value: Any, result: Any, item: Item) -> None:
         """Raise `OutputTypeError` for a function that changes arrays in place and returns nothing."""
         if result is not None:
             self._silent.pop(op.name, None)
@@ -349,7 +349,7 @@ class Chain:
             if self._silent[op.name] >= SILENT_CALLS:
                 raise OutputTypeError(
                     f"{op.name} returned None for each of {SILENT_CALLS} values, the last one of {item.where()}: it "
-                    f"must return the new value of column {spelled(op.on)}, also where it changes the given one in "
+                    f"must return the new value of column {to_str(op.on)}, also where it changes the given one in "
                     "place. Where None is meant, map the whole element.",
                     op=op.name,
                     element=item.element,
@@ -365,7 +365,7 @@ class Chain:
             raise self._wrong_type(step.op, item, result, "whether to keep the element: True or False")
         return result
 
-    def _flat(self, step: ChainStep, piece: Piece, item: Item) -> list[Piece]:
+    def _flat(self, step: ChainStep, piece: ElementOutput, item: Item) -> list[ElementOutput]:
         """Divide an output's positions evenly among what it becomes: the same however often it is computed."""
         result = self._call(step, piece.value, item, piece.output)
         if not isinstance(result, list):
@@ -377,7 +377,7 @@ class Chain:
         for number, value in enumerate(values):
             if not isinstance(value, dict):
                 raise self._wrong_type(step.op, item, value, "dicts from column name to value")
-            pieces.append(Piece(value, piece.output + bounds[number], bounds[number + 1] - bounds[number]))
+            pieces.append(ElementOutput(value, piece.output + bounds[number], bounds[number + 1] - bounds[number]))
         return pieces
 
     def _call(self, step: ChainStep, value: Any, item: Item, output: int) -> Any:
@@ -446,7 +446,7 @@ def op_error(op: str, item: Item, error: BaseException, column: str | None = Non
     lines = traceback.format_exception(type(error), error, error.__traceback__)[1:]
     if len(lines) > 2 * SHOWN_CALLS:  # a recursion without an end
         lines[SHOWN_CALLS:-SHOWN_CALLS] = [f"  ... and {len(lines) - 2 * SHOWN_CALLS} more calls\n"]
-    trace = "".join(shortened(line, MOST_TEXT) for line in lines)  # the last one is the exception's text again
+    trace = "".join(cut_text(line, MOST_TEXT) for line in lines)  # the last one is the exception's text again
     return OpError(
         f"{op} failed on {item.where()}: {told(error)}\n{trace}",
         op=op,
@@ -454,16 +454,16 @@ def op_error(op: str, item: Item, error: BaseException, column: str | None = Non
         element=item.element,
         column=column,
         # A storage that fails tells nothing of the element: it is no bad one.
-        **({"ends_job": True} if _tells_nothing(error) else {}),
+        **({"ends_job": True} if _is_unrelated_error(error) else {}),
     )
 
 
-def _tells_nothing(error: BaseException) -> bool:
+def _is_unrelated_error(error: BaseException) -> bool:
     """Tell whether it is not the element that has failed."""
     return not isinstance(error, Exception) or isinstance(error, SharedBufferError) or passes(error)
 
 
-def check_sendable(item: Item, op: str) -> None:
+def check_serializable(item: Item, op: str) -> None:
     """Raise `OpError` for an element, or a batch, that cannot travel to the trainer."""
     for name, value in list(item.value.items()):
         if not (reason := _why_not(value)):
@@ -476,7 +476,7 @@ def check_sendable(item: Item, op: str) -> None:
             row, reason = next((r, why) for r, one in enumerate(value) if (why := _why_not(one)))
             where = item.members[row].where()
         raise OpError(
-            f"{op}: column {spelled(name)} of {where} cannot be sent to the trainer: {reason}. Drop it, or make bytes, "
+            f"{op}: column {to_str(name)} of {where} cannot be sent to the trainer: {reason}. Drop it, or make bytes, "
             "numbers or an array of it, by a map before.",
             op=op,
             file=item.lease.split.file_of(item.element),
@@ -495,4 +495,4 @@ def _without_tensors(value: Any) -> Any:
 
 
 def _why_not(value: Any) -> str:
-    return MASKED if isinstance(value, np.ma.MaskedArray) else why_unsendable(value)
+    return MASKED if isinstance(value, np.ma.MaskedArray) else why_not_serializable(value)

@@ -11,10 +11,10 @@ import numpy as np
 
 from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.foreign import as_array
-from pecan_ray.engines.forks import forks
+from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.chain import end_child, op_error
-from pecan_ray.engines.sendable import MASKED
+from pecan_ray.engines.serializable import MASKED
 from pecan_ray.errors import (
     BatchShapeError,
     ColumnError,
@@ -23,7 +23,7 @@ from pecan_ray.errors import (
     PlanError,
     is_interrupt,
     listed,
-    spelled,
+    to_str,
     told,
 )
 from pecan_ray.plan.exact_arrays import exact_array
@@ -74,7 +74,7 @@ def check_columns(item: Item, names: Any, other: str, op: str) -> None:
         op=op,
         file=item.lease.split.file_of(item.element),
         element=item.element,
-        column=min(item.value.keys() ^ set(names), key=spelled),
+        column=min(item.value.keys() ^ set(names), key=to_str),
     )
 
 
@@ -116,8 +116,8 @@ def checked_array(
 ) -> Array:
     """Return a value as an array; raises `BatchShapeError` unless it has the shape and dtype of its batch."""
     if isinstance(value, np.ma.MaskedArray):
-        raise _unlike(
-            f"{op}: column {spelled(name)} of {item.where()} cannot be put into a batch: {MASKED}.",
+        raise _mismatch(
+            f"{op}: column {to_str(name)} of {item.where()} cannot be put into a batch: {MASKED}.",
             name,
             item,
             op,
@@ -126,8 +126,8 @@ def checked_array(
     try:
         array = exact_array(value)
     except Exception as error:  # objects may refuse it in any way, and lists may be uneven
-        raise _unlike(
-            f"{op}: column {spelled(name)} of {item.where()} is a {type(value).__name__} that no array can be made of "
+        raise _mismatch(
+            f"{op}: column {to_str(name)} of {item.where()} is a {type(value).__name__} that no array can be made of "
             f"({told(error)}), but that of {other} is {dtype}{list(shape)}. Convert it by a map before.",
             name,
             item,
@@ -143,8 +143,8 @@ def checked_array(
         kind, remedy = f"{array.dtype}{list(array.shape)}", "Convert elements to one dtype before"
     else:
         kind, remedy = f"{dtype}{list(array.shape)}", UNEQUAL_REMEDY
-    raise _unlike(
-        f"{op}: column {spelled(name)} of {item.where()} "
+    raise _mismatch(
+        f"{op}: column {to_str(name)} of {item.where()} "
         f"is {kind}, but that of {other} is {dtype}{list(shape)}. {remedy}.",
         name,
         item,
@@ -176,8 +176,8 @@ def check_is_object(name: str, value: Any, first: Any, item: Item, other: str, o
         kind, remedy = f"a {type(first).__name__}", "Convert one of them, or fill in what is missing, by a map before"
         if is_empty_list(first):
             kind, remedy = "an empty list", "Lists of different lengths go together by padded_batch"
-        raise _unlike(
-            f"{op}: column {spelled(name)} of {item.where()} "
+        raise _mismatch(
+            f"{op}: column {to_str(name)} of {item.where()} "
             f"is {array.dtype}{list(array.shape)}, but that of {other} is {kind}. {remedy}.",
             name,
             item,
@@ -185,7 +185,7 @@ def check_is_object(name: str, value: Any, first: Any, item: Item, other: str, o
         )
 
 
-def _unlike(message: str, name: str, item: Item, op: str) -> BatchShapeError:
+def _mismatch(message: str, name: str, item: Item, op: str) -> BatchShapeError:
     return BatchShapeError(
         message, op=op, file=item.lease.split.file_of(item.element), element=item.element, column=name
     )
@@ -226,8 +226,8 @@ def _check_needs_no_padding(name: str, item: Item, op: str) -> None:
         )
     else:
         remedy = "Padded are numbers, arrays and lists of numbers: give it columns of those by a map before, or drop it"
-    raise _unlike(
-        f"{op}: column {spelled(name)} of {item.where()} is {kind}, which cannot be padded. {remedy}.", name, item, op
+    raise _mismatch(
+        f"{op}: column {to_str(name)} of {item.where()} is {kind}, which cannot be padded. {remedy}.", name, item, op
     )
 
 
@@ -268,14 +268,14 @@ def _array_of(name: str, item: Item, first: Item, op: str) -> Array:
     except ValueError as uneven:
         said, error = "is a list of unequal lists, which cannot be padded", uneven
     remedy = "Make an array of it, or fill in what is missing, by a map before."
-    raise _unlike(f"{op}: column {spelled(name)} of {item.where()} {said}. {remedy}", name, item, op) from error
+    raise _mismatch(f"{op}: column {to_str(name)} of {item.where()} {said}. {remedy}", name, item, op) from error
 
 
 def _check_known(asked: Mapping[str, Any], argument: str, names: list[str], op: str) -> None:
     for name in asked:
         if name not in names:
             raise ColumnError(
-                f"{op}: {argument} names the column {spelled(name)}, but the elements have {listed(names)}.",
+                f"{op}: {argument} names the column {to_str(name)}, but the elements have {listed(names)}.",
                 op=op,
                 column=name,
             )
@@ -291,7 +291,7 @@ def _pad(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None,
     arrays = [_same_rank(name, item, first, items[0].where(), op) for item in items]
     if fixed is not None and len(fixed) != first.ndim:
         raise PlanError(
-            f"{op}: shapes gives {len(fixed)} dimensions for column {spelled(name)},"
+            f"{op}: shapes gives {len(fixed)} dimensions for column {to_str(name)},"
             f" but {items[0].where()} has {first.ndim}."
         )
     longest = [max(array.shape[axis] for array in arrays) for axis in range(first.ndim)]
@@ -300,8 +300,8 @@ def _pad(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None,
     out = np.full((len(arrays), *wanted), fill_value(padding, first.dtype, name, op), first.dtype)
     for row, (item, array) in enumerate(zip(items, arrays, strict=True)):
         if any(have > want for have, want in zip(array.shape, wanted, strict=True)):
-            raise _unlike(
-                f"{op}: column {spelled(name)} of {item.where()} "
+            raise _mismatch(
+                f"{op}: column {to_str(name)} of {item.where()} "
                 f"has shape {list(array.shape)}, longer than the padded shape "
                 f"{list(wanted)}. Enlarge shapes={{...}} or cut the element.",
                 name,
@@ -344,8 +344,8 @@ def _same_rank(name: str, item: Item, first: Array, other: str, op: str) -> Arra
     if not is_columnar(value) or (array := np.asarray(value)).dtype != first.dtype:
         return checked_array(name, value, first.shape, first.dtype, item, other, op)
     if array.ndim != first.ndim:
-        raise _unlike(
-            f"{op}: column {spelled(name)} of {item.where()} has {array.ndim} dimensions, but that of {other} has "
+        raise _mismatch(
+            f"{op}: column {to_str(name)} of {item.where()} has {array.ndim} dimensions, but that of {other} has "
             f"{first.ndim}. Padding cannot add dimensions.",
             name,
             item,
@@ -363,7 +363,7 @@ def fill_value(padding: Any, dtype: np.dtype[Any], name: str, op: str) -> Any:
     except (TypeError, ValueError, OverflowError):
         kept = False
     if not kept:
-        raise PlanError(f"{op}: padding {padding!r} is no value of column {spelled(name)}, whose dtype is {dtype}.")
+        raise PlanError(f"{op}: padding {padding!r} is no value of column {to_str(name)}, whose dtype is {dtype}.")
     return value
 
 

@@ -74,7 +74,7 @@ class Table:
     def __init__(self, batch: Batch, slots: Slots) -> None:
         self._size, self._op, self._slots = batch.size, batch.name, slots
         self._open: OpenBatch | None = None
-        self._claiming = threading.Lock()
+        self._claim_lock = threading.Lock()
         """Guards the open batch and which of its rows are claimed."""
 
     def written(self, runs: Iterator[Run | list[Item] | None]) -> Generator[OpenBatch | None, None, None]:
@@ -99,7 +99,7 @@ class Table:
 
         Who waits for memory here owes no row to another batch: the memory comes from those that are finished.
         """
-        with self._claiming:
+        with self._claim_lock:
             batch = self._open
             if batch is None or batch.claimed == self._size:
                 item = run.item(start) if isinstance(run, Run) else run[start]

@@ -29,13 +29,13 @@ def complete_call(op: ElementOp) -> Call:
     A filter's answer becomes a bool, and the outputs of a flat_map are drawn from its generator.
     """
     if isinstance(op, Filter):
-        return partial(_truth, op.fn)
+        return partial(_filter_result, op.fn)
     if isinstance(op, FlatMap):
         return partial(_drawn, op.fn, SharedBuffers())
     return op.fn
 
 
-def _truth(fn: Call, value: Any, **keywords: Any) -> Any:
+def _filter_result(fn: Call, value: Any, **keywords: Any) -> Any:
     """Return a filter's answer as Python takes it for an `if`; what is none, and a masked one, as they are.
 
     None is what has no truth of its own: a coroutine, a generator, a function that nobody has called.
@@ -62,7 +62,7 @@ def _own_outputs(outputs: Any, before: Mapping[str, Any], given: Any, held: list
     if isinstance(outputs, (dict, str, bytes)) or not isinstance(outputs, Iterable):
         return outputs
     bounded = not isinstance(outputs, (list, tuple))
-    values = iter(outputs) if bounded else popped(list(outputs))
+    values = iter(outputs) if bounded else pop_all(list(outputs))
     del outputs  # a list that the function does not hold itself holds nothing any more
     drawn: list[Any] = []
     with suppress(StopIteration):
@@ -76,7 +76,7 @@ def _own_outputs(outputs: Any, before: Mapping[str, Any], given: Any, held: list
     return drawn
 
 
-def popped(values: list[Any]) -> Iterator[Any]:
+def pop_all(values: list[Any]) -> Iterator[Any]:
     """Yield the values of a list, which holds none of them any more then."""
     values.reverse()
     while values:

@@ -6,9 +6,9 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced
-from pecan_ray.engines.forks import forks
+from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.positions import UndeliveredPositions, merge
+from pecan_ray.engines.positions import SkippedPositions, merge
 from pecan_ray.engines.python.chain import Chain
 from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.stream import ItemStream
@@ -19,9 +19,9 @@ from pecan_ray.plan.splits import Lease, Split, with_seed
 
 def run_here(plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Produced, None, None]:
     """Yield what a plan makes of leases; a user's exception is raised as it is, with a note that names the element."""
-    undelivered = UndeliveredPositions()
+    skipped_positions = SkippedPositions()
     sources = tuple(with_seed(source, options.seed) for source in plan.sources())
-    stream = ItemStream(plan, sources, options, leases, undelivered, pool=None, call=complete_call)
+    stream = ItemStream(plan, sources, options, leases, skipped_positions, pool=None, call=complete_call)
     failed: OpError
     try:
         for item in stream.items():
@@ -29,12 +29,12 @@ def run_here(plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Pr
                 if (report := stream.report()) is not None:
                     yield report
                 continue
-            parts, bad = undelivered.take()
+            parts, bad = skipped_positions.take()
             yield Produced(
                 dict(item.value), merge(item.parts + parts), item.rows, item.lease.epoch, item.partial, bad=bad
             )
             forks.raise_told()
-        if (report := undelivered.report(stream.epoch)) is not None:
+        if (report := skipped_positions.report(stream.epoch)) is not None:
             yield report
         forks.raise_told()
         return
@@ -62,4 +62,4 @@ def run_again(ops: Sequence[ElementOp], bad: BadElement, seed: int) -> None:
         epoch, repetition, branch = origin.epoch, origin.repetition, origin.branch
         split, element = origin.split, origin.element
     lease = Lease(epoch, Split(split), branch=branch, repetition=repetition)
-    Chain(ops, EngineOptions(seed=seed), UndeliveredPositions()).run(Item(bad.element, [], lease, element))
+    Chain(ops, EngineOptions(seed=seed), SkippedPositions()).run(Item(bad.element, [], lease, element))

@@ -12,13 +12,13 @@ from typing import Any
 from pecan_ray.engines.caching import SplitCache
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import Counts, OpCount
-from pecan_ray.engines.folding import folded
-from pecan_ray.engines.forks import forks
+from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item, ItemIterator
-from pecan_ray.engines.positions import UndeliveredPositions, merge
+from pecan_ray.engines.nested_columns import extract_arrays
+from pecan_ray.engines.positions import SkippedPositions, merge
 from pecan_ray.engines.python.batch_writer import BatchWriter, OpenBatch
 from pecan_ray.engines.python.call_stacks import call_stages, calls_under
-from pecan_ray.engines.python.chain import check_sendable
+from pecan_ray.engines.python.chain import check_serializable
 from pecan_ray.engines.python.collate import collate, collate_padded
 from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers
 from pecan_ray.engines.python.complete_calls import complete_call
@@ -78,13 +78,13 @@ class PythonEngine:
             raise OrderError(led_to(error), **error.fields) from error
 
     def _batches(self, leases: Leases) -> Generator[Produced, None, None]:
-        undelivered = UndeliveredPositions()
+        skipped_positions = SkippedPositions()
         stream = ItemStream(
             self._plan,
             self._sources,
             self._options,
             leases,
-            undelivered,
+            skipped_positions,
             pool=self._threads,
             call=self._callable,
             counts=self._counts,
@@ -108,7 +108,7 @@ class PythonEngine:
             yield from self._filled(stream, ending)
         else:
             yield from self._one_by_one(stream)
-        if (rest := stream.undelivered.report(stream.epoch)) is not None:
+        if (rest := stream.skipped_positions.report(stream.epoch)) is not None:
             yield rest
 
     def _can_be_in_rows(self, plan: ColumnarPlan) -> bool:
@@ -125,7 +125,7 @@ class PythonEngine:
         def runs() -> Iterator[Run | list[Item] | None]:
             # Called once for each reader, because threads cannot share a generator.
             found = stream.runs(plan.source)
-            return found if in_rows is None else stream.sendable_runs(in_rows.through(found), made_by)
+            return found if in_rows is None else stream.serializable_runs(in_rows.through(found), made_by)
 
         writing = [table.written(runs()) for _ in range(readers(self._options))]
         with closing(read_ahead(writing, plan.ready)) as batches:
@@ -134,8 +134,8 @@ class PythonEngine:
                 return
             for one in batches:
                 if one is not None:
-                    check_sendable(one.item(partial=False), made_by)
-                    yield one.finish(stream.undelivered)
+                    check_serializable(one.item(partial=False), made_by)
+                    yield one.finish(stream.skipped_positions)
                 elif (report := stream.report()) is not None:
                     yield report
             if (rest := table.rest()) is not None:
@@ -148,10 +148,10 @@ class PythonEngine:
                     yield report
                 continue
             # Decision 4: a partial batch may go back to the job, and what waits for a batch must not go with it.
-            parts, bad = ([], []) if item.partial else stream.undelivered.take()
+            parts, bad = ([], []) if item.partial else stream.skipped_positions.take()
             # Many batches are partial at a time where rounds are made, too many for the slots, perhaps.
             slots = HeapSlots() if item.partial and self._options.ranks else self._slots
-            columns, slot = into_slot(folded(item.value), slots)
+            columns, slot = into_slot(extract_arrays(item.value), slots)
             yield Produced(
                 columns,
                 merge(item.parts + parts),
@@ -172,7 +172,7 @@ class PythonEngine:
             plan.batch.size,
             plan.batch.name,
             self._slots,
-            stream.undelivered,
+            stream.skipped_positions,
             strict,
             feeder.put,
             self._options.on_error,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from pecan_ray.engines.forks import ForkedError
+from pecan_ray.engines.fork_tracker import ForkedError
 from pecan_ray.engines.items import Item, copied
-from pecan_ray.engines.positions import UndeliveredPositions
-from pecan_ray.engines.python.chain import Chain, set_aside
+from pecan_ray.engines.positions import SkippedPositions
+from pecan_ray.engines.python.chain import Chain, apply_error_policy
 from pecan_ray.engines.users_order import UsersOrder
 from pecan_ray.errors import ColumnError, ElementError
 from pecan_ray.options import OnError
@@ -29,12 +29,12 @@ class FallbackChain:
         in_users_order: Callable[[], Chain],
         order: UsersOrder,
         on_error: OnError,
-        undelivered: UndeliveredPositions,
+        skipped_positions: SkippedPositions,
         read_again: Callable[[Item], Element] | None,
     ) -> None:
         """`read_again` gives an element as it was; without it each is copied beforehand."""
         self._ops, self._chain, self._make, self._order = ops, chain, in_users_order, order
-        self._on_error, self._undelivered, self._read_again = on_error, undelivered, read_again
+        self._on_error, self._skipped_positions, self._read_again = on_error, skipped_positions, read_again
         self._lock = threading.Lock()
         """Guards the making of the chain in the user's order."""
         self._users: Chain | None = None
@@ -58,7 +58,7 @@ class FallbackChain:
         try:
             made = self._users_chain().attempt(item)
         except ElementError as users_error:
-            set_aside(item, users_error, self._on_error, self._undelivered, kept)
+            apply_error_policy(item, users_error, self._on_error, self._skipped_positions, kept)
             return []
         self._order.take(item.where(), error, self._ops)
         return made
@@ -79,6 +79,6 @@ class FallbackChain:
         (self._users_chain() if self._order.taken else self._chain).call_ahead(items)
 
     @property
-    def goes_out(self) -> bool:
+    def is_out_of_process(self) -> bool:
         """Whether the first operator runs in another process, to which several calls had better go together."""
-        return self._chain.goes_out
+        return self._chain.is_out_of_process

@@ -15,7 +15,7 @@ from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.python.batch_writer import BatchWriter
-from pecan_ray.engines.python.chain import Chainlike
+from pecan_ray.engines.python.chain import ChainProtocol
 from pecan_ray.engines.python.ordered_results import EARLY_BYTES
 from pecan_ray.engines.python.threads import Threads
 
@@ -40,7 +40,7 @@ class Feeder:
     soon leave all other threads without work.
     """
 
-    def __init__(self, pool: Threads, chain: Chainlike, most_ready: int = MOST_READY) -> None:
+    def __init__(self, pool: Threads, chain: ChainProtocol, most_ready: int = MOST_READY) -> None:
         self._pool, self._chain, self._most_ready = pool, chain, most_ready
         # A waiting thread is woken only for what it waits for: one that wakes for nothing takes a CPU, or Python's
         # lock, from one that works.
@@ -63,7 +63,7 @@ class Feeder:
         self._waits = False
         """The reader has read enough for now.  It says so before it looks at what is ready, and is looked at after
         something was taken from there: so none of the two misses the other."""
-        self._chunk_s = MESSAGE_S if chain.goes_out else CHUNK_S
+        self._chunk_s = MESSAGE_S if chain.is_out_of_process else CHUNK_S
         self._per_element_s = self._chunk_s
         self._most = 1.0
         """Elements in a chunk: an estimate too."""

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from pecan_ray.engines.caching import CachedReading
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.python.chain import Chainlike
+from pecan_ray.engines.python.chain import ChainProtocol
 from pecan_ray.plan.splits import LeaseKey
 
 
 class KeptChain:
     """Runs the operators before a point, records what they give, and runs those behind it."""
 
-    def __init__(self, before: Chainlike, reading: CachedReading, behind: Chainlike) -> None:
+    def __init__(self, before: ChainProtocol, reading: CachedReading, behind: ChainProtocol) -> None:
         self._before, self._reading, self._behind = before, reading, behind
 
     def run(self, item: Item) -> list[Item]:
@@ -40,6 +40,6 @@ class KeptChain:
         self._before.call_ahead([item for item in items if not item.kept])
 
     @property
-    def goes_out(self) -> bool:
+    def is_out_of_process(self) -> bool:
         """Whether several calls had better go together, since they go to another process."""
-        return self._before.goes_out
+        return self._before.is_out_of_process

@@ -14,7 +14,7 @@ import numpy as np
 from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.foreign import as_array, is_text_tensor
 from pecan_ray.engines.items import Item
-from pecan_ray.errors import BatchShapeError, listed, spelled
+from pecan_ray.errors import BatchShapeError, listed, to_str
 from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.splits import Array
 
@@ -47,7 +47,7 @@ class BatchRows:
         """Return the error that names operator, element and column; `path`: of the value in that column."""
         item = self._item(row) or self.first
         return BatchShapeError(
-            f"{self.op}: column {spelled(column)}{path} of {self.where(row)} {said}.",
+            f"{self.op}: column {to_str(column)}{path} of {self.where(row)} {said}.",
             op=self.op,
             file=item.lease.split.file_of(item.element),
             element=item.element,
@@ -105,7 +105,7 @@ class _NestedColumn:
         kind = _kind(values[first])
         for row, value in enumerate(values):
             if kind == "" or _kind(value) != kind:
-                self._refuse_kind(row, values, first, path)
+                self._reject_type(row, values, first, path)
         if kind == "dict":
             return self._dicts(values, path)
         if kind == "list":
@@ -122,7 +122,7 @@ class _NestedColumn:
                     f"{listed(values[0], value)}. Give all the same, or take out what is needed, by a map before"
                 )
                 raise self.rows.refusal(row, self.name, path, said)
-        return {key: self.together([value[key] for value in values], f"{path}[{spelled(key)}]") for key in values[0]}
+        return {key: self.together([value[key] for value in values], f"{path}[{to_str(key)}]") for key in values[0]}
 
     def _lists(self, values: Sequence[Sequence[Any]], path: str) -> Any:
         arrays = [_array_of_list(value) for value in values]
@@ -145,16 +145,16 @@ class _NestedColumn:
                 raise self.rows.refusal(row, self.name, path, said)
         return np.stack(arrays)
 
-    def _refuse_kind(self, row: int, values: Sequence[Any], first: int, path: str) -> None:
-        value, other = values[row], f"but that of {self.rows.where(first)} is {_article(values[first])}"
+    def _reject_type(self, row: int, values: Sequence[Any], first: int, path: str) -> None:
+        value, other = values[row], f"but that of {self.rows.where(first)} is {_describe_type(values[first])}"
         if value is None:
             said = f"is None, {other}. Fill in what is missing, or leave such elements out by a filter, before"
         elif _kind(value):
-            said = f"is {_article(value)}, {other}. Convert one of them by a map before"
+            said = f"is {_describe_type(value)}, {other}. Convert one of them by a map before"
         else:
             said = (
-                f"is {_article(value)}, of which no array can be made. Convert it, or drop it, by a map before; a "
-                "function on batches behind may return a list of such values"
+                f"is {_describe_type(value)}, of which no array can be made. Convert it, or drop it, by a map "
+                "before; a function on batches behind may return a list of such values"
             )
         raise self.rows.refusal(row, self.name, path, said)
 
@@ -209,7 +209,7 @@ def _told(array: Array) -> str:
     return f"{'text' if array.dtype == object else array.dtype}{list(array.shape)}"
 
 
-def _article(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     if isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.ma.MaskedArray):
         return _told(np.asarray(value))
     name = type(value).__name__

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.engines.items import Item, ItemIterator, has_rows, leading
-from pecan_ray.engines.positions import UndeliveredPositions
-from pecan_ray.engines.python.chain import set_aside
+from pecan_ray.engines.positions import SkippedPositions
+from pecan_ray.engines.python.chain import apply_error_policy
 from pecan_ray.engines.python.collate import collate, collate_padded, length_of
+from pecan_ray.engines.python.element_outputs import evenly, split_into_parts
 from pecan_ray.engines.python.ordered_results import ResultsInOrder
-from pecan_ray.engines.python.pieces import divided, evenly
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.errors import BatchShapeError, ElementError, PlanError
@@ -24,7 +24,7 @@ from pecan_ray.options import OnError
 from pecan_ray.plan.empty_pass import WatchedRun
 from pecan_ray.plan.operators import ELEMENTS, Batch, BucketByLength, Gather, Join, PaddedBatch, Shuffle, Unbatch
 from pecan_ray.plan.splits import Lease, Split
-from pecan_ray.sampling.randomness import generator, mix_key, shuffle_key
+from pecan_ray.sampling.random_keys import generator, mix_key, shuffle_key
 from pecan_ray.sampling.tail_rounds import of_rank, tail_rounds
 
 RunItem = Callable[[Item], list[Item]]
@@ -91,7 +91,7 @@ def batched(items: ItemIterator, op: Batch) -> ItemIterator:
     return _grouped(items, op.size, lambda rows: collate(rows, op.name))
 
 
-def gathered(items: ItemIterator, op: Gather) -> ItemIterator:
+def element_lists(items: ItemIterator, op: Gather) -> ItemIterator:
     """Take `size` items at a time together as a list; what is left at the end is marked partial."""
     return _grouped(items, op.size, lambda rows: {ELEMENTS: [row.value for row in rows]})
 
@@ -122,7 +122,7 @@ def bucketed(
     items: ItemIterator,
     op: BucketByLength,
     on_error: OnError,
-    undelivered: UndeliveredPositions,
+    skipped_positions: SkippedPositions,
     ranks: int | None = None,
 ) -> ItemIterator:
     """Collect items by length; each bucket yields a padded batch, or one for each of `ranks`, whenever it is full."""
@@ -134,7 +134,9 @@ def bucketed(
         try:
             length = length_of(item, op.length, op.name)
         except ElementError as error:
-            set_aside(item, error, on_error, undelivered, item.value if on_error == "quarantine" else None)
+            apply_error_policy(
+                item, error, on_error, skipped_positions, item.value if on_error == "quarantine" else None
+            )
             continue
         place = bisect_right(op.boundaries, length)
         buckets[place].append(item)
@@ -170,11 +172,11 @@ def _rounds_of_the_rest(buckets: Sequence[list[Item]], op: BucketByLength, ranks
         yield _joined(left, collate_padded(left, op.name, op.padding, None), True)
 
 
-def without_remainder(items: ItemIterator, undelivered: UndeliveredPositions) -> ItemIterator:
+def without_remainder(items: ItemIterator, skipped_positions: SkippedPositions) -> ItemIterator:
     """Drop partial batches in the middle of a plan."""
     for item in items:
         if item is not None and item.partial:
-            undelivered.add(item.parts)
+            skipped_positions.add(item.parts)
         else:
             yield item
 
@@ -187,8 +189,8 @@ def as_full(items: ItemIterator) -> ItemIterator:
         yield item
 
 
-def unbatched(
-    items: ItemIterator, op: Unbatch, made_by: str, on_error: OnError, undelivered: UndeliveredPositions
+def unbatch_rows(
+    items: ItemIterator, op: Unbatch, made_by: str, on_error: OnError, skipped_positions: SkippedPositions
 ) -> ItemIterator:
     """Yield the rows of each batch; each row keeps the positions and the name of the element that it was made of.
 
@@ -206,24 +208,24 @@ def unbatched(
             if op.same_rows:
                 _check_same_rows(item, rows, op, made_by)
         except BatchShapeError as error:
-            set_aside(item, error, on_error, undelivered)
+            apply_error_policy(item, error, on_error, skipped_positions)
             continue
         values = [{name: column[row] for name, column in item.value.items()} for row in range(rows)]
         if item.members is None and item.width:
-            yield from given_on(divided(item, evenly(item, values), undelivered))
+            yield from given_on(split_into_parts(item, evenly(item, values), skipped_positions))
         elif item.members is not None and len(item.members) == rows:
             yield from (replace(member, value=value) for member, value in zip(item.members, values, strict=True))
         else:
-            yield from _regrouped(item, values, undelivered)
+            yield from _rows_without_source(item, values, skipped_positions)
 
 
-def _regrouped(item: Item, values: list[dict[str, Any]], undelivered: UndeliveredPositions) -> ItemIterator:
+def _rows_without_source(item: Item, values: list[dict[str, Any]], skipped_positions: SkippedPositions) -> ItemIterator:
     """Yield rows of which nothing tells which elements they were made of."""
     for row, value in enumerate(values):
         parts = item.parts if row == len(values) - 1 else []
         yield Item(value, parts, item.lease, item.element, item.output + row)
     if not values:
-        undelivered.add(item.parts)
+        skipped_positions.add(item.parts)
 
 
 def _check_same_rows(item: Item, rows: int, op: Unbatch, made_by: str) -> None:
@@ -287,14 +289,14 @@ def taken(items: ItemIterator, count: int) -> ItemIterator:
         yield item
 
 
-def skipped(items: ItemIterator, count: int, undelivered: UndeliveredPositions) -> ItemIterator:
+def skipped(items: ItemIterator, count: int, skipped_positions: SkippedPositions) -> ItemIterator:
     """Leave out the first items."""
     left = count
     for item in items:
         if item is None or not left:
             yield item
         else:
-            undelivered.add(item.parts)
+            skipped_positions.add(item.parts)
             left -= 1
 
 
@@ -303,7 +305,7 @@ def prefetched(items: ItemIterator, count: int) -> ItemIterator:
     return read_ahead([items], count)
 
 
-def zipped(branches: Sequence[ItemIterator]) -> ItemIterator:
+def zip_inputs(branches: Sequence[ItemIterator]) -> ItemIterator:
     """Pair items; ends with the shortest branch."""
     while True:
         items: list[Item] = []

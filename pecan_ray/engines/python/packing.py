@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.engines.items import Item, ItemIterator
-from pecan_ray.engines.positions import Part, UndeliveredPositions
+from pecan_ray.engines.positions import Part, SkippedPositions
 from pecan_ray.engines.python.collate import fill_value
+from pecan_ray.engines.python.element_outputs import first_position, within
 from pecan_ray.engines.python.operators import mapped
-from pecan_ray.engines.python.pieces import first_position, within
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.errors import OutputTypeError
 from pecan_ray.plan.operators import Pack
 from pecan_ray.plan.splits import Array
-from pecan_ray.sampling.packing import PackedPiece, pack_rows
-from pecan_ray.sampling.randomness import element_key, generator
+from pecan_ray.sampling.packing import PackedSegment, pack_rows
+from pecan_ray.sampling.random_keys import element_key, generator
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class MissingTokens:
     parts: list[Part]
     """The positions that these tokens stand for."""
 
-    def positions(self, piece: PackedPiece) -> list[Part]:
+    def positions(self, piece: PackedSegment) -> list[Part]:
         """Return the positions of a piece; the first and the last one take what is left at the ends."""
         is_last = self.first + piece.stop == self.end
         if not self.item.width:
@@ -57,10 +57,10 @@ class MissingTokens:
 
 
 def packed(
-    items: ItemIterator, op: Pack, seed: int, undelivered: UndeliveredPositions, pool: Threads | None
+    items: ItemIterator, op: Pack, seed: int, skipped_positions: SkippedPositions, pool: Threads | None
 ) -> ItemIterator:
     """Pack the tokens of `among` elements at a time into rows, which come in a random order."""
-    return mapped(_groups(items, op), functools.partial(_rows, op, seed, undelivered), pool)
+    return mapped(_groups(items, op), functools.partial(_rows, op, seed, skipped_positions), pool)
 
 
 def _groups(items: ItemIterator, op: Pack) -> ItemIterator:
@@ -84,7 +84,7 @@ def _group(members: list[Item], op: Pack) -> Item:
     return Item(value, [], first.lease, first.element, first.output, members=members)
 
 
-def _rows(op: Pack, seed: int, undelivered: UndeliveredPositions, group: Item) -> list[Item]:
+def _rows(op: Pack, seed: int, skipped_positions: SkippedPositions, group: Item) -> list[Item]:
     """Return the rows of a group; positions without tokens yield nothing.
 
     Packing begins rows with the longest sequences, so rows are mixed: else each group would run from long to short.
@@ -92,7 +92,7 @@ def _rows(op: Pack, seed: int, undelivered: UndeliveredPositions, group: Item) -
     missing = [one for member in group.members or () for one in _missing_tokens(member, op.on)]
     for one in missing:
         if one.first == one.end:
-            undelivered.add(one.parts)
+            skipped_positions.add(one.parts)
     there = [one for one in missing if one.first < one.end]
     if not there:
         return []
@@ -131,7 +131,7 @@ def _missing_tokens(item: Item, on: str) -> Iterator[MissingTokens]:
         yield MissingTokens(item, tokens, first, end, [(key, start, stop)])
 
 
-def _row(pieces: list[tuple[MissingTokens, PackedPiece]], op: Pack, dtypes: Mapping[str, np.dtype[Any]]) -> Item:
+def _row(pieces: list[tuple[MissingTokens, PackedSegment]], op: Pack, dtypes: Mapping[str, np.dtype[Any]]) -> Item:
     """Return a row of tokens, of the number that a sequence has within the row, and of places within its part of it."""
     tokens = np.full(op.length, fill_value(op.padding, dtypes[op.on], op.on, op.name), dtypes[op.on])
     along = {

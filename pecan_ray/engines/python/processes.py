@@ -24,10 +24,10 @@ from typing import Any
 import cloudpickle
 
 from pecan_ray.by_value import dumps
-from pecan_ray.engines.forks import ForkedError, forks
+from pecan_ray.engines.fork_tracker import ForkedError, forks
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.global_generators import SeedKey, global_generators
-from pecan_ray.engines.python.answers import AnswerWriter, CallAnswer, answers_in
+from pecan_ray.engines.python.call_results import AnswerWriter, CallAnswer, unpack_results
 from pecan_ray.engines.python.tensor_pickling import pickled
 from pecan_ray.errors import OpError, is_interrupt, told
 
@@ -84,7 +84,7 @@ class Processes:
             raise RuntimeError(f"the process that ran {name} ended{_exit_code(worker)}") from error
         finally:
             self._give_back(alive)
-        answers = list(answers_in(answer))
+        answers = list(unpack_results(answer))
         # A message that could not be read has one answer, an error, which stands for all of its calls.
         return answers if len(answers) == len(arguments) else answers * len(arguments)
 
@@ -211,7 +211,7 @@ def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes
             global_generators.seed_again()
     except BaseException as error:
         answers = AnswerWriter(1)
-        answers.add_error(_portable(error))
+        answers.add_error(_picklable_error(error))
         return answers.message()
     answers = AnswerWriter(len(arguments))
     for value, keywords in arguments:
@@ -242,10 +242,10 @@ def _answer(
         result = ForkedError(error.message)
     except BaseException as error:
         result = error
-    answers.add_error(_portable(result))
+    answers.add_error(_picklable_error(result))
 
 
-def _portable(error: BaseException) -> BaseException:
+def _picklable_error(error: BaseException) -> BaseException:
     """Return an exception that survives pickling: itself, or one that tells its name and text."""
     plain = RuntimeError(told(error))
     try:

@@ -18,14 +18,14 @@ import numpy as np
 
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import Counts, column_bytes
-from pecan_ray.engines.forks import forks
+from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.call_stacks import working
-from pecan_ray.engines.python.chain import Chainlike, end_child
+from pecan_ray.engines.python.chain import ChainProtocol, end_child
 from pecan_ray.engines.python.rows import NUMBERS, HeldColumn, NotInRowsError, RowsColumn, RowsWatch, array_of
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.stages import Recognized, ThreadStage
-from pecan_ray.engines.under_way import Recognize, Sighting
+from pecan_ray.engines.under_way import Recognize, ThreadActivity
 from pecan_ray.errors import is_interrupt, told
 from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import OUTPUT_BITS, Array
@@ -155,7 +155,7 @@ def rows_at_a_time(columns: Mapping[str, Any], rows: int) -> int:
 class RowsChain:
     """Runs the maps between a source and `batch` on many rows at a time; `alone` are these maps for single elements."""
 
-    def __init__(self, maps: RowMaps, alone: Chainlike, counts: Callable[[Item], Counts | None]) -> None:
+    def __init__(self, maps: RowMaps, alone: ChainProtocol, counts: Callable[[Item], Counts | None]) -> None:
         self._maps, self._alone, self._counts = maps, alone, counts
         self._lock = threading.Lock()
         """Guards how often it has failed."""
@@ -209,22 +209,22 @@ class RowsChain:
 def rows_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
     """Return the function by which a stack shows which map an engine with these very options runs on rows."""
 
-    def recognize(local: Mapping[str, Any]) -> Sighting | None:
+    def inspect_locals(local: Mapping[str, Any]) -> ThreadActivity | None:
         maps, op, item = local.get("self"), local.get("op"), local.get("item")
         if maps is None or maps._options is not options or op is None or item is None:
             return None
         return working(op, [item], item.output)
 
-    return {RowMaps._call.__code__: recognize}
+    return {RowMaps._call.__code__: inspect_locals}
 
 
 def row_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
     """Return the function by which a stack shows in which map of an engine with these very options it is."""
 
-    def recognize(local: Mapping[str, Any]) -> ThreadStage | None:
+    def inspect_locals(local: Mapping[str, Any]) -> ThreadStage | None:
         maps, op = local.get("self"), local.get("op")
         if maps is None or maps._options is not options or op is None:
             return None
         return ThreadStage("operator", op.name)
 
-    return {RowMaps._call.__code__: recognize}
+    return {RowMaps._call.__code__: inspect_locals}

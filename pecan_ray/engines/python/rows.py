@@ -227,10 +227,10 @@ MEANINGLESS = {
 
 
 def _add_refusal(kind: type, name: str, why: str) -> None:
-    def refusing(self: Any, *args: Any, **keywords: Any) -> Any:
+    def raise_always(self: Any, *args: Any, **keywords: Any) -> Any:
         self._watch.refuse(f"it {why}")
 
-    setattr(kind, f"__{name}__", refusing)
+    setattr(kind, f"__{name}__", raise_always)
 
 
 for _name, _why in MEANINGLESS.items():

@@ -15,19 +15,19 @@ from pecan_ray.engines.contract import EngineOptions, Leases, Produced
 from pecan_ray.engines.counting import Counts
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.kept_rows import KeptRows
-from pecan_ray.engines.positions import UndeliveredPositions, of_first_runs, whole_parts
-from pecan_ray.engines.python.chain import Chain, Chainlike, Chains, check_sendable, set_aside
+from pecan_ray.engines.lease_replay import LeaseReplay, PassLeases, joined_in_passes, passes_before
+from pecan_ray.engines.positions import SkippedPositions, of_first_runs, whole_parts
+from pecan_ray.engines.python.chain import Chain, ChainProtocol, Chains, apply_error_policy, check_serializable
 from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.fallback import FallbackChain
 from pecan_ray.engines.python.fused import FusedPlan
 from pecan_ray.engines.python.kept import KeptChain
 from pecan_ray.engines.python.nested import BatchRows, arrays_within, finished
 from pecan_ray.engines.python.packing import packed
-from pecan_ray.engines.python.repeating import MakeItems, each_pass, repeated
+from pecan_ray.engines.python.repeat_passes import MakeItems, each_pass, repeated
 from pecan_ray.engines.python.row_maps import RowMaps, RowsChain
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
-from pecan_ray.engines.reruns import PassLeases, Reruns, joined_in_passes, passes_before
 from pecan_ray.engines.side_by_side import Streams, in_turn, next_of, take_beside
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.plan.empty_pass import EmptyPasses, operators_before, watched_run
@@ -54,7 +54,7 @@ from pecan_ray.plan.operators import (
 )
 from pecan_ray.plan.shape import kept_points, last_batching, name_of_last, plan_shape, yields_batches
 from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source, of_lease
-from pecan_ray.sampling.randomness import split_orders
+from pecan_ray.sampling.random_keys import split_orders
 
 MakeCall = Callable[[ElementOp], Callable[..., Any]]
 RunItems: TypeAlias = Callable[[ItemIterator], ItemIterator]
@@ -70,7 +70,7 @@ class ItemStream:
         sources: Sequence[Source],
         options: EngineOptions,
         leases: Leases,
-        undelivered: UndeliveredPositions,
+        skipped_positions: SkippedPositions,
         *,
         pool: Threads | None,
         call: MakeCall,
@@ -84,29 +84,29 @@ class ItemStream:
         """
         self.plan, self._sources, self._options = plan, sources, options
         shape = plan_shape(plan)
-        self._runs = Reruns(leases, split_orders(shape.shuffled, options.seed)) if shape.serial else None
+        self._runs = LeaseReplay(leases, split_orders(shape.shuffled, options.seed)) if shape.serial else None
         """Of a plan that runs as a whole: its leases, for as many runs as `repeat` makes."""
         self._passes = PassLeases(leases, len(shape.shuffled)) if joined_in_passes(plan) else None
         """Of a join that the job deals out again and again: its leases pass by pass."""
         self._leases: Leases = self._runs or self._passes or leases
-        self.undelivered, self._pool, self._call = undelivered, pool, call
+        self.skipped_positions, self._pool, self._call = skipped_positions, pool, call
         self._counts, self._users_call = counts, users_call or call
         self.epoch = self._newest = 0
         self._points = {} if cache is None else kept_points(plan)
         """By source: where what it gives is kept."""
-        self._cached = {} if cache is None else self._readings(cache)
+        self._cached = {} if cache is None else self._cached_reads(cache)
         """By the name of a point: how what is behind it is read."""
         self._streams = [Streams.of(shuffle, source) for shuffle, source in zip(shape.shuffled, sources, strict=True)]
         """By source: how many splits of it are read at a time."""
-        self._taking = threading.Lock()
+        self._take_lock = threading.Lock()
         """Guards the taking of leases where several threads read."""
 
-    def _readings(self, cache: SplitCache) -> dict[str, CachedReading]:
+    def _cached_reads(self, cache: SplitCache) -> dict[str, CachedReading]:
         def read(branch: int, lease: Lease, leases: Leases) -> ItemIterator:
             return self._read(self._sources[branch], lease, leases)
 
         return {
-            point.name: CachedReading(cache, point, self._leases, self.undelivered, partial(read, branch))
+            point.name: CachedReading(cache, point, self._leases, self.skipped_positions, partial(read, branch))
             for branch, point in self._points.items()
         }
 
@@ -114,11 +114,11 @@ class ItemStream:
         """Yield the items behind the plan's head and `ops` (all of them by default)."""
         items = self._plan_items(self.plan, 0, ops, outermost=True)()
         if ops is None:
-            items = self._finished(items if self.ends_with_batching else self.sendable(items))
+            items = self._finished(items if self.ends_with_batching else self.serializable(items))
         if self._runs is None:
             yield from items
             return
-        self.undelivered.first_runs_only = True
+        self.skipped_positions.first_runs_only = True
         for item in items:
             if item is not None:
                 item.parts = of_first_runs(item.parts)
@@ -127,7 +127,7 @@ class ItemStream:
             del item
         # What `take` or `zip` left unread counts as done: this worker alone runs the whole epoch.
         for branch in range(len(self._sources)):
-            self.undelivered.add(whole_parts(self._runs.everything(branch)))
+            self.skipped_positions.add(whole_parts(self._runs.everything(branch)))
 
     @property
     def ends_with_batching(self) -> bool:
@@ -154,20 +154,20 @@ class ItemStream:
         None comes as among items.
         """
         while (lease := self._take_in_turn()) is not None:
-            yield from read_lease_columns(source, lease, self._leases, self.undelivered, self._options.on_error)
-            if self.undelivered.due:
+            yield from read_lease_columns(source, lease, self._leases, self.skipped_positions, self._options.on_error)
+            if self.skipped_positions.due:
                 yield None
 
     def report(self) -> Produced | None:
         """Return the positions that wait for a batch, if they are due."""
-        return self.undelivered.report(self.epoch) if self.undelivered.due else None
+        return self.skipped_positions.report(self.epoch) if self.skipped_positions.due else None
 
     def behind(self, items: ItemIterator, ops: Sequence[Op]) -> ItemIterator:
         """Yield what operators at the plan's end make of items."""
-        return self._finished(self.sendable(self._through(lambda: items, ops, self.plan, outermost=True)()))
+        return self._finished(self.serializable(self._through(lambda: items, ops, self.plan, outermost=True)()))
 
     def _take_in_turn(self) -> Lease | None:
-        with self._taking:
+        with self._take_lock:
             return self._take(0)
 
     def _take(self, branch: int) -> Lease | None:
@@ -178,10 +178,10 @@ class ItemStream:
             self.epoch = lease.epoch
             if lease.repetition > self._newest:
                 self._newest = lease.repetition
-                self.undelivered.pass_ended()
+                self.skipped_positions.pass_ended()
         return lease
 
-    def chain(self, ops: Sequence[ElementOp | Autocache]) -> Chainlike:
+    def chain(self, ops: Sequence[ElementOp | Autocache]) -> ChainProtocol:
         """Return the chain that runs some operators under this stretch's rules."""
         for place, op in enumerate(ops):
             if isinstance(op, Autocache) and op.name in self._cached:
@@ -199,21 +199,21 @@ class ItemStream:
         return self._counts if item.lease.epoch == self._options.count_epoch else None
 
     def _plain(self, ops: Sequence[ElementOp]) -> Chain:
-        return Chain(ops, self._options, self.undelivered, self._call, self._counts)
+        return Chain(ops, self._options, self.skipped_positions, self._call, self._counts)
 
-    def _chain_of(self, ops: Sequence[ElementOp]) -> Chainlike:
+    def _chain_of(self, ops: Sequence[ElementOp]) -> ChainProtocol:
         chain = self._plain(ops)
         order = self._options.users_order
         if order is None or not ops or not order.differs(ops):
             return chain
 
         def in_users_order() -> Chain:
-            return Chain(order.ops(ops), self._options, self.undelivered, self._users_call, self._counts)
+            return Chain(order.ops(ops), self._options, self.skipped_positions, self._users_call, self._counts)
 
         # Decision 24: functions may have written into an element before it failed. If its source gives it, it is read
         # anew; elsewhere a copy of each element is made beforehand.
         again = self._read_again if order.behind_source(ops) else None
-        return FallbackChain(ops, chain, in_users_order, order, self._options.on_error, self.undelivered, again)
+        return FallbackChain(ops, chain, in_users_order, order, self._options.on_error, self.skipped_positions, again)
 
     def _read_again(self, item: Item) -> Element:
         """Return an element anew, as its source gives it."""
@@ -253,7 +253,7 @@ class ItemStream:
             counted = counted or (not outermost and self._passes is not None and shape.repetitions is None)
             if outermost and isinstance(op, BatchingOp) and not changes(todo):
                 # Looked at before they are batched, while each element that cannot be sent can be left out by itself.
-                stages.append(lambda items: self.sendable(arrays_in(items)))
+                stages.append(lambda items: self.serializable(arrays_in(items)))
             stages.append(self._stage(op, plan, final=outermost and op is last_batching(plan), counted=counted))
         return applied(begin, stages)
 
@@ -263,7 +263,9 @@ class ItemStream:
         empty = EmptyPasses.of(op, operators_before(plan, op))
         return partial(repeated, op, begin, empty, reads_nothing=partial(self._runs.none_of, branches))
 
-    def sendable_runs(self, runs: Iterator[Run | list[Item] | None], made_by: str) -> Iterator[Run | list[Item] | None]:
+    def serializable_runs(
+        self, runs: Iterator[Run | list[Item] | None], made_by: str
+    ) -> Iterator[Run | list[Item] | None]:
         """Make what single elements hold what a batch can hold; leave out, or raise, what cannot be sent."""
         for run in runs:
             yield run if run is None or isinstance(run, Run) else with_arrays(list(self._can_be_sent(run, made_by)))
@@ -272,13 +274,13 @@ class ItemStream:
         for item in items:
             if item is not None:
                 try:
-                    check_sendable(item, made_by)
+                    check_serializable(item, made_by)
                 except OpError as error:
-                    set_aside(item, error, self._options.on_error, self.undelivered)
+                    apply_error_policy(item, error, self._options.on_error, self.skipped_positions)
                     continue
             yield item
 
-    def sendable(self, items: ItemIterator) -> ItemIterator:
+    def serializable(self, items: ItemIterator) -> ItemIterator:
         """Leave out, or raise, what cannot be sent to the trainer."""
         return self._can_be_sent(items, name_of_last(self.plan.ops))
 
@@ -325,7 +327,7 @@ class ItemStream:
 
     def _join(self, join: Join, inputs: Sequence[ItemIterator], number: int) -> ItemIterator:
         if join.kind == "zip":
-            return operators.zipped(inputs)
+            return operators.zip_inputs(inputs)
         if join.kind == "mix":
             return operators.mixed(inputs, join, self._options.seed, number)
         return itertools.chain.from_iterable(inputs)
@@ -335,10 +337,12 @@ class ItemStream:
         if isinstance(op, Take):
             return partial(operators.taken, count=op.count)
         if isinstance(op, Skip):
-            return partial(operators.skipped, count=op.count, undelivered=self.undelivered)
+            return partial(operators.skipped, count=op.count, skipped_positions=self.skipped_positions)
         if isinstance(op, Unbatch):
             made_by = name_of_last(plan.ops[: plan.ops.index(op)])
-            return lambda items: operators.unbatched(items, op, made_by, self._options.on_error, self.undelivered)
+            return lambda items: operators.unbatch_rows(
+                items, op, made_by, self._options.on_error, self.skipped_positions
+            )
         if isinstance(op, Prefetch):
             # A debug run stays in its thread.
             return (lambda items: items) if self._pool is None else partial(operators.prefetched, count=op.count)
@@ -364,13 +368,13 @@ class ItemStream:
         if isinstance(op, Shuffle):
             return operators.shuffled(items, op, self._options.seed, number)
         if isinstance(op, Pack):
-            return packed(items, op, self._options.seed, self.undelivered, self._pool)
+            return packed(items, op, self._options.seed, self.skipped_positions, self._pool)
         raise _unknown(op)
 
     def _batches(self, op: BatchingOp, items: ItemIterator, *, final: bool, counted: bool) -> ItemIterator:
         made = self._batching(op, items)
         if op.drop_remainder and (counted or not final):
-            return operators.without_remainder(made, self.undelivered)
+            return operators.without_remainder(made, self.skipped_positions)
         # Else it is decided at the end of the epoch what becomes of a smaller batch.
         return operators.as_full(made) if counted else made
 
@@ -378,11 +382,11 @@ class ItemStream:
         if isinstance(op, Batch):
             return operators.batched(items, op)
         if isinstance(op, Gather):
-            return operators.gathered(items, op)
+            return operators.element_lists(items, op)
         if isinstance(op, PaddedBatch):
             return operators.padded(items, op)
         if isinstance(op, BucketByLength):
-            return operators.bucketed(items, op, self._options.on_error, self.undelivered, self._options.ranks)
+            return operators.bucketed(items, op, self._options.on_error, self.skipped_positions, self._options.ranks)
         raise _unknown(op)
 
     def _read_all(self, branch: int) -> ItemIterator:
@@ -399,12 +403,12 @@ class ItemStream:
         yield from in_turn(begun, streams, read, lambda item: item is not None)
 
     def _read(self, source: Source, lease: Lease, leases: Leases) -> ItemIterator:
-        undelivered = self.undelivered
-        for number, value, parts in read_lease(source, lease, leases, undelivered, self._options.on_error):
+        skipped_positions = self.skipped_positions
+        for number, value, parts in read_lease(source, lease, leases, skipped_positions, self._options.on_error):
             yield Item(value, parts, lease, number, width=1 << OUTPUT_BITS)
-            if undelivered.due:
+            if skipped_positions.due:
                 yield None
-        if undelivered.due:
+        if skipped_positions.due:
             yield None
 
 

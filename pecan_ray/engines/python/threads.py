@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from pecan_ray.engines.autotune import ROUNDS, State, ThreadLimits, ThreadWindow, decide
 from pecan_ray.engines.contract import EngineOptions, Slot, Slots
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.thread_times import cpu_times
-from pecan_ray.engines.tuning import ROUNDS, State, ThreadLimits, ThreadWindow, decide
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class Threads:
 
 
 @dataclass
-class WindowTally:
+class WindowAccumulator:
     """Sums since a window began."""
 
     elements: int = 0
@@ -182,7 +182,7 @@ class WindowTally:
 
 
 class Tuner:
-    """Measures windows for the policy in `pecan_ray.engines.tuning`."""
+    """Measures windows for the policy in `pecan_ray.engines.autotune`."""
 
     def __init__(self, threads: int, limits: ThreadLimits) -> None:
         self.limits = limits
@@ -190,13 +190,13 @@ class Tuner:
         self._lock = threading.Lock()
         """Guards the state, the tally and the window's times; the weight of elements is an estimate and needs none."""
         self._mine = ThreadClock()
-        self._tally = WindowTally()
+        self._accumulator = WindowAccumulator()
         self._began = time.perf_counter()
         self._process_cpu_s = time.process_time()
         self._paused: float | None = self._began
         self._bytes = 0.0
-        self._unweighed = 0
-        self._usual_s = 0.0
+        self._until_size_sample = 0
+        self._mean_task_s = 0.0
         """How long a piece of work takes."""
 
     def begin(self) -> None:
@@ -211,9 +211,9 @@ class Tuner:
             if self._stalled(now - mine.mark):
                 # A process that was stopped tells nothing of its threads, so all of the window is dropped.
                 mine.mark = self._began = now
-                self._tally, self._process_cpu_s = WindowTally(), time.process_time()
+                self._accumulator, self._process_cpu_s = WindowAccumulator(), time.process_time()
                 return None
-            tally = self._tally
+            tally = self._accumulator
             tally.elements += elements
             tally.busy_s += now - mine.mark
             tally.cpu_s += cpu_s
@@ -230,15 +230,15 @@ class Tuner:
 
     def _stalled(self, took_s: float) -> bool:
         """Tell whether something that says nothing about the threads has held up a piece of work."""
-        usual = self._usual_s or took_s
+        usual = self._mean_task_s or took_s
         stalled = took_s > max(STALL_S, STALL_TIMES * usual)
         # If such pieces turn out to be usual, they count after a few.
-        self._usual_s = 2.0 * usual if stalled else usual + 0.1 * (took_s - usual)
+        self._mean_task_s = 2.0 * usual if stalled else usual + 0.1 * (took_s - usual)
         return stalled
 
     def _window(self, now: float) -> ThreadWindow:
         """Return what was seen since the last window, and begin the next one."""
-        tally, process_cpu_s = self._tally, time.process_time()
+        tally, process_cpu_s = self._accumulator, time.process_time()
         window = ThreadWindow(
             self.state.threads,
             tally.elements,
@@ -250,20 +250,20 @@ class Tuner:
             tally.blocked_s,
             self._bytes,
         )
-        self._tally, self._began, self._process_cpu_s = WindowTally(), now, process_cpu_s
+        self._accumulator, self._began, self._process_cpu_s = WindowAccumulator(), now, process_cpu_s
         return window
 
     def blocked(self, seconds: float) -> None:
         """Finished batches that nobody took have held up the work for so long."""
         with self._lock:
-            self._tally.blocked_s += seconds
+            self._accumulator.blocked_s += seconds
 
     def weigh(self, element: Mapping[str, Any], count: int) -> None:
         """Look at the size of an element, if it is its turn; `count` of them are one piece of work."""
-        self._unweighed -= 1
-        if self._unweighed >= 0:
+        self._until_size_sample -= 1
+        if self._until_size_sample >= 0:
             return
-        self._unweighed = WEIGHED
+        self._until_size_sample = WEIGHED
         # Two pieces of work for each thread (`Threads.ahead`), weighed in turn as they go in and as they come out.
         self._bytes += 0.2 * (2 * count * element_bytes(element) - self._bytes)
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pecan_ray.engines.positions import Part, join
 from pecan_ray.engines.reading import Run
-from pecan_ray.engines.sendable import MASKED
+from pecan_ray.engines.serializable import MASKED
 from pecan_ray.errors import OutputTypeError, told
 from pecan_ray.plan.exact_arrays import exact_array, same_integers
 from pecan_ray.plan.splits import Columns, Element, Lease

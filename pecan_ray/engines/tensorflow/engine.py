@@ -16,10 +16,10 @@ import pecan_ray.engines.tensorflow.meta as meta
 from pecan_ray.engines.batch_rows import check_rows
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.engines.lease_replay import LeaseReplay
 from pecan_ray.engines.own_results import NOTHING
-from pecan_ray.engines.positions import Part, UndeliveredPositions, merge, whole_parts
+from pecan_ray.engines.positions import Part, SkippedPositions, merge, whole_parts
 from pecan_ray.engines.reading import reading_of, reading_stages
-from pecan_ray.engines.reruns import Reruns
 from pecan_ray.engines.side_by_side import Streams
 from pecan_ray.engines.slots import into_slot, waiting_for_room
 from pecan_ray.engines.stages import Recognized
@@ -39,23 +39,23 @@ from pecan_ray.engines.tensorflow.graph import Graph
 from pecan_ray.engines.tensorflow.iterating import Elements, while_waiting
 from pecan_ray.engines.tensorflow.native import native_computing, run_native
 from pecan_ray.engines.tensorflow.sums import Sums
-from pecan_ray.engines.under_way import Recognize, Sighting, StackWatch
+from pecan_ray.engines.under_way import Recognize, StackWatch, ThreadActivity
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import ElementError, OpError, OrderError, PlanError
 from pecan_ray.plan.operators import BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Plan, wants_rng
 from pecan_ray.plan.shape import element_ops_from, last_batching, name_of_last, plan_shape
 from pecan_ray.plan.splits import AtWork, Source, Split, with_seed
-from pecan_ray.sampling.randomness import split_orders
+from pecan_ray.sampling.random_keys import split_orders
 from pecan_ray.sources.tf_data import TfDataSource
 
 
 @dataclass(frozen=True)
-class StretchInProgress:
+class GraphAssignment:
     """What is under way: one feed per source, and the positions that yield nothing."""
 
     feeds: list[GraphFeed]
-    undelivered: UndeliveredPositions
-    runs: Reruns | None = None
+    skipped_positions: SkippedPositions
+    runs: LeaseReplay | None = None
     """Of a plan that runs as a whole: its leases."""
 
     @property
@@ -75,11 +75,11 @@ class StretchInProgress:
                 raise feed.error
 
 
-class RunningStretch:
+class CurrentAssignment:
     """The stretch that the graphs of an engine run."""
 
     def __init__(self) -> None:
-        self.stretch: StretchInProgress | None = None
+        self.stretch: GraphAssignment | None = None
         """None: there is none, or all of it has come out."""
 
     def note_dropped(self, rows: Any) -> None:
@@ -88,7 +88,7 @@ class RunningStretch:
         if stretch is not None:
             parts = meta.parts_of(np.asarray(rows))
             stretch.came_out(parts)
-            stretch.undelivered.add(parts)
+            stretch.skipped_positions.add(parts)
 
 
 def _order_error(found: ElementError) -> OrderError:
@@ -99,7 +99,7 @@ def _order_error(found: ElementError) -> OrderError:
     )
 
 
-def _computed(elements: Elements, stretch: StretchInProgress) -> tuple[dict[str, Any], Any] | None:
+def _computed(elements: Elements, stretch: GraphAssignment) -> tuple[dict[str, Any], Any] | None:
     """Return the graph's next result; None at the end."""
     # `graph_computing` finds `elements` and `stretch` in this frame by their names.
     return next(elements, None)
@@ -108,15 +108,15 @@ def _computed(elements: Elements, stretch: StretchInProgress) -> tuple[dict[str,
 def graph_computing() -> dict[CodeType, Recognize]:
     """Return the function by which a stack shows that a graph computes and does not wait for leases."""
 
-    def recognize(local: Mapping[str, Any]) -> Sighting | None:
+    def inspect_locals(local: Mapping[str, Any]) -> ThreadActivity | None:
         feeds: list[GraphFeed] = local["stretch"].feeds
         given = [where for feed in feeds if (where := feed.last_given())]
         if not given or any(feed.asking for feed in feeds):
             return None
         text = f"the graph has yielded nothing for {{seconds}}, since it was given {' and '.join(given)}"
-        return Sighting((local["stretch"].epoch, local["elements"].given, *given), text, AtWork("the graph"))
+        return ThreadActivity((local["stretch"].epoch, local["elements"].given, *given), text, AtWork("the graph"))
 
-    return {_computed.__code__: recognize}
+    return {_computed.__code__: inspect_locals}
 
 
 class TensorFlowEngine:
@@ -140,18 +140,18 @@ class TensorFlowEngine:
         """Whether an element that goes into the graph comes out, is noted as filtered, or has failed."""
         self._size = last.size if isinstance(last, FixedSizeBatchingOp) else 0
         counted = [op for op in plan.all_ops() if isinstance(op, ElementOp)]
-        self._keyed = any(wants_rng(op.fn) for op in counted)
+        self._uses_rng = any(wants_rng(op.fn) for op in counted)
         self._sums = None if options.count_epoch is None else Sums(counted)
         self._in_graph = InGraph()
-        self._signatures: dict[int, Signature | None] = {}
-        self._stretch = StretchInProgress([], UndeliveredPositions())
+        self._signature_by_branch: dict[int, Signature | None] = {}
+        self._current_assignment = GraphAssignment([], SkippedPositions())
         self._begin_graph()
         self._reading = StackWatch(reading_of(self._sources))
         self._computing = StackWatch({**graph_computing(), **native_computing()})
 
     def _begin_graph(self) -> None:
         """Begin with graphs that nothing runs of: those of a stretch that was left run on until they are given up."""
-        self._running = RunningStretch()
+        self._running = CurrentAssignment()
         self._graph = Graph(self._plan, self._options, self._running.note_dropped, self._sums)
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
@@ -160,20 +160,20 @@ class TensorFlowEngine:
         if isinstance(head, TfDataSource) and not others and not self._plan.ops:
             yield from run_native(head, leases, self._options, self._slots)
             return
-        undelivered = UndeliveredPositions()
+        skipped_positions = SkippedPositions()
         shuffled = plan_shape(self._plan).shuffled
         orders = split_orders(shuffled, self._options.seed)
-        runs = Reruns(leases, orders) if self._serial else None
-        undelivered.first_runs_only = self._serial
+        runs = LeaseReplay(leases, orders) if self._serial else None
+        skipped_positions.first_runs_only = self._serial
         feeds = [
             GraphFeed(
                 branch,
                 source,
                 leases,
-                undelivered,
+                skipped_positions,
                 self._options,
-                self._signatures.get(branch),
-                keyed=self._keyed,
+                self._signature_by_branch.get(branch),
+                keyed=self._uses_rng,
                 runs=runs,
                 streams=Streams.of(shuffled[branch], source),
             )
@@ -181,21 +181,21 @@ class TensorFlowEngine:
         ]
         if self._running.stretch is not None:
             self._begin_graph()
-        self._stretch = self._running.stretch = StretchInProgress(feeds, undelivered, runs)
+        self._current_assignment = self._running.stretch = GraphAssignment(feeds, skipped_positions, runs)
         self._graph.calls.take()
         self._graph.failed = None
-        produced = self._run(self._stretch)
+        produced = self._run(self._current_assignment)
         try:
             yield from ending_with_the_last_batch(produced) if self._serial else produced
         finally:
             for feed in feeds:
                 feed.stopped = True
 
-    def _run(self, stretch: StretchInProgress) -> Generator[Produced, None, None]:
+    def _run(self, stretch: GraphAssignment) -> Generator[Produced, None, None]:
         # A worker never computes on an accelerator: it belongs to the trainer.
         with tf.device("/CPU:0"):
             for branch, feed in enumerate(stretch.feeds):
-                self._signatures[branch] = feed.open()
+                self._signature_by_branch[branch] = feed.open()
             if self._sums is not None:
                 self._sums.switch(stretch.epoch == self._options.count_epoch)
             data = self._graph.dataset(stretch.feeds, stretch.epoch)
@@ -204,32 +204,35 @@ class TensorFlowEngine:
                 for result in self._results(elements, stretch):
                     if result is not None:
                         yield self._produced(result[0], meta.as_rows(result[1]), stretch)
-                    elif (report := stretch.undelivered.report(stretch.epoch)) is not None:
+                    elif (report := stretch.skipped_positions.report(stretch.epoch)) is not None:
                         yield report
             except tf.errors.OpError as error:
                 # First what the source raised: in the graph it only ended the stream, whose error may follow from it.
                 stretch.raise_source_error()
-                raise self._located(error, stretch) from error
+                raise self._locate_failure(error, stretch) from error
         stretch.raise_source_error()
         if self._graph.failed is not None:
             raise self._graph.failed
         for _ in self._account_for_the_rest(stretch):
-            if stretch.undelivered.due and (report := stretch.undelivered.report(stretch.epoch)) is not None:
+            if (
+                stretch.skipped_positions.due
+                and (report := stretch.skipped_positions.report(stretch.epoch)) is not None
+            ):
                 yield report
         self._running.stretch = None
-        if (rest := stretch.undelivered.report(stretch.epoch)) is not None:
+        if (rest := stretch.skipped_positions.report(stretch.epoch)) is not None:
             yield rest
 
-    def _results(self, elements: Elements, stretch: StretchInProgress) -> Iterator[tuple[dict[str, Any], Any] | None]:
+    def _results(self, elements: Elements, stretch: GraphAssignment) -> Iterator[tuple[dict[str, Any], Any] | None]:
         """Yield what the graph computes; None where that has to wait for a report, of passes that yield nothing."""
         results = iter(partial(_computed, elements, stretch), None)
         if plan_shape(self._plan).repetitions is not None:
             yield from results
             return
         # A graph says nothing while it yields nothing, which may be for ever.
-        yield from while_waiting(results, lambda: stretch.undelivered.due)
+        yield from while_waiting(results, lambda: stretch.skipped_positions.due)
 
-    def _located(self, error: Exception, stretch: StretchInProgress) -> ElementError:
+    def _locate_failure(self, error: Exception, stretch: GraphAssignment) -> ElementError:
         """Return what failed: in the user's order, or in the order that runs and not in that."""
         found = failing_element(self._plan, stretch.feeds, self._options.seed)
         if found is None:
@@ -242,7 +245,7 @@ class TensorFlowEngine:
             return found
         return failing_element(order.plan, stretch.feeds, self._options.seed) or _order_error(found)
 
-    def _produced(self, columns: dict[str, Any], row: meta.Rows, stretch: StretchInProgress) -> Produced:
+    def _produced(self, columns: dict[str, Any], row: meta.Rows, stretch: GraphAssignment) -> Produced:
         parts: list[Part] = []
         if not self._serial:
             parts = meta.parts_of(row)
@@ -251,14 +254,14 @@ class TensorFlowEngine:
         size = self._size or (int(row[0, meta.SIZE]) if row.ndim == 2 else 1)
         partial = self._batched and rows < size
         # What becomes of a partial batch is not known yet: it carries nothing but itself.
-        undelivered, bad = ([], []) if partial else stretch.undelivered.take()
+        skipped_positions, bad = ([], []) if partial else stretch.skipped_positions.take()
         arrays, slot = into_slot({name: as_column(value) for name, value in columns.items()}, self._slots)
         if self._changes:
             check_rows(self._changes, NOTHING, arrays, rows)  # what it was given is not known here
-        spans, nothing = merge(parts + undelivered), merge(undelivered)
+        spans, nothing = merge(parts + skipped_positions), merge(skipped_positions)
         return Produced(arrays, spans, rows, stretch.epoch, partial, slot=slot, bad=bad, without_data=nothing)
 
-    def _account_for_the_rest(self, stretch: StretchInProgress) -> Iterator[None]:
+    def _account_for_the_rest(self, stretch: GraphAssignment) -> Iterator[None]:
         """Find out what became of elements that went in and did not come out: bad ones, and dropped remainders.
 
         Yields after each bad element.
@@ -272,12 +275,12 @@ class TensorFlowEngine:
                     self._raise_if_passing([one], self._options.users_order.plan, stretch.feeds[branch], branch)
                 parts = [] if self._serial else meta.parts_of(call.rows)
                 stretch.came_out(parts)
-                stretch.undelivered.add(parts, one)
+                stretch.skipped_positions.add(parts, one)
                 yield
         for branch, feed in enumerate(stretch.feeds):
             if stretch.runs is not None:
                 # In such a plan, what did not come out may only be unread: watched calls tell what has failed.
-                stretch.undelivered.add(whole_parts(stretch.runs.everything(branch)))
+                stretch.skipped_positions.add(whole_parts(stretch.runs.everything(branch)))
                 continue
             order = self._options.users_order
             for part in feed.outstanding.parts():
@@ -297,9 +300,9 @@ class TensorFlowEngine:
                 if order is not None:
                     found = list(found)  # nothing of the interval may count as done that the user's order takes
                     self._raise_if_passing(found, order.plan, feed, branch)
-                stretch.undelivered.add([part])
+                stretch.skipped_positions.add([part])
                 for one in found:
-                    stretch.undelivered.add([], one)
+                    stretch.skipped_positions.add([], one)
                     yield
 
     def _raise_if_passing(self, found: Iterable[BadElement], plan: Plan, feed: GraphFeed, branch: int) -> None:
@@ -340,4 +343,4 @@ class TensorFlowEngine:
 
     def close(self) -> None:
         """Forget the last stretch; graphs end with their iterators."""
-        self._stretch = StretchInProgress([], UndeliveredPositions())
+        self._current_assignment = GraphAssignment([], SkippedPositions())

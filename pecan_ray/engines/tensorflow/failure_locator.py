@@ -24,8 +24,8 @@ from pecan_ray.errors import (
     BatchShapeError,
     ElementError,
     OpError,
+    cut_text,
     is_interrupt,
-    shortened,
     told,
 )
 from pecan_ray.plan.operators import Batch, BatchingOp, BucketByLength, Filter, FlatMap, Map, Op, Plan
@@ -79,7 +79,7 @@ def failing_element(plan: Plan, feeds: Sequence[GraphFeed], seed: int) -> Elemen
                 if found is not None:
                     return found
                 for value in values:
-                    different = _disagrees(value, read, shapes, plan)
+                    different = _shape_mismatch(value, read, shapes, plan)
                     if different is not None:
                         return different
     return None
@@ -203,7 +203,7 @@ def _in_words(error: BaseException) -> str:
     lines = text.splitlines()
     traced = max((number for number, line in enumerate(lines) if line.startswith('  File "')), default=0)
     said = "\n".join(lines[traced + 1 :]).strip()
-    return f"{type(error).__name__}: {shortened(said, MOST_TEXT)}" if said else told(error)
+    return f"{type(error).__name__}: {cut_text(said, MOST_TEXT)}" if said else told(error)
 
 
 def _behind(op: Op | RowCheck, value: dict[str, Any], result: Any) -> list[dict[str, Any]]:
@@ -229,7 +229,7 @@ def _inside(feed: GraphFeed) -> Iterator[Read]:
             yield feed.read_again(key, number)
 
 
-def _disagrees(
+def _shape_mismatch(
     value: dict[str, Any], read: Read, shapes: dict[str, tuple[Any, Read]], plan: Plan
 ) -> BatchShapeError | None:
     batching = next((op for op in plan.ops if isinstance(op, Batch)), None)

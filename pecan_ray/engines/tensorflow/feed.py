@@ -11,10 +11,10 @@ from typing import Any
 import tensorflow as tf
 
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases
-from pecan_ray.engines.positions import Part, UndeliveredPositions
+from pecan_ray.engines.lease_replay import LeaseReplay
+from pecan_ray.engines.positions import Part, SkippedPositions
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
-from pecan_ray.engines.reruns import Reruns
-from pecan_ray.engines.sendable import unsendable_columns
+from pecan_ray.engines.serializable import why_columns_not_serializable
 from pecan_ray.engines.side_by_side import ONE_AFTER_THE_OTHER, Streams, TakeBeside, in_turn, next_of, take_beside
 from pecan_ray.engines.tensorflow.chunks import (
     Chunk,
@@ -81,16 +81,16 @@ class GraphFeed:
         branch: int,
         source: Source,
         leases: Leases,
-        undelivered: UndeliveredPositions,
+        skipped_positions: SkippedPositions,
         options: EngineOptions,
         signature: Signature | None,
         *,
         keyed: bool = True,
-        runs: Reruns | None = None,
+        runs: LeaseReplay | None = None,
         streams: Streams = ONE_AFTER_THE_OTHER,
     ) -> None:
         self._branch, self._source, self._leases, self._runs = branch, source, runs or leases, runs
-        self._undelivered, self._options = undelivered, options
+        self._skipped_positions, self._options = skipped_positions, options
         self._seed, self._splits_at_a_time = options.seed if keyed else None, streams
         self._columnar = source if isinstance(source, ColumnarSource) else None
         self.signature = signature
@@ -120,7 +120,7 @@ class GraphFeed:
             try:
                 self.signature = signature_of(first, isinstance(self._source, Arrays))
             except OutputTypeError as error:
-                self._set_aside(first, error)
+                self._apply_on_error(first, error)
                 self._first = _without_first(self._first) or self._next()
         return self.signature
 
@@ -130,16 +130,16 @@ class GraphFeed:
             raise self.error
         return read
 
-    def _set_aside(self, read: Read, error: OutputTypeError) -> None:
+    def _apply_on_error(self, read: Read, error: OutputTypeError) -> None:
         """Follow `on_error` for an element that cannot go into the graph."""
         if self._options.on_error == "raise":
             raise error
         kept = read.value if self._options.on_error == "quarantine" else None
-        if kept is not None and unsendable_columns(kept):
+        if kept is not None and why_columns_not_serializable(kept):
             kept = None
         where, origin = read.lease.split.where(read.number), origin_of(read.lease, read.number)
         bad = BadElement("source", where, error.message.splitlines()[0], kept, origin)
-        self._undelivered.add([] if self._runs is not None else read.parts, bad)
+        self._skipped_positions.add([] if self._runs is not None else read.parts, bad)
 
     def dataset(self) -> Any:
         """Return the elements as a tf.data.Dataset of (columns, row)."""
@@ -148,7 +148,7 @@ class GraphFeed:
             name: tf.TensorSpec((None, *spec.shape.as_list()), spec.dtype) for name, spec in self.signature.items()
         }
         signature = (chunked, tf.TensorSpec((None, WIDTH), tf.int64))
-        return unbatched(tf.data.Dataset.from_generator(self._chunks, output_signature=signature).prefetch(2))
+        return unbatch_rows(tf.data.Dataset.from_generator(self._chunks, output_signature=signature).prefetch(2))
 
     def next_pass(self) -> int | None:
         """Return the pass of the next element; None if there is none."""
@@ -193,13 +193,13 @@ class GraphFeed:
             self.asking = False
         if lease is not None and lease.repetition > self._newest:
             self._newest = lease.repetition
-            self._undelivered.pass_ended()
+            self._skipped_positions.pass_ended()
         return lease
 
     def _read_lease(self, lease: Lease) -> Iterator[Read | Run]:
         self._taken[lease.split.index] = lease
         self.epoch = lease.epoch
-        given = (lease, self._leases, self._undelivered, self._options.on_error)
+        given = (lease, self._leases, self._skipped_positions, self._options.on_error)
         if self._columnar is not None:
             for run in read_lease_columns(self._columnar, *given):
                 yield from run.pieces(self._splits_at_a_time.turn) if self._splits_at_a_time.count > 1 else (run,)
@@ -215,22 +215,22 @@ class GraphFeed:
             for read in self._everything():
                 if isinstance(read, Run) and (columns := columns_of(read, self.signature)) is not None:
                     if chunk.rows:
-                        yield self._flushed(chunk)
+                        yield self._flush_chunk(chunk)
                     yield from self._cut(read, columns)
                     continue
                 for element in _one_by_one(read):
                     try:
                         values = convert(element, self.signature)
                     except OutputTypeError as error:
-                        self._set_aside(element, error)
+                        self._apply_on_error(element, error)
                         continue
                     if chunk.rows and not chunk.takes(values):
-                        yield self._flushed(chunk)
+                        yield self._flush_chunk(chunk)
                     chunk.add(values, rows_of(element.lease, element.number, element.parts, self._seed), element.parts)
         except PecanError as error:
             self.error = error
         if chunk.rows:
-            yield self._flushed(chunk)
+            yield self._flush_chunk(chunk)
 
     def _cut(self, run: Run, columns: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
         for start, stop in cuts(columns, run.rows):
@@ -239,7 +239,7 @@ class GraphFeed:
             rows = rows_of_run(run.lease, run.first + start, run.first + stop, self._seed)
             yield {name: column[start:stop] for name, column in columns.items()}, rows
 
-    def _flushed(self, chunk: Chunk) -> tuple[dict[str, Any], Any]:
+    def _flush_chunk(self, chunk: Chunk) -> tuple[dict[str, Any], Any]:
         """Hand a chunk over, whose positions are then inside of the graph."""
         # Before the chunk is handed over, as in `_cut`.
         self.outstanding.add(chunk.parts)
@@ -284,7 +284,7 @@ def _never_empty(spec: Any) -> bool:
     return all(length is not None and length > 0 for length in spec.shape[1:])
 
 
-def unbatched(data: Any) -> Any:
+def unbatch_rows(data: Any) -> Any:
     """Return the rows of a dataset's elements; `Dataset.unbatch` is faster, and ends the process at empty rows."""
     if all(_never_empty(spec) for spec in tf.nest.flatten(data.element_spec)):
         return data.unbatch()

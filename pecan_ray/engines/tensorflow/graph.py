@@ -17,15 +17,15 @@ import pecan_ray.engines.tensorflow.meta as meta
 import pecan_ray.engines.tensorflow.mixing as mixing
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.global_generators import global_generators
-from pecan_ray.engines.reruns import passes_before
+from pecan_ray.engines.lease_replay import passes_before
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
 from pecan_ray.engines.tensorflow.control_flow import with_control_flow
 from pecan_ray.engines.tensorflow.epochs import of_first_epoch, told_epoch
-from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched
+from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatch_rows
 from pecan_ray.engines.tensorflow.outputs import asked_for, rows_of_outputs
 from pecan_ray.engines.tensorflow.own_seed import without_global_seed
-from pecan_ray.engines.tensorflow.repeating import DealtPasses, EndlessRepeat, drained
+from pecan_ray.engines.tensorflow.repeat_passes import DealtPasses, EndlessRepeat, drained
 from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
 from pecan_ray.engines.tensorflow.watched_calls import WatchedCalls
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError, is_interrupt, told
@@ -53,7 +53,7 @@ from pecan_ray.plan.operators import (
     wants_rng,
 )
 from pecan_ray.plan.shape import last_batching, name_of_last, plan_shape
-from pecan_ray.sampling.randomness import graph_seed, mix_key, shuffle_key
+from pecan_ray.sampling.random_keys import graph_seed, mix_key, shuffle_key
 from pecan_ray.sampling.subsets import is_member
 from pecan_ray.sources.tf_seeds import DatasetPass, SeedFold, folding
 
@@ -78,15 +78,15 @@ class Graph:
     ) -> None:
         self._plan, self._options, self._dropped, self._sums = plan, options, dropped, sums
         self.calls = WatchedCalls()
-        self._watches = False
+        self._should_watch = False
         """Whether what fails now is found by its calls, and not by its positions."""
         self._serial = plan_shape(plan).serial
         self._drained = drained(plan)
-        self._repeats = any(isinstance(op, Repeat) for op in plan.all_ops())
+        self._has_repeat = any(isinstance(op, Repeat) for op in plan.all_ops())
         self._last = last_batching(plan)
         self._deterministic = options.order == "strict"
         self._traced: dict[tuple[Any, ...], GraphFunction] = {}
-        self._makers: dict[str, str] = {}
+        self._producers: dict[str, str] = {}
         """By column, the operator that has made it last, which a message names."""
         self._epoch, self._seeds = 0, SeedFold(DatasetPass())
         self._passes: DealtPasses | None = None
@@ -102,7 +102,11 @@ class Graph:
         if data is None:
             return None
         checks.check_columns(
-            name_of_last(self._plan.ops), data.element_spec[0], self._makers, ragged=True, where="it leaves the graph"
+            name_of_last(self._plan.ops),
+            data.element_spec[0],
+            self._producers,
+            ragged=True,
+            where="it leaves the graph",
         )
         options = tf.data.Options()
         # Decision 20: in a smaller pool, work waits for a thread while CPUs are idle. AUTOTUNE's budget stays the CPUs.
@@ -124,14 +128,14 @@ class Graph:
             feed = next(feeds)
             data = None if feed.signature is None else feed.dataset()
         todo = list(plan.ops)
-        self._watches = self._serial or _batches(plan.head)
+        self._should_watch = self._serial or _batches(plan.head)
         while todo and data is not None:
             maps = [op for op in itertools.takewhile(lambda op: isinstance(op, Map), todo) if isinstance(op, Map)]
             if maps:
                 data = self._mapped(data, maps)
                 todo = todo[len(maps) :]
                 continue
-            self._watches = self._watches or isinstance(todo[0], BatchingOp)
+            self._should_watch = self._should_watch or isinstance(todo[0], BatchingOp)
             op = todo.pop(0)
             try:
                 data = self._stage(op, data, plan)
@@ -153,7 +157,7 @@ class Graph:
             if join.kind == "mix":
                 shares = mixing.shares(join, self._epoch, [data is not None for data in branches])
                 first = join.stop == "first"
-                seed, again = graph_seed(mix_key(self._options.seed, self._epoch)), self._repeats
+                seed, again = graph_seed(mix_key(self._options.seed, self._epoch)), self._has_repeat
                 with without_global_seed():
                     return tf.data.Dataset.sample_from_datasets(
                         there, shares, seed, stop_on_empty_dataset=first, rerandomize_each_iteration=again
@@ -175,10 +179,10 @@ class Graph:
         if isinstance(op, Unbatch):
             if data.element_spec[1].shape.rank == 1:
                 return self._rows_of_elements(data, op, plan)
-            return unbatched(self._in_rows(data, op, plan))
+            return unbatch_rows(self._in_rows(data, op, plan))
         if isinstance(op, Shuffle):
             seed = graph_seed(shuffle_key(op, self._options.seed, self._epoch))
-            again = self._repeats and op.reshuffle
+            again = self._has_repeat and op.reshuffle
             with without_global_seed():
                 return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=again)
         if isinstance(op, Take):
@@ -213,7 +217,7 @@ class Graph:
         key = (*((type(op), op.name) for op in ops), *tf.nest.flatten(data.element_spec, expand_composites=True))
         if key not in self._traced:
             asks = isinstance(ops[0], checks.RowCheck)  # costs little, and no element alone shows what it finds
-            if asks or (self._watches and self._options.on_error != "raise"):
+            if asks or (self._should_watch and self._options.on_error != "raise"):
                 run = self.calls.watching(run, ops)
             before = self._seeds.requests
             with folding(self._seeds):
@@ -233,9 +237,9 @@ class Graph:
             passages: list[OpPassage] = []
             for op in ops:
                 given, columns = columns, apply_map(op, columns, row)
-                self._makers.update({name: op.name for name in columns if columns[name] is not given.get(name)})
+                self._producers.update({name: op.name for name in columns if columns[name] is not given.get(name)})
                 passages.append((op.name, given, 1, functools.partial(columns_bytes, columns)))
-            return checks.settled(ops[-1].name, columns, self._makers), self._counted(row, passages)
+            return checks.settled(ops[-1].name, columns, self._producers), self._counted(row, passages)
 
         return self._parallel(data, ops, run)
 
@@ -279,20 +283,20 @@ class Graph:
             row = self._counted(row, [(op.name, columns, count, lambda: columns_bytes(outputs))])
             return outputs, self._rows_for(row, count)
 
-        return asked_for(unbatched(self._parallel(data, [op], run)))
+        return asked_for(unbatch_rows(self._parallel(data, [op], run)))
 
     def _rows_of_elements(self, data: Data, op: Unbatch, plan: Plan) -> Data:
         """Give each row of an element that is no batch of ours, but holds rows, a row of its own."""
         made_by = name_of_last(plan.ops[: plan.ops.index(op)])
         checks.check_columns(
-            made_by, data.element_spec[0], self._makers, ragged=True, where=f"{op.name} takes its rows"
+            made_by, data.element_spec[0], self._producers, ragged=True, where=f"{op.name} takes its rows"
         )
 
         def run(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor]:
             columns = checks.same_rows(made_by, columns)
             return columns, self._rows_for(row, tf.cast(checks.count_of(next(iter(columns.values()))), tf.int64))
 
-        return asked_for(unbatched(self._parallel(data, [checks.RowCheck(made_by)], run)))
+        return asked_for(unbatch_rows(self._parallel(data, [checks.RowCheck(made_by)], run)))
 
     def _rows_for(self, row: Tensor, count: Tensor) -> Tensor:
         """Return a row for each output of an element; that it has none is noted."""
@@ -307,7 +311,7 @@ class Graph:
 
     def _padded(self, data: Data, op: PaddedBatch | BucketByLength) -> Data:
         columns, row = data.element_spec
-        checks.check_columns(op.name, columns, self._makers, ragged=False, where="it is padded")
+        checks.check_columns(op.name, columns, self._producers, ragged=False, where="it is padded")
         checks.check_ranks(op.name, columns)
         if isinstance(op, BucketByLength) and not callable(op.length):
             checks.check_has_length(op.name, columns, op.length)
@@ -337,7 +341,7 @@ class Graph:
         """Let batches through that have a row for each of their elements."""
         made_by = name_of_last(plan.ops[: plan.ops.index(op)])
         checks.check_columns(
-            made_by, data.element_spec[0], self._makers, ragged=True, where=f"{op.name} takes its rows"
+            made_by, data.element_spec[0], self._producers, ragged=True, where=f"{op.name} takes its rows"
         )
         check = checks.RowCheck(made_by)
         return self._parallel(data, [check], lambda columns, row: (check.checked(columns, row), row))

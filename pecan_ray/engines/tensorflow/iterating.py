@@ -136,9 +136,12 @@ class DirectIterator:
     def __init__(self, data: Any) -> None:
         self._data = data  # its functions live as long as it does
         flat = tf.nest.flatten(data.element_spec)
-        self._kinds = {"output_types": [spec.dtype for spec in flat], "output_shapes": [spec.shape for spec in flat]}
+        self._type_specs = {
+            "output_types": [spec.dtype for spec in flat],
+            "output_shapes": [spec.shape for spec in flat],
+        }
         self._pack = _packing(data.element_spec)
-        self._resource = tf.raw_ops.AnonymousIteratorV3(**self._kinds)
+        self._resource = tf.raw_ops.AnonymousIteratorV3(**self._type_specs)
         tf.raw_ops.MakeIterator(dataset=tf.data.experimental.to_variant(data), iterator=self._resource)
 
     def __iter__(self) -> DirectIterator:
@@ -146,7 +149,7 @@ class DirectIterator:
 
     def __next__(self) -> Any:
         try:
-            flat = tf.raw_ops.IteratorGetNext(iterator=self._resource, **self._kinds)
+            flat = tf.raw_ops.IteratorGetNext(iterator=self._resource, **self._type_specs)
         except tf.errors.OutOfRangeError:
             raise StopIteration from None
         return self._pack(iter(flat))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pecan_ray.engines.positions import Part, join
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease
-from pecan_ray.sampling.randomness import graph_element_key, graph_operator_key
+from pecan_ray.sampling.random_keys import graph_element_key, graph_operator_key
 
 # Places in a row: the split and element; which of its outputs this is, [BEGIN, END); which of them are asked for,
 # [LOW, HIGH); two numbers that seed its random functions; the size of the batch that it is meant for, or 0.

@@ -14,7 +14,7 @@ from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow.checks import check_columns
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.iterating import Elements
-from pecan_ray.engines.under_way import Recognize, Sighting
+from pecan_ray.engines.under_way import Recognize, ThreadActivity
 from pecan_ray.errors import OpError, told
 from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, Lease, origin_of
 from pecan_ray.sources.tf_data import TfDataSource, columns_of
@@ -77,13 +77,13 @@ def _computed(elements: Elements, source: TfDataSource, lease: Lease, number: in
 def native_computing() -> dict[CodeType, Recognize]:
     """Return the function by which a stack shows that an element of a user's dataset is being computed."""
 
-    def recognize(local: Mapping[str, Any]) -> Sighting | None:
+    def inspect_locals(local: Mapping[str, Any]) -> ThreadActivity | None:
         source, lease, number = local["source"], local["lease"], local["number"]
         text = f"{_name(source)} has yielded nothing for {{seconds}}, since before {lease.split.where(number)}"
         at = AtWork(_name(source), origin_of(lease, number), reads=True)
-        return Sighting((lease.epoch, lease.key, number), text, at)
+        return ThreadActivity((lease.epoch, lease.key, number), text, at)
 
-    return {_computed.__code__: recognize}
+    return {_computed.__code__: inspect_locals}
 
 
 def _name(source: TfDataSource) -> str:

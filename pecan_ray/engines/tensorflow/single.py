@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import pecan_ray.engines.tensorflow.meta as meta
 from pecan_ray.engines.contract import EngineOptions, Leases
-from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.recording import Recording
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns, as_column
@@ -37,13 +37,13 @@ DRAWING = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multino
 """How the names of graph operations begin that draw random numbers without being given a seed."""
 
 
-class Singles:
+class GraphElements:
     """The elements behind a plan, as the graph of the engine yields them."""
 
     def __init__(self, plan: Plan, sources: Sequence[Source], leases: Leases, options: EngineOptions) -> None:
         self._plan, self._options = plan, options
         self._feeds = [
-            GraphFeed(branch, source, leases, UndeliveredPositions(), options, None)
+            GraphFeed(branch, source, leases, SkippedPositions(), options, None)
             for branch, source in enumerate(sources)
         ]
         with tf.device("/CPU:0"):
@@ -87,7 +87,7 @@ class Traced:
     writes: set[str] = field(default_factory=set)
 
 
-class Compiled:
+class TracedOps:
     """One operator, or several maps, compiled for elements of one spec; called eagerly with one element."""
 
     def __init__(self, ops: Sequence[ElementOp], spec: ColumnSpecs) -> None:
@@ -175,7 +175,7 @@ class Compiled:
             self._traced.reads = {op.on}
             self._traced.writes &= {op.on}
             return
-        self._traced.reads |= recording.seen | {name for name, value in given.items() if _flows(value, made)}
+        self._traced.reads |= recording.seen | {name for name, value in given.items() if _feeds_into(value, made)}
 
     def _spec_behind(self, spec: ColumnSpecs) -> ColumnSpecs:
         if isinstance(self.ops[0], Filter):
@@ -217,7 +217,7 @@ def _row_spec(column: Any) -> Any:
     return tf.TensorSpec(spec.shape[1:], spec.dtype)
 
 
-def _flows(source: Any, made: Iterable[Any]) -> bool:
+def _feeds_into(source: Any, made: Iterable[Any]) -> bool:
     """Tell whether a tensor of a graph is among the inputs of others, directly or not."""
     wanted = {id(tensor) for tensor in tf.nest.flatten(source, expand_composites=True)}
     todo = [tensor.op for value in made for tensor in tf.nest.flatten(value, expand_composites=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from pecan_ray.observe.dashboard.markup import Content, Markup, element, render
+from pecan_ray.observe.dashboard.html_builder import Content, SafeHtml, element, render
 
 REFRESH_S = 2
 """A page that shows what is live asks for itself anew after so long."""
@@ -47,7 +47,7 @@ def page(title: str, base: str, *content: Content, live: bool = False, way: Cont
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-def section(key: str, title: str, *content: Content) -> Markup:
+def section(key: str, title: str, *content: Content) -> SafeHtml:
     """Return a part of a page with a heading of its own, which is exchanged when what it shows has changed."""
     return element(
         "section",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pecan_ray.observe.dashboard.from_view import cost_curve, seen_windows
+from pecan_ray.observe.dashboard.from_view import cost_over_time, seen_windows
 from pecan_ray.observe.dashboard.record import (
     JobLine,
     JobRecord,
@@ -99,4 +99,4 @@ def _cost(report: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:
         return ()
     deployments = [(float(at), Deployment(**one)) for at, one in report.get("deployments") or []]
     rates = tuple(report.get("remote_rates") or ())
-    return cost_curve(deployments, Prices.of_fields(prices), int(report.get("hosts", 1)), seconds, rates=rates)
+    return cost_over_time(deployments, Prices.of_fields(prices), int(report.get("hosts", 1)), seconds, rates=rates)

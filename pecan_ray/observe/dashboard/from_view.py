@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.job_cost import spent
+from pecan_ray.job.job_views import JobView, LiveJob, TrainerView, changes_something
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.placing import PlacementStep
-from pecan_ray.job.spending import spent
-from pecan_ray.job.viewing import JobView, LiveJob, TrainerView, changes_something
 from pecan_ray.observe.dashboard.record import (
     JobLine,
     JobRecord,
@@ -67,7 +67,7 @@ def record_of(view: JobView, nodes: Mapping[str, str]) -> JobRecord:
         trainers=_trainers_of(view, nodes),
         events=tuple(SeenEvent(one.seconds, one.kind, one.text) for one in facts.events),
         bad=report.bad_in_words() if facts.bad_elements else "",
-        explained=view.explained,
+        order_details=view.order_details,
         report=str(replace(report, events=())),
         lost=facts.lost,
     )
@@ -102,7 +102,7 @@ def seen_windows(windows: Iterable[tuple[float, Window]], trainers: int) -> tupl
             window.queue_size,
         )
         for at, window in sorted(windows, key=lambda one: one[0])
-        if not window.defect()
+        if not window.invalid_reason()
     )
 
 
@@ -115,7 +115,7 @@ def decisions_of(steps: tuple[PlacementStep, ...]) -> tuple[SeenDecision, ...]:
     )
 
 
-def cost_curve(
+def cost_over_time(
     deployments: Sequence[tuple[float, Deployment]],
     prices: Prices,
     hosts: int,
@@ -133,7 +133,7 @@ def _cost(facts: JobFacts, progress: TrainerProgress) -> tuple[tuple[float, floa
     if facts.prices is None or not facts.seconds:
         return ()
     waiting = min(1.0, progress.waited_s / progress.elapsed_s) if progress.elapsed_s > 0 else 0.0
-    return cost_curve(facts.deployments, facts.prices, facts.hosts, facts.seconds, waiting, facts.remote_rates)
+    return cost_over_time(facts.deployments, facts.prices, facts.hosts, facts.seconds, waiting, facts.remote_rates)
 
 
 def _workers_of(view: JobView, nodes: Mapping[str, str]) -> tuple[SeenWorker, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pecan_ray.observe.dashboard.amounts import amount, dollars, duration, share
 from pecan_ray.observe.dashboard.frame import job_address, page, section
-from pecan_ray.observe.dashboard.markup import Content, Markup, element, table
+from pecan_ray.observe.dashboard.html_builder import Content, SafeHtml, element, table
 from pecan_ray.observe.dashboard.record import JobLine
 
 LIVE = ("job", "pipeline", "runs for", "epoch", "batches", "elements", "batches/s", "waiting", "workers", "bad", "cost")
@@ -33,7 +33,7 @@ def list_page(base: str, live: Sequence[JobLine], past: Sequence[JobLine], silen
     )
 
 
-def live_table(base: str, lines: Sequence[JobLine]) -> Markup:
+def live_table(base: str, lines: Sequence[JobLine]) -> SafeHtml:
     """Return the jobs that run."""
     rows = [
         (
@@ -56,7 +56,7 @@ def live_table(base: str, lines: Sequence[JobLine]) -> Markup:
     return table(caption, LIVE, rows, numbers=frozenset({2, 3, 4, 5, 6, 7, 9, 10}))
 
 
-def past_table(base: str, lines: Sequence[JobLine]) -> Markup:
+def past_table(base: str, lines: Sequence[JobLine]) -> SafeHtml:
     """Return the jobs that have ended, as they are given."""
     rows = [
         (
@@ -76,7 +76,7 @@ def past_table(base: str, lines: Sequence[JobLine]) -> Markup:
     return table(several(len(lines), "past job"), PAST, rows, numbers=frozenset({3, 4, 5, 6, 7, 8}))
 
 
-def link(base: str, line: JobLine) -> Markup:
+def link(base: str, line: JobLine) -> SafeHtml:
     """Return a link to a job's page."""
     return element("a", line.name or "(no name)", href=job_address(base, line.name, line.key))
 
@@ -89,6 +89,6 @@ def workers(line: JobLine) -> Content:
     ]
 
 
-def several(count: int, noun: str) -> str:
+def several(count: int, item_name: str) -> str:
     """Return a number with its noun."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    return f"{count:,} {item_name}{'s' * (count != 1)}"

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from pecan_ray.observe.dashboard.amounts import amount, dollars, duration, share, size
 from pecan_ray.observe.dashboard.frame import page, section
+from pecan_ray.observe.dashboard.html_builder import Content, SafeHtml, element, table
 from pecan_ray.observe.dashboard.job_list import several
 from pecan_ray.observe.dashboard.job_list import workers as worker_numbers
-from pecan_ray.observe.dashboard.markup import Content, Markup, element, table
 from pecan_ray.observe.dashboard.plan_tables import plan_tables
-from pecan_ray.observe.dashboard.plots import Curve, Mark, Plot, figure
+from pecan_ray.observe.dashboard.plots import Mark, Plot, PlotSeries, figure
 from pecan_ray.observe.dashboard.record import JobLine, JobRecord, SeenDecision, SeenEvent, SeenWorker
 
 MOST_LISTED = 100
@@ -31,7 +31,7 @@ def job_page(base: str, job: JobRecord) -> str:
         section("now", "Now" if line.live else "In all", facts_of(line)),
         section("plots", "Over time", element("div", [figure(one) for one in plots(job)], class_="plots")),
         section("decisions", "Decisions about workers", decisions(job.decisions)),
-        section("plan", "The plan", *plan_tables(job.explained)) if line.live or job.explained else None,
+        section("plan", "The plan", *plan_tables(job.order_details)) if line.live or job.order_details else None,
         section("workers", "Where workers run", workers(job.workers), trainers(job)),
         section("bad", "Bad elements", bad(job)),
         section("events", "Events", events([one for one in job.events if one.kind != "bad"])),
@@ -41,7 +41,7 @@ def job_page(base: str, job: JobRecord) -> str:
     )
 
 
-def facts_of(line: JobLine) -> Markup:
+def facts_of(line: JobLine) -> SafeHtml:
     """Return the numbers of a job that people look for first."""
     told: list[tuple[str, Content]] = [
         ("pipeline", line.pipeline or "-"),
@@ -72,14 +72,14 @@ def plots(job: JobRecord) -> list[Plot]:
         Plot(
             "rate",
             "Batches a second",
-            (Curve("rate", tuple((w.seconds, w.rate) for w in windows)),),
+            (PlotSeries("rate", tuple((w.seconds, w.rate) for w in windows)),),
             amount,
             until=until,
         ),
         Plot(
             "waiting",
             "Share of the time in which trainers waited",
-            (Curve("waiting", tuple((w.seconds, w.waited) for w in windows if w.waited is not None)),),
+            (PlotSeries("waiting", tuple((w.seconds, w.waited) for w in windows if w.waited is not None)),),
             share,
             until=until,
             most=1.0,
@@ -88,8 +88,8 @@ def plots(job: JobRecord) -> list[Plot]:
             "running",
             "Workers by placement",
             (
-                Curve("local", tuple((w.seconds, float(w.local)) for w in job.running), steps=True),
-                Curve("remote", tuple((w.seconds, float(w.remote)) for w in job.running), steps=True),
+                PlotSeries("local", tuple((w.seconds, float(w.local)) for w in job.running), steps=True),
+                PlotSeries("remote", tuple((w.seconds, float(w.remote)) for w in job.running), steps=True),
             ),
             amount,
             marks=marks,
@@ -98,13 +98,13 @@ def plots(job: JobRecord) -> list[Plot]:
         Plot(
             "queue",
             "Batches that wait at a trainer",
-            (Curve("queue", tuple((w.seconds, w.queue) for w in windows)),),
+            (PlotSeries("queue", tuple((w.seconds, w.queue) for w in windows)),),
             amount,
             until=until,
         ),
     ]
     if job.cost:
-        found.append(Plot("cost", "Cost so far", (Curve("cost", job.cost),), dollars, until=until))
+        found.append(Plot("cost", "Cost so far", (PlotSeries("cost", job.cost),), dollars, until=until))
     return found
 
 

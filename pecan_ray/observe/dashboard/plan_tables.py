@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pecan_ray.observe.dashboard.amounts import amount, size
-from pecan_ray.observe.dashboard.markup import Content, Markup, element, table
+from pecan_ray.observe.dashboard.html_builder import Content, SafeHtml, element, table
 
 HEADINGS = ("operator", "place", "bytes in", "bytes out", "µs/element", "why")
 NUMBERS = frozenset({1, 2, 3, 4})
 
 
-def plan_tables(explained: str) -> list[Content]:
+def plan_tables(order_details: str) -> list[Content]:
     """Return the order as it was written and the one that runs, with bytes and time of each operator."""
-    found = _read(explained)
+    found = _read(order_details)
     if found is None:
         return [
             element("p", "What AutoOrder found is not known: the job has not begun, or its controller was lost since.")
@@ -26,7 +26,7 @@ def plan_tables(explained: str) -> list[Content]:
     changed = before != after
     said = "AutoOrder has changed the order." if changed else "AutoOrder has left the order as it is written."
     tables: list[Content] = [
-        element("p", said, *(f" {gain}" for gain in _gains(found))),
+        element("p", said, *(f" {gain}" for gain in _performance_lines(found))),
         chain("As it is written", before, frozenset()),
     ]
     moved = frozenset(name for name in after if operators.get(name, {}).get("moved"))
@@ -46,7 +46,7 @@ def plan_tables(explained: str) -> list[Content]:
     return tables
 
 
-def chain(title: str, names: Sequence[str], moved: frozenset[str]) -> Markup:
+def chain(title: str, names: Sequence[str], moved: frozenset[str]) -> SafeHtml:
     """Return an order as a list from first to last; what has moved is marked, in words too."""
     items = [
         element(
@@ -60,15 +60,15 @@ def chain(title: str, names: Sequence[str], moved: frozenset[str]) -> Markup:
     return element("div", element("h3", title), element("ol", items, class_="chain"))
 
 
-def _read(explained: str) -> Mapping[str, Any] | None:
+def _read(order_details: str) -> Mapping[str, Any] | None:
     try:
-        found = json.loads(explained) if explained else None
+        found = json.loads(order_details) if order_details else None
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
 
 
-def _gains(found: Mapping[str, Any]) -> list[str]:
+def _performance_lines(found: Mapping[str, Any]) -> list[str]:
     said = []
     for stretch in found.get("stretches", ()):
         speedup = stretch.get("measured_speedup") or stretch.get("expected_speedup")

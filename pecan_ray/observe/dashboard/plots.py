@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pecan_ray.observe.dashboard.amounts import duration
-from pecan_ray.observe.dashboard.markup import Content, Markup, element, table
+from pecan_ray.observe.dashboard.html_builder import Content, SafeHtml, element, table
 
 WIDE, HIGH = 1000, 300
 MOST_POINTS = 300
@@ -27,7 +27,7 @@ Spelled = Callable[[float], str]
 
 
 @dataclass(frozen=True)
-class Curve:
+class PlotSeries:
     """One line of a plot."""
 
     label: str
@@ -52,8 +52,8 @@ class Plot:
     key: str
     """Names it in the page."""
     title: str
-    curves: tuple[Curve, ...]
-    spelled: Spelled
+    plot_series: tuple[PlotSeries, ...]
+    to_str: Spelled
     """Spells a value out."""
     marks: tuple[Mark, ...] = ()
     until: float = 0.0
@@ -62,24 +62,24 @@ class Plot:
     """The upper end of the scale; None: as far as the values go."""
 
 
-def figure(plot: Plot) -> Markup:
+def figure(plot: Plot) -> SafeHtml:
     """Return a plot with its title, a summary in words, and its numbers in a table."""
-    curves = [curve for curve in plot.curves if curve.points]
+    plot_series = [curve for curve in plot.plot_series if curve.points]
     title = element("h3", plot.title, id=f"{plot.key}-title")
-    if not curves:
+    if not plot_series:
         return element("figure", title, element("p", "Nothing was measured yet.", class_="nothing"), class_="plot")
-    first = min(0.0, *(curve.points[0][0] for curve in curves))
-    last = max(plot.until, *(curve.points[-1][0] for curve in curves))
-    most = plot.most or nice_ceiling(max(value for curve in curves for _, value in curve.points))
-    said = summary(plot, curves)
+    first = min(0.0, *(curve.points[0][0] for curve in plot_series))
+    last = max(plot.until, *(curve.points[-1][0] for curve in plot_series))
+    most = plot.most or next_round_number(max(value for curve in plot_series for _, value in curve.points))
+    said = summary(plot, plot_series)
     return element(
         "figure",
         title,
-        legend(curves) if len(curves) > 1 else None,
+        legend(plot_series) if len(plot_series) > 1 else None,
         element(
             "div",
-            element("div", [element("span", plot.spelled(most * part)) for part in (1, 0.5, 0)], class_="values"),
-            drawing(plot, curves, (first, last, most)),
+            element("div", [element("span", plot.to_str(most * part)) for part in (1, 0.5, 0)], class_="values"),
+            drawing(plot, plot_series, (first, last, most)),
             element(
                 "div",
                 [element("span", duration(first + (last - first) * part)) for part in (0, 0.5, 1)],
@@ -89,12 +89,12 @@ def figure(plot: Plot) -> Markup:
             aria_hidden="true",
         ),
         element("figcaption", said, id=f"{plot.key}-said"),
-        numbers(plot, curves),
+        numbers(plot, plot_series),
         class_="plot",
     )
 
 
-def legend(curves: Sequence[Curve]) -> Markup:
+def legend(plot_series: Sequence[PlotSeries]) -> SafeHtml:
     """Name the lines beside what they look like."""
     return element(
         "p",
@@ -110,13 +110,13 @@ def legend(curves: Sequence[Curve]) -> Markup:
                 ),
                 f" {curve.label} ",
             )
-            for number, curve in enumerate(curves)
+            for number, curve in enumerate(plot_series)
         ],
         class_="legend",
     )
 
 
-def drawing(plot: Plot, curves: Sequence[Curve], scale: tuple[float, float, float]) -> Markup:
+def drawing(plot: Plot, plot_series: Sequence[PlotSeries], scale: tuple[float, float, float]) -> SafeHtml:
     """Return the lines themselves."""
     first, last, most = scale
     span = max(last - first, 1e-9)
@@ -130,8 +130,8 @@ def drawing(plot: Plot, curves: Sequence[Curve], scale: tuple[float, float, floa
         for x in (place(mark.seconds, 0)[0] for mark in plot.marks[-MOST_MARKS:])
     ]
     lines = []
-    for number, curve in enumerate(curves):
-        points = [place(*point) for point in stretched(curve, last)]
+    for number, curve in enumerate(plot_series):
+        points = [place(*point) for point in points_to_draw(curve, last)]
         told = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         lines.append(element("polyline", points=told, class_=f"curve curve-{number}"))
         if len(points) == 1:
@@ -148,9 +148,9 @@ def drawing(plot: Plot, curves: Sequence[Curve], scale: tuple[float, float, floa
     )
 
 
-def stretched(curve: Curve, last: float) -> list[tuple[float, float]]:
+def points_to_draw(curve: PlotSeries, last: float) -> list[tuple[float, float]]:
     """Return the points to draw: not too many, and with corners where a value holds until the next one."""
-    points = thinned_points(curve.points)
+    points = sampled_points(curve.points)
     if not curve.steps:
         return points
     corners: list[tuple[float, float]] = []
@@ -161,7 +161,7 @@ def stretched(curve: Curve, last: float) -> list[tuple[float, float]]:
     return [*corners, (max(last, corners[-1][0]), corners[-1][1])]
 
 
-def thinned_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def sampled_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return at most so many points, the lowest and the highest of each stretch that is left out among them."""
     if len(points) <= MOST_POINTS:
         return list(points)
@@ -175,15 +175,15 @@ def thinned_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, f
     return [points[number] for number in sorted(kept)]
 
 
-def summary(plot: Plot, curves: Sequence[Curve]) -> str:
+def summary(plot: Plot, plot_series: Sequence[PlotSeries]) -> str:
     """Say in words what a plot shows."""
     said = []
-    for curve in curves:
+    for curve in plot_series:
         values = [value for _, value in curve.points]
-        name = f"{curve.label}: " if len(curves) > 1 else ""
+        name = f"{curve.label}: " if len(plot_series) > 1 else ""
         said.append(
-            f"{name}{plot.spelled(values[-1])} at the end; between {plot.spelled(min(values))} and "
-            f"{plot.spelled(max(values))}."
+            f"{name}{plot.to_str(values[-1])} at the end; between {plot.to_str(min(values))} and "
+            f"{plot.to_str(max(values))}."
         )
     if plot.marks:
         shown = len(plot.marks[-MOST_MARKS:])
@@ -193,26 +193,26 @@ def summary(plot: Plot, curves: Sequence[Curve]) -> str:
     return " ".join(said)
 
 
-def numbers(plot: Plot, curves: Sequence[Curve]) -> Markup:
+def numbers(plot: Plot, plot_series: Sequence[PlotSeries]) -> SafeHtml:
     """Return some of the numbers as a table, folded."""
-    times = sorted({seconds for curve in curves for seconds, _ in curve.points})
+    times = sorted({seconds for curve in plot_series for seconds, _ in curve.points})
     chosen = (
         times if len(times) <= MOST_ROWS else [times[i * (len(times) - 1) // (MOST_ROWS - 1)] for i in range(MOST_ROWS)]
     )
     rows: list[list[Content]] = [
         [
             duration(at),
-            *(plot.spelled(value) if (value := value_at(curve, at)) is not None else "-" for curve in curves),
+            *(plot.to_str(value) if (value := value_at(curve, at)) is not None else "-" for curve in plot_series),
         ]
         for at in chosen
     ]
-    columns = frozenset(range(1, len(curves) + 1))
+    columns = frozenset(range(1, len(plot_series) + 1))
     return element(
         "details",
         element("summary", f"Numbers of “{plot.title}”"),
         table(
             f"{plot.title}: {len(chosen)} of {len(times)} moments",
-            ["after", *(curve.label for curve in curves)],
+            ["after", *(curve.label for curve in plot_series)],
             rows,
             numbers=columns,
         ),
@@ -220,7 +220,7 @@ def numbers(plot: Plot, curves: Sequence[Curve]) -> Markup:
     )
 
 
-def value_at(curve: Curve, at: float) -> float | None:
+def value_at(curve: PlotSeries, at: float) -> float | None:
     """Return the newest value of a line at a time."""
     found = None
     for seconds, value in curve.points:
@@ -230,7 +230,7 @@ def value_at(curve: Curve, at: float) -> float | None:
     return found
 
 
-def nice_ceiling(value: float) -> float:
+def next_round_number(value: float) -> float:
     """Return the next round number: 1, 2 or 5 with noughts."""
     if value <= 0 or not math.isfinite(value):
         return 1.0

@@ -115,7 +115,7 @@ class JobRecord:
     events: tuple[SeenEvent, ...] = ()
     bad: str = ""
     """How many elements were left out, in words."""
-    explained: str = ""
+    order_details: str = ""
     """What AutoOrder found, as JSON."""
     report: str = ""
     lost: str = ""

@@ -222,7 +222,7 @@ def test_the_speed_of_a_folder_is_measured_once(cache: Cache, monkeypatch: pytes
         speed = store_speed.store_speed(store)
         assert speed.reading.read_seconds(1 << 20, 8) > 0 and speed.reading.measurements == 15
         assert len(speed.delivery) == len(store_speed.DELIVERED)
-        assert speed.delivering(64).per_element_s > 0 and speed.delivering(1 << 20).per_byte_s > 0
+        assert speed.delivery_cost(64).per_element_s > 0 and speed.delivery_cost(1 << 20).per_byte_s > 0
         assert store.sizes() == () and store.nbytes == 0, "what it was measured with is gone"
         monkeypatch.setattr(store_speed, "measured_speed", lambda store: None)
         assert store_speed.store_speed(store) == speed
@@ -235,14 +235,14 @@ def test_the_speed_of_a_folder_is_measured_once(cache: Cache, monkeypatch: pytes
 def test_what_an_epoch_took_corrects_what_later_jobs_are_promised(cache: Cache) -> None:
     pipe = pecan.PecanPipeline(source()).map(waits).autocache().map(small).batch(4)
     kept = decide(pipe, cache)
-    assert kept.promise is not None and kept.promise.seconds == kept.choices[0].seconds
-    said = kept.promise.correct(0.25)
+    assert kept.epoch_estimate is not None and kept.epoch_estimate.seconds == kept.choices[0].seconds
+    said = kept.epoch_estimate.correct(0.25)
     assert "an epoch took 0.25 s, where" in said and "later jobs go by what it took" in said
     later = decide(pipe, cache)
     assert kept_at(later) == ["autocache"] and later.choices[0].seconds == pytest.approx(0.25)
     assert decide(pipe, cache, cpus=2).choices[0].seconds != pytest.approx(0.25), "of other CPUs it says nothing"
-    assert later.promise is not None
-    later.promise.correct(1e6)
+    assert later.epoch_estimate is not None
+    later.epoch_estimate.correct(1e6)
     assert kept_at(decide(pipe, cache)) != ["autocache"], "it is not worth keeping after all"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import pecan_ray as pecan
 from examples.photographs import parent_photographs
-from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.adopted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.reorder import Mode
@@ -22,7 +22,7 @@ SIDE = 256
 TRIES = 4
 
 
-def order(pipe: pecan.PecanPipeline, mode: Mode = "safe", elements: int = ELEMENTS, **options: Any) -> StretchOrder:
+def order(pipe: pecan.PecanPipeline, mode: Mode = "safe", elements: int = ELEMENTS, **options: Any) -> OpSequenceOrder:
     """What became of the only stretch of a pipeline."""
     (found,) = ordering(pipe, mode, elements, **options).stretches
     return found
@@ -65,7 +65,7 @@ def half(image: Any) -> Any:
     return cv2.resize(image, (image.shape[1] // 2, image.shape[0] // 2))
 
 
-def refusals(found: StretchOrder) -> str:
+def rejects(found: OpSequenceOrder) -> str:
     """Why orders were refused, in one line."""
     return " | ".join(one.reason for one in found.refused)
 

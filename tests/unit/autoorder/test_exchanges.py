@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.exchange_check import ExchangeCheck, ExchangedPair
+from pecan_ray.autoorder.exchange_check import ExchangeCheck, ExchangeResult
 from pecan_ray.autoorder.op_facts import facts_of
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.sample import Sampled, sample_stretch
+from pecan_ray.autoorder.sample import Sampled, sample_op_sequence
 from pecan_ray.autoorder.thumbnail import thumbnail
 from pecan_ray.autoorder.trial import Trial
 from pecan_ray.plan.splits import Element
@@ -29,7 +29,7 @@ FEW = 24
 
 def sampled(pipe: pecan.PecanPipeline) -> Sampled:
     (stretch,) = stretches(pipe.plan)
-    return sample_stretch(stretch, pipe.engine, 0, SampleLimits(FEW))
+    return sample_op_sequence(stretch, pipe.engine, 0, SampleLimits(FEW))
 
 
 def judged(pipe: pecan.PecanPipeline, *, exactly: bool = False) -> str:
@@ -37,14 +37,14 @@ def judged(pipe: pecan.PecanPipeline, *, exactly: bool = False) -> str:
     found = sampled(pipe)
     check = ExchangeCheck(found, exactly=exactly)
     pair = found.stretch.names[:2]
-    return "" if check.may((pair[0], pair[1])) else check.refusals()[(pair[0], pair[1])]
+    return "" if check.may((pair[0], pair[1])) else check.rejects()[(pair[0], pair[1])]
 
 
-def measured(pipe: pecan.PecanPipeline) -> ExchangedPair:
+def measured(pipe: pecan.PecanPipeline) -> ExchangeResult:
     found = sampled(pipe)
     check = ExchangeCheck(found, exactly=False)
     first, second = found.stretch.names
-    assert check.may((first, second)), check.refusals()
+    assert check.may((first, second)), check.rejects()
     (exchange,) = check.found((second, first))
     return exchange
 
@@ -122,7 +122,7 @@ def hide(element: Element) -> Element:
 def test_boxes_stay_where_they_are() -> None:
     found = sampled(images().map(with_boxes).map(hide).map(half, on="image").map(tone, on="image"))
     check = ExchangeCheck(found, exactly=False)
-    assert not check.may(("hide", "half")) and "reads column 'boxes'" in check.refusals()[("hide", "half")]
+    assert not check.may(("hide", "half")) and "reads column 'boxes'" in check.rejects()[("hide", "half")]
     assert check.may(("hide", "tone")), "it looks at each value by itself"
     assert not check.may(("with_boxes", "hide"))
 
@@ -179,9 +179,9 @@ def test_an_order_is_verified_on_every_element_of_the_sample() -> None:
     items = [{"image": image, "number": n} for n, image in enumerate(spread)]
     pipe = pecan.PecanPipeline(pecan.sources.Items(items)).map(marked).map(half, on="image")
     (stretch,) = stretches(pipe.plan)
-    found = sample_stretch(stretch, "python", 0, SampleLimits(MANY))
+    found = sample_op_sequence(stretch, "python", 0, SampleLimits(MANY))
     trial = Trial(found, None, "python", "safe")
-    assert trial.exchanges.may(("marked", "half")), trial.exchanges.refusals()
+    assert trial.exchanges.may(("marked", "half")), trial.exchanges.rejects()
     refused, _, ran = trial.verify(("half", "marked"))
     assert refused, f"{ran} elements were looked at"
 

@@ -14,9 +14,9 @@ import pecan_ray as pecan
 from pecan_ray.autoorder.adopted import VALUES_MAY_DIFFER
 from pecan_ray.autoorder.explain import ExplainFormat
 from pecan_ray.cli import main
-from pecan_ray.cli.program import find_pipeline
+from pecan_ray.cli.user_pipeline import find_pipeline
 from pecan_ray.errors import PlanError
-from pecan_ray.observe.read_program import load
+from pecan_ray.observe.read_script import load
 from tests.unit.autoorder.sampled_orders import half, tone
 
 ROOT = Path(__file__).resolve().parents[3]

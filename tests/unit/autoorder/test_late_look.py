@@ -53,7 +53,7 @@ def test_a_look_ends_with_the_last_job_that_waits_for_it(tmp_path: Path, monkeyp
     monkeypatch.setattr(job_order, "WAITED_S", 0.0)
     config = Config(order_folder=tmp_path, sample_seconds=0.01, sample_elements=64)
     one = JobOrder(plan_of(slow, crop), name="slow", engine="python", seed=0, config=config)
-    job = JobSize(3.0, 1.0, goes_on=True)
+    job = JobSize(3.0, 1.0, continues=True)
     first, second = (one.ordered(skip_bad=False, once=False, job=job) for _ in range(2))
     assert first.said == second.said == (job_order.STILL_LOOKING,)
     (look,) = one._looks.values()

@@ -14,7 +14,7 @@ from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.trial import Trial, make_trial
 from pecan_ray.reorder.policy import Pair
-from tests.unit.autoorder.sampled_orders import half, images, measured_ordering, order, refusals, tone
+from tests.unit.autoorder.sampled_orders import half, images, measured_ordering, order, rejects, tone
 
 
 def test_mode_paper_adopts_nothing_that_was_not_run_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,8 +26,8 @@ def test_mode_paper_adopts_nothing_that_was_not_run_when_its_time_is_over(monkey
     assert order(pipe, "pecan").adopted.order == ("half", "tone")
     monkeypatch.setattr("pecan_ray.autoorder.order.make_trial", late)
     found = order(pipe, "pecan")
-    assert found.sample.complete and found.proposed.order == ("half", "tone"), "it was sampled"
-    assert found.adopted.order == ("tone", "half") and NO_TIME in refusals(found)
+    assert found.sample.complete and found.policy_order.order == ("half", "tone"), "it was sampled"
+    assert found.adopted.order == ("tone", "half") and NO_TIME in rejects(found)
 
 
 def darker(image: Any) -> Any:
@@ -59,4 +59,4 @@ def test_a_look_that_is_cut_short_adopts_only_what_is_equal_and_much_faster(
         assert found.adopted.order == ("faster", "darker")
     else:
         assert not found.adopted.changed
-        assert "it changes values, and there was time to run it on 16 of 48 elements" in refusals(found)
+        assert "it changes values, and there was time to run it on 16 of 48 elements" in rejects(found)

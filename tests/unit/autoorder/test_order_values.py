@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.adopted import StretchOrder
+from pecan_ray.autoorder.adopted import OpSequenceOrder
 from pecan_ray.autoorder.element_spec import ElementSpec, equal, kind_of, rank_of
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.push_down import push_down
 from pecan_ray.autoorder.speed import SpeedComparison
-from pecan_ray.autoorder.whole import weighed
+from pecan_ray.autoorder.whole import apply_pipeline_threshold
 from pecan_ray.engines.counting import column_bytes
-from pecan_ray.engines.foreign import as_array, copied_value, type_name
+from pecan_ray.engines.foreign import as_array, copy_value, type_name
 from pecan_ray.plan.splits import Element
-from tests.unit.autoorder.sampled_orders import ELEMENTS, images, order, ordering, refusals, tone
+from tests.unit.autoorder.sampled_orders import ELEMENTS, images, order, ordering, rejects, tone
 
 
 def small(image: Any) -> Any:
@@ -37,7 +37,7 @@ def test_a_recorded_size_is_that_of_the_users_order() -> None:
 
     pipe = images().map(record).map(small, on="image")
     found = order(pipe)
-    assert not found.adopted.changed and "column 'size' of element" in refusals(found)
+    assert not found.adopted.changed and "column 'size' of element" in rejects(found)
     assert order(pipe, "pecan").adopted.changed, "the paper asks for the form alone"
 
 
@@ -56,7 +56,7 @@ def test_what_follows_another_operator_by_a_variable_stays_behind_it() -> None:
         return np.ascontiguousarray((mask[:, ::-1] if shared["flipped"] else mask)[:64, :64])
 
     found = order(pipe.map(draw).map(follow, on="mask"))
-    assert not found.adopted.changed and "column 'mask'" in refusals(found)
+    assert not found.adopted.changed and "column 'mask'" in rejects(found)
 
 
 # --- worth it, or not at all -------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_the_gain_is_told_and_judged_of_the_whole_pipeline() -> None:
     found = ordering(pipe)
     stretch = next(one for one in found.stretches if len(one.names) == 2)
     assert not found.changed and stretch.share < 0.2
-    assert "the whole pipeline" in refusals(stretch) and "not worth another order" in refusals(stretch)
+    assert "the whole pipeline" in rejects(stretch) and "not worth another order" in rejects(stretch)
 
 
 def test_stretches_weigh_by_their_share() -> None:
@@ -93,14 +93,14 @@ def test_stretches_weigh_by_their_share() -> None:
     assert one.adopted.changed and seconds is not None
     adopted = dataclasses.replace(one.adopted, mode="safe")
 
-    def beside(reading_s: float) -> StretchOrder:
+    def beside(reading_s: float) -> OpSequenceOrder:
         sample = dataclasses.replace(one.sample, reading_s=reading_s)
         return dataclasses.replace(one, adopted=adopted, measured=fast, sample=sample)
 
-    (half,) = weighed(pipe.plan, [beside(seconds)])
+    (half,) = apply_pipeline_threshold(pipe.plan, [beside(seconds)])
     assert half.share == pytest.approx(0.5) and half.whole_speedup == pytest.approx(1 / 0.75)
-    (none,) = weighed(pipe.plan, [beside(49 * seconds)])
-    assert not none.adopted.changed and none.measured is None and "1.01 times as fast" in refusals(none)
+    (none,) = apply_pipeline_threshold(pipe.plan, [beside(49 * seconds)])
+    assert not none.adopted.changed and none.measured is None and "1.01 times as fast" in rejects(none)
 
 
 # --- any value ---------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_images_of_pillow_have_sizes_shapes_and_equality() -> None:
     noted.info["size"] = (5, 4)
     assert not equal(one, noted) and equal(noted, noted.copy())
     noted.taken, noted.format = "by hand", "PNG"
-    assert not equal(noted, noted.copy()) and equal(noted, copied_value(noted))
+    assert not equal(noted, noted.copy()) and equal(noted, copy_value(noted))
     spec, other = ElementSpec(), ElementSpec()
     spec.add({"x": one})
     other.add({"x": one.resize((9, 9))})
@@ -146,7 +146,7 @@ def test_what_an_image_of_pillow_notes_is_that_of_the_users_order() -> None:
 
     pipe = images().map(image.fromarray, on="image").map(darken, on="image").map(resized, on="image")
     found = order(pipe)
-    assert not found.adopted.changed and "column 'image.info.original" in refusals(found)
+    assert not found.adopted.changed and "column 'image.info.original" in rejects(found)
 
 
 def test_tensors_that_are_written_into_are_no_state() -> None:

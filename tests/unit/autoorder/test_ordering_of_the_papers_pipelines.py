@@ -52,7 +52,7 @@ def test_retinanet_casts_and_normalizes_right_after_the_flip() -> None:
 def test_retinanet_with_a_cast_that_algorithm_2_would_move_keeps_its_result() -> None:
     found = order(retinanet.pipeline(images=10), "pecan")
     # Cast first, the normalization would make float32 of it: the order without that move is the paper's.
-    assert found.proposed.order[1] == "cast"
+    assert found.policy_order.order[1] == "cast"
     assert "dtype is float32 instead of float16" in found.refused[0].reason
     assert found.adopted.order[1:3] == ("random_flip_with_boxes", "normalize")
     assert found.adopted.order.index("cast") > found.adopted.order.index("normalize")

@@ -18,7 +18,7 @@ from tests.unit.autoorder.sampled_orders import (
     half,
     images,
     order,
-    refusals,
+    rejects,
     tone,
 )
 
@@ -34,7 +34,7 @@ def test_orders_that_fail_or_give_another_dtype_or_other_elements_are_refused() 
 
     found = order(images().map(demanding, on="image").map(pick, on="image"), "pecan")
     assert not found.adopted.changed
-    assert "it fails: demanding failed on element 0" in refusals(found) and "too small" in refusals(found)
+    assert "it fails: demanding failed on element 0" in rejects(found) and "too small" in rejects(found)
 
     def wider(image: Any) -> Any:
         return tone(image.astype(np.float32))
@@ -44,11 +44,11 @@ def test_orders_that_fail_or_give_another_dtype_or_other_elements_are_refused() 
 
     found = order(images().map(wider, on="image").map(narrow, on="image"), "pecan")
     assert not found.adopted.changed
-    assert "the result differs in column 'image': its dtype is float32 instead of uint8" in refusals(found)
+    assert "the result differs in column 'image': its dtype is float32 instead of uint8" in rejects(found)
     pipe = images().map(lambda number: number + 1, on="number", name="shift")
     found = order(pipe.filter(lambda number: number % 2 == 1, on="number", name="odd"), "pecan")
-    assert found.proposed.order == ("odd", "shift") and not found.adopted.changed
-    assert "it lets 0 elements through where the user's order lets 1" in refusals(found)
+    assert found.policy_order.order == ("odd", "shift") and not found.adopted.changed
+    assert "it lets 0 elements through where the user's order lets 1" in rejects(found)
 
 
 def test_what_fails_in_one_order_is_left_out_of_the_next() -> None:
@@ -65,7 +65,7 @@ def test_what_fails_in_one_order_is_left_out_of_the_next() -> None:
     found = order(pipe.map(lambda image: image[:, ::-1], on="image", name="flip").batch(8), "pecan")
     assert found.adopted.order.index("half") < found.adopted.order.index("blur"), "what works is adopted"
     assert found.adopted.order.index("blur") < found.adopted.order.index("cast"), "OpenCV takes no float16"
-    assert "it fails" in refusals(found)
+    assert "it fails" in rejects(found)
 
 
 @pytest.mark.parametrize("mode", ["safe", "pecan"])
@@ -92,7 +92,7 @@ def test_check_refuses_an_order_whose_values_have_another_range() -> None:
 
     for check, said in ((equal, "check= returned False"), (asserted, "AssertionError: rounded elsewhere")):
         found = order(pipe, "safe", check=check)
-        assert not found.adopted.changed and said in refusals(found)
+        assert not found.adopted.changed and said in rejects(found)
         assert not order(pipe, "pecan", FEW, check=check).adopted.changed
 
 

@@ -14,7 +14,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.autoorder.facts import HOLDS_STATE
 from pecan_ray.autoorder.op_runner import SampleLimits
-from pecan_ray.autoorder.sample import sample_stretch
+from pecan_ray.autoorder.sample import sample_op_sequence
 from pecan_ray.errors import ColumnError, OpError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.splits import Element, Split
@@ -34,7 +34,7 @@ def test_time_is_measured_as_a_function_of_the_bytes() -> None:
     items = [{"x": np.ones(2_000 + 28_000 * (n % 8), np.float64)} for n in range(64)]
     pipe = pecan.PecanPipeline(pecan.sources.Items(items)).map(burn, on="x")
     (stretch,) = stretches(pipe.plan)
-    found = sample_stretch(stretch, "python", 0, SampleLimits(64, deadline=1.0), clock=lambda: 0.0)
+    found = sample_op_sequence(stretch, "python", 0, SampleLimits(64, deadline=1.0), clock=lambda: 0.0)
     points = found.profile().ops[0].points
     assert len(points) > 1 and points[0][0] < points[-1][0]
     sizes, seconds = zip(*points, strict=True)
@@ -246,7 +246,7 @@ def test_slow_operators_end_the_sample_in_time() -> None:
         return x
 
     (stretch,) = stretches(rows(300).map(slow, on="x").map(double, on="x").plan)
-    sampled = sample_stretch(stretch, "python", 0, SampleLimits(300, deadline=0.5), clock=lambda: now)
+    sampled = sample_op_sequence(stretch, "python", 0, SampleLimits(300, deadline=0.5), clock=lambda: now)
     found = sampled.profile()
     assert 0.5 <= now < 0.7, "an operator that runs is not interrupted, and is watched by running it again"
     assert 0 < found.elements < 300 and "the time was over" in found.notes[0]
@@ -277,7 +277,7 @@ class Slow:
 def test_a_slow_source_leaves_time_for_the_operators() -> None:
     clock = [0.0]
     (stretch,) = stretches(pecan.PecanPipeline(Slow(clock)).map(double, on="x").plan)
-    found = sample_stretch(stretch, "python", 0, SampleLimits(300, deadline=0.6), clock=lambda: clock[0]).profile()
+    found = sample_op_sequence(stretch, "python", 0, SampleLimits(300, deadline=0.6), clock=lambda: clock[0]).profile()
     assert 0 < found.elements < 60 and "reading took the time" in found.notes[0]
     assert found.ops[0].elements_in == found.elements
 
@@ -286,7 +286,7 @@ def test_the_bytes_that_are_held_are_bounded() -> None:
     pipe = rows(100).map(double, on="x")
     (stretch,) = stretches(pipe.plan)
     limits = SampleLimits(elements=100, bytes=10 * 47)
-    found = sample_stretch(stretch, "python", 0, limits).profile()
+    found = sample_op_sequence(stretch, "python", 0, limits).profile()
     assert 9 <= found.elements <= 12 and "they fill" in found.notes[0]
 
 

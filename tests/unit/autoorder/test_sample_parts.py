@@ -10,15 +10,15 @@ import pytest
 
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
-from pecan_ray.autoorder.op_tally import curve_points
-from pecan_ray.engines.stopwatch import ProcessStopwatch, Stopwatch
+from pecan_ray.autoorder.op_accumulator import cost_points
+from pecan_ray.engines.timers import ProcessTimer, ThreadTimer
 from pecan_ray.errors import OpError
 
 
 def test_noise_never_makes_more_bytes_cheaper() -> None:
     usual = [(100.0, 2.0)] * 16 + [(300.0, 1.0)] * 16
-    assert curve_points(usual) == ((100.0, 2.0), (300.0, 2.0))
-    assert curve_points(usual, [(50.0, 0.5)] * 16)[0] == (50.0, 0.5)
+    assert cost_points(usual) == ((100.0, 2.0), (300.0, 2.0))
+    assert cost_points(usual, [(50.0, 0.5)] * 16)[0] == (50.0, 0.5)
 
 
 def test_a_spec_says_what_differs_and_equality_is_of_type_and_content() -> None:
@@ -44,8 +44,8 @@ def test_a_spec_says_what_differs_and_equality_is_of_type_and_content() -> None:
     assert not equal([np.zeros(2)], [np.ones(2)])
 
 
-@pytest.mark.parametrize("stopwatch", [Stopwatch(), ProcessStopwatch()])
-def test_a_stopwatch_counts_work(stopwatch: Stopwatch | ProcessStopwatch) -> None:
+@pytest.mark.parametrize("stopwatch", [ThreadTimer(), ProcessTimer()])
+def test_a_stopwatch_counts_work(stopwatch: ThreadTimer | ProcessTimer) -> None:
     stopwatch.start()
     end = time.thread_time() + 0.02
     while time.thread_time() < end:
@@ -54,7 +54,7 @@ def test_a_stopwatch_counts_work(stopwatch: Stopwatch | ProcessStopwatch) -> Non
 
 
 def test_what_one_thread_waits_for_counts() -> None:
-    stopwatch = Stopwatch()
+    stopwatch = ThreadTimer()
     stopwatch.start()
     threading.Event().wait(0.03)
     assert stopwatch.stop() >= 0.02

@@ -14,7 +14,7 @@ import pecan_ray as pecan
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order import TOO_SHORT, order_plan
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, num_elements, runs_allowed
-from pecan_ray.autoorder.sample import sample_stretch
+from pecan_ray.autoorder.sample import sample_op_sequence
 from pecan_ray.options import Config
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.plan.stretches import stretches
@@ -55,7 +55,7 @@ def same(element: Element) -> Element:
 def sampled(pipe: pecan.PecanPipeline, elements: int = 64, *, spread: bool = True) -> list[tuple[int, int]]:
     """The elements of a sample: (file, number)."""
     (stretch,) = stretches(pipe.plan)
-    found = sample_stretch(stretch, "python", 0, SampleLimits(elements, spread=spread))
+    found = sample_op_sequence(stretch, "python", 0, SampleLimits(elements, spread=spread))
     return [(int(item.value["file"]), int(item.value["n"])) for item in found.held]
 
 

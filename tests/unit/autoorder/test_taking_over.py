@@ -73,7 +73,7 @@ def results(pipe: pecan.PecanPipeline) -> list[Any]:
         return [element["image"] for element in batches]
 
 
-def refusals(found: Ordering) -> str:
+def rejects(found: Ordering) -> str:
     return " | ".join(one.reason for stretch in found.stretches for one in stretch.refused)
 
 
@@ -84,7 +84,7 @@ def test_results_beside_what_the_decoder_takes_over_are_told(engine: EngineName)
     assert found.decoders == ("Decode",) and not found.changed
     assert stretch.users_taken_over.measured is not None and stretch.users_taken_over.measured.faster
     assert stretch.whole_speedup is not None and stretch.whole_speedup >= 1.05
-    by_column = {one.column: one for one in stretch.differences}
+    by_column = {one.column: one for one in stretch.detected_changes}
     assert by_column["number"].changed == 0
     assert by_column["image"].changed > 0 and 0 < by_column["image"].apart < 0.3
 
@@ -106,8 +106,8 @@ def test_a_job_runs_what_was_found_and_explain_tells_it(cache_folder: Path) -> N
     again = photographs("python", images.Resize(64, 64))
     assert run_ops(again) == ["Resize"], "it is kept with the order"
     exact = results(photographs("python", images.Resize(64, 64), reorder="off"))
-    unlike = [float(np.abs(a.astype(int) - b).mean()) for a, b in zip(results(again), exact, strict=True)]
-    assert 0 < max(unlike) < 25
+    mismatches = [float(np.abs(a.astype(int) - b).mean()) for a, b in zip(results(again), exact, strict=True)]
+    assert 0 < max(mismatches) < 25
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -118,7 +118,7 @@ def test_a_column_that_is_another_keeps_the_decoder_as_it_is(engine: EngineName)
     pipe = photographs(engine, images.Resize(64, 64)).map(with_corner)
     found = looked_at(pipe)
     assert found.decoders == ()
-    assert "the decoder takes nothing over (rule decode+resize): column 'corner' becomes another one" in refusals(found)
+    assert "the decoder takes nothing over (rule decode+resize): column 'corner' becomes another one" in rejects(found)
     assert "the decoder takes nothing over" in pipe.explain()
     assert "Decode" in run_ops(pipe)
 
@@ -127,7 +127,7 @@ def test_a_column_that_is_another_keeps_the_decoder_as_it_is(engine: EngineName)
 def test_mode_strict_takes_over_nothing_that_changes_results(engine: EngineName) -> None:
     found = looked_at(photographs(engine, images.Resize(64, 64)), "strict")
     assert found.decoders == ()
-    assert "images would be decoded at a reduced size, or warped at once, which changes their pixels" in refusals(found)
+    assert "images would be decoded at a reduced size, or warped at once, which changes their pixels" in rejects(found)
 
 
 @needs_turbojpeg
@@ -137,7 +137,7 @@ def test_mode_strict_decodes_a_crop_alone_with_equal_pixels() -> None:
     found = looked_at(pipe, "strict", taken=1)
     assert found.decoders == ("Decode+RandomCrop",) and not found.changed
     (stretch,) = found.stretches
-    assert all(one.changed == 0 for one in stretch.differences)
+    assert all(one.changed == 0 for one in stretch.detected_changes)
     assert "Decode+RandomCrop: of 24 images 24 were decoded in part" in found.notes
     exact = results(photographs("python", *ops, reorder="off"))
     for _ in range(TRIES):
@@ -152,7 +152,7 @@ def test_a_crop_is_not_decoded_alone_where_there_is_no_library(monkeypatch: pyte
     monkeypatch.setattr("pecan_ray.part_decoding._loaded", [part_decoding.NOT_THERE])
     found = looked_at(photographs("python", images.CenterCrop(64, 64)), "strict")
     assert found.decoders == ()
-    assert "(rule decode+crop): there is no library TurboJPEG 3 (pip install pecan_ray[jpeg])" in refusals(found)
+    assert "(rule decode+crop): there is no library TurboJPEG 3 (pip install pecan_ray[jpeg])" in rejects(found)
 
 
 def test_an_order_is_looked_for_anew_where_parts_can_be_decoded_since(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,9 +170,9 @@ def test_an_order_is_looked_for_anew_where_parts_can_be_decoded_since(monkeypatc
 def test_what_a_decoder_cannot_take_over_or_not_faster_stays() -> None:
     found = looked_at(photographs("tensorflow", images.CenterCrop(64, 64), suffix=".png"))
     assert found.decoders == ()
-    assert "the decoder takes nothing over (rule decode+crop): it fails" in refusals(found)
+    assert "the decoder takes nothing over (rule decode+crop): it fails" in rejects(found)
     found = looked_at(photographs("python", images.Resize(64, 64), side=96))
-    assert found.decoders == () and "it is not faster" in refusals(found)
+    assert found.decoders == () and "it is not faster" in rejects(found)
 
 
 def test_each_of_several_decoders_is_judged_by_itself() -> None:
@@ -186,7 +186,7 @@ def test_each_of_several_decoders_is_judged_by_itself() -> None:
         pipe = pipe.map(images.Resize(64, 64), on=column, name=f"resize_{column}")
     found = looked_at(pipe.map(with_corner), taken=1)
     assert found.decoders == ("decode_image",)
-    assert [one.column for one in found.stretches[0].differences if one.changed] == ["image"]
+    assert [one.column for one in found.stretches[0].detected_changes if one.changed] == ["image"]
 
 
 # --- where nothing was run ---------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_nothing_is_taken_over_where_nothing_was_sampled_or_there_was_no_time_fo
     monkeypatch.setattr("pecan_ray.autoorder.trial.TAKEN_OVER_S", -1.0)
     monkeypatch.setattr("pecan_ray.autoorder.trial.RUNS_OF_LEAST", -1)
     found = looked_at(photographs("python", images.Resize(64, 64)))
-    assert found.decoders == () and "there was no time to run it" in refusals(found)
+    assert found.decoders == () and "there was no time to run it" in rejects(found)
 
 
 def test_a_file_says_whether_the_decoder_takes_over(tmp_path: Path) -> None:

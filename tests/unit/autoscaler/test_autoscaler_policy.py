@@ -231,7 +231,7 @@ def test_no_sequence_of_windows_drives_it_out_of_bounds(
         lambda: Autoscaler(patience=0),
         lambda: Autoscaler(settle_windows=-1),
         lambda: ScalingRule(look_every=0),
-        lambda: ScalingRule(queue_growth=-1.0),
+        lambda: ScalingRule(queue_increase=-1.0),
         lambda: Autoscaler().decide(window(0.1), -1),
     ],
 )

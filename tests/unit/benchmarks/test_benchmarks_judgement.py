@@ -15,7 +15,7 @@ import pytest
 from benchmarks.peers import tree
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.child import window
-from benchmarks.peers.judgement import Measurement, compare, summary, unlike
+from benchmarks.peers.judgement import Measurement, compare, mismatches, summary
 from benchmarks.peers.sides import SIDES
 
 
@@ -76,8 +76,8 @@ def test_a_summary_takes_the_quiet_rounds_and_the_peak_of_the_memory() -> None:
 
 def test_a_side_that_does_other_work_is_named() -> None:
     same = {"image": "float32[64, 2]"}
-    assert unlike({"a": same, "b": dict(same)}) == []
-    (sentence,) = unlike({"a": same, "b": {"image": "uint8[64, 2]"}})
+    assert mismatches({"a": same, "b": dict(same)}) == []
+    (sentence,) = mismatches({"a": same, "b": {"image": "uint8[64, 2]"}})
     assert sentence.startswith("b delivers")
 
 

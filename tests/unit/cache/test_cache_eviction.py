@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.cache import EvictionPolicy, StoredEntry, entries_to_evict
-from pecan_ray.cache.eviction import entries_over_rooms
+from pecan_ray.cache.eviction import entries_over_quota
 from pecan_ray.errors import PlanError
 from tests.long_form import examples
 
@@ -50,11 +50,11 @@ def test_each_kind_keeps_to_its_room_and_those_without_have_what_is_left() -> No
         "b": [entry("b1", 4, used=3)],
         "none": [entry("n1", 4, used=9), entry("n2", 4, used=8)],
     }
-    assert entries_over_rooms(kinds, 100, {}, "lru") == ()
-    assert entries_over_rooms(kinds, 100, {"a": 4, "b": 4}, "lru") == ("a1",)
-    assert entries_over_rooms(kinds, 12, {"a": 4, "b": 4}, "lru") == ("a1", "n2")
-    assert entries_over_rooms(kinds, 8, {"a": 8, "b": 0}, "lru") == ("b1", "n1", "n2")
-    assert entries_over_rooms(kinds, 4, {"a": 8, "b": 8}, "lru") == ("n1", "n2", "a1", "a2")
+    assert entries_over_quota(kinds, 100, {}, "lru") == ()
+    assert entries_over_quota(kinds, 100, {"a": 4, "b": 4}, "lru") == ("a1",)
+    assert entries_over_quota(kinds, 12, {"a": 4, "b": 4}, "lru") == ("a1", "n2")
+    assert entries_over_quota(kinds, 8, {"a": 8, "b": 0}, "lru") == ("b1", "n1", "n2")
+    assert entries_over_quota(kinds, 4, {"a": 8, "b": 8}, "lru") == ("n1", "n2", "a1", "a2")
 
 
 ENTRIES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5), st.integers(0, 5), st.booleans()), max_size=10).map(

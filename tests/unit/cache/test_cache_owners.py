@@ -7,14 +7,14 @@ from collections import Counter
 
 import pytest
 
-from pecan_ray.cache.owners import KeyOwners
+from pecan_ray.cache.rendezvous_hash import RendezvousHash
 
 KEYS = [random.Random(number).randbytes(20).hex() for number in range(6000)]
 
 
 @pytest.mark.parametrize("count", [1, 3, 50])
 def test_every_node_has_about_an_equal_part(count: int) -> None:
-    owners = KeyOwners(f"node-{number}" for number in range(count))
+    owners = RendezvousHash(f"node-{number}" for number in range(count))
     parts = Counter(owners.owner(key) for key in KEYS)
     mean = len(KEYS) / count
     assert set(parts) == set(owners.nodes)
@@ -24,7 +24,7 @@ def test_every_node_has_about_an_equal_part(count: int) -> None:
 @pytest.mark.parametrize("count", [2, 5, 20])
 def test_only_the_keys_of_a_node_that_goes_move_and_to_all_others(count: int) -> None:
     nodes = [f"node-{number}" for number in range(count)]
-    owners, less = KeyOwners(nodes), KeyOwners(nodes[1:])
+    owners, less = RendezvousHash(nodes), RendezvousHash(nodes[1:])
     heirs = Counter[str | None]()
     for key in KEYS:
         if owners.owner(key) == nodes[0]:
@@ -33,6 +33,6 @@ def test_only_the_keys_of_a_node_that_goes_move_and_to_all_others(count: int) ->
             assert less.owner(key) == owners.owner(key)
         assert owners.owner(key, {nodes[0]}) == less.owner(key), "who is away is passed over in the same way"
     assert set(heirs) == set(nodes[1:])
-    backwards = KeyOwners(reversed([*nodes, nodes[0]]))
+    backwards = RendezvousHash(reversed([*nodes, nodes[0]]))
     assert [backwards.owner(key) for key in KEYS[:100]] == [owners.owner(key) for key in KEYS[:100]], "whoever looks"
-    assert KeyOwners().owner(KEYS[0]) is owners.owner(KEYS[0], nodes) is None
+    assert RendezvousHash().owner(KEYS[0]) is owners.owner(KEYS[0], nodes) is None

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.accounted_leases import AccountedLeases
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
+from pecan_ray.engines.lease_tracker import LeaseTracker
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.slots import HeapSlot, HeapSlots
 from pecan_ray.options import EngineName
@@ -139,11 +139,11 @@ def run_engine(
 
 def all_said(plan: Plan, leases: Leases, batches: Callable[[Leases], Iterator[Produced]]) -> list[Produced]:
     """Return what an engine produces of leases; raises AssertionError if it says nothing of some of their positions."""
-    accounted = AccountedLeases(leases)
+    accounted = LeaseTracker(leases)
     produced = list(batches(accounted))
     for one in produced:
-        accounted.mention(one.spans)
-    assert plan_shape(plan).serial or accounted.unmentioned() == {}
+        accounted.mark_processed(one.spans)
+    assert plan_shape(plan).serial or accounted.unresolved_spans() == {}
     return produced
 
 

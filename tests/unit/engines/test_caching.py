@@ -97,10 +97,10 @@ def test_what_is_kept_is_what_would_have_been_computed(shape: str, threads: int,
     plain = run_engine(pipe, threads=threads, order="strict")
     reads, calls = READS.copy(), CALLS.copy()
     assert reads and not cache.folder.exists(), "a point at which nothing is kept costs nothing"
-    tallies = [kept_tally.sums]
+    accumulators = [kept_tally.sums]
     for _ in range(2):
         made = run_engine(plan, threads=threads, order="strict", cache=cache)
-        tallies.append(kept_tally.sums)
+        accumulators.append(kept_tally.sums)
         assert shape == "taken" or delivered(made) == delivered(plain)
         assert flat(made) == flat(plain)
     again = READS - reads - reads
@@ -110,7 +110,7 @@ def test_what_is_kept_is_what_would_have_been_computed(shape: str, threads: int,
     assert not again, "the second pass has read nothing"
     assert CALLS["double"] <= 2 * calls["double"]
     if shape in ("maps", "nothing behind", "shuffled"):
-        counts = [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(tallies)]
+        counts = [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(accumulators)]
         assert counts == [(0, 35), (35, 0)], "what is computed is told from what comes out of the cache"
 
 

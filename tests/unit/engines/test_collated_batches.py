@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import pecan_ray as pecan
-from pecan_ray.engines.folding import folded, unfolded
+from pecan_ray.engines.nested_columns import extract_arrays, restore_arrays
 from pecan_ray.errors import BatchShapeError, OutputTypeError, PlanError
 from pecan_ray.sources import Arrays, Items
 from tests.unit.engines.engine_leases import ListedLeases, delivered, run_engine, whole_leases
@@ -52,7 +52,7 @@ def test_a_debug_run_has_the_same_batches_as_the_engine() -> None:
     pipe = detected()
     debugged = [numbers(batch) for batch in pipe.iter_batches(debug=True)]
     assert debugged == [list(range(at, min(at + SIZE, ROWS))) for at in range(0, ROWS, SIZE)]
-    assert [numbers(unfolded(one.columns)) for one in run_engine(pipe, order="strict")] == debugged
+    assert [numbers(restore_arrays(one.columns)) for one in run_engine(pipe, order="strict")] == debugged
     assert len(pipe) == len(debugged) and len(detected(drop_remainder=True)) == ROWS // SIZE
     assert repr(pipe).endswith(".batch(8).collate(detection)")
 
@@ -61,7 +61,7 @@ def test_every_element_is_in_one_batch_and_positions_say_in_which() -> None:
     pipe = detected()
     leases = ListedLeases(whole_leases(list(pipe.plan.sources())))
     produced = run_engine(pipe, leases=leases, threads=3)
-    assert Counter(i for one in produced for i in numbers(unfolded(one.columns))) == Counter(range(ROWS))
+    assert Counter(i for one in produced for i in numbers(restore_arrays(one.columns))) == Counter(range(ROWS))
     assert [one.rows for one in produced if one.rows].count(SIZE) == ROWS // SIZE
     assert delivered(produced) == leases.wanted()
 
@@ -128,8 +128,8 @@ def test_what_is_no_batch_is_refused() -> None:
 def test_arrays_in_containers_are_columns_of_their_own_on_the_way() -> None:
     large, small = np.arange(2000.0), np.arange(3)
     batch = {"a": [large, (small, {"b": large + 1})], "c": large, "d": [], "e": "text"}
-    flat = folded(batch)
+    flat = extract_arrays(batch)
     assert sum(type(column) is np.ndarray for column in flat.values()) == 3
-    back = unfolded(flat)
+    back = restore_arrays(flat)
     assert list(back) == list(batch) and back["a"][0] is large and back["a"][1][0] is small
-    assert np.array_equal(back["a"][1][1]["b"], large + 1) and unfolded(back) is back
+    assert np.array_equal(back["a"][1][1]["b"], large + 1) and restore_arrays(back) is back

@@ -110,11 +110,11 @@ def test_arrays_are_copied_when_they_are_added_and_may_be_written_into_when_they
 
 
 def test_origins_and_the_length_of_the_split_are_kept() -> None:
-    writer, origins = EntryWriter(), [(3, 0, WIDTH // 2), (3, WIDTH // 2, WIDTH // 2), (7, 0, WIDTH)]
-    for origin in origins:
+    writer, source_refs = EntryWriter(), [(3, 0, WIDTH // 2), (3, WIDTH // 2, WIDTH // 2), (7, 0, WIDTH)]
+    for origin in source_refs:
         writer.add(*origin, {"x": 1})
     entry = EntryReader(b"".join(writer.finish(9)))
-    assert entry.length == 9 and [(one.element, one.output, one.width) for one in entry] == origins
+    assert entry.length == 9 and [(one.element, one.output, one.width) for one in entry] == source_refs
     assert list(EntryReader(b"".join(EntryWriter().finish(4)))) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.operators import ElementOp, varies_by_pass, wants_epoch, wants_rng
+from pecan_ray.plan.operators import ElementOp, is_pass_dependent, wants_epoch, wants_rng
 from pecan_ray.sources import Items
 from tests.unit.engines.engine_leases import column, numbers, run_engine, whole_leases
 
@@ -89,7 +89,7 @@ def test_what_was_given_already_stays() -> None:
 def test_nothing_is_kept_behind_it() -> None:
     later = numbers(ROWS).map(numbered, on="i")
     (op,) = later.plan.ops
-    assert isinstance(op, ElementOp) and varies_by_pass(op) and not varies_by_pass(replace(op, fn=len))
+    assert isinstance(op, ElementOp) and is_pass_dependent(op) and not is_pass_dependent(replace(op, fn=len))
     with pytest.raises(
         PlanError, match=r"autocache: it stands behind numbered, which is given the number of the epoch"
     ):

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.engines.accounted_leases import AccountedLeases
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.lease_tracker import LeaseTracker
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.errors import PecanError
-from pecan_ray.job.holdings import WorkerHoldings
 from pecan_ray.job.leftovers import Leftovers
+from pecan_ray.job.pending_leases import WorkerLeaseState
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
@@ -37,22 +37,22 @@ def elements(first: int, stop: int) -> Span:
     return first << OUTPUT_BITS, stop << OUTPUT_BITS
 
 
-def given(*spans: Span, length: int | None = None, mentioned: Sequence[Span] = ()) -> AccountedLeases:
-    accounted = AccountedLeases(ListedLeases([Lease(0, Split(0, elements=length), spans=spans)]))
+def given(*spans: Span, length: int | None = None, mentioned: Sequence[Span] = ()) -> LeaseTracker:
+    accounted = LeaseTracker(ListedLeases([Lease(0, Split(0, elements=length), spans=spans)]))
     assert accounted.take() is not None and accounted.take() is None
-    accounted.mention({KEY: list(mentioned)})
+    accounted.mark_processed({KEY: list(mentioned)})
     return accounted
 
 
 def test_what_lies_behind_the_last_element_of_a_split_of_unknown_length_ends_with_the_assignment() -> None:
-    assert given((0, END), mentioned=[elements(0, 3)]).unmentioned() == {KEY: [(3 << OUTPUT_BITS, END)]}
+    assert given((0, END), mentioned=[elements(0, 3)]).unresolved_spans() == {KEY: [(3 << OUTPUT_BITS, END)]}
     pieces = elements(2, 4), elements(8, 12)
-    assert given(*pieces, mentioned=[elements(2, 3)]).unmentioned() == {KEY: [elements(3, 4), elements(8, 12)]}
-    assert given(elements(64, 128)).unmentioned() == {KEY: [elements(64, 128)]}
-    assert given(elements(0, 3), length=3, mentioned=[elements(1, 3), elements(0, 1)]).unmentioned() == {}
+    assert given(*pieces, mentioned=[elements(2, 3)]).unresolved_spans() == {KEY: [elements(3, 4), elements(8, 12)]}
+    assert given(elements(64, 128)).unresolved_spans() == {KEY: [elements(64, 128)]}
+    assert given(elements(0, 3), length=3, mentioned=[elements(1, 3), elements(0, 1)]).unresolved_spans() == {}
     whole = given((0, END), mentioned=[elements(0, 3)])
     whole.ended(Lease(0, Split(0)), 3)
-    assert whole.unmentioned() == {}, "all was mentioned"
+    assert whole.unresolved_spans() == {}, "all was mentioned"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_lies_behind_the_last_element_of_a_split_of_unknown_length_ends_wit
 )
 def test_an_element_that_the_engine_loses_is_an_error(length: int | None, mentioned: list[Span], lost: int) -> None:
     with pytest.raises(PecanError, match=f"neither delivered nor left out element {lost} of split 0"):
-        given((0, END), length=length, mentioned=mentioned).unmentioned()
+        given((0, END), length=length, mentioned=mentioned).unresolved_spans()
 
 
 class Dedup:
@@ -104,11 +104,11 @@ def test_what_a_worker_gives_back_passes_the_filter_that_it_was_behind(pipe: pec
 
 
 def test_what_a_lost_worker_held_goes_through_filters_again() -> None:
-    state = WorkerHoldings()
+    state = WorkerLeaseState()
     lease = Lease(0, Split(0), ((0, 4 << OUTPUT_BITS),))
     state.give(lease)
     state.give(replace(lease, spans=((6 << OUTPUT_BITS, 8 << OUTPUT_BITS),), passed=True))
-    (held,) = state.holdings.values()
+    (held,) = state.pending_leases.values()
     assert not held.rest().passed, "nobody knows which of its elements are behind them"
 
 
@@ -131,12 +131,12 @@ def test_a_slot_that_nobody_refers_to_is_given_back_but_not_one_that_was_handed_
     ring = RingSlots(100)
     slots = OwnedSlots(ring)
     held = [slots.acquire(60), slots.acquire(60)]
-    handed_on = held[0].handed_on()
+    detach_slot = held[0].detach_slot()
     held.clear()
-    until(lambda: ring._flying == 1, "a slot that was forgotten stays in flight")
-    assert handed_on is not None
-    handed_on.release()
-    assert ring._flying == 0
+    until(lambda: ring._slots_in_flight == 1, "a slot that was forgotten stays in flight")
+    assert detach_slot is not None
+    detach_slot.release()
+    assert ring._slots_in_flight == 0
     ring.close()
 
 
@@ -155,7 +155,7 @@ class LateLeases:
 
 def test_a_thread_of_a_stretch_that_was_left_gets_no_lease_of_the_next_one() -> None:
     late, got = LateLeases(), list[Lease | None]()
-    leases = AccountedLeases(late)
+    leases = LeaseTracker(late)
     asking = threading.Thread(target=lambda: got.append(leases.take()))
     asking.start()
     assert late.asked.wait(10)
@@ -188,18 +188,18 @@ def test_an_engine_runs_a_whole_epoch_behind_one_that_was_left(kind: str, engine
     ring = RingSlots(1 << 20)
     built = build_engine(engine, pipe.plan, EngineOptions(threads=2), OwnedSlots(ring))
     for epoch in range(3):
-        leases = AccountedLeases(AllLeases(list(pipe.plan.sources()), epoch, 1))
+        leases = LeaseTracker(AllLeases(list(pipe.plan.sources()), epoch, 1))
         stretch = built.batches(leases)
         left = [next(stretch) for _ in range(3)]
         stretch.close()
         leases.close()
         assert all(one.epoch == epoch for one in left)
     del left, stretch
-    until(lambda: ring._flying <= 1, "slots of stretches that were left stay in flight")
-    leases = AccountedLeases(AllLeases(list(pipe.plan.sources()), 3, 1))
+    until(lambda: ring._slots_in_flight <= 1, "slots of stretches that were left stay in flight")
+    leases = LeaseTracker(AllLeases(list(pipe.plan.sources()), 3, 1))
     seen = list[int]()
     for one in built.batches(leases):
-        leases.mention(one.spans)
+        leases.mark_processed(one.spans)
         assert one.epoch == 3
         seen += one.columns["i"].tolist() if one.rows else []
     assert sorted(seen) == [i for i in range(3000) if i % 3]

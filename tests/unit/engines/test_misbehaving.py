@@ -14,7 +14,7 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.python import complete_calls
-from pecan_ray.engines.sendable import why_unsendable
+from pecan_ray.engines.serializable import why_not_serializable
 from pecan_ray.errors import BatchShapeError, OpError, OutputTypeError, PlanError, SourceError
 from pecan_ray.options import OnError
 from pecan_ray.pipeline import PecanPipeline
@@ -159,7 +159,7 @@ def test_what_leaves_the_engine_must_be_sendable_and_nothing_else() -> None:
     found = made(dropped, "quarantine")
     (bad,) = [bad for one in found for bad in one.bad]
     assert rows(found) == ALL_BUT_SEVEN and "seven" in bad.error
-    assert why_unsendable(bad.element) == "", "the element is kept as far as it can be"
+    assert why_not_serializable(bad.element) == "", "the element is kept as far as it can be"
 
 
 def test_processes_tell_whatever_a_function_raises() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pecan_ray.cache import CachePoint, ExecutionProfile, OperatorCost, SourceCost, StoreModel, choose_execution
 from pecan_ray.cache.execution import LEAST_GAIN
-from pecan_ray.placement.objective import Foreseen, Objective, rank
+from pecan_ray.placement.objective import DeploymentEstimate, Objective, rank
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.reorder import ProfiledOp, auto_order, predict
 from tests.long_form import examples
@@ -33,13 +33,13 @@ def profile_of(ops: Sequence[ProfiledOp], order: Sequence[str], source: SourceCo
     return ExecutionProfile(source, costs, points, ELEMENTS, splits=100)
 
 
-def foreseen(epoch_s: float, step_s: float, disturbs: float, host: float, remote: float) -> list[Foreseen]:
+def projected(epoch_s: float, step_s: float, disturbs: float, host: float, remote: float) -> list[DeploymentEstimate]:
     """Every deployment, with workers that each take so long for an epoch."""
     worker_s = epoch_s / ELEMENTS * BATCH
     found = []
     for one in DEPLOYMENTS:
         own = step_s * (1 + disturbs * one.local)
-        found.append(Foreseen(one, max(own, worker_s / one.workers), own, host + remote * one.remote))
+        found.append(DeploymentEstimate(one, max(own, worker_s / one.workers), own, host + remote * one.remote))
     return found
 
 
@@ -71,14 +71,14 @@ def test_one_choice_after_the_other_costs_as_little_as_the_best_of_all_combinati
     names = [op.name for op in ops]
 
     def dollars(epoch_s: float) -> float:
-        best = rank(Objective(), foreseen(epoch_s, step_s, disturbs, host, remote))[0].foreseen
+        best = rank(Objective(), projected(epoch_s, step_s, disturbs, host, remote))[0].projected
         return best.batch_s * best.per_hour
 
     everything = (
         one.batch_s * one.per_hour
         for order in permutations(names)
         for option in choose_execution(profile_of(ops, order, source), store).options
-        for one in foreseen(option.seconds, step_s, disturbs, host, remote)
+        for one in projected(option.seconds, step_s, disturbs, host, remote)
     )
     order = auto_order(ops, "safe", commutes=any_pair).order
     choice = choose_execution(profile_of(ops, order, source), store)

@@ -13,9 +13,9 @@ import pecan_ray as pecan
 from pecan_ray import pass_numbers
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import OpError, PlanError
-from pecan_ray.pass_numbers import PassCounts, remind_of_new_count
+from pecan_ray.pass_numbers import PassCounts, warn_if_epochs_restart
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.moving_choices import why_choices_move
+from pecan_ray.plan.pass_dependent_choices import why_choices_move
 from pecan_ray.sources import Arrays
 from tests.unit.engines.engine_leases import numbers
 
@@ -110,11 +110,11 @@ def test_a_pipeline_that_is_made_again_for_each_epoch_is_told_of_once(
     monkeypatch.setattr(pass_numbers, "_reminded", set())
     with caplog.at_level(logging.WARNING, "pecan_ray"):
         for epoch in range(4):
-            remind_of_new_count("rows", PARTS, PassCounts(), begins_anew=epoch != 1)
+            warn_if_epochs_restart("rows", PARTS, PassCounts(), begins_anew=epoch != 1)
             assert len(caplog.messages) == (epoch > 1)
         kept = PassCounts()
-        remind_of_new_count("two", PARTS, kept, begins_anew=True)
-        remind_of_new_count("two", PARTS, PassCounts(), begins_anew=True)
+        warn_if_epochs_restart("two", PARTS, kept, begins_anew=True)
+        warn_if_epochs_restart("two", PARTS, PassCounts(), begins_anew=True)
     assert len(caplog.messages) == 1 and caplog.messages[0].startswith("rows: this pipeline was made again")
 
 

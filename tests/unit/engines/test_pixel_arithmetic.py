@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pecan_ray.engines.python.pixel_arithmetic import PixelArithmetic, computes_by_channel
+from pecan_ray.engines.python.channel_arithmetic import PerChannelFunction, is_channel_arithmetic
 from pecan_ray.engines.python.rows import RowsColumn
 from pecan_ray.plan.operators import Map
 
@@ -67,7 +67,7 @@ def told(image: Any) -> Any:
 @pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32])
 def test_an_image_becomes_what_the_function_makes_of_it(fn: Callable[[Any], Any], dtype: Any) -> None:
     image = np.random.default_rng(0).integers(0, 256, (64, 96, 3)).astype(dtype)
-    by_rows = PixelArithmetic(fn)
+    by_rows = PerChannelFunction(fn)
     for given in (image, image[:, ::-1], image[::2, 5:], image[:4, :4], image[..., 0]):
         if given.shape[1:] not in ((96, 3), (91, 3), (4, 3)) or (fn is by_column and given.shape[1] != 96):
             continue
@@ -77,7 +77,7 @@ def test_an_image_becomes_what_the_function_makes_of_it(fn: Callable[[Any], Any]
 
 def test_functions_are_known_by_what_they_name() -> None:
     def is_known(fn: Callable[..., Any]) -> bool:
-        return computes_by_channel(Map(name="fn", fn=fn, on="image"))
+        return is_channel_arithmetic(Map(name="fn", fn=fn, on="image"))
 
     means = MEANS
     known = (normalize, written_out, where, in_place, lambda image: image - means)
@@ -93,7 +93,7 @@ def test_what_is_no_arithmetic_is_asked_once(fn: Callable[[Any], Any]) -> None:
         calls.append(issubclass(type(image), RowsColumn))
         return fn(image)
 
-    by_rows = PixelArithmetic(counted)
+    by_rows = PerChannelFunction(counted)
     for _ in range(3):
         by_rows(np.zeros((96, 96, 3), np.uint8))
     assert calls == [True, False, False, False]
@@ -101,4 +101,4 @@ def test_what_is_no_arithmetic_is_asked_once(fn: Callable[[Any], Any]) -> None:
 
 def test_an_error_is_that_of_the_function() -> None:
     with pytest.raises(ValueError, match=r"operands could not be broadcast .*\(64,96,4\)"):
-        PixelArithmetic(normalize)(np.zeros((64, 96, 4), np.float32))
+        PerChannelFunction(normalize)(np.zeros((64, 96, 4), np.float32))

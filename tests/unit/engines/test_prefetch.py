@@ -47,7 +47,7 @@ class WatchedColumns(Watched):
             yield {"i": np.arange(first, first + 10)}
 
 
-def worked(x: np.int64) -> np.int64:
+def work_done(x: np.int64) -> np.int64:
     time.sleep(WORK_S)
     return x
 
@@ -77,7 +77,7 @@ def test_so_many_items_are_ready_and_no_more(
 @pytest.mark.parametrize(
     ("source", "build", "ready"),
     [
-        (Watched, lambda pipe: pipe.map(worked, on="i").batch(1).prefetch(60), 61),
+        (Watched, lambda pipe: pipe.map(work_done, on="i").batch(1).prefetch(60), 61),
         (WatchedColumns, lambda pipe: pipe.prefetch(400).batch(10), 410),
     ],
 )

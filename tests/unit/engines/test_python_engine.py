@@ -197,7 +197,7 @@ def as_tuple(row: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 def test_positions_without_any_data_come_in_a_last_part_without_rows() -> None:
     (rest,) = run_engine(numbers(7).filter(lambda i: False, on="i").batch(5))
     assert (rest.rows, rest.partial, rest.columns) == (0, False, {})
-    assert delivered([rest])[0, 0, 0].covers(0, 7 << OUTPUT_BITS)
+    assert delivered([rest])[0, 0, 0].contains_all(0, 7 << OUTPUT_BITS)
     assert run_engine(numbers(7).batch(2), []) == [], "nothing comes of no lease"
 
 

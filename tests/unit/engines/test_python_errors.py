@@ -108,7 +108,7 @@ def test_an_error_in_a_generator_of_outputs_leaves_out_all_of_them() -> None:
 
 
 def test_quarantine_keeps_the_element_as_the_source_gave_it() -> None:
-    def spoils(element: Element) -> Element:
+    def invalidates(element: Element) -> Element:
         element["i"] += 1000
         element["x"][:] = 0
         return element
@@ -117,7 +117,7 @@ def test_quarantine_keeps_the_element_as_the_source_gave_it() -> None:
         assert element["i"] != 1017
         return element
 
-    pipe = files().map(lambda e: {**e, "x": np.ones(2)}, name="widen").shuffle(2).map(spoils).map(fails_at_1017)
+    pipe = files().map(lambda e: {**e, "x": np.ones(2)}, name="widen").shuffle(2).map(invalidates).map(fails_at_1017)
     (bad,) = bad_of(run_engine(pipe.batch(4), on_error="quarantine"))
     assert (bad.op, bad.where) == ("fails_at_1017", "element 7 of data/1.bin")
     assert bad.element["i"] == 17 and bad.element["x"].tolist() == [1, 1] and bad.element["name"] == "n7"
@@ -167,11 +167,11 @@ NUMBERS: list[tuple[Any, Any, str]] = [
 
 @each_way
 def test_elements_that_differ_are_refused_whichever_comes_first(fused: bool) -> None:
-    unlike = [({"x": first}, {"x": second}, said, "x") for first, second, said in NUMBERS]
-    unlike.append(
+    mismatches = [({"x": first}, {"x": second}, said, "x") for first, second, said in NUMBERS]
+    mismatches.append(
         ({"x": 1}, {"x": 2, "y": 3}, r"element 1 of split 0 has the columns \['x', 'y'\], but .*\['x'\]", "y")
     )
-    for first, second, said, name in unlike:
+    for first, second, said, name in mismatches:
         pipe = PecanPipeline(Items([first, second], split_rows=2))
         with pytest.raises(BatchShapeError, match=said) as caught:
             run_engine(batched(pipe, 2, fused), order="strict")

@@ -93,7 +93,7 @@ def test_unbatch_gives_back_the_rows_that_functions_on_batches_leave() -> None:
     rows = run_engine(pipe.unbatch().batch(2), leases)
     assert sorted(column(rows, "i")) == [0, 2, 4] and delivered(rows) == leases.wanted()
     (rest,) = run_engine(numbers(6, 300).batch(3).map(lambda batch: {"i": batch["i"][:0]}).unbatch().batch(2))
-    assert (rest.rows, delivered([rest])[0, 0, 0].covers(0, 6 << OUTPUT_BITS)) == (0, True), "none at all"
+    assert (rest.rows, delivered([rest])[0, 0, 0].contains_all(0, 6 << OUTPUT_BITS)) == (0, True), "none at all"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
-from pecan_ray.engines.python.answers import AnswerColumns, AnswerWriter, answers_in
+from pecan_ray.engines.python.call_results import AnswerColumns, AnswerWriter, unpack_results
 from pecan_ray.engines.python.processes import Processes
 from tests.ray.waiting import until
 
@@ -191,7 +191,7 @@ def written(*results: Any) -> AnswerWriter:
 
 
 def through(results: list[Any]) -> list[Any]:
-    return [answer.value() for answer in answers_in(written(*results).message())]
+    return [answer.value() for answer in unpack_results(written(*results).message())]
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -221,7 +221,7 @@ def test_arrays_are_of_their_own_and_can_be_written_into() -> None:
     for number in range(3):
         own[:] = number
         writer.add({"x": own})
-    first, *others = [answer.value()["x"] for answer in answers_in(writer.message())]
+    first, *others = [answer.value()["x"] for answer in unpack_results(writer.message())]
     assert first.base is None
     first[:] = 9
     assert [one.tolist() for one in others] == [[1, 1], [2, 2]], "as they were when a function has returned them"
@@ -233,4 +233,4 @@ def test_a_column_takes_no_more_memory_than_is_bounded() -> None:
     writer = AnswerWriter(10_000)
     writer.add({"x": np.ones(1 << 14)})
     assert len(writer.message()) < 1 << 18
-    assert answers_in(writer.message())[0].value()["x"].sum() == 1 << 14
+    assert unpack_results(writer.message())[0].value()["x"].sum() == 1 << 14

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pecan_ray.engines.autotune import ThreadLimits
 from pecan_ray.engines.python import PythonEngine, feed, ordered_results
 from pecan_ray.engines.python.threads import Threads, Tuner
 from pecan_ray.engines.thread_times import cpu_times
-from pecan_ray.engines.tuning import ThreadLimits
 from pecan_ray.pipeline import PecanPipeline
 from tests.ray.waiting import until
 from tests.unit.engines.engine_leases import column, numbers, run_engine, running

@@ -139,8 +139,8 @@ def test_damaged_objects_are_dropped_said_and_computed_again(
         lambda whole: b"an error page",
         lambda whole: storage.read_all(files[-1]),
     ]
-    for path, spoiled in zip(files, spoilings, strict=False):
-        storage.write_file(path, spoiled(storage.read_all(path)))
+    for path, with_errors in zip(files, spoilings, strict=False):
+        storage.write_file(path, with_errors(storage.read_all(path)))
     CALLS.clear()
     assert epoch(node(tmp_path, "other", url)) == ALL and CALLS["double"] == len(spoilings) * EACH
     (said,) = warnings_of(caplog)

@@ -17,7 +17,7 @@ from tests.unit.engines.engine_leases import column, run_engine
 PIPE = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(200)))
 
 
-class Noted:
+class RecordedInfo:
     """Makes a number, and notes the process in a folder."""
 
     def __init__(self, folder: Path, number: int = 7) -> None:
@@ -46,22 +46,24 @@ def with_all(value: Any, number: int, rng: np.random.Generator, epoch: int) -> A
 
 @pytest.mark.parametrize("processes", [False, True])
 def test_it_is_made_once_in_each_process(tmp_path: Path, processes: bool) -> None:
-    pipe = PIPE.map(added, on="i", setup=Noted(tmp_path), processes=processes).batch(20)
+    pipe = PIPE.map(added, on="i", setup=RecordedInfo(tmp_path), processes=processes).batch(20)
     assert sorted(column(run_engine(pipe, threads=4))) == [*range(7, 207)]
     made = [file.read_text() for file in tmp_path.iterdir()]
     assert made and set(made) == {"made\n"}
 
 
 def test_random_numbers_and_the_epoch_come_beside_it(tmp_path: Path) -> None:
-    pipe = PIPE.map(with_all, on="i", setup=Noted(tmp_path)).batch(200)
+    pipe = PIPE.map(with_all, on="i", setup=RecordedInfo(tmp_path)).batch(200)
     assert [int(batch["i"][0]) for batch in pipe.iter_batches(debug=True, epochs=2, first_epoch=0)] == [7, 107]
 
 
 def test_pipelines_are_told_apart_by_it_and_not_by_whether_it_was_made(tmp_path: Path) -> None:
-    pipe = PIPE.map(added, on="i", setup=Noted(tmp_path))
+    pipe = PIPE.map(added, on="i", setup=RecordedInfo(tmp_path))
     before = fingerprint(pipe.plan)
     pipe.peek()
-    assert fingerprint(pipe.plan) == before != fingerprint(PIPE.map(added, on="i", setup=Noted(tmp_path, 8)).plan)
+    assert (
+        fingerprint(pipe.plan) == before != fingerprint(PIPE.map(added, on="i", setup=RecordedInfo(tmp_path, 8)).plan)
+    )
 
 
 def test_what_cannot_be_set_up_is_refused_or_named() -> None:

@@ -86,12 +86,12 @@ class Given:
     """Leases of several passes, of which there is none beside others now and then."""
 
     leases: list[Lease]
-    refusals: Iterator[bool]
+    rejects: Iterator[bool]
     most: int = field(default=0, init=False)
 
     def take(self, reading: int) -> Lease | None:
         self.most = max(self.most, reading + 1)
-        if not self.leases or (reading and next(self.refusals, False)):
+        if not self.leases or (reading and next(self.rejects, False)):
             return None
         return self.leases.pop(0)
 
@@ -103,11 +103,11 @@ class Given:
     st.integers(1, 5),
 )
 def test_all_of_each_lease_comes_in_its_order_and_passes_one_after_the_other(
-    leases: list[tuple[int, int]], refusals: list[bool], count: int, turn: int
+    leases: list[tuple[int, int]], rejects: list[bool], count: int, turn: int
 ) -> None:
     listed = [Lease(0, Split(index), repetition=number) for index, (number, _) in enumerate(sorted(leases))]
     sizes = [size for _, size in sorted(leases)]
-    given = Given(list(listed), iter(refusals))
+    given = Given(list(listed), iter(rejects))
 
     def read(lease: Lease) -> Iterator[tuple[int, int, int]]:
         return ((lease.repetition, lease.split.index, row) for row in range(sizes[lease.split.index]))

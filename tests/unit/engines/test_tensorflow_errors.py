@@ -18,7 +18,7 @@ from tests.unit.engines.engine_leases import column, delivered
 from tests.unit.engines.tensorflow_rig import ROWS, all_of, numbers, refuses_37, run
 
 
-def refusing(error: BaseException) -> Callable[[Any], Any]:
+def raise_always(error: BaseException) -> Callable[[Any], Any]:
     """A function of a tensor that raises while the graph runs, where 7 is in it."""
 
     def run(value: Any) -> Any:
@@ -55,16 +55,16 @@ def zeros() -> pecan.PecanPipeline:
 def test_what_fails_behind_a_batch_or_in_a_part_of_the_data_is_named_and_counted(case: str) -> None:
     make, left_out, op = REFUSED[case]
     with pytest.raises(errors.OpError) as caught:
-        run(make(numbers(40), refusing(ValueError("no sevens"))))
+        run(make(numbers(40), raise_always(ValueError("no sevens"))))
     assert caught.value.fields["op"] == op and "no sevens" in str(caught.value)
-    batches = run(make(numbers(40), refusing(ValueError("no sevens"))), on_error="quarantine")
+    batches = run(make(numbers(40), raise_always(ValueError("no sevens"))), on_error="quarantine")
     (bad,) = [bad for batch in batches for bad in batch.bad]
     assert (bad.op, bad.elements_left_out) == (op, left_out) and bad.error.endswith("ValueError: no sevens")
     assert sum(batch.rows for batch in batches) == 40 - left_out
     if left_out == 1:
         assert bad.origin == Origin(0, 0, 0, 1, 0) and bad.element["i"] == 7
     with pytest.raises(errors.OpError, match=rf"{op} failed .*SystemExit"):
-        run(make(numbers(40), refusing(SystemExit(3))), on_error="skip")
+        run(make(numbers(40), raise_always(SystemExit(3))), on_error="skip")
 
 
 def raising(element: Any) -> Any:

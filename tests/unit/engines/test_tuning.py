@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.engines.tuning import (
+from pecan_ray.engines.autotune import (
     LOOK_AGAIN_S,
     State,
     ThreadDecision,
@@ -21,7 +21,7 @@ from pecan_ray.engines.tuning import (
     decide,
     most_threads,
 )
-from pecan_ray.engines.usable_cpus import usable_cpus, whole_cpus
+from pecan_ray.engines.available_cpus import available_cpus, whole_cpus
 from tests.long_form import examples
 
 Workload = Callable[[int], ThreadWindow]
@@ -252,7 +252,7 @@ def cpus_of(folder: Path, own: str, files: dict[str, str]) -> float:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (folder / "own").write_text(own)
-    return usable_cpus(folder / "cgroup", folder / "own")
+    return available_cpus(folder / "cgroup", folder / "own")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from pecan_ray.engines import positions
 from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
-from pecan_ray.engines.positions import MOST_BAD, MOST_INTERVALS, UndeliveredPositions
+from pecan_ray.engines.positions import MOST_BAD, MOST_INTERVALS, SkippedPositions
 from pecan_ray.engines.python import run_here
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Columns, Element, Lease, Origin, Split
@@ -121,7 +121,7 @@ def test_a_filter_that_keeps_nothing_reports_what_is_done(path: str, monkeypatch
         assert first.rows == 0 and 5000 <= source.read_so_far[0] < 80 * SPLIT_ELEMENTS, "before all were read"
         assert sum(map(len, first.spans.values())) < 100, "neighbours are one interval"
         carried = delivered([first, *made])
-    assert all(spans.covers(0, SPLIT_ELEMENTS << OUTPUT_BITS) for spans in carried.values())
+    assert all(spans.contains_all(0, SPLIT_ELEMENTS << OUTPUT_BITS) for spans in carried.values())
     assert len(carried) == source.splits_in_all
 
 
@@ -135,18 +135,18 @@ def test_splits_that_cannot_be_read_are_told_of_before_all_were_tried(kind: type
 
 
 def test_neighbours_become_one_interval_in_whatever_order_they_come() -> None:
-    undelivered = UndeliveredPositions()
+    skipped_positions = SkippedPositions()
     numbers = np.random.default_rng(0).permutation(8 * MOST_INTERVALS).tolist()
     most = 0
     for number in numbers:
-        undelivered.add([elements(number, number + 1)])
-        most = max(most, len(undelivered._parts))
-    assert undelivered.due, "half of them, at random, are many intervals"
+        skipped_positions.add([elements(number, number + 1)])
+        most = max(most, len(skipped_positions._parts))
+    assert skipped_positions.due, "half of them, at random, are many intervals"
     assert most <= 8 * MOST_INTERVALS
-    report = undelivered.report(3)
+    report = skipped_positions.report(3)
     assert report is not None and report.spans == {KEY: [(0, 8 * MOST_INTERVALS << OUTPUT_BITS)]}
     assert (report.epoch, report.rows, report.partial) == (3, 0, False)
-    assert undelivered.report(3) is None and not undelivered.due
+    assert skipped_positions.report(3) is None and not skipped_positions.due
 
 
 def spans_of(*elements: tuple[int, int]) -> tuple[tuple[int, int], ...]:

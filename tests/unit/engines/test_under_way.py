@@ -17,14 +17,14 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.engines.contract import EngineOptions, UnderWay
 from pecan_ray.engines.inprocess import AllLeases
-from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.python.call_stacks import call_stages
 from pecan_ray.engines.python.chain import Chain
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.engines.stages import OFTEN_FOR_S, OFTEN_S, SELDOM_S, StageTally, ThreadStage, stages_now
-from pecan_ray.engines.under_way import LONG_S, CallTimer, Sighting, counted_from, long_retry
+from pecan_ray.engines.stages import OFTEN_FOR_S, OFTEN_S, SELDOM_S, StageAccumulator, ThreadStage, stages_now
+from pecan_ray.engines.under_way import LONG_S, CallTimer, ThreadActivity, counted_from, long_retry
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import AtWork, Element, Origin, Split
@@ -183,14 +183,14 @@ def test_an_engine_tells_nothing_of_another_one_and_nothing_when_nobody_takes_it
 
 @pytest.mark.parametrize(("apart_s", "known"), [(0.0, False), (LONG_S - 1.0, False), (LONG_S, True)])
 def test_of_two_that_have_stood_still_for_as_long_either_may_wait_for_the_other(apart_s: float, known: bool) -> None:
-    timer, origins = CallTimer(), [Origin(0, 0, 0, 0, number) for number in range(2)]
-    seen: dict[Hashable, Sighting] = {
-        number: Sighting(number, "", AtWork("ponders", origin)) for number, origin in enumerate(origins)
+    timer, source_refs = CallTimer(), [Origin(0, 0, 0, 0, number) for number in range(2)]
+    seen: dict[Hashable, ThreadActivity] = {
+        number: ThreadActivity(number, "", AtWork("ponders", origin)) for number, origin in enumerate(source_refs)
     }
     timer.longest(0.0, {key: one for key, one in seen.items() if key == 0 or not apart_s})
     timer.longest(apart_s, seen)
     told = timer.longest(60.0, seen)
-    assert told is not None and told.at == AtWork("ponders", origins[0] if known else None)
+    assert told is not None and told.at == AtWork("ponders", source_refs[0] if known else None)
 
 
 def test_what_began_before_the_storage_failed_is_counted_from_when_it_did_not_any_more() -> None:
@@ -273,7 +273,7 @@ def test_a_thread_is_in_an_operator_in_the_source_or_blocked_by_batches_that_nob
 
 def test_time_without_work_is_nobodys_and_looks_become_rarer() -> None:
     now, cpu = [0.0], [0.0]
-    tally = StageTally(lambda: now[0], lambda: cpu[0])
+    tally = StageAccumulator(lambda: now[0], lambda: cpu[0])
     reading, f = ThreadStage("reading"), ThreadStage("operator", "f")
     assert tally.every_s == OFTEN_S
     now[0] += 5
@@ -297,8 +297,8 @@ def test_a_thread_that_waits_for_a_function_in_a_process_says_so() -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Items([1]), name="p").map(abs, on="x", name="f", processes=True)
     options, processes = EngineOptions(), Processes({"f": abs}, 1)
     (op,) = (op for op in pipe.plan.ops if isinstance(op, ElementOp))
-    chain = Chain([op], options, UndeliveredPositions(), lambda _: processes.function("f"))
+    chain = Chain([op], options, SkippedPositions(), lambda _: processes.function("f"))
     (step,) = chain._steps
-    recognize = call_stages(options)[Chain._call.__code__]
-    assert recognize({"self": chain, "step": step}) == ThreadStage("operator", "f", in_process=True)
+    inspect_locals = call_stages(options)[Chain._call.__code__]
+    assert inspect_locals({"self": chain, "step": step}) == ThreadStage("operator", "f", in_process=True)
     processes.close()

@@ -149,17 +149,17 @@ def test_infinite_and_rounded_floats_pass() -> None:
 class Store:
     def __init__(self) -> None:
         self._held: dict[str, str] = {}
-        self._news = threading.Condition()
+        self._updates = threading.Condition()
 
     def key_value_set(self, key: str, value: str) -> None:
-        with self._news:
+        with self._updates:
             assert key not in self._held, "one iterator, one key"
             self._held[key] = value
-            self._news.notify_all()
+            self._updates.notify_all()
 
     def blocking_key_value_get(self, key: str, timeout_ms: int) -> str:
-        with self._news:
-            assert self._news.wait_for(lambda: key in self._held, DEADLINE_S), key
+        with self._updates:
+            assert self._updates.wait_for(lambda: key in self._held, DEADLINE_S), key
             return self._held[key]
 
 
@@ -240,8 +240,8 @@ def test_lengths_of_their_own_are_refused_before_several_processes_begin(
     with pytest.raises(
         PlanError, match=r"2 processes of JAX all must have batches of one shape, and '.*' pads each.*shapes={...}"
     ):
-        jax_arrays._must_have_one_length(pad(rows()).plan)
-    jax_arrays._must_have_one_length(rows().padded_batch(4, shapes={"x": (6,)}).plan)
+        jax_arrays._check_fixed_padding(pad(rows()).plan)
+    jax_arrays._check_fixed_padding(rows().padded_batch(4, shapes={"x": (6,)}).plan)
 
 
 def test_a_world_size_needs_a_rank() -> None:

@@ -140,6 +140,6 @@ def test_a_thread_that_fetches_stays_as_near_as_a_state_needs_it_and_ends_with_i
     ahead.used(3)
     while len(fetched) < 3 + MOST_AHEAD:
         assert thread.is_alive()
-    ahead.renew()
+    ahead.refresh_state()
     thread.join()
     assert len(fetched) == 3 + MOST_AHEAD and len(ends) == 1

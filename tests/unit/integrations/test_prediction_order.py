@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pecan_ray.integrations.frameworks import for_prediction
+from pecan_ray.integrations.framework_methods import predict_options
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.shape import keeps_source_order
 from pecan_ray.sources import Arrays
@@ -69,7 +69,7 @@ def test_a_pipeline_that_changes_the_order_itself_is_warned_of(caplog: pytest.Lo
     mixed = rows().mix(rows(), weights=[1, 1]).batch(4)
     with caplog.at_level(logging.WARNING, "pecan_ray"):
         for pipe in (rows().shuffle(5).batch(4), mixed, mixed.concat(rows().batch(4))):
-            assert for_prediction(pipe, {}, "predict") == {}
+            assert predict_options(pipe, {}, "predict") == {}
     assert len(caplog.messages) == 3 and "predictions do not come in the order of the source" in caplog.messages[0]
     assert keeps_source_order(rows().concat(rows()).zip(rows()).take(3).batch(2).plan)
-    assert for_prediction(rows(), {"coordinated": True}, "predict") == {"coordinated": True}
+    assert predict_options(rows(), {"coordinated": True}, "predict") == {"coordinated": True}

@@ -11,12 +11,12 @@ from pecan_ray.job.instructions import Answer, Instruction, Log
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import (
-    Acknowledgement,
     AskAssignment,
     AskLeases,
     Assigned,
     EndAssignment,
     GivenBack,
+    ReceivedBatches,
     Reply,
     TrainerReport,
     WorkerQuestion,
@@ -100,16 +100,16 @@ class JobRig:
     # --- what workers ask ----------------------------------------------------------------------------------
 
     def ask(
-        self, worker: str, question: WorkerQuestion, channel: str = "main", again: bool = False
+        self, worker: str, sent_request: WorkerQuestion, channel: str = "main", again: bool = False
     ) -> list[Instruction]:
         """Let a worker ask something; `again`: under the number of its last question."""
         number = self._asked.get((worker, channel), 0) + (not again)
         self._asked[worker, channel] = number
-        return self.handle(events.WorkerAsked(worker, channel, number, question))
+        return self.handle(events.WorkerAsked(worker, channel, number, sent_request))
 
-    def answer(self, worker: str, question: WorkerQuestion) -> Reply:
+    def answer(self, worker: str, sent_request: WorkerQuestion) -> Reply:
         """Let a worker ask something that has an answer at once."""
-        (answer,) = [one for one in of_kind(Answer, self.ask(worker, question)) if one.worker == worker]
+        (answer,) = [one for one in of_kind(Answer, self.ask(worker, sent_request)) if one.worker == worker]
         return answer.reply
 
     def assign(self, worker: str) -> Assignment:
@@ -146,8 +146,10 @@ class JobRig:
 
     def acknowledge(self, worker: str, lease: Lease, first: int, count: int = 1, rank: int = 0) -> list[Instruction]:
         """Let a trainer acknowledge a batch of elements of one split."""
-        ack = Acknowledgement(worker, lease.epoch, {lease.key: [elements(first, count)]}, 1, count, 10 * count)
-        return self.report(rank, acks=(ack,), deliveries=(Delivery(first, lease.epoch, ack.spans, worker),))
+        ack = ReceivedBatches(worker, lease.epoch, {lease.key: [elements(first, count)]}, 1, count, 10 * count)
+        return self.report(
+            rank, received_batches=(ack,), delivery_records=(Delivery(first, lease.epoch, ack.spans, worker),)
+        )
 
     def give_back(self, lease: Lease, first: int, count: int = 1, rank: int = 0) -> list[Instruction]:
         """Let a trainer give back a batch of elements of one split."""

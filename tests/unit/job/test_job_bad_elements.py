@@ -7,8 +7,8 @@ from dataclasses import replace
 from pecan_ray.errors import ErrorBudgetError
 from pecan_ray.job import bad_elements
 from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
+from pecan_ray.job.job_requests import MOST_LOGGED
 from pecan_ray.job.messages import EndData, LeftOutElement, TrainerProgress
-from pecan_ray.job.questions import MOST_LOGGED
 from pecan_ray.observe.report import Report
 from pecan_ray.sampling.budget import BadCount, over_budget
 from tests.unit.job.job_rig import JobRig, said

@@ -95,8 +95,8 @@ def test_numbers_that_are_none_are_not_known(wrong: float) -> None:
     quotas = told(book, job("good"), odd)
     assert all(quota is not None and 0 < quota < PIPE for quota in quotas.values())
     assert not book.trouble
-    replayed = ClusterIoBook()
-    assert replayed.replay(book.written().splitlines(), 0.0) == 0 and replayed.jobs == book.jobs
+    replay_result = ClusterIoBook()
+    assert replay_result.replay(book.written().splitlines(), 0.0) == 0 and replay_result.jobs == book.jobs
 
 
 def test_a_job_whose_data_is_all_cached_may_read_and_leaves_the_rest_of_the_pipe_to_others() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pecan_ray.job.credits import FEW_AHEAD, MOST_AHEAD, CreditBook
+from pecan_ray.job.credits import FEW_AHEAD, MOST_AHEAD, MessageQuota
 
 
 def test_every_stream_begins_with_one_credit_as_soon_as_there_is_room() -> None:
-    book = CreditBook(100)
+    book = MessageQuota(100)
     assert book.opened("c", True) == {"c": 1}
     for worker in "bad":
         assert book.opened(worker, False) == {}
@@ -19,7 +19,7 @@ def test_every_stream_begins_with_one_credit_as_soon_as_there_is_room() -> None:
 
 
 def test_one_fast_worker_sends_a_few_messages_ahead() -> None:
-    book = CreditBook(1000)
+    book = MessageQuota(1000)
     book.opened("a", True)
     assert book.used("a", 10, 10, True) == {"a": MOST_AHEAD}
     assert book.used("a", 10, 20, True) == {}, "it has enough for a while"
@@ -27,6 +27,6 @@ def test_one_fast_worker_sends_a_few_messages_ahead() -> None:
 
 
 def test_no_more_are_under_way_than_fit() -> None:
-    book = CreditBook(100)
+    book = MessageQuota(100)
     book.opened("a", True)
     assert book.used("a", 40, 40, True) == {"a": 1}, "40 queued and 40 under way: a third does not fit"

@@ -10,12 +10,12 @@ import pytest
 
 from pecan_ray.job import events
 from pecan_ray.job.comparing import compare
+from pecan_ray.job.deadline_budget import FEWEST_LEFT, RESERVE, SHORTEST_S, DeadlineBudget
 from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.job_cost import cost_by_epoch, cost_by_operator, spent
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import TrainerProgress
-from pecan_ray.job.pacing import FEWEST_LEFT, RESERVE, SHORTEST_S, Pacing
 from pecan_ray.job.placing import PlacementStep
-from pecan_ray.job.spending import spent, spent_by_epoch, spent_by_operator
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.report import Report, placement_so_far
@@ -56,31 +56,31 @@ def steps(batches: int, seconds: float) -> StepTotals:
 def test_a_pace_is_what_is_left_of_the_time_for_each_batch_that_is_left(
     reports: list[tuple[int, StepTotals, float]], now: float, longest_s: float
 ) -> None:
-    pacing = Pacing(1000.0, epochs=2, epoch_batches=500)
+    deadline_budget = DeadlineBudget(1000.0, epochs=2, epoch_batches=500)
     for rank, totals, at in reports:
-        pacing.report(rank, totals, at)
-    assert pacing.longest_s(now, 0) == pytest.approx((1 - RESERVE) * longest_s, rel=0.01)
-    assert not pacing.take_said()
+        deadline_budget.report(rank, totals, at)
+    assert deadline_budget.longest_s(now, 0) == pytest.approx((1 - RESERVE) * longest_s, rel=0.01)
+    assert not deadline_budget.take_said()
 
 
 def test_a_deadline_that_is_over_is_said_once_and_at_the_very_end_the_pace_stays() -> None:
-    pacing = Pacing(10.0, epochs=1, epoch_batches=1000)
-    assert [pacing.longest_s(20.0, 0), pacing.longest_s(21.0, 0)] == [SHORTEST_S, SHORTEST_S]
-    assert len(pacing.take_said()) == 1, "nothing is fast enough"
-    pacing = Pacing(10.0, epochs=1, epoch_batches=100)
-    before = pacing.longest_s(1.0, 0)
-    pacing.report(0, steps(101 - FEWEST_LEFT, 1.0), 9.0)
-    assert pacing.longest_s(9.0, 0) == before
+    deadline_budget = DeadlineBudget(10.0, epochs=1, epoch_batches=1000)
+    assert [deadline_budget.longest_s(20.0, 0), deadline_budget.longest_s(21.0, 0)] == [SHORTEST_S, SHORTEST_S]
+    assert len(deadline_budget.take_said()) == 1, "nothing is fast enough"
+    deadline_budget = DeadlineBudget(10.0, epochs=1, epoch_batches=100)
+    before = deadline_budget.longest_s(1.0, 0)
+    deadline_budget.report(0, steps(101 - FEWEST_LEFT, 1.0), 9.0)
+    assert deadline_budget.longest_s(9.0, 0) == before
 
 
 def test_a_length_that_is_not_known_is_said_and_learned_from_a_part_of_the_first_epoch() -> None:
-    pacing = Pacing(100.0, epochs=4, epoch_batches=None)
-    assert "is not known yet" in pacing.take_said()[0]
-    pacing.report(0, steps(9, 0.9), 1.0)
-    assert pacing.longest_s(1.0, 0.09) is None
-    pacing.report(0, steps(50, 5.0), 5.1)
-    assert pacing.longest_s(5.1, 0.5) == pytest.approx((1 - RESERVE) * 94.9 / 350, rel=0.01)
-    assert "about 100 batches" in pacing.take_said()[0]
+    deadline_budget = DeadlineBudget(100.0, epochs=4, epoch_batches=None)
+    assert "is not known yet" in deadline_budget.take_said()[0]
+    deadline_budget.report(0, steps(9, 0.9), 1.0)
+    assert deadline_budget.longest_s(1.0, 0.09) is None
+    deadline_budget.report(0, steps(50, 5.0), 5.1)
+    assert deadline_budget.longest_s(5.1, 0.5) == pytest.approx((1 - RESERVE) * 94.9 / 350, rel=0.01)
+    assert "about 100 batches" in deadline_budget.take_said()[0]
 
 
 # --- money -------------------------------------------------------------------------------------------------
@@ -89,13 +89,13 @@ def test_a_length_that_is_not_known_is_said_and_learned_from_a_part_of_the_first
 def test_a_job_costs_what_ran_and_when_and_epochs_and_operators_have_their_parts_of_that() -> None:
     cost = spent(HOUR_LONG, PRICES, 1, until=3600.0, waiting=0.5)
     assert (cost.host, cost.remote, cost.wasted_share) == pytest.approx((3.6, 0.36, 0.5))
-    parts = spent_by_epoch(HOUR_LONG, PRICES, 1, (1000.0, 2700.0, 3600.0))
+    parts = cost_by_epoch(HOUR_LONG, PRICES, 1, (1000.0, 2700.0, 3600.0))
     assert [part.remote for part in parts] == pytest.approx([0.0, 0.18, 0.18])
     assert sum(part.total for part in parts) == pytest.approx(cost.total)
-    assert spent_by_epoch(HOUR_LONG, PRICES, 1, ()) == ()
-    shares = spent_by_operator(cost, [("decode", 3.0), ("crop", 1.0)])
+    assert cost_by_epoch(HOUR_LONG, PRICES, 1, ()) == ()
+    shares = cost_by_operator(cost, [("decode", 3.0), ("crop", 1.0)])
     assert shares == pytest.approx({"decode": 0.75 * 2.16, "crop": 0.25 * 2.16})
-    assert spent_by_operator(cost, []) == {}
+    assert cost_by_operator(cost, []) == {}
     dear = spent(HOUR_LONG, PRICES, 1, [0.0, 10.0], until=3600.0)
     assert dear.remote == pytest.approx(10.0 / 2), "by the nodes that its workers were on"
 
@@ -113,7 +113,7 @@ def test_a_jobs_controller_knows_what_epochs_and_operators_have_cost() -> None:
     assert cost is not None and late is not None
     assert (cost.host, cost.wasted_share) == pytest.approx((1.8, 0.25))
     assert late.host == pytest.approx(0.45)
-    assert spent_by_operator(cost, rig.job.placement.op_seconds) == pytest.approx({"decode": 0.3375, "crop": 0.1125})
+    assert cost_by_operator(cost, rig.job.placement.op_seconds) == pytest.approx({"decode": 0.3375, "crop": 0.1125})
 
 
 # --- why -----------------------------------------------------------------------------------------------------
@@ -209,16 +209,16 @@ def test_fixed_numbers_of_workers_were_compared_with_nothing() -> None:
 def hurried(plant: Plant, deadline_s: float, batches: int, known: bool) -> tuple[float, float]:
     """Run two epochs of so many batches in all; return when the job ended, and what it cost."""
     policy = AutoPlacement(prices=plant.prices, max_local=plant.max_local, max_remote=plant.max_remote)
-    pacing = Pacing(deadline_s, 2, batches // 2 if known else None)
+    deadline_budget = DeadlineBudget(deadline_s, 2, batches // 2 if known else None)
     at, now, done, cost, room = policy.start, 0.0, 0.0, 0.0, Deployment(plant.max_local, plant.max_remote)
     while done < batches:
-        longest_s = pacing.longest_s(now, 2 * done / batches)
+        longest_s = deadline_budget.longest_s(now, 2 * done / batches)
         if longest_s is not None:
             policy.objective = Objective(longest_s=longest_s)
         o = seen(plant, at, room, math.inf if longest_s is None else ROWS / longest_s)
         now, done = now + o.dt, done + o.rows / ROWS
         cost += o.dt * plant.prices.per_hour(1, at.remote)
-        pacing.report(0, StepTotals(int(done), now), now)
+        deadline_budget.report(0, StepTotals(int(done), now), now)
         at = policy.look(o, now).target
     return now, cost
 

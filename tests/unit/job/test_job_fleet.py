@@ -106,10 +106,10 @@ def test_a_whole_plan_is_given_one_worker_by_autoplacement() -> None:
 def test_a_job_without_any_worker_starts_one_that_shares_the_cpus_of_others() -> None:
     rig = JobRig(workers=Workers(1))
     (worker,) = rig.come()
-    done = rig.handle(events.WorkerUnplaced(worker, "job other has all CPUs"))
+    done = rig.handle(events.WorkerPending(worker, "job other has all CPUs"))
     (start,) = started(done)
     assert not start.reserve and start.host == "node" and start.worker != worker
-    done = rig.handle(events.WorkerUnplaced(start.worker, "still none"))
+    done = rig.handle(events.WorkerPending(start.worker, "still none"))
     assert not started(done), "once"
     rig.place(start.worker)
     assert list(rig.job.fleet.workers) == [start.worker], "the other one is too many"
@@ -121,9 +121,9 @@ def test_a_job_without_any_worker_starts_one_that_shares_the_cpus_of_others() ->
 def test_a_worker_whose_process_is_being_started_is_waited_for(has_place: events.PlaceFound, seconds: float) -> None:
     rig = JobRig(workers=Workers(1))
     (worker,) = rig.come()
-    starting = events.WorkerUnplaced(worker, "its process is being started on node a", has_place)
+    starting = events.WorkerPending(worker, "its process is being started on node a", has_place)
     assert not started(rig.handle(starting, after=seconds))
-    rig.handle(events.TrainerListens(0, "t0"))
+    rig.handle(events.TrainerWaiting(0, "t0"))
     text = said(rig.handle(events.TimePassed(), after=1.0))
     assert f"{worker} start(s) for {seconds + 1.0:.0f} s: its process is being started on node a" in text
     assert "wait(s) for a place" not in text
@@ -134,7 +134,7 @@ def test_a_worker_whose_process_is_being_started_is_waited_for(has_place: events
 def test_cpus_that_are_perhaps_held_for_a_worker_are_others_after_a_while() -> None:
     rig = JobRig(workers=Workers(1))
     (worker,) = rig.come()
-    unplaced = events.WorkerUnplaced(worker, "its process is being started, or tasks use the CPUs", "perhaps")
+    unplaced = events.WorkerPending(worker, "its process is being started, or tasks use the CPUs", "perhaps")
     assert not started(rig.handle(unplaced, after=20.0))
     (start,) = started(rig.handle(unplaced, after=10.0))
     assert not start.reserve
@@ -148,7 +148,7 @@ def test_autoplacement_without_any_worker_asks_on_the_other_side_as_well(
     (worker,) = rig.come(("node", 4.0), remote=room)
     first = rig.job.fleet.workers[worker].placement
     other = "remote" if first == "local" else "local"
-    done = rig.handle(events.WorkerUnplaced(worker, "no CPU"))
+    done = rig.handle(events.WorkerPending(worker, "no CPU"))
     asked = [start.placement for start in started(done) if start.reserve]
     assert asked == ([other] if room else sides)
 

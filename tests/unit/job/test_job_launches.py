@@ -15,10 +15,10 @@ import pytest
 
 from pecan_ray.errors import PecanError, RankTakenError, StaleJobError
 from pecan_ray.job import events
-from pecan_ray.job.awake_clock import TICK_S
-from pecan_ray.job.instructions import EndJob, FindRoom, KillWorker, Refuse
+from pecan_ray.job.active_clock import TICK_S
+from pecan_ray.job.instructions import EndJob, FindRoom, KillWorker, RejectTrainer
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import Acknowledgement, TrainerReport
+from pecan_ray.job.messages import ReceivedBatches, TrainerReport
 from pecan_ray.job.registering import GiveUp, Hindered, Registration, TryAgain, TurnedAway
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
@@ -71,7 +71,7 @@ class Controller:
         """Let the job take an event; return why somebody is refused."""
         refused: PecanError | None = None
         for one in self.job.handle(event, self.cluster.now) if self.alive else ():
-            if isinstance(one, Refuse):
+            if isinstance(one, RejectTrainer):
                 refused = one.error
             elif isinstance(one, FindRoom):
                 found = events.RoomFound(tuple((node, 4.0) for node in one.nodes), ())
@@ -127,21 +127,21 @@ class Process:
             controller = Controller(self.cluster, self.world_size)
         elif alone:
             asked = events.OtherRunCame(self._incarnation)
-            self._hindered(controller, controller.handle(asked), "taken")
+            self._retry(controller, controller.handle(asked), "taken")
             return
         described = (("world_size", str(self.world_size)), ("options", self.options))
         came = events.TrainerCame(self.rank, self._incarnation, f"node-{self.rank % 2}", described)
         if (refused := controller.handle(came)) is not None or not controller.alive:
-            self._hindered(controller, refused, "gone")
+            self._retry(controller, refused, "gone")
         elif self.alive:  # not killed while it was registering
             self.joined, self.joined_at = controller, self.cluster.now
-            self._speak()
+            self._send_heartbeat()
 
     @property
     def _incarnation(self) -> str:
         return f"{self.launch}-{self.rank}"
 
-    def _hindered(self, controller: Controller, refused: PecanError | None, how: Any) -> None:
+    def _retry(self, controller: Controller, refused: PecanError | None, how: Any) -> None:
         if not self.alive:
             return
         hindrance = TurnedAway(refused) if refused is not None else Hindered(how, "")
@@ -151,12 +151,12 @@ class Process:
         else:
             self.cluster.after(LOOK_AGAIN_S, None, self._try)
 
-    def _speak(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Be heard once a second; what was said before it was killed may arrive afterwards."""
         if self.alive and self.joined is not None and self.joined.alive:
             met = self.joined.job.orders(self.rank).met
-            self.cluster.message(self.joined.take, events.TrainerListens(self.rank, self._incarnation, met))
-            self.cluster.after(1.0, None, self._speak)
+            self.cluster.message(self.joined.take, events.TrainerWaiting(self.rank, self._incarnation, met))
+            self.cluster.after(1.0, None, self._send_heartbeat)
 
     def kill(self) -> None:
         self.alive = False
@@ -230,18 +230,18 @@ def begun_job(met: int = 0, **told: Any) -> JobRig:
     """Two ranks and a worker; the process of rank 0 is gone when rank 1 was heard last."""
     rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=60.0)
     rig.begin()
-    rig.handle(events.TrainerListens(0, "t0", met=met))
+    rig.handle(events.TrainerWaiting(0, "t0", met=met))
     if told:
         rig.report(0, **told)
-    rig.handle(events.TrainerListens(1, "t1", met=met), after=10.0)
+    rig.handle(events.TrainerWaiting(1, "t1", met=met), after=10.0)
     return rig
 
 
 def test_a_process_that_was_replaced_and_lives_is_told_so() -> None:
     rig = begun_job()
-    assert not of_kind(Refuse, rig.handle(events.TrainerCame(0, "new", "node")))
-    for said in (events.TrainerListens(0, "t0"), events.TrainerReported(TrainerReport(0, "t0", 9))):
-        (refused,) = of_kind(Refuse, rig.handle(said))
+    assert not of_kind(RejectTrainer, rig.handle(events.TrainerCame(0, "new", "node")))
+    for said in (events.TrainerWaiting(0, "t0"), events.TrainerReported(TrainerReport(0, "t0", 9))):
+        (refused,) = of_kind(RejectTrainer, rig.handle(said))
         assert refused.incarnation == "t0" and "another process has taken its place" in str(refused.error)
     assert rig.job.trainers.present == [0, 1]
 
@@ -264,6 +264,6 @@ def test_what_workers_may_have_sent_to_the_process_before_comes_from_others() ->
 
 
 def test_the_process_of_a_rank_that_has_had_batches_is_not_replaced() -> None:
-    ack = Acknowledgement("w", 0, {}, 1, 1, 10)
-    (refused,) = of_kind(Refuse, begun_job(acks=(ack,)).handle(events.TrainerCame(0, "new", "node")))
+    ack = ReceivedBatches("w", 0, {}, 1, 1, 10)
+    (refused,) = of_kind(RejectTrainer, begun_job(received_batches=(ack,)).handle(events.TrainerCame(0, "new", "node")))
     assert isinstance(refused.error, RankTakenError)

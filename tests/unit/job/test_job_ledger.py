@@ -49,7 +49,7 @@ def test_at_most_once_drops_what_a_lost_worker_held_and_zero_or_more_gives_it_ou
     ledger = ledger_of(LedgerShape(world_size=2, visitation="zero_or_more"), "w", "x")
     begin(ledger, "w")
     ledger.lost("w")
-    assert ledger.unsettled() == {}, "no rank is asked"
+    assert ledger.unresolved() == {}, "no rank is asked"
     assert begin(ledger, "x").spans == ((0, END),)
 
 
@@ -61,10 +61,10 @@ def test_what_is_dropped_is_counted_in_elements_and_in_ends_that_nobody_knows() 
     dropped.add("x", [Lease(0, Split(2), ((0, 4 << OUTPUT_BITS), (9 << OUTPUT_BITS, END)))])
     dropped.add("y", [Lease(0, Split(3, elements=2), ((2 << OUTPUT_BITS, END),))])
     assert (dropped.elements, dropped.open_ends) == (10, 1)
-    told = [str(one) for one in dropped.take_untold()]
+    told = [str(one) for one in dropped.take_pending_drops()]
     assert len(told) == 2 and "w is gone, and with it 6 elements: dropped" in told[0]
     assert "4 elements and the rest of 1 splits of unknown length" in told[1]
-    assert not dropped.take_untold()
+    assert not dropped.take_pending_drops()
 
 
 def test_a_position_in_two_places_is_found() -> None:

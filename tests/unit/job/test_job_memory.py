@@ -10,7 +10,7 @@ from pecan_ray.job import events
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.journal import packed, snapshot
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import Acknowledgement, TrainerProgress
+from pecan_ray.job.messages import ReceivedBatches, TrainerProgress
 from pecan_ray.job.story import FIRST, MOST_EPOCHS, NEWEST, Story
 from pecan_ray.plan.splits import END
 from tests.unit.job.job_rig import JobRig
@@ -32,8 +32,8 @@ class LongJob:
         epoch = self.rig.assign(self.worker).epoch
         for lease in list(self.rig.leases(self.worker)):
             self._used += 1
-            ack = Acknowledgement(self.worker, epoch, {lease.key: [(0, END)]}, 1, 1, 10)
-            self.rig.report(acks=(ack,), kept=self._used, progress=TrainerProgress(yielded=self._used))
+            ack = ReceivedBatches(self.worker, epoch, {lease.key: [(0, END)]}, 1, 1, 10)
+            self.rig.report(received_batches=(ack,), kept=self._used, progress=TrainerProgress(yielded=self._used))
         self.rig.end(self.worker)
         self.rig.handle(events.TimePassed(), after=0.01)
         assert self.rig.job.ledger.epoch == epoch + 1

@@ -61,8 +61,12 @@ def step(*numbers: int, epoch: int = 0) -> Step:
     return Step(epoch, tuple(((element(number),),) for number in numbers))
 
 
-def state_of(batches: int, *steps: Step, epoch: int = 0, rests: tuple[Rest, ...] = (), **other: Any) -> SavedState:
-    point = ResumePoint(epoch, (BranchPoint(Cursor(0, 1), rests),), (KnownListing(1, True, ("aa",)),), steps=steps)
+def state_of(
+    batches: int, *steps: Step, epoch: int = 0, remaining_parts: tuple[Rest, ...] = (), **other: Any
+) -> SavedState:
+    point = ResumePoint(
+        epoch, (BranchPoint(Cursor(0, 1), remaining_parts),), (KnownListing(1, True, ("aa",)),), steps=steps
+    )
     return replace(SavedState(point, batches, 3, "python", (("source Arrays", "ab"),)), **other)
 
 
@@ -72,13 +76,13 @@ def merged(*states: SavedState) -> SavedState:
 
 def missing(state: SavedState) -> list[int]:
     """Elements of split 0."""
-    spans = [span for rest in state.point.branches[0].rests for span in rest.spans]
+    spans = [span for rest in state.point.branches[0].remaining_parts for span in rest.spans]
     return [number for start, stop in spans for number in range(start // WIDTH, stop // WIDTH)]
 
 
 def test_what_a_rank_behind_has_not_used_is_missing() -> None:
     first = state_of(1, step(0, 1))
-    second = state_of(3, step(4, 5), step(2, 3), step(0, 1), rests=(element(6),))
+    second = state_of(3, step(4, 5), step(2, 3), step(0, 1), remaining_parts=(element(6),))
     found = merged(first, second)
     assert found.batches == 1
     assert missing(found) == [2, 4, 6]
@@ -91,7 +95,7 @@ def test_a_rank_behind_at_the_end_of_an_epoch_ends_it() -> None:
     first, second = in_order(first, "a", "b"), in_order(second, "b", "a")
     found = merged(first, second).point
     assert found.op_order == (("a", "b"),), "that of the epoch with which it goes on"
-    assert found.epoch == 0 and found.branches[0].rests == (element(2),)
+    assert found.epoch == 0 and found.branches[0].remaining_parts == (element(2),)
     assert found.branches[0].cursor.taken > 1, "and nothing more of it is begun"
 
 
@@ -113,7 +117,7 @@ MANY = state_of(9, *(step(2 * n, 2 * n + 1) for n in reversed(range(1, 9))))
         ([state_of(8), state_of(8), MANY], "3 states of 2 ranks"),
         ([state_of(0), state_of(2, step(2, 3, epoch=1), step(0, 1), epoch=1)], "begun epoch 1"),
         ([state_of(8, order="strict"), replace(MANY, order="strict")], "one sequence"),
-        ([state_of(2, rests=(element(9),)), state_of(2)], "of another run"),
+        ([state_of(2, remaining_parts=(element(9),)), state_of(2)], "of another run"),
     ],
 )
 def test_what_cannot_be_merged_is_refused_by_what_is_in_the_way(states: list[Any], said: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pecan_ray.job.events import ListingEnded, SplitsListed
+from pecan_ray.job.job_requests import MOST_FORESEEN
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import AskLeases, NoMoreLeases, Offered
-from pecan_ray.job.questions import MOST_FORESEEN
+from pecan_ray.job.messages import AskLeases, Lookahead, NoMoreLeases
 from pecan_ray.job.queues import Queues
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Lease, Split
-from pecan_ray.sampling.randomness import SplitOrder
+from pecan_ray.sampling.random_keys import SplitOrder
 from tests.unit.job.job_rig import JobRig
 from tests.unit.job.test_job_split_queue import SEED, drain, queue_of
 
@@ -30,7 +30,7 @@ def test_where_the_order_tells_on_the_result_nothing_is_offered(shape: LedgerSha
     (worker,) = rig.begin(splits=30)
     rig.assign(worker)
     reply = rig.answer(worker, AskLeases(0, 0, 1, look=10))
-    assert isinstance(reply, Offered) and reply.splits == () and len(reply.leases) == 1
+    assert isinstance(reply, Lookahead) and reply.splits == () and len(reply.leases) == 1
 
 
 # --- what the next epoch begins with --------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def end_of_epoch(shape: LedgerShape, *, scheme: str = "s3://", workers: int = 1,
     taken: list[int] = []
     while True:
         reply = rig.answer(names[0], AskLeases(0, 0, 100, look=look))
-        leases = reply.leases if isinstance(reply, Offered) else reply
+        leases = reply.leases if isinstance(reply, Lookahead) else reply
         if not isinstance(leases, tuple) or not leases:
             assert sorted(taken) == list(range(40))
             return reply
@@ -79,11 +79,11 @@ def test_where_every_worker_sees_all_data_each_is_told_what_the_next_epoch_begin
     for worker in "abc":
         queues.join(worker)
     queues.add(0, [Split(index) for index in range(40)])
-    assert queues.foreseen("a", 0, 3, 5) == [], "more may be listed"
+    assert queues.projected("a", 0, 3, 5) == [], "more may be listed"
     queues.end_listing(0)
     for epoch in range(3):
         queues.begin_epoch(epoch)
-        told = [queues.foreseen(worker, 0, 3, 5) for worker in "abcab"]
+        told = [queues.projected(worker, 0, 3, 5) for worker in "abcab"]
         assert len(told[0]) == 5 and told == [told[0]] * 5
         queues.begin_epoch(epoch + 1)
         first = [queues.take("b", 0) for _ in range(5)]

@@ -24,10 +24,16 @@ def batch(number: int, worker: str = "w", epoch: int = 0) -> ReceivedBatch:
 
 
 def next_report(
-    outgoing: Outgoing, now: float, *, pressing: bool = False, held: bool = False, full: bool = False, met: int = 0
+    outgoing: Outgoing,
+    now: float,
+    *,
+    others_may_wait: bool = False,
+    held: bool = False,
+    full: bool = False,
+    met: int = 0,
 ) -> TrainerReport | None:
     """Return the report that must be sent now, if one must."""
-    need = Need(pressing=pressing, held=held, full=full)
+    need = Need(others_may_wait=others_may_wait, held=held, full=full)
     return outgoing.next(now, need, met, PROGRESS) if now >= outgoing.due(need) else None
 
 
@@ -35,8 +41,8 @@ def test_of_many_trainers_each_reports_less_often() -> None:
     outgoing = Outgoing(0, 1000, "t", 0.0)
     outgoing.acknowledge(batch(0))
     assert outgoing.due(Need()) == 1000 * REPORT_PER_TRAINER_S
-    assert outgoing.due(Need(pressing=True)) == (1000 - TOLD_AT_ONCE) * PRESSING_PER_TRAINER_S
-    assert outgoing.due(Need(pressing=True, closing=True)) == (1000 - TOLD_AT_ONCE) * CLOSING_PER_TRAINER_S
+    assert outgoing.due(Need(others_may_wait=True)) == (1000 - TOLD_AT_ONCE) * PRESSING_PER_TRAINER_S
+    assert outgoing.due(Need(others_may_wait=True, closing=True)) == (1000 - TOLD_AT_ONCE) * CLOSING_PER_TRAINER_S
     assert outgoing.due(Need(held=True)) == (1000 - TOLD_AT_ONCE) * PRESSING_PER_TRAINER_S
     assert outgoing.due(Need(held=True, full=True)) == 0.0, "it can do nothing until the others have told"
 
@@ -60,5 +66,5 @@ def test_of_many_trainers_each_tells_others_when_hardly_anything_is_left() -> No
     for number in range(12):
         for outgoing in (few, many):
             outgoing.acknowledge(batch(number))
-    assert few.pressing(12) and few.pressing(0) and not few.pressing(13)
-    assert many.pressing(3) and many.pressing(0) and not many.pressing(4)
+    assert few.others_may_wait(12) and few.others_may_wait(0) and not few.others_may_wait(13)
+    assert many.others_may_wait(3) and many.others_may_wait(0) and not many.others_may_wait(4)

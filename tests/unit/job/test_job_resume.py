@@ -11,7 +11,7 @@ import pytest
 from pecan_ray.job import events
 from pecan_ray.job.delivery_log import MOST_STEPS, MOST_UNUSED, Delivery, DeliveryLog
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import Acknowledgement, EndData
+from pecan_ray.job.messages import EndData, ReceivedBatches
 from pecan_ray.job.resume import resume_point
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Lease
@@ -58,8 +58,8 @@ def test_ranks_that_ask_after_the_same_batches_are_told_the_same_words() -> None
     (lease,) = rig.take(worker)
     for rank in range(2):
         spans = {lease.key: (elements(rank),)}
-        ack = Acknowledgement(worker, 0, spans, 1, 1, 10)
-        rig.report(rank, kept=1, deliveries=(Delivery(1, 0, spans),), acks=(ack,))
+        ack = ReceivedBatches(worker, 0, spans, 1, 1, 10)
+        rig.report(rank, kept=1, delivery_records=(Delivery(1, 0, spans),), received_batches=(ack,))
     told = rig.job.resume_point(1)
     assert told is not None
     rig.answer(worker, EndData(0, {lease.key: (elements(2),)}))
@@ -75,7 +75,7 @@ def test_ranks_that_ask_after_the_same_batches_are_told_the_same_words() -> None
 # --- the log --------------------------------------------------------------------------------------------------
 
 
-def deliveries(*ids: int, epoch: int = 0) -> list[Delivery]:
+def delivery_records(*ids: int, epoch: int = 0) -> list[Delivery]:
     return [Delivery(one, epoch, {}) for one in ids]
 
 
@@ -99,8 +99,8 @@ def deliver(rig: JobRig, worker: str, kept: int) -> Lease:
     """Let the worker take a split, and the trainer receive its only element as a batch."""
     (lease,) = rig.take(worker)
     spans = {lease.key: (elements(0),)}
-    ack = Acknowledgement(worker, lease.epoch, spans, 1, 1, 10)
-    rig.report(kept=kept, deliveries=(Delivery(kept, lease.epoch, spans),), acks=(ack,))
+    ack = ReceivedBatches(worker, lease.epoch, spans, 1, 1, 10)
+    rig.report(kept=kept, delivery_records=(Delivery(kept, lease.epoch, spans),), received_batches=(ack,))
     return lease
 
 
@@ -131,7 +131,7 @@ def test_a_state_tells_the_order_of_operators_of_the_epoch_in_which_it_stands() 
 def test_of_many_ranks_less_is_kept_of_each(ranks: int, kept: int) -> None:
     log = DeliveryLog(ranks)
     for rank in range(ranks):
-        log.received(rank, 20, deliveries(*range(20)))
+        log.received(rank, 20, delivery_records(*range(20)))
     assert len(list(log.before(20))) == kept
     log.used([20] * ranks)
     for rank in range(ranks):
@@ -143,11 +143,11 @@ def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used_but_for_the_last
     log = DeliveryLog(1)
     log.used([20])
     last = range(21 - MOST_UNUSED, 23)
-    log.received(0, 22, deliveries(*last))
+    log.received(0, 22, delivery_records(*last))
     assert ids(log.beyond(last[0] - 1)) == [*last], "those ahead, and one of an interrupted wait"
     assert log.knows(last[0] - 1) and not log.knows(last[0] - 2)
     log.used([1000])
-    log.received(0, 1001, deliveries(999, 1000, 1001))
+    log.received(0, 1001, delivery_records(999, 1000, 1001))
     assert log.knows(1001) and ids(log.beyond(1000)) == [1001] and ids(log.beyond(1001)) == []
     assert ids(log.beyond(998)) == [999, 1000, 1001]
 

@@ -10,7 +10,7 @@ from pecan_ray.job.delivery_log import DeliveryLog
 from pecan_ray.job.events import TimePassed
 from pecan_ray.job.instructions import Log
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.rounds import HeldUp, Rounds, spelled_turns
+from pecan_ray.job.rounds import HeldUp, Rounds, expand_rounds
 from pecan_ray.options import Workers
 from tests.long_form import some_later
 from tests.protocol.draw import draw
@@ -21,7 +21,7 @@ from tests.unit.job.job_rig import JobRig, of_kind
 
 def turns(rounds: Rounds, used: int = 0) -> list[str]:
     rounds.take_turns(used)
-    return list(spelled_turns(rounds.first, rounds.turns, rounds.first))
+    return list(expand_rounds(rounds.first, rounds.turns, rounds.first))
 
 
 def test_workers_have_their_turns_one_after_the_other_and_nobody_waits_for_a_slow_one() -> None:

@@ -19,7 +19,7 @@ from pecan_ray.job import events, state_numbers
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.listing_digest import ListingCheck
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
-from pecan_ray.job.saved_state import SavedState, checksum_of, fitting_state
+from pecan_ray.job.saved_state import SavedState, checksum_of, compatible_state
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.job.state_numbers import StateNumbers
@@ -36,8 +36,10 @@ def elements(numbers: list[int]) -> tuple[tuple[int, int], ...]:
     return tuple(Spans((number * WIDTH, (number + 1) * WIDTH) for number in numbers))
 
 
-def a_state(*rests: Rest, cursor: Cursor | None = None) -> SavedState:
-    point = ResumePoint(2, (BranchPoint(cursor or Cursor(), rests),), (KnownListing(70, True, ("aa", "bb")),), made=5)
+def a_state(*remaining_parts: Rest, cursor: Cursor | None = None) -> SavedState:
+    point = ResumePoint(
+        2, (BranchPoint(cursor or Cursor(), remaining_parts),), (KnownListing(70, True, ("aa", "bb")),), made=5
+    )
     return SavedState(replace(point, op_order=(("parse", "crop"),), decoders=("parse",)), 12, 3, "python", PARTS)
 
 
@@ -56,14 +58,14 @@ several_rests = st.lists(
     st.builds(Rest, st.integers(0, 1 << 20), st.integers(0, 3), intervals),
     max_size=20,
     unique_by=lambda rest: (rest.repetition, rest.index),
-).map(lambda rests: sorted(rests, key=lambda rest: (rest.repetition, rest.index)))
+).map(lambda remaining_parts: sorted(remaining_parts, key=lambda rest: (rest.repetition, rest.index)))
 
 
 @given(several_rests, intervals, st.integers(1, 9))
-def test_what_was_saved_comes_back(rests: list[Rest], places: Any, ranks: int) -> None:
+def test_what_was_saved_comes_back(remaining_parts: list[Rest], places: Any, ranks: int) -> None:
     """Also what each rank had last."""
-    had = tuple((tuple(rests[rank::ranks]), ()) for rank in range(ranks))
-    state = a_state(*rests, cursor=Cursor(1, 7, places, ((0, 4), (3, 70))))
+    had = tuple((tuple(remaining_parts[rank::ranks]), ()) for rank in range(ranks))
+    state = a_state(*remaining_parts, cursor=Cursor(1, 7, places, ((0, 4), (3, 70))))
     assert through_json(state) == state
     branches, listings = state.point.branches * 2, state.point.listings * 2
     steps = (Step(2, had), Step(1, had[::-1]))
@@ -77,11 +79,11 @@ def test_a_thousand_of_many_files_that_are_half_read_leave_a_state_of_less_than_
     random = Random(0)
     places = tuple((start, start + 5) for start in range(0, files, files // 1024))
     begun = [random.randrange(10, 1000) for _ in range(1024)]
-    rests = [
+    remaining_parts = [
         Rest(index, 0, (*elements([count // 2]), (count * WIDTH, END)))
         for index, count in zip(sorted(random.sample(range(files), 1024)), begun, strict=True)
     ]
-    state = a_state(*rests, cursor=Cursor(0, files, places, tuple((n, n * 1250) for n in range(60))))
+    state = a_state(*remaining_parts, cursor=Cursor(0, files, places, tuple((n, n * 1250) for n in range(60))))
     assert len(json.dumps(state.to_json())) < 64 << 10
 
 
@@ -128,7 +130,7 @@ def element_of(split: int) -> Rest:
     return Rest(split, 0, elements([4]))
 
 
-strange = st.recursive(
+irregular = st.recursive(
     st.none()
     | st.booleans()
     | st.floats()
@@ -157,7 +159,7 @@ def damaged(draw: st.DrawFn) -> dict[str, Any]:
         if draw(st.integers(0, 9)) == 0:
             del at[key]
         else:
-            at[key] = draw(strange | packed)
+            at[key] = draw(irregular | packed)
     return mended(state)
 
 
@@ -208,7 +210,7 @@ def test_a_state_of_another_pipeline_is_refused_by_what_differs() -> None:
 
     def fitted(order: Any = None, **changes: Any) -> SavedState:
         mine = dict[str, Any](engine="python", seed=None, parts=PARTS) | changes
-        return fitting_state(state.to_json(), IterOptions(epochs=5, order=order), **mine)
+        return compatible_state(state.to_json(), IterOptions(epochs=5, order=order), **mine)
 
     assert fitted() == fitted(seed=3) == state
     changed: list[tuple[dict[str, Any], str]] = [
@@ -232,7 +234,7 @@ def test_another_pipeline_over_the_same_source_begins_the_epoch_behind_the_state
     }
     not_at_one = {
         "some splits wait": middle,
-        "something is left": replace(middle, branches=(replace(used, rests=ahead.rests),)),
+        "something is left": replace(middle, branches=(replace(used, remaining_parts=ahead.remaining_parts),)),
         "a pass is left": replace(middle, branches=(used,), passes=2),
         "passes have no end": replace(middle, branches=(used,), passes=0),
         "it has been begun": replace(middle, branches=(ahead,)),
@@ -243,7 +245,7 @@ def test_another_pipeline_over_the_same_source_begins_the_epoch_behind_the_state
     def fitted(point: ResumePoint, **changes: Any) -> SavedState:
         state = replace(a_state(), point=point).to_json()
         other = dict[str, Any](engine="tensorflow", seed=3, parts=parts) | changes
-        return fitting_state(state, IterOptions(epochs=5), **other)
+        return compatible_state(state, IterOptions(epochs=5), **other)
 
     for said, (point, epoch) in at_an_end.items():
         assert fitted(point).point == ResumePoint(epoch, (BranchPoint(),), point.listings), said

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pecan_ray.job.events import BidsHeard
+from pecan_ray.job.events import PoolRequestsReceived
 from pecan_ray.job.instructions import DrainWorker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.sharing import STALE_S, PoolBid, Sharing
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import AutoWorkers, Sharding, Workers
-from pecan_ray.placement.lessons import ControlState, Known
 from pecan_ray.placement.pool import Demand
+from pecan_ray.placement.trial_history import ControlState, Known
 from pecan_ray.plan.windows import Deployment
 from tests.unit.job.job_rig import JobRig, of_kind
 
@@ -20,21 +20,23 @@ NODES = ("n1", "n2")
 CPUS = {"n1": 4.0, "n2": 4.0, "n3": 8.0}
 
 
-def bid(job: str, *savings: float, nodes: tuple[str, ...] = NODES, holds: int = 0) -> PoolBid:
-    return PoolBid("remote", nodes, Demand(job, savings, holds))
+def bid(job: str, *cost_reductions: float, nodes: tuple[str, ...] = NODES, holds: int = 0) -> PoolBid:
+    return PoolBid("remote", nodes, Demand(job, cost_reductions, holds))
 
 
-def heard(*bids: PoolBid, now: float = 0.0) -> Sharing:
+def heard(*pool_requests: PoolBid, now: float = 0.0) -> Sharing:
     sharing = Sharing()
-    sharing.hear(bids, {"remote": NODES}, CPUS, now)
+    sharing.handle_update(pool_requests, {"remote": NODES}, CPUS, now)
     return sharing
 
 
 def test_all_jobs_compute_the_same_deal() -> None:
-    bids = {name: bid(name, *(start - n for n in range(6))) for name, start in (("a", 20.0), ("b", 10.0), ("c", 6.0))}
+    pool_requests = {
+        name: bid(name, *(start - n for n in range(6))) for name, start in (("a", 20.0), ("b", 10.0), ("c", 6.0))
+    }
     found = {
-        name: heard(*(other for rival, other in bids.items() if rival != name)).shares([mine])["remote"]
-        for name, mine in bids.items()
+        name: heard(*(other for rival, other in pool_requests.items() if rival != name)).shares([mine])["remote"]
+        for name, mine in pool_requests.items()
     }
     assert found == {"a": 6, "b": 2, "c": 0}
 
@@ -48,9 +50,9 @@ def test_a_job_is_bounded_only_where_another_one_wants_more_than_there_is_on_the
 def test_what_is_stale_or_gone_is_dropped() -> None:
     sharing, mine = heard(bid("b", *[9.0] * 99)), [bid("a", *[1.0] * 99)]
     assert sharing.shares(mine) == {"remote": 0}
-    sharing.hear((), {"remote": NODES}, CPUS, STALE_S)
+    sharing.handle_update((), {"remote": NODES}, CPUS, STALE_S)
     assert sharing.shares(mine) == {"remote": 0}
-    sharing.hear((), {"remote": NODES}, CPUS, STALE_S + 1)
+    sharing.handle_update((), {"remote": NODES}, CPUS, STALE_S + 1)
     assert sharing.shares(mine) == {"remote": None}
     ended = heard(bid("b", *[9.0] * 99))
     ended.forget(["b"])
@@ -60,17 +62,17 @@ def test_what_is_stale_or_gone_is_dropped() -> None:
 # --- the job as a state machine -------------------------------------------------------------------------------
 
 
-def bids_heard(*savings: float) -> BidsHeard:
+def bids_heard(*cost_reductions: float) -> PoolRequestsReceived:
     """Another job bids for the trainer's node, which has four CPUs."""
-    rival = PoolBid("local", ("node",), Demand("rival", savings))
-    return BidsHeard((rival,), (("local", ("node",)),), (("node", 4.0),))
+    rival = PoolBid("local", ("node",), Demand("rival", cost_reductions))
+    return PoolRequestsReceived((rival,), (("local", ("node",)),), (("node", 4.0),))
 
 
 def test_a_job_of_fixed_workers_needs_those_that_it_has() -> None:
     rig = JobRig(workers=Workers(3))
     rig.begin()
     rig.handle(bids_heard(*[9.0] * 9))
-    assert [(one.demand.holds, one.demand.wants) for one in rig.job.bids()] == [(3, 3)]
+    assert [(one.demand.holds, one.demand.wants) for one in rig.job.pool_requests()] == [(3, 3)]
     assert rig.job.fleet.wanted == Deployment(3, 0)
 
 
@@ -90,15 +92,15 @@ def test_a_job_lets_workers_go_that_are_worth_more_elsewhere_and_says_so(bounded
     drained = of_kind(DrainWorker, rig.handle(bids_heard(*[1000.0] * 9)))
     assert len(drained) == (0 if bounded else 2), "beside one it would be more than three times slower"
     assert any("at most 2" in event.text for event in rig.job.told) is not bounded
-    rig.handle(BidsHeard((), (("local", ("node",)),), (("node", 4.0),), gone=("rival",)))
+    rig.handle(PoolRequestsReceived((), (("local", ("node",)),), (("node", 4.0),), gone=("rival",)))
     assert any("no longer bounded" in event.text for event in rig.job.told) is not bounded
 
 
-def shared_local(*savings: float) -> BidsHeard:
+def shared_local(*cost_reductions: float) -> PoolRequestsReceived:
     """Another job holds the one CPU of the trainer's node, and needs it; remote workers have a node of their own."""
-    rival = PoolBid("local", ("node",), Demand("earlier", savings, holds=1, least=1))
+    rival = PoolBid("local", ("node",), Demand("earlier", cost_reductions, holds=1, least=1))
     cpus = (("node", 1.0), ("other", 1.0))
-    return BidsHeard((rival,), (("local", ("node",)), ("remote", ("other",))), cpus)
+    return PoolRequestsReceived((rival,), (("local", ("node",)), ("remote", ("other",))), cpus)
 
 
 @pytest.mark.parametrize("sharding", ["dynamic", "off"])
@@ -108,7 +110,7 @@ def test_the_only_worker_moves_to_the_other_side_once_trainers_have_something_fr
     rig = JobRig(LedgerShape(sharding=sharding), AutoWorkers())
     (first,) = rig.come(remote=(4.0,))
     rig.handle(shared_local(*[1000.0] * 9))
-    assert rig.job.scaling.sharing.obeyed["local"] == 0
+    assert rig.job.scaling.sharing.applied_shares["local"] == 0
     assert rig.job.fleet.wanted == Deployment(1, 0), "it has not even come up"
     rig.place(first)
     rig.handle(shared_local(*[1000.0] * 9))

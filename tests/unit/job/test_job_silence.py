@@ -6,7 +6,7 @@ import pytest
 
 from pecan_ray.errors import ClusterError, RankTakenError, StaleJobError
 from pecan_ray.job import events
-from pecan_ray.job.instructions import EndJob, LookForTrainers, Refuse
+from pecan_ray.job.instructions import EndJob, LookForTrainers, RejectTrainer
 from pecan_ray.job.ledger_shape import LedgerShape
 from tests.unit.job.job_rig import JobRig, of_kind
 
@@ -27,7 +27,7 @@ def pass_time(rig: JobRig, seconds: float, state: events.ProcessState | None, sp
     asked = 0
     for _ in range(int(seconds)):
         for rank in speaks:
-            rig.handle(events.TrainerListens(rank, f"t{rank}"))
+            rig.handle(events.TrainerWaiting(rank, f"t{rank}"))
         done = rig.handle(events.TimePassed(), after=1.0)
         for looks in of_kind(LookForTrainers, done):
             asked += len(looks.trainers)
@@ -45,7 +45,7 @@ def test_the_only_trainer_is_waited_for_as_long_as_its_process_exists() -> None:
     rig = begun_job()
     assert pass_time(rig, 3600.0, "exists") <= 4 * 60, "not asked all the time"
     assert not ended(rig) and rig.job.error is None
-    rig.handle(events.TrainerListens(0, "t0"))
+    rig.handle(events.TrainerWaiting(0, "t0"))
     pass_time(rig, 10.0, None, speaks=(0,))
     assert not ended(rig)
 
@@ -67,7 +67,7 @@ def test_the_others_are_told_for_whom_they_wait() -> None:
     assert not [one.text for one in rig.job.told if "If nobody can tell" in one.text], "the answer came in time"
     (said,) = [text for text in rig.job.orders(1).waits if "rank 0" in text]
     assert "rank 0 on node node has said nothing for" in said and "its process exists, and is waited for" in said
-    rig.handle(events.TrainerListens(0, "t0"))
+    rig.handle(events.TrainerWaiting(0, "t0"))
     pass_time(rig, 2.0, "exists", speaks=(0, 1))
     assert not [text for text in rig.job.orders(1).waits if "has said nothing" in text]
 
@@ -81,15 +81,15 @@ def test_another_run_does_not_take_the_place_of_a_process_that_stands_still() ->
             rig.handle(events.TrainerLookedFor(one.rank, one.incarnation, "exists"))
         done = rig.handle(events.TrainerCame(0, "new", "node"), after=1.0)
         asked = of_kind(LookForTrainers, done)
-        assert isinstance(of_kind(Refuse, done)[0].error, RankTakenError) and not of_kind(EndJob, done)
+        assert isinstance(of_kind(RejectTrainer, done)[0].error, RankTakenError) and not of_kind(EndJob, done)
 
 
 def test_another_run_takes_the_place_of_one_whose_processes_have_ended_at_once() -> None:
     rig = begun_job(2)
     pass_time(rig, 2.0, None)
     done = rig.handle(events.OtherRunCame("new"))
-    assert isinstance(of_kind(Refuse, done)[0].error, RankTakenError)
+    assert isinstance(of_kind(RejectTrainer, done)[0].error, RankTakenError)
     for one in of_kind(LookForTrainers, done)[0].trainers:
         rig.handle(events.TrainerLookedFor(one.rank, one.incarnation, "ended"))
     done = rig.handle(events.OtherRunCame("new"), after=0.2)
-    assert isinstance(of_kind(Refuse, done)[0].error, StaleJobError) and of_kind(EndJob, done)
+    assert isinstance(of_kind(RejectTrainer, done)[0].error, StaleJobError) and of_kind(EndJob, done)

@@ -49,17 +49,17 @@ class WithoutAcknowledgements(TrainerState):
 class GivesBackTooMuch(TrainerState):
     """Gives back one batch more than it is asked for."""
 
-    def _obey(self, orders: Orders, done: Any) -> None:
+    def _apply_order_update(self, orders: Orders, done: Any) -> None:
         if orders.keep:
             object.__setattr__(orders, "keep", orders.keep - 1)
-        super()._obey(orders, done)
+        super()._apply_order_update(orders, done)
 
 
 class KeepsNothingThatOrdersBring(TrainerState):
     """Keeps only the bad elements that come with batches."""
 
-    def _obey(self, orders: Orders, done: Any) -> None:
-        super()._obey(replace(orders, quarantine=()), done)
+    def _apply_order_update(self, orders: Orders, done: Any) -> None:
+        super()._apply_order_update(replace(orders, quarantine=()), done)
 
 
 class ForgetsTheHeld(JobState):
@@ -71,7 +71,7 @@ class ForgetsTheHeld(JobState):
 
         def forgetful(rank: int, worker: str) -> None:
             if worker in self.ledger.workers:
-                self.ledger.workers[worker].holdings.clear()
+                self.ledger.workers[worker].pending_leases.clear()
             settled(rank, worker)
 
         self.ledger.settled = forgetful  # type: ignore[method-assign]  # the planted bug
@@ -94,9 +94,9 @@ class FlushesAlways(WorkerState):
 class ForgetsLengths(WorkerState):
     """Tells no length of a split that it has read after its last question for leases."""
 
-    def _on_stretch_ended(self, event: Any, now: float, done: Any) -> None:
+    def _on_assignment_finished(self, event: Any, now: float, done: Any) -> None:
         self._lots.noted()
-        super()._on_stretch_ended(event, now, done)
+        super()._on_assignment_finished(event, now, done)
 
 
 class ForgetsWhomABatchIsFor(WorkerState):
@@ -109,9 +109,9 @@ class ForgetsWhomABatchIsFor(WorkerState):
 class LosesALease(WorkerState):
     """Forgets the first of several leases that come together."""
 
-    def _on_replied(self, event: Any, now: float, done: Any) -> None:
+    def _on_reply_received(self, event: Any, now: float, done: Any) -> None:
         lost = isinstance(event.reply, tuple) and len(event.reply) > 2
-        super()._on_replied(replace(event, reply=event.reply[1:]) if lost else event, now, done)
+        super()._on_reply_received(replace(event, reply=event.reply[1:]) if lost else event, now, done)
 
 
 PLANTED: list[tuple[type[JobState], type[TrainerState], type[WorkerState]]] = [

@@ -20,7 +20,7 @@ from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.order import shuffled
-from pecan_ray.sampling.randomness import SplitOrder, random_key
+from pecan_ray.sampling.random_keys import SplitOrder, random_key
 from tests.long_form import some_later
 
 SEED = 3
@@ -175,7 +175,7 @@ def test_each_split_waits_once_whatever_is_offered_and_a_state_knows_it(
         assert len(queue) == len(waiting)
     again = Listing()
     other = SplitQueue(again, 0, shuffling)
-    other.go_on(0, queue.cursor(), tuple(queue.rests()))
+    other.go_on(0, queue.cursor(), tuple(queue.remaining_parts()))
     again.add([Split(index) for index in range(len(listing))])
     again.complete = listing.complete = True
     assert sorted(drain(other)) == sorted(lease.split.index for lease in queue)

@@ -13,7 +13,7 @@ from pecan_ray.errors import StateError
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.saved_state import SavedState, checksum_of
 from pecan_ray.job.state_numbers import StateNumbers
-from pecan_ray.job.state_rests import COLUMNS, packed_rests, unpacked_rests
+from pecan_ray.job.state_remaining_parts import COLUMNS, pack_remaining_parts, unpack_remaining_parts
 from pecan_ray.plan.splits import END, OUTPUT_BITS
 from pecan_ray.sampling.spans import Spans
 from tests.long_form import some_later
@@ -51,11 +51,11 @@ def held_in_a_buffer(buffer: int, split_elements: int) -> tuple[Rest, ...]:
 def test_a_buffers_elements_cost_at_most_a_byte_each_in_however_many_files_they_lie(
     buffer: int, split_elements: int
 ) -> None:
-    rests = held_in_a_buffer(buffer, split_elements)
-    state = a_state(BranchPoint(Cursor(0, FILES, (), ((0, FILES),)), rests))
+    remaining_parts = held_in_a_buffer(buffer, split_elements)
+    state = a_state(BranchPoint(Cursor(0, FILES, (), ((0, FILES),)), remaining_parts))
     written = json.dumps(state.to_json())
     assert len(written) < (64 << 10) + buffer
-    assert len(json.dumps(packed_rests(rests, StateNumbers()))) < 1.6 * buffer + 1500
+    assert len(json.dumps(pack_remaining_parts(remaining_parts, StateNumbers()))) < 1.6 * buffer + 1500
     assert SavedState.from_json(json.loads(written)) == state
 
 
@@ -68,9 +68,17 @@ def test_a_state_that_a_version_before_has_saved_is_read() -> None:
 
 
 def test_positions_within_elements_and_open_ends_come_back() -> None:
-    rests = (Rest(0, 0, ((0, 1), (3, END))), Rest(7, 0, ()), Rest(7, 2, ((WIDTH, END),)), Rest(0, 3, ((5, WIDTH),)))
-    assert tuple(unpacked_rests(packed_rests(rests, StateNumbers()), StateNumbers())) == rests
-    assert tuple(unpacked_rests(packed_rests((), StateNumbers()), StateNumbers())) == ()
+    remaining_parts = (
+        Rest(0, 0, ((0, 1), (3, END))),
+        Rest(7, 0, ()),
+        Rest(7, 2, ((WIDTH, END),)),
+        Rest(0, 3, ((5, WIDTH),)),
+    )
+    assert (
+        tuple(unpack_remaining_parts(pack_remaining_parts(remaining_parts, StateNumbers()), StateNumbers()))
+        == remaining_parts
+    )
+    assert tuple(unpack_remaining_parts(pack_remaining_parts((), StateNumbers()), StateNumbers())) == ()
 
 
 @pytest.mark.parametrize(
@@ -91,8 +99,8 @@ def test_positions_within_elements_and_open_ends_come_back() -> None:
     ],
 )
 def test_columns_that_tell_of_no_intervals_are_refused(column: str, numbers: Any) -> None:
-    rests = (Rest(3, 0, ((WIDTH, 2 * WIDTH),)), Rest(9, 0, ((0, WIDTH), (3 * WIDTH, 4 * WIDTH))))
-    state = a_state(BranchPoint(CURSOR, rests)).to_json()
+    remaining_parts = (Rest(3, 0, ((WIDTH, 2 * WIDTH),)), Rest(9, 0, ((0, WIDTH), (3 * WIDTH, 4 * WIDTH))))
+    state = a_state(BranchPoint(CURSOR, remaining_parts)).to_json()
     assert set(state["sources"][0]["rests"]) == set(COLUMNS)
     state["sources"][0]["rests"][column] = numbers
     del state["checksum"]

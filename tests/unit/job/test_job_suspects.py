@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pecan_ray.job.suspects import PIECES, divided
+from pecan_ray.job.fatal_elements import PIECES, split_into_parts
 from pecan_ray.job.suspicion import OP
 from pecan_ray.options import OnError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Origin, Split
@@ -69,7 +69,7 @@ def test_pieces_are_a_whole_lease_and_become_single_elements(
 ) -> None:
     lease = Lease(0, Split(0, elements=elements), spans)
     depth, leases = 0, [lease]
-    while len(pieces := divided(leases)) > 1:
+    while len(pieces := split_into_parts(leases)) > 1:
         assert len(pieces) <= 2 * PIECES
         together = Spans(span for bundle in pieces for one in bundle for span in one.spans)
         assert together == Spans(span for one in leases for span in one.spans)

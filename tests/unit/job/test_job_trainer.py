@@ -14,18 +14,17 @@ from pecan_ray.job.loop_steps import WARM_UP
 from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.job.trainer_events import (
-    Adopt,
     BatchesCame,
     BatchWanted,
     Discard,
     EndOfEpoch,
     Grant,
     HandOver,
-    Noted,
     OpenStream,
     OrdersCame,
     RaiseError,
     ReceivedBatch,
+    RecordedInfo,
     ReportAnswered,
     SendReport,
     TrainerClosed,
@@ -34,6 +33,7 @@ from pecan_ray.job.trainer_events import (
     TrainerInstruction,
     TrainerLog,
     TrainerTime,
+    TransferMemory,
 )
 from tests.unit.job.job_rig import elements
 
@@ -96,12 +96,12 @@ def of_kind(kind: type[T], done: list[TrainerInstruction]) -> list[T]:
 
 def test_batches_that_wait_for_other_ranks_take_no_memory_from_their_worker() -> None:
     rig = TrainerRig(world_size=2)
-    assert of_kind(Adopt, rig.receive(2)) == [], "the training loop may ask for them at once"
-    assert [one.batch.id for one in of_kind(Adopt, rig.handle(BatchWanted()))] == [0, 1]
-    assert [one.batch.id for one in of_kind(Adopt, rig.receive())] == [2]
-    assert of_kind(Adopt, rig.order(allowed=1)) == of_kind(Adopt, rig.receive()) == []
+    assert of_kind(TransferMemory, rig.receive(2)) == [], "the training loop may ask for them at once"
+    assert [one.batch.id for one in of_kind(TransferMemory, rig.handle(BatchWanted()))] == [0, 1]
+    assert [one.batch.id for one in of_kind(TransferMemory, rig.receive())] == [2]
+    assert of_kind(TransferMemory, rig.order(allowed=1)) == of_kind(TransferMemory, rig.receive()) == []
     rig.want()
-    assert [one.batch.id for one in of_kind(Adopt, rig.handle(TrainerTime()))] == []
+    assert [one.batch.id for one in of_kind(TransferMemory, rig.handle(TrainerTime()))] == []
 
 
 def test_closing_gives_back_all_memory_that_of_batches_that_come_later_too() -> None:
@@ -173,7 +173,7 @@ def test_a_report_tells_how_the_trainer_is_doing() -> None:
         rig.receive()
         rig.handle(BatchWanted(), after=0.1)
     rig.handle(BatchWanted())
-    rig.handle(Noted("ring"))
+    rig.handle(RecordedInfo("ring"))
     rig.now += 0.5
     rig.handle(BatchesCame("w", (), (LeftOutElement("x", "decode", "a", "torn"),)))
     rig.receive()

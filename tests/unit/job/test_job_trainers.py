@@ -6,7 +6,7 @@ import pytest
 
 from pecan_ray.errors import ClusterError, RankTakenError, StaleJobError
 from pecan_ray.job import events
-from pecan_ray.job.instructions import EndJob, Instruction, KillWorker, Refuse, TellTrainers
+from pecan_ray.job.instructions import EndJob, Instruction, KillWorker, RejectTrainer, TellTrainers
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.trainers import Trainers
@@ -18,7 +18,7 @@ def came(rank: int, incarnation: str = "", **described: str) -> events.TrainerCa
 
 
 def refusal(done: list[Instruction]) -> str:
-    (refused,) = of_kind(Refuse, done)
+    (refused,) = of_kind(RejectTrainer, done)
     return str(refused.error)
 
 
@@ -37,7 +37,7 @@ def test_a_rank_that_runs_something_else_is_told_in_which_part(
     rig.handle(came(0, **mine))
     text = refusal(rig.handle(came(1, **theirs)))
     assert told in text and "rank 1" in text
-    assert not of_kind(Refuse, rig.handle(came(1, **mine))), "it may come again as the others are"
+    assert not of_kind(RejectTrainer, rig.handle(came(1, **mine))), "it may come again as the others are"
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -48,7 +48,7 @@ def test_a_rank_that_is_gone_with_batches_it_has_not_used_ends_the_others_though
     rig.report(1, progress=TrainerProgress(queued=3))
     assert rig.job.orders(0).finished
     if killed:
-        rig.handle(events.TrainerListens(0, "t0"), after=20.0)
+        rig.handle(events.TrainerWaiting(0, "t0"), after=20.0)
         done = rig.handle(events.TimePassed(), after=11.0)
         assert "rank 1 on node node has not been heard" in str(rig.job.error)
     else:
@@ -67,11 +67,11 @@ def test_a_job_ends_itself_when_nobody_comes_or_all_are_silent_and_turns_away_wh
     for _ in range(3):
         rig.now += 20.0
         rig.report()
-        assert not of_kind(EndJob, rig.handle(events.TrainerListens(1, "t1"))), "both are heard"
+        assert not of_kind(EndJob, rig.handle(events.TrainerWaiting(1, "t1"))), "both are heard"
     done = rig.handle(events.TimePassed(), after=31.0)
     assert of_kind(KillWorker, done) == [KillWorker(worker)] and of_kind(EndJob, done) == [EndJob(orphaned=True)]
     for trainer in (came(0, "new"), came(1)):
-        (refused,) = of_kind(Refuse, rig.handle(trainer))
+        (refused,) = of_kind(RejectTrainer, rig.handle(trainer))
         assert isinstance(refused.error, StaleJobError) and refused.incarnation == trainer.incarnation
 
 
@@ -105,4 +105,4 @@ def test_that_more_may_be_used_is_told_at_once_to_those_alone_that_wait_for_it()
     assert of_kind(TellTrainers, rig.report(1, held=True, full=True)) == []
     told = of_kind(TellTrainers, rig.acknowledge(worker, lease, 2, rank=2))
     assert rig.job.orders(1).allowed == 1
-    assert told == [TellTrainers((1,)), TellTrainers((0,), allowance_only=True)], "rank 1 can take no more meanwhile"
+    assert told == [TellTrainers((1,)), TellTrainers((0,), only_limit_raised=True)], "rank 1 can take no more meanwhile"

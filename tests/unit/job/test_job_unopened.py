@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pecan_ray.engines.accounted_leases import AccountedLeases
 from pecan_ray.engines.contract import BadElement, Leases
+from pecan_ray.engines.lease_tracker import LeaseTracker
 from pecan_ray.engines.leases_behind import LeasesBehind
-from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.reading import read_lease
 from pecan_ray.errors import PecanError
 from pecan_ray.job import events
-from pecan_ray.job.messages import AskLeases, LeftOutElement, UnopenedSplit
-from pecan_ray.job.unopened import PLACE_S
+from pecan_ray.job.messages import AskLeases, LeftOutElement, SplitOpenFailure
+from pecan_ray.job.split_open_failures import PLACE_S
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Lease, Source, Split
 from pecan_ray.sources import TextLines
@@ -53,8 +53,8 @@ class TwoWorkers:
         told = []
         for lease in leases:
             error = LeftOutElement(lease.key, "read", lease.split.where(0), "no such file.", open_end=True)
-            told.append(UnopenedSplit(lease.key, lease.spans, error))
-        return said(self.rig.ask(worker, AskLeases(self.rig.job.ledger.epoch, 0, 1, unopened=tuple(told))))
+            told.append(SplitOpenFailure(lease.key, lease.spans, error))
+        return said(self.rig.ask(worker, AskLeases(self.rig.job.ledger.epoch, 0, 1, split_open_failures=tuple(told))))
 
 
 def test_what_no_worker_can_open_is_left_out_with_its_node_and_its_size() -> None:
@@ -68,7 +68,7 @@ def test_what_no_worker_can_open_is_left_out_with_its_node_and_its_size() -> Non
     (other,) = rig.take(two.remote)
     assert two.refuse(two.remote, other) == ""
     rig.ask(two.local, AskLeases(0, 0, 1, lengths=((first.key, 50),)))
-    again = rig.job.ledger.workers[two.local].holdings[other.key].lease
+    again = rig.job.ledger.workers[two.local].pending_leases[other.key].lease
     text = two.refuse(two.local, again)
     assert f"left out element 0 of {other.split.path}" in text
     assert f"({two.remote} on node there could not open it) About 50 elements are left out" in text
@@ -81,7 +81,7 @@ def test_a_split_is_left_out_when_the_last_worker_that_could_try_is_gone() -> No
     rig.place(two.remote, "there")
     rig.assign(two.remote)
     two.refuse(two.remote, *rig.take(two.remote))
-    rig.handle(events.WorkerUnplaced(two.local, "there is no CPU"))
+    rig.handle(events.WorkerPending(two.local, "there is no CPU"))
     assert rig.job.bad.count == 0
     rig.handle(events.TimePassed(), after=1.0)
     done = rig.handle(events.TimePassed(), after=10.0)
@@ -111,7 +111,7 @@ class Given:
 
 WRAPPED: dict[str, Callable[[Leases, Source], Leases]] = {
     "as given": lambda leases, source: leases,
-    "accounted": lambda leases, source: AccountedLeases(leases),
+    "accounted": lambda leases, source: LeaseTracker(leases),
     "behind none": lambda leases, source: LeasesBehind(leases, [source], [0]),
 }
 
@@ -128,7 +128,7 @@ def test_a_reader_leaves_to_others_what_it_cannot_open(
         path.write_bytes(content)
     given, source = Given(others), TextLines(str(path))
     leases = WRAPPED[wrapped](given, source)
-    read = read_lease(source, lease, leases, UndeliveredPositions(), "skip")
+    read = read_lease(source, lease, leases, SkippedPositions(), "skip")
     found = [value["text"] for _, value, _ in read]
     assert found == (["good"] if content == b"good\n" else [])
     assert len(given.elsewhere_told) == (content is None)
@@ -144,11 +144,11 @@ def test_nothing_is_missing_of_a_lease_that_is_left_to_others(others: bool) -> N
         def take(self, branch: int = 0) -> Lease | None:
             return None if self.elsewhere_told else lease
 
-    leases = AccountedLeases(One(others))
+    leases = LeaseTracker(One(others))
     assert leases.take() == lease
     assert leases.elsewhere(lease, BadElement("a source", "split 0", "no such file")) == others
     if others:
-        assert leases.unmentioned() == {}
+        assert leases.unresolved_spans() == {}
     else:
         with pytest.raises(PecanError, match="neither delivered nor left out"):
-            leases.unmentioned()
+            leases.unresolved_spans()

@@ -11,11 +11,11 @@ import pytest
 from pecan_ray import PecanPipeline
 from pecan_ray.errors import PlanError
 from pecan_ray.job import events
+from pecan_ray.job.empty_pass_watchdog import EmptyPassWatchdog
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import EndData
 from pecan_ray.job.resume_point import BranchPoint, Cursor, ResumePoint
-from pecan_ray.job.vain_passes import VainPasses
 from pecan_ray.options import Workers
 from pecan_ray.plan.empty_pass import MOST_EMPTY_PASSES, EmptyPasses, endless_passes
 from pecan_ray.plan.splits import END, Lease, Split
@@ -126,7 +126,7 @@ def test_what_is_left_out_with_a_lost_worker_is_no_empty_pass() -> None:
     rig.report(settled=(lost,))
     for _ in range(4 * SPLITS):
         drop(rig, other, rig.take(other)[0])
-    assert lease.key not in rig.job.ledger.workers[other].holdings
+    assert lease.key not in rig.job.ledger.workers[other].pending_leases
     assert rig.job.error is None
 
 
@@ -135,7 +135,7 @@ def test_a_run_that_goes_on_from_a_state_in_the_middle_does_not_count_from_the_b
     ledger.join("worker")
     ledger.add_splits(0, [Split(index) for index in range(SPLITS)])
     ledger.end_listing(0)
-    watch = VainPasses(ledger, empty_passes(), goes_on=True)
+    watch = EmptyPassWatchdog(ledger, empty_passes(), continues=True)
     for _ in range(5 * SPLITS):
         lease = ledger.take("worker")
         assert isinstance(lease, Lease) and lease.repetition >= 500

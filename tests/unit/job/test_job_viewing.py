@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pecan_ray.job.job_views import MOST_CHANGES, MOST_SEEN, job_view, live_job, newest_window, sampled_steps
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.placing import PlacementStep
-from pecan_ray.job.viewing import MOST_CHANGES, MOST_SEEN, job_view, live_job, newest_window, thinned
 from pecan_ray.observe.dashboard.from_view import record_of
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from tests.unit.job.job_rig import JobRig
@@ -17,13 +17,13 @@ def step(number: int, target: Deployment, phase: str = "measure") -> PlacementSt
 
 def test_a_long_timeline_is_thinned_and_keeps_its_changes() -> None:
     steps = tuple(step(i, Deployment(1, 1 if i < 7_777 else 2)) for i in range(10_000))
-    kept = thinned(steps)
+    kept = sampled_steps(steps)
     assert len(kept) <= MOST_SEEN + MOST_CHANGES + 1
     assert {0.0, 7_777.0, 9_999.0} <= {one.seconds for one in kept}
     assert [one.seconds for one in kept] == sorted(one.seconds for one in kept)
     restless = tuple(step(i, Deployment(1, i % 2)) for i in range(10_000))
-    assert len(thinned(restless)) <= MOST_SEEN + MOST_CHANGES + 1
-    assert thinned(steps[:3]) == steps[:3] and thinned(()) == ()
+    assert len(sampled_steps(restless)) <= MOST_SEEN + MOST_CHANGES + 1
+    assert sampled_steps(steps[:3]) == steps[:3] and sampled_steps(()) == ()
 
 
 def test_the_newest_window_that_can_be_used_tells_the_rate() -> None:

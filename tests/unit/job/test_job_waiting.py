@@ -18,8 +18,8 @@ def test_what_is_waited_for_is_said_once_and_again_when_it_was_over() -> None:
     waits = Waits(5.0)
     assert waits.look(0.0, {"a": "for a"}) == [] and waits.look(4.9, {"a": "for a"}) == []
     assert waits.look(5.0, {"a": "for a"}) == ["for a"]
-    assert waits.look(500.0, {"a": "for a"}) == [] and waits.standing == ("for a",)
-    assert waits.look(501.0, {}) == [] and not waits.standing
+    assert waits.look(500.0, {"a": "for a"}) == [] and waits.active_messages == ("for a",)
+    assert waits.look(501.0, {}) == [] and not waits.active_messages
     assert waits.look(502.0, {"a": "for a"}) == [] and waits.look(506.9, {"a": "for a"}) == []
     assert waits.look(507.0, {"a": "for a"}) == ["for a"]
 
@@ -31,9 +31,9 @@ def test_it_is_said_again_when_it_changes_but_not_all_the_time() -> None:
     assert waits.look(6.2, {"a": "for 2 of a"}) == []
     assert waits.look(6.4, {"a": "for 3 of a"}) == [] and waits.due is None, "what changes back needs no word"
     assert waits.look(6.5, {"a": "for 2 of a"}) == [] and waits.due == 11.0
-    assert waits.look(10.9, {"a": "for 1 of a"}) == [] and waits.standing == ("for 3 of a",)
+    assert waits.look(10.9, {"a": "for 1 of a"}) == [] and waits.active_messages == ("for 3 of a",)
     assert waits.look(11.0, {"a": "for 1 of a"}) == ["for 1 of a"] and waits.due is None
-    assert waits.standing == ("for 1 of a",)
+    assert waits.active_messages == ("for 1 of a",)
 
 
 def test_how_long_it_has_been_is_filled_in_and_makes_no_other_text_of_it() -> None:
@@ -41,7 +41,7 @@ def test_how_long_it_has_been_is_filled_in_and_makes_no_other_text_of_it() -> No
     text: dict[Hashable, str] = {"a": "{'cpu': 1} since {seconds}"}
     waits.look(0.0, text)
     assert waits.look(7.0, text) == ["{'cpu': 1} since 7 s"]
-    assert waits.look(70.0, text) == [] and waits.standing == ("{'cpu': 1} since 7 s",)
+    assert waits.look(70.0, text) == [] and waits.active_messages == ("{'cpu': 1} since 7 s",)
 
 
 def look(rig: JobRig, seconds: float = 6.0) -> str:
@@ -74,9 +74,9 @@ def test_a_job_says_that_its_listing_is_hindered_by_the_storage() -> None:
     rig = JobRig()
     rig.come()
     text = "s3://data/ has been tried again for {seconds}: 503"
-    done = rig.handle(events.ListingHindered(text, 5.0)) + rig.handle(events.TimePassed())
+    done = rig.handle(events.ListingRetrying(text, 5.0)) + rig.handle(events.TimePassed())
     assert said(done) == "the sources are being listed: s3://data/ has been tried again for 5 s: 503"
-    rig.handle(events.ListingHindered(""))
+    rig.handle(events.ListingRetrying(""))
     rig.handle(events.TimePassed())
     assert rig.job.orders(0).waits == ()
 
@@ -88,7 +88,7 @@ def test_a_job_says_which_workers_have_no_place_and_why(unplaced: int) -> None:
     rig.place(local)
     rig.list_splits(1)
     for worker in others:
-        rig.handle(events.WorkerUnplaced(worker, "job other has all CPUs of far"))
+        rig.handle(events.WorkerPending(worker, "job other has all CPUs of far"))
     text = look(rig)
     assert "job other has all CPUs of far" in text and others[0] in text and text.count("\n") == 0
     assert ("2 more remote" in text) == (unplaced == 3)

@@ -15,6 +15,7 @@ from pecan_ray.job.worker import WorkerState
 from pecan_ray.job.worker_channels import RUN
 from pecan_ray.job.worker_events import (
     AskJob,
+    AssignmentFinished,
     AtHandFound,
     BatchMade,
     DrainAsked,
@@ -24,14 +25,13 @@ from pecan_ray.job.worker_events import (
     FetchSplits,
     FindAtHand,
     GiveLease,
-    JobReplied,
     LeaseWanted,
     LoadPlan,
     PutOut,
     Release,
-    RunStretch,
-    StopStretch,
-    StretchEnded,
+    ReplyReceived,
+    RunAssignment,
+    StopAssignment,
     TellJob,
     WorkBegins,
     WorkerEvent,
@@ -78,7 +78,7 @@ class Rig:
 
     def reply(self, channel: str, reply: Reply) -> list[WorkerInstruction]:
         """Answer what was asked."""
-        return self.handle(JobReplied(channel, self.asked.pop(channel).number, reply))
+        return self.handle(ReplyReceived(channel, self.asked.pop(channel).number, reply))
 
     def begin(self, assignment: Assignment, version: int = 0) -> list[WorkerInstruction]:
         """Give it an assignment, for which it has asked."""
@@ -89,9 +89,9 @@ class Rig:
         """Let the engine take a lease of the first source, which the job is asked for."""
         return [*self.handle(LeaseWanted(0)), *self.reply("take:0", reply)]
 
-    def question(self, channel: str) -> object:
+    def sent_request(self, channel: str) -> object:
         """Return what was asked, and not answered."""
-        return self.asked[channel].question
+        return self.asked[channel].sent_request
 
 
 def leases(*indices: int) -> tuple[Lease, ...]:
@@ -110,15 +110,15 @@ def test_what_the_next_epoch_begins_with_is_fetched_at_once_and_kept_when_that_e
     rig.begin(Assignment(0))
     assert rig.take((first,)) == [FetchSplits(0, (first.split,)), GiveLease(0, first)]
     assert rig.take(next_epoch) == [fetched, GiveLease(0, None)]
-    rig.handle(StretchEnded({}))
+    rig.handle(AssignmentFinished({}))
     rig.reply(RUN, "return")
     again = Assignment(0)  # with what other workers have returned: the next epoch is still to come
-    assert rig.reply(RUN, Assigned(again)) == [RunStretch(again)]
+    assert rig.reply(RUN, Assigned(again)) == [RunAssignment(again)]
     assert given(rig.take(())) == [None]
     for epoch, first_done in ((1, [fetched]), (2, [])):
-        rig.handle(StretchEnded({}))
+        rig.handle(AssignmentFinished({}))
         rig.reply(RUN, "return")
-        assert rig.reply(RUN, Assigned(Assignment(epoch))) == [*first_done, RunStretch(Assignment(epoch))]
+        assert rig.reply(RUN, Assigned(Assignment(epoch))) == [*first_done, RunAssignment(Assignment(epoch))]
 
 
 def test_the_next_lot_is_asked_for_while_half_of_one_is_left_and_lasts_as_long_as_the_job_says() -> None:
@@ -127,7 +127,7 @@ def test_the_next_lot_is_asked_for_while_half_of_one_is_left_and_lasts_as_long_a
     assert given(rig.take(leases(0))) == [0]
     rig.now = 0.1
     rig.handle(LeaseWanted(0))
-    asked = rig.question("take:0")
+    asked = rig.sent_request("take:0")
     assert isinstance(asked, AskLeases) and asked.most == 5, "half a second of leases that take 0.1 s"
     assert given(rig.reply("take:0", leases(1, 2, 3, 4))) == [1] and not rig.asked
     for taken in (2, 3):
@@ -146,9 +146,9 @@ def test_none_beside_others_is_no_end() -> None:
     def take(reading: int, *replies: tuple[Lease, ...]) -> list[int | None]:
         done = rig.handle(LeaseWanted(0, SideBySide(4, reading)))
         for reply in replies:
-            question = rig.question("take:0")
-            assert isinstance(question, AskLeases)
-            asked.append((question.streams, question.reading, question.most))
+            sent_request = rig.sent_request("take:0")
+            assert isinstance(sent_request, AskLeases)
+            asked.append((sent_request.streams, sent_request.reading, sent_request.most))
             done += rig.reply("take:0", reply)
         return given(done)
 
@@ -166,9 +166,9 @@ def test_none_beside_others_that_was_asked_for_ahead_is_no_end_either() -> None:
     rig.now = 0.1
     rig.handle(LeaseWanted(0, side))
     rig.reply("take:0", leases(1))
-    assert isinstance(asked := rig.question("take:0"), AskLeases) and (asked.streams, asked.reading) == (2, 1)
+    assert isinstance(asked := rig.sent_request("take:0"), AskLeases) and (asked.streams, asked.reading) == (2, 1)
     assert given(rig.handle(LeaseWanted(0, side))) == [] == given(rig.reply("take:0", ())), "it waits for the next one"
-    assert isinstance(asked := rig.question("take:0"), AskLeases) and not asked.reading
+    assert isinstance(asked := rig.sent_request("take:0"), AskLeases) and not asked.reading
     assert given(rig.reply("take:0", ())) == [None]
 
 
@@ -176,7 +176,7 @@ def test_in_one_sequence_leases_beside_others_are_waited_for() -> None:
     rig = Rig(one_sequence=True)
     rig.begin(Assignment(0))
     rig.handle(LeaseWanted(0, SideBySide(4, 1)))
-    assert isinstance(asked := rig.question("take:0"), AskLeases) and (asked.streams, asked.reading) == (1, 0)
+    assert isinstance(asked := rig.sent_request("take:0"), AskLeases) and (asked.streams, asked.reading) == (1, 0)
 
 
 def test_leases_that_a_plan_did_not_take_are_not_those_of_the_next_epoch() -> None:
@@ -184,11 +184,11 @@ def test_leases_that_a_plan_did_not_take_are_not_those_of_the_next_epoch() -> No
     rig.begin(Assignment(0, behind=3))
     rig.handle(LeaseWanted(0, unread=True))
     assert given(rig.reply("take:0", leases(0, 1))) == [0]
-    rig.handle(StretchEnded({}))
+    rig.handle(AssignmentFinished({}))
     rig.reply(RUN, "return")
     rig.reply(RUN, Assigned(Assignment(1)))
     assert given(rig.handle(LeaseWanted(0))) == []
-    assert isinstance(asked := rig.question("take:0"), AskLeases) and asked.epoch == 1
+    assert isinstance(asked := rig.sent_request("take:0"), AskLeases) and asked.epoch == 1
 
 
 def test_an_answer_that_comes_after_the_assignment_was_left_is_not_for_the_next_one() -> None:
@@ -196,11 +196,11 @@ def test_an_answer_that_comes_after_the_assignment_was_left_is_not_for_the_next_
     rig.begin(Assignment(0))
     rig.handle(LeaseWanted(0))
     assert rig.handle(EpochsLeft(1)) == [DropEpochs(1)]
-    assert rig.handle(BatchMade(Batch())) == [GiveLease(0, None), StopStretch(for_good=False)]
+    assert rig.handle(BatchMade(Batch())) == [GiveLease(0, None), StopAssignment(for_good=False)]
     rig.reply(RUN, Assigned(Assignment(1)))
     assert given(rig.handle(LeaseWanted(0))) == [], "the channel is not free before its answer has come"
     assert given(rig.reply("take:0", leases(0))) == []
-    assert isinstance(asked := rig.question("take:0"), AskLeases) and asked.epoch == 1
+    assert isinstance(asked := rig.sent_request("take:0"), AskLeases) and asked.epoch == 1
     assert given(rig.reply("take:0", leases(1))) == [1]
 
 
@@ -209,7 +209,7 @@ def test_an_answer_that_comes_twice_counts_once() -> None:
     rig.handle(WorkBegins())
     number = rig.asked[RUN].number
     assert rig.reply(RUN, Assigned(Assignment(0))) and not rig.handle(WorkBegins())
-    assert rig.handle(JobReplied(RUN, number, Assigned(Assignment(0)))) == [] and not rig.asked
+    assert rig.handle(ReplyReceived(RUN, number, Assigned(Assignment(0)))) == [] and not rig.asked
 
 
 def test_a_drained_worker_takes_no_lease_makes_no_batch_and_ends() -> None:
@@ -217,17 +217,17 @@ def test_a_drained_worker_takes_no_lease_makes_no_batch_and_ends() -> None:
     rig.begin(Assignment(0))
     rig.handle(LeaseWanted(0))
     assert rig.handle(DrainAsked()) == [GiveLease(0, None)] == rig.handle(LeaseWanted(0))
-    assert rig.handle(BatchMade(Batch())) == [StopStretch(for_good=True), EndWork()]
+    assert rig.handle(BatchMade(Batch())) == [StopAssignment(for_good=True), EndWork()]
     assert rig.state.over
 
 
 def test_an_engine_is_built_for_another_version_or_beginning_of_the_plan() -> None:
     rig = Rig(LedgerShape(serial=True))
     done = rig.begin(first := Assignment(0, behind=2), version=1)
-    assert done == [LoadPlan(1, 2), RunStretch(first)]
-    rig.handle(StretchEnded({}))
+    assert done == [LoadPlan(1, 2), RunAssignment(first)]
+    rig.handle(AssignmentFinished({}))
     rig.reply(RUN, "return")
-    assert rig.reply(RUN, Assigned(first, 1)) == [RunStretch(first)]
+    assert rig.reply(RUN, Assigned(first, 1)) == [RunAssignment(first)]
 
 
 def test_batches_that_ranks_have_are_left_out_and_the_others_go_to_them_in_turn() -> None:
@@ -244,15 +244,15 @@ def test_what_fills_no_batch_becomes_one_or_is_told_as_the_job_decides(drop: boo
     rig.begin(Assignment(0, rank=3))
     rest, nothing, behind = Batch(partial=True), Batch(rows=0), {(0, 0, 1): [(0, 9)]}
     assert rig.handle(BatchMade(nothing)) == [Release(nothing)] and rig.handle(BatchMade(rest)) == []
-    assert rig.question(RUN) == EndData(0, nothing.spans)
-    rig.handle(StretchEnded(behind))
+    assert rig.sent_request(RUN) == EndData(0, nothing.spans)
+    rig.handle(AssignmentFinished(behind))
     rig.reply(RUN, "noted")
-    assert rig.question(RUN) == EndData(0, behind)
+    assert rig.sent_request(RUN) == EndData(0, behind)
     rig.reply(RUN, "noted")
-    assert rig.question(RUN) == EndAssignment(0, rest.spans, batches=not drop, rows=1)
+    assert rig.sent_request(RUN) == EndAssignment(0, rest.spans, batches=not drop, rows=1)
     done = rig.reply(RUN, "flush")
     assert done == ([Release(rest)] if drop else [PutOut(rest, 0, 3, None)])
-    assert not drop or rig.question(RUN) == EndData(0, rest.spans, 1)
+    assert not drop or rig.sent_request(RUN) == EndData(0, rest.spans, 1)
 
 
 def test_rows_are_numbered_where_they_follow_each_other() -> None:
@@ -283,9 +283,9 @@ def test_a_run_ends_with_its_last_rows_in_a_block_that_stands_for_what_was_left_
     (put_out,) = rig.handle(BatchMade(first))
     assert isinstance(put_out, PutOut) and put_out.spans == {KEY: [elements(0, 3)]}
     assert rig.handle(BatchMade(last)) == []
-    (put_out,) = rig.handle(StretchEnded({}))
+    (put_out,) = rig.handle(AssignmentFinished({}))
     assert isinstance(put_out, PutOut) and put_out.batch is last and put_out.spans == {KEY: [(elements(3)[0], END)]}
-    assert rig.question(RUN) == EndAssignment(0), "nothing is left of it"
+    assert rig.sent_request(RUN) == EndAssignment(0), "nothing is left of it"
 
 
 def test_a_worker_tells_at_once_what_the_job_must_know_and_else_now_and_then() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pecan_ray.job import events
+from pecan_ray.job.job_requests import CALLS_PER_SECOND
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import AskAssignment, Assigned
-from pecan_ray.job.questions import CALLS_PER_SECOND
 from pecan_ray.options import Workers
 from tests.unit.job.job_rig import JobRig
 

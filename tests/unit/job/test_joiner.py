@@ -86,7 +86,7 @@ def test_batches_are_those_of_one_worker_in_whatever_blocks_rows_come(
         for key, intervals in block.spans.items():
             for start, stop in intervals:
                 spans = acknowledged.setdefault(key, Spans())
-                assert not Spans(spans).covers(start, stop), "nothing is acknowledged twice"
+                assert not Spans(spans).contains_all(start, stop), "nothing is acknowledged twice"
                 spans.add(start, stop)
     joined = list(queue.joined())
     rest = queue.joiner.rest

@@ -10,8 +10,8 @@ import pytest
 
 from pecan_ray.job import events
 from pecan_ray.job.fleet import Fleet
+from pecan_ray.job.job_sampler import WORKER_BYTES, JobSampler, available_cpus
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.looking import WORKER_BYTES, Looker, usable_cpus
 from pecan_ray.job.messages import TrainerProgress, WorkerProgress
 from pecan_ray.job.placing import DISCARDED, MOST_STEPS, Placing, begin, fitting
 from pecan_ray.job.room import HostUse, Room
@@ -32,7 +32,7 @@ def placing(**options: Any) -> Placing:
 # --- what is seen -------------------------------------------------------------------------------------------
 
 
-def worked(elements: int, seconds: float, blocked: float = 0.0, cpu_s: float = 0.0) -> WorkerProgress:
+def work_done(elements: int, seconds: float, blocked: float = 0.0, cpu_s: float = 0.0) -> WorkerProgress:
     """Return what a worker of one thread has done."""
     return WorkerProgress(
         elements, stages=StageSeconds(watched_s=seconds, threads_s=seconds, cpu_s=cpu_s, blocked_s=blocked)
@@ -50,48 +50,50 @@ def fleet_of(*told: WorkerProgress, cpus: float = 8.0) -> Fleet:
 
 
 def test_sums_of_trainers_and_workers_become_an_observation() -> None:
-    looker, two = Looker(trainers=1, batch=10, row_s=0.02), Deployment(2, 0)
+    job_sampler, two = JobSampler(trainers=1, batch=10, row_s=0.02), Deployment(2, 0)
     begun = TrainerProgress(elapsed_s=10.0, waited_s=2.0, rows=100, yielded=10, host=HostUse(cpu_s=5.0, in_line_s=1.0))
-    assert looker.look([begun], fleet_of(worked(50, 4.0), worked(50, 4.0)), two) is None, "nothing to compare with"
+    assert job_sampler.look([begun], fleet_of(work_done(50, 4.0), work_done(50, 4.0)), two) is None, (
+        "nothing to compare with"
+    )
     later = replace(begun, elapsed_s=10.6, waited_s=2.2, rows=130, yielded=13, host=HostUse(cpu_s=5.3, in_line_s=1.1))
-    fleet = fleet_of(worked(70, 4.6, 0.2, cpu_s=1.4), worked(60, 4.6, 0.1, cpu_s=1.2))
-    o = looker.look([later], fleet, two)
+    fleet = fleet_of(work_done(70, 4.6, 0.2, cpu_s=1.4), work_done(60, 4.6, 0.1, cpu_s=1.2))
+    o = job_sampler.look([later], fleet, two)
     assert o is not None
     assert (o.dt, o.waited, o.rows, o.steps) == pytest.approx((0.6, 0.2, 30, 3))
     assert (o.made, o.grain, o.running, o.asked) == ((30, 0), 10, two, two)
-    assert (o.worked[0], o.blocked[0]) == pytest.approx((0.9, 0.3))
+    assert (o.work_done[0], o.blocked[0]) == pytest.approx((0.9, 0.3))
     assert o.own_s == pytest.approx(0.02), "CPU time is 2.6 s for 130 rows"
     assert o.lag == pytest.approx(0.1 / 0.4)
     assert o.busy_waiting == 1, "a quarter of their time is less than that in which it did not wait"
-    assert looker.look([replace(later, elapsed_s=10.8)], fleet, two) is None, "too soon"
+    assert job_sampler.look([replace(later, elapsed_s=10.8)], fleet, two) is None, "too soon"
 
 
 def test_workers_that_hold_finished_batches_while_the_trainer_waits_are_not_too_few() -> None:
     """It waits for 0.9 of a second, and three of four are held back for all of it: the fourth is late."""
-    looker, four = Looker(trainers=1, batch=10), Deployment(4, 0)
-    looker.look([TrainerProgress(elapsed_s=1.0)], fleet_of(*[worked(0, 1.0)] * 4), four)
-    later = [worked(10, 2.0), *[worked(20, 2.0, 1.0)] * 3]
-    o = looker.look([TrainerProgress(elapsed_s=2.0, waited_s=0.9)], fleet_of(*later), four)
+    job_sampler, four = JobSampler(trainers=1, batch=10), Deployment(4, 0)
+    job_sampler.look([TrainerProgress(elapsed_s=1.0)], fleet_of(*[work_done(0, 1.0)] * 4), four)
+    later = [work_done(10, 2.0), *[work_done(20, 2.0, 1.0)] * 3]
+    o = job_sampler.look([TrainerProgress(elapsed_s=2.0, waited_s=0.9)], fleet_of(*later), four)
     assert o is not None and o.busy_waiting == pytest.approx(1 - (0.75 - 0.1) / 0.9)
 
 
 def test_what_cannot_be_measured_is_none() -> None:
-    looker = Looker(trainers=1, batch=None)
-    fleet, one = fleet_of(worked(50, 4.0)), Deployment(1, 0)
-    looker.look([TrainerProgress(elapsed_s=10.0)], fleet, one)
-    o = looker.look([TrainerProgress(elapsed_s=11.0, rows=60, yielded=3)], fleet, one)
+    job_sampler = JobSampler(trainers=1, batch=None)
+    fleet, one = fleet_of(work_done(50, 4.0)), Deployment(1, 0)
+    job_sampler.look([TrainerProgress(elapsed_s=10.0)], fleet, one)
+    o = job_sampler.look([TrainerProgress(elapsed_s=11.0, rows=60, yielded=3)], fleet, one)
     assert o is not None
     assert (o.own_s, o.lag, o.busy_waiting) == (None, None, None)
     assert o.grain == 20
 
 
 def test_of_several_trainers_the_one_that_waits_longest_counts() -> None:
-    looker, fleet, one = Looker(trainers=2, batch=10), fleet_of(worked(0, 1.0)), Deployment(1, 0)
+    job_sampler, fleet, one = JobSampler(trainers=2, batch=10), fleet_of(work_done(0, 1.0)), Deployment(1, 0)
     ranks = [TrainerProgress(elapsed_s=5.0), TrainerProgress(elapsed_s=5.0)]
-    assert looker.look(ranks[:1], fleet, one) is None, "the other one has not come"
-    looker.look(ranks, fleet, one)
+    assert job_sampler.look(ranks[:1], fleet, one) is None, "the other one has not come"
+    job_sampler.look(ranks, fleet, one)
     ranks = [replace(ranks[0], elapsed_s=6.0, waited_s=0.1), replace(ranks[1], elapsed_s=6.0, waited_s=0.7)]
-    o = looker.look(ranks, fleet, one)
+    o = job_sampler.look(ranks, fleet, one)
     assert o is not None and o.waited == pytest.approx(0.7)
 
 
@@ -101,22 +103,22 @@ def test_of_several_trainers_the_one_that_waits_longest_counts() -> None:
         pytest.param(None, (), 7, id="Ray's CPUs, less one for the trainer"),
         pytest.param(HostUse(cpus=4.0), (), 3, id="a quota"),
         pytest.param(HostUse(cpus=64.0), (), 8, id="Ray has fewer"),
-        pytest.param(HostUse(cpus=2.0), (worked(9, 10.0, cpu_s=1.0),), 8, id="workers that sleep need no CPUs"),
-        pytest.param(HostUse(cpus=2.0), (worked(0, 0.5, cpu_s=0.03),), 8, id="half a second shows it"),
-        pytest.param(HostUse(cpus=2.0), (worked(0, 0.4, cpu_s=0.03),), 1, id="less does not"),
+        pytest.param(HostUse(cpus=2.0), (work_done(9, 10.0, cpu_s=1.0),), 8, id="workers that sleep need no CPUs"),
+        pytest.param(HostUse(cpus=2.0), (work_done(0, 0.5, cpu_s=0.03),), 8, id="half a second shows it"),
+        pytest.param(HostUse(cpus=2.0), (work_done(0, 0.4, cpu_s=0.03),), 1, id="less does not"),
         pytest.param(HostUse(cpus=64.0, memory_bytes=4 * WORKER_BYTES), (), 2, id="half of the memory"),
         pytest.param(HostUse(cpus=0.5), (), 1, id="one in any case"),
     ],
 )
 def test_room_on_the_trainer_s_node(host: HostUse | None, told: tuple[WorkerProgress, ...], room: int) -> None:
-    assert Looker(1, 10).room([TrainerProgress(host=host)], fleet_of(*told), 1.0) == room
+    assert JobSampler(1, 10).room([TrainerProgress(host=host)], fleet_of(*told), 1.0) == room
 
 
 def test_a_report_knows_the_cpus_of_the_trainers_nodes() -> None:
     fleet, quota = fleet_of(), HostUse(cpus=2.5)
-    assert usable_cpus([], fleet) == sum(fleet.hosts.values()), "Ray's count"
+    assert available_cpus([], fleet) == sum(fleet.hosts.values()), "Ray's count"
     ranks = [TrainerProgress(host=HostUse(cpus=4.0)), TrainerProgress(host=quota), TrainerProgress()]
-    assert usable_cpus(ranks, fleet) == 2.5 * len(fleet.hosts)
+    assert available_cpus(ranks, fleet) == 2.5 * len(fleet.hosts)
 
 
 # --- a job --------------------------------------------------------------------------------------------------
@@ -133,7 +135,7 @@ def starving(rig: JobRig, seconds: float, **told: Any) -> list[str]:
     while rig.now < until:
         for name, worker in rig.job.fleet.workers.items():
             if worker.running:
-                rig.handle(events.WorkerTold(name, worked(int(20 * rig.now), rig.now, cpu_s=rig.now)))
+                rig.handle(events.WorkerTold(name, work_done(int(20 * rig.now), rig.now, cpu_s=rig.now)))
         rig.now += 0.5
         made = sum(worker.told.elements for worker in rig.job.fleet.workers.values())
         progress = TrainerProgress(0, made, 0.9 * rig.now, rig.now, **told)
@@ -171,7 +173,7 @@ def test_a_job_whose_look_has_not_ended_in_time_begins_with_all_cpus() -> None:
     rig.come()
     rig.handle(events.OrderKnown(changed=False, row_s=math.inf))
     assert rig.job.fleet.wanted == Deployment(3, 0), "of four CPUs"
-    assert rig.job.placement.placing is not None and rig.job.placement.placing.looker.row_s is None
+    assert rig.job.placement.placing is not None and rig.job.placement.placing.job_sampler.row_s is None
 
 
 def test_workers_that_do_not_come_are_given_up_and_others_judged() -> None:

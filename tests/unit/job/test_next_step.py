@@ -11,7 +11,7 @@ import pytest
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import Orders, TrainerProgress
 from pecan_ray.job.next_step import next_step, next_step_of
-from pecan_ray.observe.placement import explain_and_announce
+from pecan_ray.observe.placement import explain_with_next_step
 from pecan_ray.observe.progress import who_works
 from pecan_ray.observe.report import Report
 from pecan_ray.plan.windows import Decision, Deployment
@@ -52,10 +52,10 @@ def test_where_nobody_decides_it_is_said_that_nothing_comes() -> None:
 def test_the_report_tells_it_behind_the_verdict_and_explain_at_its_end() -> None:
     report = Report.of_job(facts(), TrainerProgress(elapsed_s=20.0), 1.0)
     assert "\n  next: AutoPlacement does nothing as long as" in str(report)
-    assert report.next_step in explain_and_announce(facts()).splitlines()[-1]
+    assert report.next_step in explain_with_next_step(facts()).splitlines()[-1]
     assert Report.of_job(facts(), TrainerProgress(elapsed_s=20.0), 1.0, over=True).next_step == report.next_step
     gone = replace(facts(), lost="it is gone")
-    assert "next" not in explain_and_announce(gone) and not Report.of_job(gone, TrainerProgress(), None).next_step
+    assert "next" not in explain_with_next_step(gone) and not Report.of_job(gone, TrainerProgress(), None).next_step
 
 
 def test_while_it_looks_the_report_says_where_it_goes() -> None:

@@ -11,7 +11,7 @@ from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import AskLeases, LeftOutElement, UnopenedSplit
+from pecan_ray.job.messages import AskLeases, LeftOutElement, SplitOpenFailure
 from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
 from pecan_ray.job.row_sequence import RowSequence
 from pecan_ray.job.slow_head import SlowHead
@@ -54,7 +54,7 @@ def test_the_order_is_given_up_where_a_worker_cannot_open_a_split() -> None:
     rig, worker = numbered_job(4, 4)
     (lease,) = rig.take(worker, 4)
     error = LeftOutElement("0", "read", "split 0", "it is not there")
-    rig.answer(worker, AskLeases(0, 0, 4, unopened=(UnopenedSplit(lease.key, lease.spans, error),)))
+    rig.answer(worker, AskLeases(0, 0, 4, split_open_failures=(SplitOpenFailure(lease.key, lease.spans, error),)))
     assert f"{worker} cannot open split 0" in rig.job.facts(rig.now).order_given_up
 
 
@@ -70,24 +70,24 @@ BEHIND = Rest(0, 0, (elements(1),))
 
 
 @pytest.mark.parametrize("rests", [(BEHIND, Rest(1, 0, ((elements(3)[0], END),))), (BEHIND,)])
-def test_a_state_of_which_rows_behind_others_are_used_cannot_go_on_in_order(rests: tuple[Rest, ...]) -> None:
-    ledger = numbered_ledger(ResumePoint(0, (BranchPoint(Cursor(taken=2), rests),)))
+def test_a_state_of_which_rows_behind_others_are_used_cannot_go_on_in_order(remaining_parts: tuple[Rest, ...]) -> None:
+    ledger = numbered_ledger(ResumePoint(0, (BranchPoint(Cursor(taken=2), remaining_parts),)))
     ledger.join("w")
     ledger.next_assignment("w")
     assert "goes on from a state" in ledger.runs.given_up
 
 
 def test_a_state_behind_whose_rows_the_epochs_remainder_was_dropped_goes_on_in_order() -> None:
-    rests = (Rest(1, 0, ((elements(1)[0], END),)), Rest(2, 0, ((0, elements(1)[1]),)))
+    remaining_parts = (Rest(1, 0, ((elements(1)[0], END),)), Rest(2, 0, ((0, elements(1)[1]),)))
     shape = LedgerShape(numbered=True, promised=True, batch_size=5, drop_remainder=True, epochs=1)
-    ledger = Ledger(shape, ResumePoint(0, (BranchPoint(Cursor(taken=3), rests),)))
+    ledger = Ledger(shape, ResumePoint(0, (BranchPoint(Cursor(taken=3), remaining_parts),)))
     ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
     ledger.end_listing(0)
     ledger.join("w")
     ledger.next_assignment("w")
     run = ledger.take_run("w", 100) or ()
-    assert not ledger.runs.hopeless and [lease.row for lease in run] == [-1, 3], "rows of their first elements"
-    ledger.acked(0, "w", 0, {lease.key: lease.spans for lease in run})
+    assert not ledger.runs.fatal_reason and [lease.row for lease in run] == [-1, 3], "rows of their first elements"
+    ledger.mark_received(0, "w", 0, {lease.key: lease.spans for lease in run})
     assert ledger.take_run("w", 100) == () and ledger.assignment_ended("w", {}) == "flush"
     assert ledger.finished
 
@@ -111,11 +111,11 @@ def test_a_batch_that_workers_die_of_alone_ends_the_order_and_nothing_else_does(
     (lease,) = ledger.take_run("c", 100) or ()
     assert lease.spans == ((elements(0)[0], elements(1)[1]),), "two have died with it, and with more"
     assert ledger.take_run("c", 100) == (), "it works on nothing else"
-    ledger.acked(0, "c", 0, {lease.key: lease.spans})
+    ledger.mark_received(0, "c", 0, {lease.key: lease.spans})
     for worker in "def":
-        assert ledger.runs.kept and not ledger.runs.hopeless
+        assert ledger.runs.kept and not ledger.runs.fatal_reason
         die(ledger, worker)
-    assert "worked on rows 2 to 3 of epoch alone" in (ledger.runs.hopeless if promised else ledger.runs.given_up)
+    assert "worked on rows 2 to 3 of epoch alone" in (ledger.runs.fatal_reason if promised else ledger.runs.given_up)
     assert ledger.runs.kept == promised
 
 
@@ -128,34 +128,36 @@ def test_rows_that_all_wait_for_belong_to_a_second_worker_and_are_used_once() ->
     (second,) = ledger.take_run("late", 2) or ()
     (third,) = ledger.take_run("quick", 2) or ()
     assert not any(head.look(ledger, 0, now) for now in (0.0, 1e6)), "nothing has come yet"
-    ledger.acked(0, "late", 0, {first.key: first.spans})
+    ledger.mark_received(0, "late", 0, {first.key: first.spans})
     assert not any(head.look(ledger, queued, now) for queued, now in ((0, 10.0), (1, 1e9)))
     assert head.look(ledger, 0, 1e9) == "late"
     check_ledger(ledger)
     assert ledger.take_run("late", 2) == (), "it has these rows"
     assert ledger.take_run("quick", 2) == (second,)
     assert not head.look(ledger, 0, 2e9), "no third one gets them"
-    ledger.acked(0, "late", 0, {second.key: second.spans})  # it comes all the same, and first
-    assert list(ledger.workers["quick"].holdings) == [third.key]
+    ledger.mark_received(0, "late", 0, {second.key: second.spans})  # it comes all the same, and first
+    assert list(ledger.workers["quick"].pending_leases) == [third.key]
 
 
 def test_a_remainder_that_two_workers_drop_is_counted_once() -> None:
     ledger = Ledger(LedgerShape(numbered=True, batch_size=2, drop_remainder=True, epochs=1))
     ledger.add_splits(0, [Split(0, elements=3)])
     ledger.end_listing(0)
-    rests: list[Lease] = []
+    remaining_parts: list[Lease] = []
     ledger.join("late")
     ledger.join("quick")
     for worker in ("late", "quick"):
         ledger.next_assignment(worker)
         for _ in range(2):
-            rests += ledger.take_run(worker, 2) or ()
+            remaining_parts += ledger.take_run(worker, 2) or ()
         ledger.seconds.help(ledger.workers, 0)
-    assert [lease.spans for lease in rests[:2]] == [lease.spans for lease in rests[2:]]
+    assert [lease.spans for lease in remaining_parts[:2]] == [lease.spans for lease in remaining_parts[2:]]
     for worker in ("late", "quick"):
-        ledger.consumed(worker, 0, {rests[1].key: rests[1].spans}, left_out=1)
+        ledger.consumed(worker, 0, {remaining_parts[1].key: remaining_parts[1].spans}, left_out=1)
         assert ledger.left_out_elements == 1
-        assert [held.rest().spans for held in ledger.workers["quick"].holdings.values()] == [rests[2].spans]
+        assert [held.rest().spans for held in ledger.workers["quick"].pending_leases.values()] == [
+            remaining_parts[2].spans
+        ]
 
 
 @pytest.mark.parametrize("step_s", [0.0, 30.0])
@@ -170,7 +172,7 @@ def test_a_worker_is_late_by_what_workers_need_and_not_by_their_start_or_the_ste
     head.look(ledger, 0, now)
     for lease, waited_s in zip(runs[:3], (60.0, 0.1, 0.1), strict=True):  # for 60 s workers start
         now += waited_s
-        ledger.acked(0, "late", 0, {lease.key: lease.spans})
+        ledger.mark_received(0, "late", 0, {lease.key: lease.spans})
         head.look(ledger, 0, now)
         now += step_s
         head.look(ledger, 1, now)
@@ -184,7 +186,7 @@ def test_of_two_batches_of_the_same_rows_the_first_one_is_used_and_both_wait_for
     assert not sequence.came(other) and not sequence.came(again)
     assert list(sequence.lose("v")) == [other], "the other one is kept"
     assert sequence.came(first) == [first, again]
-    assert not sequence.came(other) and sequence.doubles() == [other]
+    assert not sequence.came(other) and sequence.duplicate_batches() == [other]
     assert sequence.nbytes == 0
 
 
@@ -198,7 +200,7 @@ def test_batches_that_wait_are_let_go_in_order_when_it_is_given_up_and_dropped_w
     assert sequence.leave(1) == [late[1], late[0]]
     assert sequence.give_up() == [late[2]]
     again = ReceivedBatch(9, "v", 1, {}, 2, 1, places=RowPlaces(4, 6))
-    assert not sequence.came(again) and sequence.doubles() == [again], "another worker has brought it"
+    assert not sequence.came(again) and sequence.duplicate_batches() == [again], "another worker has brought it"
     assert sequence.came(fresh := replace(again, places=RowPlaces(2, 4))) == [fresh]
 
 

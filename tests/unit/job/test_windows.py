@@ -37,10 +37,10 @@ def test_a_window_ends_when_every_trainer_has_its_batches() -> None:
     for rank in range(2):
         meter.add(rank, StepTotals())
     meter.add(0, totals([(0.1, 0.5, 2)] * 30))
-    assert meter.close() is None and meter.lacking == 20
+    assert meter.close() is None and meter.still_missing == 20
     meter.add(1, totals([(0.3, 0.5, 4)] * 20))
     window = meter.close()
-    assert window is not None and not window.defect()
+    assert window is not None and not window.invalid_reason()
     assert (round(window.batch_time, 6), round(window.queue_size, 6), window.batches) == (0.2, 3.0, 20)
     assert meter.close() is None
 
@@ -78,7 +78,7 @@ def test_a_window_can_be_cut_short() -> None:
     meter.add(0, totals([(0.1, 0.5, 2)] * 3))
     window = meter.cut()
     assert window is not None and window.batches == 3
-    assert meter.lacking == 20
+    assert meter.still_missing == 20
 
 
 def in_step(waits: list[list[float]], works: list[float]) -> list[StepTotals]:

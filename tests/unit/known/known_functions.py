@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import library_transforms
 from pecan_ray import images
+from pecan_ray.known.detect_steps import KnownFunctions, known_functions
 from pecan_ray.known.merged_run import KnownRun
-from pecan_ray.known.recognise import KnownFunctions, known_functions
 from pecan_ray.plan.operators import wants_rng
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pecan_ray import images
 from pecan_ray.images import ByName
-from pecan_ray.known.recognise import steps_of
+from pecan_ray.known.detect_steps import steps_of
 from tests.unit.known.known_functions import at_once, found, generators, photograph, usual
 
 with warnings.catch_warnings():

@@ -13,9 +13,9 @@ from PIL import Image
 from scipy import ndimage
 
 from pecan_ray import images
-from pecan_ray.known.recognise import steps_of
-from pecan_ray.known.steps import GeometryStep
-from pecan_ray.warps import warped
+from pecan_ray.known.detect_steps import steps_of
+from pecan_ray.known.steps import GeometricStep
+from pecan_ray.warps import transform_image
 from tests.unit.known.known_functions import found, photograph
 
 
@@ -31,8 +31,8 @@ class Loud(images.Resize):
 def test_pixels_of_a_step_come_from_where_the_operator_takes_them(fn: Any) -> None:
     picture = images.Decode()(photograph(120, 150))
     steps = steps_of(fn)
-    assert steps is not None and len(steps) == 1 and isinstance(steps[0], GeometryStep)
-    mine, theirs = warped(picture, steps[0].placed(picture.shape[:2], None)), fn(picture)
+    assert steps is not None and len(steps) == 1 and isinstance(steps[0], GeometricStep)
+    mine, theirs = transform_image(picture, steps[0].placed(picture.shape[:2], None)), fn(picture)
     assert mine.shape == theirs.shape
     assert np.abs(mine.astype(int) - theirs)[2:-2, 2:-2].mean() < 1.0
 

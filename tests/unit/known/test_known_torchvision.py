@@ -15,7 +15,7 @@ from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.push_down import AS_KNOWN, EXACTLY, push_down
 from pecan_ray.engines.inprocess import run_inprocess
-from pecan_ray.known.recognise import steps_of
+from pecan_ray.known.detect_steps import steps_of
 from pecan_ray.reorder import Mode
 from tests.unit.known.known_functions import at_once, found, generators, import_torchvision, photograph, usual
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from html.parser import HTMLParser
 
-from pecan_ray.observe.dashboard.markup import VOID
+from pecan_ray.observe.dashboard.html_builder import VOID
 from pecan_ray.observe.dashboard.record import (
     JobLine,
     JobRecord,

@@ -13,11 +13,11 @@ import pytest
 
 from pecan_ray.observe.dashboard.amounts import amount, dollars, duration, share, size
 from pecan_ray.observe.dashboard.frame import job_address, message_page, token_page
+from pecan_ray.observe.dashboard.html_builder import render
 from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
-from pecan_ray.observe.dashboard.markup import render
 from pecan_ray.observe.dashboard.plan_tables import plan_tables
-from pecan_ray.observe.dashboard.plots import MOST_POINTS, Curve, Plot, figure, nice_ceiling, thinned_points
+from pecan_ray.observe.dashboard.plots import MOST_POINTS, Plot, PlotSeries, figure, next_round_number, sampled_points
 from pecan_ray.observe.dashboard.record import JobRecord, SeenDecision, SeenEvent, SeenWorker
 from tests.unit.observe.dashboard_rig import Reader, line, record
 
@@ -54,7 +54,7 @@ def test_nobodys_text_becomes_markup() -> None:
         decisions=(SeenDecision(1.0, SCRIPT, SCRIPT, SCRIPT),),
         events=(SeenEvent(1.0, "bad", SCRIPT), SeenEvent(1.0, SCRIPT, SCRIPT)),
         bad=SCRIPT,
-        explained=job.explained.replace("decode", "<script>decode"),
+        order_details=job.order_details.replace("decode", "<script>decode"),
         report=SCRIPT,
         lost=SCRIPT,
     )
@@ -88,16 +88,16 @@ def test_each_plot_shows_its_data_in_lines_in_words_and_in_a_table() -> None:
 def test_lines_have_a_bounded_number_of_points_and_keep_their_extremes() -> None:
     points = [(float(i), 1.0) for i in range(10_000)]
     points[4_321], points[7_654] = (4321.0, 99.0), (7654.0, -5.0)
-    kept = thinned_points(points)
+    kept = sampled_points(points)
     assert len(kept) <= MOST_POINTS + 2
     assert {points[0], points[4_321], points[7_654], points[-1]} <= set(kept)
     assert kept == sorted(kept)
-    one = figure(Plot("rate", "Rate", (Curve("rate", ((3.0, 7.0),)),), amount, until=10.0))
+    one = figure(Plot("rate", "Rate", (PlotSeries("rate", ((3.0, 7.0),)),), amount, until=10.0))
     assert "<circle" in one, "a single moment is no line"
 
 
 def test_the_plan_is_shown_before_and_after_with_bytes_and_times() -> None:
-    text = "".join(Reader(render(plan_tables(record().explained))).text)
+    text = "".join(Reader(render(plan_tables(record().order_details))).text)
     assert "AutoOrder has changed the order." in text and "1.90 times as fast (measured)" in text
     assert "moved: it makes 9 times less" in text and "a note" in text
     assert "900 B100 B90.5" in text, "crop as it is written"
@@ -115,7 +115,7 @@ def test_numbers_are_spelled_as_people_read_them() -> None:
     assert [dollars(x) for x in (None, 1.25, 123.456)] == ["-", "$1.2500", "$123.46"]
     assert [duration(x) for x in (1.25, 61, 7260)] == ["1.2 s", "1 min 01 s", "2 h 01 min"]
     assert [size(x) for x in (999, 1000, 2.5e6)] == ["999 B", "1 kB", "2.5 MB"]
-    assert [nice_ceiling(x) for x in (0, 0.03, 1, 3, 61)] == [1, 0.05, 1, 5, 100]
+    assert [next_round_number(x) for x in (0, 0.03, 1, 3, 61)] == [1, 0.05, 1, 5, 100]
 
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,7 +11,7 @@ import pytest
 
 from pecan_ray.cli import main
 from pecan_ray.errors import ClusterError
-from pecan_ray.observe.doctor import ROWS, carried, cpus, descriptors, free_bytes, shared_memory, temporary_folder
+from pecan_ray.observe.diagnostics import ROWS, carried, cpus, descriptors, free_bytes, shared_memory, temporary_folder
 from pecan_ray.options import TransportChoice
 
 GIB = 1 << 30
@@ -25,14 +25,14 @@ def test_what_is_missing_is_told_with_what_to_do(tmp_path: Path) -> None:
         descriptors(-1),
         temporary_folder(tmp_path, 2 * GIB),
     ):
-        assert not well.advice and str(well).startswith("ok ")
-    assert "two or more" in cpus(1, 8).advice
-    assert "object store" in shared_memory(False, "memory files need Linux", GIB).advice
-    assert "--shm-size" in shared_memory(True, "", 64 << 20).advice
+        assert not well.suggestion and str(well).startswith("ok ")
+    assert "two or more" in cpus(1, 8).suggestion
+    assert "object store" in shared_memory(False, "memory files need Linux", GIB).suggestion
+    assert "--shm-size" in shared_memory(True, "", 64 << 20).suggestion
     assert "there is no /dev/shm" in str(shared_memory(True, "", None))
-    assert "ulimit -n" in descriptors(256).advice
-    assert "Make room" in temporary_folder(tmp_path, 1 << 20).advice
-    assert "TMPDIR" in temporary_folder(tmp_path / "none", None).advice
+    assert "ulimit -n" in descriptors(256).suggestion
+    assert "Make room" in temporary_folder(tmp_path, 1 << 20).suggestion
+    assert "TMPDIR" in temporary_folder(tmp_path / "none", None).suggestion
     assert free_bytes(tmp_path / "none") is None
 
 
@@ -40,8 +40,8 @@ def test_a_transport_is_judged_by_what_comes() -> None:
     def broken(transport: TransportChoice) -> tuple[int, Sequence[str]]:
         raise ClusterError("its port cannot be reached.")
 
-    assert not carried("ring", lambda _: (ROWS, ["ring: one node"])).advice
-    assert "please report" in carried("ring", lambda _: (ROWS - 1, ["ring"])).advice
+    assert not carried("ring", lambda _: (ROWS, ["ring: one node"])).suggestion
+    assert "please report" in carried("ring", lambda _: (ROWS - 1, ["ring"])).suggestion
     assert str(carried("flight", broken)).startswith("wrong transport flight: its port cannot be reached. Until then")
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from pecan_ray.cli import main
 from pecan_ray.job.cluster_io import SharedIo
+from pecan_ray.job.job_views import LiveJob
 from pecan_ray.job.speed import JobSpeed
-from pecan_ray.job.viewing import LiveJob
 from pecan_ray.observe.status_command import io_lines
-from pecan_ray.observe.top_command import screen
+from pecan_ray.observe.top_command import job_overview_lines
 from pecan_ray.observe.top_table import COLUMNS, top_lines
 from pecan_ray.plan.windows import Deployment
 
@@ -68,10 +68,10 @@ def test_lines_are_no_longer_than_the_terminal_is_wide(width: int) -> None:
 
 
 def test_jobs_that_do_not_answer_are_named_below() -> None:
-    lines = screen([BUSY], ["gone"], None)
+    lines = job_overview_lines([BUSY], ["gone"], None)
     assert lines[0] == "1 job, 3 workers, 30.0 MB/s of object stores, $1.5000 so far"
     assert lines[-1] == "silent: gone"
-    assert screen([], [], None) == ["0 jobs, 0 workers, 0.0 MB/s of object stores"]
+    assert job_overview_lines([], [], None) == ["0 jobs, 0 workers, 0.0 MB/s of object stores"]
 
 
 def test_an_interval_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

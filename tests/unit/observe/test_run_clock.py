@@ -14,7 +14,7 @@ from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.run_time import RunTime
 from pecan_ray.observe.epoch_watch import EpochWatch
-from pecan_ray.observe.pace import LATELY_S, RecentPace, TrainerPace, batches_ahead, spelled
+from pecan_ray.observe.pace import LATELY_S, RecentPace, TrainerPace, batches_ahead, to_str
 from pecan_ray.observe.report import Report, WorkerReport
 from pecan_ray.observe.run_clock import RunClock
 from pecan_ray.options import IterOptions
@@ -150,7 +150,7 @@ def test_a_run_without_end_has_no_time_left() -> None:
     ],
 )
 def test_a_pace_is_spelled_in_one_line(pace: TrainerPace, dollars: float | None, words: str) -> None:
-    assert spelled(pace, "2 workers", dollars) == words
+    assert to_str(pace, "2 workers", dollars) == words
 
 
 def test_the_length_is_known_beforehand_where_rows_lie_in_memory(tmp_path: object) -> None:

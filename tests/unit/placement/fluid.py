@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from pecan_ray.placement.control import begin, control
-from pecan_ray.placement.lessons import ControlState
 from pecan_ray.placement.looks import Observation
+from pecan_ray.placement.trial_history import ControlState
 from pecan_ray.placement.trials import PerHour
 from pecan_ray.plan.windows import Decision, Deployment
 
@@ -123,7 +123,7 @@ class Run:
             steps=self._steps - steps,
             since_taken=self.now - self._taken_at,
             made=(made * of_local, made * (1 - of_local)),
-            worked=(dt * busy * running.local, dt * busy * running.remote),
+            work_done=(dt * busy * running.local, dt * busy * running.remote),
             blocked=(dt * (1 - busy) * running.local, dt * (1 - busy) * running.remote),
             busy_waiting=1.0 if known else None,
             own_s=workers / max(1e-9, job.local(running.local) + job.remote * running.remote) if known else None,

@@ -182,7 +182,7 @@ def seen(plant: Plant, at: Deployment, room: Deployment, pace: float = math.inf,
         rows=rows,
         steps=max(1, round(rate * dt)),
         made=(rows * of_local, rows * (1 - of_local)),
-        worked=(dt * load * at.local, dt * load * at.remote),
+        work_done=(dt * load * at.local, dt * load * at.remote),
         blocked=(dt * (1 - load) * at.local, dt * (1 - load) * at.remote),
         pace=pace,
     )

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.placement.control import LEAP, begin, control
-from pecan_ray.placement.lessons import MAX_QUIET_S, ControlState
 from pecan_ray.placement.looks import LOOK_S, Observation
+from pecan_ray.placement.trial_history import MAX_QUIET_S, ControlState
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
 from tests.long_form import examples
@@ -65,7 +65,7 @@ def looks(draw: st.DrawFn) -> list[Observation]:
                 steps=draw(st.integers(0, 50)),
                 since_taken=draw(st.floats(0, 100)),
                 made=(draw(st.floats(0, 1e5)), draw(st.floats(0, 1e5))),
-                worked=(dt * load * running.local, dt * load * running.remote),
+                work_done=(dt * load * running.local, dt * load * running.remote),
                 blocked=(dt * (1 - load) * running.local, dt * (1 - load) * running.remote),
                 busy_waiting=draw(st.none() | SHARES),
                 own_s=draw(st.none() | st.floats(1e-6, 10)),
@@ -246,13 +246,13 @@ def test_after_a_pause_batches_that_were_begun_before_it_make_no_worker_faster(
         rows=200.0 * workers,
         steps=8,
         made=(200.0 * workers, 0.0),
-        worked=(8.0 * workers, 0.0),
+        work_done=(8.0 * workers, 0.0),
         grain=100.0,
     )
     _, state = control(ControlState(), busy, 8.0)
     assert state.known.each[0] == pytest.approx(25.0)
-    rows, worked = share * 100.0 * workers, load * 0.5 * workers
-    after = replace(busy, dt=0.5, rows=rows, made=(rows, 0.0), worked=(worked, 0.0), blocked=(0.5 * workers, 0.0))
+    rows, work_done = share * 100.0 * workers, load * 0.5 * workers
+    after = replace(busy, dt=0.5, rows=rows, made=(rows, 0.0), work_done=(work_done, 0.0), blocked=(0.5 * workers, 0.0))
     _, state = control(replace(state, running=None), after, 60.0)
     assert state.known.each[0] == pytest.approx(25.0)
 
@@ -293,7 +293,7 @@ def test_batches_that_were_begun_and_not_told_are_no_verdict_against_their_worke
             rows=rows,
             steps=4,
             made=(rows * 4 / (4 + workers), rows * workers / (4 + workers)),
-            worked=(28.0, 7.0 * workers),
+            work_done=(28.0, 7.0 * workers),
             own_s=0.07,
             grain=grain,
         )

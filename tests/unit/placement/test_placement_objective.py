@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
 from pecan_ray.placement import AutoPlacement
-from pecan_ray.placement.objective import COST, NO_WAIT, Foreseen, Objective, rank
+from pecan_ray.placement.objective import COST, NO_WAIT, DeploymentEstimate, Objective, rank
 from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
@@ -19,39 +19,39 @@ from tests.unit.placement.plants import Meter, Plant, drive
 PRICES = Prices(1.0, 1.0)
 
 
-def foreseen(local: int, remote: int, batch_s: float, own_s: float | None = 0.1) -> Foreseen:
-    return Foreseen(Deployment(local, remote), batch_s, own_s, PRICES.per_hour(1, remote))
+def projected(local: int, remote: int, batch_s: float, own_s: float | None = 0.1) -> DeploymentEstimate:
+    return DeploymentEstimate(Deployment(local, remote), batch_s, own_s, PRICES.per_hour(1, remote))
 
 
 # Each remote worker is as dear as the host: the fewest are the cheapest, the most the fastest.
-FEW, SOME, MANY = foreseen(1, 0, 0.16), foreseen(1, 1, 0.11), foreseen(1, 2, 0.1)
+FEW, SOME, MANY = projected(1, 0, 0.16), projected(1, 1, 0.11), projected(1, 2, 0.1)
 
 
 @pytest.mark.parametrize(
     ("objective", "best"), [(COST, FEW), (NO_WAIT, MANY), (Objective(longest_s=0.12), SOME), (Objective(1.0, 1.0), FEW)]
 )
-def test_the_cheapest_of_those_that_do_what_is_wanted_is_first(objective: Objective, best: Foreseen) -> None:
-    assert rank(objective, [MANY, SOME, FEW])[0].foreseen == best
+def test_the_cheapest_of_those_that_do_what_is_wanted_is_first(objective: Objective, best: DeploymentEstimate) -> None:
+    assert rank(objective, [MANY, SOME, FEW])[0].projected == best
 
 
 def test_each_loser_says_why() -> None:
-    assert [(one.foreseen, one.miss) for one in rank(NO_WAIT, [FEW, SOME, MANY])] == [
+    assert [(one.projected, one.miss) for one in rank(NO_WAIT, [FEW, SOME, MANY])] == [
         (MANY, ""),
         (SOME, "waits"),
         (FEW, "waits"),
     ]
     late = rank(Objective(longest_s=0.12), [FEW, SOME, MANY])
     assert [one.miss for one in late] == ["", "", "late"]
-    assert late[1].dearer == pytest.approx(0.3 / 0.22 - 1)
+    assert late[1].cost_increase == pytest.approx(0.3 / 0.22 - 1)
     assert late[2].wait_share == pytest.approx(1 - 0.1 / 0.16)
 
 
 def test_where_nothing_does_what_is_wanted_the_fastest_is_first() -> None:
-    assert [one.foreseen for one in rank(Objective(longest_s=0.01), [FEW, MANY, SOME])] == [MANY, SOME, FEW]
+    assert [one.projected for one in rank(Objective(longest_s=0.01), [FEW, MANY, SOME])] == [MANY, SOME, FEW]
 
 
 def test_a_trainer_whose_wait_is_unknown_is_not_said_to_wait() -> None:
-    assert rank(NO_WAIT, [foreseen(1, 0, 0.3, None)])[0].miss == ""
+    assert rank(NO_WAIT, [projected(1, 0, 0.3, None)])[0].miss == ""
 
 
 TIMES = st.floats(1e-4, 1e3)
@@ -65,11 +65,11 @@ TIMES = st.floats(1e-4, 1e3)
 def test_nothing_that_does_what_is_wanted_is_behind_something_that_does_not(
     many: list[tuple[int, int, float, float]], most_wait: float, longest_s: float
 ) -> None:
-    options = [foreseen(local, remote, batch_s, share * batch_s) for local, remote, batch_s, share in many]
+    options = [projected(local, remote, batch_s, share * batch_s) for local, remote, batch_s, share in many]
     ranked = rank(Objective(most_wait, longest_s), options)
     missed = [bool(one.miss) for one in ranked]
     assert missed == sorted(missed)
-    paid = [one.dearer for one in ranked if not one.miss]
+    paid = [one.cost_increase for one in ranked if not one.miss]
     assert paid == sorted(paid)
 
 

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 
 from benchmarks.pooled_jobs import distribute, jobs_of
 from pecan_ray.errors import PlanError
-from pecan_ray.placement.lessons import Known
 from pecan_ray.placement.pool import (
     Demand,
     allocate,
-    falling,
-    indispensable,
-    savings_of,
+    decreasing_steps,
+    estimate_worker_value,
+    min_required_workers,
+    relative_times,
     scarce,
     shares,
-    slowness_of,
-    worth_known,
+    worker_cost_reductions,
 )
 from pecan_ray.placement.setting import Setting
+from pecan_ray.placement.trial_history import Known
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
 from tests.long_form import examples
@@ -51,13 +51,13 @@ def test_a_job_that_cannot_run_without_a_worker_gets_one_first() -> None:
 
 def test_the_slowest_job_is_helped_before_savings_count() -> None:
     """A cheap job that saves little is six times slower without a worker, and three times with one."""
-    dear = Demand("dear", (9.0,) * 4, slowness=(2.9, 2.0, 1.5, 1.2))
-    cheap = Demand("cheap", (0.1,) * 3, slowness=(6.0, 3.0, 1.5))
+    dear = Demand("dear", (9.0,) * 4, time_factor=(2.9, 2.0, 1.5, 1.2))
+    cheap = Demand("cheap", (0.1,) * 3, time_factor=(6.0, 3.0, 1.5))
     assert allocate([dear, cheap], 4) == {"dear": 3, "cheap": 1}
-    slower = Demand("slower", (0.1,) * 3, slowness=(9.0, 6.5, 3.5))
+    slower = Demand("slower", (0.1,) * 3, time_factor=(9.0, 6.5, 3.5))
     assert allocate([cheap, slower], 2) == {"cheap": 0, "slower": 2}, "the slowest one first"
-    assert slowness_of(np.array([np.inf, 6.0, 3.0, 2.0]), 3) == (math.inf, 3.0, 1.5)
-    assert slowness_of(np.array([2.0]), 0) == ()
+    assert relative_times(np.array([np.inf, 6.0, 3.0, 2.0]), 3) == (math.inf, 3.0, 1.5)
+    assert relative_times(np.array([2.0]), 0) == ()
 
 
 def test_large_workers_must_save_more() -> None:
@@ -74,9 +74,9 @@ def test_where_all_fit_nobody_is_bounded() -> None:
 
 def test_savings_are_made_to_fall() -> None:
     """A second worker without which the first is of no use: both together save 3 each."""
-    assert falling([10.0, 10.0, 4.0, 3.0]) == (3.0, 3.0, 1.0)
-    assert savings_of([10.0, 10.0, 4.0, 3.0, 3.0, 5.0]) == (3.0, 3.0, 1.0)
-    assert savings_of([]) == savings_of([1.0]) == ()
+    assert decreasing_steps([10.0, 10.0, 4.0, 3.0]) == (3.0, 3.0, 1.0)
+    assert worker_cost_reductions([10.0, 10.0, 4.0, 3.0, 3.0, 5.0]) == (3.0, 3.0, 1.0)
+    assert worker_cost_reductions([]) == worker_cost_reductions([1.0]) == ()
 
 
 def test_every_job_is_named_once() -> None:
@@ -91,15 +91,15 @@ SAVINGS = st.lists(st.floats(0.01, 10.0), max_size=4).map(lambda each: tuple(sor
 
 @given(st.lists(SAVINGS, min_size=1, max_size=4), st.integers(0, 10))
 @examples(100)
-def test_no_other_distribution_saves_more(curves: list[tuple[float, ...]], cpus: int) -> None:
-    demands = [Demand(str(number), curve) for number, curve in enumerate(curves)]
+def test_no_other_distribution_saves_more(plot_series: list[tuple[float, ...]], cpus: int) -> None:
+    demands = [Demand(str(number), curve) for number, curve in enumerate(plot_series)]
     given_ = allocate(demands, cpus)
-    assert sum(given_.values()) == min(cpus, sum(map(len, curves)))
-    assert (sum(map(len, curves)) > cpus) == scarce(demands, cpus)
-    saved = sum(sum(curve[: given_[str(number)]]) for number, curve in enumerate(curves))
-    others = itertools.product(*(range(len(curve) + 1) for curve in curves))
+    assert sum(given_.values()) == min(cpus, sum(map(len, plot_series)))
+    assert (sum(map(len, plot_series)) > cpus) == scarce(demands, cpus)
+    saved = sum(sum(curve[: given_[str(number)]]) for number, curve in enumerate(plot_series))
+    others = itertools.product(*(range(len(curve) + 1) for curve in plot_series))
     best = max(
-        sum(sum(curve[:count]) for curve, count in zip(curves, counts, strict=True))
+        sum(sum(curve[:count]) for curve, count in zip(plot_series, counts, strict=True))
         for counts in others
         if sum(counts) <= cpus
     )
@@ -131,14 +131,19 @@ def test_a_job_that_waits_and_has_never_seen_a_remote_worker_needs_one(
     here: Deployment, waits: bool, unknown: bool, needed: int
 ) -> None:
     """It would bid by what local workers bring, get no share, and never find out that remote ones are faster."""
-    assert indispensable(here, "remote", waits=waits, unknown=unknown) == needed
+    assert min_required_workers(here, "remote", waits=waits, unknown=unknown) == needed
 
 
 def test_workers_are_worth_what_the_known_rates_say() -> None:
     """A step of 0.1 s needs 1000 rows a second; two local workers give 400, each remote one 200."""
     setting, known = Setting(Prices(10.0, 0.1), 1, 0.03), Known(each=(200.0, 200.0), step_s=0.1)
-    worth = worth_known(known, 100, setting, Deployment(2, 0), "remote", 10)
-    assert len(worth.savings) == 3 and worth.slowness == pytest.approx((2.5, 5 / 3, 1.25))
-    assert worth_known(replace(known, each=(0.0, 0.0)), 100, setting, Deployment(2, 0), "remote", 10).savings == ()
-    unseen = worth_known(replace(known, each=(200.0, 0.0)), 100, setting, Deployment(2, 0), "remote", 10)
+    worth = estimate_worker_value(known, 100, setting, Deployment(2, 0), "remote", 10)
+    assert len(worth.cost_reductions) == 3 and worth.time_factor == pytest.approx((2.5, 5 / 3, 1.25))
+    assert (
+        estimate_worker_value(
+            replace(known, each=(0.0, 0.0)), 100, setting, Deployment(2, 0), "remote", 10
+        ).cost_reductions
+        == ()
+    )
+    unseen = estimate_worker_value(replace(known, each=(200.0, 0.0)), 100, setting, Deployment(2, 0), "remote", 10)
     assert unseen == worth, "a side that was never seen counts as the other one"

@@ -23,7 +23,7 @@ import pytest
 
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.fingerprint import described, spelled_out
+from pecan_ray.plan.fingerprint import canonical_text, described
 from pecan_ray.sources import Arrays, Items
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -209,7 +209,7 @@ def test_functions_of_a_users_module_are_followed(monkeypatch: pytest.MonkeyPatc
 
 def test_functions_of_packages_count_by_name_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
     fn = defined("def f(i): return dedent(i)", dedent=textwrap.dedent)
-    assert spelled_out(np.ravel) != spelled_out(np.mean)
+    assert canonical_text(np.ravel) != canonical_text(np.mean)
     before = of(defined("def f(i): return np.ravel(i)", np=np)), of(fn)
     monkeypatch.setattr(np, "__version__", "0.1")
     assert of(defined("def f(i): return np.ravel(i)", np=np)) != before[0]
@@ -313,13 +313,13 @@ def test_pickling_an_instance_does_not_change_what_its_class_is() -> None:
 def test_a_tensor_counts_by_its_numbers() -> None:
     torch = pytest.importorskip("torch")
 
-    def spelled(*args: Any, **keywords: Any) -> str:
-        return spelled_out(torch.tensor(*args, **keywords))
+    def to_str(*args: Any, **keywords: Any) -> str:
+        return canonical_text(torch.tensor(*args, **keywords))
 
-    assert spelled([1.0, 2.0]) == spelled([1.0, 2.0])
+    assert to_str([1.0, 2.0]) == to_str([1.0, 2.0])
     others: tuple[Any, ...] = ([1.0, 3.0], [[1.0, 2.0]], 1.0, [], [1, 2])
-    assert len({spelled([1.0, 2.0]), *map(spelled, others), spelled([1.0, 2.0], dtype=torch.bfloat16)}) == 7
-    assert spelled_out(torch.arange(4)[::2]) == spelled([0, 2]), "a view counts by what is seen of it"
-    assert spelled_out(torch.tensor([1 + 2j]).conj()) == spelled([1 - 2j])
+    assert len({to_str([1.0, 2.0]), *map(to_str, others), to_str([1.0, 2.0], dtype=torch.bfloat16)}) == 7
+    assert canonical_text(torch.arange(4)[::2]) == to_str([0, 2]), "a view counts by what is seen of it"
+    assert canonical_text(torch.tensor([1 + 2j]).conj()) == to_str([1 - 2j])
     sparse = torch.eye(2).to_sparse()
-    assert isinstance(spelled_out(sparse), str) and spelled_out(torch.nn.Linear(2, 2)) != spelled_out(sparse)
+    assert isinstance(canonical_text(sparse), str) and canonical_text(torch.nn.Linear(2, 2)) != canonical_text(sparse)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.regrouping import regroups_at
+from pecan_ray.plan.element_identity import identity_lost_at
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.sources import Arrays, TextLines
 from tests.long_form import examples
@@ -89,7 +89,7 @@ def same(value: Any) -> Any:
     ],
 )
 def test_one_worker_runs_a_plan_whose_rows_are_not_known_by_their_elements(pipe: PecanPipeline, where: str) -> None:
-    assert (regroups_at(pipe.plan), shape(pipe).regroups) == (where, bool(where))
+    assert (identity_lost_at(pipe.plan), shape(pipe).does_rebatch) == (where, bool(where))
     assert not shape(pipe).serial, "its splits are read and repeated as those of others"
 
 
@@ -98,7 +98,7 @@ def test_one_worker_runs_a_plan_whose_rows_are_not_known_by_their_elements(pipe:
 counter = itertools.count()
 
 
-def renamed(element: dict[str, Any], new: str) -> dict[str, Any]:
+def with_new_names(element: dict[str, Any], new: str) -> dict[str, Any]:
     return {f"{new}{name}": value for name, value in element.items()}
 
 
@@ -110,9 +110,9 @@ class Draft:
     even: bool = True
 
 
-def zipped(one: Draft, other: Draft) -> Draft:
+def zip_inputs(one: Draft, other: Draft) -> Draft:
     fresh = f"side{next(counter)}_"
-    right = other.pipe.map(lambda element: renamed(element, fresh))
+    right = other.pipe.map(lambda element: with_new_names(element, fresh))
     return Draft(one.pipe.zip(right).map(lambda element: {"x": element["x"]}), one.even and other.even)
 
 
@@ -140,7 +140,7 @@ def step(drafts: st.SearchStrategy[Draft]) -> st.SearchStrategy[Draft]:
         st.builds(lambda d, n: Draft(d.pipe.repeat().take(n), d.even), drafts, st.integers(0, 20)),
         st.builds(batched, drafts, small, st.booleans()),
         st.builds(padded, drafts, small, st.booleans()),
-        st.builds(zipped, drafts, drafts),
+        st.builds(zip_inputs, drafts, drafts),
         st.builds(lambda a, b: Draft(a.pipe.concat(b.pipe), a.even and b.even), drafts, drafts),
         st.builds(lambda a, b: Draft(a.pipe.mix(b.pipe, weights=[1, 2]), a.even and b.even), drafts, drafts),
     )

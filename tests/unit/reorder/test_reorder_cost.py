@@ -73,8 +73,8 @@ def test_a_curve_runs_through_its_points_and_stays_sane_outside_of_them() -> Non
     assert [curve.at(size) for size in (100.0, 150.0, 200.0, 300.0, 50.0)] == pytest.approx([2.0, 2.5, 3.0, 4.0, 1.5])
     steep = CostCurve(((100.0, 1.0), (200.0, 10.0)))
     assert steep.at(50.0) == pytest.approx(0.5)
-    falling = CostCurve(((100.0, 2.0), (200.0, 1.0)))
-    assert falling.at(50.0) == 2.0 and falling.at(400.0) == 1.0
+    decreasing_steps = CostCurve(((100.0, 2.0), (200.0, 1.0)))
+    assert decreasing_steps.at(50.0) == 2.0 and decreasing_steps.at(400.0) == 1.0
     single = CostCurve(((100.0, 2.0),))
     assert [single.at(50.0), single.at(100.0), single.at(400.0)] == [1.0, 2.0, 8.0]
 

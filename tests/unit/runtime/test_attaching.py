@@ -15,8 +15,8 @@ import ray
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.runtime import addresses, cluster
-from pecan_ray.runtime.addresses import LOCAL, cluster_at_hand, knock
-from pecan_ray.runtime.cluster import asks_for_token
+from pecan_ray.runtime.addresses import LOCAL, cluster_at_hand, probe_address
+from pecan_ray.runtime.cluster import is_token_error
 
 grpc: Any = pytest.importorskip("grpc")
 
@@ -24,10 +24,10 @@ grpc: Any = pytest.importorskip("grpc")
 def test_a_cluster_that_asks_for_its_token_is_told_from_one_that_is_not_there() -> None:
     refused = ConnectionError("Failed to connect to Ray cluster")
     refused.__cause__ = RuntimeError("RPC error: InvalidAuthToken: Authentication token is missing or incorrect")
-    assert asks_for_token(refused)
+    assert is_token_error(refused)
     unauthenticated = getattr(ray.exceptions, "AuthenticationError", None)
-    assert unauthenticated is None or asks_for_token(unauthenticated("no token"))
-    assert not asks_for_token(ConnectionRefusedError(111, "Connection refused"))
+    assert unauthenticated is None or is_token_error(unauthenticated("no token"))
+    assert not is_token_error(ConnectionRefusedError(111, "Connection refused"))
 
 
 @pytest.fixture
@@ -109,4 +109,4 @@ def test_ray_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_addresses_that_are_no_host_and_port_are_left_to_ray() -> None:
     for address in ("auto", "local", ""):
-        knock(address)
+        probe_address(address)

@@ -18,20 +18,20 @@ import ray
 from ray.exceptions import ActorUnschedulableError
 
 import pecan_ray as pecan
-from pecan_ray.job.events import BidsHeard, WorkerLost
+from pecan_ray.job.events import PoolRequestsReceived, WorkerLost
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import LeftOutElement, Orders
-from pecan_ray.job.notices import GATHER_PER_TRAINER_S, MANY_TRAINERS
+from pecan_ray.job.notification_schedule import GATHER_PER_TRAINER_S, MANY_TRAINERS
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Config, IterOptions, Workers
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.runtime import bidding, worker_actors
-from pecan_ray.runtime.bidding import Bidding
+from pecan_ray.runtime import pool_request_exchange, worker_actors
 from pecan_ray.runtime.calls import Calls
 from pecan_ray.runtime.cluster import SharedNodes
 from pecan_ray.runtime.job_tasks import JobTasks
 from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.notice_board import NoticeBoard
+from pecan_ray.runtime.pool_request_exchange import PoolRequestExchange
 from pecan_ray.runtime.streams import _StoreWay
 from pecan_ray.runtime.worker_actors import WorkerActor, WorkerActors
 
@@ -47,13 +47,13 @@ def test_a_round_in_which_ray_does_not_answer_is_done_without(monkeypatch: pytes
             raise ray.exceptions.RayError("the control store does not answer")
         return SharedNodes({"local": nodes, "remote": ()}, {"a": 4.0})
 
-    monkeypatch.setattr(bidding, "nodes_for", nodes_for)
-    monkeypatch.setattr(bidding, "other_jobs", lambda job: {})
-    monkeypatch.setattr(bidding, "ROUND_S", 0.0)
+    monkeypatch.setattr(pool_request_exchange, "nodes_for", nodes_for)
+    monkeypatch.setattr(pool_request_exchange, "other_jobs", lambda job: {})
+    monkeypatch.setattr(pool_request_exchange, "ROUND_S", 0.0)
 
-    async def run() -> BidsHeard:
-        heard: asyncio.Future[BidsHeard] = asyncio.get_running_loop().create_future()
-        task = asyncio.ensure_future(Bidding("job", heard.set_result).run(("a",), {}))
+    async def run() -> PoolRequestsReceived:
+        heard: asyncio.Future[PoolRequestsReceived] = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(PoolRequestExchange("job", heard.set_result).run(("a",), {}))
         try:
             return await asyncio.wait_for(heard, 60)
         finally:
@@ -88,11 +88,11 @@ def reasons(*rounds: Mapping[str, str]) -> list[set[str]]:
 def test_the_cluster_is_asked_once_for_all_workers_that_wait_and_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Mapping[str, str], float, str]] = []
 
-    def why_unplaced(selector: Mapping[str, str], cpus: float, job: str) -> str:
+    def why_no_placement(selector: Mapping[str, str], cpus: float, job: str) -> str:
         asked.append((selector, cpus, job))
         return f"answer {len(asked)}"
 
-    monkeypatch.setattr(worker_actors, "why_unplaced", why_unplaced)
+    monkeypatch.setattr(worker_actors, "why_no_placement", why_no_placement)
     monkeypatch.setattr(worker_actors, "REASON_S", 1000.0)
     assert reasons(REMOTE, LOCAL, REMOTE) == [{"answer 1"}, {"answer 2"}, {"answer 1"}]
     assert asked == [(REMOTE, 2.0, "full"), (LOCAL, 2.0, "full")]
@@ -211,8 +211,8 @@ def tell(*calls: tuple[tuple[int, ...], bool]) -> Callable[[NoticeBoard], None]:
     """Tell ranks, one group after the other, of what concerns their allowance alone, or of more."""
 
     def change(board: NoticeBoard) -> None:
-        for ranks, allowance_only in calls:
-            board.tell(ranks, allowance_only=allowance_only)
+        for ranks, only_limit_raised in calls:
+            board.tell(ranks, only_limit_raised=only_limit_raised)
 
     return change
 
@@ -224,7 +224,7 @@ def one_has_heard_with_its_report(board: NoticeBoard) -> None:
 
 def the_controller_loses_its_cpu(board: NoticeBoard) -> None:
     for rank in (3, 5, 7):
-        board.tell(held_up(rank), allowance_only=True)
+        board.tell(held_up(rank), only_limit_raised=True)
     for rank in (11, 13):
         board.tell(held_up(rank))
     board.tell((9,))
@@ -253,7 +253,7 @@ def test_those_that_are_due_are_answered_and_no_others(
 def test_a_rank_that_is_due_before_it_listens_is_answered_at_once() -> None:
     async def late() -> set[int]:
         board = board_of(lambda rank: Orders(number=2))
-        board.tell((3,), allowance_only=True)
+        board.tell((3,), only_limit_raised=True)
         await asyncio.wait_for(board.listen(3, 1), 60)
         return {3}
 

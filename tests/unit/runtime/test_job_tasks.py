@@ -11,7 +11,7 @@ import pytest
 
 from pecan_ray.errors import ClusterError, SourceError
 from pecan_ray.job.messages import Orders
-from pecan_ray.runtime.job_tasks import JobTasks, unforeseen
+from pecan_ray.runtime.job_tasks import JobTasks, unexpected_failure
 from pecan_ray.runtime.notice_board import NoticeBoard
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
@@ -68,7 +68,7 @@ def test_a_callback_of_the_notice_board_that_fails_is_told_of() -> None:
 
 
 def test_an_error_that_nobody_has_foreseen_says_what_was_being_done_and_what_to_do() -> None:
-    error = unforeseen("job-1", "handling SplitsListed", KeyError("x"))
+    error = unexpected_failure("job-1", "handling SplitsListed", KeyError("x"))
     assert isinstance(error, ClusterError)
     assert str(error).startswith("job job-1: its controller has failed while handling SplitsListed: KeyError: 'x'")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
@@ -76,4 +76,4 @@ def test_an_error_that_nobody_has_foreseen_says_what_was_being_done_and_what_to_
 
 def test_an_error_of_ours_is_told_as_it_is() -> None:
     error = SourceError("split 7 is missing")
-    assert unforeseen("job-1", "handling SplitsListed", error) is error
+    assert unexpected_failure("job-1", "handling SplitsListed", error) is error

@@ -10,7 +10,7 @@ import pytest
 from pecan_ray import storage
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
-from pecan_ray.job.journal import ReplayedJob, entries, pages, replay
+from pecan_ray.job.journal import RestoredJob, entries, pages, replay
 from pecan_ray.runtime import journal_copy
 from pecan_ray.runtime.journal_copy import read_copy
 from pecan_ray.runtime.journal_file import JournalPlace, bucket_folder, job_of
@@ -59,7 +59,7 @@ def again(folder: Path, root: str, actor: str = "a1") -> JournaledJob:
     return JournaledJob(SPEC, JournalPlace(folder, actor, actor, bucket_folder(root, NAME)), None, GAP_S)
 
 
-def replayed(root: str) -> ReplayedJob:
+def replay_result(root: str) -> RestoredJob:
     kept = read_copy(bucket_folder(root, NAME))
     assert kept is not None and job_of(kept.job, kept.where)[1] == PLAN
     found = (entry for entry, _ in entries(kept.journal))
@@ -78,12 +78,12 @@ def is_copied(root: str, folder: Path) -> bool:
 
 def test_a_copy_tells_what_the_job_knows_and_goes_with_it(tmp_path: Path, root: str) -> None:
     job = JournaledJob(SPEC, JournalPlace(tmp_path, "a1", "a1", bucket_folder(root, NAME)), PLAN, GAP_S)
-    assert not replayed(root).state.trainers.ranks, "it is there before the job begins"
+    assert not replay_result(root).state.trainers.ranks, "it is there before the job begins"
     job.handle(events.TrainerCame(0, "i0", "host"))
     job.handle(PAGE)
     job.add_plan(b"another order")
-    until(lambda: replayed(root).plans == [b"another order"], "the copy does not come up")
-    found = replayed(root)
+    until(lambda: replay_result(root).plans == [b"another order"], "the copy does not come up")
+    found = replay_result(root)
     assert found.state.trainers.ranks[0].came.incarnation == "i0" and len(found.state.ledger.queues.listings[0]) == 2
     job.end()
     job.join()
@@ -115,19 +115,19 @@ def test_what_a_run_before_has_left_stays_and_is_said_and_the_newest_is_read(
     first = begun(tmp_path, root)
     first.handle(PAGE)
     first.end(deserted=True)
-    assert len(replayed(root).state.ledger.queues.listings[0]) == 2, "it is complete, though nothing waited for it"
+    assert len(replay_result(root).state.ledger.queues.listings[0]) == 2, "it is complete, though nothing waited for it"
     assert not list(tmp_path.iterdir()), "on this machine nobody goes on from it"
     second = begun(tmp_path, root, "a2")
-    assert not replayed(root).state.ledger.queues.listings[0]
+    assert not replay_result(root).state.ledger.queues.listings[0]
     kept = f"{bucket_folder(root, NAME)}/000001-a1/"
     assert caplog.text.count(f"is kept as {kept}; remove it") == 1
     told = list(second.state.told)
     assert [event.kind for event in told] == ["journal"] and kept in told[0].text
-    until(lambda: list(replayed(root).state.told) == told, "who goes on from it does not know")
+    until(lambda: list(replay_result(root).state.told) == told, "who goes on from it does not know")
     second.end()
     second.join()
     assert {name.split("/")[1] for name in names(root)} == {"000001-a1"}
-    assert len(replayed(root).state.ledger.queues.listings[0]) == 2
+    assert len(replay_result(root).state.ledger.queues.listings[0]) == 2
 
 
 def test_a_store_that_says_nothing_stops_nobody_and_gets_all_of_it_later(

@@ -17,7 +17,7 @@ from pecan_ray.errors import PlanError
 from pecan_ray.integrations.train_context import placed
 from pecan_ray.options import Workers
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.runtime import launch, meeting
+from pecan_ray.runtime import launch, local_rendezvous
 from pecan_ray.sources import Arrays
 
 Place = tuple[int, int, str | None]
@@ -160,7 +160,9 @@ def _rank(folder: Path, all_met: Any, results: Any) -> None:
         place.write_text(own)
         return own
 
-    started = meeting.meet(start, lambda address: place.exists() and address == place.read_text(), folder=folder)
+    started = local_rendezvous.meet(
+        start, lambda address: place.exists() and address == place.read_text(), folder=folder
+    )
     found = place.read_text()
     results.put((started, found))
     all_met.wait()
@@ -168,10 +170,10 @@ def _rank(folder: Path, all_met: Any, results: Any) -> None:
         all_met.wait()
         return
     (door,) = folder.glob("pecan-ranks-*[0-9]")
-    with meeting._opened(door.with_suffix(".present")) as lives:
-        assert not meeting._free(lives), "others use it"
+    with local_rendezvous._opened(door.with_suffix(".present")) as lives:
+        assert not local_rendezvous._free(lives), "others use it"
     all_met.wait()
-    meeting._see_off(door, door.with_suffix(".present"))
+    local_rendezvous._see_off(door, door.with_suffix(".present"))
     place.unlink()
 
 
@@ -195,5 +197,7 @@ def test_a_ray_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
         assert address == "gone"
         return False
 
-    assert meeting.meet(lambda: "gone", refuse, folder=tmp_path)
-    assert meeting.meet(lambda: "another", refuse, folder=tmp_path), "the file of a rank that was killed is left"
+    assert local_rendezvous.meet(lambda: "gone", refuse, folder=tmp_path)
+    assert local_rendezvous.meet(lambda: "another", refuse, folder=tmp_path), (
+        "the file of a rank that was killed is left"
+    )

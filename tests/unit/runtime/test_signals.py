@@ -16,9 +16,9 @@ import pytest
 
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.trainer_events import OrdersCame
-from pecan_ray.runtime.bell import Bell
 from pecan_ray.runtime.client import BatchClient, Received
-from pecan_ray.runtime.lasting_thread import call_in_lasting_thread
+from pecan_ray.runtime.persistent_thread import call_in_persistent_thread
+from pecan_ray.runtime.wakeup_event import WakeupEvent
 from pecan_ray.transport.messages import Message
 from tests.ray.waiting import until
 
@@ -76,7 +76,7 @@ def client() -> Iterator[BatchClient]:
 
 
 def test_a_bell_that_was_rung_before_is_heard_once() -> None:
-    bell = Bell()
+    bell = WakeupEvent()
     bell.ring()
     bell.ring()
     bell.wait()
@@ -91,7 +91,7 @@ def deliver(client: BatchClient, numbers: list[int]) -> None:
 
 def when_it_waits(thread: int, client: BatchClient, numbers: list[int]) -> None:
     """Let a signal end the wait of a thread, and batches come at the same time."""
-    until(lambda: sys._current_frames()[thread].f_code is Bell.wait.__code__, "it does not wait")
+    until(lambda: sys._current_frames()[thread].f_code is WakeupEvent.wait.__code__, "it does not wait")
     with client._lock:  # the thread is behind its wait, and comes no further
         signal.pthread_kill(thread, signal.SIGUSR1)
     deliver(client, numbers)
@@ -136,7 +136,7 @@ def test_a_process_that_ends_with_its_starter_outlives_the_thread_that_needed_it
         program = [sys.executable, "-c", "import sys; sys.stdin.read()"]
         started.append(subprocess.Popen(program, stdin=subprocess.PIPE, preexec_fn=end_with_starter))
 
-    thread = threading.Thread(target=call_in_lasting_thread, args=(start, "starter"))
+    thread = threading.Thread(target=call_in_persistent_thread, args=(start, "starter"))
     thread.start()
     thread.join()
     (process,) = started
@@ -150,6 +150,6 @@ def test_what_the_function_raises_is_raised() -> None:
         raise ValueError("no")
 
     with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="no"):
-        pool.submit(call_in_lasting_thread, fail, "starter").result()
+        pool.submit(call_in_persistent_thread, fail, "starter").result()
     with pytest.raises(ValueError, match="no"):
-        call_in_lasting_thread(fail, "starter")
+        call_in_persistent_thread(fail, "starter")

@@ -17,7 +17,7 @@ from pecan_ray.engines.contract import Produced
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Shuffle
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Element
-from pecan_ray.sampling.randomness import ThreadGenerator, generator, random_key, shuffle_key
+from pecan_ray.sampling.random_keys import ThreadGenerator, generator, random_key, shuffle_key
 from pecan_ray.sources import Arrays
 from tests.long_form import examples
 from tests.unit.engines.engine_leases import run_engine, whole_leases
@@ -98,8 +98,8 @@ def test_leases_that_were_cut_and_reordered_give_the_same(plan: str, cuts: set[i
 @pytest.mark.parametrize("plan", ["map", "flat_map"])
 def test_another_epoch_seed_name_or_use_gives_other_numbers(plan: str) -> None:
     pipe = PLANS[plan].batch(4)
-    renamed = (numbers() if plan == "map" else numbers().flat_map(three)).map(noisy, name="other").batch(4)
-    found = [run(pipe), run(pipe, epoch=1), run(pipe, seed=1), run(renamed)]
+    with_new_names = (numbers() if plan == "map" else numbers().flat_map(three)).map(noisy, name="other").batch(4)
+    found = [run(pipe), run(pipe, epoch=1), run(pipe, seed=1), run(with_new_names)]
     values = [value for one in found for value in one.values()]
     assert len(set(values)) == len(values)
     assert found[0] == run(pipe)

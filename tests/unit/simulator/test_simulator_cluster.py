@@ -104,7 +104,7 @@ def test_windows_say_what_the_live_client_would() -> None:
     assert turn.window.wait_time == pytest.approx(0.05, rel=0.05)
     assert turn.window.cpu == pytest.approx(1.0, abs=0.02)
     assert turn.window.queue_size == 0.5, "two workers in step: every second batch is there when the trainer asks"
-    assert turn.window.defect() == ""
+    assert turn.window.invalid_reason() == ""
     assert not any(turn.window.touched for turn in outcome.timeline), "nothing is measured before workers deliver"
 
 
@@ -121,8 +121,8 @@ def test_the_papers_client_measures_nothing_until_150_batches_after_a_change() -
     quick = small(nodes__start_s=0.5)
     outcome = simulate(unending(quick, driver, 1000, client=RELEASED))
     assert not any(turn.window.touched for turn in outcome.timeline)
-    gaps = [after.batches - before.batches for before, after in itertools.pairwise(outcome.timeline)]
-    assert min(gaps) >= 150 + 20
+    spans_between = [after.batches - before.batches for before, after in itertools.pairwise(outcome.timeline)]
+    assert min(spans_between) >= 150 + 20
 
 
 @pytest.mark.parametrize("pool", [PoolRule(workers=0), PoolRule(workers=100, lost_share=1.0)])

@@ -106,7 +106,9 @@ def test_exhaustive_search_finds_what_trying_everything_finds() -> None:
 def test_our_policy_ends_near_the_cheapest_deployment(workloads: int, near: float, unconverged: int) -> None:
     """A few, or all, of the workloads that docs/reproduction.md judges by."""
     seeds = range(TUNED, TUNED + workloads)
-    found = score([verdict for seed in seeds for verdict in judge(draw(seed), ("auto",), seed)])["auto"]
+    found = score([comparison_result for seed in seeds for comparison_result in judge(draw(seed), ("auto",), seed)])[
+        "auto"
+    ]
     assert found.near >= near and found.far == 1.0 and found.unconverged <= unconverged
 
 

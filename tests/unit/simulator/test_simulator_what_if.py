@@ -76,7 +76,7 @@ IDLE = replace(PROFILE, measured=(MeasuredPace(Deployment(4, 0), 0.05, 0.05),), 
 
 def test_how_few_workers_do_is_not_known_where_the_trainer_never_waited() -> None:
     told = what_if(replace(IDLE, deployment=Deployment(4, 0)), Deployment(1, 0))
-    assert not told.certain
+    assert not told.is_reliable
     assert told.low_s <= 0.05 < told.batch_s < 0.2 <= told.high_s
     assert "the trainer never waited for these workers" in str(told)
 
@@ -93,7 +93,7 @@ def test_fewer_workers_than_were_measured_may_bring_as_much() -> None:
 def test_what_was_measured_on_both_sides_is_a_narrow_interval() -> None:
     both = (MeasuredPace(Deployment(2, 0), 0.2, 0.05), MeasuredPace(Deployment(4, 0), 0.1, 0.05))
     profile = replace(IDLE, measured=both, deployment=Deployment(4, 0), local_rate=2.5)
-    assert what_if(profile, Deployment(2, 0)).certain
+    assert what_if(profile, Deployment(2, 0)).is_reliable
     assert what_if(profile, Deployment(3, 0)).low_s == pytest.approx(4 / 3 * 0.1, rel=0.4)
     assert what_if(profile, Deployment(4, 0)).speed == 0.0
 

@@ -21,11 +21,11 @@ ORIGINS = re.compile(r"(given|fitted|fitted to [\w-]+|assumed)\b")
 @pytest.mark.parametrize("name", names())
 def test_every_parameter_of_a_workload_says_where_it_comes_from(name: str) -> None:
     workload = load(name)
-    assert workload.origins.keys() - {"prices"} <= units().keys()
-    told = {path: origin for path, origin in workload.origins.items() if not origin.startswith("default")}
+    assert workload.source_refs.keys() - {"prices"} <= units().keys()
+    told = {path: origin for path, origin in workload.source_refs.items() if not origin.startswith("default")}
     assert {path: origin for path, origin in told.items() if not ORIGINS.match(origin)} == {}
     assert {"trainer.step_s", "remote.cpu_s"} <= told.keys()
-    assert ORIGINS.match(workload.origins["prices"])
+    assert ORIGINS.match(workload.source_refs["prices"])
 
 
 @pytest.mark.parametrize("name", names())

@@ -205,7 +205,7 @@ def test_it_keeps_the_contract_of_sources_and_is_told_apart_by_its_sampler() -> 
     assert fingerprint(Pipe(source).plan) == fingerprint(Pipe(same).plan) != fingerprint(Pipe(other).plan)
 
 
-def unlike(epoch: int, seed: int) -> Any:
+def mismatches(epoch: int, seed: int) -> Any:
     """Another number of indices in a later epoch."""
     return range(5 if epoch < 2 else 6)
 
@@ -265,6 +265,6 @@ def test_what_cannot_hold_over_places_is_refused() -> None:
     with pytest.raises(PlanError, match="which TextLines cannot"):
         ByIndex(pecan.sources.TextLines("missing.txt"), shuffle=True)
     with pytest.raises(PlanError, match=r"gave 6 indices for epoch 2, and 5 for the first ones"):
-        debugged(SOURCES["items"](sampler=unlike).batch(2), epochs=3)
+        debugged(SOURCES["items"](sampler=mismatches).batch(2), epochs=3)
     with pytest.raises(PlanError, match="needs a batch_sampler"):
         Pipe.from_torch_dataset(Squares(), collate=len)

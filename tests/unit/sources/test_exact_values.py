@@ -185,6 +185,6 @@ def test_lists_in_a_batch_keep_their_integers() -> None:
 
 
 def test_tokens_of_unlike_types_are_not_rounded() -> None:
-    unlike = [{"ids": np.array([-1])}, {"ids": np.array([BIG], np.uint64)}]
+    mismatches = [{"ids": np.array([-1])}, {"ids": np.array([BIG], np.uint64)}]
     with pytest.raises(OutputTypeError, match="pack: no type of whole numbers holds tokens of int64, uint64"):
-        list(pecan.PecanPipeline(Items(unlike)).pack(4, on="ids").iter_batches(debug=True))
+        list(pecan.PecanPipeline(Items(mismatches)).pack(4, on="ids").iter_batches(debug=True))

@@ -20,7 +20,7 @@ from pecan_ray.plan.splits import Split
 from pecan_ray.sources import Parquet, parquet_footers
 from pecan_ray.sources.files import on_node
 from pecan_ray.sources.parquet_footers import KnownFiles, ranges_of_file
-from pecan_ray.storage.company import Company
+from pecan_ray.storage.company import ReaderRegistry
 from tests.flaky_http import FlakyProxy
 
 BLOCK = 64 << 10
@@ -108,7 +108,7 @@ def begin(bucket: tuple[str, FlakyProxy], tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(parquet_footers, "_known", KnownFiles())
         cache = Cache(tmp_path, source_bytes=64 * MIB)
         with EntryStore(cache.source_folder, max_bytes=64 * MIB) as store:
-            Company(store, "another job").reads(storage.dataset_of(f"{url}/set/0"))
+            ReaderRegistry(store, "another job").reads(storage.dataset_of(f"{url}/set/0"))
         storage.keep_source_bytes(cache, "this job")
 
     begin()

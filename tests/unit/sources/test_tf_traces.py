@@ -55,7 +55,7 @@ def anew(make: Callable[..., Any], seed: int = 0, epochs: int = 2) -> list[list[
 
 
 def pickle_of(source: TfDataSource) -> TfDataSource:
-    return TfDataSource(source.make_dataset, num_shards=3, place=source.place, scopes=source.scopes)
+    return TfDataSource(source.make_dataset, num_shards=3, place=source.place, scope_types=source.scope_types)
 
 
 def plain(n: Any) -> Any:

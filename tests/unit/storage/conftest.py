@@ -78,7 +78,7 @@ WAYS: dict[str, Callable[[FileInfo], bytes]] = {
     "at random": _at_random,
     "fetched ahead": _fetched_ahead,
     "a range": lambda file: storage.read_range(file.path, 0, version=file.version),
-    "a piece": lambda file: storage.read_piece(file.path, 0, file.size, version=file.version).data,
+    "a piece": lambda file: storage.read_file_range(file.path, 0, file.size, version=file.version).data,
     "all of it": lambda file: storage.read_all(file.path, file.size, version=file.version),
     "among many": lambda file: b"".join(storage.read_many([file.path], [file.version])),
 }

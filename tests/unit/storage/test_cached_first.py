@@ -13,9 +13,9 @@ from pecan_ray.caching.store import EntryStore
 from pecan_ray.job.lease_lots import LEAST_LOOK
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Split
-from pecan_ray.sampling.randomness import SplitOrder
+from pecan_ray.sampling.random_keys import SplitOrder
 from pecan_ray.storage import BlockCache, company, single_flight
-from pecan_ray.storage.company import PRESENT_S, RENEW_S, Company
+from pecan_ray.storage.company import PRESENT_S, RENEW_S, ReaderRegistry
 from pecan_ray.storage.ranges import FileRange
 from tests.unit.storage.conftest import SMALL
 
@@ -104,8 +104,8 @@ def test_four_jobs_in_different_orders_read_together_little_more_than_one_does(t
 def test_jobs_know_of_one_another_as_long_as_they_read(tmp_path: Path) -> None:
     now = [1000.0]
     with EntryStore(tmp_path, max_bytes=1 << 20) as one, EntryStore(tmp_path, max_bytes=1 << 20) as other:
-        first, second = (Company(store, name, lambda: now[0]) for store, name in ((one, "a"), (other, "b")))
-        again = Company(other, "a", lambda: now[0])
+        first, second = (ReaderRegistry(store, name, lambda: now[0]) for store, name in ((one, "a"), (other, "b")))
+        again = ReaderRegistry(other, "a", lambda: now[0])
         first.reads("s3://data")
         again.reads("s3://data")
         assert not first.several("s3://data"), "two processes of one job are no company"

@@ -112,7 +112,7 @@ def test_what_was_written_is_read_listed_and_removed(place: Place) -> None:
         storage.write_file(f"{root}/{name}", body)
     assert storage.read_all(f"{root}/kept/a/one") == BODY and storage.read_all(f"{root}/kept/a b#?/zwei ü") == b"2"
     assert sorted(listed(f"{root}/kept")) == [("a b#?/zwei ü", 1), ("a/one", len(BODY))]
-    piece = storage.read_piece(f"{root}/kept/a/one", 10, 20)
+    piece = storage.read_file_range(f"{root}/kept/a/one", 10, 20)
     assert piece.data == BODY[10:20] and piece.size == len(BODY)
     for _ in range(2):  # what is gone may be removed again
         storage.delete_file(f"{root}/kept/a/one")

@@ -31,8 +31,8 @@ class Line:
             raise TimeoutError(head.path)
         return FileRange(head.path.encode() * 5, 10, head.version)
 
-    def announce(self, *paths: str, nbytes: int = 20) -> None:
-        self.heads.announce(Head(path, "v", nbytes) for path in paths)
+    def notify_of(self, *paths: str, nbytes: int = 20) -> None:
+        self.heads.notify_of(Head(path, "v", nbytes) for path in paths)
 
     def work(self) -> None:
         while self.calls:
@@ -41,7 +41,7 @@ class Line:
 
 def test_what_was_announced_is_fetched_once_and_in_order() -> None:
     line = Line()
-    line.announce(*"abcdef")
+    line.notify_of(*"abcdef")
     assert len(line.calls) == 4, "no more at once"
     line.work()
     assert line.fetched == list("abcdef")
@@ -53,12 +53,12 @@ def test_what_was_announced_is_fetched_once_and_in_order() -> None:
 
 def test_what_is_read_again_in_a_later_epoch_counts_and_a_second_look_does_not() -> None:
     line = Line()
-    line.announce(*"ab")
+    line.notify_of(*"ab")
     line.work()
     for path in "aab":
         assert line.heads.take(path, "v") is not None
     assert line.heads.found == 0
-    line.announce("a", "c")
+    line.notify_of("a", "c")
     line.work()
     for path in "aacb":
         assert line.heads.take(path, "v") is not None
@@ -67,7 +67,7 @@ def test_what_is_read_again_in_a_later_epoch_counts_and_a_second_look_does_not()
 
 def test_bytes_are_bounded_and_what_was_taken_or_is_not_read_after_all_makes_room() -> None:
     line = Line(most_bytes=50)
-    line.announce(*"abcdefghijkl")
+    line.notify_of(*"abcdefghijkl")
     line.work()
     assert line.heads.nbytes <= 50
     fetched = len(line.fetched)
@@ -78,10 +78,10 @@ def test_bytes_are_bounded_and_what_was_taken_or_is_not_read_after_all_makes_roo
         assert line.heads.take(path, "v") is not None
     assert line.fetched == list("abcdefghijkl")
     line = Line(most_bytes=40)
-    line.announce(*"abcdef")
+    line.notify_of(*"abcdef")
     line.work()
     line.heads.forget()
-    line.announce("x", "y", nbytes=20)
+    line.notify_of("x", "y", nbytes=20)
     line.work()
     assert line.heads.take("x", "v") is not None
     assert line.heads.take("y", "v") is not None
@@ -97,14 +97,14 @@ def test_bytes_are_bounded_and_what_was_taken_or_is_not_read_after_all_makes_roo
 
 def test_errors_reach_whoever_takes_and_a_reader_that_overtakes_fetches_for_itself() -> None:
     line = Line(most_at_once=1)
-    line.announce("a", "b")
+    line.notify_of("a", "b")
     assert line.heads.take("b", "v") is None
     line.work()
     assert line.fetched == ["a"], "what a reader fetches itself is not fetched twice"
     assert line.heads.take("a", "other") is None, "another version is another file"
     line = Line()
     line.failing.add("a")
-    line.announce("a", "b")
+    line.notify_of("a", "b")
     line.work()
     with pytest.raises(TimeoutError, match="a"):
         line.heads.take("a", "v")
@@ -119,7 +119,7 @@ def test_readers_and_requests_in_any_order_hold_no_more_than_they_may() -> None:
         line = Line(most_bytes=rng.choice((20, 60, 200)), most_at_once=rng.randint(1, 5))
         line.failing = {str(n) for n in range(40) if rng.random() < 0.1}
         waiting = [str(n) for n in range(40)]
-        line.announce(*waiting)
+        line.notify_of(*waiting)
         while waiting or line.calls:
             if line.calls and rng.random() < 0.6:
                 line.calls.pop(rng.randrange(len(line.calls)))()
@@ -162,20 +162,20 @@ class Down:
 
 def test_what_nobody_reads_any_more_is_not_tried_again() -> None:
     store = Down(longest_s=1e8)
-    store.heads.announce(Head(path, "v", 4) for path in "ab")
+    store.heads.notify_of(Head(path, "v", 4) for path in "ab")
     for path in "ab":
         store.failed[path].wait()
     store.heads.forget()
     assert {store.ended.get(timeout=20), store.ended.get(timeout=20)} == {"a", "b"}
     store.down = False
     assert store.heads.take("a", "v") is None, "its reader fetches it itself"
-    store.heads.announce([Head("c", "v", 4)])
+    store.heads.notify_of([Head("c", "v", 4)])
     assert store.heads.take("c", "v") == FileRange(b"data", 4, "v")
 
 
 def test_what_a_reader_waits_for_is_tried_again_also_when_all_is_forgotten() -> None:
     store = Down(longest_s=0.01)
-    store.heads.announce([Head("a", "v", 4)])
+    store.heads.notify_of([Head("a", "v", 4)])
     taken: list[FileRange | None] = []
     reader = threading.Thread(target=lambda: taken.append(store.heads.take("a", "v")))
     reader.start()

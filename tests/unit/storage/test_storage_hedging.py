@@ -63,7 +63,7 @@ def test_no_more_is_asked_for_again_than_its_share(reads: list[tuple[int, bool]]
     for size, late in reads:
         if late and decide_hedge(LateRead(9.0, size), 1.0, budget, late_together=0).again:
             budget, asked, nbytes = budget.spent(size), asked + 1, nbytes + size
-        budget = budget.earned(size)
+        budget = budget.after_read(size)
         assert asked <= first.requests + SHARE * len(reads) and 0 <= budget.requests <= MOST_SAVED
         assert nbytes <= first.nbytes + SHARE * sum(size for size, _ in reads) + 1
 

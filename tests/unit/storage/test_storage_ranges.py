@@ -68,9 +68,9 @@ def test_another_version_and_an_answer_of_another_than_the_store_are_refused() -
     for wanted, told in (("old", "old"), ("old", ""), ("", "new")):
         Asked("s3://data/a", 0, None, wanted).check_version(told)
     asked = Asked("s3://data/a", 0, None, "v")
-    asked.check_answerer(200, "v")
-    asked.check_answerer(206, "")
-    Asked("s3://data/a", 0, None).check_answerer(200, "")
+    asked.check_response_source(200, "v")
+    asked.check_response_source(206, "")
+    Asked("s3://data/a", 0, None).check_response_source(200, "")
     for status in (200, 204):
         with pytest.raises(SourceError, match=r"s3://data/a: the answer \(status 20.\) names no version"):
-            asked.check_answerer(status, "")
+            asked.check_response_source(status, "")

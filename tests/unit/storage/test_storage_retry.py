@@ -10,7 +10,15 @@ import pytest
 
 from pecan_ray.errors import StorageOutageError
 from pecan_ray.storage import retry as module
-from pecan_ray.storage.retry import Backoff, Retrying, RetryRegistry, mistrusts, patience_at_most, retry, set_patience
+from pecan_ray.storage.retry import (
+    Backoff,
+    Retrying,
+    RetryRegistry,
+    is_cert_error,
+    patience_at_most,
+    retry,
+    set_patience,
+)
 
 
 @dataclass
@@ -113,5 +121,5 @@ def test_the_patience_of_a_process_can_be_set_and_bounded() -> None:
 def test_a_certificate_that_is_not_trusted_does_not_pass() -> None:
     outer = ConnectionError("ssl")
     outer.__cause__ = ssl.SSLCertVerificationError("unknown issuer")
-    assert mistrusts(outer)
-    assert not mistrusts(ConnectionError("reset"))
+    assert is_cert_error(outer)
+    assert not is_cert_error(ConnectionError("reset"))

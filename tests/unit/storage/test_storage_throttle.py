@@ -13,7 +13,7 @@ import pytest
 from pecan_ray import storage
 from pecan_ray.errors import SourceReplacedError
 from pecan_ray.storage.ranges import FileRange
-from pecan_ray.storage.retry import UnwantedError
+from pecan_ray.storage.retry import RequestCancelledError
 from pecan_ray.storage.throttle import LEAST_PIECE, MOST_PIECE, PIECE_S, Throttle
 from pecan_ray.storage.token_bucket import TokenBucket
 from tests.object_stores import Bucket
@@ -134,13 +134,13 @@ def test_a_read_that_fails_costs_nothing_and_one_that_is_given_up_neither() -> N
     assert time_.now == 0.0
 
     def give_up(seconds: float) -> None:
-        raise UnwantedError
+        raise RequestCancelledError
 
     other = Throttle(lambda: 0.0, give_up)
     other.limit(1 * MB)
     asked: list[tuple[int, int | None, str]] = []
     for _ in range(50):
-        with pytest.raises(UnwantedError):
+        with pytest.raises(RequestCancelledError):
             other.read(ask_of(bytes(300_000), asked), 0, None, "")
         assert len(asked) <= 2, "more was read than had flowed"
 

@@ -17,7 +17,7 @@ from pecan_ray.transport.compression import (
     Codec,
     LinkMeter,
     choose_compression,
-    measure_codecs,
+    measure_compression,
     pack,
     unpack,
 )
@@ -114,7 +114,7 @@ def test_packing_and_unpacking_returns_the_same(codec: Any, data: bytes) -> None
 
 def test_codecs_are_measured_on_the_data_at_hand() -> None:
     flat, noise = np.zeros(3_000_000, np.uint8), np.random.default_rng(0).bytes(3_000_000)
-    fast, shrunk = measure_codecs(pa.py_buffer(flat))
-    _, kept = measure_codecs(pa.py_buffer(noise))
+    fast, shrunk = measure_compression(pa.py_buffer(flat))
+    _, kept = measure_compression(pa.py_buffer(noise))
     assert set(fast) == {"lz4", "zstd"} and min(fast.values()) > 0
     assert min(shrunk.values()) > 50 and max(kept.values()) < 1.01

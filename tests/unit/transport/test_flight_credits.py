@@ -156,7 +156,7 @@ def test_what_is_sent_again_needs_no_credit_and_what_is_new_does() -> None:
     got: list[Any] = []
     waiting = threading.Thread(target=lambda: got.append(lane.lot(2, turn)))
     waiting.start()
-    until(lambda: lane._taking.locked(), "it does not wait")
+    until(lambda: lane._take_lock.locked(), "it does not wait")
     assert not got and len(outbox) == 3
     credits.add(1)
     waiting.join(10)
@@ -171,7 +171,7 @@ def test_a_stream_that_waits_loses_its_turn_to_a_newer_one_and_leaves_it_its_cre
     got: list[Any] = []
     waiting = threading.Thread(target=lambda: got.append(lane.lot(0, old)))
     waiting.start()
-    until(lambda: outbox._takers, "it does not wait for batches")
+    until(lambda: outbox._waiters, "it does not wait for batches")
     new = lane.open(0)
     waiting.join(10)
     assert got == [None] and not lane.current(old) and lane.current(new)

@@ -20,12 +20,12 @@ from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.layout import ColumnPlace
 from pecan_ray.errors import ClusterError
 from pecan_ray.plan.splits import Origin
-from pecan_ray.transport.certificates import Certificates, cluster_certificates
 from pecan_ray.transport.choice import FlightAddress
 from pecan_ray.transport.flight_guard import MOST_AHEAD
 from pecan_ray.transport.flight_label import FRAME, MAGIC, Label, read_label, write_label
 from pecan_ray.transport.flight_wire import HELLO, SCHEMA
 from pecan_ray.transport.messages import Message
+from pecan_ray.transport.tls_credentials import TlsCredentials, cluster_tls_credentials
 from tests.ray.waiting import until
 from tests.unit.transport.flight_rig import Client, Wire, check_numbered, numbered, working
 
@@ -252,10 +252,10 @@ def make_certificates(folder: Path, host: str = "127.0.0.1") -> dict[str, str]:
     }
 
 
-def set_variables(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> Certificates:
+def set_variables(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> TlsCredentials:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    certificates = cluster_certificates()
+    certificates = cluster_tls_credentials()
     assert certificates is not None
     return certificates
 
@@ -297,14 +297,14 @@ def test_a_client_does_not_talk_to_a_server_that_it_cannot_verify(
 
 
 def test_a_cluster_without_certificates_encrypts_nothing() -> None:
-    assert cluster_certificates({}) is None
-    assert cluster_certificates({"RAY_USE_TLS": "0", "RAY_TLS_CA_CERT": "missing"}) is None
+    assert cluster_tls_credentials({}) is None
+    assert cluster_tls_credentials({"RAY_USE_TLS": "0", "RAY_TLS_CA_CERT": "missing"}) is None
 
 
 def test_a_missing_certificate_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="RAY_TLS_SERVER_CERT is not: set it"):
-        cluster_certificates({"RAY_USE_TLS": "1"})
+        cluster_tls_credentials({"RAY_USE_TLS": "1"})
     variables = make_certificates(tmp_path / "cluster")
     missing = str(tmp_path / "missing.pem")
     with pytest.raises(ClusterError, match=rf"RAY_TLS_CA_CERT={missing} cannot be read"):
-        cluster_certificates({**variables, "RAY_TLS_CA_CERT": missing})
+        cluster_tls_credentials({**variables, "RAY_TLS_CA_CERT": missing})

@@ -28,10 +28,10 @@ from tests.unit.transport.outbox_batches import batch, number_of, outbox_of
 def taking(outbox: Outbox, rank: int, **how: Any) -> Iterator[list[list[int]]]:
     """Take one message for a rank in a thread of its own, which waits when the block begins and ends with it."""
     got: list[list[int]] = []
-    waiting = len(outbox._takers)
+    waiting = len(outbox._waiters)
     thread = threading.Thread(target=lambda: got.append([number_of(one) for one in outbox.take(rank, **how)]))
     thread.start()
-    until(lambda: got or len(outbox._takers) > waiting, "nobody takes")
+    until(lambda: got or len(outbox._waiters) > waiting, "nobody takes")
     yield got
     ends(thread)
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.batch_writer import OpenBatch
 from pecan_ray.engines.reading import Run
 from pecan_ray.errors import ClusterError
@@ -134,14 +134,14 @@ def test_a_batch_that_an_engine_has_laid_out_arrives_whole_and_its_layout_is_sen
         "half": np.arange(8).astype(bfloat16),
         "empty": np.zeros((8, 0), np.float32),
     }
-    slots, reader, undelivered = RingSlots(1 << 20), BatchReader(), UndeliveredPositions()
+    slots, reader, skipped_positions = RingSlots(1 << 20), BatchReader(), SkippedPositions()
     lease = Lease(0, Split(0))
     opened = []
     for _ in range(2):
         batch = OpenBatch(Item({name: values[0] for name, values in columns.items()}, [], lease, 0), 8, "batch", slots)
         run = Run(lease, 0, 8, columns, lease.spans)
         assert batch.write_run(0, run, 0, 8)
-        message = encode_ring(batch.finish(undelivered))
+        message = encode_ring(batch.finish(skipped_positions))
         assert list(message.columns) == ["text"] and message.layout is not None
         received = pickle.loads(pickle.dumps(message))
         opened.append((received.layout, reader.open(received)))

@@ -24,7 +24,7 @@ from pecan_ray.transport.message_pipe import MessageReader
 from pecan_ray.transport.messages import BatchReader, Message
 from pecan_ray.transport.ring import RingSlots
 from pecan_ray.transport.share_channel import ShareChannel
-from pecan_ray.transport.shared_slots import MOST_TOLD_BYTES, Loan, SlotBorrower, SlotLender
+from pecan_ray.transport.shared_slots import MOST_TOLD_BYTES, BatchHandle, SlotBorrower, SlotLender
 from tests.ray.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,26 +73,26 @@ def used_slot(ring: RingSlots) -> int:
     return slot.number
 
 
-def loan_of(message: Message, reader: BatchReader, lender: SlotLender) -> Loan:
+def loan_of(message: Message, reader: BatchReader, lender: SlotLender) -> BatchHandle:
     columns = reader.open(message)
     assert columns is not None
     reader.taken(message)
-    return lender.lend(message, columns, "w")
+    return lender.make_batch_handle(message, columns, "w")
 
 
 def test_a_batch_in_a_workers_slot_is_lent_there_and_nobody_writes_into_it(ring: RingSlots, lender: SlotLender) -> None:
     reader, channels = BatchReader(), [ShareChannel(), ShareChannel()]
-    loan = loan_of(written(ring, 7), reader, lender)
-    both = [borrower_of(one).open(loan.batch)["x"] for one in channels]
+    batch_handle = loan_of(written(ring, 7), reader, lender)
+    both = [borrower_of(one).open(batch_handle.batch)["x"] for one in channels]
     assert [int(x.sum()) for x in both] == [7 * 5000] * 2
     reader.open(written(ring, 0))  # of another slot
-    loan.columns["x"][0] = 9
+    batch_handle.columns["x"][0] = 9
     assert [int(x[0]) for x in both] == [9, 9], "all see one memory"
     with pytest.raises(ValueError, match="read-only"):
         both[0][0] = 1
     with pytest.raises(ValueError, match="WRITEABLE"):
         both[0].flags.writeable = True
-    assert loan.batch.address is not None and loan.nbytes == loan.batch.address.size
+    assert batch_handle.batch.address is not None and batch_handle.nbytes == batch_handle.batch.address.size
     for one in channels:
         one.close()
 
@@ -102,9 +102,9 @@ def test_a_slot_is_free_when_the_group_and_all_readers_have_let_go(
 ) -> None:
     reader = BatchReader()
     message = written(ring, 7)
-    loan = loan_of(message, reader, lender)
-    x = borrower_of(channel).open(loan.batch)["x"]
-    number, part = loan.batch.number, x[10:20]
+    batch_handle = loan_of(message, reader, lender)
+    x = borrower_of(channel).open(batch_handle.batch)["x"]
+    number, part = batch_handle.batch.number, x[10:20]
     del x
     gc.collect()
     assert channel.released() == [], "a view of a view holds it"
@@ -114,7 +114,7 @@ def test_a_slot_is_free_when_the_group_and_all_readers_have_let_go(
     own = message.address.slot
 
     assert used_slot(ring) != own, "the group holds it"
-    del loan
+    del batch_handle
     until(lambda: used_slot(ring) == own, "the slot is not free")
 
 
@@ -128,11 +128,11 @@ def test_a_few_other_columns_are_told_with_a_slot_of_a_worker_and_many_bytes_are
     outside = {"text": text}
     columns = outside if known else {**outside, **message.columns}
     message = replace(message, columns=columns, layout=Layout(places, 5000) if known else None)
-    loan = loan_of(message, BatchReader(), lender)
-    assert loan.batch.address is not None and message.address is not None
-    lies_there = loan.batch.address.token == message.address.token
+    batch_handle = loan_of(message, BatchReader(), lender)
+    assert batch_handle.batch.address is not None and message.address is not None
+    lies_there = batch_handle.batch.address.token == message.address.token
     assert lies_there == (size == 10)
-    found = borrower_of(channel).open(loan.batch)
+    found = borrower_of(channel).open(batch_handle.batch)
     assert list(found) == ["text", "x"] and found["x"].sum() == 7 * 5000
     np.testing.assert_array_equal(found["text"], text)
 
@@ -145,8 +145,8 @@ def test_other_columns_are_copied_into_a_slot_of_the_lenders(lender: SlotLender,
         "none": np.empty((0, 3), np.int64),
         "when": np.array(["2024-01-01"], "M8[D]"),
     }
-    loan = lender.lend(Message(columns, {}, 3, 1), columns, "w")
-    found = borrower_of(channel).open(loan.batch)
+    batch_handle = lender.make_batch_handle(Message(columns, {}, 3, 1), columns, "w")
+    found = borrower_of(channel).open(batch_handle.batch)
     assert list(found) == list(columns)
     for name, column in columns.items():
         np.testing.assert_array_equal(found[name], column)
@@ -155,11 +155,11 @@ def test_other_columns_are_copied_into_a_slot_of_the_lenders(lender: SlotLender,
 
 
 def test_a_copied_batch_goes_with_its_loan_and_many_small_ones_do_not_block(lender: SlotLender) -> None:
-    loans = [lender.lend(Message({}, {}, 1, 0), {"i": np.array([i])}, "w") for i in range(3000)]
-    slots = {loan.batch.address.slot for loan in loans if loan.batch.address}
+    loans = [lender.make_batch_handle(Message({}, {}, 1, 0), {"i": np.array([i])}, "w") for i in range(3000)]
+    slots = {batch_handle.batch.address.slot for batch_handle in loans if batch_handle.batch.address}
     assert len(slots) == 3000
     del loans
-    again = lender.lend(Message({}, {}, 1, 0), {"i": np.array([1])}, "w")
+    again = lender.make_batch_handle(Message({}, {}, 1, 0), {"i": np.array([1])}, "w")
     assert again.batch.address is not None and again.batch.address.slot in slots
 
 
@@ -171,14 +171,14 @@ def test_a_batch_that_was_moved_to_disk_is_mapped_like_others_and_its_slot_is_fr
     copied = {"x": np.arange(12.0), "text": np.array(["many" * 9000, None], object)}
     message = written(ring, 7)
     message = replace(message, columns={"text": text, **message.columns})
-    loans = [loan_of(message, reader, lender), lender.lend(Message(copied, {}, 12, 1), copied, "w")]
-    moved = [lender.to_disk(loan) for loan in loans]
+    loans = [loan_of(message, reader, lender), lender.make_batch_handle(Message(copied, {}, 12, 1), copied, "w")]
+    moved = [lender.to_disk(batch_handle) for batch_handle in loans]
     assert list(tmp_path.iterdir()) == [], "no name is left behind"
-    assert len({loan.batch.number for loan in (*loans, *moved)}) == 4
+    assert len({batch_handle.batch.number for batch_handle in (*loans, *moved)}) == 4
     del loans
     own = message.address.slot if message.address is not None else -1
     until(lambda: used_slot(ring) == own, "the slot is not free")
-    first, second = (borrower_of(channel).open(loan.batch) for loan in moved)
+    first, second = (borrower_of(channel).open(batch_handle.batch) for batch_handle in moved)
     assert int(first["x"].sum()) == int(moved[0].columns["x"].sum()) == 7 * 5000
     np.testing.assert_array_equal(first["text"], text)
     for name, column in copied.items():
@@ -192,17 +192,17 @@ def test_a_batch_that_was_moved_to_disk_is_mapped_like_others_and_its_slot_is_fr
 def test_a_disk_without_room_is_an_error_and_kills_nobody(ring: RingSlots, tmp_path: Path) -> None:
     """A map of a file that the disk has no room for kills who writes into it."""
     lender = SlotLender(1 << 20, 1 << 20, tmp_path)
-    loan = loan_of(written(ring, 7), BatchReader(), lender)
+    batch_handle = loan_of(written(ring, 7), BatchReader(), lender)
     kept = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, kept[1]))
         with pytest.raises(OSError, match="File too large"):
-            lender.to_disk(loan)
+            lender.to_disk(batch_handle)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, kept)
         signal.signal(signal.SIGXFSZ, handler)  # which Python ignores from its start on: other tests count on it
-    assert int(lender.to_disk(loan).columns["x"].sum()) == 7 * 5000
+    assert int(lender.to_disk(batch_handle).columns["x"].sum()) == 7 * 5000
     lender.close()
 
 
@@ -224,21 +224,21 @@ def test_what_a_worker_has_written_outlives_it_and_is_forgotten_then(lender: Slo
     with subprocess.Popen([sys.executable, "-c", WORKER], stdin=-1, stdout=-1, env=environment) as worker:
         assert worker.stdout is not None
         message = cloudpickle.loads(worker.stdout.read())
-        loan = loan_of(message, BatchReader(), lender)
+        batch_handle = loan_of(message, BatchReader(), lender)
         assert lender.forget_ended() == ()
         worker.send_signal(signal.SIGKILL)
     borrower = borrower_of(channel)
-    assert int(borrower.open(loan.batch)["x"].sum()) == 3 * 5000, "a reader that comes later can still map it"
+    assert int(borrower.open(batch_handle.batch)["x"].sum()) == 3 * 5000, "a reader that comes later can still map it"
     tokens = lender.forget_ended()
-    assert loan.batch.address is not None and tokens == (loan.batch.address.token,)
+    assert batch_handle.batch.address is not None and tokens == (batch_handle.batch.address.token,)
     borrower.forget(tokens)
-    assert int(borrower.open(loan.batch)["x"].sum()) == 3 * 5000, "as long as it is lent"
+    assert int(borrower.open(batch_handle.batch)["x"].sum()) == 3 * 5000, "as long as it is lent"
     late = loan_of_dead(message, lender)
     assert late.batch.address is not None and late.batch.address.token != message.address.token, "it was copied"
 
 
-def loan_of_dead(message: Message, lender: SlotLender) -> Loan:
-    return lender.lend(message, {"x": np.full(5000, 3, np.uint8)}, "w")
+def loan_of_dead(message: Message, lender: SlotLender) -> BatchHandle:
+    return lender.make_batch_handle(message, {"x": np.full(5000, 3, np.uint8)}, "w")
 
 
 READER = """
@@ -262,8 +262,8 @@ def test_a_reader_that_is_killed_is_noticed(ring: RingSlots, lender: SlotLender,
     with subprocess.Popen([sys.executable, "-c", READER, told], stdin=-1, stdout=-1, env=environment) as process:
         until(lambda: channel.opened or channel.credits() == 2, "it grants nothing")
         assert channel.opened and channel.credits() == 0
-        for loan in loans:
-            assert channel.put(pickle.dumps(loan.batch))
+        for batch_handle in loans:
+            assert channel.put(pickle.dumps(batch_handle.batch))
         assert process.stdout is not None
         assert process.stdout.readline() == b"5000 10000\n"
         assert channel.credits() == 0 and channel.released() == []

@@ -1,0 +1,270 @@
+"""Data that workers die of: what several died with is run apart, in ever smaller pieces, down to the element to blame.
+
+A worker that dies holds many leases, and machines fail too: only what two workers have died with is suspected.  What is
+suspected is cut into pieces, each of which is an assignment of its own.  Most come through; the one whose worker dies
+is cut again.  An element that has killed two workers by itself is left out, in this epoch and those to come.
+
+A worker that hangs is killed, and is a loss like another one; but it can say with which element, which need not be
+looked for then.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from pecan_ray.job.messages import LeftOutElement, WorkerProgress
+from pecan_ray.job.suspicion import CRASHED, Suspicion
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, origin_of
+from pecan_ray.sampling.spans import Span, Spans
+
+# Decision 29: halving costs a worker for each halving, ten for 1,000 elements. So many pieces take two levels.
+PIECES = 32
+"""Into so many pieces suspects are cut: those that are innocent cost little, and each guilty one costs a worker."""
+STRIKES = 2
+"""So many workers must have died with it."""
+MOST_APART = 16
+"""Workers that may die of pieces of one split before an element is found, or any piece of it comes through."""
+BEHIND_ALL = 1 << 28
+"""No split has so many elements."""
+MOST_IN_VAIN = 5
+"""Workers that may die one after the other of something that cannot be cut, and come no further."""
+WHOLE_PLAN = "a plan that one worker runs as a whole"
+Bundle: TypeAlias = tuple[Lease, ...]
+
+
+def hung(progress: WorkerProgress, hung_after_s: float) -> Suspicion | None:
+    """Return what a worker hangs at by what it tells; None as long as it does not."""
+    at, origin = progress.at, progress.at.origin if progress.at is not None else None
+    if at is None or progress.stuck_s <= hung_after_s:
+        return None
+    said = "it hangs: " + progress.stuck.replace("{seconds}", f"{progress.stuck_s:.0f} s")
+    why = f"{at.op} had not done with it after {hung_after_s:.0f} s, twice (Config(hung_after_s=...))"
+    place = None if origin is None else ((origin.branch, origin.repetition, origin.split), origin.element)
+    return Suspicion(at.op, why, said, place, at.reads)
+
+
+@dataclass(frozen=True)
+class FatalElement:
+    """An element that kills workers."""
+
+    lease: Lease
+    """What was to be delivered of it, in the epoch at hand."""
+    element: int
+    by: Suspicion
+
+    def left_out(self) -> LeftOutElement:
+        """Return it as an element that is left out."""
+        op, why = self.by.op, self.by.why
+        identity = (op, self.lease.epoch, self.lease.key, self.element)
+        origin = origin_of(self.lease, self.element)
+        return LeftOutElement(identity, op, self.lease.split.where(self.element), why, origin=origin)
+
+
+class FatalElementTracker:
+    """What workers have died with."""
+
+    def __init__(self) -> None:
+        self._death_counts: Counter[Hashable] = Counter()
+        """How many workers of this epoch died with a lease, or with an element alone."""
+        self._waiting: deque[Bundle] = deque()
+        self._fatal_elements: dict[tuple[int, int], dict[int, Suspicion]] = {}
+        """Elements that are left out, by source and split, and what workers were lost of."""
+        self._deaths_without_progress: Counter[Hashable] = Counter()
+        self._reached: dict[Hashable, int] = {}
+        self.found: list[FatalElement] = []
+        """What has been left out since somebody took these."""
+        self.fatal_reason = ""
+        """Why the job cannot come further."""
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def places(self) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
+        """Yield the positions that wait here."""
+        yield from ((lease.key, lease.spans) for bundle in self._waiting for lease in bundle)
+
+    def take(self) -> Bundle:
+        """Return what one worker shall work on, and on nothing else."""
+        return self._waiting.popleft()
+
+    def ended(self, key: LeaseKey, elements: int) -> None:
+        """Forget the pieces behind the last element of a split, whose length is known now."""
+        stop = elements << OUTPUT_BITS
+        kept = ([one for one in bundle if one.key != key or one.spans[0][0] < stop] for bundle in self._waiting)
+        self._waiting = deque(tuple(bundle) for bundle in kept if bundle)
+
+    def begin_epoch(self) -> None:
+        """Forget what the last epoch was about, but for the elements that are left out."""
+        self._waiting.clear()
+        self._death_counts.clear()
+        self._deaths_without_progress.clear()
+        self._reached.clear()
+
+    def died(self, held: Sequence[Lease], by: Suspicion = CRASHED) -> list[Lease]:
+        """Take what a worker has died with; return the part that any worker may have."""
+        # Decision 36: an element that a worker has named need not be looked for in pieces, which costs fewer workers.
+        if by.at is not None:
+            return self._hung(held, by, *by.at)
+        self._death_counts.update(map(_split_of, held))
+        suspected = [lease for lease in held if self._death_counts[_split_of(lease)] >= STRIKES]
+        self.isolate_leases(suspected)
+        return [lease for lease in held if self._death_counts[_split_of(lease)] < STRIKES]
+
+    def isolate_leases(self, held: Sequence[Lease]) -> None:
+        """Let what workers have died of be run apart, in pieces."""
+        self._waiting.extend(split_into_parts(held))
+
+    def put_back(self, held: Sequence[Lease]) -> None:
+        """Take back what was given to a worker that is lost, and did not die of it."""
+        if held:
+            self._waiting.appendleft(tuple(held))
+
+    def _hung(self, held: Sequence[Lease], by: Suspicion, key: LeaseKey, element: int) -> list[Lease]:
+        """Take what a worker held that hung at one element; return the part that others may have."""
+        begin, end = element << OUTPUT_BITS, (element + 1) << OUTPUT_BITS
+        mine = [one for one in held if one.key == key and any(a < end and b > begin for a, b in one.spans)]
+        if not mine:
+            return list(held)
+        self._death_counts[(*key, element)] += 1
+        # Decision 36: one worker may hang for another reason, so two must have hung at the element.
+        if self._death_counts[(*key, element)] < STRIKES:
+            return list(held)
+        if by.reads:  # what lies behind it is not bad, and nobody comes to it
+            self.fatal_reason = (
+                f"{STRIKES} workers have hung while they were reading one element; the last one, since {by.said}. Look "
+                "at the storage; Config(hung_after_s=...) says how long one element may take"
+            )
+            return list(held)
+        self._fatal_elements.setdefault(_split_of(mine[0]), {})[element] = by
+        return [left for one in held if (left := self.without_fatal_elements(one)) is not None]
+
+    def died_apart(self, held: Sequence[Lease], by: Suspicion = CRASHED) -> None:
+        """Take what a worker has died with that worked on nothing else."""
+        if by.at is not None:
+            self.put_back(self._hung(held, by, *by.at))
+            return
+        pieces = split_into_parts(held)
+        for split in {_split_of(lease) for lease in held}:
+            self._death_counts["apart", split] += 1
+            if self._death_counts["apart", split] > MOST_APART:
+                self.fatal_reason = (
+                    f"{MOST_APART} workers have died of pieces of {held[0].split.where(0)} and what follows, and no "
+                    "element was found that is to blame: look at their logs for a crash in native code"
+                )
+        if len(pieces) != 1:
+            self._waiting.extendleft(reversed(pieces))
+            return
+        (lease,) = pieces[0]
+        element = lease.spans[0][0] >> OUTPUT_BITS
+        alone = (*lease.key, element)
+        self._death_counts[alone] += 1
+        # Decision 29: a machine that fails at the wrong time must not cost an element, so a second worker tries it.
+        if self._death_counts[alone] < STRIKES:
+            self._waiting.appendleft((lease,))
+            return
+        del self._death_counts["apart", _split_of(lease)]
+        self._fatal_elements.setdefault(_split_of(lease), {})[element] = by
+        self.found.append(FatalElement(lease, element, by))
+
+    def came_through(self, keys: Iterable[LeaseKey]) -> None:
+        """Note that a worker has lived through pieces: processes may die again and again, and get on."""
+        for branch, _, index in keys:
+            self._death_counts.pop(("apart", (branch, index)), None)
+
+    def without_fatal_elements(self, lease: Lease) -> Lease | None:
+        """Return a lease without the elements that kill workers; None if nothing else is in it."""
+        spans = Spans(lease.spans)
+        for element, by in sorted(self._fatal_elements.get(_split_of(lease), {}).items(), key=lambda one: one[0]):
+            begin, end = element << OUTPUT_BITS, (element + 1) << OUTPUT_BITS
+            mine = tuple((max(a, begin), min(b, end)) for a, b in lease.spans if a < end and b > begin)
+            if mine:
+                spans.remove(begin, end)
+                self.found.append(FatalElement(replace(lease, spans=mine), element, by))
+        return replace(lease, spans=tuple(spans)) if spans else None
+
+    def record_death_without_progress(self, what: Hashable, reached: int, said: str, by: Suspicion = CRASHED) -> None:
+        """Note that a worker died of something that cannot be cut; it had come so far."""
+        # Processes that die again and again may get on all the same: only deaths at one place count.
+        if reached > self._reached.get(what, reached - 1):
+            self._reached[what], self._deaths_without_progress[what] = reached, 0
+        self._deaths_without_progress[what] += 1
+        if by.at is not None:
+            self._deaths_without_progress[by.at] += 1
+        # Decision 36: nothing can be left out here, so two workers that hang at one element end the job.
+        twice = by.at is not None and self._deaths_without_progress[by.at] >= STRIKES
+        if by.said and (twice or self._deaths_without_progress[what] > MOST_IN_VAIN):
+            self.fatal_reason = (
+                f"workers hang in {said} again and again, out of which no element can be left; the last one, since "
+                f"{by.said}. Config(hung_after_s=...) says how long one element may take"
+            )
+        elif self._deaths_without_progress[what] > MOST_IN_VAIN:
+            self.fatal_reason = (
+                f"{self._deaths_without_progress[what]} workers have died of {said}, one after the other, and came no "
+                "further. Which element is to blame cannot be found there: look at their logs for a crash in native "
+                "code, and at the memory of their nodes"
+            )
+
+
+def _split_of(lease: Lease) -> tuple[int, int]:
+    """Return what names a split in all passes over the data: its source and its place."""
+    return lease.branch, lease.split.index
+
+
+def positions_in(lease: Lease) -> int:
+    """Return how many positions a lease has."""
+    return sum(stop - start for start, stop in lease.spans)
+
+
+def split_into_parts(leases: Sequence[Lease]) -> list[Bundle]:
+    """Cut leases into pieces; what is a single element comes back as it is."""
+    if len(leases) != 1:
+        size = -(-len(leases) // PIECES) or 1
+        return [tuple(leases[at : at + size]) for at in range(0, len(leases), size)]
+    (lease,) = leases
+    begin, end = lease.spans[-1]
+    if end != END:
+        pieces = _cut(lease.spans)
+    elif lease.split.elements is not None:
+        # What is behind the last element goes with it.
+        stop = max(begin + 1, lease.split.elements << OUTPUT_BITS)
+        pieces = _cut((*lease.spans[:-1], (begin, stop)))
+        pieces[-1][-1] = (pieces[-1][-1][0], END)
+    else:
+        pieces = [*_cut(lease.spans[:-1]), *_cut_open(begin)]
+    return [(replace(lease, spans=tuple(spans)),) for spans in pieces]
+
+
+def _cut(spans: Sequence[Span]) -> list[list[Span]]:
+    """Cut spans between elements into pieces of equally many of them."""
+    size = -(-sum(map(_touched, spans)) // PIECES)
+    pieces: list[list[Span]] = []
+    room = 0
+    for begin, end in spans:
+        while begin < end:
+            if not room:
+                pieces.append([])
+                room = size
+            cut = min(end, ((begin >> OUTPUT_BITS) + room) << OUTPUT_BITS)
+            pieces[-1].append((begin, cut))
+            room -= _touched((begin, cut))
+            begin = cut
+    return pieces
+
+
+def _touched(span: Span) -> int:
+    """Return how many elements a span touches."""
+    return ((span[1] - 1) >> OUTPUT_BITS) + 1 - (span[0] >> OUTPUT_BITS)
+
+
+def _cut_open(begin: int) -> list[list[Span]]:
+    """Cut a span whose end is not known: into longer and longer pieces."""
+    first = begin >> OUTPUT_BITS
+    if first >= BEHIND_ALL:
+        return [[(begin, END)]]
+    # Pieces of doubling length reach the end of any split in thirty of them.
+    cuts = [begin, *((first + (1 << bits)) << OUTPUT_BITS for bits in range(BEHIND_ALL.bit_length())), END]
+    return [[span] for span in itertools.pairwise(cuts)]

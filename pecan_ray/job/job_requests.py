@@ -1,0 +1,361 @@
+"""What workers ask of a job: for work and leases, about leftovers; answered at once, or when there is an answer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+from typing import Any, Literal
+
+from pecan_ray.errors import ClusterError, OpError
+from pecan_ray.job import events
+from pecan_ray.job.core import JobCore
+from pecan_ray.job.empty_pass_watchdog import EmptyPassWatchdog
+from pecan_ray.job.instructions import Answer, Instruction, Log, UseUsersOrder
+from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.lots import SideBySide
+from pecan_ray.job.messages import (
+    AskAssignment,
+    AskLeases,
+    Assigned,
+    EndAssignment,
+    EndData,
+    LeftOutElement,
+    Lookahead,
+    NoMoreLeases,
+    Reply,
+    WorkerQuestion,
+)
+from pecan_ray.job.split_open_failures import SplitOpenFailures
+from pecan_ray.job.turns import any_will_do, in_a_batch, offered
+from pecan_ray.job.worker_calls import WorkerCalls
+from pecan_ray.plan.splits import Lease, LeaseKey
+from pecan_ray.plan.stretches import OpOrders
+
+# Decision 14: a worker that dies gives back up to this much work that it had not begun.
+LEAST_LOT_S = 0.5
+ALONE_S = 2.0
+"""A run of the only worker takes so long, where it ends with what is made of it: nobody waits for its end."""
+RUN_S = 0.2
+"""A run is so long: others wait for it, and their batches take memory meanwhile."""
+CALLS_PER_SECOND = 30.0
+"""So many calls for leases a job answers each second: with many workers each asks for more at a time."""
+MISSING_SHARE = 4
+"""Of what is not at hand, workers that look get so many times less at once: others might bring it."""
+MOST_OFFERED = 512
+"""Splits that a worker may look at for one lot of leases."""
+# Decision 78: of each file at most 1 MiB is fetched, so that at most 24 MiB are read in vain.
+MOST_FORESEEN = 24
+"""Of the splits that the next epoch begins with, so many are told."""
+MOST_LOGGED = 100
+"""Bad elements that are told one by one."""
+
+
+class JobRequests:
+    """The part of a job that answers workers."""
+
+    def __init__(self, job: JobCore) -> None:
+        self._job, self._ledger = job, job.ledger
+        self._calls, self.split_open_failures = WorkerCalls(), SplitOpenFailures(job, self.leave_out)
+        self._seen_changes = -1
+        self._static_distributed = False
+        self.ordered = job.spec.ordered
+        """The order of operators is known."""
+        self._op_orders: list[tuple[OpOrders, tuple[str, ...]]] = [(job.spec.op_order, ())]
+        """In which operators run, and which decoders take over what follows them, of each version of the plan."""
+        self._versions: list[tuple[int, int]] = []
+        """From which epoch on which version of the plan is run,"""
+        self._begun = -1
+        """as far as epochs have begun, of which this is the newest one."""
+        self.reverted = ""
+        """Why every assignment is of the plan as the user wrote it, which is version 0."""
+        self._empty_pass_state = EmptyPassWatchdog(
+            job.ledger, job.spec.empty_passes, continues=job.spec.start is not None
+        )
+        self._left_out = 0
+        """Reports of bad elements, each of which may be of many."""
+        self.handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
+            events.WorkerAsked: self._on_asked,
+            events.PlanChanged: self._on_plan_changed,
+            events.OrderDropped: self._on_order_dropped,
+        }
+
+    def _on_order_dropped(self, event: events.OrderDropped, now: float, done: list[Instruction]) -> None:
+        self.restore_user_order(event.said, now, done)
+
+    @property
+    def idle(self) -> bool:
+        """Whether workers wait for an answer."""
+        return len(self._calls) > 0
+
+    def note_order(self, event: events.OrderKnown) -> None:
+        """Note the order of operators, unless it was known."""
+        if not self.ordered:
+            self.ordered = True
+            self._op_orders += [(event.order, event.decoders)] * event.changed
+            self._job.placement.op_seconds = event.op_seconds
+            self._ledger.changes += 1
+
+    def _on_plan_changed(self, event: events.PlanChanged, now: float, done: list[Instruction]) -> None:
+        self._op_orders.append((event.order, event.decoders))
+        if not self.reverted:
+            self._job.tell("reorder", f"{event.said}; {self._run_from()}", now)
+
+    def _run_from(self) -> str:
+        """Say which epochs run the newest version of the plan."""
+        first, end = max(self._begun + 1, self._ledger.epoch), self._job.spec.shape.end_epoch
+        if end is not None and first >= end:
+            return "no epoch of this job is left to run it, but later jobs do"
+        return f"it is run from epoch {first} on (the first one is 0)"
+
+    def restore_user_order(self, said: str, now: float, done: list[Instruction]) -> None:
+        """Let everybody run the plan as the user wrote it from now on."""
+        if not self.reverted:
+            self.reverted = said
+            self._job.tell("reorder", said, now)
+            done.append(Log("warning", said))
+            done += [UseUsersOrder(name) for name in self._job.fleet.workers]
+
+    def op_order(self, epoch: int) -> tuple[OpOrders, tuple[str, ...]]:
+        """Return the order of operators, and the decoders that take over what follows them, of an epoch.
+
+        They are the newest ones, if nothing of it was given out.
+        """
+        return self._op_orders[0 if self.reverted else self._version_of(epoch)]
+
+    def _version_of(self, epoch: int) -> int:
+        begun = self._versions if epoch <= self._begun else []
+        return next((version for first, version in reversed(begun) if first <= epoch), len(self._op_orders) - 1)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Note that an epoch has begun, unless it had: it keeps the version that it runs."""
+        newest = len(self._op_orders) - 1
+        # Decision 139: within an epoch states name places that belong to one order of operators.
+        if epoch > self._begun:
+            self._begun = epoch
+            if not self._versions or self._versions[-1][1] != newest:
+                self._versions.append((epoch, newest))
+
+    def distribute_static(self, workers: list[str]) -> None:
+        """With static sharding, distribute the splits once all workers have come: then work may begin."""
+        if not self._static_distributed:
+            self._static_distributed = True
+            self._ledger.assign_static(workers)
+
+    def _on_asked(self, event: events.WorkerAsked, now: float, done: list[Instruction]) -> None:
+        worker = self._job.fleet.workers.get(event.worker)
+        if worker is None:
+            done.append(Answer(event.worker, event.channel, event.number, _stale_worker_reply(event.sent_request)))
+            return
+        worker.heard = now
+        # Decision 22: a question may come twice. Then it is answered as before, and what it tells is not noted again.
+        found = self._calls.arrived(event)
+        if not isinstance(found, events.WorkerAsked):
+            done += [found] if found is not None else []
+            return
+        # First, because the answer depends on what the question tells: lengths, and splits that cannot be opened.
+        self._note(found, now, done)
+        reply = self._reply(found)
+        if reply is None:
+            self._calls.wait(found)
+        else:
+            done.append(self._calls.answer(found, reply))
+
+    def answer_waiting(self, now: float, done: list[Instruction]) -> None:
+        """Answer the questions that have an answer now."""
+        self.split_open_failures.settle(now, done)
+        self.leave_out(_handle_fatal_elements(self._job, now, done), now, done, keep=True)
+        _say_order(self._job, now, done)
+        self._empty_pass_state.judge(self._job, now, done)
+        # An answer changes the ledger, too, so that another question that waits may have an answer then.
+        while self._seen_changes != self._ledger.changes:
+            self._seen_changes = self._ledger.changes
+            # With many workers each change would ask the ledger once for each that waits. If one of those that are
+            # alike waits in vain, all do.
+            in_vain: set[Hashable] = set()
+            for asked in self._calls.waiting():
+                sent_request = asked.sent_request
+                alike = any_will_do(asked.worker, self._ledger.shape, self._ledger.workers)
+                # A worker that is barred from some leases does not wait for the same as the others.
+                alike = alike and not self._ledger.queues.bars(asked.worker)
+                kind: Hashable = (
+                    (sent_request.epoch, sent_request.branch)
+                    if isinstance(sent_request, AskLeases)
+                    else type(sent_request).__name__
+                )
+                if alike and kind in in_vain:
+                    continue
+                reply = self._reply(asked)
+                if reply is not None:
+                    done.append(self._calls.answer(asked, reply))
+                elif alike:
+                    in_vain.add(kind)
+        # Again, because leases that were just given may have held elements that kill workers.
+        self.leave_out(_handle_fatal_elements(self._job, now, done), now, done, keep=True)
+
+    def forget(self, worker: str) -> None:
+        """Drop what a worker has asked that is gone."""
+        self._calls.forget(worker)
+
+    def _note(self, asked: events.WorkerAsked, now: float, done: list[Instruction]) -> None:
+        """Take over what a question tells, once."""
+        sent_request, worker = asked.sent_request, asked.worker
+        if isinstance(sent_request, AskAssignment):
+            self._job.fleet.workers[worker].told = sent_request.progress
+            if sent_request.progress.fell_back:
+                self.restore_user_order(sent_request.progress.fell_back, now, done)
+        elif isinstance(sent_request, EndData):
+            self._ledger.consumed(worker, sent_request.epoch, sent_request.spans, left_out=sent_request.rows)
+            self.leave_out(sent_request.left_out, now, done, keep=True)
+        else:
+            self._note_lengths(worker, sent_request.epoch, sent_request.lengths, now, done)
+            self.split_open_failures.refuse(worker, sent_request.epoch, sent_request.split_open_failures, now, done)
+
+    def _note_lengths(
+        self, worker: str, epoch: int, lengths: Iterable[tuple[LeaseKey, int]], now: float, done: list[Instruction]
+    ) -> None:
+        for key, elements in lengths:
+            self.split_open_failures.read(worker, key, elements, now, done)
+            self._ledger.ended(worker, epoch, key, elements)
+
+    def _reply(self, asked: events.WorkerAsked) -> Reply | None:
+        sent_request, worker = asked.sent_request, asked.worker
+        if isinstance(sent_request, AskAssignment):
+            return self._assignment(worker)
+        if isinstance(sent_request, AskLeases):
+            return self._leases(worker, sent_request)
+        if isinstance(sent_request, EndAssignment):
+            if self._job.error is not None or sent_request.epoch != self._ledger.epoch:
+                return "return"  # it was told that there is no more, and there may be
+            return self._ledger.assignment_ended(
+                worker, sent_request.remainder_part, sent_request.batches, sent_request.rows
+            )
+        return "noted"
+
+    def _assignment(self, worker: str) -> Assigned | Literal["stop"] | None:
+        if self._job.error is not None:
+            return "stop"
+        if not self.ordered or (self._job.spec.shape.static and not self._static_distributed):
+            return None if worker in self._ledger.workers else "stop"
+        answer = self._ledger.next_assignment(worker)
+        if not isinstance(answer, Assignment):
+            return None if answer == "wait" else "stop"
+        if answer.behind and self._job.bad.digests(answer.epoch):
+            answer = replace(answer, behind=0)  # what was left out is in no batch, so that its elements do not tell
+        self._begin_epoch(answer.epoch)
+        version = 0 if self.reverted else self._version_of(answer.epoch)
+        runs, alone = self._ledger.runs, len(self._ledger.workers) == 1
+        least_s = (ALONE_S if runs.joins and alone else RUN_S) if runs.kept else LEAST_LOT_S
+        lot_s = max(least_s, len(self._ledger.workers) / CALLS_PER_SECOND)
+        return Assigned(answer, version, lot_s)
+
+    def _leases(self, worker: str, sent_request: AskLeases) -> tuple[Lease, ...] | Lookahead | NoMoreLeases | None:
+        leases = self._taken(worker, sent_request)
+        # No lease beside others is no end of the branch (decision 148), so nothing of the next epoch is told with it.
+        if leases == () and not sent_request.reading:
+            return self._next_epoch_splits(worker, sent_request)
+        if not leases or not sent_request.look:
+            return leases
+        most, workers = min(sent_request.look, MOST_OFFERED), self._ledger.workers
+        return Lookahead(leases, offered(worker, sent_request.branch, most, workers, self._ledger.queues))
+
+    def _next_epoch_splits(self, worker: str, sent_request: AskLeases) -> tuple[()] | NoMoreLeases:
+        """Return what ends a branch: with what is read of object stores next, which may be fetched meanwhile.
+
+        Who looks at what it has at hand begins with that.
+        """
+        queues, branch = self._ledger.queues, sent_request.branch
+        if sent_request.look or self._job.error is not None or sent_request.epoch != self._ledger.epoch:
+            return ()
+        first = queues.listings[branch][0] if len(queues.listings[branch]) else None
+        if first is None or "://" not in first.path or worker not in self._ledger.workers:
+            return ()
+        splits = queues.projected(worker, branch, len(self._ledger.workers), MOST_FORESEEN)
+        return NoMoreLeases(tuple(splits)) if splits else ()
+
+    def _taken(self, worker: str, sent_request: AskLeases) -> tuple[Lease, ...] | None:
+        if self._job.error is not None or sent_request.epoch != self._ledger.epoch:
+            return ()
+        if self._ledger.runs.kept:
+            run = self._ledger.take_run(worker, sent_request.most)
+            # Taking a run may show that the order cannot be kept. Then leases follow as in any other job.
+            if self._ledger.runs.kept:
+                return run
+        leases: list[Lease] = []
+        wanted = deque(sent_request.at_hand)
+        fewer = MISSING_SHARE if sent_request.look and not wanted else 1
+        most, share = max(1, sent_request.most // fewer), self._ledger.share(worker, sent_request.branch)
+        if sent_request.streams > 1:
+            # Half of an even share may be fewer splits than it reads at a time. `Queues.piece` leaves others theirs.
+            share = max(share, sent_request.streams - sent_request.reading)
+        most, workers = min(most, share), sum(not one.draining for one in self._job.fleet.workers.values())
+        # Near the end of an epoch a lot goes on until it fills a batch. A worker that got only the short rest of a
+        # split would find nothing to fill its batch with later.
+        while len(leases) < most or (leases and in_a_batch(worker, self._ledger.shape, self._ledger.workers)):
+            if leases and sent_request.at_hand and not wanted:
+                break  # while these are worked on others may bring more
+            side = SideBySide(sent_request.streams, sent_request.reading + len(leases), workers)
+            answer = self._ledger.take(worker, sent_request.branch, wanted, side)
+            if not isinstance(answer, Lease):
+                return tuple(leases) if leases or sent_request.reading or answer != "wait" else None
+            leases.append(answer)
+        return tuple(leases)
+
+    def leave_out(
+        self, elements: tuple[LeftOutElement, ...], now: float, done: list[Instruction], *, keep: bool = False
+    ) -> None:
+        """Count elements that were left out, and end the job where they are too many.
+
+        `keep`: no trainer has them, so that one must be told of them where they are to be kept.
+        """
+        fresh = self._job.bad.add(elements)
+        if keep and self._job.spec.on_error == "quarantine":
+            self._job.quarantine.add(fresh)
+        for one in fresh:
+            self._left_out += 1
+            if self._left_out <= MOST_LOGGED:
+                done.append(Log("warning", f"left out {one.where} in {one.op}: {one.error}"))
+        if elements and (over := self._job.bad.over_budget(self._job.rows)) is not None:
+            self._job.fail(over, now, done)
+
+
+def _say_order(job: JobCore, now: float, done: list[Instruction]) -> None:
+    """Say once that rows do not come in order any more; fail where that was promised."""
+    if job.ledger.runs.fatal_reason:
+        said = f'job {job.spec.name}: order="strict" cannot be kept: {job.ledger.runs.fatal_reason}'
+        job.fail(ClusterError(said), now, done)
+    if job.ledger.runs.report_given_up_once():
+        said = f"rows come as workers finish them from now on, and not in order: {job.ledger.runs.given_up}"
+        job.tell("order", said, now)
+        done.append(Log("warning", said))
+
+
+def _handle_fatal_elements(job: JobCore, now: float, done: list[Instruction]) -> tuple[LeftOutElement, ...]:
+    """Do with elements that kill workers what is done with other bad ones; return what is left out for that."""
+    fatal_elements, words = job.ledger.fatal_elements, job.fleet.losses.last_words
+    last_words = f"The last one, {words}" if words else "Look at the workers' logs."
+    found, fatal_elements.found = fatal_elements.found, []
+    left_out = tuple(one.left_out() for one in found)
+    raises = bool(found) and job.spec.on_error == "raise"
+    if raises:
+        first = left_out[0]
+        error = OpError(f"{first.where} cannot be processed: {first.error}. {last_words}", op=first.op)
+        error.fields.update(file=found[0].lease.split.file_of(found[0].element), element=found[0].element)
+        job.fail(error, now, done)
+    elif found:
+        job.ledger.changes += 1
+        job.fleet.losses.delivered()  # workers come further again
+        for one in left_out:
+            job.tell("bad", f"{one.where} is left out: {one.error}", now)
+    if fatal_elements.fatal_reason:
+        job.fail(ClusterError(f"job {job.spec.name}: {fatal_elements.fatal_reason}. {last_words}"), now, done)
+    return () if raises else left_out
+
+
+def _stale_worker_reply(sent_request: WorkerQuestion) -> Reply:
+    """Return what a worker is told that is fenced off: nothing that it says counts."""
+    if isinstance(sent_request, AskAssignment):
+        return "stop"
+    if isinstance(sent_request, AskLeases):
+        return ()
+    return "return" if isinstance(sent_request, EndAssignment) else "noted"

@@ -1,0 +1,81 @@
+"""What can be told about a job so far."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pecan_ray.job.comparing import compare
+from pecan_ray.job.core import JobCore
+from pecan_ray.job.facts import JobFacts, WorkerFacts
+from pecan_ray.job.job_requests import JobRequests
+from pecan_ray.job.job_sampler import available_cpus
+from pecan_ray.job.listing import SourceListing
+from pecan_ray.job.resume_point import ResumePoint
+from pecan_ray.job.rounds import HeldUp
+from pecan_ray.job.story import EpochEnds
+
+
+def job_facts(
+    job: JobCore, now: float, *, nbytes: int, epoch_ends: EpochEnds, held_up: HeldUp, reverted: str
+) -> JobFacts:
+    """Return the facts of a job at a time.
+
+    Args:
+        job: The job.
+        now: Seconds, by the clock that it began by.
+        nbytes: Bytes of the elements that trainers have received and kept.
+        epoch_ends: When its epochs have ended.
+        held_up: How long ranks have waited for one another.
+        reverted: Why it runs the user's order of operators; empty where it does not.
+    """
+    placing = job.placement.placing
+    workers = {
+        name: WorkerFacts(
+            *(one.placement, done.elements, done.batches, done.bytes, done.threads),
+            *(done.remote_bytes, done.node_bytes, done.stages, done.hedged, done.hedges_won),
+        )
+        for name, one in (*job.fleet.past.items(), *job.fleet.workers.items())
+        if (done := one.progress) is not None
+    }
+    return JobFacts(
+        job=job.spec.name,
+        seconds=now - job.began,
+        epochs=job.spec.shape.epochs_before(job.ledger.epoch),
+        elements=job.rows - sum(one.progress.passed_rows for one in job.trainers.ranks.values()),
+        bytes=nbytes,
+        bad_elements=job.bad.count,
+        bad_estimated=job.bad.counted.estimated,
+        bad_open_ends=job.bad.counted.open_ends,
+        left_epochs=job.ledger.left.count,
+        left_out_elements=job.ledger.left_out_elements,
+        dropped=tuple((lease.key, lease.spans) for lease in job.ledger.dropped.leases),
+        dropped_elements=job.ledger.dropped.elements,
+        dropped_open_ends=job.ledger.dropped.open_ends,
+        workers_lost=job.fleet.losses.count,
+        workers=workers,
+        events=tuple(job.told),
+        timeline=job.placement.timeline(),
+        windows=tuple(job.placement.observed.windows) if job.placement.observed is not None else (),
+        deployments=tuple(job.placement.deployments),
+        remote_rates=tuple(job.placement.remote_rates),
+        epoch_ends=tuple(epoch_ends.newest),
+        epochs_before=epoch_ends.before,
+        op_seconds=job.placement.op_seconds,
+        comparison=None
+        if placing is None
+        else compare(job.placement.timeline(), placing.policy, stopped=placing.stopped),
+        prices=job.placement.prices,
+        trainers=job.spec.shape.world_size,
+        held_up=tuple(held_up.seconds) if job.spec.shape.coordinated else (),
+        hosts=max(1, len(job.fleet.hosts)),
+        cpus=available_cpus(job.trainers.progress, job.fleet),
+        reverted=reverted,
+        order_given_up=job.ledger.runs.given_up,
+    )
+
+
+def completed(job: JobCore, job_requests: JobRequests, listing: SourceListing, point: ResumePoint) -> ResumePoint:
+    """Add to where a job stands what else a state tells of it."""
+    order, decoders = job_requests.op_order(point.epoch)
+    bad = job.bad.digests(point.epoch) if job.spec.shape.runs_whole else ()
+    return replace(point, listings=listing.known(), op_order=order, decoders=decoders, bad=bad)

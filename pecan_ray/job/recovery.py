@@ -1,0 +1,53 @@
+"""What becomes of a job's workers when its controller's process is lost: they work on, and the next one adopts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pecan_ray.job import events
+from pecan_ray.job.core import JobCore
+from pecan_ray.job.instructions import DrainWorker, EndUnknownWorkers, Instructions, ReattachWorker, UseUsersOrder
+from pecan_ray.job.job_requests import JobRequests
+from pecan_ray.job.remote_io import RemoteIoShares
+
+
+class WorkerRecovery:
+    """The part of a job that takes workers over which another process has started."""
+
+    def __init__(self, job: JobCore, job_requests: JobRequests, remote_io: RemoteIoShares) -> None:
+        self._job, self._worker_requests, self._remote_io = job, job_requests, remote_io
+        self.generation = 0
+        """How many processes the controller had before this one: what an earlier one asks for is refused."""
+        self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
+            events.WorkerAdopted: self._on_adopted,
+        }
+
+    def begin(self, done: Instructions) -> None:
+        """Take over what the process before this one had: a worker is taken to live until it is known that it does not.
+
+        That process may have been lost between the entry in its journal and the deed.  So whatever it may not have
+        come to is wanted again: a worker that is not known to run is started, unless it was; and whom the job does
+        not know any more is ended.
+        """
+        self.generation += 1
+        fleet, reverted = self._job.fleet, bool(self._worker_requests.reverted)
+        for worker in fleet.workers.values():
+            if worker.running:
+                done.append(ReattachWorker(worker.name, worker.placement, worker.node, worker.pid))
+            else:
+                done.append(fleet.start(worker))
+            if worker.draining:
+                done.append(DrainWorker(worker.name))
+            if reverted:
+                done.append(UseUsersOrder(worker.name))
+        if self._job.ledger.left.count:
+            done += fleet.leave_epochs(before=self._job.ledger.epoch)
+        done.append(EndUnknownWorkers())
+        self._remote_io.again()
+
+    def _on_adopted(self, event: events.WorkerAdopted, now: float, done: Instructions) -> None:
+        worker = self._job.fleet.workers.get(event.worker)
+        if worker is not None:
+            worker.heard = now
+            self._job.tell("adopted", f"{worker.name} goes on as process {worker.pid}", now)

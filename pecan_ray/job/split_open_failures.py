@@ -1,0 +1,214 @@
+"""Splits that a worker cannot open: another one may, on whose node the file is or which is allowed to read it.
+
+Such a split goes back into its queue, barred for that worker.  If no living worker is left that could try it, it is
+left out.  A worker that has opened nothing, and could not open several splits that others have read, is taken out:
+what it is given costs time only.
+
+Where the order of data tells on the result, or every worker has all of it, a split is left out at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from pecan_ray.job.core import JobCore
+from pecan_ray.job.fleet import FleetWorker
+from pecan_ray.job.instructions import Instructions, Log
+from pecan_ray.job.messages import LeftOutElement, SplitOpenFailure
+from pecan_ray.job.pending_leases import WorkerLeaseState
+from pecan_ray.plan.splits import LeaseKey, Split
+
+MOST_UNOPENED = 3
+"""A worker that has opened nothing is taken out when others have read so many splits that it could not open."""
+
+
+PLACE_S = 60.0
+"""So long a split waits for a worker that has no place yet; afterwards it is left out, if nobody else can open it."""
+
+
+@dataclass
+class _Lengths:
+    """How many elements splits of one source hold for a byte (or what else it counts)."""
+
+    elements: int = 0
+    size: int = 0
+
+    def estimated(self, split: Split) -> int | None:
+        """Return about how many elements a split holds; None where nothing tells."""
+        if split.stop is None or not self.size:
+            return None
+        return max(1, round((split.stop - split.start) * self.elements / self.size))
+
+
+@dataclass
+class _Refused:
+    """A split that waits for a worker that can open it."""
+
+    error: LeftOutElement
+    """What is told if there is none."""
+    since: float
+    workers: set[str] = field(default_factory=set)
+    """Those that could not."""
+
+
+class LeaveOut(Protocol):
+    """Counts elements that were left out, as `JobRequests.leave_out`."""
+
+    def __call__(
+        self, elements: tuple[LeftOutElement, ...], now: float, done: Instructions, *, keep: bool = False
+    ) -> None:
+        """Count them; `keep`: no trainer has them, and one is to be told of them."""
+        ...
+
+
+class SplitOpenFailures:
+    """The part of a job that deals with splits that cannot be opened."""
+
+    def __init__(self, job: JobCore, leave_out: LeaveOut) -> None:
+        """`leave_out`: counts elements that nobody can open."""
+        self._job, self._ledger, self._leave_out_elements = job, job.ledger, leave_out
+        self._workers_to_drain: list[FleetWorker] = []
+        self._waiting: dict[LeaseKey, _Refused] = {}
+        """Of the epoch at hand."""
+        self._epoch = -1
+        self._opened: set[str] = set()
+        """Workers that have read something."""
+        self._failed_reads: Counter[str] = Counter()
+        """How many splits that others have read each worker could not open."""
+        self._lengths: dict[int, _Lengths] = {}
+
+    def read(self, worker: str, key: LeaseKey, elements: int, now: float, done: Instructions) -> None:
+        """Note that a worker has read a split to its end."""
+        if not elements:
+            return
+        branch, _, index = key
+        self._opened.add(worker)
+        split = self._ledger.queues.listings[branch][index]
+        if split.stop is not None:
+            known = self._lengths.setdefault(branch, _Lengths())
+            known.elements, known.size = known.elements + elements, known.size + split.stop - split.start
+        refused = self._waiting.pop(key, None) if self._epoch == self._ledger.epoch else None
+        # Sorted, because a set has another order in another process, and a replay must do the same (decision 37).
+        for other in () if refused is None else sorted(refused.workers - self._opened):
+            self._failed_reads[other] += 1
+            if self._failed_reads[other] == MOST_UNOPENED and refused is not None:
+                self._take_out(other, refused.error, now, done)
+
+    def refuse(
+        self, worker: str, epoch: int, split_open_failures: Iterable[SplitOpenFailure], now: float, done: Instructions
+    ) -> None:
+        """Take splits back that a worker cannot open: others may have them, or they are left out."""
+        if epoch != self._ledger.epoch:
+            return
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._waiting.clear()
+        for one in split_open_failures:
+            state = self._ledger.workers.get(worker)
+            if state is None or state.unresolved is not None or one.key not in state.pending_leases:
+                continue
+            refused = self._waiting.setdefault(one.key, _Refused(self._named(worker, one), now))
+            refused.workers.add(worker)
+            self._ledger.runs.give_up(f"{worker} cannot open {one.error.where}, which is left to others")
+            if self._can_continue and self._may_try(refused, now):
+                self._ledger.queues.bar(worker, one.key)
+                self._hand_over(state, one)
+                self._ledger.changes += 1
+            else:
+                del self._waiting[one.key]
+                self._ledger.consumed(worker, epoch, {one.key: one.spans})
+                self._leave_out(one.key, refused.error, now, done)
+
+    def _hand_over(self, state: WorkerLeaseState, one: SplitOpenFailure) -> None:
+        """Let others have a split; one of a group goes with the group, when the worker's assignment ends."""
+        if state.rank is not None:
+            state.refused[one.key] = one.spans
+            return
+        for lease, spans in state.take_back({one.key: one.spans}):
+            self._ledger.queues.put_back(replace(lease, spans=tuple(spans)))
+
+    def settle(self, now: float, done: Instructions) -> None:
+        """Leave out what no worker that is there can open any more."""
+        if not self._waiting or self._epoch != self._ledger.epoch:
+            return
+        worker = next(iter(self._living), None)
+        for key, refused in list(self._waiting.items()):
+            if worker is None or self._may_try(refused, now):
+                continue
+            found = False
+            while (lease := self._ledger.queues.take_returned_lease(key)) is not None:  # it may have been cut
+                found = True
+                # The ledger takes as dealt with only what a worker holds, so any living one stands in.
+                self._ledger.workers[worker].give(lease)
+                self._ledger.consumed(worker, self._epoch, {key: lease.spans})
+            if found:  # else somebody has it
+                del self._waiting[key]
+                self._leave_out(key, refused.error, now, done)
+
+    def _leave_out(self, key: LeaseKey, error: LeftOutElement, now: float, done: Instructions) -> None:
+        """Count a split that nobody can open, by how much it holds as far as others tell."""
+        known = self._lengths.get(key[0])
+        elements = None if known is None else known.estimated(self._ledger.queues.listings[key[0]][key[2]])
+        if error.open_end and elements is not None:
+            said = f"{error.error} About {elements} elements are left out, estimated by its bytes."
+            error = replace(error, error=said, elements=elements, estimated=True, open_end=False)
+        self._leave_out_elements((error,), now, done, keep=True)
+
+    def _take_out(self, name: str, error: LeftOutElement, now: float, done: Instructions) -> None:
+        """Let a worker go that is of no use, and ask for none in its place."""
+        fleet = self._job.fleet
+        worker = fleet.workers.get(name)
+        if worker is None or worker.draining:
+            return
+        said = (
+            f"{name} on node {worker.node} is taken out: it can open none of the splits that other workers read; the "
+            f"last one, {error.where}: {error.error} Files must lie where the nodes of all workers see them; "
+            "Workers(remote=0) keeps to the trainers' nodes"
+        )
+        self._job.tell("worker", said, now)
+        done.append(Log("warning", said))
+        fleet.taken_out[worker.host] += 1
+        self._workers_to_drain.append(worker)
+
+    def take_workers_to_drain(self) -> list[FleetWorker]:
+        """Return the workers that are to be let go since this was asked last."""
+        useless, self._workers_to_drain = self._workers_to_drain, []
+        return useless
+
+    @property
+    def _can_continue(self) -> bool:
+        """Whether a split may be read later, and by another worker."""
+        shape = self._ledger.shape
+        return shape.sharding != "off" and not (shape.one_at_a_time or shape.runs_whole or shape.in_order)
+
+    @property
+    def _living(self) -> list[str]:
+        return [name for name, state in self._ledger.workers.items() if state.unresolved is None]
+
+    def _may_try(self, refused: _Refused, now: float) -> bool:
+        """Tell whether a worker that runs, or may come soon, has not tried to open a split."""
+        patient = now - refused.since < PLACE_S
+        fleet = self._job.fleet.workers.values()
+        # Decision 98: a worker without a place may come late or never, so patience with it ends.
+        coming = any(not (one.running or one.draining) and (patient or not one.unplaced) for one in fleet)
+        return coming or not refused.workers.issuperset(self._living)
+
+    def waiting(self) -> dict[Hashable, str]:
+        """Return what is waited for: workers to come, which may open what the ones that run could not."""
+        living = self._living
+        refused = [one.error for one in self._waiting.values() if living and one.workers.issuperset(living)]
+        if not refused or self._epoch != self._ledger.epoch:
+            return {}
+        said = (
+            f"{len(refused)} split(s) that no worker that runs can open wait, {{seconds}} so far, for workers that are "
+            f"yet to come: {refused[0].where}: {refused[0].error}"
+        )
+        return {"unopened": said}
+
+    def _named(self, worker: str, one: SplitOpenFailure) -> LeftOutElement:
+        """Return what a worker could not open, with its node."""
+        node = self._job.fleet.workers[worker].node
+        return replace(one.error, error=f"{one.error.error} ({worker} on node {node} could not open it)")

@@ -1,0 +1,159 @@
+"""Which steps the functions of operators consist of."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pecan_ray import images
+from pecan_ray.known.albumentations_steps import albumentations_steps
+from pecan_ray.known.merged_run import KnownRun, RunSteps, mirror_steps_and_resize
+from pecan_ray.known.steps import (
+    ConvertStep,
+    CropStep,
+    Cut,
+    GeometricStep,
+    ImageForm,
+    KnownStep,
+    MirrorStep,
+    OtherStep,
+    ResizeStep,
+    WarpStep,
+)
+from pecan_ray.known.torchvision_steps import torchvision_step, transforms_in
+from pecan_ray.warps import ImageSize, Placed, RandomFlip, RandomRotate, RandomShear
+
+
+def _own_cut(fn: Any, size: ImageSize, rng: Any) -> Cut:
+    return Cut(*(fn.box(size) if rng is None else fn.box(size, rng)))
+
+
+def _own_place(fn: Any, size: ImageSize, rng: Any) -> Placed:
+    found: Placed = fn.placed(size, rng)
+    return found
+
+
+def _own_size(fn: images.Resize, size: ImageSize) -> ImageSize:
+    return fn.height, fn.width
+
+
+def _own_resized(fn: images.Resize, image: Any, target: ImageSize) -> Any:
+    return images.resized(image, *target)
+
+
+OWN = (RandomFlip, RandomRotate, RandomShear, images.RandomCrop, images.CenterCrop, images.Resize)
+"""Operators of the package that move pixels."""
+
+
+def own_step(fn: Any) -> KnownStep | None:
+    """Return the step of an operator of the package."""
+    kind, name = type(fn), f"images.{type(fn).__name__}"
+    if kind is RandomFlip:
+        return MirrorStep(name, fn, wants_rng=True, place=_own_place)
+    if kind in (RandomRotate, RandomShear):
+        return WarpStep(name, fn, wants_rng=True, place=_own_place)
+    if kind in (images.RandomCrop, images.CenterCrop):
+        return CropStep(name, fn, wants_rng=kind is images.RandomCrop, draw=_own_cut, any_layout=True)
+    return ResizeStep(name, fn, aim=_own_size, resize=_own_resized) if kind is images.Resize else None
+
+
+def image_convert_step(fn: Any) -> KnownStep | None:
+    """Return the step of `Image.fromarray`, by which images come to transforms of torchvision."""
+    pillow = sys.modules.get("PIL.Image")
+    return (
+        ConvertStep("Pillow fromarray", fn, gives="picture") if pillow is not None and fn is pillow.fromarray else None
+    )
+
+
+def steps_of(fn: Any) -> list[KnownStep] | None:
+    """Return the steps of a function; None where it is not known."""
+    try:
+        return _steps_of(fn)
+    except Exception:  # its parameters are the user's, and may refuse any question: no known function has such
+        return None
+
+
+def _steps_of(fn: Any) -> list[KnownStep] | None:
+    for step_of in (own_step, image_convert_step, torchvision_step):
+        if (step := step_of(fn)) is not None:
+            return [step]
+    if (transforms := transforms_in(fn)) is None:
+        return albumentations_steps(fn)
+    found = list[KnownStep]()
+    for one in transforms:
+        known = None if isinstance(one, OWN) else steps_of(one)  # those want random numbers, which they are not given
+        found += known or [OtherStep(type(one).__name__, one)]
+    return found if any(not isinstance(step, OtherStep) for step in found) else None
+
+
+@dataclass(frozen=True)
+class KnownFunctions:
+    """What can be done with the functions of operators in a row."""
+
+    steps: RunSteps
+    decodes: bool
+    equal: tuple[str, ...]
+    """What is done at once with equal pixels; empty if nothing is,"""
+    unequal: tuple[str, ...]
+    """and with other ones."""
+
+    def merged(self, *, reduces: bool) -> KnownRun:
+        """Return the function that does it."""
+        return KnownRun(self.steps, decodes=self.decodes, reduces=reduces)
+
+
+def known_functions(named: Sequence[tuple[str, Any]], *, decodes: bool) -> KnownFunctions | None:
+    """Return what can be done with functions that stand behind a decoder, or behind anything else.
+
+    `named`: operators' names, and their functions, each of which is known.  None where there is nothing to do, or
+    where all of them are the package's own, which have rules by themselves.
+    """
+    steps = list[tuple[str, KnownStep]]()
+    for name, fn in named:
+        steps += [(name, step) for step in steps_of(fn) or ()]
+    if all(own_step(fn) is not None for _, fn in named):
+        return None
+    steps, leading = _in_form(steps)
+    places = [step for step in leading if isinstance(step, GeometricStep)]
+    warps = [step.name for step in places] if len(places) > 1 and any(step.warps for step in places) else []
+    part, smaller = _decoded_less(places) if decodes and places else ([], [])
+    equal, unequal = tuple(part), tuple(warps or smaller)
+    return KnownFunctions(tuple(steps), decodes, equal, unequal) if equal or unequal else None
+
+
+def _decoded_less(places: list[GeometricStep]) -> tuple[list[str], list[str]]:
+    """Return the names of the steps for which a part is decoded, and of those for which a smaller image is."""
+    first = places[0]
+    if isinstance(first, ResizeStep):
+        return [], [first.name]
+    if not isinstance(first, CropStep):
+        return [], []
+    resize = mirror_steps_and_resize(places[1:])[1]
+    if first.target() is not None:
+        return [first.name], [first.name]
+    return [first.name], [first.name, resize.name] if resize is not None else []
+
+
+def _in_form(named: list[tuple[str, KnownStep]]) -> tuple[list[tuple[str, KnownStep]], list[KnownStep]]:
+    """Return steps, of which those that would be given what they do not work on are no longer known; and the first
+    ones, which convert and move pixels.
+    """
+    form: ImageForm = "array"
+    found, leading = list[tuple[str, KnownStep]](), list[KnownStep]()
+    begun = True
+    for name, step in named:
+        fits = begun and form in step.forms
+        if fits and isinstance(step, ConvertStep) and not any(isinstance(one, GeometricStep) for one in leading):
+            form = step.gives
+            leading.append(step)
+        elif fits and isinstance(step, GeometricStep):
+            leading.append(step)
+        else:
+            begun = False
+        if begun:
+            found.append((name, step))
+        else:
+            found.append((name, OtherStep(step.name, step.fn, step.forms, step.wants_rng)))
+    return found, leading

@@ -1,0 +1,89 @@
+"""What a worker's process knows of its progress, which its job is told now and then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pecan_ray.engines.kept_elements import kept_tally
+from pecan_ray.engines.under_way import counted_from, long_retry
+from pecan_ray.job.messages import WorkerProgress
+from pecan_ray.job.worker_events import WorkerTime
+from pecan_ray.runtime.sigterm import SigtermNotice
+from pecan_ray.runtime.stage_watch import StageWatch
+from pecan_ray.runtime.worker_plan import WorkerPlan
+from pecan_ray.storage import bytes_from_node, reads_hedged, remote_bytes
+
+NEWS_S = 1.0
+"""With how many threads it works, and what takes it long, a worker says after this time."""
+
+
+class WorkerReporter:
+    """The thread of a worker that lets it tell how it gets on, until its process is ended."""
+
+    def __init__(self, worker: str, controller: Any, plan: WorkerPlan, over: threading.Event) -> None:
+        """`over`: set when the work has ended."""
+        self._worker, self._controller, self._plan, self._over = worker, controller, plan, over
+        self.stages = StageWatch(lambda: plan.engine, over)
+        self.bytes = 0
+        """Of batches that were put out."""
+        self._sigterm, self._retried = SigtermNotice(), 0.0
+        """When a storage was last seen to fail."""
+        self._thread: threading.Thread | None = None
+
+    def begin(self, happened: Callable[[WorkerTime], None]) -> None:
+        """Let time pass for the worker, from a thread of its own; nothing to do a second time."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep_on, args=(happened,), name="pecan-heartbeat", daemon=True)
+            self._thread.start()
+
+    def _keep_on(self, happened: Callable[[WorkerTime], None]) -> None:
+        while True:
+            over = self._over.is_set()
+            happened(WorkerTime(self._condition(over=over)))
+            if over:
+                time.sleep(NEWS_S)  # what it has made is yet to be fetched
+            else:
+                self._over.wait(NEWS_S)
+
+    def _condition(self, *, over: bool) -> WorkerProgress:
+        """Return what is to be told, but for what the process has counted."""
+        now, engine = time.monotonic(), self._plan.engine
+        under_way, retrying = self._plan.under_way(now), long_retry(now)
+        self._retried = now if retrying else self._retried
+        # What is being read while the storage fails begins anew once it does not.
+        long = None if over else retrying or counted_from(under_way, self._retried, now)
+        progress = WorkerProgress(
+            threads=engine.threads if engine is not None else 0,
+            fell_back=self._plan.fell_back,
+            told_to_end=self._sigterm.came,
+        )
+        return progress if long is None else replace(progress, stuck=long.text, stuck_s=now - long.since, at=long.at)
+
+    def tell(self, progress: WorkerProgress) -> None:
+        """Tell the job, without waiting for it."""
+        engine = self._plan.engine
+        counts = dict(engine.counts()) if engine is not None else {}
+        self._controller.told.remote(self._worker, self.completed(progress), counts)
+
+    def completed(self, progress: WorkerProgress) -> WorkerProgress:
+        """Add what the process has counted: reads of buckets and of its node's disk, a cache's elements, its stages."""
+        kept, computed = kept_tally.sums
+        hedged, won = reads_hedged()
+        engine = self._plan.engine
+        return replace(
+            progress,
+            bytes=self.bytes,
+            threads=engine.threads if engine is not None else 0,
+            remote_bytes=remote_bytes(),
+            node_bytes=bytes_from_node(),
+            hedged=hedged,
+            hedges_won=won,
+            kept=kept,
+            computed=computed,
+            fell_back=self._plan.fell_back,
+            stages=self.stages.seconds,
+        )

@@ -1,0 +1,124 @@
+"""What the placement controller remembers: a value of some hundred bytes, which is pickled as it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from pecan_ray.placement.looks import FULL, Look, NeedPeaks
+from pecan_ray.plan.windows import Deployment
+
+QUIET_S = 5.0
+"""Workers go after so long a time in which fewer sufficed: two starts of local ones.  It doubles when one was wrong,"""
+MAX_QUIET_S = 640.0
+"""seven times at most; and what a trial has shown holds for so long."""
+
+TrialKind: TypeAlias = Literal["add", "fewer", "lag", "bill"]
+
+
+@dataclass(frozen=True)
+class PlacementTrial:
+    """A deployment on trial: for what, and what ran before."""
+
+    kind: TrialKind
+    before: Deployment
+    measure: float
+    """Rows a second before it; for "bill", $ an hour over rows a second."""
+
+
+@dataclass(frozen=True)
+class LastRemoval:
+    """The last removal of workers that were not needed."""
+
+    at: float
+    before: Deployment
+
+
+@dataclass(frozen=True)
+class Bound:
+    """More workers of a side brought nothing: this holds until the rate, or the room, has grown."""
+
+    count: float = math.inf
+    rate: float = 0.0
+    room: int = 0
+    until: float = 0.0
+
+    def most(self, now: float, rate: float, room: int) -> float:
+        """Return how many workers are of use now."""
+        holds = now < self.until and rate < self.rate / FULL**2 and room <= self.room
+        return self.count if holds else math.inf
+
+
+@dataclass(frozen=True)
+class Floor:
+    """So many workers have been needed for a demand."""
+
+    least: Deployment
+    demand: float
+    until: float
+
+    def workers(self, now: float, demand: float) -> Deployment:
+        """Return the fewest workers for a demand, as far as was shown."""
+        return self.least if now < self.until and demand > FULL * self.demand else Deployment(0, 0)
+
+
+@dataclass(frozen=True)
+class TrialHistory:
+    """What trials and removals have shown."""
+
+    bounds: tuple[Bound, Bound] = (Bound(), Bound())
+    shown: tuple[float, float] = (math.inf, math.inf)
+    """Rows a second of one worker of each side, where fewer were tried and the job was slower."""
+    floor: Floor = Floor(Deployment(0, 0), 0.0, 0.0)
+    stride: int | None = None
+    """Local workers by which the bill is tried next; None: it was not tried yet, 0: no more."""
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """When, and for how long."""
+
+    quiet_s: float = QUIET_S
+    changed: float = 0.0
+    """When other workers were asked for last."""
+    held_since: float | None = None
+    """Since when something shared, or the trainer's line for a CPU, holds the job up."""
+
+    def longer(self) -> float:
+        """Return the time of quiet after a removal that was wrong."""
+        return min(MAX_QUIET_S, 2 * self.quiet_s)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Rates as they were seen last."""
+
+    each: tuple[float, float] = (0.0, 0.0)
+    """Rows a second of a local and of a remote worker that nothing holds back."""
+    step_s: float = 0.0
+    """The trainer's own time for a batch."""
+
+
+@dataclass(frozen=True)
+class ControlState:
+    """What the controller remembers."""
+
+    running: Deployment | None = None
+    """What ran during the looks."""
+    looks: tuple[Look, ...] = ()
+    known: Known = Known()
+    needs: NeedPeaks = field(default_factory=NeedPeaks)
+    taken: tuple[float, float] = (0.0, 0.0)
+    """Seconds since the last batch before workers came or went, and rows that were taken in them."""
+    clocks: Clocks = field(default_factory=Clocks)
+    trial: PlacementTrial | None = None
+    follow: Deployment | None = None
+    """What follows once all workers that were asked for are there."""
+    removal: LastRemoval | None = None
+    trial_history: TrialHistory = field(default_factory=TrialHistory)
+
+    @property
+    def tries(self) -> bool:
+        """Whether a deployment is on trial, or the bill is still being tried."""
+        return self.trial is not None or self.follow is not None
