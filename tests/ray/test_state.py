@@ -200,8 +200,11 @@ def test_data_that_has_changed_is_refused_and_told_where_it_is_allowed(tmp_path:
 
 
 @dataclass(frozen=True)
-class RecordedInfo:
-    """Ten numbers in each of 40 splits; it writes down what is read."""
+class RecordedReads:
+    """Ten numbers in each of 40 splits; it writes down what is read.
+
+    Each run has a folder of its own: the process of a worker that was ended may read on for a moment.
+    """
 
     folder: Path
 
@@ -221,36 +224,36 @@ class RecordedInfo:
         return "noted"
 
     def taken(self) -> dict[int, list[int]]:
-        """Return which elements of which splits were read since the last time, when nobody reads any more."""
+        """Return which elements of which splits were read, when nobody reads any more."""
         until(lambda: not living_actors(), "a worker is left")
-        found = {int(file.name): [int(line) for line in file.read_text().split()] for file in self.folder.iterdir()}
-        for index in found:
-            (self.folder / str(index)).unlink()
-        return found
+        return {int(file.name): [int(line) for line in file.read_text().split()] for file in self.folder.iterdir()}
 
 
 @pytest.fixture
-def noted(tmp_path: Path) -> RecordedInfo:
-    (tmp_path / "read").mkdir()
-    return RecordedInfo(tmp_path / "read")
+def runs(tmp_path: Path) -> tuple[RecordedReads, RecordedReads]:
+    """The same source for a run and for the one that goes on from its state."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    return RecordedReads(tmp_path / "first"), RecordedReads(tmp_path / "second")
 
 
-def test_what_was_delivered_is_not_read_again(noted: RecordedInfo) -> None:
-    pipe = pecan.PecanPipeline(noted, name="noted").batch(7)
-    with pipe.iter_batches(workers=ONE) as it:
+def test_what_was_delivered_is_not_read_again(runs: tuple[RecordedReads, RecordedReads]) -> None:
+    first, second = (pecan.PecanPipeline(source, name="noted").batch(7) for source in runs)
+    with first.iter_batches(workers=ONE) as it:
         got = ids(islice(it, 25))
         state = saved(it.state_dict())
-    noted.taken()
-    with pipe.iter_batches(workers=ONE, state=state) as it:
+    with second.iter_batches(workers=ONE, state=state) as it:
         rest = ids(it)
     assert Counter(got + rest) == Counter(range(400))
-    read = noted.taken()
+    read = runs[1].taken()
     done = {index for index in range(40) if set(range(10 * index, 10 * index + 10)) <= set(got)}
     assert len(done) > 10 and not read.keys() & done, "what was delivered whole is not opened"
     assert all(len(elements) <= 10 for elements in read.values())
 
 
-def test_a_whole_plan_goes_on_behind_the_elements_that_were_delivered(noted: RecordedInfo, tmp_path: Path) -> None:
+def test_a_whole_plan_goes_on_behind_the_elements_that_were_delivered(
+    runs: tuple[RecordedReads, RecordedReads], tmp_path: Path
+) -> None:
     """Also where its worker is lost: what was received is not read again by the next one."""
     mapped = tmp_path / "mapped"
 
@@ -259,27 +262,27 @@ def test_a_whole_plan_goes_on_behind_the_elements_that_were_delivered(noted: Rec
             file.write(f"{row['i']}\n")
         return row
 
-    def begin(state: Any = None) -> Any:
+    def begin(source: RecordedReads, state: Any = None) -> Any:
         mapped.unlink(missing_ok=True)
-        pipe = pecan.PecanPipeline(noted, name="behind").skip(25).map(note).take(300).batch(7)
+        pipe = pecan.PecanPipeline(source, name="behind").skip(25).map(note).take(300).batch(7)
         return pipe.iter_batches(workers=TWO, state=state)
 
     def were_mapped() -> list[int]:
         return [int(line) for line in mapped.read_text().split()]
 
-    with begin() as it:
+    with begin(runs[0]) as it:
         got = ids(islice(it, 15))
         lose(it, maker(it))
         got += ids(islice(it, 5))
         assert were_mapped().count(25) == 1, "the second worker does not run operators on what was received"
         state = saved(it.state_dict())
-    read = noted.taken()
+    read = runs[0].taken()
     assert all(read[split] == list(range(10)) for split in range((25 + 15 * 7) // 10)), "it opens none of these"
-    with begin(state) as it:
+    with begin(runs[1], state) as it:
         got += ids(it)
         (told,) = [event.text for event in it.report().events if event.kind == "state"]
     assert got == list(range(25, 325))
-    delivered, read = 25 + 20 * 7, noted.taken()
+    delivered, read = 25 + 20 * 7, runs[1].taken()
     assert min(were_mapped()) == delivered
     assert min(read) == delivered // 10 and read[delivered // 10][0] == delivered % 10
     assert "20 batches of epoch 0 that were used before are not made again" in told
