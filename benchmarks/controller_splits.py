@@ -103,18 +103,18 @@ class Bench:
         assert self._job.ledger.finished
 
     def _take_all(self, epoch: int) -> None:
-        name, sent_request = f"epoch {epoch}: first leases", AskLeases(epoch, 0, LOT)
-        while isinstance(leases := self._ask(name, sent_request), tuple) and leases:
+        name, request = f"epoch {epoch}: first leases", AskLeases(epoch, 0, LOT)
+        while isinstance(leases := self._ask(name, request), tuple) and leases:
             # Splits without elements are dealt with once their length is known.
-            name, sent_request = (
+            name, request = (
                 f"epoch {epoch}: leases",
                 AskLeases(epoch, 0, LOT, tuple((one.key, 0) for one in leases)),
             )
         self._ask(f"epoch {epoch}: ends", EndAssignment(epoch))
 
-    def _ask(self, name: str, sent_request: WorkerQuestion) -> Reply:
+    def _ask(self, name: str, request: WorkerQuestion) -> Reply:
         self._asked += 1
-        (answer,) = self._timed(name, events.WorkerAsked(self._worker, "main", self._asked, sent_request))
+        (answer,) = self._timed(name, events.WorkerAsked(self._worker, "main", self._asked, request))
         return answer.reply
 
     def _timed(self, name: str, event: events.Event) -> list[Answer]:

@@ -210,15 +210,15 @@ class MemberWorker:
         self._lot_s = 0.0
         self._heartbeat = Heartbeat(min(Config().worker_timeout_s, Config().hung_after_s))
 
-    async def _ask(self, channel: str, sent_request: WorkerQuestion) -> Any:
+    async def _ask(self, channel: str, request: WorkerQuestion) -> Any:
         self._numbers[channel] += 1
         self._heartbeat.asked = time.monotonic()
-        asked = WorkerAsked(self.name, channel, self._numbers[channel], sent_request)
+        asked = WorkerAsked(self.name, channel, self._numbers[channel], request)
         return pickle.loads(await self._members.call("ask", pickle.dumps(asked)))
 
     async def _take(self, epoch: int, lot_s: float) -> Any:
-        sent_request = AskLeases(epoch, 0, lot_of(Branch(lease_s=self._lease_s), lot_s), self._noted())
-        return await self._ask("take:0", sent_request)
+        request = AskLeases(epoch, 0, lot_of(Branch(lease_s=self._lease_s), lot_s), self._noted())
+        return await self._ask("take:0", request)
 
     def _noted(self) -> Lengths:
         lengths, self._lengths = tuple(self._lengths), []

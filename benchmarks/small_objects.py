@@ -130,9 +130,9 @@ class ListedJob:
     def wait(self, channel: str) -> ReplyReceived:
         """Answer what was asked."""
         asked = self._asked.pop(channel)
-        if not isinstance(asked.sent_request, AskLeases):
+        if not isinstance(asked.request, AskLeases):
             return ReplyReceived(channel, asked.number, Assigned(Assignment(0), lot_s=LOT_S))
-        lot, self._left = self._left[: asked.sent_request.most], self._left[asked.sent_request.most :]
+        lot, self._left = self._left[: asked.request.most], self._left[asked.request.most :]
         return ReplyReceived(channel, asked.number, pickle.loads(pickle.dumps(tuple(lot))))
 
 

@@ -192,9 +192,7 @@ class Batches(EpochLoops[BatchT]):
             self._clock.enter("controller")
             changed = None if ordered.plan is plan else ordered.plan
             times = ordered.row_seconds, ordered.op_seconds
-            session.begin(
-                changed, ordered.order, *times, decoders=ordered.decoders, order_details=ordered.order_details
-            )
+            session.begin(changed, ordered.order, *times, decoders=ordered.decoders, order_text=ordered.order_text)
         except BaseException as error:
             self._failure = told(error)
             self.close()

@@ -39,7 +39,7 @@ def run_when_found(
             if found.dropped and isinstance(job, (Session, InProcessRun)):
                 job.drop_order(found.said)
             if found.plan is not None and isinstance(job, Session):
-                job.change_plan(found.plan, found.order, found.said, found.decoders, found.order_details)
+                job.change_plan(found.plan, found.order, found.said, found.decoders, found.order_text)
             elif not (found.dropped and isinstance(job, Session)):
                 note(found.said)
             logger.log(logging.WARNING if found.dropped else logging.INFO, "%s: %s", name, found.said)

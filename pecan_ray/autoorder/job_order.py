@@ -176,11 +176,11 @@ class JobOrder:
             reverted=reverted,
             decoders=ordering.decoders,
             epoch_estimate=keeps.epoch_estimate,
-            order_details=as_json(self._name, ordering),
+            order_text=as_json(self._name, ordering),
             end=end,
         )
 
-    def order_details(self, *, again: bool = False) -> Ordering:
+    def order_text(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""
         pinned = self._pinned()
         if pinned is not None:
@@ -196,8 +196,8 @@ class JobOrder:
         return found
 
     def told(self, *, again: bool = False) -> Ordering:
-        """Return what `order_details` does; among its notes is what a job on this machine would keep, and why."""
-        found = self.order_details(again=again)
+        """Return what `order_text` does; among its notes is what a job on this machine would keep, and why."""
+        found = self.order_text(again=again)
         plan = found.plan if found.changed else self._plan
         keeps = self._keeps(plan, found, JobSize(1.0, available_cpus()))
         return replace(found, notes=(*found.notes, *keeps.said))
@@ -210,7 +210,7 @@ class JobOrder:
         if self._seeded:
             self._again(replace(self._config, order_file=None), seeded=False).save(path, again=again)
             return
-        found = self.order_details(again=again)
+        found = self.order_text(again=again)
         KeptOrder.of(found, self._name, self._key).save(path)
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -313,8 +313,8 @@ class JobOrder:
         if found.may_change_values:
             logger.warning("%s: %s", self._name, found.summary())
         plan, said = rewritten(found.plan, self._engine, found.decoders)
-        text, order_details = "; ".join((found.summary(), *said)), as_json(self._name, found)
-        return ReorderResult(plan, orders_in(found.plan), text, found.decoders, order_details)
+        text, order_text = "; ".join((found.summary(), *said)), as_json(self._name, found)
+        return ReorderResult(plan, orders_in(found.plan), text, found.decoders, order_text)
 
     def _pinned(self) -> Ordering | None:
         path = self._config.order_file

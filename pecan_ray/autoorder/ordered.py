@@ -22,7 +22,7 @@ class ReorderResult(NamedTuple):
     said: str
     """Why."""
     decoders: tuple[str, ...] = ()
-    order_details: str = ""
+    order_text: str = ""
     """All that was found, as JSON; empty: as before."""
     dropped: bool = False
     """The order that the job runs gives other results than the user's, which is run at once in its place."""
@@ -54,7 +54,7 @@ class Ordered:
     """Those that did."""
     epoch_estimate: EpochEstimate | None = None
     """What an epoch takes with what is kept at `autocache` points."""
-    order_details: str = ""
+    order_text: str = ""
     """What was found, operator by operator, as JSON."""
     end: JobEnd = field(default_factory=JobEnd)
     """To be told when the job ends, since what looks beside it ends then."""

@@ -145,7 +145,7 @@ class JobRequests:
     def _on_asked(self, event: events.WorkerAsked, now: float, done: list[Instruction]) -> None:
         worker = self._job.fleet.workers.get(event.worker)
         if worker is None:
-            done.append(Answer(event.worker, event.channel, event.number, _stale_worker_reply(event.sent_request)))
+            done.append(Answer(event.worker, event.channel, event.number, _stale_worker_reply(event.request)))
             return
         worker.heard = now
         # Decision 22: a question may come twice. Then it is answered as before, and what it tells is not noted again.
@@ -174,14 +174,12 @@ class JobRequests:
             # alike waits in vain, all do.
             in_vain: set[Hashable] = set()
             for asked in self._calls.waiting():
-                sent_request = asked.sent_request
+                request = asked.request
                 alike = any_will_do(asked.worker, self._ledger.shape, self._ledger.workers)
                 # A worker that is barred from some leases does not wait for the same as the others.
                 alike = alike and not self._ledger.queues.bars(asked.worker)
                 kind: Hashable = (
-                    (sent_request.epoch, sent_request.branch)
-                    if isinstance(sent_request, AskLeases)
-                    else type(sent_request).__name__
+                    (request.epoch, request.branch) if isinstance(request, AskLeases) else type(request).__name__
                 )
                 if alike and kind in in_vain:
                     continue
@@ -199,17 +197,17 @@ class JobRequests:
 
     def _note(self, asked: events.WorkerAsked, now: float, done: list[Instruction]) -> None:
         """Take over what a question tells, once."""
-        sent_request, worker = asked.sent_request, asked.worker
-        if isinstance(sent_request, AskAssignment):
-            self._job.fleet.workers[worker].told = sent_request.progress
-            if sent_request.progress.fell_back:
-                self.restore_user_order(sent_request.progress.fell_back, now, done)
-        elif isinstance(sent_request, EndData):
-            self._ledger.consumed(worker, sent_request.epoch, sent_request.spans, left_out=sent_request.rows)
-            self.leave_out(sent_request.left_out, now, done, keep=True)
+        request, worker = asked.request, asked.worker
+        if isinstance(request, AskAssignment):
+            self._job.fleet.workers[worker].told = request.progress
+            if request.progress.fell_back:
+                self.restore_user_order(request.progress.fell_back, now, done)
+        elif isinstance(request, EndData):
+            self._ledger.consumed(worker, request.epoch, request.spans, left_out=request.rows)
+            self.leave_out(request.left_out, now, done, keep=True)
         else:
-            self._note_lengths(worker, sent_request.epoch, sent_request.lengths, now, done)
-            self.split_open_failures.refuse(worker, sent_request.epoch, sent_request.split_open_failures, now, done)
+            self._note_lengths(worker, request.epoch, request.lengths, now, done)
+            self.split_open_failures.refuse(worker, request.epoch, request.split_open_failures, now, done)
 
     def _note_lengths(
         self, worker: str, epoch: int, lengths: Iterable[tuple[LeaseKey, int]], now: float, done: list[Instruction]
@@ -219,17 +217,15 @@ class JobRequests:
             self._ledger.ended(worker, epoch, key, elements)
 
     def _reply(self, asked: events.WorkerAsked) -> Reply | None:
-        sent_request, worker = asked.sent_request, asked.worker
-        if isinstance(sent_request, AskAssignment):
+        request, worker = asked.request, asked.worker
+        if isinstance(request, AskAssignment):
             return self._assignment(worker)
-        if isinstance(sent_request, AskLeases):
-            return self._leases(worker, sent_request)
-        if isinstance(sent_request, EndAssignment):
-            if self._job.error is not None or sent_request.epoch != self._ledger.epoch:
+        if isinstance(request, AskLeases):
+            return self._leases(worker, request)
+        if isinstance(request, EndAssignment):
+            if self._job.error is not None or request.epoch != self._ledger.epoch:
                 return "return"  # it was told that there is no more, and there may be
-            return self._ledger.assignment_ended(
-                worker, sent_request.remainder_part, sent_request.batches, sent_request.rows
-            )
+            return self._ledger.assignment_ended(worker, request.remainder_part, request.batches, request.rows)
         return "noted"
 
     def _assignment(self, worker: str) -> Assigned | Literal["stop"] | None:
@@ -249,23 +245,23 @@ class JobRequests:
         lot_s = max(least_s, len(self._ledger.workers) / CALLS_PER_SECOND)
         return Assigned(answer, version, lot_s)
 
-    def _leases(self, worker: str, sent_request: AskLeases) -> tuple[Lease, ...] | Lookahead | NoMoreLeases | None:
-        leases = self._taken(worker, sent_request)
+    def _leases(self, worker: str, request: AskLeases) -> tuple[Lease, ...] | Lookahead | NoMoreLeases | None:
+        leases = self._taken(worker, request)
         # No lease beside others is no end of the branch (decision 148), so nothing of the next epoch is told with it.
-        if leases == () and not sent_request.reading:
-            return self._next_epoch_splits(worker, sent_request)
-        if not leases or not sent_request.look:
+        if leases == () and not request.reading:
+            return self._next_epoch_splits(worker, request)
+        if not leases or not request.look:
             return leases
-        most, workers = min(sent_request.look, MOST_OFFERED), self._ledger.workers
-        return Lookahead(leases, offered(worker, sent_request.branch, most, workers, self._ledger.queues))
+        most, workers = min(request.look, MOST_OFFERED), self._ledger.workers
+        return Lookahead(leases, offered(worker, request.branch, most, workers, self._ledger.queues))
 
-    def _next_epoch_splits(self, worker: str, sent_request: AskLeases) -> tuple[()] | NoMoreLeases:
+    def _next_epoch_splits(self, worker: str, request: AskLeases) -> tuple[()] | NoMoreLeases:
         """Return what ends a branch: with what is read of object stores next, which may be fetched meanwhile.
 
         Who looks at what it has at hand begins with that.
         """
-        queues, branch = self._ledger.queues, sent_request.branch
-        if sent_request.look or self._job.error is not None or sent_request.epoch != self._ledger.epoch:
+        queues, branch = self._ledger.queues, request.branch
+        if request.look or self._job.error is not None or request.epoch != self._ledger.epoch:
             return ()
         first = queues.listings[branch][0] if len(queues.listings[branch]) else None
         if first is None or "://" not in first.path or worker not in self._ledger.workers:
@@ -273,31 +269,31 @@ class JobRequests:
         splits = queues.projected(worker, branch, len(self._ledger.workers), MOST_FORESEEN)
         return NoMoreLeases(tuple(splits)) if splits else ()
 
-    def _taken(self, worker: str, sent_request: AskLeases) -> tuple[Lease, ...] | None:
-        if self._job.error is not None or sent_request.epoch != self._ledger.epoch:
+    def _taken(self, worker: str, request: AskLeases) -> tuple[Lease, ...] | None:
+        if self._job.error is not None or request.epoch != self._ledger.epoch:
             return ()
         if self._ledger.runs.kept:
-            run = self._ledger.take_run(worker, sent_request.most)
+            run = self._ledger.take_run(worker, request.most)
             # Taking a run may show that the order cannot be kept. Then leases follow as in any other job.
             if self._ledger.runs.kept:
                 return run
         leases: list[Lease] = []
-        wanted = deque(sent_request.at_hand)
-        fewer = MISSING_SHARE if sent_request.look and not wanted else 1
-        most, share = max(1, sent_request.most // fewer), self._ledger.share(worker, sent_request.branch)
-        if sent_request.streams > 1:
+        wanted = deque(request.at_hand)
+        fewer = MISSING_SHARE if request.look and not wanted else 1
+        most, share = max(1, request.most // fewer), self._ledger.share(worker, request.branch)
+        if request.streams > 1:
             # Half of an even share may be fewer splits than it reads at a time. `Queues.piece` leaves others theirs.
-            share = max(share, sent_request.streams - sent_request.reading)
+            share = max(share, request.streams - request.reading)
         most, workers = min(most, share), sum(not one.draining for one in self._job.fleet.workers.values())
         # Near the end of an epoch a lot goes on until it fills a batch. A worker that got only the short rest of a
         # split would find nothing to fill its batch with later.
         while len(leases) < most or (leases and in_a_batch(worker, self._ledger.shape, self._ledger.workers)):
-            if leases and sent_request.at_hand and not wanted:
+            if leases and request.at_hand and not wanted:
                 break  # while these are worked on others may bring more
-            side = SideBySide(sent_request.streams, sent_request.reading + len(leases), workers)
-            answer = self._ledger.take(worker, sent_request.branch, wanted, side)
+            side = SideBySide(request.streams, request.reading + len(leases), workers)
+            answer = self._ledger.take(worker, request.branch, wanted, side)
             if not isinstance(answer, Lease):
-                return tuple(leases) if leases or sent_request.reading or answer != "wait" else None
+                return tuple(leases) if leases or request.reading or answer != "wait" else None
             leases.append(answer)
         return tuple(leases)
 
@@ -352,10 +348,10 @@ def _handle_fatal_elements(job: JobCore, now: float, done: list[Instruction]) ->
     return () if raises else left_out
 
 
-def _stale_worker_reply(sent_request: WorkerQuestion) -> Reply:
+def _stale_worker_reply(request: WorkerQuestion) -> Reply:
     """Return what a worker is told that is fenced off: nothing that it says counts."""
-    if isinstance(sent_request, AskAssignment):
+    if isinstance(request, AskAssignment):
         return "stop"
-    if isinstance(sent_request, AskLeases):
+    if isinstance(request, AskLeases):
         return ()
-    return "return" if isinstance(sent_request, EndAssignment) else "noted"
+    return "return" if isinstance(request, EndAssignment) else "noted"

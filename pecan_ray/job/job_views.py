@@ -102,7 +102,7 @@ class JobView:
     """With fewer windows and events where there are many."""
     placed: tuple[PlacedWorker, ...] = ()
     trainers: tuple[TrainerView, ...] = ()
-    order_details: str = ""
+    order_text: str = ""
     """What AutoOrder found, as `explain("json")` tells it; empty: the controller was not told."""
 
 
@@ -151,7 +151,7 @@ def newest_window(steps: tuple[PlacementStep, ...], observed: tuple[ObservedWind
     return max(found, key=lambda one: one.seconds).window if found else None
 
 
-def job_view(job: JobState, now: float, live: LiveJob, order_details: str) -> JobView:
+def job_view(job: JobState, now: float, live: LiveJob, order_text: str) -> JobView:
     """Return what a page about a job shows."""
     facts = job.facts(now)
     facts = replace(
@@ -175,7 +175,7 @@ def job_view(job: JobState, now: float, live: LiveJob, order_details: str) -> Jo
         )
         for rank, one in sorted(job.trainers.ranks.items())
     )
-    return JobView(live, facts, placed, trainers, order_details)
+    return JobView(live, facts, placed, trainers, order_text)
 
 
 def sampled_steps(timeline: tuple[PlacementStep, ...]) -> tuple[PlacementStep, ...]:

@@ -196,14 +196,14 @@ class LeaseLots:
         look = 0 if indices is None else max(LEAST_LOOK, LOOK_AHEAD * most)
         self._ask(number, most, look, indices or (), now, done)
 
-    def came(self, sent_request: AskLeases, reply: Reply, now: float, done: list[WorkerInstruction]) -> None:
+    def came(self, request: AskLeases, reply: Reply, now: float, done: list[WorkerInstruction]) -> None:
         """Take the answer to a question."""
-        number = sent_request.branch
+        number = request.branch
         branch = self._branches[number]
         current, branch.asking = branch.asking == self._assignments, None
         wanted = branch.wanted
         if current:
-            beside = sent_request.reading > 0  # no lease beside others is no end
+            beside = request.reading > 0  # no lease beside others is no end
             branch.take_in(reply, beside=beside)
             if isinstance(reply, NoMoreLeases):
                 branch.projected = self._epoch + 1, reply.next_epoch
@@ -318,5 +318,5 @@ class LeaseLots:
         lengths, split_open_failures = self.noted()
         branch = self._branches[number]
         told, side = (lengths, look, at_hand, split_open_failures), branch.side
-        sent_request = AskLeases(self._epoch, number, most, *told, side.streams, side.reading)
-        done.append(self._channels.ask(f"take:{number}", sent_request, now, ahead=branch.wanted is None))
+        request = AskLeases(self._epoch, number, most, *told, side.streams, side.reading)
+        done.append(self._channels.ask(f"take:{number}", request, now, ahead=branch.wanted is None))

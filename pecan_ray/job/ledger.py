@@ -158,9 +158,7 @@ class Ledger(LedgerState):
         returns = bool(state.refused) or not flush
         if returns:
             # Decision 47: one worker makes rounds of what coordinated reads leave, so nothing of that is dealt before.
-            self.leftovers.take_back(
-                state, remainder_part, distribute_shares=state.can_reassign and not self.shape.coordinated
-            )
+            self.leftovers.take_back(state, remainder_part, early=state.can_reassign and not self.shape.coordinated)
         self._advance()
         return "return" if returns else "flush"
 
@@ -204,9 +202,7 @@ class Ledger(LedgerState):
             self.dropped.add(worker, give_out_again(state, self.shape, *places, sum(self.counts)))
         self._advance()
 
-    def mark_received(
-        self, rank: int, worker: str, epoch: int, spans: LeaseSpans, batches: int = 1, rows: int = 0
-    ) -> None:
+    def ack(self, rank: int, worker: str, epoch: int, spans: LeaseSpans, batches: int = 1, rows: int = 0) -> None:
         """Note that a trainer has received batches, of so many rows, from a worker: their data is delivered."""
         # Decision 22: an acknowledgement may come late, when its epoch is over.
         if epoch != self.epoch or self.finished:

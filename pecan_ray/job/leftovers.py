@@ -56,13 +56,13 @@ class Leftovers:
         yield from ((held.lease.key, held.missing) for held in (*self._pool.values(), *self._fresh.values()))
         yield from ((lease.key, lease.spans) for group in self.groups for lease in group.leases)
 
-    def add(self, lease: Lease, spans: Iterable[Span], *, distribute_shares: bool = False) -> None:
-        """Add positions of a lease; `distribute_shares`: they may come before all else of the epoch is delivered."""
-        pool = self._fresh if distribute_shares else self._pool
+    def add(self, lease: Lease, spans: Iterable[Span], *, early: bool = False) -> None:
+        """Add positions of a lease; `early`: they may come before all else of the epoch is delivered."""
+        pool = self._fresh if early else self._pool
         held = pool.setdefault(lease.key, PendingLease(replace(lease, spans=()), Spans()))
         for span in spans:
             held.missing.add(*span)
-            self._fresh_units += len(by_element(replace(lease, spans=(span,)))) if distribute_shares else 0
+            self._fresh_units += len(by_element(replace(lease, spans=(span,)))) if early else 0
 
     def distribute_shares(self) -> None:
         """Make groups of what may be dealt, a batch each, as far as there is one for every trainer."""
@@ -77,7 +77,7 @@ class Leftovers:
             # For no rank, because trainers take batches for a certain rank beyond their bound of bytes.
             self.groups.append(_group(None, units[first : first + self._batch_size]))
         for unit in units[full:]:
-            self.add(unit, unit.spans, distribute_shares=True)
+            self.add(unit, unit.spans, early=True)
 
     @staticmethod
     def _taken(pool: dict[LeaseKey, PendingLease]) -> list[Lease]:
@@ -86,11 +86,11 @@ class Leftovers:
         pool.clear()
         return leases
 
-    def take_back(self, state: WorkerLeaseState, remainder_part: LeaseSpans, *, distribute_shares: bool) -> None:
+    def take_back(self, state: WorkerLeaseState, remainder_part: LeaseSpans, *, early: bool) -> None:
         """Take what a worker returns, as `add` does; a group of which it could not open something stays one."""
         if state.rank is None or not state.refused:
             for lease, returned in state.take_back(remainder_part):
-                self.add(lease, returned, distribute_shares=distribute_shares)
+                self.add(lease, returned, early=early)
             self.distribute_shares()
             return
         whole = {

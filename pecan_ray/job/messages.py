@@ -163,7 +163,7 @@ class WorkerAsked:
     channel: str
     """Questions of one channel come one after the other."""
     number: int
-    sent_request: WorkerQuestion
+    request: WorkerQuestion
 
 
 @dataclass(frozen=True)

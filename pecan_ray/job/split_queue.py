@@ -106,7 +106,7 @@ class SplitQueue:
         self._first, self._step = share if share[1] else (sys.maxsize, 1)
         self.returned: deque[Lease] = deque()
         """What came back, which goes first."""
-        self._awaiting_listing: list[Rest] = []
+        self._unlisted: list[Rest] = []
         """Of a run before this one, begun splits that are not listed yet,"""
         self._missing: deque[tuple[int, int]] = deque()
         """and the places of those in the order, as far as it has not come about again."""
@@ -132,7 +132,7 @@ class SplitQueue:
         self._at = cursor.taken
         self._replay.extend(cursor.grown)
         self._missing.extend(cursor.missing)
-        self._awaiting_listing.extend(remaining_parts)
+        self._unlisted.extend(remaining_parts)
 
     def cursor(self) -> Cursor:
         """Return how far the pass has come."""
@@ -144,7 +144,7 @@ class SplitQueue:
         """Yield what has come back, or has not been listed since a run before this one."""
         for lease in self.returned:
             yield Rest(lease.split.index, lease.repetition, lease.spans)
-        yield from self._awaiting_listing
+        yield from self._unlisted
 
     def places(self, indices: Sequence[int]) -> list[int]:
         """Return the places in the pass's order of splits that were begun in it."""
@@ -191,7 +191,7 @@ class SplitQueue:
         """Drop what came back; the epoch begins anew."""
         self.returned.clear()
         self._missing.clear()
-        self._awaiting_listing.clear()
+        self._unlisted.clear()
         self.begin(self._epoch, 0)
 
     @property
@@ -292,7 +292,7 @@ class SplitQueue:
     @property
     def _pass_at_hand(self) -> int:
         """The pass that nobody may go beyond: splits that a run before this one began in it are yet to be listed."""
-        to_come = () if self._listing.complete else self._awaiting_listing
+        to_come = () if self._listing.complete else self._unlisted
         return min((rest.repetition for rest in to_come if rest.index >= self._seen), default=self.repetition)
 
     def catch_up(self) -> None:
@@ -304,7 +304,7 @@ class SplitQueue:
         enough = self._shuffling is None or self._listing.complete or splits >= GROWTH * self._seen
         if not self._replay and self._seen < splits and enough:
             self._notice(splits)
-        if self._awaiting_listing or self._missing:
+        if self._unlisted or self._missing:
             self._take_up()
 
     def _notice(self, listed: int, begun: int | None = None) -> None:
@@ -334,10 +334,8 @@ class SplitQueue:
             found += [(self.repetition, at, self._lease(int(self._order[at]))) for at in range(start, known)]
             if known < stop:
                 self._missing.appendleft((known, stop))
-        listed = [rest for rest in self._awaiting_listing if rest.index < self._seen and rest.repetition <= latest]
-        self._awaiting_listing = [
-            rest for rest in self._awaiting_listing if rest.index >= self._seen or rest.repetition > latest
-        ]
+        listed = [rest for rest in self._unlisted if rest.index < self._seen and rest.repetition <= latest]
+        self._unlisted = [rest for rest in self._unlisted if rest.index >= self._seen or rest.repetition > latest]
         places = self.places([rest.index for rest in listed]) if listed else []
         for rest, place in zip(listed, places, strict=True):
             lease = Lease(self._epoch, self._listing[rest.index], rest.spans, self._branch, rest.repetition)

@@ -124,7 +124,7 @@ class JobState(JobCore):
         for ack in report.received_batches:
             self.rows += ack.rows
             self.bytes += ack.bytes
-            self.ledger.mark_received(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches, ack.rows)
+            self.ledger.ack(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches, ack.rows)
             # The window that was begun before a worker's first batch belongs to no deployment.
             if self.fleet.deliver(ack):
                 self.placement.touched()

@@ -125,12 +125,12 @@ class WorkerState:
         done.append(EndWork())
 
     def _on_reply_received(self, event: ReplyReceived, now: float, done: list[WorkerInstruction]) -> None:
-        sent_request = self._channels.answered(event)
-        if isinstance(sent_request, AskLeases):
-            self._lots.came(sent_request, event.reply, now, done)
-        elif isinstance(sent_request, AskAssignment):
+        request = self._channels.answered(event)
+        if isinstance(request, AskLeases):
+            self._lots.came(request, event.reply, now, done)
+        elif isinstance(request, AskAssignment):
             self._begin_assignment(event.reply, done)
-        elif isinstance(sent_request, EndAssignment):
+        elif isinstance(request, EndAssignment):
             self._settle_leftovers(event.reply, done)
 
     def _begin_assignment(self, reply: Reply, done: list[WorkerInstruction]) -> None:

@@ -18,13 +18,13 @@ class WorkerChannels:
         self._numbers: dict[str, int] = {}
         self._asked: dict[str, WorkerQuestion] = {}
 
-    def ask(self, channel: str, sent_request: WorkerQuestion, now: float, *, ahead: bool = False) -> AskJob:
+    def ask(self, channel: str, request: WorkerQuestion, now: float, *, ahead: bool = False) -> AskJob:
         """Number a question."""
-        assert channel not in self._asked, f"{sent_request} is asked before {self._asked[channel]} was answered"
+        assert channel not in self._asked, f"{request} is asked before {self._asked[channel]} was answered"
         number = self._numbers[channel] = self._numbers.get(channel, 0) + 1
-        self._asked[channel] = sent_request
+        self._asked[channel] = request
         self._heartbeat.asked = now  # whoever asks lives, and need not say it besides
-        return AskJob(channel, number, sent_request, ahead)
+        return AskJob(channel, number, request, ahead)
 
     def is_free(self, channel: str) -> bool:
         """Tell whether a channel has no question under way."""

@@ -154,7 +154,7 @@ class AskJob:
 
     channel: str
     number: int
-    sent_request: WorkerQuestion
+    request: WorkerQuestion
     ahead: bool = False
     """The engine does not wait for the answer: what it brings may be fetched as soon as it comes."""
 

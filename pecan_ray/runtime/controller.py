@@ -187,25 +187,25 @@ class JobController:
         row_s: float | None = None,
         op_seconds: tuple[tuple[str, float], ...] = (),
         decoders: tuple[str, ...] = (),
-        order_details: str = "",
+        order_text: str = "",
     ) -> None:
         """Let work begin, with the plan in that order (None: as it is written); the first trainer decides.
 
         `row_s`: seconds of one thread for a row of a batch, by a sample; `op_seconds`: of each operator for an element;
-        `order_details`: all that was found, as JSON, for those who look at the job.
+        `order_text`: all that was found, as JSON, for those who look at the job.
         """
         host = self._host
-        self._explained = self._explained or order_details
+        self._explained = self._explained or order_text
         # A trainer calls again if the controller's process was lost: the plan must not be added twice.
         if plan is not None and not host.state.ordered:
             host.add_plan(plan)
         host.happened(events.OrderKnown(len(host.plans) > 1, row_s, order, op_seconds, decoders))
 
     async def change_plan(
-        self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...], order_details: str
+        self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...], order_text: str
     ) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
-        self._explained = order_details or self._explained
+        self._explained = order_text or self._explained
         self._host.add_plan(plan)
         self._host.happened(events.PlanChanged(said, order, decoders))
 

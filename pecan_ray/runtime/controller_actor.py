@@ -78,16 +78,16 @@ class AutoPlacementController:
         row_s: float | None = None,
         op_seconds: tuple[tuple[str, float], ...] = (),
         decoders: tuple[str, ...] = (),
-        order_details: str = "",
+        order_text: str = "",
     ) -> None:
         """Let work begin, with the plan in that order (None: as it is written); the first trainer decides."""
-        await self._process.begin(plan, order, row_s, op_seconds, decoders, order_details)
+        await self._process.begin(plan, order, row_s, op_seconds, decoders, order_text)
 
     async def change_plan(
-        self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...], order_details: str
+        self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...], order_text: str
     ) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
-        await self._process.change_plan(plan, order, said, decoders, order_details)
+        await self._process.change_plan(plan, order, said, decoders, order_text)
 
     async def drop_order(self, said: str) -> None:
         """Let all workers run the operators as the user wrote them, from now on."""

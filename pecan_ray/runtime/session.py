@@ -230,17 +230,17 @@ class Session:
         op_seconds: tuple[tuple[str, float], ...] = (),
         *,
         decoders: tuple[str, ...] = (),
-        order_details: str = "",
+        order_text: str = "",
     ) -> None:
         """Let the workers begin, with the operators in another order than as they are written, or None.
 
         The first rank says so for all of them: what others give is not looked at.
         `row_s`: seconds of one thread for a row of a batch, as far as a sample has told; `op_seconds`: of each operator
-        for an element; `order_details`: what AutoOrder found, as JSON.
+        for an element; `order_text`: what AutoOrder found, as JSON.
         """
         if not self._options.rank:
             pickled = None if plan is None else pickle_plan(plan, self._apart)
-            self._ask(self.controller.begin, pickled, order, row_s, op_seconds, decoders, order_details)
+            self._ask(self.controller.begin, pickled, order, row_s, op_seconds, decoders, order_text)
         self.client.begin()
 
     def scale(self, workers: Workers) -> None:
@@ -262,13 +262,13 @@ class Session:
         return self.client.closed
 
     def change_plan(
-        self, plan: Plan, order: OpOrders, said: str, decoders: tuple[str, ...] = (), order_details: str = ""
+        self, plan: Plan, order: OpOrders, said: str, decoders: tuple[str, ...] = (), order_text: str = ""
     ) -> None:
         """Run another order of the same operators from the next epoch on that has not begun.
 
-        `order_details`: what AutoOrder found, as JSON; empty: what was told before.
+        `order_text`: what AutoOrder found, as JSON; empty: what was told before.
         """
-        self._ask(self.controller.change_plan, pickle_plan(plan, self._apart), order, said, decoders, order_details)
+        self._ask(self.controller.change_plan, pickle_plan(plan, self._apart), order, said, decoders, order_text)
 
     def drop_order(self, said: str) -> None:
         """Let all workers run the operators as the user wrote them, from now on."""

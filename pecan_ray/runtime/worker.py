@@ -163,14 +163,14 @@ class WorkerProcess:
     # --- what the state wants done -------------------------------------------------------------------------
 
     def _ask(self, asked: words.AskJob) -> None:
-        if isinstance(asked.sent_request, AskAssignment):
-            progress = self._reporter.completed(asked.sent_request.progress)
+        if isinstance(asked.request, AskAssignment):
+            progress = self._reporter.completed(asked.request.progress)
             if self._job.look_again:  # what was counted in an epoch must be known when the next one begins
                 self._reporter.tell(progress)
-            asked = replace(asked, sent_request=AskAssignment(progress))
+            asked = replace(asked, request=AskAssignment(progress))
         pending = self._worker_requests.begin(asked)
-        if asked.ahead and isinstance(asked.sent_request, AskLeases):
-            branch = asked.sent_request.branch
+        if asked.ahead and isinstance(asked.request, AskLeases):
+            branch = asked.request.branch
             # Decision 27: a lot of leases tells what is read next, before the engine asks for the first of them.
             pending.when_there(lambda reply: self._plan.fetch_ahead(branch, splits_to_come(reply)))
 

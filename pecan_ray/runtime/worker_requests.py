@@ -62,7 +62,7 @@ class WorkerRequests:
     def begin(self, asked: AskJob) -> PendingRequest:
         """Ask a question."""
         # Ray passes bytes on as they are, which costs the controller less than an object.
-        pickled = pickle.dumps(WorkerAsked(self._worker, asked.channel, asked.number, asked.sent_request))
+        pickled = pickle.dumps(WorkerAsked(self._worker, asked.channel, asked.number, asked.request))
         pending = PendingRequest(asked, pickled, self._controller.ask.remote(pickled))
         self._pending[asked.channel] = pending
         return pending

@@ -283,7 +283,7 @@ class SpreadBlocks:
             with contextlib.suppress(OSError):  # then the turn ends by itself
                 asked.give_up([key], by)
 
-    def _ask(self, node: str, sent_request: Callable[[CacheNode], T]) -> T | None:
+    def _ask(self, node: str, request: Callable[[CacheNode], T]) -> T | None:
         """Ask a node something; None where it does not answer, or was left alone meanwhile."""
         with self._lock:
             asked, away, now = self._nodes.get(node), self._unavailable.get(node), self._clock()
@@ -292,7 +292,7 @@ class SpreadBlocks:
             if away is not None:  # its time is over: this one tries it, and the others see what comes of that
                 away.until = now + TRIED_S
         try:
-            answer = sent_request(asked)
+            answer = request(asked)
         except OSError as error:
             self._failed(node, asked, error, away)
             return None

@@ -380,5 +380,5 @@ def _brings_on(event: events.Event) -> bool:
     if isinstance(event, events.TrainerReported):
         return bool(event.report.received_batches)
     if isinstance(event, events.WorkerAsked):
-        return isinstance(event.sent_request, EndData) and bool(event.sent_request.spans)
+        return isinstance(event.request, EndData) and bool(event.request.spans)
     return isinstance(event, (events.SplitsListed, events.ListingEnded))

@@ -151,8 +151,8 @@ class WorkerModel(Party):
         """Ask again and again until there is an answer: messages get lost."""
         if self._asked.get(asked.channel) is asked:
             world = self.world
-            sent_request = events.WorkerAsked(self.name, asked.channel, asked.number, asked.sent_request)
-            world.links.send(world.job, world.job.handle, sent_request)
+            request = events.WorkerAsked(self.name, asked.channel, asked.number, asked.request)
+            world.links.send(world.job, world.job.handle, request)
             world.clock.after(REPEAT_S, self, self._send, asked)
 
     def answer(self, channel: str, number: int, reply: Reply) -> None:
@@ -241,7 +241,7 @@ class WorkerModel(Party):
 
     def describe(self) -> str:
         """Say what it is doing, for whoever looks for what a job waits for."""
-        asked = [f"{one.channel}: {one.sent_request}" for one in self._asked.values()]
+        asked = [f"{one.channel}: {one.request}" for one in self._asked.values()]
         return (
             f"{self.name}: begun {self._begun}, over {self.state.over}, frozen until {self.frozen_until:.0f} s, "
             f"hangs {self._hangs}, busy {self._busy}, asks {asked}, held {self._held}, {self.outbox}"

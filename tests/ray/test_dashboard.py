@@ -110,7 +110,7 @@ def test_a_jobs_page_shows_what_its_controller_knows(page: str, jobs: tuple[str,
 
     until(lambda: not lacks(), lambda: f"the page lacks {lacks()}: {read_view('watched')}")
     view = read_view("watched")
-    assert view is not None and view.order_details and view.facts.timeline
+    assert view is not None and view.order_text and view.facts.timeline
     status, text, _ = read(job_address(page, "watched"))
     found = Reader(text)
     assert status == 200 and found.complaints() == []

@@ -30,11 +30,11 @@ def test_a_trainer_that_waits_gets_remote_workers_and_is_told_why() -> None:
     workers = auto(max_remote=1)
     with waiting(0.02).iter_batches(workers=workers, **SMALL) as batches:
         train(batches, 0.0, lambda timeline: any(one.deployment.remote for one in timeline), look_every=5)
-        order_details, report = batches.explain(), batches.report()
+        order_text, report = batches.explain(), batches.report()
     assert all(str(step.decision.target) in step.decision.reason for step in report.timeline)
-    why, _, _, *rest = order_details.splitlines()
+    why, _, _, *rest = order_text.splitlines()
     (then,) = [place for place, line in enumerate(rest) if line.strip().startswith("next: AutoPlacement ")]
-    assert "AutoPlacement looks for the cheapest deployment." in why and "per 1000 batches" in order_details
+    assert "AutoPlacement looks for the cheapest deployment." in why and "per 1000 batches" in order_text
     ran = {str(step.deployment) for step in report.timeline if step.window.batches}
     assert {row.strip().split("  ")[0] for row in rest[:then]} == ran
     targets = [Deployment(1, 0), *(step.decision.target for step in report.timeline)]

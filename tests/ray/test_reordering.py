@@ -109,7 +109,7 @@ def test_what_a_look_beside_its_job_finds_is_run_from_a_later_epoch_on(monkeypat
                 break
         begun, found = [event.text for event in batches.report().events if event.kind == "reorder"][:2]
         session: Any = batches._session
-        assert json.loads(session._ask(session.controller.view).order_details)["changed"], (
+        assert json.loads(session._ask(session.controller.view).order_text)["changed"], (
             "what a page about the job shows"
         )
     assert all(seen == {64} or not seen & {64} for seen in sides.values()), "an epoch has one order"

@@ -67,7 +67,7 @@ def record_of(view: JobView, nodes: Mapping[str, str]) -> JobRecord:
         trainers=_trainers_of(view, nodes),
         events=tuple(SeenEvent(one.seconds, one.kind, one.text) for one in facts.events),
         bad=report.bad_in_words() if facts.bad_elements else "",
-        order_details=view.order_details,
+        order_text=view.order_text,
         report=str(replace(report, events=())),
         lost=facts.lost,
     )

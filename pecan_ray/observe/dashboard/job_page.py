@@ -31,7 +31,7 @@ def job_page(base: str, job: JobRecord) -> str:
         section("now", "Now" if line.live else "In all", facts_of(line)),
         section("plots", "Over time", element("div", [figure(one) for one in plots(job)], class_="plots")),
         section("decisions", "Decisions about workers", decisions(job.decisions)),
-        section("plan", "The plan", *plan_tables(job.order_details)) if line.live or job.order_details else None,
+        section("plan", "The plan", *plan_tables(job.order_text)) if line.live or job.order_text else None,
         section("workers", "Where workers run", workers(job.workers), trainers(job)),
         section("bad", "Bad elements", bad(job)),
         section("events", "Events", events([one for one in job.events if one.kind != "bad"])),

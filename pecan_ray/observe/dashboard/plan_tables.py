@@ -13,9 +13,9 @@ HEADINGS = ("operator", "place", "bytes in", "bytes out", "µs/element", "why")
 NUMBERS = frozenset({1, 2, 3, 4})
 
 
-def plan_tables(order_details: str) -> list[Content]:
+def plan_tables(order_text: str) -> list[Content]:
     """Return the order as it was written and the one that runs, with bytes and time of each operator."""
-    found = _read(order_details)
+    found = _read(order_text)
     if found is None:
         return [
             element("p", "What AutoOrder found is not known: the job has not begun, or its controller was lost since.")
@@ -60,9 +60,9 @@ def chain(title: str, names: Sequence[str], moved: frozenset[str]) -> SafeHtml:
     return element("div", element("h3", title), element("ol", items, class_="chain"))
 
 
-def _read(order_details: str) -> Mapping[str, Any] | None:
+def _read(order_text: str) -> Mapping[str, Any] | None:
     try:
-        found = json.loads(order_details) if order_details else None
+        found = json.loads(order_text) if order_text else None
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

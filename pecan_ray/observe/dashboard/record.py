@@ -115,7 +115,7 @@ class JobRecord:
     events: tuple[SeenEvent, ...] = ()
     bad: str = ""
     """How many elements were left out, in words."""
-    order_details: str = ""
+    order_text: str = ""
     """What AutoOrder found, as JSON."""
     report: str = ""
     lost: str = ""

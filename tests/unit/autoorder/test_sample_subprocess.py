@@ -113,5 +113,5 @@ def test_a_plan_that_cannot_be_sent_is_sampled_here(tmp_path: Path) -> None:
     def look(element: dict[str, Any]) -> dict[str, Any]:
         return element if seen.readable() else {}
 
-    assert order_of(look, tmp_path).order_details().stretches
+    assert order_of(look, tmp_path).order_text().stretches
     seen.close()

@@ -100,16 +100,16 @@ class JobRig:
     # --- what workers ask ----------------------------------------------------------------------------------
 
     def ask(
-        self, worker: str, sent_request: WorkerQuestion, channel: str = "main", again: bool = False
+        self, worker: str, request: WorkerQuestion, channel: str = "main", again: bool = False
     ) -> list[Instruction]:
         """Let a worker ask something; `again`: under the number of its last question."""
         number = self._asked.get((worker, channel), 0) + (not again)
         self._asked[worker, channel] = number
-        return self.handle(events.WorkerAsked(worker, channel, number, sent_request))
+        return self.handle(events.WorkerAsked(worker, channel, number, request))
 
-    def answer(self, worker: str, sent_request: WorkerQuestion) -> Reply:
+    def answer(self, worker: str, request: WorkerQuestion) -> Reply:
         """Let a worker ask something that has an answer at once."""
-        (answer,) = [one for one in of_kind(Answer, self.ask(worker, sent_request)) if one.worker == worker]
+        (answer,) = [one for one in of_kind(Answer, self.ask(worker, request)) if one.worker == worker]
         return answer.reply
 
     def assign(self, worker: str) -> Assignment:

@@ -96,8 +96,8 @@ def test_lists_and_spans_come_back_as_tuples_numbers_of_numpy_as_numbers_and_pay
     spans: dict[tuple[int, int, int], Iterable[Span]] = {(0, 0, 1): Spans([(0, 4)]), (0, 0, 2): [(1, 2)]}
     told = events.WorkerAsked("w", "main", 1, EndData(0, spans, rows=int(np.int64(3))))
     back = decode(encode(told))
-    assert isinstance(back, events.WorkerAsked) and isinstance(back.sent_request, EndData)
-    assert back.sent_request.spans == {(0, 0, 1): ((0, 4),), (0, 0, 2): ((1, 2),)} and back.sent_request.rows == 3
+    assert isinstance(back, events.WorkerAsked) and isinstance(back.request, EndData)
+    assert back.request.spans == {(0, 0, 1): ((0, 4),), (0, 0, 2): ((1, 2),)} and back.request.rows == 3
     split = Split(0, payload={"groups": [1, 2], "path": Path("a")}, files=("x",))
     assert decode(encode(SplitsListed(0, (split,)))) == SplitsListed(0, (split,))
 

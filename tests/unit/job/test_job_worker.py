@@ -89,9 +89,9 @@ class Rig:
         """Let the engine take a lease of the first source, which the job is asked for."""
         return [*self.handle(LeaseWanted(0)), *self.reply("take:0", reply)]
 
-    def sent_request(self, channel: str) -> object:
+    def request(self, channel: str) -> object:
         """Return what was asked, and not answered."""
-        return self.asked[channel].sent_request
+        return self.asked[channel].request
 
 
 def leases(*indices: int) -> tuple[Lease, ...]:
@@ -127,7 +127,7 @@ def test_the_next_lot_is_asked_for_while_half_of_one_is_left_and_lasts_as_long_a
     assert given(rig.take(leases(0))) == [0]
     rig.now = 0.1
     rig.handle(LeaseWanted(0))
-    asked = rig.sent_request("take:0")
+    asked = rig.request("take:0")
     assert isinstance(asked, AskLeases) and asked.most == 5, "half a second of leases that take 0.1 s"
     assert given(rig.reply("take:0", leases(1, 2, 3, 4))) == [1] and not rig.asked
     for taken in (2, 3):
@@ -146,9 +146,9 @@ def test_none_beside_others_is_no_end() -> None:
     def take(reading: int, *replies: tuple[Lease, ...]) -> list[int | None]:
         done = rig.handle(LeaseWanted(0, SideBySide(4, reading)))
         for reply in replies:
-            sent_request = rig.sent_request("take:0")
-            assert isinstance(sent_request, AskLeases)
-            asked.append((sent_request.streams, sent_request.reading, sent_request.most))
+            request = rig.request("take:0")
+            assert isinstance(request, AskLeases)
+            asked.append((request.streams, request.reading, request.most))
             done += rig.reply("take:0", reply)
         return given(done)
 
@@ -166,9 +166,9 @@ def test_none_beside_others_that_was_asked_for_ahead_is_no_end_either() -> None:
     rig.now = 0.1
     rig.handle(LeaseWanted(0, side))
     rig.reply("take:0", leases(1))
-    assert isinstance(asked := rig.sent_request("take:0"), AskLeases) and (asked.streams, asked.reading) == (2, 1)
+    assert isinstance(asked := rig.request("take:0"), AskLeases) and (asked.streams, asked.reading) == (2, 1)
     assert given(rig.handle(LeaseWanted(0, side))) == [] == given(rig.reply("take:0", ())), "it waits for the next one"
-    assert isinstance(asked := rig.sent_request("take:0"), AskLeases) and not asked.reading
+    assert isinstance(asked := rig.request("take:0"), AskLeases) and not asked.reading
     assert given(rig.reply("take:0", ())) == [None]
 
 
@@ -176,7 +176,7 @@ def test_in_one_sequence_leases_beside_others_are_waited_for() -> None:
     rig = Rig(one_sequence=True)
     rig.begin(Assignment(0))
     rig.handle(LeaseWanted(0, SideBySide(4, 1)))
-    assert isinstance(asked := rig.sent_request("take:0"), AskLeases) and (asked.streams, asked.reading) == (1, 0)
+    assert isinstance(asked := rig.request("take:0"), AskLeases) and (asked.streams, asked.reading) == (1, 0)
 
 
 def test_leases_that_a_plan_did_not_take_are_not_those_of_the_next_epoch() -> None:
@@ -188,7 +188,7 @@ def test_leases_that_a_plan_did_not_take_are_not_those_of_the_next_epoch() -> No
     rig.reply(RUN, "return")
     rig.reply(RUN, Assigned(Assignment(1)))
     assert given(rig.handle(LeaseWanted(0))) == []
-    assert isinstance(asked := rig.sent_request("take:0"), AskLeases) and asked.epoch == 1
+    assert isinstance(asked := rig.request("take:0"), AskLeases) and asked.epoch == 1
 
 
 def test_an_answer_that_comes_after_the_assignment_was_left_is_not_for_the_next_one() -> None:
@@ -200,7 +200,7 @@ def test_an_answer_that_comes_after_the_assignment_was_left_is_not_for_the_next_
     rig.reply(RUN, Assigned(Assignment(1)))
     assert given(rig.handle(LeaseWanted(0))) == [], "the channel is not free before its answer has come"
     assert given(rig.reply("take:0", leases(0))) == []
-    assert isinstance(asked := rig.sent_request("take:0"), AskLeases) and asked.epoch == 1
+    assert isinstance(asked := rig.request("take:0"), AskLeases) and asked.epoch == 1
     assert given(rig.reply("take:0", leases(1))) == [1]
 
 
@@ -244,15 +244,15 @@ def test_what_fills_no_batch_becomes_one_or_is_told_as_the_job_decides(drop: boo
     rig.begin(Assignment(0, rank=3))
     rest, nothing, behind = Batch(partial=True), Batch(rows=0), {(0, 0, 1): [(0, 9)]}
     assert rig.handle(BatchMade(nothing)) == [Release(nothing)] and rig.handle(BatchMade(rest)) == []
-    assert rig.sent_request(RUN) == EndData(0, nothing.spans)
+    assert rig.request(RUN) == EndData(0, nothing.spans)
     rig.handle(AssignmentFinished(behind))
     rig.reply(RUN, "noted")
-    assert rig.sent_request(RUN) == EndData(0, behind)
+    assert rig.request(RUN) == EndData(0, behind)
     rig.reply(RUN, "noted")
-    assert rig.sent_request(RUN) == EndAssignment(0, rest.spans, batches=not drop, rows=1)
+    assert rig.request(RUN) == EndAssignment(0, rest.spans, batches=not drop, rows=1)
     done = rig.reply(RUN, "flush")
     assert done == ([Release(rest)] if drop else [PutOut(rest, 0, 3, None)])
-    assert not drop or rig.sent_request(RUN) == EndData(0, rest.spans, 1)
+    assert not drop or rig.request(RUN) == EndData(0, rest.spans, 1)
 
 
 def test_rows_are_numbered_where_they_follow_each_other() -> None:
@@ -285,7 +285,7 @@ def test_a_run_ends_with_its_last_rows_in_a_block_that_stands_for_what_was_left_
     assert rig.handle(BatchMade(last)) == []
     (put_out,) = rig.handle(AssignmentFinished({}))
     assert isinstance(put_out, PutOut) and put_out.batch is last and put_out.spans == {KEY: [(elements(3)[0], END)]}
-    assert rig.sent_request(RUN) == EndAssignment(0), "nothing is left of it"
+    assert rig.request(RUN) == EndAssignment(0), "nothing is left of it"
 
 
 def test_a_worker_tells_at_once_what_the_job_must_know_and_else_now_and_then() -> None:

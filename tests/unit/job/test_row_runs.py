@@ -69,7 +69,7 @@ BEHIND = Rest(0, 0, (elements(1),))
 """An element that was not used, before others that were."""
 
 
-@pytest.mark.parametrize("rests", [(BEHIND, Rest(1, 0, ((elements(3)[0], END),))), (BEHIND,)])
+@pytest.mark.parametrize("remaining_parts", [(BEHIND, Rest(1, 0, ((elements(3)[0], END),))), (BEHIND,)])
 def test_a_state_of_which_rows_behind_others_are_used_cannot_go_on_in_order(remaining_parts: tuple[Rest, ...]) -> None:
     ledger = numbered_ledger(ResumePoint(0, (BranchPoint(Cursor(taken=2), remaining_parts),)))
     ledger.join("w")
@@ -87,7 +87,7 @@ def test_a_state_behind_whose_rows_the_epochs_remainder_was_dropped_goes_on_in_o
     ledger.next_assignment("w")
     run = ledger.take_run("w", 100) or ()
     assert not ledger.runs.fatal_reason and [lease.row for lease in run] == [-1, 3], "rows of their first elements"
-    ledger.mark_received(0, "w", 0, {lease.key: lease.spans for lease in run})
+    ledger.ack(0, "w", 0, {lease.key: lease.spans for lease in run})
     assert ledger.take_run("w", 100) == () and ledger.assignment_ended("w", {}) == "flush"
     assert ledger.finished
 
@@ -111,7 +111,7 @@ def test_a_batch_that_workers_die_of_alone_ends_the_order_and_nothing_else_does(
     (lease,) = ledger.take_run("c", 100) or ()
     assert lease.spans == ((elements(0)[0], elements(1)[1]),), "two have died with it, and with more"
     assert ledger.take_run("c", 100) == (), "it works on nothing else"
-    ledger.mark_received(0, "c", 0, {lease.key: lease.spans})
+    ledger.ack(0, "c", 0, {lease.key: lease.spans})
     for worker in "def":
         assert ledger.runs.kept and not ledger.runs.fatal_reason
         die(ledger, worker)
@@ -128,14 +128,14 @@ def test_rows_that_all_wait_for_belong_to_a_second_worker_and_are_used_once() ->
     (second,) = ledger.take_run("late", 2) or ()
     (third,) = ledger.take_run("quick", 2) or ()
     assert not any(head.look(ledger, 0, now) for now in (0.0, 1e6)), "nothing has come yet"
-    ledger.mark_received(0, "late", 0, {first.key: first.spans})
+    ledger.ack(0, "late", 0, {first.key: first.spans})
     assert not any(head.look(ledger, queued, now) for queued, now in ((0, 10.0), (1, 1e9)))
     assert head.look(ledger, 0, 1e9) == "late"
     check_ledger(ledger)
     assert ledger.take_run("late", 2) == (), "it has these rows"
     assert ledger.take_run("quick", 2) == (second,)
     assert not head.look(ledger, 0, 2e9), "no third one gets them"
-    ledger.mark_received(0, "late", 0, {second.key: second.spans})  # it comes all the same, and first
+    ledger.ack(0, "late", 0, {second.key: second.spans})  # it comes all the same, and first
     assert list(ledger.workers["quick"].pending_leases) == [third.key]
 
 
@@ -172,7 +172,7 @@ def test_a_worker_is_late_by_what_workers_need_and_not_by_their_start_or_the_ste
     head.look(ledger, 0, now)
     for lease, waited_s in zip(runs[:3], (60.0, 0.1, 0.1), strict=True):  # for 60 s workers start
         now += waited_s
-        ledger.mark_received(0, "late", 0, {lease.key: lease.spans})
+        ledger.ack(0, "late", 0, {lease.key: lease.spans})
         head.look(ledger, 0, now)
         now += step_s
         head.look(ledger, 1, now)

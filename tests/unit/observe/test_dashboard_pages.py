@@ -54,7 +54,7 @@ def test_nobodys_text_becomes_markup() -> None:
         decisions=(SeenDecision(1.0, SCRIPT, SCRIPT, SCRIPT),),
         events=(SeenEvent(1.0, "bad", SCRIPT), SeenEvent(1.0, SCRIPT, SCRIPT)),
         bad=SCRIPT,
-        order_details=job.order_details.replace("decode", "<script>decode"),
+        order_text=job.order_text.replace("decode", "<script>decode"),
         report=SCRIPT,
         lost=SCRIPT,
     )
@@ -97,7 +97,7 @@ def test_lines_have_a_bounded_number_of_points_and_keep_their_extremes() -> None
 
 
 def test_the_plan_is_shown_before_and_after_with_bytes_and_times() -> None:
-    text = "".join(Reader(render(plan_tables(record().order_details))).text)
+    text = "".join(Reader(render(plan_tables(record().order_text))).text)
     assert "AutoOrder has changed the order." in text and "1.90 times as fast (measured)" in text
     assert "moved: it makes 9 times less" in text and "a note" in text
     assert "900 B100 B90.5" in text, "crop as it is written"

@@ -131,7 +131,7 @@ Explained = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture
-def order_details(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Explained:
+def order_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Explained:
     """Explains a program from another folder; gives the exit status, and what was written."""
 
     def explain(text: str) -> tuple[int, str, str]:
@@ -146,8 +146,8 @@ def order_details(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     return explain
 
 
-def test_the_program_of_the_readme_is_explained(order_details: Explained) -> None:
-    status, said, errors = order_details(README)
+def test_the_program_of_the_readme_is_explained(order_text: Explained) -> None:
+    status, said, errors = order_text(README)
     assert status == 0, errors
     assert "random_flip" in said and "normalize" in said and "float32 (64" not in said, "its loop has not run"
 
@@ -161,8 +161,8 @@ def test_the_program_of_the_readme_is_explained(order_details: Explained) -> Non
     ],
     ids=["a loop", "a loop in a try", "a main function"],
 )
-def test_a_program_is_read_up_to_its_first_job(order_details: Explained, loop: str) -> None:
-    status, said, errors = order_details(READ_HEAD + loop)
+def test_a_program_is_read_up_to_its_first_job(order_text: Explained, loop: str) -> None:
+    status, said, errors = order_text(READ_HEAD + loop)
     assert status == 0, errors
     assert "double" in said
 
@@ -178,8 +178,8 @@ def test_a_program_is_read_up_to_its_first_job(order_details: Explained, loop: s
     ],
     ids=["an error", "no Python", "a missing module", "an end", "no pipeline"],
 )
-def test_what_is_wrong_with_a_file_is_said_in_one_line(order_details: Explained, text: str, words: str) -> None:
-    status, said, errors = order_details(text)
+def test_what_is_wrong_with_a_file_is_said_in_one_line(order_text: Explained, text: str, words: str) -> None:
+    status, said, errors = order_text(text)
     assert (status, said) == (2, "") and errors.count("\n") == 1 and errors.startswith("pecan: ")
     assert re.search(words, errors), errors
 
