@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -47,11 +43,17 @@ def same(a: Any, b: Any) -> bool:
 
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+
+
 ARRAYS = arrays.arrays(
     st.sampled_from(["u1", "<i4", ">f4", "f8", "c8", "?", "M8[s]", "S3", "U2"]),
     arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
 )
+
+
 SCALARS = arrays.arrays(st.sampled_from(["u1", "f4", "?"]), ()).map(lambda array: array[()])
+
+
 VALUES = PLAIN | ARRAYS | SCALARS | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(), PLAIN, max_size=2)
 
 
@@ -78,6 +80,8 @@ SINGLE: list[Any] = [
     "\ud800 surrogate",
     (1, [2, {"three": 3}]),
 ]
+
+
 MIXED: list[list[Any]] = [
     [np.zeros(3, "f4"), np.zeros(3, "f8"), None, "a", 5, np.float32(2), 2**65, 7],
     [np.zeros(3, "f4"), None, np.ones(3, "f4")],
@@ -144,22 +148,6 @@ def test_what_is_no_entry_is_a_value_error() -> None:
     for entry in (b"something else", head[:0], head[:7], head[:100], head[:-60_000]):
         with pytest.raises(ValueError, match="no entry"):  # though one that begins alike was whole
             EntryReader(entry)
-
-
-def test_an_entry_is_written_without_pandas() -> None:
-    """Importing it in the middle of an epoch takes as long as writing tens of entries."""
-    code = """
-        import sys
-        import numpy as np
-        from pecan_ray.engines.entry_format import EntryReader, EntryWriter
-        writer = EntryWriter()
-        for n in range(3):
-            value = {"x": np.zeros(n), "i": n, "f": 0.5, "t": "text", "b": b"bytes", "o": True, "s": np.float32(n)}
-            writer.add(n, 0, 1, value)
-        assert len(list(EntryReader(b"".join(writer.finish(3))))) == 3
-        sys.exit("pandas is imported" if "pandas" in sys.modules else 0)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=Path(__file__).parents[3])
 
 
 def test_entries_that_begin_alike_are_read_each_by_itself() -> None:

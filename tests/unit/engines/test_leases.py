@@ -1,33 +1,39 @@
-"""Leases of an engine: all positions are mentioned, and what was left, filtered or given back is not lost."""
+"""Leases of an engine, and plans that begin behind their first outputs or make rounds: nothing is lost or repeated."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.engines.contract import EngineOptions
+from pecan_ray import sources
+from pecan_ray.engines.contract import EngineOptions, Leases, Produced
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.lease_tracker import LeaseTracker
+from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.registry import build_engine
-from pecan_ray.errors import PecanError
+from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.job.pending_leases import WorkerLeaseState
-from pecan_ray.options import EngineName
+from pecan_ray.job.saved_state import no_state_of
+from pecan_ray.options import EngineName, IterOptions
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.behind import counts_its_elements, plan_behind
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.shape import plan_shape
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease, Split
 from pecan_ray.sampling.spans import Span
 from pecan_ray.sources import Arrays
 from pecan_ray.transport.outbox import Outbox
 from pecan_ray.transport.owned_slots import OwnedSlots
 from pecan_ray.transport.ring import RingSlots
 from tests.ray.waiting import until
-from tests.unit.engines.engine_leases import ListedLeases, running, whole_leases
+from tests.unit.engines.engine_leases import ListedLeases, OwnSource, numbers, run_engine, running, whole_leases
 from tests.unit.transport.outbox_batches import Memory, batch, number_of
 
 KEY = (0, 0, 0)
@@ -44,7 +50,7 @@ def given(*spans: Span, length: int | None = None, mentioned: Sequence[Span] = (
     return accounted
 
 
-def test_what_lies_behind_the_last_element_of_a_split_of_unknown_length_ends_with_the_assignment() -> None:
+def test_positions_that_an_engine_says_nothing_of_are_given_back_or_lost_by_an_error() -> None:
     assert given((0, END), mentioned=[elements(0, 3)]).unresolved_spans() == {KEY: [(3 << OUTPUT_BITS, END)]}
     pieces = elements(2, 4), elements(8, 12)
     assert given(*pieces, mentioned=[elements(2, 3)]).unresolved_spans() == {KEY: [elements(3, 4), elements(8, 12)]}
@@ -53,14 +59,9 @@ def test_what_lies_behind_the_last_element_of_a_split_of_unknown_length_ends_wit
     whole = given((0, END), mentioned=[elements(0, 3)])
     whole.ended(Lease(0, Split(0)), 3)
     assert whole.unresolved_spans() == {}, "all was mentioned"
-
-
-@pytest.mark.parametrize(
-    ("length", "mentioned", "lost"), [(None, [elements(0, 1), elements(2, 3)], 1), (3, [elements(0, 2)], 2)]
-)
-def test_an_element_that_the_engine_loses_is_an_error(length: int | None, mentioned: list[Span], lost: int) -> None:
-    with pytest.raises(PecanError, match=f"neither delivered nor left out element {lost} of split 0"):
-        given((0, END), length=length, mentioned=mentioned).unresolved_spans()
+    for length, mentioned, lost in ((None, [elements(0, 1), elements(2, 3)], 1), (3, [elements(0, 2)], 2)):
+        with pytest.raises(PecanError, match=f"neither delivered nor left out element {lost} of split 0"):
+            given((0, END), length=length, mentioned=mentioned).unresolved_spans()
 
 
 class Dedup:
@@ -73,15 +74,11 @@ class Dedup:
         return fresh
 
 
-def numbers() -> pecan.PecanPipeline:
+def twenty() -> pecan.PecanPipeline:
     return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(20), split_rows=20), name="dedup")
 
 
-def twice(element: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"i": element["i"]}, {"i": element["i"] + 100}]
-
-
-@pytest.mark.parametrize("pipe", [numbers(), numbers().shuffle(5), numbers().flat_map(twice)])
+@pytest.mark.parametrize("pipe", [twenty(), twenty().shuffle(5), twenty().flat_map(lambda e: [e, {"i": e["i"] + 100}])])
 def test_what_a_worker_gives_back_passes_the_filter_that_it_was_behind(pipe: pecan.PecanPipeline) -> None:
     pipe = pipe.filter(Dedup()).batch(7)
     delivered: list[int] = []
@@ -169,7 +166,7 @@ def test_a_thread_of_a_stretch_that_was_left_gets_no_lease_of_the_next_one() -> 
     assert got == [Lease(0, Split(0))] and leases.take() is None
 
 
-PLANS: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
+LEFT: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
     "threads": lambda pipe: pipe.map(lambda i: i, on="i").filter(lambda i: i % 3 != 0, on="i").batch(4),
     "one by one": lambda pipe: pipe.filter(lambda i: i % 3 != 0, on="i").padded_batch(4),
     "columns": lambda pipe: pipe.filter(lambda i: i % 3 != 0, on="i").batch(4).prefetch(2),
@@ -179,12 +176,12 @@ PLANS: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
 
 @pytest.mark.parametrize(
     ("kind", "engine"),
-    [*((kind, "python") for kind in PLANS), ("threads", "tensorflow"), ("one sequence", "tensorflow")],
+    [*((kind, "python") for kind in LEFT), ("threads", "tensorflow"), ("one sequence", "tensorflow")],
 )
 def test_an_engine_runs_a_whole_epoch_behind_one_that_was_left(kind: str, engine: EngineName) -> None:
     if engine == "tensorflow":
         pytest.importorskip("tensorflow")
-    pipe = PLANS[kind](PecanPipeline(Arrays(i=np.arange(3000)), engine=engine).shuffle(50))
+    pipe = LEFT[kind](PecanPipeline(Arrays(i=np.arange(3000)), engine=engine).shuffle(50))
     ring = RingSlots(1 << 20)
     built = build_engine(engine, pipe.plan, EngineOptions(threads=2), OwnedSlots(ring))
     for epoch in range(3):
@@ -205,3 +202,184 @@ def test_an_engine_runs_a_whole_epoch_behind_one_that_was_left(kind: str, engine
     assert sorted(seen) == [i for i in range(3000) if i % 3]
     built.close()
     ring.close()
+
+
+LENGTHS = (5, 0, 7, 1, 12, 3, 3, 9)
+
+
+@dataclass(frozen=True)
+class Lengths(OwnSource):
+    """Numbers in splits of uneven lengths, that notes which of them are read."""
+
+    column: str = "i"
+    known: bool = True
+    read_at: list[tuple[int, int]] = field(default_factory=list, compare=False)
+    """(split, element) of every element that was read."""
+
+    def splits(self) -> Iterator[Split]:
+        for index, length in enumerate(LENGTHS):
+            yield Split(index, elements=length if self.known else None)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        first = sum(LENGTHS[: split.index])
+        for element in range(start, LENGTHS[split.index]):
+            self.read_at.append((split.index, element))
+            yield {self.column: first + element}
+
+
+def with_draw(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**row, "with_draw": int(rng.integers(1 << 30))}
+
+
+def of(source: Lengths) -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(source, name="behind")
+
+
+PLANS: dict[str, Callable[[Lengths, Lengths], pecan.PecanPipeline]] = {
+    "take": lambda a, b: of(a).map(with_draw).take(23).batch(4),
+    "skip": lambda a, b: of(a).skip(6).map(with_draw).batch(4),
+    "skip, take and skip": lambda a, b: of(a).skip(3).take(30).skip(4).map(with_draw).prefetch(2),
+    "batches that are taken": lambda a, b: of(a).map(with_draw).batch(3).take(5).map(lambda x: x),
+    "zip": lambda a, b: of(a).skip(2).map(with_draw).zip(of(b).take(31)).batch(4),
+    "a zip of batches": lambda a, b: of(a).batch(2).zip(of(b).batch(2).skip(1)).map(lambda x: x).batch(2),
+    "a remainder that is dropped": lambda a, b: of(a).take(22).map(with_draw).batch(4, drop_remainder=True),
+}
+
+
+def outputs_of(plan: Plan, leases: Leases) -> list[Any]:
+    with running(plan, leases, seed=7, threads=2, order="strict") as (_, batches):
+        produced = [(one.rows, one.columns) for one in batches if one.rows]
+    return [(rows, {name: np.asarray(c).tolist() for name, c in columns.items()}) for rows, columns in produced]
+
+
+def all_leases(plan: Plan) -> ListedLeases:
+    return ListedLeases(whole_leases(tuple(plan.sources())))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_rest_of_a_plan_is_what_comes_behind_its_first_outputs_wherever_it_begins(plan: str, known: bool) -> None:
+    of_all = PLANS[plan](Lengths(), Lengths("j")).plan
+    whole = outputs_of(of_all, all_leases(of_all))
+    assert len(whole) > 4
+    for outputs in range(1, len(whole) + 1):
+        sources = Lengths(known=known), Lengths("j", known=known)
+        pipe = PLANS[plan](*sources)
+        left = plan_behind(pipe.plan, outputs)
+        assert left is not None and plan_shape(pipe.plan).counts and plan_shape(left.plan).serial
+        behind = LeasesBehind(all_leases(pipe.plan), sources, left.elements)
+        assert outputs_of(left.plan, behind) == whole[outputs:]
+        if known:
+            for source, before in zip(sources, left.elements, strict=False):
+                first = [sum(LENGTHS[:split]) + element for split, element in source.read_at]
+                assert min(first, default=before) >= before, "an element was read that lies before"
+                assert sorted(set(source.read_at)) == sorted(source.read_at), "an element was read twice"
+
+
+def test_splits_that_lie_before_are_counted_once_or_taken_without_reading() -> None:
+    source = Lengths(known=False)
+    leases = ListedLeases(whole_leases((source,)))
+    lease = LeasesBehind(leases, (source,), (13,)).take()
+    assert lease is not None and (lease.split.index, lease.spans[0][0] >> 32) == (4, 0)
+    assert leases.lengths == {(0, 0, index): LENGTHS[index] for index in range(4)}
+    assert len(source.read_at) == 13
+    source = Lengths()
+    leases, unread = ListedLeases(whole_leases((source,))), list[Lease]()
+
+    def take(branch: int) -> Lease | None:
+        taken = leases.take(branch)
+        unread.extend([taken] if taken is not None else [])
+        return taken
+
+    behind = LeasesBehind(leases, (source,), (14,), take_unread=take)
+    first = behind.take()
+    assert first is not None and first.split.index == 4 and first.spans[0][0] == 1 << 32
+    assert [one.split.index for one in unread] == [0, 1, 2, 3, 4]
+    assert behind.take() == Lease(0, Split(5, elements=3)) and len(unread) == 5
+    assert LeasesBehind(ListedLeases([]), (source,), (14,)).take() is None, "more than there is is passed over"
+
+
+UNCOUNTED: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
+    "filter": lambda pipe: pipe.filter(lambda row: True).take(5),
+    "shuffle": lambda pipe: pipe.take(5).shuffle(3),
+    "repeat": lambda pipe: pipe.take(5).repeat(2),
+    "mix": lambda pipe: pipe.mix(pipe, weights=[1, 1], stop="first"),
+    "a filter before a zip": lambda pipe: pipe.zip(of(Lengths("j")).filter(lambda row: True)),
+}
+
+
+@pytest.mark.parametrize("plan", UNCOUNTED)
+def test_a_plan_that_does_not_tell_how_many_elements_it_takes_is_run_from_its_beginning(plan: str) -> None:
+    pipe = UNCOUNTED[plan](of(Lengths())).batch(2)
+    assert plan_behind(pipe.plan, 3) is None and not counts_its_elements(pipe.plan)
+    assert not plan_shape(pipe.plan).counts
+
+
+SIZES = [4, 2, 1]
+
+
+def of_lengths(*lengths: int, **options: Any) -> PecanPipeline:
+    rows = [{"i": number, "x": np.ones(length)} for number, length in enumerate(lengths)]
+    pipe = PecanPipeline(sources.Items(rows), name="rounds")
+    return pipe.bucket_by_length([10, 20], sizes=SIZES, length="x", **options)
+
+
+def rows(produced: Produced) -> list[int]:
+    return sorted(int(number) for number in produced.columns["i"])
+
+
+def test_a_round_is_a_batch_for_each_rank_of_one_bucket() -> None:
+    lengths = [1 + 7 * number % 29 for number in range(200)]
+    produced = run_engine(of_lengths(*lengths), ranks=3)
+    full = [one for one in produced if not one.partial]
+    assert [one.rank for one in full] == [0, 1, 2] * (len(full) // 3) and len(full) > 30
+    for first in range(0, len(full), 3):
+        numbers = [number for one in full[first : first + 3] for number in rows(one)]
+        buckets = {np.searchsorted([10, 20], lengths[number], "right") for number in numbers}
+        assert len(buckets) == 1 and len(numbers) == 3 * SIZES[buckets.pop()]
+    mapped = of_lengths(*[5] * 8).map(lambda batch: {**batch, "n": np.full(4, batch["x"].shape[1])})
+    assert [(one.rank, one.columns["n"][0]) for one in run_engine(mapped, ranks=2)] == [(0, 5), (1, 5)]
+
+
+def test_what_fills_no_round_comes_last_as_smaller_batches_for_all_ranks_or_is_dropped() -> None:
+    produced = run_engine(of_lengths(5, 6, 7, 12, 25), ranks=2)
+    wanted = [(0, True, [0, 2]), (1, True, [1]), (0, True, [3]), (1, True, [4])]
+    assert [(one.rank, one.partial, rows(one)) for one in produced] == wanted
+    assert produced[2].columns["x"].shape == (1, 12) and produced[3].columns["x"].shape == (1, 25)
+    (rest,) = run_engine(of_lengths(5, 25), ranks=3)
+    assert (rest.rank, rest.partial, rest.rows) == (None, True, 2), "fewer than the ranks are in no round"
+    dropped = run_engine(of_lengths(*[5] * 11, 12, drop_remainder=True), ranks=2)
+    assert [(one.rank, one.rows) for one in dropped] == [(0, 4), (1, 4), (None, 3), (None, 1)]
+
+
+def bucketed(pipe: PecanPipeline) -> PecanPipeline:
+    return pipe.bucket_by_length([5], sizes=[2, 2], length=lambda row: int(row["i"]))
+
+
+@pytest.mark.parametrize(
+    ("pipe", "options", "said"),
+    [
+        (lambda: numbers(10).batch(2), {}, r"ends with batch: let it end with bucket_by_length"),
+        (lambda: numbers(10), {}, r"makes no batches: let it end with bucket_by_length"),
+        (lambda: bucketed(numbers(10).take(5)), {}, r"run by one worker as a whole \(take"),
+        (lambda: bucketed(numbers(10)).filter(lambda batch: True, name="some"), {}, r"some: behind bucket_by_length"),
+        (lambda: bucketed(numbers(10)).map(dict, name="moved"), {"on_error": "skip"}, r"moved: with on_error='skip'"),
+        (lambda: bucketed(numbers(10, engine="tensorflow")), {}, 'use engine="python"'),
+        (lambda: bucketed(numbers(10)), {"order": "strict"}, r"does not go with order='strict'"),
+        (lambda: bucketed(numbers(10)), {"sharding": "off"}, r"does not go with sharding='off'"),
+        (lambda: bucketed(numbers(10)), {"visitation": "zero_or_more"}, r"does not go with visitation='zero_or_more'"),
+        (lambda: bucketed(numbers(10)), {"share": True, "world_size": 1, "max_lag": 3}, r"does not go with share=True"),
+        (lambda: bucketed(numbers(10)), {"coordinated": 1}, r"coordinated must be True or False"),
+    ],
+)
+def test_what_has_no_rounds_is_refused_when_the_job_is_begun(
+    pipe: Callable[[], PecanPipeline], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(PlanError, match=said):
+        pipe().iter_batches(**{"rank": 0, "world_size": 2, "coordinated": True, **options})
+
+
+def test_a_coordinated_job_has_a_state_unless_data_may_be_lost() -> None:
+    options = IterOptions(rank=1, world_size=2, coordinated=True)
+    assert no_state_of(options) == ""
+    assert "lets data be lost" in no_state_of(replace(options, visitation="at_most_once"))

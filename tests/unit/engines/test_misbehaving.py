@@ -1,8 +1,10 @@
-"""Functions that misbehave: whatever they raise or return, an error names operator and element, and nothing hangs."""
+"""Functions that misbehave: whatever they raise, return or lose, an error names operator and element."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +15,15 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.python import complete_calls
 from pecan_ray.engines.serializable import why_not_serializable
 from pecan_ray.errors import BatchShapeError, OpError, OutputTypeError, PlanError, SourceError
 from pecan_ray.options import OnError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Split
-from tests.unit.engines.engine_leases import OwnSource, numbers, running
+from pecan_ray.sources import Items
+from tests.unit.engines.engine_leases import OwnSource, column, numbers, run_engine, running
 
 
 class OwnError(BaseException):
@@ -50,6 +54,8 @@ RAISED = [
     UnpicklableError(),
     MemoryError("no room for 8 PiB"),
 ]
+
+
 each_error = pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
 
 
@@ -78,6 +84,8 @@ def rows(batches: list[Produced]) -> list[int]:
 
 
 ALL_BUT_SEVEN = [i for i in range(40) if i != 7]
+
+
 KINDS: dict[str, Callable[[PecanPipeline, Any], PecanPipeline]] = {
     "map": lambda pipe, fail: pipe.map(fail).batch(4),
     "filter": lambda pipe, fail: pipe.filter(lambda e: bool(fail(e))).batch(4),
@@ -162,11 +170,6 @@ def test_what_leaves_the_engine_must_be_sendable_and_nothing_else() -> None:
     assert why_not_serializable(bad.element) == "", "the element is kept as far as it can be"
 
 
-def test_processes_tell_whatever_a_function_raises() -> None:
-    with pytest.raises(OpError, match="SystemExit"):
-        made(numbers().map(at_seven(SystemExit(3)), processes=True).batch(4))
-
-
 class OwnDict(dict[Any, Any]):
     def keys(self) -> Any:
         raise RuntimeError("no keys")
@@ -194,6 +197,8 @@ def measuring(length: Any) -> Callable[[PecanPipeline], PecanPipeline]:
 
 
 NO_ANSWER = r"odd returned \w+ for element 7 of split 0, .*: True or False"
+
+
 ODD: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], type[Exception], str]] = {
     "None of a filter": (answering(lambda: None), OutputTypeError, NO_ANSWER),
     "a coroutine of a filter": (answering(lambda: later(True)), OutputTypeError, NO_ANSWER),
@@ -237,11 +242,10 @@ def test_columns_of_unequal_lengths_are_told_of_what_made_them() -> None:
     pipe = numbers().batch(4).flat_map(uneven, name="odd").unbatch().batch(4)
     with pytest.raises(BatchShapeError, match="odd: column 'j' of the batch that begins with element 4") as caught:
         made(pipe)
-    assert caught.value.op == "odd"
     produced = made(pipe, "skip")
-    assert rows(produced) == [i for i in range(40) if i not in range(4, 8)]
     [bad] = [one for batch in produced for one in batch.bad]
-    assert bad.op == "odd" and bad.elements_left_out == 4
+    assert caught.value.op == bad.op == "odd" and bad.elements_left_out == 4
+    assert rows(produced) == [i for i in range(40) if i not in range(4, 8)]
 
 
 def masked(element: dict[str, Any]) -> dict[str, Any]:
@@ -249,7 +253,7 @@ def masked(element: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("batching", ["batch", "padded_batch"])
-def test_a_mask_is_never_lost_in_silence(batching: str) -> None:
+def test_a_mask_is_never_lost_in_silence_and_a_value_of_which_no_array_can_be_made_is_told(batching: str) -> None:
     for masking in (masked, lambda e: masked(e) if e["i"] == 7 else {**e, "x": np.arange(2)}):
         with pytest.raises((OpError, BatchShapeError), match=r"element \d of split \d .*whose mask would be lost"):
             made(getattr(numbers().map(masking), batching)(4))
@@ -259,10 +263,139 @@ def test_a_mask_is_never_lost_in_silence(batching: str) -> None:
         pecan.sources.Arrays(x=np.ma.masked_array([1, 2], [False, True]))
     filled = numbers().map(masked).map(lambda e: {**e, "x": e["x"].filled(0)})
     assert rows(made(getattr(filled, batching)(4))) == list(range(40))
-
-
-@pytest.mark.parametrize("batching", ["batch", "padded_batch"])
-def test_a_value_of_which_no_array_can_be_made_is_told_by_name(batching: str) -> None:
-    pipe = numbers().map(lambda e: {**e, "odd": [[1], [1, 2]] if e["i"] == 7 else np.zeros(2)})
+    ragged = numbers().map(lambda e: {**e, "odd": [[1], [1, 2]] if e["i"] == 7 else np.zeros(2)})
     with pytest.raises(BatchShapeError, match=r"column 'odd' of element 7 of split 0 is a \w+ that no array can"):
-        made(getattr(pipe, batching)(4))
+        made(getattr(ragged, batching)(4))
+
+
+TWENTY = 20
+
+
+def of_rows(engine: Any = "python") -> PecanPipeline:
+    return numbers(TWENTY, engine=engine, x=np.zeros((TWENTY, 3)))
+
+
+def forgot(x: Any) -> Any:
+    x + 1
+
+
+def early(x: Any) -> Any:
+    if x.any():
+        return
+    x += 1
+
+
+class Step:
+    def __call__(self, x: Any) -> Any:
+        self.seen = x
+
+    forgot = __call__
+
+
+def loses(fn: Any) -> Any:
+    @functools.wraps(fn)
+    def wrapper(x: Any) -> Any:
+        fn(x)
+
+    return wrapper
+
+
+def some(x: Any) -> Any:
+    if x > 5:
+        return x
+    return None
+
+
+def looped(x: Any) -> Any:
+    for one in x:
+        if one:
+            return one
+    return None
+
+
+def raises(x: Any) -> Any:
+    raise ValueError(x)
+
+
+@pytest.mark.parametrize("engine", ["python", "tensorflow"])
+def test_a_function_without_return_is_refused_when_it_is_written_and_no_other(engine: str) -> None:
+    for fn in (forgot, early, Step(), Step().forgot, functools.partial(forgot), loses(abs), random.shuffle):
+        with pytest.raises(PlanError, match=r"map\(on='x'\): .* has no `return` with a value"):
+            of_rows(engine).map(fn, on="x")
+    for fn in (some, looped, raises, lambda x: None, abs, np.sqrt, functools.partial(some), loses):
+        of_rows(engine).map(fn, on="x")
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_one_that_changes_its_array_in_place_and_returns_none_ends_the_job_by_name(processes: bool) -> None:
+    pipe = of_rows().map(np.random.shuffle, on="x", name="mix", processes=processes).batch(4)
+    for on_error in ("raise", "skip"):
+        with pytest.raises(OutputTypeError, match=r"mix returned None for each of 8 values, .* element \d") as caught:
+            run_engine(pipe, on_error=on_error)
+        assert (caught.value.op, caught.value.column) == ("mix", "x")
+
+
+def test_in_debug_mode_too_but_not_where_some_give_a_value() -> None:
+    lists = PecanPipeline(Items([{"x": [row, 1]} for row in range(TWENTY)]))
+    with pytest.raises(OutputTypeError, match="sort returned None"):
+        list(run_inprocess(lists.map(lambda x: x.sort(), on="x", name="sort").plan))
+    found = [one["x"] for one in run_inprocess(lists.map(lambda x: x if x[0] % 3 == 2 else None, on="x").plan)]
+    assert len(found) == TWENTY and found[:3] == [None, None, [2, 1]]
+    words = PecanPipeline(Items([{"s": str(row)} for row in range(TWENTY)], split_rows=TWENTY))
+    kept = column(run_engine(words.map(lambda s: s if len(s) > 1 else None, on="s").batch(5), order="strict"), "s")
+    assert kept == [None] * 10 + [str(row) for row in range(10, TWENTY)]
+
+
+def batches() -> PecanPipeline:
+    rows = [{"i": row, "x": np.full(3, row), "text": str(row)} for row in range(40)]
+    return PecanPipeline(Items(rows, split_rows=40)).batch(10)
+
+
+def cut_in_place(batch: Any) -> Any:
+    batch["x"] = batch["x"][2:]
+    return batch
+
+
+CUTS: dict[str, Any] = {
+    "beside": lambda batch: {"i": batch["i"], "j": batch["i"][:3]},
+    "one": lambda batch: {**batch, "x": batch["x"][batch["i"] % 2 == 0]},
+    "in_place": cut_in_place,
+    "texts": lambda batch: {**batch, "text": batch["text"][:4]},
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_part_of_a_column_beside_whole_ones_is_refused_by_name(cut: str) -> None:
+    with pytest.raises(OpError, match=rf"^{cut} failed on element 0 .* the 10 of the batch: .* is a part of"):
+        run_engine(batches().map(CUTS[cut], name=cut))
+    with pytest.raises(ValueError, match=r"returned column '[jx]|text' with . rows"):
+        list(run_inprocess(batches().map(CUTS[cut]).plan))
+
+
+OF_THEIR_OWN_LENGTHS: dict[str, Any] = {
+    "packed": lambda batch: {"i": batch["i"], "tokens": batch["x"].reshape(-1), "cu_seqlens": np.arange(0, 31, 3)},
+    "two views": lambda batch: {"i": batch["i"], "x": np.concatenate([batch["x"], batch["x"]])},
+    "few shots": lambda batch: {"support": batch["x"][:3], "query": batch["x"][3:]},
+    "fewer rows": lambda batch: {name: column[batch["i"] % 3 == 0] for name, column in batch.items()},
+}
+
+
+def flattened(batch: Any) -> Any:
+    return {"i": batch["i"], "text": np.array([text for text in batch["text"] if len(text) > 1][:2], object)}
+
+
+def test_columns_of_their_own_lengths_are_the_users_and_what_may_be_meant_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for made in OF_THEIR_OWN_LENGTHS.values():
+        assert all(batch.rows for batch in run_engine(batches().map(made)))
+    assert not caplog.records
+
+    def beside(batch: Any) -> Any:
+        return {"i": batch["i"], "classes": np.arange(3), "extra": {"more": np.arange(4)}}
+
+    run_engine(batches().map(beside, name="once"))
+    (record,) = caplog.records
+    assert "once: it returned column 'classes' with 3 rows, and 'i' with the 10" in record.getMessage()
+    run_engine(batches().map(flattened))
+    assert len(caplog.records) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,6 +38,8 @@ from tests.unit.engines.engine_leases import (
 )
 
 ORDERS = ("relaxed", "strict")
+
+
 DEADLINE_S = 20.0
 """How long a test waits for a thread before it fails."""
 
@@ -118,6 +119,8 @@ def three_rows(element: dict[str, Any]) -> dict[str, Any]:
 
 
 Rows = list[dict[str, Any]]
+
+
 STEPS: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], Callable[[Rows], Rows]]] = {
     "map": (lambda pipe: pipe.map(add_one, on="i"), lambda rows: [{**row, "i": row["i"] + 1} for row in rows]),
     "filter": (lambda pipe: pipe.filter(is_even, on="i"), lambda rows: [row for row in rows if is_even(row["i"])]),
@@ -163,6 +166,8 @@ cases = st.builds(
     split_rows=st.integers(1, 15),
     batch=st.integers(0, 3),
 )
+
+
 options = st.fixed_dictionaries({"threads": st.integers(1, 3), "order": st.sampled_from(ORDERS)})
 
 
@@ -257,36 +262,3 @@ def test_a_chunk_of_elements_may_need_more_batches_than_there_is_memory(order: A
             assert batch.slot is not None
             batch.slot.release()
     assert sorted(seen) == list(range(3000))
-
-
-def jittered(element: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    return {"i": element["i"], "pid": os.getpid(), "noise": rng.random()}
-
-
-def twice(element: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield element
-    yield {**element, "pid": os.getpid()}
-
-
-class UnluckyError(Exception):
-    def __init__(self, number: int, text: str) -> None:
-        super().__init__(f"{text} {number}")
-
-
-def unlucky(i: Any) -> Any:
-    if i == 3:
-        raise UnluckyError(3, "bad number")
-    return i
-
-
-def test_functions_run_in_other_processes_when_asked_to() -> None:
-    def built(processes: bool) -> PecanPipeline:
-        pipe = numbers(12).map(jittered, processes=processes).flat_map(twice)
-        return pipe.map(unlucky, on="i", name="unlucky", processes=processes).batch(4)
-
-    wanted, produced = (run_engine(built(apart), order="strict", on_error="skip") for apart in (False, True))
-    assert column(produced, "noise") == column(wanted, "noise")
-    assert os.getpid() not in column(produced, "pid")[::2]
-    (bad,) = [bad for batch in produced for bad in batch.bad]
-    assert (bad.op, bad.where) == ("unlucky", "element 3 of split 0")
-    assert bad.error == "unlucky failed on element 3 of split 0: RuntimeError: UnluckyError: bad number 3"

@@ -1,13 +1,19 @@
-"""The search for the number of threads, on simulated workloads, and the CPUs that a container may use."""
+"""The threads of the python engine: the search for their number, which may change under way, and the CPUs there are."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +28,13 @@ from pecan_ray.engines.autotune import (
     most_threads,
 )
 from pecan_ray.engines.available_cpus import available_cpus, whole_cpus
+from pecan_ray.engines.python import PythonEngine, feed, ordered_results
+from pecan_ray.engines.python.threads import Threads, Tuner
+from pecan_ray.engines.thread_times import cpu_times
+from pecan_ray.pipeline import PecanPipeline
 from tests.long_form import examples
+from tests.ray.waiting import until
+from tests.unit.engines.engine_leases import column, numbers, run_engine, running
 
 Workload = Callable[[int], ThreadWindow]
 """From a number of threads to what happens in one second."""
@@ -105,15 +117,14 @@ def test_functions_that_compute_keep_one_thread_per_cpu_and_nothing_is_tried(
     assert (state.threads, changes) == (cpus, [])
 
 
-def throttled(threads: int) -> ThreadWindow:
-    used = min(threads, 4)
-    return ThreadWindow(threads, 100 * used, 1.0, threads, used, 0.0, used)
+def at_most(most: int) -> Workload:
+    """So many at a time can work: a quota lets no more, or Python's lock."""
 
+    def window(threads: int) -> ThreadWindow:
+        used = min(threads, most)
+        return ThreadWindow(threads, 100 * used, 1.0, threads, used, 0.0, used)
 
-def needing_the_lock_for_a_fifth(threads: int) -> ThreadWindow:
-    """Five at a time can work; others wait for Python's lock."""
-    used = min(threads, 5)
-    return ThreadWindow(threads, 100 * used, 1.0, threads, used, 0.0, used)
+    return window
 
 
 def remote_storage(threads: int) -> ThreadWindow:
@@ -124,8 +135,8 @@ def remote_storage(threads: int) -> ThreadWindow:
 @pytest.mark.parametrize(
     ("workload", "cpus", "least", "most"),
     [
-        (throttled, 64, 4, 16),
-        (needing_the_lock_for_a_fifth, 16, 5, 8),
+        (at_most(4), 64, 4, 16),
+        (at_most(5), 16, 5, 8),
         (remote_storage, 4, 12, 32),  # a bound from elsewhere is left by no more than a step
         (waiting(8, 0.005, 0.005), 8, 16, 20),  # they wait and compute
         (lambda threads: replace(waiting(4)(4), threads=threads, busy_s=2.0), 4, 4, 4),  # they have no work
@@ -142,18 +153,15 @@ def test_the_number_that_is_found_is_the_one_that_the_work_can_use(
     assert decision.threads == min(state.threads, 5), "elements that turn out larger take threads away"
 
 
-@pytest.mark.parametrize("cpus", [1, 8])
 @pytest.mark.parametrize("seed", range(3))
-def test_functions_that_wait_get_as_many_threads_as_there_may_be_within_three_seconds(cpus: int, seed: int) -> None:
+@pytest.mark.parametrize("cpus", [1, 8])
+def test_functions_that_wait_get_all_threads_in_three_seconds_and_those_that_hold_the_gil_one(
+    cpus: int, seed: int
+) -> None:
     state, changes = simulated(waiting(cpus), limits(cpus), seconds=3, noise=0.1, seed=seed)
     assert (state.threads, state.phase) == (16 * cpus, "settled")
     assert all("more" in reason for _, _, reason in changes)
-
-
-@pytest.mark.parametrize("cpus", [2, 16])
-@pytest.mark.parametrize("seed", range(3))
-def test_functions_that_hold_the_gil_get_few_threads(cpus: int, seed: int) -> None:
-    state, changes = simulated(holding_the_gil, limits(cpus), noise=0.005, seed=seed)
+    state, changes = simulated(holding_the_gil, limits(2 * cpus), noise=0.005, seed=seed)
     assert (state.threads, state.phase) == (1, "settled")
     assert "fewer" in changes[0][2]
 
@@ -196,6 +204,8 @@ def test_another_throughput_that_lasts_begins_a_new_search_and_one_strange_windo
 
 
 seconds = st.floats(0, 1000)
+
+
 anything = st.builds(
     ThreadWindow,
     threads=st.just(1),
@@ -246,70 +256,224 @@ HERE = 64
 """CPUs of the affinity."""
 
 
-def cpus_of(folder: Path, own: str, files: dict[str, str]) -> float:
+def v1(folder: str, quota_us: int) -> dict[str, str]:
+    """The files of a cgroup of version 1."""
+    return {f"{folder}/cpu.cfs_quota_us": str(quota_us), f"{folder}/cpu.cfs_period_us": "100000"}
+
+
+CGROUPS: dict[str, tuple[str, dict[str, str], float]] = {
+    "a container of version 2": ("0::/", {"cpu.max": "50000 100000\n"}, 0.5),
+    "no quota": ("0::/", {"cpu.max": "max 100000"}, HERE),
+    "more than the affinity": ("0::/", {"cpu.max": "9600000 100000\n"}, HERE),
+    "the outermost level alone": ("0::/pod/job", {"cpu.max": "200000 100000", "pod/job/x": ""}, 2),
+    "the least of levels": ("0::/a/b", {"a/cpu.max": "25000 100000", "a/b/cpu.max": "75000 100000"}, 0.25),
+    "version 1": ("5:memory:/m\n4:cpu,cpuacct:/docker/a\n0::/x", v1("cpu,cpuacct/docker/a", 40_000), 0.4),
+    "version 1, its own cgroup is the top": ("4:cpu,cpuacct:/docker/a", v1("cpu,cpuacct", 30_000), 0.3),
+    "version 1, no quota": ("4:cpu:/", v1("cpu", -1), HERE),
+    "version 1, a folder of another name": ("4:cpuacct,cpu:/a/b", v1("cpu/a", 150_000) | v1("cpu/a/b", 800_000), 1.5),
+    "both versions at once": ("9:name=systemd:/\n1:cpu:/job\n0::/", v1("cpu/job", 400_000), 4),
+    "no cgroups": ("", {}, HERE),
+}
+
+
+@pytest.mark.parametrize("case", CGROUPS)
+def test_the_least_quota_counts(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(HERE)))
+    own, files, cpus = CGROUPS[case]
     for name, text in files.items():
-        path = folder / "cgroup" / name
+        path = tmp_path / "cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (folder / "own").write_text(own)
-    return available_cpus(folder / "cgroup", folder / "own")
+    (tmp_path / "own").write_text(own)
+    assert available_cpus(tmp_path / "cgroup", tmp_path / "own") == pytest.approx(cpus)
+    assert 1 <= whole_cpus() <= HERE, "there is always a thread"
 
 
-@pytest.mark.parametrize(
-    ("own", "files", "cpus"),
-    [
-        pytest.param("0::/", {"cpu.max": "50000 100000\n"}, 0.5, id="a container of version 2"),
-        pytest.param("0::/", {"cpu.max": "max 100000"}, HERE, id="no quota"),
-        pytest.param("0::/", {"cpu.max": "400000 100000\n"}, 4, id="docker run --cpus 4"),
-        pytest.param("0::/", {"cpu.max": "9600000 100000\n"}, HERE, id="more than the affinity"),
-        pytest.param("0::/pod/job", {"cpu.max": "200000 100000", "pod/job/x": ""}, 2, id="the outermost level alone"),
-        pytest.param(
-            "0::/pod/job",
-            {"pod/cpu.max": "25000 100000", "pod/job/cpu.max": "75000 100000"},
-            0.25,
-            id="the least of all levels",
-        ),
-        pytest.param(
-            "5:memory:/m\n4:cpu,cpuacct:/docker/a\n0::/x",
-            {"cpu,cpuacct/docker/a/cpu.cfs_quota_us": "40000", "cpu,cpuacct/docker/a/cpu.cfs_period_us": "100000"},
-            0.4,
-            id="version 1",
-        ),
-        pytest.param(
-            "4:cpu,cpuacct:/docker/a",
-            {"cpu,cpuacct/cpu.cfs_quota_us": "30000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
-            0.3,
-            id="a container of version 1 that sees its own cgroup as the top",
-        ),
-        pytest.param(
-            "4:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, HERE, id="version 1, no quota"
-        ),
-        pytest.param(
-            "4:cpuacct,cpu:/pod/a",
-            {
-                "cpu/pod/cpu.cfs_quota_us": "150000",
-                "cpu/pod/cpu.cfs_period_us": "100000",
-                "cpu/pod/a/cpu.cfs_quota_us": "800000",
-                "cpu/pod/a/cpu.cfs_period_us": "100000",
-            },
-            1.5,
-            id="version 1, in a folder of another name, the least of all levels",
-        ),
-        pytest.param(
-            "9:name=systemd:/\n1:cpu:/job\n0::/",
-            {"cpu/job/cpu.cfs_quota_us": "400000", "cpu/job/cpu.cfs_period_us": "100000"},
-            4,
-            id="both versions at once",
-        ),
-        pytest.param("", {}, HERE, id="no cgroups"),
-    ],
-)
-def test_the_least_quota_counts(
-    tmp_path: Path, own: str, files: dict[str, str], cpus: float, monkeypatch: pytest.MonkeyPatch
+DEADLINE_S = 60.0
+
+
+READ_S = 0.005
+"""What stands for a remote read in a function."""
+
+
+class Busy:
+    def __init__(self) -> None:
+        self.now = self.most = self.done = 0
+        self._changed = threading.Condition()
+        self._allowed = 0
+
+    def __call__(self) -> None:
+        with self._changed:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            assert self._changed.wait_for(lambda: self._allowed > 0, DEADLINE_S)
+            self._allowed -= 1
+            self.now -= 1
+            self.done += 1
+
+    def let_go(self, calls: int) -> None:
+        with self._changed:
+            self._allowed += calls
+            self._changed.notify_all()
+
+    def are_at_work(self, count: int, done: int = 0) -> None:
+        until(lambda: (self.now, self.done) == (count, done), lambda: f"{self.now} calls run, {self.done} are done")
+
+
+@pytest.fixture
+def three() -> Iterator[Threads]:
+    with contextlib.closing(Wide(3)) as threads:
+        yield threads
+
+
+class Wide(Threads):
+    """Threads of which there may be up to eight, without a tuner that decides how many."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(8)
+        self.resize(count)
+
+
+@pytest.mark.parametrize("count", [3, 7, 1])
+def test_no_more_threads_are_at_work_than_there_shall_be_now(count: int, three: Threads) -> None:
+    busy = Busy()
+    for _ in range(20):
+        three.start(busy)
+    busy.are_at_work(3)
+    three.resize(count)
+    left = max(0, 3 - count)  # calls that run in threads which leave behind them
+    busy.let_go(left)
+    busy.are_at_work(count, left)
+    busy.most = 0 if left else busy.most
+    busy.let_go(20 - left)
+    busy.are_at_work(0, 20)
+    assert busy.most <= count
+
+
+def test_a_future_carries_what_a_function_returns_or_raises_and_closing_wakes_who_waits(three: Threads) -> None:
+    assert three.submit(divmod, 7, 4).result(DEADLINE_S) == (1, 3)
+    assert isinstance(three.submit(divmod, 7, 0).exception(DEADLINE_S), ZeroDivisionError)
+    threads, busy = Threads(1), Busy()
+    threads.start(busy)
+    busy.are_at_work(1)
+    waiting = threads.submit(divmod, 7, 4)
+    threads.close()
+    with pytest.raises(CancelledError):
+        waiting.result(DEADLINE_S)
+    with pytest.raises(RuntimeError, match="closed"):
+        threads.submit(divmod, 7, 4)
+    busy.let_go(1)
+
+
+def test_a_thread_knows_how_long_it_was_on_a_cpu() -> None:
+    before, began = cpu_times(), time.thread_time()
+    while time.thread_time() - began < 0.1:
+        pass
+    after = cpu_times()
+    assert after[0] - before[0] == pytest.approx(0.1, abs=0.05)
+    assert after[1] >= before[1]
+
+
+def test_functions_that_wait_get_more_threads_and_a_fixed_number_of_threads_stays() -> None:
+    def read_remotely(i: Any) -> Any:
+        time.sleep(READ_S)
+        return i
+
+    pipe = numbers(1_000_000, 10_000).map(read_remotely, on="i").batch(8)
+    with running(pipe, threads=2, most_threads=32) as (tuned, batches):
+        assert any(tuned.threads > 2 for _ in batches)
+    with running(pipe, threads=2) as (fixed, batches):
+        assert {fixed.threads for _ in zip(range(40), batches, strict=False)} == {2}
+
+
+def noisy(i: Any, rng: np.random.Generator) -> Any:
+    time.sleep(READ_S)
+    return np.array([i, rng.integers(1 << 40)])
+
+
+def test_another_number_of_threads_changes_neither_the_sequence_nor_the_random_numbers() -> None:
+    pipe, tuned = numbers(600, 100).map(noisy, on="i").batch(4), list[Any]()
+    with running(pipe, order="strict", threads=2, most_threads=32) as (engine, batches):
+        for number, produced in enumerate(batches):
+            tuned += list(produced.columns["i"])
+            engine._threads.resize(1 + number % 7)  # as the tuner does
+    fixed = column(run_engine(pipe, order="strict", threads=16), "i")
+    assert np.array_equal(tuned, fixed) and [one[0] for one in tuned] == list(range(600))
+
+
+def test_time_in_which_the_process_was_stopped_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    tuner = Tuner(2, ThreadLimits(2, 32, 1e9))
+    tuner.go_on()
+    tuner.begin()
+
+    def work(seconds: float) -> None:
+        clock[0] += seconds
+        tuner.finished(1)
+
+    for _ in range(20):
+        work(0.002)
+    before = tuner.state
+    work(40.0)
+    assert tuner.state == before, "40 s in which nothing moved are no window"
+    for _ in range(200):
+        work(0.002)
+    assert tuner.state != before, "what comes behind it is"
+    for _ in range(20):
+        work(40.0)
+    before = tuner.state
+    for _ in range(20):
+        work(40.0)
+    assert tuner.state != before, "work that always takes so long counts"
+
+
+def test_other_work_in_line_does_not_keep_the_reader_waiting() -> None:
+    engines: list[PythonEngine] = []
+
+    def with_others_behind(x: Any) -> Any:
+        for _ in range(50):
+            engines[0]._threads.start(lambda: None)  # as operators before a shuffle do
+        return x
+
+    pipe = numbers(400, 400, "x").map(with_others_behind, on="x").batch(4)
+    with running(pipe, threads=2) as (engine, batches), ThreadPoolExecutor(1) as pool:
+        engines.append(engine)
+        found = pool.submit(lambda: column(list(batches), "x")).result(DEADLINE_S)
+    assert sorted(found) == list(range(400))
+
+
+class Straggler:
+    """A function that is done with element 0 once others have been begun, or when none begins any more."""
+
+    def __init__(self, others: int) -> None:
+        self._others, self.begun = others, 0
+        self._changed = threading.Condition()
+
+    def __call__(self, x: Any) -> Any:
+        with self._changed:
+            if x:
+                self.begun += 1
+                self._changed.notify()
+            else:
+                before = -1
+                while self.begun < self._others and before != self.begun:
+                    before = self.begun
+                    self._changed.wait_for(lambda: self.begun >= self._others, 1.0)
+                self.seen = self.begun
+        return x
+
+
+@pytest.mark.parametrize("behind", [lambda pipe: pipe.batch(50), lambda pipe: pipe.shuffle(2).batch(50)])
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_slow_element_stops_no_thread_while_memory_lasts(
+    behind: Callable[[PecanPipeline], PecanPipeline], limited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(HERE)))
-    assert cpus_of(tmp_path, own, files) == pytest.approx(cpus)
-
-
-def test_there_is_always_a_thread() -> None:
-    assert 1 <= whole_cpus() <= len(os.sched_getaffinity(0))
+    if limited:
+        for module in (feed, ordered_results):
+            monkeypatch.setattr(module, "EARLY_BYTES", 50_000)
+    straggler = Straggler(others=6000)  # chunks that have begun are finished: 4 threads may have 16 of 256 elements
+    pipe = behind(numbers(8000, 8000, "x").map(straggler, on="x"))
+    found = column(run_engine(pipe, order="strict", threads=4), "x")
+    assert sorted(found) == list(range(8000))
+    assert (straggler.seen < 6000) == limited, straggler.seen

@@ -16,7 +16,6 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.engines.contract import EngineOptions, UnderWay
-from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.python.call_stacks import call_stages
@@ -33,16 +32,16 @@ from pecan_ray.sources import Arrays
 from pecan_ray.storage.retry import Backoff, retry
 from tests.unit.engines.engine_leases import OwnSource, numbers, running
 
-Build = Callable[[PecanPipeline], PecanPipeline]
-
 
 class Blocking:
-    def __init__(self, at: int) -> None:
+    """Stands still at a number, or at whatever comes first."""
+
+    def __init__(self, at: int | None = None) -> None:
         self.at = at
         self.reached, self.may_go_on = threading.Event(), threading.Event()
 
-    def __call__(self, number: Any) -> Any:
-        if np.any(np.asarray(number) == self.at):
+    def __call__(self, number: Any = None) -> Any:
+        if self.at is None or np.any(np.asarray(number) == self.at):
             self.reached.set()
             assert self.may_go_on.wait(60)
         return number
@@ -63,6 +62,12 @@ class Numbers(OwnSource):
             yield {"i": np.int64(number if self._blocking is None else self._blocking(number))}
 
 
+class Columns(Numbers):
+    def read_columns(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
+        for element in self.read(split, start):
+            yield {"i": element["i"][None]}
+
+
 @contextlib.contextmanager
 def at_work(pipe: PecanPipeline, rows: int, *blocking: Blocking, **options: Any) -> Iterator[PythonEngine]:
     """Let an engine work until the first one stands still; at the end let all go on, and count what comes."""
@@ -78,66 +83,50 @@ def at_work(pipe: PecanPipeline, rows: int, *blocking: Blocking, **options: Any)
         assert engine.under_way(180.0) is None
 
 
-PLANS: dict[str, tuple[Build, int]] = {
-    "fused": (lambda p: p.batch(4), 20),
-    "one by one": (lambda p: p.shuffle(1).batch(4), 20),
-    "spread": (lambda p: p.flat_map(lambda i: [i, i], on="i").batch(4), 40),
-    "no batch": (lambda p: p, 20),
+def pondering(still: Blocking) -> PecanPipeline:
+    return PecanPipeline(Numbers()).map(lambda i: i, on="i", name="passes").map(still, on="i", name="ponders")
+
+
+OP = "ponders has been working on element 7 of data/1.bin for {seconds}", AtWork("ponders", Origin(0, 0, 0, 1, 7))
+READING = " has been reading element 7 of data/1.bin for {seconds}"
+CASES: dict[str, tuple[int, Callable[[Blocking], PecanPipeline], tuple[str, AtWork]]] = {
+    "fused": (20, lambda still: pondering(still).batch(4), OP),
+    "one by one": (20, lambda still: pondering(still).shuffle(1).batch(4), OP),
+    "spread": (40, lambda still: pondering(still).flat_map(lambda i: [i, i], on="i").batch(4), OP),
+    "no batch": (20, pondering, OP),
+    "a function on batches": (
+        20,
+        lambda still: PecanPipeline(Arrays(i=np.arange(20), split_rows=20)).batch(4).map(still, on="i", name="ponders"),
+        (
+            "ponders has been working on the batch that begins with element 16 of split 0 for {seconds}",
+            AtWork("ponders"),  # which of them is not known
+        ),
+    ),
+    "a source": (
+        20,
+        lambda still: PecanPipeline(Numbers(still)).map(lambda i: i, on="i").batch(4),
+        (f"Numbers{READING}", AtWork("read Numbers", OP[1].origin, reads=True)),
+    ),
+    "a source of columns": (
+        20,
+        lambda still: PecanPipeline(Columns(still)).batch(4),
+        (f"Columns{READING}", AtWork("read Columns", OP[1].origin, reads=True)),
+    ),
 }
-"""What follows the operator that stands still, and how many rows come out."""
+"""How many rows come out, what stands still, and the words for it."""
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("plan", PLANS)
-def test_an_operator_that_stands_still_is_named_with_its_element(plan: str, threads: int) -> None:
-    build, rows = PLANS[plan]
+@pytest.mark.parametrize("case", CASES)
+def test_an_operator_that_stands_still_is_named_with_its_element(case: str, threads: int) -> None:
+    rows, build, (text, at) = CASES[case]
     blocking = Blocking(17)
-    pipe = PecanPipeline(Numbers()).map(lambda i: i, on="i", name="passes").map(blocking, on="i", name="ponders")
-    with at_work(build(pipe), rows, blocking, threads=threads) as engine:
+    with at_work(build(blocking), rows, blocking, threads=threads) as engine:
         assert engine.under_way(100.0) is None, "it is seen for the first time"
         assert engine.under_way(100.0 + LONG_S - 0.1) is None
-        at = AtWork("ponders", Origin(0, 0, 0, 1, 7))
-        told = UnderWay("ponders has been working on element 7 of data/1.bin for {seconds}", 100.0, at)
+        told = UnderWay(text, 100.0, at)
         assert engine.under_way(100.0 + LONG_S) == told
         assert engine.under_way(170.0) == told, "the same words as before"
-
-
-READING_13 = Origin(0, 0, 0, 1, 3)
-OTHERS: dict[str, tuple[int, Callable[[Blocking], PecanPipeline], str, AtWork]] = {
-    "a function on batches": (
-        17,
-        lambda still: PecanPipeline(Arrays(i=np.arange(20), split_rows=20)).batch(4).map(still, on="i", name="ponders"),
-        "ponders has been working on the batch that begins with element 16 of split 0 for {seconds}",
-        AtWork("ponders"),  # which of them is not known
-    ),
-    "a source": (
-        13,
-        lambda still: PecanPipeline(Numbers(still)).map(lambda i: i, on="i").batch(4),
-        "Numbers has been reading element 3 of data/1.bin for {seconds}",
-        AtWork("read Numbers", READING_13, reads=True),
-    ),
-    "a source of columns": (
-        13,
-        lambda still: PecanPipeline(Columns(still)).batch(4),
-        "Columns has been reading element 3 of data/1.bin for {seconds}",
-        AtWork("read Columns", READING_13, reads=True),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", OTHERS)
-def test_functions_on_batches_and_sources_that_stand_still_are_named_too(case: str) -> None:
-    number, build, text, at = OTHERS[case]
-    blocking = Blocking(number)
-    with at_work(build(blocking), 20, blocking) as engine:
-        assert engine.under_way(0.0) is None
-        assert engine.under_way(6.0) == UnderWay(text, 0.0, at)
-
-
-class Columns(Numbers):
-    def read_columns(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
-        for element in self.read(split, start):
-            yield {"i": element["i"][None]}
 
 
 def test_a_function_in_another_process_is_named_with_the_elements_that_went_there(tmp_path: Path) -> None:
@@ -181,19 +170,16 @@ def test_an_engine_tells_nothing_of_another_one_and_nothing_when_nobody_takes_it
         assert [other.under_way(float(second)) for second in range(20)] == [None] * 20
 
 
-@pytest.mark.parametrize(("apart_s", "known"), [(0.0, False), (LONG_S - 1.0, False), (LONG_S, True)])
-def test_of_two_that_have_stood_still_for_as_long_either_may_wait_for_the_other(apart_s: float, known: bool) -> None:
-    timer, source_refs = CallTimer(), [Origin(0, 0, 0, 0, number) for number in range(2)]
-    seen: dict[Hashable, ThreadActivity] = {
-        number: ThreadActivity(number, "", AtWork("ponders", origin)) for number, origin in enumerate(source_refs)
-    }
-    timer.longest(0.0, {key: one for key, one in seen.items() if key == 0 or not apart_s})
-    timer.longest(apart_s, seen)
-    told = timer.longest(60.0, seen)
-    assert told is not None and told.at == AtWork("ponders", source_refs[0] if known else None)
-
-
-def test_what_began_before_the_storage_failed_is_counted_from_when_it_did_not_any_more() -> None:
+def test_of_two_that_stand_still_for_as_long_either_may_wait_and_what_the_storage_held_up_counts_from_its_end() -> None:
+    for apart_s, known in ((0.0, False), (LONG_S - 1.0, False), (LONG_S, True)):
+        timer, source_refs = CallTimer(), [Origin(0, 0, 0, 0, number) for number in range(2)]
+        seen: dict[Hashable, ThreadActivity] = {
+            number: ThreadActivity(number, "", AtWork("ponders", origin)) for number, origin in enumerate(source_refs)
+        }
+        timer.longest(0.0, {key: one for key, one in seen.items() if key == 0 or not apart_s})
+        timer.longest(apart_s, seen)
+        told = timer.longest(60.0, seen)
+        assert told is not None and told.at == AtWork("ponders", source_refs[0] if known else None)
     reads = UnderWay("reads", 10.0)
     assert counted_from(reads, 0.0, 20.0) == reads
     assert counted_from(reads, 100.0, 100.0 + LONG_S) == UnderWay("reads", 100.0)
@@ -220,52 +206,33 @@ def test_a_file_that_the_storage_does_not_give_is_named_with_the_error() -> None
     assert long_retry(time.monotonic() + LONG_S) is None
 
 
-class Gate:
-    def __init__(self) -> None:
-        self.opened, self.reached = threading.Event(), threading.Event()
-
-    def pass_through(self, value: Any = None) -> Any:
-        self.reached.set()
-        assert self.opened.wait(60)
-        return value
-
-
 class HeldSlots(HeapSlots):
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Blocking) -> None:
         self._gate = gate
 
     def acquire(self, nbytes: int) -> Any:
-        self._gate.pass_through()
+        self._gate()
         return super().acquire(nbytes)
 
 
-def stages_at(gate: Gate, pipe: pecan.PecanPipeline, slots: HeapSlots | None = None) -> set[ThreadStage]:
+def stages_at(gate: Blocking, pipe: pecan.PecanPipeline, slots: HeapSlots | None = None) -> set[ThreadStage]:
     """Run a pipeline, and return what its threads do when the gate is reached."""
-    sources = tuple(pipe.plan.sources())
-    engine = PythonEngine(pipe.plan, sources, EngineOptions(threads=1), slots or HeapSlots())
-    before = stages_now(engine.stages())  # of threads that an earlier test has left waiting for memory
-    run = threading.Thread(target=lambda: list(engine.batches(AllLeases(sources, 0, 1))))
-    run.start()
-    try:
-        assert gate.reached.wait(60)
-        return set(stages_now(engine.stages()) - before)
-    finally:
-        gate.opened.set()
-        run.join()
-        engine.close()
+    with running(pipe, slots=slots, threads=1) as (engine, batches), ThreadPoolExecutor(1) as pool:
+        before = stages_now(engine.stages())  # of threads that an earlier test has left waiting for memory
+        made = pool.submit(list, batches)
+        try:
+            assert gate.reached.wait(60)
+            return set(stages_now(engine.stages()) - before)
+        finally:
+            gate.may_go_on.set()
+            made.result(60)
 
 
 def test_a_thread_is_in_an_operator_in_the_source_or_blocked_by_batches_that_nobody_takes() -> None:
-    gates = [Gate() for _ in range(3)]
-
-    class HeldSource(pecan.sources.Items):
-        def read(self, split: Split, start: int = 0) -> Iterator[Any]:
-            gates[1].pass_through()
-            yield from super().read(split, start)
-
-    held = numbers(4).map(gates[0].pass_through, on="i", name="held").batch(2)
+    gates = [Blocking() for _ in range(3)]
+    held = numbers(4).map(gates[0], on="i", name="held").batch(2)
     assert stages_at(gates[0], held) == {ThreadStage("operator", "held")}
-    source = pecan.PecanPipeline(HeldSource([{"i": 1}, {"i": 2}])).map(dict, name="same").batch(2)
+    source = PecanPipeline(Numbers(gates[1])).map(dict, name="same").batch(2)
     assert stages_at(gates[1], source) == {ThreadStage("reading")}
     whole = numbers(4).map(int, on="i", name="whole").batch(2)
     assert stages_at(gates[2], whole, HeldSlots(gates[2])) == {ThreadStage("blocked")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from tests.unit.engines.engine_leases import ListedLeases, delivered, run_engine
 from tests.unit.job.job_rig import JobRig, of_kind, said
 
 ELEMENTS, GRAY = 64, 40
+
+
 BOTH: dict[Names, Names] = {("to_rgb", "darken"): ("darken", "to_rgb")}
 
 
@@ -62,13 +65,8 @@ def in_another_order(plan: Plan, orders: dict[Names, Names] = BOTH) -> tuple[Pla
 
 
 def found(produced: list[Any]) -> list[tuple[int, int]]:
-    rows = [(int(n), int(image.max())) for one in produced for n, image in zip(*columns(one), strict=True)]
-    return sorted(rows)
-
-
-def columns(produced: Any) -> tuple[Any, Any]:
-    number, image = produced.columns.get("n", []), produced.columns.get("image", [])
-    return (number, image) if produced.rows != 1 or np.ndim(number) else ([number], [image])
+    columns = [zip(one.columns["n"], one.columns["image"], strict=True) for one in produced if one.rows]
+    return sorted((int(n), int(image.max())) for rows in columns for n, image in rows)
 
 
 EXPECTED = [(number, number // 2) for number in range(ELEMENTS)]
@@ -121,10 +119,6 @@ def test_a_batch_that_cannot_be_made_in_this_process_is_made_in_the_users_order(
     assert users.said.endswith("The job goes back to your order")
 
 
-def same(image: Any) -> Any:
-    return image
-
-
 def wide(image: Any) -> Any:
     return np.concatenate([image, image], axis=1)
 
@@ -162,8 +156,8 @@ def test_what_fails_in_both_orders_is_an_error_of_the_users_order() -> None:
     assert found(produced) == [row for row in EXPECTED if row[0] != GRAY]
     (bad,) = [bad for batch in produced for bad in batch.bad]
     assert bad.op == "darken" and bad.element["image"].shape == (4, 5)
-    twice = pecan.PecanPipeline(pecan.sources.Items(items())).map(wide, on="image").map(same, on="image").batch(8)
-    plan, users = in_another_order(twice.plan, {("wide", "same"): ("same", "wide")})
+    twice = pecan.PecanPipeline(pecan.sources.Items(items())).map(wide, on="image").map(abs, on="image").batch(8)
+    plan, users = in_another_order(twice.plan, {("wide", "abs"): ("abs", "wide")})
     with pytest.raises(BatchShapeError):
         list(run_produced(plan, users_order=users))
     assert not users.said, "and so is a batch that cannot be made in either"
@@ -196,21 +190,13 @@ def test_a_graph_says_that_the_order_failed(on_error: Any) -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Items(rows), engine="tensorflow")
     pipe = pipe.map(halved, on="x").map(checked, on="x").batch(8)
     plan, users = in_another_order(pipe.plan, {("halved", "checked"): ("checked", "halved")})
-    produced: list[Any] = []
-    with pytest.raises(OrderError, match=r"checked failed on .* the job goes back to your order"):
-        produced.extend(run_graph(plan, users, on_error))
-    spans = [span for key, found in delivered(produced).items() if key[2] == 10 for span in found]
-    assert not any(start <= 0 < stop for start, stop in spans), "the element does not count as done"
-
-
-def run_graph(plan: Plan, users: UsersOrder, on_error: Any) -> Any:
-    sources = tuple(plan.sources())
     options = EngineOptions(order="strict", on_error=on_error, users_order=users)
     engine = build_engine("tensorflow", plan, options, HeapSlots())
-    try:
-        yield from engine.batches(AllLeases(sources, 0, 1))
-    finally:
-        engine.close()
+    produced: list[Any] = []
+    with contextlib.closing(engine), pytest.raises(OrderError, match=r"checked failed on .* goes back to your order"):
+        produced.extend(engine.batches(AllLeases(tuple(plan.sources()), 0, 1)))
+    spans = [span for key, found in delivered(produced).items() if key[2] == 10 for span in found]
+    assert not any(start <= 0 < stop for start, stop in spans), "the element does not count as done"
 
 
 def reordered_job(workers: int = 2) -> tuple[JobRig, list[str]]:
@@ -232,35 +218,21 @@ def version_for(rig: JobRig, worker: str) -> int:
 FELL_BACK = WorkerProgress(fell_back="an element failed")
 
 
-def test_a_worker_that_fell_back_takes_the_whole_job_with_it() -> None:
+@pytest.mark.parametrize("why", ["an element failed", "other results"])
+def test_a_worker_that_fell_back_and_results_that_differ_take_the_whole_job_with_them(why: str) -> None:
     rig, (first, second) = reordered_job()
     rig.handle(events.SplitsListed(0, ()))
     assert version_for(rig, first) == 1
-    done = rig.handle(events.WorkerTold(first, FELL_BACK))
+    done = rig.handle(events.OrderDropped(why) if why == "other results" else events.WorkerTold(first, FELL_BACK))
     assert of_kind(UseUsersOrder, done) == [UseUsersOrder(first), UseUsersOrder(second)]
-    assert said(done) == "an element failed"
+    assert said(done) == why
     for worker, progress in ((first, FELL_BACK), (second, WorkerProgress(fell_back="another one too"))):
         assert rig.handle(events.WorkerTold(worker, progress)) == []
     assert version_for(rig, second) == 0, "within the epoch that has begun in the other order"
     rig.handle(events.PlanChanged("a better order"))
     facts = rig.job.facts(rig.now)
-    assert facts.reverted == "an element failed"
-    assert [one.text for one in facts.events if one.kind == "reorder"] == ["an element failed"]
-    rig, (first, _) = reordered_job()
-    rig.handle(events.SplitsListed(0, ()))
-    rig.ask(first, AskAssignment(FELL_BACK))
-    assert rig.job.facts(rig.now).reverted == "an element failed", "an idle one tells with its question"
-
-
-def test_an_order_that_gives_other_results_is_dropped_at_once() -> None:
-    rig, (first, second) = reordered_job()
-    rig.handle(events.SplitsListed(0, ()))
-    assert version_for(rig, first) == 1
-    done = rig.handle(events.OrderDropped("other results"))
-    assert of_kind(UseUsersOrder, done) == [UseUsersOrder(first), UseUsersOrder(second)]
-    facts = rig.job.facts(rig.now)
-    assert version_for(rig, second) == 0 and facts.reverted == "other results"
-    assert [one.text for one in facts.events if one.kind == "reorder"] == ["other results"]
+    assert facts.reverted == why
+    assert [one.text for one in facts.events if one.kind == "reorder"] == [why]
 
 
 def test_a_worker_that_gives_up_for_the_order_is_replaced_and_counts_as_no_loss() -> None:
@@ -270,3 +242,7 @@ def test_a_worker_that_gives_up_for_the_order_is_replaced_and_counts_as_no_loss(
     assert UseUsersOrder(second) in done and isinstance(of_kind(Log, done)[0], Log)
     assert rig.job.facts(rig.now).workers_lost == 0 and rig.job.error is None
     assert rig.handle(events.OrderFailed(first, "an element failed")) == []
+    rig, (first, _) = reordered_job()
+    rig.handle(events.SplitsListed(0, ()))
+    rig.ask(first, AskAssignment(FELL_BACK))
+    assert rig.job.facts(rig.now).reverted == "an element failed", "an idle one tells with its question"

@@ -1,4 +1,4 @@
-"""What a worker's process begins with: global generators of its own, freed memory that stays, no Keras."""
+"""What a process begins with: generators of its own, memory that stays, and no more imports than it needs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import pecan_ray as pecan
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.global_generators import GlobalGenerators, global_generators
 from pecan_ray.engines.python.processes import Processes
+from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays
 from tests.unit.engines.engine_leases import column, run_engine
-
-WITHOUT_FRAMEWORKS = """
-import sys
-from pecan_ray.engines.global_generators import global_generators
-global_generators.begin((1, "local-0"))
-print(sorted({"torch", "tensorflow"} & set(sys.modules)))
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -76,11 +73,6 @@ def test_each_process_draws_numbers_of_its_own_and_the_same_ones_when_it_is_run_
     assert draws(None)[:3] == draws(None)[3:], "those of the user's own process are left alone"
 
 
-def test_no_framework_is_imported_for_it() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_FRAMEWORKS], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["[]"]
-
-
 class SeedsInItsFirstCall:
     """A function that imports a module which seeds, when it is called first."""
 
@@ -116,6 +108,7 @@ def test_processes_of_functions_draw_numbers_of_their_own() -> None:
 
 
 gnu_only = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such settings")
+
 
 FAULTS = """
 import resource, sys, threading
@@ -174,7 +167,22 @@ def test_what_a_user_has_set_in_the_environment_stays(monkeypatch: pytest.Monkey
             assert keep_freed_memory() is False
 
 
-IMPORTS = """
+NO_FRAMEWORK = """
+import sys
+from pecan_ray.engines.global_generators import global_generators
+global_generators.begin((1, "local-0"))
+print(sorted({"torch", "tensorflow"} & set(sys.modules)))
+"""
+NO_PANDAS = """
+import sys
+import numpy as np
+from pecan_ray.engines.entry_format import EntryReader, EntryWriter
+writer = EntryWriter()
+for n in range(3):
+    writer.add(n, 0, 1, {"x": np.zeros(n), "i": n, "f": 0.5, "t": "text", "b": b"bytes", "o": True, "s": np.float32(n)})
+print(len(list(EntryReader(b"".join(writer.finish(3))))), "pandas" in sys.modules)
+"""
+NO_KERAS = """
 import sys
 from pecan_ray.engines.without_keras import import_tensorflow
 
@@ -188,8 +196,78 @@ print(sys.modules["tensorflow"] is tensorflow)
 """
 
 
-def test_keras_comes_when_it_is_asked_for() -> None:
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [(NO_FRAMEWORK, ["[]"]), (NO_PANDAS, ["3 False"]), (NO_KERAS, ["False", "[[0.5, 0.5]]", "Adam", "True"])],
+    ids=["seeding", "entries", "tensorflow"],
+)
+def test_no_library_is_imported_before_it_is_needed(program: str, said: list[str]) -> None:
+    """Importing one in the middle of an epoch takes as long as writing tens of entries; Keras, half of TensorFlow."""
     pytest.importorskip("keras")
-    """Half of the time of TensorFlow's import is Keras', which few operators need."""
-    done = subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["False", "[[0.5, 0.5]]", "Adam", "True"]
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == said
+
+
+def draw_row(x: Any) -> Any:
+    return np.array([x, random.random(), np.random.rand(), torch.rand(1).item()])
+
+
+def drawn_rows(*, seed: int = 0, **options: Any) -> dict[float, tuple[float, ...]]:
+    """Return what each element has drawn_rows."""
+    processes = bool(options.pop("processes", False))
+    pipe = pecan.PecanPipeline(Arrays(x=np.arange(60.0), split_rows=20), seed=seed)
+    pipe = pipe.map(draw_row, on="x", seed_globals=True, processes=processes).batch(7)
+    return {float(row[0]): tuple(row[1:]) for row in column(run_engine(pipe, seed=seed, **options), "x")}
+
+
+@pytest.mark.parametrize(
+    "options", [{"threads": 4}, {"threads": 4, "order": "strict"}, {"threads": 2, "processes": True}]
+)
+def test_an_element_draws_the_same_numbers_wherever_it_runs(options: dict[str, Any]) -> None:
+    once = drawn_rows(threads=1)
+    assert drawn_rows(**options) == once
+    assert len(set(once.values())) == len(once) == 60
+
+
+def test_another_seed_gives_other_numbers_and_the_users_generators_stay_as_they_were() -> None:
+    def fail(x: Any, rng: np.random.Generator) -> Any:
+        rng.random()  # it has its own beside
+        raise ValueError("no")
+
+    before = random.getstate(), torch.get_rng_state(), str(np.random.get_state())
+    assert not set(drawn_rows().values()) & set(drawn_rows(seed=1).values())
+    with pytest.raises(Exception, match="no"):
+        run_engine(pecan.PecanPipeline(Arrays(x=np.arange(3))).map(fail, on="x", seed_globals=True).batch(3))
+    assert before[0] == random.getstate() and torch.equal(before[1], torch.get_rng_state())
+    assert before[2] == str(np.random.get_state())
+
+
+def test_a_library_that_a_function_is_the_first_to_import_is_warned_of_once(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "cupy.py").write_text("")
+    program = """
+import numpy as np
+import pecan_ray as pecan
+from pecan_ray.engines.inprocess import run_inprocess
+
+def late(x):
+    import torch, cupy
+    return x
+
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(x=np.arange(5))).map(late, on="x", seed_globals=True).batch(5)
+print(len(list(run_inprocess(pipe.plan))))
+"""
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ran = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
+    told = ran.stderr.decode()
+    assert ran.stdout == b"1\n", told
+    assert told.count("late has imported torch, whose global generator was not seeded for this element") == 1
+    assert told.count("late has imported cupy, whose global generator is not seeded for elements") == 1
+
+
+def test_what_cannot_be_seeded_is_refused() -> None:
+    pipe = pecan.PecanPipeline(Arrays(x=np.arange(3)), engine="tensorflow")
+    with pytest.raises(PlanError, match="draws from no global generator"):
+        pipe.map(draw_row, on="x", seed_globals=True)
+    with pytest.raises(PlanError, match="parameter `epoch`"):
+        pecan.PecanPipeline(Arrays(x=np.arange(3))).map(lambda x, epoch: x, on="x", seed_globals=True)
