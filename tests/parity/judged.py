@@ -46,11 +46,12 @@ def right(habit: Habit, peers: Mapping[str, Facts]) -> Facts:
 
 
 def cells(*, on_workers: bool = False) -> list[Any]:
-    """Return the rows, by number, in all ways that have them; `on_workers`: most are left to the long form."""
+    """Return the rows, by number, in all ways that have them; on workers, which take seconds, in one of these ways."""
     found = []
     for at, habit in enumerate(HABITS):
-        for way in WAYS:
-            if not has(habit, way):
+        ways = [way for way in WAYS if has(habit, way)]
+        for way in ways:
+            if on_workers and way.name not in habit.on_workers and way is not ways[at % len(ways)]:
                 continue
             later = [pytest.mark.slow] if is_for_the_long_form(at, way, on_workers) else []
             found.append(pytest.param(at, way, marks=later, id=f"{habit.name}-{way.name}"))

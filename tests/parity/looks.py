@@ -10,7 +10,7 @@ from typing import Concatenate, ParamSpec
 
 from tests.parity.chains import Chain
 from tests.parity.habit import Look, Make, Seen
-from tests.parity.seen import Batch, Facts, batch_of, labels, numbers
+from tests.parity.seen import Facts, batch_of, labels, numbers
 
 P = ParamSpec("P")
 ITERATOR, LENGTH = "iterator", "length"
@@ -105,23 +105,14 @@ def counted(make: Make, chain: Chain) -> Facts:
 
 
 @look(LENGTH)
-def length(make: Make, chain: Chain) -> Facts:
-    try:
-        return {"len": len(make(chain)())}
-    except TypeError:
-        return {"len": "TypeError"}
+def lengths(make: Make, *chains: Chain) -> Facts:
+    def length(chain: Chain) -> int | str:
+        try:
+            return len(make(chain)())
+        except TypeError:
+            return "TypeError"
 
-
-@look(ITERATOR)
-def left_by_an_exception(make: Make, chain: Chain) -> Seen:
-    loader, found = make(chain)(), list[Batch]()
-    try:
-        for batch in loader:
-            found.append(batch)
-            raise InterruptedError
-    except InterruptedError:
-        return Seen([found, *loader.run(None)])
-    raise AssertionError("the loop has had no batch")
+    return {"len": [length(chain) for chain in chains]}
 
 
 @look(ITERATOR)

@@ -8,7 +8,6 @@ from tests.parity.habit import Habit, Look
 from tests.parity.peers import torch_loader
 from tests.parity.seen import Facts, labels
 
-NO_TYPES = {"to_tf_dataset": "it takes the types of its columns from the first batches"}
 UNTOLD = {"to_keras": "Keras is told the batches of an epoch", "Trainer": "a Trainer of Hugging Face wants a length"}
 
 
@@ -45,29 +44,10 @@ OPERATORS = (
         {"distinct": [10, 10], "equal elements": "aa", "equal orders": "ab"},
     ),
     Habit(
-        "`shuffle(n).skip(k)`",
-        looks.passes(rows(N).shuffle(N).skip(10).batch(5), None, None),
-        "other elements in each pass, with a warning",
-        {"distinct": [10, 10], "equal elements": "ab"},
-    ),
-    Habit(
         "`skip(a).take(b)`, `take(a).skip(b)`",
         looks.each_made_anew(rows(N).skip(5).take(10).batch(5), rows(N).take(10).skip(5).batch(5)),
         "in the order in which they are written",
         {"elements": [10, 5], "in source order": [True, True]},
-    ),
-    Habit(
-        "`take` of more than there are",
-        looks.passes(rows(6).take(9).batch(4), None),
-        "all of them",
-        {"batches": [[4, 2]]},
-    ),
-    Habit(
-        "`skip` of all",
-        looks.kept(rows(6).skip(9).batch(4)),
-        "a pass without a batch",
-        {"batches": [[]]},
-        without=NO_TYPES,
     ),
     Habit(
         "`shuffle(n).repeat(3)`",
@@ -108,23 +88,11 @@ OPERATORS = (
         without={"Trainer": "each of its calls is one epoch of so many steps"},
     ),
     Habit(
-        "`repeat(2).repeat(2)`",
-        apart(rows(N).shuffle(N).repeat(2).repeat(2), N, 4),
-        "four passes",
-        {"distinct": [N] * 4, "equal orders": "abcd"},
-    ),
-    Habit(
         "`batch(8).repeat(2)`",
         looks.passes(rows(N).batch(8).repeat(2), None),
         "batches go over the seam between repetitions; those of `epochs=2` do not",
         {"batches": [[8] * 5]},
         differs={"tf.data": "a smaller batch at the end of each: an epoch has one at most, on any number of workers"},
-    ),
-    Habit(
-        "`repeat(2).batch(8)`",
-        looks.passes(rows(N).repeat(2).batch(8), None),
-        "batches go over the seam between repetitions",
-        {"batches": [[8] * 5]},
     ),
     Habit(
         "`batch(4).shuffle(n)`",
@@ -174,13 +142,6 @@ OPERATORS = (
         without=UNTOLD,
     ),
     Habit(
-        "`filter`, then `repeat(2)`",
-        looks.passes(rows(N).even().repeat(2).batch(5), None, parts=2),
-        "two passes of what was kept",
-        {"distinct": [10, 10]},
-        steps=4,
-    ),
-    Habit(
         "`repeat()` behind a filter that keeps nothing",
         looks.ending(rows(N).nothing().repeat().batch(5)),
         "an error: it would search for ever",
@@ -195,12 +156,6 @@ OPERATORS = (
         {"distinct": [N, N], "in source order": [False, False], "equal orders": "ab"},
     ),
     Habit(
-        "`concat`, then `repeat(2)`",
-        looks.passes(concat(rows(10), rows(10, first=10)).repeat(2).batch(10), None, parts=2),
-        "one behind the other, twice",
-        {"distinct": [N, N], "in source order": [True, True]},
-    ),
-    Habit(
         "`unbatch`",
         looks.passes(rows(N).batch(8).unbatch().batch(5), None),
         "elements again",
@@ -211,12 +166,6 @@ OPERATORS = (
         "`prefetch`",
         looks.passes(rows(N).shuffle(N).prefetch(2).batch(8).prefetch(2), None, None),
         "changes nothing",
-        {"distinct": [N, N], "equal orders": "ab"},
-    ),
-    Habit(
-        "two shuffles",
-        looks.passes(rows(N).shuffle(N, 1).shuffle(N, 2).batch(8), None, None),
-        "as one",
         {"distinct": [N, N], "equal orders": "ab"},
     ),
     Habit(

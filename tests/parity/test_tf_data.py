@@ -48,10 +48,9 @@ def test_a_pipeline_yields_what_tf_data_yields(name: str) -> None:
     def make(num_shards: int, index: int) -> Any:
         return PIPELINES[name](rows(num_shards, index))
 
-    whole, shards = list(make(1, 0)), [element for index in range(2) for element in make(2, index)]
-    for count, wanted in ((1, whole), (2, shards)):
-        for one, other in zip(ours(make, count).iter_batches(format="tf", debug=True), wanted, strict=True):
-            alike(one, other)
+    whole = list(make(1, 0))
+    for one, other in zip(ours(make, 1).iter_batches(format="tf", debug=True), whole, strict=True):
+        alike(one, other)
     data = ours(make, 1).to_tf_dataset(debug=True)
     if name != "slices of a ragged tensor":  # rows of it have a ragged spec, and are plain tensors
         assert data.element_spec == make(1, 0).element_spec
