@@ -6,18 +6,17 @@ import argparse
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.protocol.campaign import Summary, play_seeds
 from tests.protocol.draw import draw
 from tests.protocol.going_on import play_in_pieces
-from tests.protocol.scenario import Scenario
 from tests.protocol.shrink import describe, shrink
 from tests.protocol.world import play
 
-LOT = 50
+LOT = 100
 """Histories that a process plays at a time."""
 MOST_FAILURES = 5
 """So many are made smaller and told."""
@@ -33,61 +32,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--in-pieces", action="store_true", help="cut each off and go on from its state")
     parser.add_argument("--hurt-controllers", action="store_true", help="kill and freeze the controller in each")
     parser.add_argument("--workers-of-cpu", type=int, default=1, help="processes that play")
-    chosen = parser.parse_args(arguments)
-    hurt = chosen.hurt_controllers
-    if chosen.seed is not None:
-        return _replay_in_pieces(chosen.seed) if chosen.in_pieces else _replay(draw(chosen.seed, hurt_controller=hurt))
-    seeds = range(chosen.first, chosen.first + chosen.histories) if chosen.histories else itertools.count(chosen.first)
-    until = time.monotonic() + (60.0 * chosen.minutes if not chosen.histories else float("inf"))
-    how = partial(play_seeds, in_pieces=chosen.in_pieces, hurt_controller=hurt)
-    summary = _play(iter(seeds), until, chosen.workers_of_cpu, how)
+    given = parser.parse_args(arguments)
+    if given.seed is not None:
+        return _replay(given.seed, given.in_pieces, given.hurt_controllers)
+    seeds: Iterator[int] = itertools.count(given.first)
+    minutes: float = given.minutes
+    if given.histories:
+        seeds, minutes = itertools.islice(seeds, given.histories), float("inf")
+    lots = iter(lambda: list(itertools.islice(seeds, LOT)), [])
+    summary = Summary()
+    for found in _play(lots, given, time.monotonic() + 60 * minutes):
+        summary.add(found)
+        for seed, failure in found.failures.items():
+            _say(f"failed: --seed {seed}: {failure}")
+        _say(f"{summary.histories:,} histories, {len(summary.failures)} failures")
     _say(summary.text())
     for seed in sorted(summary.failures)[:MOST_FAILURES]:
-        _say(f"\nseed {seed}: {summary.failures[seed]}")
-        if not chosen.in_pieces:
-            _say(f"smaller: {describe(shrink(draw(seed, hurt_controller=hurt)))}")
-            _say(f"again: python -m tests.protocol --seed {seed}{' --hurt-controllers' if hurt else ''}")
+        _replay(seed, given.in_pieces, given.hurt_controllers)
     return bool(summary.failures)
 
 
-def _play(seeds: Iterator[int], until: float, processes: int, how: Callable[[list[int]], Summary]) -> Summary:
-    summary, began, said = Summary(), time.monotonic(), 0.0
-    with ProcessPoolExecutor(processes) as pool:
-        playing: set[Future[Summary]] = set()
-        while True:
-            while len(playing) < 2 * processes and time.monotonic() < until:
-                lot = list(itertools.islice(seeds, LOT))
-                if not lot:
-                    break
-                playing.add(pool.submit(how, lot))
-            if not playing:
-                return summary
-            done, playing = wait(playing, return_when=FIRST_COMPLETED)
-            for future in done:
-                found = future.result()
-                summary.add(found)
-                for seed in sorted(found.failures):
-                    _say(f"failed: --seed {seed}")
-            now = time.monotonic() - began
-            if now - said > 10.0:
-                said = now
-                _say(f"{now:5.0f} s: {summary.histories:,} histories, {len(summary.failures)} failures")
+def _play(lots: Iterator[list[int]], given: argparse.Namespace, until: float) -> Iterator[Summary]:
+    play_lot = partial(play_seeds, in_pieces=given.in_pieces, hurt_controller=given.hurt_controllers)
+    with ProcessPoolExecutor(given.workers_of_cpu) as pool:
+        while time.monotonic() < until and (some := list(itertools.islice(lots, given.workers_of_cpu))):
+            yield from pool.map(play_lot, some)
 
 
-def _replay(scenario: Scenario) -> int:
-    outcome = play(scenario)
-    _say(describe(scenario))
-    _say(outcome.failure or "every promise was kept")
+def _replay(seed: int, in_pieces: bool, hurt_controller: bool) -> int:
+    scenario = draw(seed, hurt_controller=hurt_controller)
+    outcome = play_in_pieces(seed) if in_pieces else play(scenario)
+    if outcome is None:
+        _say(f"seed {seed} has no state")
+        return 0
+    _say(f"seed {seed}: {describe(scenario)}\n{outcome.failure or 'every promise was kept'}")
     _say(f"{outcome.events} events, {outcome.seconds:.1f} virtual seconds, {outcome.batches} batches used")
-    if outcome.failure:
+    if outcome.failure and not in_pieces:
         _say(f"smaller: {describe(shrink(scenario))}")
     return bool(outcome.failure)
-
-
-def _replay_in_pieces(seed: int) -> int:
-    outcome = play_in_pieces(seed)
-    _say("it has no state" if outcome is None else outcome.failure or "every promise was kept")
-    return outcome is not None and bool(outcome.failure)
 
 
 def _say(text: str) -> None:

@@ -10,16 +10,17 @@ from pecan_ray.job.heartbeat import NOTICE_S
 from pecan_ray.job.losses import MOST_IN_A_ROW
 from tests.protocol.audit import Audit, must, undisturbed
 from tests.protocol.check_counts import (
+    check_each_worker,
     check_numbers,
     check_positions,
     check_quarantine,
     check_serial,
+    check_some_visits,
     machines_may_be_taken_for_elements,
     taken_for_silent,
 )
-from tests.protocol.check_visits import check_each_worker, check_some_visits
 from tests.protocol.clock import HEARD_WITHIN_S
-from tests.protocol.scenario import FATAL
+from tests.protocol.scenario import FATAL, TIMEOUT_S
 
 if TYPE_CHECKING:
     from tests.protocol.job import JobModel
@@ -71,7 +72,6 @@ def _check_announced(audit: Audit, job: JobModel) -> None:
 def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) -> None:
     """Training loops end well unless there is a reason for something else, and with that reason."""
     scenario = world.scenario
-    timeout = scenario.trainer_timeout_s
     reasons: dict[str, str] = {}
     if scenario.stop_after is not None:
         reasons |= {"enough": "", "ClusterError": "has left before the end"}
@@ -81,7 +81,7 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
         reasons["ErrorBudgetError"] = "error budget"
     if world.faults["fail"]:
         reasons["PlanError"] = "the function failed"
-    silent = scenario.processes_unknown and world.longest_freeze + HEARD_WITHIN_S > timeout
+    silent = scenario.processes_unknown and world.longest_freeze + HEARD_WITHIN_S > TIMEOUT_S
     if world.faults["kill trainer"] or silent:
         reasons["ClusterError"] = "has not been heard"
     if (world.deaths or machines_may_be_taken_for_elements(world)) and scenario.on_error == "raise":
@@ -107,7 +107,9 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
         must(trainer.ended == "end" or trainer.ended in reasons, f"{trainer.name} ended: {trainer.error}")
         since = max((at for at in world.killed if at < trainer.ended_at), default=math.inf)
         frozen = max((fault.seconds for fault in scenario.faults if fault.seconds < math.inf), default=0.0)
-        within = timeout + 20.0 + 200.0 * scenario.lost + max(frozen, world.longest_freeze) + world.controller_frozen_s
+        within = (
+            TIMEOUT_S + 20.0 + 200.0 * scenario.lost + max(frozen, world.longest_freeze) + world.controller_frozen_s
+        )
         missed = trainer.used_at - min(world.missed, default=math.inf)
         must(missed < within, f"{trainer.name} got a batch {missed:.0f} s after another rank had gone without its own")
         if trainer.ended == "ClusterError":

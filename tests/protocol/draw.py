@@ -3,252 +3,106 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
+from typing import Any
 
 from pecan_ray.options import OnError
 from tests.protocol.scenario import BAD, DEADLY, FATAL, HANGING, Fault, FaultKind, Scenario, SplitModel
 
 MIB = 1 << 20
-FAULTS: tuple[tuple[FaultKind, int], ...] = (
-    ("kill worker", 6),
-    ("kill node", 2),
-    ("freeze worker", 4),
-    ("slow worker", 2),
-    ("break stream", 4),
-    ("freeze trainer", 3),
-    ("slow trainer", 3),
-    ("kill trainer", 1),
-    ("scale", 5),
-    ("ask room", 1),
-    ("change plan", 1),
-    ("fail", 1),
-)
+FAULTS: dict[FaultKind, int] = {
+    "kill worker": 6,
+    "kill node": 2,
+    "freeze worker": 4,
+    "slow worker": 2,
+    "break stream": 4,
+    "freeze trainer": 3,
+    "slow trainer": 3,
+    "kill trainer": 1,
+    "scale": 5,
+    "ask room": 1,
+    "change plan": 1,
+    "fail": 1,
+}
 """Kinds of faults, and how often each is drawn."""
 LARGE_EVERY = 600
 """One of so many histories has many parties."""
-
-# Shares of histories, of those that may have it:
 FAULTLESS_SHARE = 0.35
-DEADLY_SHARE = 0.06  # an element kills its worker
-HANGING_SHARE = 0.05  # an element never ends
-COORDINATED_SHARE = 0.3  # several ranks have rounds
-IN_ORDER_SHARE = 0.12  # batches are one sequence
-NUMBERED_SHARE = 0.7  # rows of one rank are numbered
-JOINED_SHARE = 0.3  # of those that leave no element out, rows are joined to batches all the same
-PROMISED_SHARE = 0.4  # of these, the order is never given up
-SLOW_HEAD_SHARE = 0.3  # of these, workers stand still or become slow while others go on
-SLOW_HEADS: tuple[FaultKind, ...] = ("freeze worker", "slow worker", "break stream", "kill worker")
-RESTART_SHARE = 0.08  # the controller is killed
-FROZEN_SHARE = 0.08  # the controller stands still
-RIVALS_SHARE = 0.05  # other jobs bid for the nodes
-AT_HAND_SHARE = 0.15  # workers have some of shuffled splits at hand
-UNSEEN_SHARE = 0.2  # workers on other nodes lack some files
-ANNOUNCED_SHARE = 0.06  # the ends of workers or nodes are announced
-LENGTHS_SHARE = 0.5  # sources tell the lengths of splits
-UNKNOWN_SHARE = 0.4  # nobody can tell whether a silent trainer's process exists
-LEFT_SHARE = 0.15  # training loops leave epochs before their ends
-KEPT_SHARE = 0.4  # trainers keep bad elements, where these end no job
+
+
+@dataclass(frozen=True)
+class Change:
+    """Happens to some of the scenarios that may have it, by draws of its own: the others stay as they were."""
+
+    name: str
+    share: float | None
+    """Of those that may have it; None: all."""
+    made: Callable[[Random, Scenario], Scenario]
+    possible: Callable[[Scenario], object] = lambda scenario: True
+
+    def apply(self, scenario: Scenario, hurt_controller: bool) -> Scenario:
+        """Return the scenario with the change, or as it was."""
+        random, share = Random(f"{self.name} {scenario.seed}"), self.share
+        if hurt_controller and self.made in (KILLED, FROZEN):
+            share = 1.0
+        happens = self.possible(scenario) and (share is None or random.random() <= share)
+        return self.made(random, scenario) if happens else scenario
 
 
 def draw(seed: int, *, hurt_controller: bool = False) -> Scenario:
     """Return the scenario of a seed; `hurt_controller`: one in which the controller is killed, and stands still."""
     random = Random(seed)
-    scenario = Scenario(seed=seed, sources=_sources(random))
-    scenario = _data(random, scenario)
-    scenario = _options(random, scenario)
-    scenario = _parties(random, scenario)
+    scenario = _parties(random, _options(random, _data(random, Scenario(seed=seed, sources=_sources(random)))))
     if random.randrange(LARGE_EVERY) == 0:
         scenario = _large(random, scenario)
-    scenario = _coordinated(seed, _in_order(seed, scenario))
-    scenario = _with_deadly(seed, replace(scenario, faults=_faults(random, scenario)))
-    scenario = _with_hanging(seed, scenario)
-    scenario = _with_restarts(seed, scenario, 1.0 if hurt_controller else RESTART_SHARE)
-    scenario = _with_frozen_controller(seed, scenario, 1.0 if hurt_controller else FROZEN_SHARE)
-    scenario = _with_rivals(seed, scenario)
-    scenario = _with_announced(seed, _with_unseen(seed, _with_at_hand(seed, _with_streams(seed, scenario))))
-    scenario = replace(scenario, lengths_known=Random(f"lengths {seed}").random() < LENGTHS_SHARE)
-    scenario = replace(scenario, processes_unknown=Random(f"unknown {seed}").random() < UNKNOWN_SHARE)
-    scenario = _numbered(seed, _left(seed, scenario))
-    kept = scenario.on_error == "skip" and Random(f"kept {seed}").random() < KEPT_SHARE
-    return replace(scenario, on_error="quarantine") if kept else scenario
+    for change in CHANGES_OF_DATA:
+        scenario = change.apply(scenario, hurt_controller)
+    scenario = replace(scenario, faults=_faults(random, scenario))
+    for change in CHANGES:
+        scenario = change.apply(scenario, hurt_controller)
+    return scenario
 
 
-def _left(seed: int, scenario: Scenario) -> Scenario:
-    """Let the training loops of some leave epochs, by draws of their own: the others stay as they were."""
-    random = Random(f"left {seed}")
-    if random.random() > LEFT_SHARE:
-        return scenario
-    return replace(scenario, left=random.choice((0.3, 0.7, 1.0)), left_apart=random.random() < 0.4)
+# --- changes ------------------------------------------------------------------------------------------------
 
 
-def _in_order(seed: int, scenario: Scenario) -> Scenario:
-    """Let some scenarios be one sequence of batches, by draws of their own: the others stay as they were."""
-    if scenario.serial or scenario.sharding == "off" or Random(f"in order {seed}").random() > IN_ORDER_SHARE:
-        return scenario
-    return replace(scenario, in_order=True, sources=scenario.sources[:1], shuffled=False)
-
-
-def _numbered(seed: int, scenario: Scenario) -> Scenario:
-    """Let some scenarios of one rank have numbered rows, by draws of their own: the others stay as they were."""
-    random = Random(f"numbered {seed}")
-    cut = scenario.ranks == 1 and len(scenario.sources) == 1 and not (scenario.one_sequence or scenario.shuffled)
-    plain = all(split.torn is None and set(split.outputs) <= {0, 1, *FATAL} for split in scenario.sources[0])
-    promised = scenario.sharding == "dynamic" and scenario.visitation == "exactly_once"
-    if not (cut and plain and promised) or random.random() > NUMBERED_SHARE:
-        return scenario
-    known = random.random() > 0.05  # else the order is given up with the first split
-    filtered = any(0 in split.outputs for split in scenario.sources[0])
-    joined = filtered or Random(f"joined {seed}").random() < JOINED_SHARE
-    scenario = replace(scenario, numbered=True, joined=joined, on_error="raise", lengths_known=known)
-    if joined:  # what cannot be read ends the job
-        scenario = replace(scenario, unseen=0.0)
-    scenario = replace(scenario, promised=known and not scenario.unseen and random.random() < PROMISED_SHARE)
-    return _with_slow_heads(random, scenario) if random.random() < SLOW_HEAD_SHARE else scenario
-
-
-def _with_slow_heads(random: Random, scenario: Scenario) -> Scenario:
-    """Let workers stand still, or become slow, while others would go on: those are given the rows that all wait for."""
-    source = tuple(SplitModel((1,) * random.randint(1, 9)) for _ in range(random.choice((10, 30))))
-    faults = [
-        Fault(
-            random.uniform(1.0, 10.0),
-            random.choice(SLOW_HEADS),
-            random.randrange(1000),
-            random.choice((3.0, 10.0, 30.0)),
-        )
-        for _ in range(random.choice((1, 2, 4)))
-    ]
-    return replace(
-        scenario,
-        sources=(source,) if scenario.plain else scenario.sources,
-        local=random.choice((2, 3)),
-        remote=max(1, scenario.remote),
-        auto=False,
-        batch_size=min(4, scenario.batch_size),
-        element_s=0.02,
-        steps_s=(0.001,),
-        faults=tuple(sorted([*scenario.faults, *faults], key=lambda fault: fault.at)),
-    )
-
-
-def _coordinated(seed: int, scenario: Scenario) -> Scenario:
-    """Let some scenarios of several ranks have rounds, by draws of their own: the others stay as they were."""
-    random = Random(f"coordinated {seed}")
-    cut = scenario.ranks > 1 and scenario.sharding == "dynamic" and not scenario.one_sequence
-    if not cut or scenario.visitation == "zero_or_more" or random.random() > COORDINATED_SHARE:
-        return scenario
-    return replace(scenario, buckets=random.choice((1, 2, 3, 5)))
-
-
-def _with_deadly(seed: int, scenario: Scenario) -> Scenario:
-    """Let a few scenarios have an element that kills workers, by draws of its own: the others stay as they were."""
-    random = Random(f"deadly {seed}")
-    return scenario if random.random() > DEADLY_SHARE else _with_fatal(random, scenario, DEADLY)
-
-
-def _with_hanging(seed: int, scenario: Scenario) -> Scenario:
-    """Let a few have an element that nobody comes to the end of, or workers that hang at whatever they do."""
-    random = Random(f"hanging {seed}")
-    scenario = replace(scenario, names_element=random.random() < 0.7)
-    if random.random() > HANGING_SHARE or scenario.absent:
-        return scenario
-    if random.random() < 0.5:
-        return _with_fatal(random, scenario, HANGING)
-    faults = [
-        Fault(random.uniform(0.0, 20.0), "hang worker", random.randrange(1000), random.choice((5.0, 25.0, math.inf)))
-        for _ in range(random.choice((1, 1, 2, 4)))
-    ]
+def _with_faults(scenario: Scenario, faults: Iterable[Fault]) -> Scenario:
     return replace(scenario, faults=tuple(sorted([*scenario.faults, *faults], key=lambda fault: fault.at)))
 
 
-def _with_restarts(seed: int, scenario: Scenario, share: float) -> Scenario:
-    """Let the controllers of some be killed, and go on from their journals."""
-    random = Random(f"restart {seed}")
-    if random.random() > share or scenario.absent:
-        return scenario
-    return _with_controller(random, scenario, "kill controller", (0.1, 1.0, 3.0))
-
-
-def _with_frozen_controller(seed: int, scenario: Scenario, share: float) -> Scenario:
-    """Let the controllers of some stand still, also for longer than the time after which others are taken for lost."""
-    random = Random(f"frozen controller {seed}")
-    if random.random() > share or scenario.absent:
-        return scenario
-    return _with_controller(random, scenario, "freeze controller", (0.5, 5.0, 20.0, 90.0))
-
-
-def _with_rivals(seed: int, scenario: Scenario) -> Scenario:
-    """Let other jobs bid for the nodes of some, most of which place their workers by AutoPlacement."""
-    random = Random(f"rivals {seed}")
-    if random.random() > RIVALS_SHARE or scenario.ranks > 4:
-        return scenario
-    scenario = replace(scenario, rivals=random.choice((1, 1, 2, 4)), auto=random.random() < 0.8)
-    if scenario.take is not None or scenario.stop_after is not None or random.random() < 0.5:
-        return scenario
-    # So much work for so fast a trainer that several workers are wanted.
-    source = tuple(SplitModel((1,) * random.randint(5, 9)) for _ in range(random.choice((10, 30))))
-    steps = (0.001,) * scenario.ranks
-    batch_size = min(scenario.batch_size, 4)
-    return replace(scenario, sources=(source,), epochs=5, batch_size=batch_size, element_s=0.02, steps_s=steps)
-
-
-def _with_at_hand(seed: int, scenario: Scenario) -> Scenario:
-    """Let workers of some have a part of the splits at hand, which then go first."""
-    random = Random(f"at hand {seed}")
-    if not scenario.shuffled or random.random() > AT_HAND_SHARE:
-        return scenario
-    return replace(scenario, at_hand=random.choice((0.0, 0.2, 0.5, 1.0)))
-
-
-def _with_streams(seed: int, scenario: Scenario) -> Scenario:
-    """Let workers of some mix several splits."""
-    if not scenario.shuffled or scenario.one_sequence:
-        return scenario
-    return replace(scenario, streams=Random(f"streams {seed}").choice((1, 2, 3, 10)))
-
-
-def _with_unseen(seed: int, scenario: Scenario) -> Scenario:
-    """Let remote workers of some not see all files; there are workers that do."""
-    random = Random(f"unseen {seed}")
-    ordered = scenario.one_sequence or scenario.sharding != "dynamic" or scenario.coordinated
-    if ordered or scenario.auto or not (scenario.local and scenario.remote) or random.random() > UNSEEN_SHARE:
-        return scenario
-    faults = tuple(fault for fault in scenario.faults if fault.kind != "scale")  # which may let go all that see
-    return replace(scenario, unseen=random.choice((0.1, 0.5, 1.0)), faults=faults)
-
-
-def _with_announced(seed: int, scenario: Scenario) -> Scenario:
-    """Let the ends of some workers or of their nodes be announced; in half of these histories nothing else happens."""
-    random = Random(f"announced {seed}")
-    if random.random() > ANNOUNCED_SHARE or scenario.absent:
-        return scenario
-    before = scenario.faults if random.random() < 0.5 else ()
-    faults = [
+def _some_faults(
+    random: Random,
+    kinds: tuple[FaultKind, ...],
+    seconds: tuple[float, ...],
+    within: tuple[float, float] = (0.0, 20.0),
+    counts: tuple[int, ...] = (1, 1, 2, 4),
+) -> list[Fault]:
+    """Draw a few faults of some kinds."""
+    return [
         Fault(
-            random.uniform(0.0, 20.0),
-            random.choice(("announce node", "announce node", "announce worker")),
+            random.uniform(*within),
+            _one_of(random, kinds),
             random.randrange(1000),
-            random.choice((0.5, 5.0, 30.0, 120.0, math.inf)),
+            random.choice(seconds),
         )
-        for _ in range(random.choice((1, 1, 2, 4)))
+        for _ in range(random.choice(counts))
     ]
-    remote = scenario.remote if random.random() < 0.3 else random.choice((1, 2, 3))
-    faults = sorted([*before, *faults], key=lambda fault: fault.at)
-    return replace(scenario, faults=tuple(faults), remote=remote)
 
 
-def _with_controller(random: Random, scenario: Scenario, kind: FaultKind, seconds: tuple[float, ...]) -> Scenario:
-    """Let something happen to the controller, once or several times."""
-    last = max([1.0, *(fault.at for fault in scenario.faults)])
-    more = [
-        Fault(random.uniform(0.0, 1.5 * last), kind, 0, random.choice(seconds))
-        for _ in range(random.choice((1, 1, 2, 4)))
-    ]
-    return replace(scenario, faults=tuple(sorted([*scenario.faults, *more], key=lambda fault: fault.at)))
+def _in_order(random: Random, scenario: Scenario) -> Scenario:
+    """Batches are one sequence."""
+    return replace(scenario, in_order=True, sources=scenario.sources[:1], shuffled=False)
 
 
-def _with_fatal(random: Random, scenario: Scenario, kind: int) -> Scenario:
+def _can_have_rounds(scenario: Scenario) -> bool:
+    dealt = scenario.sharding == "dynamic" and scenario.visitation != "zero_or_more"
+    return scenario.ranks > 1 and dealt and not scenario.one_sequence
+
+
+def _fatal(random: Random, scenario: Scenario, kind: int) -> Scenario:
     """Put elements into a scenario whose workers are lost."""
     places = [
         (branch, index, element)
@@ -265,6 +119,145 @@ def _with_fatal(random: Random, scenario: Scenario, kind: int) -> Scenario:
         sources[branch][index] = replace(split, outputs=outputs)
     on_error: OnError = "raise" if random.random() < 0.2 else "skip"
     return replace(scenario, sources=tuple(tuple(splits) for splits in sources), on_error=on_error)
+
+
+def _hanging(random: Random, scenario: Scenario) -> Scenario:
+    """Nobody comes to the end of an element, or workers hang at whatever they do."""
+    scenario = replace(scenario, names_element=random.random() < 0.7)
+    if random.random() > 0.05 or scenario.absent:
+        return scenario
+    if random.random() < 0.5:
+        return _fatal(random, scenario, HANGING)
+    return _with_faults(scenario, _some_faults(random, ("hang worker",), (5.0, 25.0, math.inf)))
+
+
+def _hurt_controller(random: Random, scenario: Scenario, kind: FaultKind, seconds: tuple[float, ...]) -> Scenario:
+    """Let something happen to the controller, once or several times."""
+    last = max([1.0, *(fault.at for fault in scenario.faults)])
+    count = random.choice((1, 1, 2, 4))
+    more = [Fault(random.uniform(0.0, 1.5 * last), kind, 0, random.choice(seconds)) for _ in range(count)]
+    return _with_faults(scenario, more)
+
+
+def _rivals(random: Random, scenario: Scenario) -> Scenario:
+    """Other jobs bid for the nodes; AutoPlacement places the workers of most of these."""
+    scenario = replace(scenario, rivals=random.choice((1, 1, 2, 4)), auto=random.random() < 0.8)
+    if scenario.take is not None or scenario.stop_after is not None or random.random() < 0.5:
+        return scenario
+    # So much work for so fast a trainer that several workers are wanted.
+    source = tuple(SplitModel((1,) * random.randint(5, 9)) for _ in range(random.choice((10, 30))))
+    steps = (0.001,) * scenario.ranks
+    batch_size = min(scenario.batch_size, 4)
+    return replace(scenario, sources=(source,), epochs=5, batch_size=batch_size, element_s=0.02, steps_s=steps)
+
+
+def _unseen(random: Random, scenario: Scenario) -> Scenario:
+    """Remote workers do not see all files; there are workers that do."""
+    faults = tuple(fault for fault in scenario.faults if fault.kind != "scale")  # which may let go all that see
+    return replace(scenario, unseen=random.choice((0.1, 0.5, 1.0)), faults=faults)
+
+
+def _can_lack_files(scenario: Scenario) -> bool:
+    ordered = scenario.one_sequence or scenario.sharding != "dynamic" or scenario.coordinated
+    return not (ordered or scenario.auto) and scenario.local > 0 and scenario.remote > 0
+
+
+def _announced(random: Random, scenario: Scenario) -> Scenario:
+    """The ends of workers or of their nodes are announced; in half of these histories nothing else happens."""
+    if random.random() >= 0.5:
+        scenario = replace(scenario, faults=())
+    kinds: tuple[FaultKind, ...] = ("announce node", "announce node", "announce worker")
+    faults = _some_faults(random, kinds, (0.5, 5.0, 30.0, 120.0, math.inf))
+    remote = scenario.remote if random.random() < 0.3 else random.choice((1, 2, 3))
+    return replace(_with_faults(scenario, faults), remote=remote)
+
+
+def _left(random: Random, scenario: Scenario) -> Scenario:
+    """Training loops leave epochs before their ends."""
+    return replace(scenario, left=random.choice((0.3, 0.7, 1.0)), left_apart=random.random() < 0.4)
+
+
+def _numbered(random: Random, scenario: Scenario) -> Scenario:
+    """Rows of one rank come in order."""
+    known = random.random() > 0.05  # else the order is given up with the first split
+    filtered = any(0 in split.outputs for split in scenario.sources[0])
+    joined = filtered or Random(f"joined {scenario.seed}").random() < 0.3
+    scenario = replace(scenario, numbered=True, joined=joined, on_error="raise", lengths_known=known)
+    if joined:  # what cannot be read ends the job
+        scenario = replace(scenario, unseen=0.0)
+    scenario = replace(scenario, promised=known and not scenario.unseen and random.random() < 0.4)
+    return _with_slow_heads(random, scenario) if random.random() < 0.3 else scenario
+
+
+def _can_be_numbered(scenario: Scenario) -> bool:
+    alone = scenario.ranks == 1 and len(scenario.sources) == 1 and not (scenario.one_sequence or scenario.shuffled)
+    dealt_once = scenario.sharding == "dynamic" and scenario.visitation == "exactly_once"
+    return (
+        alone
+        and dealt_once
+        and all(split.torn is None and set(split.outputs) <= {0, 1, *FATAL} for split in scenario.sources[0])
+    )
+
+
+def _with_slow_heads(random: Random, scenario: Scenario) -> Scenario:
+    """Let workers stand still, or become slow, while others would go on: those are given the rows that all wait for."""
+    source = tuple(SplitModel((1,) * random.randint(1, 9)) for _ in range(random.choice((10, 30))))
+    kinds: tuple[FaultKind, ...] = ("freeze worker", "slow worker", "break stream", "kill worker")
+    faults = _some_faults(random, kinds, (3.0, 10.0, 30.0), within=(1.0, 10.0), counts=(1, 2, 4))
+    scenario = replace(
+        scenario,
+        sources=(source,) if scenario.plain else scenario.sources,
+        local=random.choice((2, 3)),
+        remote=max(1, scenario.remote),
+        auto=False,
+        batch_size=min(4, scenario.batch_size),
+        element_s=0.02,
+        steps_s=(0.001,),
+    )
+    return _with_faults(scenario, faults)
+
+
+def _choose(**options: tuple[Any, ...]) -> Callable[[Random, Scenario], Scenario]:
+    """Return what draws a value for each of some options."""
+
+    def chosen(random: Random, scenario: Scenario) -> Scenario:
+        return replace(scenario, **{name: _one_of(random, values) for name, values in options.items()})
+
+    return chosen
+
+
+def _one_of(random: Random, values: Sequence[Any]) -> Any:
+    return random.choice(values) if len(values) > 1 else values[0]
+
+
+def _all_are_there(scenario: Scenario) -> bool:
+    return not scenario.absent
+
+
+CHANGES_OF_DATA = (
+    Change("in order", 0.12, _in_order, lambda one: not one.serial and one.sharding != "off"),
+    Change("coordinated", 0.3, _choose(buckets=(1, 2, 3, 5)), _can_have_rounds),
+)
+"""Before faults are drawn;"""
+KILLED = partial(_hurt_controller, kind="kill controller", seconds=(0.1, 1.0, 3.0))
+FROZEN = partial(_hurt_controller, kind="freeze controller", seconds=(0.5, 5.0, 20.0, 90.0))
+CHANGES = (
+    Change("deadly", 0.06, partial(_fatal, kind=DEADLY)),
+    Change("hanging", None, _hanging),
+    Change("restart", 0.08, KILLED, _all_are_there),
+    Change("frozen controller", 0.08, FROZEN, _all_are_there),
+    Change("rivals", 0.05, _rivals, lambda one: one.ranks <= 4),
+    Change("streams", None, _choose(streams=(1, 2, 3, 10)), lambda one: one.shuffled and not one.one_sequence),
+    Change("at hand", 0.15, _choose(at_hand=(0.0, 0.2, 0.5, 1.0)), lambda one: one.shuffled),
+    Change("unseen", 0.2, _unseen, _can_lack_files),
+    Change("announced", 0.06, _announced, _all_are_there),
+    Change("lengths", 0.5, _choose(lengths_known=(True,))),
+    Change("unknown", 0.4, _choose(processes_unknown=(True,))),
+    Change("left", 0.15, _left),
+    Change("numbered", 0.7, _numbered, _can_be_numbered),
+    Change("kept", 0.4, _choose(on_error=("quarantine",)), lambda one: one.on_error == "skip"),
+)
+"""and after that, in this order."""
 
 
 # --- data ---------------------------------------------------------------------------------------------------
@@ -386,11 +379,10 @@ def _faults(random: Random, scenario: Scenario) -> tuple[Fault, ...]:
     workers = max(1, scenario.local + scenario.remote)
     steps = elements * passes / scenario.batch_size / scenario.ranks * max(scenario.steps_s)
     horizon = 1.5 + scenario.late_s + 1.3 * (elements * passes * scenario.element_s / workers + steps)
-    kinds, weights = zip(*FAULTS, strict=True)
     several = random.choice((1, 1, 2, 3, 6))
     faults = [
         _fault(random, kind, random.uniform(0.0, min(horizon, 60.0)))
-        for kind in random.choices(kinds, weights, k=several)
+        for kind in random.choices(list(FAULTS), list(FAULTS.values()), k=several)
     ]
     if random.random() < 0.1:
         # One kind, many times: what adds up shows.

@@ -70,7 +70,6 @@ class JobModel(Party):
         self.ended_at: float | None = None
         self.dies_in: float | None = None
         """It is killed before it does anything about the next event; another process comes after so many seconds."""
-        self.logged: list[str] = []
         self._can_continue = before is not None
         """It has yet to hear that it goes on, before anything else."""
         self._handled = 0
@@ -89,13 +88,12 @@ class JobModel(Party):
             instructions.EndUnknownWorkers: self._stop_unknown_workers,
             instructions.DrainWorker: self._drain_worker,
             instructions.KillWorker: self._kill_worker,
-            instructions.UseUsersOrder: lambda _: None,  # what a worker makes of an element is none of the protocol
             instructions.LeaveEpochs: self._leave_epochs,
-            instructions.LimitRemoteIo: lambda _: None,  # nor how fast it reads
             instructions.Answer: self._answer,
             instructions.TellTrainers: self._tell_trainers,
-            instructions.Log: self._log,
             instructions.EndJob: self._end,
+            # What a worker makes of an element, and how fast it reads, are none of the protocol.
+            **dict.fromkeys((instructions.UseUsersOrder, instructions.LimitRemoteIo, instructions.Log), lambda _: None),
         }
 
     def now(self) -> float:
@@ -360,9 +358,6 @@ class JobModel(Party):
     def _answer(self, instruction: instructions.Answer) -> None:
         worker = self.processes[instruction.worker]
         self.world.links.send(worker, worker.answer, instruction.channel, instruction.number, instruction.reply)
-
-    def _log(self, instruction: instructions.Log) -> None:
-        self.logged.append(instruction.text)
 
     def _end(self, instruction: instructions.EndJob) -> None:
         self.alive = False

@@ -1,18 +1,78 @@
-"""A model of what a worker has finished and not sent: batches that wait for the credits of trainers."""
+"""A model of how batches travel: those that wait for the credits of trainers, and streams, which work or are broken."""
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.protocol.clock import Clock, Links
 from tests.protocol.engine import Made
-from tests.protocol.stream import MESSAGE_BYTES, MOST_IN_MESSAGE, Stream, StreamMessage
 
 if TYPE_CHECKING:
+    from tests.protocol.trainer import TrainerModel
     from tests.protocol.worker import WorkerModel
 
+MOST_IN_MESSAGE, MESSAGE_BYTES = 32, 1 << 20
+BYTES_PER_S = 1e9
 GATHER_S = 0.005
 """A message is put together so long after something came at the latest."""
+
+
+@dataclass(frozen=True)
+class StreamMessage:
+    """Batches that travel together against one credit."""
+
+    batches: tuple[Made, ...]
+    nbytes: int
+
+
+class Stream:
+    """Both ends of a stream and what is under way."""
+
+    def __init__(self, worker: WorkerModel, trainer: TrainerModel, clock: Clock, links: Links) -> None:
+        self.worker, self.trainer = worker, trainer
+        self._clock, self._links = clock, links
+        self.credits = self.given = 0
+        self.ended = False
+        """The worker has said that nothing more comes;"""
+        self.over = False
+        """the trainer reads no more."""
+        self._arrival = 0.0
+        self._granted = 0.0
+        worker.streams.append(self)
+        if worker.alive:
+            clock.after(links.delay(), worker, worker.outbox.attach, self)
+        else:
+            self.break_off()
+
+    def grant(self, credits: int) -> None:
+        """Let the worker send so many more messages."""
+        self._granted = max(self._granted, self._clock.now + self._links.delay())
+        self._clock.after(self._granted - self._clock.now, self.worker, self.worker.outbox.credit, self, credits)
+
+    def close(self) -> None:
+        """Read no more; the worker notices it."""
+        self.over = True
+        self._clock.after(self._links.delay(), self.worker, self.worker.outbox.detach, self)
+
+    def send(self, message: StreamMessage) -> None:
+        """Send a message on its way behind those before."""
+        self._put(message.nbytes / BYTES_PER_S, message)
+
+    def end(self) -> None:
+        """Say that nothing more comes."""
+        self.ended = True
+        self._put(0.0, None)
+
+    def _put(self, seconds: float, message: StreamMessage | None) -> None:
+        self._arrival = max(self._arrival, self._clock.now + self._links.delay()) + seconds
+        self._clock.after(self._arrival - self._clock.now, self.trainer, self.trainer.receive, self, message)
+
+    def break_off(self) -> None:
+        """The worker is gone: what is under way may still arrive, or not."""
+        if not self.over:
+            self._clock.after(self._links.delay(), self.trainer, self.trainer.stream_failed, self)
 
 
 class OutboxModel:
@@ -114,7 +174,5 @@ class OutboxModel:
         return chosen
 
     def __str__(self) -> str:
-        """Say what is here and who reads it, for whoever looks for what a job waits for."""
-        streams = [f"{stream.trainer.name}: {stream.credits} credits" for stream in self._attached]
-        ranks = [rank for rank, _ in self._batches]
-        return f"outbox {ranks}, without room {len(self.without_room)}, streams {streams}"
+        credits = {stream.trainer.name: stream.credits for stream in self._attached}
+        return f"outbox {[rank for rank, _ in self._batches]}, without room {len(self.without_room)}, credits {credits}"

@@ -19,6 +19,11 @@ HANGING = -3
 """for one that whoever works on it never comes to the end of."""
 FATAL = (DEADLY, HANGING)
 
+TIMEOUT_S = 40.0
+"""A party that says nothing for longer is taken for lost;"""
+HUNG_AFTER_S = 20.0
+"""a worker that works on one element for longer, for one that hangs."""
+
 FaultKind: TypeAlias = Literal[
     "kill worker",
     "kill node",
@@ -144,9 +149,6 @@ class Scenario:
     """How long the order of operators is being looked for."""
     error_budget: float = 1.0
     on_error: OnError = "skip"
-    trainer_timeout_s: float = 40.0
-    worker_timeout_s: float = 40.0
-    hung_after_s: float = 20.0
     processes_unknown: bool = False
     """Nobody can tell whether a trainer's process exists that says nothing."""
     names_element: bool = True

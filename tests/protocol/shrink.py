@@ -1,4 +1,4 @@
-"""From a history that fails to a smaller one that fails alike."""
+"""From a history that fails to a smaller one that fails alike, and how histories are written."""
 
 from __future__ import annotations
 
@@ -11,63 +11,25 @@ from tests.protocol.scenario import Fault, Scenario, SplitModel
 from tests.protocol.world import HistoryOutcome, play
 
 MOST_TRIES = 400
-SIMPLER = (
-    *(
-        "lost",
-        "doubled",
-        "auto",
-        "rivals",
-        "order_s",
-        "late_s",
-        "placing_s",
-        "at_hand",
-        "streams",
-        "unseen",
-        "shuffled",
-    ),
-    *(
-        "in_order",
-        "numbered",
-        "joined",
-        "promised",
-        "window",
-        "repetitions",
-        "page",
-        "page_s",
-        "take",
-        "stop_after",
-    ),
-    *("left_apart", "left", "drop_remainder", "row_bytes", "prefetch_bytes", "outbox", "delay_s", "element_s"),
-    *("steps_s", "batch_size"),
-)
-"""Options that are as usual in a simple history."""
+USUAL = {one.name: getattr(Scenario(), one.name) for one in fields(Scenario)}
+"""A scenario with nothing out of the ordinary."""
 
 
 def shrink(scenario: Scenario, run: Callable[[Scenario], HistoryOutcome] = play) -> Scenario:
     """Return a history as small as can be found that breaks the same promise."""
-    sort = _sort(run(scenario))
-    tries = 0
-    smaller = True
-    while smaller and tries < MOST_TRIES:
-        smaller = False
-        for candidate in _candidates(scenario):
-            tries += 1
-            if _sort(run(candidate)) == sort:
-                scenario, smaller = candidate, True
-                break
-            if tries >= MOST_TRIES:
-                break
+    sort, tries = _sort(run(scenario)), 0
+    candidates = _candidates(scenario)
+    while (candidate := next(candidates, None)) is not None and tries < MOST_TRIES:
+        tries += 1
+        if _sort(run(candidate)) == sort:
+            scenario = candidate
+            candidates = _candidates(scenario)
     return scenario
 
 
 def describe(scenario: Scenario) -> str:
     """Write a scenario as Python, without what is as usual."""
-    usual = Scenario()
-    told = [
-        f"{one.name}={getattr(scenario, one.name)!r}"
-        for one in fields(scenario)
-        if getattr(scenario, one.name) != getattr(usual, one.name)
-    ]
+    told = [f"{name}={held!r}" for name, held in vars(scenario).items() if held != USUAL[name]]
     return f"Scenario({', '.join(told)})".replace(", torn=None", "").replace("outputs=", "")
 
 
@@ -80,46 +42,38 @@ def described(text: str) -> Scenario:
 
 def _sort(outcome: HistoryOutcome) -> str:
     """Return which promise was broken, without numbers and names."""
-    return "".join(letter for letter in outcome.failure[:60] if letter.isalpha()) if outcome.failure else ""
+    return "".join(letter for letter in outcome.failure[:60] if letter.isalpha())
 
 
 def _candidates(scenario: Scenario) -> Iterator[Scenario]:
-    """Yield smaller histories, those that save most first."""
-    half = len(scenario.faults) // 2
-    if half > 1:
-        yield replace(scenario, faults=scenario.faults[:half])
-        yield replace(scenario, faults=scenario.faults[half:])
-    for place in range(len(scenario.faults)):
-        yield replace(scenario, faults=scenario.faults[:place] + scenario.faults[place + 1 :])
-    if len(scenario.sources) > 1:
-        for place in range(len(scenario.sources)):
-            yield replace(scenario, sources=scenario.sources[:place] + scenario.sources[place + 1 :])
+    """Yield smaller histories, those that save most first: fewer faults and splits, smaller numbers, usual options."""
+    for faults in _shorter(scenario.faults):
+        yield replace(scenario, faults=faults)
+    for fewer in _shorter(scenario.sources, least=1):
+        yield replace(scenario, sources=fewer)
     for place, source in enumerate(scenario.sources):
-        for fewer in _fewer(source):
+        shorter = [
+            (*source[:at], replace(split, outputs=outputs, torn=None), *source[at + 1 :])
+            for at, split in enumerate(source)
+            for outputs in _shorter(split.outputs, least=1)
+        ]
+        for fewer in [*_shorter(source), *shorter]:
             yield replace(scenario, sources=(*scenario.sources[:place], fewer, *scenario.sources[place + 1 :]))
-    for name, least in (("ranks", 1), ("epochs", 1), ("local", 0), ("remote", 0)):
-        count = getattr(scenario, name)
-        if isinstance(count, int) and count > least and (name != "local" or scenario.remote or count > 1):
-            for lower in sorted({least, count // 2, count - 1}):
-                if lower >= least and (lower or name != "remote" or scenario.local):
-                    change: dict[str, Any] = {name: lower}
-                    changed = replace(scenario, **change)
-                    if changed.local + changed.remote:
-                        yield changed
-    for name in SIMPLER:
-        value = getattr(Scenario(), name)
-        if getattr(scenario, name) != value and not (name == "stop_after" and scenario.epochs is None):
-            change = {name: value}
-            yield replace(scenario, **change)
+    for name, held in vars(scenario).items():
+        if name in ("seed", "sources", "faults") or held == USUAL[name]:
+            continue
+        larger = type(held) is int and isinstance(USUAL[name], int) and held > USUAL[name]
+        for change in (USUAL[name], *((held // 2, held - 1) if larger else ())):
+            changed = replace(scenario, **{name: change})
+            endless = changed.epochs is None and changed.stop_after is None
+            if min(changed.ranks, changed.epochs or 1, changed.local + changed.remote) > 0 and not endless:
+                yield changed
 
 
-def _fewer(source: tuple[SplitModel, ...]) -> Iterator[tuple[SplitModel, ...]]:
-    half = len(source) // 2
+def _shorter(items: tuple[Any, ...], least: int = 0) -> Iterator[tuple[Any, ...]]:
+    """Yield both halves of a tuple, and all of it but one."""
+    half = len(items) // 2
     if half > 1:
-        yield source[:half]
-        yield source[half:]
-    for place, split in enumerate(source):
-        yield source[:place] + source[place + 1 :]
-        if len(split.outputs) > 1:
-            shorter = SplitModel(split.outputs[: len(split.outputs) // 2])
-            yield (*source[:place], shorter, *source[place + 1 :])
+        yield from (items[:half], items[half:])
+    if len(items) > least:
+        yield from (items[:place] + items[place + 1 :] for place in range(len(items)))

@@ -13,7 +13,7 @@ from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
 from tests.protocol.audit import must
 from tests.protocol.clock import Party
 from tests.protocol.engine import Made
-from tests.protocol.stream import Stream, StreamMessage
+from tests.protocol.outbox import Stream, StreamMessage
 
 if TYPE_CHECKING:
     from tests.protocol.world import World
@@ -303,15 +303,10 @@ class TrainerModel(Party):
         job = self.world.job
         self.world.links.call(job, job.handle, events.TrainerLeft(self.rank, self.incarnation, self.state.unused))
 
-    def describe(self) -> str:
-        """Say what it is doing, for whoever looks for what a job waits for."""
-        state = self.state
+    def __str__(self) -> str:
         streams = [name for name, stream in self.streams.items() if not stream.over]
-        return (
-            f"{self.name}: ended {self.ended}, used {state.yielded}, queued {len(state.queue)} ({state.queue.nbytes} "
-            f"bytes), waits since {self.waits_since}, frozen until {self.frozen_until:.0f} s, streams {streams}, says "
-            f"{self.said}, {state.orders}"
-        )
+        queue = f"{len(self.state.queue)} queued ({self.state.queue.nbytes} bytes)"
+        return f"{self.name}: {queue}, waits since {self.waits_since}, streams {streams}, {self.state.orders}"
 
     @property
     def used(self) -> int:

@@ -16,8 +16,8 @@ from pecan_ray.job.worker_channels import RUN
 from pecan_ray.plan.splits import AtWork, Lease, Origin
 from tests.protocol.clock import Party
 from tests.protocol.engine import AllMade, EngineModel, Fatal, Made, NeedsLease, Step, unreadable
-from tests.protocol.outbox import OutboxModel
-from tests.protocol.stream import Stream
+from tests.protocol.outbox import OutboxModel, Stream
+from tests.protocol.scenario import HUNG_AFTER_S
 
 if TYPE_CHECKING:
     from tests.protocol.world import World
@@ -36,9 +36,9 @@ class WorkerModel(Party):
         self.time_factor = 1.0
         self.streams: list[Stream] = []
         scenario = world.scenario
-        self._beat_s = min(HEARTBEAT_S, min(scenario.worker_timeout_s, scenario.hung_after_s) / BEATS) / 2
-        heartbeat = Heartbeat(min(scenario.worker_timeout_s, scenario.hung_after_s))
-        self.state = world.worker_state(scenario.shape, heartbeat, scenario.hung_after_s)
+        self._beat_s = min(HEARTBEAT_S, HUNG_AFTER_S / BEATS) / 2
+        heartbeat = Heartbeat(HUNG_AFTER_S)
+        self.state = world.worker_state(scenario.shape, heartbeat, HUNG_AFTER_S)
         self.outbox = OutboxModel(self)
         self._asked: dict[str, told.AskJob] = {}
         """What was not answered, by channel."""
@@ -128,7 +128,7 @@ class WorkerModel(Party):
     def _hang_at(self, origin: Origin | None) -> None:
         self._hangs = self.world.clock.now, origin
         self.world.deaths += origin is not None
-        self.world.clock.after(self.world.scenario.hung_after_s + 0.1, self, self._pass_time)
+        self.world.clock.after(HUNG_AFTER_S + 0.1, self, self._pass_time)
 
     def die(self) -> None:
         """The process is gone."""
@@ -239,10 +239,8 @@ class WorkerModel(Party):
             self.world.deaths += 1
             self.world.job.process_gone(self, "process")
 
-    def describe(self) -> str:
-        """Say what it is doing, for whoever looks for what a job waits for."""
+    def __str__(self) -> str:
         asked = [f"{one.channel}: {one.request}" for one in self._asked.values()]
         return (
-            f"{self.name}: begun {self._begun}, over {self.state.over}, frozen until {self.frozen_until:.0f} s, "
-            f"hangs {self._hangs}, busy {self._busy}, asks {asked}, held {self._held}, {self.outbox}"
+            f"{self.name}: over {self.state.over}, hangs {self._hangs}, busy {self._busy}, asks {asked}, {self.outbox}"
         )

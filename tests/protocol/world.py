@@ -20,7 +20,7 @@ from tests.protocol.check_ending import check_ending
 from tests.protocol.clock import Clock, Links, Party
 from tests.protocol.job import JobModel
 from tests.protocol.saved import Saved, save, save_each
-from tests.protocol.scenario import FATAL, Fault, Scenario
+from tests.protocol.scenario import FATAL, HUNG_AFTER_S, TIMEOUT_S, Fault, Scenario
 from tests.protocol.trainer import TrainerModel
 from tests.protocol.worker import WorkerModel
 
@@ -208,13 +208,6 @@ class World:
             if not trainers:
                 return
             self._hurt_trainer(fault, trainers[fault.target % len(trainers)])
-        elif fault.kind == "scale":
-            local, remote = divmod(fault.target, 100)
-            self.clock.after(0.0, self.job, self.job.handle, events.ScaleAsked(local, remote))
-        elif fault.kind == "ask room":
-            self.clock.after(0.0, self.job, self.job.handle, events.RoomAsked("another"))
-        elif fault.kind == "change plan":
-            self.clock.after(0.0, self.job, self.job.handle, events.PlanChanged("a better order"))
         elif fault.kind == "kill controller":
             if self.clock.random.random() < 0.5:
                 self.job.dies_in = fault.seconds
@@ -224,11 +217,19 @@ class World:
             self._freeze(self.job, fault.seconds)
             self.controller_frozen_s += fault.seconds
         else:
-            error = PlanError("the function failed")
-            names = list(self.job.state.fleet.workers)
-            failed = events.WorkerFailed(names[fault.target % len(names)], error) if names else events.JobFailed(error)
-            self.clock.after(0.0, self.job, self.job.handle, failed)
+            self.clock.after(0.0, self.job, self.job.handle, self._event_of(fault))
         self.faults[fault.kind] += 1
+
+    def _event_of(self, fault: Fault) -> events.Event:
+        """Return what the job hears of a fault that is nothing but an event."""
+        if fault.kind == "scale":
+            return events.ScaleAsked(*divmod(fault.target, 100))
+        if fault.kind == "ask room":
+            return events.RoomAsked("another")
+        if fault.kind == "change plan":
+            return events.PlanChanged("a better order")
+        error, names = PlanError("the function failed"), list(self.job.state.fleet.workers)
+        return events.WorkerFailed(names[fault.target % len(names)], error) if names else events.JobFailed(error)
 
     def replace_controller(self, seconds: float) -> None:
         """Kill the controller; a while later another process goes on.
@@ -295,24 +296,15 @@ class World:
 
     def describe(self) -> str:
         """Say who waits for what."""
-        ledger, now = self.job.state.ledger, self.clock.now
+        ledger = self.job.state.ledger
+        parties = [*self.job.processes.values(), *self.trainers]
         lines = [
-            f"at {now:.1f} s, nothing used since {self._progress:.1f} s",
-            f"  job: {'alive' if self.job.alive else 'ended'}, epoch {ledger.epoch}, finished {ledger.finished}, "
-            f"counts {ledger.counts}, keeps {ledger.keeps()}, closing {ledger.closing()}, "
-            f"regrouping {ledger.regrouping()}, unsettled {ledger.unresolved()}, error {self.job.state.error}",
+            f"at {self.clock.now:.1f} s, nothing used since {self._progress:.1f} s; epoch {ledger.epoch}, counts "
+            f"{ledger.counts}, unsettled {ledger.unresolved()}, error {self.job.state.error}",
+            *(f"ledger: {name} holds {held.pending_leases}, {held}" for name, held in ledger.workers.items()),
+            *(f"{one}, frozen until {one.frozen_until:.0f} s" for one in parties if one.alive),
         ]
-        for name, held in ledger.workers.items():
-            lines.append(
-                f"  ledger: {name} working {held.working}, rank {held.rank}, finished epoch {held.finished_epoch}, "
-                f"holds {[(key, list(one.missing)) for key, one in held.pending_leases.items()]}, "
-                f"group {len(held.group)}"
-            )
-        for worker in self.job.processes.values():
-            if worker.alive:
-                lines.append(f"  {worker.describe()}")
-        lines += [f"  {trainer.describe()}" for trainer in self.trainers if trainer.alive]
-        return "\n".join(lines)
+        return "\n  ".join(lines)
 
 
 def spec_of(scenario: Scenario, saved: Saved | None = None) -> JobSpec:
@@ -326,10 +318,10 @@ def spec_of(scenario: Scenario, saved: Saved | None = None) -> JobSpec:
         workers,
         error_budget=scenario.error_budget,
         on_error=scenario.on_error,
-        trainer_timeout_s=scenario.trainer_timeout_s,
-        worker_timeout_s=scenario.worker_timeout_s,
+        trainer_timeout_s=TIMEOUT_S,
+        worker_timeout_s=TIMEOUT_S,
         prefetch_bytes=scenario.prefetch_bytes,
-        hung_after_s=scenario.hung_after_s,
+        hung_after_s=HUNG_AFTER_S,
         start=saved.point if saved is not None else None,
         ordered=scenario.order_s is None,
     )
