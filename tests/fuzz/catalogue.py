@@ -12,6 +12,7 @@ from tests.fuzz.packed import ENDINGS, from_packed, packed
 from tests.fuzz.typed import TYPES, inferred_reference, typed_file, typed_reference, typed_tokens, value_of
 
 IN_TAR = (*damage.ANY, *(formats.header_field,) * 12, *(formats.pax_record,) * 4)
+HALF_WHOLE = (*(values.as_it_is,) * len(damage.ANY), *damage.ANY)
 IN_RECORDS = (*damage.ANY, *(formats.lying_length,) * 4)
 TEXT_CELLS: dict[str, Any] = {
     "plain": lambda element: tuple(element.values()),
@@ -38,9 +39,7 @@ def packed_text(kind: str) -> Format:
 
 
 VALUES: dict[str, tuple[str, Any, Any, Any, Any]] = {
-    "parquet": (".parquet", values.parquet_table, Parquet, values.worded_row, values.parquet_values),
     "arrow": (".arrow", values.arrow_table, values.arrow_source, values.worded_row, values.arrow_values),
-    "json": (".jsonl", values.json_values, JsonLines, values.json_worded, values.json_values_reference),
     "csv": (
         ".csv",
         values.csv_values,
@@ -76,7 +75,12 @@ VALUES: dict[str, tuple[str, Any, Any, Any, Any]] = {
 FORMATS: dict[str, Format] = {
     "text": Format(".txt", formats.text_file, TextLines, text, formats.text_reference),
     "json": Format(
-        ".jsonl", formats.json_file, JsonLines, formats.plain_json, formats.json_reference, (*damage.ANY, formats.deep)
+        ".jsonl",
+        values.json_values,
+        JsonLines,
+        values.json_worded,
+        values.json_values_reference,
+        (*HALF_WHOLE, formats.deep),
     ),
     "csv": Format(".csv", formats.csv_file, partial(TextCsv, newlines_in_values=True), **TEXT_CELLS),
     "csv-lines": Format(".csv", formats.csv_file, partial(TextCsv, split_bytes=500), **TEXT_CELLS),
@@ -84,7 +88,7 @@ FORMATS: dict[str, Format] = {
     "tar": Format(
         ".tar", formats.tar_file, WebDataset, formats.plain_sample, formats.tar_reference, IN_TAR, in_order=False
     ),
-    "parquet": Format(".parquet", formats.parquet_file, Parquet, formats.plain_row, formats.parquet_reference),
+    "parquet": Format(".parquet", values.parquet_table, Parquet, values.worded_row, values.parquet_values, HALF_WHOLE),
     **{f"text-{kind}": packed_text(kind) for kind in ENDINGS},
     "tar-gzip": Format(
         ".tar.gz",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import random
 import re
 import struct
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import parquet as pq
 
 from pecan_ray.errors import PecanError
 from pecan_ray.plan.splits import Source
@@ -86,10 +84,10 @@ def lines_in(data: bytes) -> Iterator[bytes]:
 
 
 def text_reference(path: Path) -> Reading:
-    return _each_line(path.read_bytes(), lambda line: line.decode("utf-8"))
+    return each_line(path.read_bytes(), lambda line: line.decode("utf-8"))
 
 
-def _each_line(data: bytes, take: Callable[[bytes], Any]) -> Reading:
+def each_line(data: bytes, take: Callable[[bytes], Any]) -> Reading:
     reading = Reading()
     for line in lines_in(data):
         try:
@@ -100,44 +98,9 @@ def _each_line(data: bytes, take: Callable[[bytes], Any]) -> Reading:
     return reading
 
 
-def json_file(rng: random.Random) -> bytes:
-    def value(depth: int) -> Any:
-        kinds = [1, -1.5e300, 'é"\\', None, True, 2**70, ""]
-        if depth:
-            kinds += [[value(depth - 1) for _ in range(rng.randrange(4))], {"k": value(depth - 1)}]
-        return rng.choice(kinds)
-
-    rows = [{f"c{n}": value(2) for n in range(rng.randrange(4))} for _ in range(rng.randrange(1, 20))]
-    return "".join(json.dumps(row) + rng.choice(("\n", "\n", "\r\n", "\n\n", "\n \n")) for row in rows).encode()
-
-
 def deep(rng: random.Random, data: bytes) -> bytes:
     opening = rng.choice((b"[", b'{"a":', b'{"a":['))
     return data + b'{"x": ' + opening * rng.choice((100, 2000, 200_000)) + b"\n"
-
-
-def json_reference(path: Path) -> Reading:
-    def take(line: bytes) -> list[Any]:
-        value = json.loads(line)
-        if not isinstance(value, dict):
-            raise ValueError("no object")
-        return [_comparable(value)]
-
-    reading = _each_line(path.read_bytes(), lambda line: take(line) if line.strip() else [])
-    return Reading([one for found in reading.elements for one in found], reading.problem)
-
-
-def plain_json(element: dict[str, Any]) -> Any:
-    """Return an element as Python's json gives it; a list that mixes numbers and booleans comes as numbers."""
-    return _comparable({name: value.tolist() if hasattr(value, "tolist") else value for name, value in element.items()})
-
-
-def _comparable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _comparable(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_comparable(inner) for inner in value]
-    return "NaN" if value != value else value
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------
@@ -306,58 +269,3 @@ def _is_harmless(line: str) -> bool:
 
 def plain_sample(element: dict[str, Any]) -> list[tuple[str, bytes]]:
     return [(f"{element['__key__']}.{name}", data) for name, data in element.items() if name != "__key__"]
-
-
-# --- Parquet ---------------------------------------------------------------------------------------------------
-
-
-def parquet_file(rng: random.Random) -> bytes:
-    """Return a table, with checksums of its pages or without, of several row groups."""
-    rows = rng.randrange(1, 60)
-    table = pa.table(
-        {
-            "n": list(range(rows)),
-            "f": [rng.choice((None, 0.5, -1e300)) for _ in range(rows)],
-            "s": [rng.choice(("é", "", "abc" * 9, None)) for _ in range(rows)],
-            "v": [[1.5] * rng.randrange(3) for _ in range(rows)],
-        }
-    )
-    out = io.BytesIO()
-    pq.write_table(
-        table,
-        out,
-        row_group_size=rng.choice((7, 100)),
-        compression=rng.choice(("none", "zstd", "snappy", "gzip")),
-        use_dictionary=rng.random() < 0.5,
-        write_page_checksum=rng.random() < 0.7,
-        data_page_version=rng.choice(("1.0", "2.0")),
-    )
-    return out.getvalue()
-
-
-def parquet_reference(path: Path) -> Reading:
-    try:
-        file = pq.ParquetFile(path, page_checksum_verification=True)
-        table = file.read()
-        table.validate(full=True)
-        names = table.schema.names
-        if len(set(names)) < len(names):
-            return Reading(problem="a name comes twice")
-        problem = None if table.num_rows == file.metadata.num_rows else "rows are missing"
-        return Reading([plain_row(dict(row)) for row in table.to_pylist()], problem)
-    except Exception as error:
-        return Reading(problem=repr(error))
-
-
-def plain_row(row: dict[str, Any]) -> str:
-    """Return a row as text in which nulls and NaN of columns of floats are alike."""
-
-    def plain(value: Any) -> Any:
-        value = value.tolist() if hasattr(value, "tolist") else value
-        if isinstance(value, dict):
-            return {name: plain(one) for name, one in value.items()}
-        if isinstance(value, list):
-            return [plain(one) for one in value]
-        return None if value != value else value
-
-    return repr({name: plain(value) for name, value in row.items()})

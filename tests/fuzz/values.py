@@ -20,7 +20,7 @@ from pyarrow import parquet as pq
 from pecan_ray.images import Decode
 from pecan_ray.plan.splits import Source
 from pecan_ray.sources import Arrays
-from tests.fuzz.formats import Reading, framed, lines_in
+from tests.fuzz.formats import Reading, each_line, framed
 from tests.unit.sources.test_every_type import COUNTED, LEAVES, NS, worded
 
 MOST_ROWS = 30
@@ -95,6 +95,7 @@ def parquet_table(rng: random.Random) -> bytes:
         "use_dictionary": rng.random() < 0.5,
         "data_page_version": rng.choice(("1.0", "2.0")),
         "version": rng.choice(("1.0", "2.4", "2.6")),
+        "write_page_checksum": rng.random() < 0.7,
         "store_schema": rng.random() < 0.7,
         "use_compliant_nested_type": rng.random() < 0.7,
     }
@@ -151,7 +152,15 @@ def _rows(table: Any) -> list[str]:
 
 def parquet_values(path: Path) -> Reading:
     """Read with pyarrow, all at once."""
-    return Reading(_rows(pq.read_table(path, use_threads=False, partitioning=None)))
+    try:
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        table = file.read(use_threads=False)
+        table.validate(full=True)
+        if len(set(table.schema.names)) < len(table.schema.names):
+            return Reading(problem="a name comes twice")
+        return Reading(_rows(table), None if table.num_rows == file.metadata.num_rows else "rows are missing")
+    except Exception as error:
+        return Reading(problem=repr(error))
 
 
 def arrow_values(path: Path) -> Reading:
@@ -187,7 +196,8 @@ def json_values(rng: random.Random) -> bytes:
         return rng.choice(kinds)()
 
     rows = [{f"c{n}": value(2) for n in range(rng.randrange(1, 4))} for _ in range(rng.randrange(1, MOST_ROWS))]
-    return "".join(json.dumps(row, ensure_ascii=rng.random() < 0.5) + "\n" for row in rows).encode()
+    written = (json.dumps(row, ensure_ascii=rng.random() < 0.5) for row in rows)
+    return "".join(row + rng.choice(("\n", "\n", "\r\n", "\n\n", "\n \n")) for row in written).encode()
 
 
 def json_worded(row: dict[str, Any]) -> str:
@@ -196,8 +206,16 @@ def json_worded(row: dict[str, Any]) -> str:
 
 
 def json_values_reference(path: Path) -> Reading:
-    """Read with Python's json."""
-    return Reading([repr(_floats_where_mixed(json.loads(line))) for line in lines_in(path.read_bytes())])
+    """Read with Python's json, which takes a line of spaces for nothing."""
+
+    def take(line: bytes) -> str:
+        value = json.loads(line) if line.strip() else None
+        if not isinstance(value, dict) and line.strip():
+            raise ValueError("no object")
+        return repr(_floats_where_mixed(value))
+
+    reading = each_line(path.read_bytes(), take)
+    return Reading([row for row in reading.elements if row != "None"], reading.problem)
 
 
 def _floats_where_mixed(value: Any) -> Any:
