@@ -8,9 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import pecan_ray
+from pecan_ray import sources
 from tests import floors, tiers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,3 +166,21 @@ def test_importing_pecan_ray_imports_no_framework() -> None:
     done = run_python(f"import sys, pecan_ray; print([f for f in {FRAMEWORKS!r} if f in sys.modules])", ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("package", [pecan_ray, sources])
+def test_every_name_that_is_imported_when_it_is_used_is_there_and_told(package: ModuleType) -> None:
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    assert set(package.__all__) <= set(dir(package))
+    assert {"PecanPipeline", "Workers", "Config", "errors", "sources"} <= set(pecan_ray.__all__)
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
+        _ = package.nothing
+
+
+@pytest.mark.parametrize("actor", ["controller", "worker"])
+def test_what_an_actor_does_not_need_is_not_imported(actor: str) -> None:
+    """A quarter of a second of each start, once."""
+    modules = set(run_python(f"import sys, pecan_ray.runtime.{actor}; print(*sys.modules)", ROOT).stdout.split())
+    assert f"pecan_ray.runtime.{actor}" in modules
+    assert not modules & {"pecan_ray.pipeline", "pecan_ray.batches", "pecan_ray.sources.csv_table", "pyarrow.compute"}

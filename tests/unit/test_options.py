@@ -94,32 +94,23 @@ def test_numbers_of_numpy_become_pythons() -> None:
     assert (type(config.cpus_per_worker), config.cpus_per_worker, config.progress) == (float, 0.5, True)
 
 
-@pytest.mark.parametrize(
-    ("name", "choices"),
-    [
-        ("format", "'numpy', 'torch', 'tf', 'jax'"),
-        ("order", "'relaxed', 'strict' or None"),
-        ("visitation", "'exactly_once', 'at_most_once', 'zero_or_more'"),
-        ("sharding", "'dynamic', 'off', 'static'"),
-        ("on_error", "'raise', 'skip', 'quarantine'"),
-    ],
-)
-def test_a_misspelt_choice_is_answered_with_the_choices(name: str, choices: str) -> None:
-    options: dict[str, Any] = {name: "?"}
-    with pytest.raises(PlanError, match=f"{name} must be one of {choices}, but got '\\?'"):
-        IterOptions(**options)
+def test_a_misspelt_choice_is_answered_with_the_choices() -> None:
+    for name, choices in {
+        "format": "'numpy', 'torch', 'tf', 'jax'",
+        "order": "'relaxed', 'strict' or None",
+        "visitation": "'exactly_once', 'at_most_once', 'zero_or_more'",
+        "sharding": "'dynamic', 'off', 'static'",
+        "on_error": "'raise', 'skip', 'quarantine'",
+    }.items():
+        options: dict[str, Any] = {name: "?"}
+        with pytest.raises(PlanError, match=f"{name} must be one of {choices}, but got '\\?'"):
+            IterOptions(**options)
+    assert set(get_args(PlacementMode)) == set(MODES), "a live job may run every mode that the policies know"
 
 
-def test_a_live_job_may_run_every_mode_that_the_policies_know() -> None:
-    assert set(get_args(PlacementMode)) == set(MODES)
-
-
-@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
-def test_what_is_no_quota_is_refused_before_anything_starts(wrong: float) -> None:
-    with pytest.raises(PlanError, match="remote_io must be a"):
-        Config(remote_io=wrong)
-    with (
-        PecanPipeline(sources.Items([{"x": 1}])).iter_batches(debug=True) as batches,
-        pytest.raises(PlanError, match="remote_io must be a"),
-    ):
-        batches.set_remote_io(wrong)
+def test_what_is_no_quota_is_refused_before_anything_starts() -> None:
+    with PecanPipeline(sources.Items([{"x": 1}])).iter_batches(debug=True) as batches:
+        for wrong in (0.0, -1.0, math.nan, math.inf):
+            for call in (lambda wrong=wrong: Config(remote_io=wrong), lambda wrong=wrong: batches.set_remote_io(wrong)):
+                with pytest.raises(PlanError, match="remote_io must be a"):
+                    call()

@@ -125,9 +125,6 @@ def test_a_checkout_leaves_the_names_of_a_user_alone(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "site" / "pecan_ray").symlink_to(copy_of_the_tree(tmp_path / "tree") / "pecan_ray")
     run_python(str(tmp_path / "train.py"), finding=tmp_path / "site")
-
-
-def test_importing_everything_leaves_no_bare_name() -> None:
     names = [package for package in packages_of_code() if "tensorflow" not in package]
     code = f"import sys, {', '.join(names)}; print([name for name in {FOLDERS!r} if name in sys.modules])"
-    assert run_python("-c", code, finding=ROOT).strip() == "[]"
+    assert run_python("-c", code, finding=ROOT).strip() == "[]", "importing everything leaves no bare name"

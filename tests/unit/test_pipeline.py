@@ -1,9 +1,10 @@
-"""`PecanPipeline`: building, names, arguments, a look at the data, and runs in this very process."""
+"""`PecanPipeline`: building, names, arguments, a look at the data, runs in this process, and words of other loaders."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import os
 import pickle
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError
+from pecan_ray.peer_words import ARGUMENTS, METHODS
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays, Items
 
@@ -38,14 +40,8 @@ def names(pipe: PecanPipeline) -> list[str]:
 
 def test_every_method_returns_a_new_pipeline_and_leaves_the_old_one() -> None:
     base = numbers(name="i", seed=3)
-    steps = [
-        base.map(add_one, on="i"),
-        base.batch(2),
-        base.shuffle(2),
-        base.repeat(2),
-        base.zip(numbers(name="j")),
-        base.mix(numbers(), weights=[1, 1]),
-    ]
+    steps = [base.map(add_one, on="i"), base.batch(2), base.shuffle(2), base.repeat(2), base.zip(numbers(name="j"))]
+    steps.append(base.mix(numbers(), weights=[1, 1]))
     assert names(base) == [] and len(base) == 10
     assert all(step.plan is not base.plan and step.name == base.name for step in steps)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -58,20 +54,14 @@ def test_operators_are_named_by_their_functions_and_names_are_unique() -> None:
     scale = functools.partial(add_one)
     pipe = numbers().map(add_one).map(add_one).map(lambda e: e).map(lambda e: e).map(scale).map(str.upper, on="i")
     pipe = pipe.map(add_one, name="mine").filter(bool).batch(2).unbatch().batch(3)
-    assert names(pipe) == [
-        *("add_one", "add_one_2", "map", "map_2", "partial", "upper", "mine"),
-        *("bool", "batch", "unbatch", "batch_2"),
-    ]
+    of_functions = ["add_one", "add_one_2", "map", "map_2", "partial", "upper", "mine", "bool"]
+    assert names(pipe) == [*of_functions, "batch", "unbatch", "batch_2"]
     with pytest.raises(PlanError, match="the name 'mine' is taken by another operator of the pipeline pipeline"):
         pipe.map(add_one, name="mine")
-
-
-def test_a_join_renames_what_both_sides_have() -> None:
     side = numbers().map(add_one, on="i").map(add_one, on="i").batch(2)
     joined = side.concat(side, side.map(dict, name="add_one_3")).map(add_one, on="i")
-    assert names(joined)[:3] == ["add_one", "add_one_2", "batch"]
-    assert len(set(names(joined))) == len(names(joined)) == 11
-    assert names(side) == ["add_one", "add_one_2", "batch"]
+    assert names(joined)[:3] == names(side) == ["add_one", "add_one_2", "batch"]
+    assert len(set(names(joined))) == len(names(joined)) == 11, "a join renames what both sides have"
 
 
 def test_the_text_of_a_pipeline_shows_its_steps_and_it_can_be_pickled() -> None:
@@ -193,24 +183,101 @@ def test_debug_raises_the_functions_own_exception_with_a_note() -> None:
     assert "OpError" not in text and "The above exception was the direct cause" in text
 
 
-def test_the_report_of_a_debug_run_counts_batches_and_elements() -> None:
+def test_the_report_of_a_debug_run_counts_batches_and_elements_and_there_are_no_workers_to_scale() -> None:
     batches = numbers(7).batch(3).map(dict).iter_batches(epochs=2, debug=True)
-    for _ in batches:
-        pass
+    assert len(list(batches)) == 6
     report = batches.report()
     assert (report.batches, report.elements) == (6, 14)
     said = "pecan job pipeline (debug, in this process): 6 batches, 14 elements of 2 finished epochs in"
     assert str(report).startswith(said)
     elements = numbers(7).take(4).iter_batches(debug=True)
     assert len(list(elements)) == 4 and elements.report().elements == 4
-
-
-def test_there_are_no_workers_to_scale_in_debug() -> None:
-    scaled = pytest.raises(PlanError, match="scale: there are no workers in debug mode")
-    with numbers().batch(2).iter_batches(debug=True) as batches, scaled:
-        batches.scale(local=2, remote=0)
-
-
-def test_unit_tests_cannot_start_ray() -> None:
+    with pytest.raises(PlanError, match="scale: there are no workers in debug mode"):
+        elements.scale(local=2, remote=0)
     with pytest.raises(pecan.errors.ClusterError, match="move it to tests/ray"):
-        numbers().batch(2).iter_batches(workers=pecan.Workers())
+        numbers().batch(2).iter_batches(workers=pecan.Workers())  # unit tests cannot start Ray
+
+
+# --- epochs of a fixed length, and runs of a fixed number of steps --------------------------------------------------
+
+TENS = numbers(100).batch(10)
+
+
+def sizes(pipe: PecanPipeline, **options: Any) -> tuple[int, list[int]]:
+    """The length that is told, and how many batches each epoch has."""
+    with pipe.iter_batches(debug=True, first_epoch=0, **options) as batches:
+        length = len(batches)
+        epochs = []
+        while epoch := list(batches.one_epoch()):
+            epochs.append(len(epoch))
+    assert len(list(pipe.iter_batches(debug=True, first_epoch=0, **options))) == sum(epochs)
+    return length, epochs
+
+
+@pytest.mark.parametrize(
+    ("pipe", "options", "epochs"),
+    [
+        (TENS, {"epochs": 3, "epoch_batches": 4}, [4, 4, 4]),
+        (TENS, {"epochs": 2, "epoch_batches": 10}, [10, 10]),
+        (TENS, {"epochs": 2, "epoch_batches": 11}, [10, 10]),
+        (TENS.repeat(), {"epochs": 2, "epoch_batches": 25}, [25, 25]),
+        (TENS, {"epochs": None, "epoch_batches": 4, "steps": 9}, [4, 4, 1]),
+        (TENS, {"epochs": None, "steps": 20}, [10, 10]),
+        (TENS, {"epochs": 2, "steps": 3}, [3]),
+    ],
+)
+def test_an_epoch_has_so_many_batches_and_a_run_so_many_steps(pipe: Any, options: Any, epochs: list[int]) -> None:
+    assert sizes(pipe, **options) == (sum(epochs), epochs)
+
+
+def test_each_epoch_of_a_fixed_length_is_a_pass_of_its_own_and_other_limits_are_refused() -> None:
+    pipe = TENS.map(lambda i, epoch: i * 0 + epoch, on="i")
+    batches = pipe.iter_batches(debug=True, epochs=3, first_epoch=0, epoch_batches=2)
+    assert [int(batch["i"][0]) for batch in batches] == [0, 0, 1, 1, 2, 2]
+    limits: list[dict[str, Any]] = [{"epoch_batches": 0}, {"steps": -1}, {"steps": 2.5}, {"steps": 1, "share": True}]
+    for given in limits:
+        with pytest.raises(PlanError, match=r"epoch_batches|steps"):
+            TENS.iter_batches(**given)
+
+
+# --- words of other loaders -----------------------------------------------------------------------------------------
+
+PIPE: Any = numbers(8).batch(2)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda: iter(PIPE), TypeError, r"for batch in pipe\.iter_batches"),
+        (lambda: PIPE.map_batches, AttributeError, r"'map_batches': \.map\(fn\) behind \.batch\(n\)"),
+        (lambda: PIPE.mapp, AttributeError, r"has no attribute 'mapp'$"),
+        (lambda: PIPE.batch(4, drop_last=True), TypeError, r"batch\(drop_last=.*drop_remainder=True"),
+        (lambda: PIPE.iter_batches(num_workers=4), TypeError, r"iter_batches\(num_workers=.*workers=4"),
+        (lambda: PIPE.to_torch(num_workers=4), PlanError, r"to_torch\(num_workers=.*workers=4"),
+        (lambda: PIPE.map(print, other=4), TypeError, "unexpected keyword argument 'other'"),
+        (lambda: PIPE.iter_batches(workers=0), PlanError, r"workers=0: .*debug=True"),
+        (lambda: PIPE.iter_batches(workers=True), PlanError, "workers=True"),
+        (lambda: PIPE.iter_batches(workers=-1), PlanError, r"local=.*>= 0, but got -1"),
+        (lambda: PIPE.iter_batches(workers="4"), PlanError, "workers must be"),
+    ],
+)
+def test_a_word_of_another_loader_is_answered_by_ours(call: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        call()
+
+
+def test_no_word_of_others_is_one_of_ours() -> None:
+    methods = {name: method for name, method in vars(PecanPipeline).items() if inspect.isfunction(method)}
+    del methods["__init__"]  # it takes a sampler, and answers nobody
+    own = {name: set(inspect.signature(method).parameters) for name, method in methods.items()}
+    assert not [word for word in METHODS if hasattr(PecanPipeline, word)]
+    assert not [(name, word) for name, names in own.items() for word in ARGUMENTS if word in names]
+    assert "epochs" in own["iter_batches"], "what answers has the signature of what it answers for"
+    with PIPE.iter_batches(workers=4, debug=True) as batches:  # a number of workers is of local ones
+        assert len(list(batches)) == 4
+
+
+def test_an_error_within_a_property_is_the_one_that_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PecanPipeline, "seed", property(lambda self: self.plan.no_such_part))
+    with pytest.raises(AttributeError, match="no_such_part"):
+        _ = PIPE.seed

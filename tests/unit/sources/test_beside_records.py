@@ -1,4 +1,4 @@
-"""What stands beside records, or in parts of them that few have, is yielded or refused."""
+"""Columns that folders name, what stands for nulls, and parts of structures."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError
+from pecan_ray.errors import ColumnError, PlanError
 from pecan_ray.sources import Csv, JsonLines, Parquet, TextLines, TFRecords
+from tests.sample_files import framed
 from tests.source_contract import check_columns, elements_of, plain
-from tests.unit.sources.test_sources_tfrecord import framed
+from tests.unit.sources.test_sources_tfrecord import example
 
 ROWS = [("cat", "05"), ("a/b c", "06"), (None, "07")]
 
@@ -31,15 +32,6 @@ def in_folders(root: Path) -> None:
         (folder / "a.csv").write_text(f"x\n{row}\n{row}\n")
         (folder / "a.jsonl").write_text(f'{{"x": {row}}}\n' * 2)
         (folder / "a.tfrecord").write_bytes(framed(example(x=[row]).SerializeToString()) * 2)
-
-
-def example(**features: Any) -> Any:
-    tf = pytest.importorskip("tensorflow")
-    made = tf.train.Example()
-    for name, values in features.items():
-        kind = {bytes: "bytes_list", float: "float_list", int: "int64_list"}[type(values[0])]
-        getattr(made.features.feature[name], kind).value.extend(values)
-    return made
 
 
 SOURCES = {
@@ -108,45 +100,40 @@ def test_nulls_become_what_is_said(tmp_path: Path) -> None:
         "d": pa.array([None, 0], pa.timestamp("ms")),
         "l": pa.array([[1], None], pa.list_(pa.int8())),
     }
-    path = str(tmp_path / "a.parquet")
+    path, cells, lines = (str(tmp_path / f"a.{ending}") for ending in ("parquet", "csv", "jsonl"))
     pq.write_table(pa.table(columns), path)
-    day = datetime.datetime(2024, 5, 6)
+    Path(cells).write_text("n,f\n1,\n,0.5\n")
+    Path(lines).write_text('{"n": null, "m": null}\n{"n": 3}\n')
+    day, epoch = datetime.datetime(2024, 5, 6), datetime.datetime(1970, 1, 1)
     first, second = elements_of(Parquet(path, columns=list("nftd"), fill={"n": 255, "f": -1, "t": "", "d": day}))
-    assert plain([first, second]) == [
-        {"n": 1, "f": 0.5, "t": "a", "d": day},
-        {"n": 255, "f": -1.0, "t": "", "d": datetime.datetime(1970, 1, 1)},
-    ]
+    rows = [{"n": 1, "f": 0.5, "t": "a", "d": day}, {"n": 255, "f": -1.0, "t": "", "d": epoch}]
+    assert plain([first, second]) == rows
     assert (second["n"].dtype, second["f"].dtype) == (np.uint8, np.float32)
+    of_cells = plain(elements_of(Csv(cells, types={"n": "int8"}, fill={"n": -1, "f": 2})))
+    assert of_cells == [{"n": 1, "f": 2.0}, {"n": -1, "f": 0.5}]
+    filled = elements_of(JsonLines(lines, fill={"n": 0}, types={"n": "uint8"}))
+    assert filled == [{"n": 0, "m": None}, {"n": 3}] and filled[0]["n"].dtype == np.uint8
     for name, value in {"n": 256, "f": "a", "t": 1, "d": 1.5, "l": 1}.items():
         with pytest.raises(PlanError, match=rf"fill\['{name}'\] = .* is no value of column '{name}' of .*a\.parquet"):
             elements_of(Parquet(path, fill={name: value}))
     with pytest.raises(PlanError, match=r"fill\['n'\] must be"):
         Parquet(path, fill={"n": [1]})
-    with pytest.raises(ColumnError, match=r"no column .m. among those that are read"):
-        elements_of(Parquet(path, fill={"m": 1}))
-    (tmp_path / "a.csv").write_text("n,f\n1,\n,0.5\n")
-    assert plain(elements_of(Csv(str(tmp_path / "a.csv"), types={"n": "int8"}, fill={"n": -1, "f": 2}))) == [
-        {"n": 1, "f": 2.0},
-        {"n": -1, "f": 0.5},
-    ]
-    with pytest.raises(ColumnError, match="no column 'm'"):
-        elements_of(Csv(str(tmp_path / "a.csv"), fill={"m": 1}))
-    (tmp_path / "a.jsonl").write_text('{"n": null, "m": null}\n{"n": 3}\n')
-    filled = elements_of(JsonLines(str(tmp_path / "a.jsonl"), fill={"n": 0}, types={"n": "uint8"}))
-    assert filled == [{"n": 0, "m": None}, {"n": 3}] and filled[0]["n"].dtype == np.uint8
+    for lacking in (Parquet(path, fill={"m": 1}), Csv(cells, fill={"m": 1})):
+        with pytest.raises(ColumnError, match=r"no column .m."):
+            elements_of(lacking)
 
 
 def test_masks_tell_where_nulls_were(tmp_path: Path) -> None:
     mask = {"n": "no n", "f": "no f"}
-    path = str(tmp_path / "a.parquet")
+    path, cells, lines = (str(tmp_path / f"a.{ending}") for ending in ("parquet", "csv", "jsonl"))
     pq.write_table(pa.table({"n": [1, None, 3], "f": [None, 0.5, math.nan], "t": "abc"}), path)
     want = {"n": [1, 0, 3], "no n": [False, True, False], "no f": [True, False, False]}
-    (tmp_path / "a.csv").write_text("n,f\n1,\n,0.5\n3,1\n")
-    (tmp_path / "a.jsonl").write_text('{"n": 1, "f": null}\n{"n": null, "f": 0.5}\n{"n": 3, "f": 1}\n{}\n')
+    Path(cells).write_text("n,f\n1,\n,0.5\n3,1\n")
+    Path(lines).write_text('{"n": 1, "f": null}\n{"n": null, "f": 0.5}\n{"n": 3, "f": 1}\n{}\n')
     for source in (
         Parquet(path, columns=["n", "f"], fill={"n": 0}, mask=mask, batch_rows=2),
-        Csv(str(tmp_path / "a.csv"), types={"n": "int8"}, fill={"n": 0}, mask=mask),
-        JsonLines(str(tmp_path / "a.jsonl"), types={"f": "float32"}, fill={"n": 0}, mask=mask),
+        Csv(cells, types={"n": "int8"}, fill={"n": 0}, mask=mask),
+        JsonLines(lines, types={"f": "float32"}, fill={"n": 0}, mask=mask),
     ):
         rows = plain(elements_of(source))
         assert {name: [row[name] for row in rows[:3]] for name in want} == want
@@ -155,13 +142,10 @@ def test_masks_tell_where_nulls_were(tmp_path: Path) -> None:
     for wrong in ({"n": "f"}, {"x": "y"}):
         with pytest.raises(ColumnError, match="mask= "):
             elements_of(Parquet(path, mask=wrong))
-    (tmp_path / "m=1").mkdir()
-    (tmp_path / "a.jsonl").rename(tmp_path / "m=1" / "a.jsonl")
-    (tmp_path / "a.csv").rename(tmp_path / "m=1" / "a.csv")
-    for clashing in (
-        JsonLines(tmp_path / "*" / "*.jsonl", mask={"n": "m"}),
-        Csv(tmp_path / "*" / "*.csv", mask={"n": "m"}),
-    ):
+    for file in (cells, lines):
+        (tmp_path / "m=1").mkdir(exist_ok=True)
+        Path(file).rename(tmp_path / "m=1" / Path(file).name)
+    for clashing in (JsonLines(f"{tmp_path}/*/*.jsonl", mask={"n": "m"}), Csv(f"{tmp_path}/*/*.csv", mask={"n": "m"})):
         with pytest.raises(ColumnError, match="a folder is called m="):
             elements_of(clashing)
     for broken in ("n", {"n": 1}, {"n": "m", "f": "m"}, {"n": "n"}):
@@ -169,96 +153,22 @@ def test_masks_tell_where_nulls_were(tmp_path: Path) -> None:
             Parquet(path, mask=broken)  # type: ignore[arg-type]  # what a user may write
 
 
-def test_parts_of_structures_are_read_alone(tmp_path: Path) -> None:
+def test_parts_of_structures_are_read_alone_and_columns_that_are_called_like_one_come_first(tmp_path: Path) -> None:
     kind = pa.struct({"a": pa.int8(), "b": pa.struct({"c": pa.string(), "d": pa.int8()})})
-    rows = [{"a": 1, "b": {"c": "x", "d": 2}}, None]
+    whole = [{"a": 1, "b": {"c": "x", "d": 2}}, None]
     path = str(tmp_path / "a.parquet")
-    pq.write_table(pa.table({"s": pa.array(rows, kind), "l": pa.array([[{"a": 1, "b": 2}], []]), "s.a": [7, 8]}), path)
+    pq.write_table(pa.table({"s": pa.array(whole, kind), "l": pa.array([[{"a": 1, "b": 2}], []]), "s.a": [7, 8]}), path)
     read = plain(elements_of(Parquet(path, columns=["s.b.c", "l.list.element.b"])))
     assert read == [{"s": {"b": {"c": "x"}}, "l": [{"b": 2}]}, {"s": None, "l": []}]
-    with pytest.raises(ColumnError, match=r"no column 's.x'"):
-        elements_of(Parquet(path, columns=["s.x"]))
-
-
-def test_a_column_that_is_called_like_a_part_of_a_structure_comes_first(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.parquet")
     held = {"s": [{"a": 1, "b": 2}], "s.a": [7], "m": pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8())), "s.b.c": [8]}
     pq.write_table(pa.table(held), path)
     rows = {"s": {"a": 1, "b": 2}, "s.a": 7, "s.b.c": 8}
     for columns in (["s.a"], ["s"], ["s", "s.a"], ["s.b.c"]):
         assert plain(elements_of(Parquet(path, columns=columns))) == [{name: rows[name] for name in columns}]
     assert plain(elements_of(Parquet(path, columns=["s.b", "s.a"]))) == [{"s": {"b": 2}, "s.a": 7}]
-    with pytest.raises(ColumnError, match=r"no column 's.b.x'"):
-        elements_of(Parquet(path, columns=["s.b.x"]))
-
-
-def sequence(steps: dict[str, list[list[Any]]], **context: Any) -> bytes:
-    tf = pytest.importorskip("tensorflow")
-    made = tf.train.SequenceExample(context=example(**context).features)
-    for name, values in steps.items():
-        for one in values:
-            feature = made.feature_lists.feature_list[name].feature.add()
-            kind = {bytes: "bytes_list", float: "float_list", int: "int64_list"}[type(one[0])] if one else "int64_list"
-            getattr(feature, kind).value.extend(one)
-        made.feature_lists.feature_list[name].SetInParent()
-    return bytes(made.SerializeToString())
-
-
-def parsed(path: Path, *records: bytes, **how: Any) -> list[Any]:
-    path.write_bytes(b"".join(map(framed, records)))
-    return elements_of(TFRecords(str(path), parse=True, **how))
-
-
-def test_feature_lists_are_lists_of_lists(tmp_path: Path) -> None:
-    steps: dict[str, list[list[Any]]] = {
-        "frames": [[b"a"], [b"bb"]],
-        "ids": [[1, 2], [3]],
-        "even": [[0.5], [1.5]],
-        "none": [],
-    }
-    (element,) = parsed(tmp_path / "a", sequence(steps, label=[3]))
-    assert plain(element) == {**steps, "label": 3}
-    assert element["even"].dtype == np.float32 and element["ids"][1].dtype == np.int64
-    features = {"frames": "list<binary>", "even": "list<float32>", "none": "list<list<int64>>", "label": "list<int64>"}
-    (fixed,) = parsed(tmp_path / "a", sequence(steps, label=[3]), features=features)
-    assert plain(fixed) == {**steps, "frames": [b"a", b"bb"], "even": [0.5, 1.5], "label": [3]}
-    assert fixed["none"].shape == (0, 0) and fixed["none"].dtype == np.int64
-    for bad, said in (({"ids": "list<int64>"}, "other numbers of values"), ({"even": "list<int64>"}, "of float32")):
-        with pytest.raises(CorruptSourceError, match=rf"element 0 of .*{said}"):
-            parsed(tmp_path / "a", sequence(steps), features=bad)
-    with pytest.raises(CorruptSourceError, match="'label' is a feature of the context, and"):
-        parsed(tmp_path / "a", sequence({"label": [[1]]}, label=[3]))
-    with pytest.raises(CorruptSourceError, match="steps of 'x' are of different types"):
-        parsed(tmp_path / "a", sequence({"x": [[1], [0.5]]}))
-
-
-UNKNOWN = {
-    "example": b"\x1a\x01x",
-    "features": b"\x0a\x02\x12\x00",
-    "feature": b"\x0a\x09\x0a\x07\x0a\x01a\x12\x02\x22\x00",
-}
-
-
-@pytest.mark.parametrize("extra", UNKNOWN.values(), ids=UNKNOWN)
-def test_examples_with_unknown_fields_are_refused(tmp_path: Path, extra: bytes) -> None:
-    good = example(label=[3]).SerializeToString()
-    with pytest.raises(CorruptSourceError, match=r"element 1 of .*fields that Examples have not.*parse=False"):
-        parsed(tmp_path / "a", good, good + extra)
-
-
-def test_features_fix_what_a_column_is(tmp_path: Path) -> None:
-    features = {"ids": "list<int64>", "label": "int64", "tags": "list<binary>"}
-    records = [example(ids=[1], label=[1], tags=[b"a"]), example(ids=[1, 2], label=[2], more=[0.5])]
-    first, second = parsed(tmp_path / "a", *(one.SerializeToString() for one in records), features=features)
-    assert [first["ids"].tolist(), second["ids"].tolist()] == [[1], [1, 2]]
-    assert [first["tags"].tolist(), second["tags"].tolist()] == [[b"a"], []] and second["more"] == 0.5
-    assert elements_of(TFRecords(str(tmp_path / "a"), features=features))[0]["label"] == 1  # parses without being told
-    for bad in (example(ids=[1]), example(ids=[0.5], label=[1]), example(ids=[1], label=[1, 2])):
-        with pytest.raises(CorruptSourceError, match=r"element 0 of .*features="):
-            parsed(tmp_path / "a", bad.SerializeToString(), features=features)
-    for given in ({"ids": "int32"}, {"ids": int}, ["ids"]):
-        with pytest.raises(PlanError, match="features"):
-            TFRecords("/nowhere", features=given)  # type: ignore[arg-type]  # what a user may write
+    for none in ("s.b.x", "s.x"):
+        with pytest.raises(ColumnError, match=f"no column '{none}'"):
+            elements_of(Parquet(path, columns=[none]))
 
 
 def test_options_count_for_the_identity(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pecan_ray as pecan
 from pecan_ray.errors import BatchShapeError
 from pecan_ray.sources import Csv, JsonLines, Parquet, TFRecords
 from tests.source_contract import elements_of
-from tests.unit.sources.test_sources_tfrecord import framed
+from tests.sample_files import framed
 
 PAGE = Path(__file__).parents[3] / "docs/howto/sources.md"
 WORDS = {**vars(pa), "datetime": datetime, "Decimal": decimal.Decimal, "null": None}

@@ -67,29 +67,36 @@ def test_each_bad_line_costs_itself(
 def test_what_is_left_of_a_split_is_read_past_errors_too(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(f'{{"n": {n}}}\n' if n % 3 else "{\n" for n in range(30)))
     (split,) = JsonLines(tmp_path).splits()
-    spans = tuple(
-        (begin << OUTPUT_BITS, end << OUTPUT_BITS) for begin, end in ((3, 5), (9, 10), (20, END >> OUTPUT_BITS))
-    )
+    ranges = ((3, 5), (9, 10), (20, END >> OUTPUT_BITS))
+    spans = tuple((begin << OUTPUT_BITS, end << OUTPUT_BITS) for begin, end in ranges)
     got, told = read(JsonLines(tmp_path), [Lease(0, split, spans)])
     assert got == [4, *(n for n in range(20, 30) if n % 3)]
     assert [one.first.element for one in told if one.first] == [3, 9, 21, 24, 27]
 
 
-def test_a_line_without_an_end_ends_its_split(tmp_path: Path) -> None:
+def test_a_line_or_a_quote_without_an_end_ends_its_split(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"1\n" + b"x" * (1 << 20) + b"\n3\n")
-    got, told = read(TextLines(tmp_path, max_record_bytes=100))
+    got, told = read(TextLines(tmp_path / "a.txt", max_record_bytes=100))
     assert got == [1] and "has more than max_record_bytes=100" in told[0].error
-    got, told = read(TextLines(tmp_path, max_record_bytes=1 << 17, split_bytes=1000))
+    got, told = read(TextLines(tmp_path / "a.txt", max_record_bytes=1 << 17, split_bytes=1000))
     assert got == [1, 3] and len(told) == 1, "it has an end, and belongs to one range alone"
-
-
-def test_a_quote_that_is_lost_ends_a_file_whose_values_hold_line_ends(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('n\n1\n"x"y\n3\n')
-    got, told = read(Csv(tmp_path, types={"n": "int64"}, newlines_in_values=True))
+    got, told = read(Csv(tmp_path / "a.csv", types={"n": "int64"}, newlines_in_values=True))
     assert got == [1] and len(told) == 1
     (tmp_path / "a.csv").write_text('n\n1\n"x\n3\n')  # types are those of what comes before it
-    got, told = read(Csv(tmp_path, newlines_in_values=True))
+    got, told = read(Csv(tmp_path / "a.csv", newlines_in_values=True))
     assert got == [1] and len(told) == 1 and "never closed" in told[0].error
+
+
+class _SharedLeases(ListedLeases):
+    """Leases of which other workers may take those that this one cannot open."""
+
+    left: BadElement | None = None
+
+    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
+        """Take a lease."""
+        self.left = bad
+        return True
 
 
 @pytest.mark.parametrize("missing", [{0}, {5}, {0, 1, 2, 9}, set(range(10))])
@@ -105,6 +112,14 @@ def test_a_missing_image_costs_itself(tmp_path: Path, missing: set[int]) -> None
     assert got == [n for n in range(10) if n not in missing]
     assert [one.where for one in told] == [f"{tmp_path}/cat/{n}.jpg" for n in sorted(missing)]
     assert all(one.elements_left_out == 1 and one.where in one.error for one in told)
+    others = _SharedLeases(leases)
+    produced = run_engine(pecan.PecanPipeline(source).batch(7), others, on_error="skip")
+    left = [bad for one in produced for bad in one.bad]
+    if len(missing) < 10:
+        assert left == told and others.left is None
+    else:
+        assert left == [] and others.left is not None, "another worker may have them"
+        assert others.left.elements_left_out == 10
 
 
 def test_a_link_that_leads_nowhere_costs_itself(tmp_path: Path) -> None:
@@ -122,47 +137,13 @@ def test_a_link_that_leads_nowhere_costs_itself(tmp_path: Path) -> None:
         ImageFolder(tmp_path).classes  # noqa: B018 - a property that lists
 
 
-class _SharedLeases(ListedLeases):
-    """Leases of which other workers may take those that this one cannot open."""
-
-    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
-        """Take a lease."""
-        self.left = bad
-        return True
-
-
-@pytest.mark.parametrize("missing", [{1}, {0, 1, 2}])
-def test_a_split_of_which_no_file_is_here_goes_to_another_worker(tmp_path: Path, missing: set[int]) -> None:
-    (tmp_path / "cat").mkdir()
-    for n in range(3):
-        (tmp_path / "cat" / f"{n}.jpg").write_bytes(b"%d" % n)
-    source = ImageFolder(tmp_path)
-    leases = _SharedLeases([Lease(0, split) for split in source.splits()])
-    for n in missing:
-        (tmp_path / "cat" / f"{n}.jpg").unlink()
-    produced = run_engine(pecan.PecanPipeline(source).batch(7), leases, on_error="skip")
-    told = [bad for one in produced for bad in one.bad]
-    if len(missing) < 3:
-        assert [one.where for one in told] == [f"{tmp_path}/cat/1.jpg"] and not hasattr(leases, "left")
-    else:
-        assert told == [] and leases.left.elements_left_out == 3
-
-
 def test_a_broken_row_group_costs_its_rows(tmp_path: Path) -> None:
-    table = pa.table({"n": list(range(100))})
-    pq.write_table(
-        table,
-        tmp_path / "a.parquet",
-        row_group_size=10,
-        compression="none",
-        use_dictionary=False,
-        write_page_checksum=True,
-    )
-    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    path, how = tmp_path / "a.parquet", {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    pq.write_table(pa.table({"n": list(range(100))}), path, row_group_size=10, **how)
+    data = bytearray(path.read_bytes())
     for group in (3, 4, 9):
-        at = data.index((group * 10 + 5).to_bytes(8, "little"))
-        data[at] ^= 0x40
-    (tmp_path / "a.parquet").write_bytes(data)
+        data[data.index((group * 10 + 5).to_bytes(8, "little"))] ^= 0x40
+    path.write_bytes(data)
     got, told = read(Parquet(tmp_path))
     assert got == [n for n in range(100) if n // 10 not in (3, 4, 9)]
     assert [one.elements_left_out for one in told] == [10, 10, 10]

@@ -32,24 +32,17 @@ def blocks_of(ranges: list[tuple[int, int]], size: int = BLOCK) -> list[int]:
     return [block for start, stop in ranges for block in range(start // size, -(-stop // size))]
 
 
-def table(seed: int, rows: int, row_bytes: int) -> pa.Table:
-    """Return columns of which one is nested, one has a dictionary, and one is long; none can be packed."""
-    draw = np.random.default_rng(seed)
-    words = np.array([draw.bytes(2000).hex() for _ in range(40)])
-    return pa.table(
-        {
-            "number": draw.integers(0, 1 << 62, rows),
-            "word": pa.array(words[draw.integers(0, len(words), rows)]).dictionary_encode(),
-            "inner": pa.array([{"a": value, "b": [value, value]} for value in draw.random(rows)]),
-            "data": pa.array([draw.bytes(row_bytes) for _ in range(rows)]),
-        }
-    )
-
-
 def written(seed: int = 0, rows: int = ROWS, groups: int = GROUPS, row_bytes: int = 1200) -> bytes:
-    """Return a Parquet file of some row groups."""
-    file = io.BytesIO()
-    pq.write_table(table(seed, rows * groups, row_bytes), file, row_group_size=rows, compression="none")
+    """Return a Parquet file of row groups whose columns cannot be packed; one is nested, one has a dictionary."""
+    draw, count, file = np.random.default_rng(seed), rows * groups, io.BytesIO()
+    words = np.array([draw.bytes(2000).hex() for _ in range(40)])
+    columns = {
+        "number": draw.integers(0, 1 << 62, count),
+        "word": pa.array(words[draw.integers(0, len(words), count)]).dictionary_encode(),
+        "inner": pa.array([{"a": value, "b": [value, value]} for value in draw.random(count)]),
+        "data": pa.array([draw.bytes(row_bytes) for _ in range(count)]),
+    }
+    pq.write_table(pa.table(columns), file, row_group_size=rows, compression="none")
     return file.getvalue()
 
 
@@ -151,13 +144,10 @@ def test_of_the_splits_of_parquet_files_those_that_a_node_has_are_told(
 
 @on_s3
 def test_what_is_no_parquet_file_is_not_known(bucket: tuple[str, FlakyProxy], begin: Callable[[], None]) -> None:
-    url, _ = bucket
-    bodies = (b"", b"PAR1", random.Random(1).randbytes(9999), b"x" * 99 + b"\x32\0\0\0PAR1")
-    paths = [f"{url}/set/not-{number}" for number in range(len(bodies))]
-    for path, body in zip(paths, bodies, strict=True):
-        storage.write_file(path, body)
-    infos = [storage.file_info(path) for path in paths]
-    for info in infos:
+    url, splits = bucket[0], list[Split]()
+    for number, body in enumerate((b"", b"PAR1", random.Random(1).randbytes(9999), b"x" * 99 + b"\x32\0\0\0PAR1")):
+        storage.write_file(f"{url}/set/not-{number}", body)
+        info = storage.file_info(f"{url}/set/not-{number}")
         storage.read_range(info.path, 0, version=info.version)
-    splits = [Split(n, one.path, 0, 1, payload=(0,), version=one.version) for n, one in enumerate(infos)]
+        splits.append(Split(number, info.path, 0, 1, payload=(0,), version=info.version))
     assert on_node(Parquet(f"{url}/set/*"), splits) == ()

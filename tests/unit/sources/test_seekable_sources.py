@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -26,38 +25,33 @@ def drawn(epoch: int, seed: int) -> Any:
     return np.random.default_rng((seed, epoch)).integers(0, ROWS, 60)
 
 
-def images(folder: Path) -> ImageFolder:
+def images(folder: Path, **how: Any) -> ImageFolder:
     """Images of one colour, in two folders."""
     for number in range(ROWS):
         path = folder / f"{number % 2}" / f"{number:03}.png"
         path.parent.mkdir(exist_ok=True, parents=True)
-        written = io.BytesIO()
-        Image.new("RGB", (2, 2), (number, 0, 0)).save(written, "png")
-        path.write_bytes(written.getvalue())
-    return ImageFolder(folder, split_files=7)
+        Image.new("RGB", (2, 2), (number, 0, 0)).save(path)
+    return ImageFolder(folder, split_files=7, **how)
 
 
 def recordings(folder: Path) -> AudioFolder:
     """Files that are called recordings."""
+    (folder / "a").mkdir()
     for number in range(ROWS):
-        path = folder / "a" / f"{number:03}.wav"
-        path.parent.mkdir(exist_ok=True, parents=True)
-        path.write_bytes(b"%d" % number)
+        (folder / "a" / f"{number:03}.wav").write_bytes(b"%d" % number)
     return AudioFolder(folder)
 
 
 def table_of_lance(folder: Path) -> Lance:
     """A table of several fragments."""
-    lance = pytest.importorskip("lance")
-    pa = pytest.importorskip("pyarrow")
+    lance, pa = pytest.importorskip("lance"), pytest.importorskip("pyarrow")
     lance.write_dataset(pa.table({"n": range(ROWS)}), str(folder / "t"), max_rows_per_file=15)
     return Lance(str(folder / "t"), batch_rows=7)
 
 
 def table_of_hugging_face(_: Path) -> HuggingFace:
     """A table in memory."""
-    datasets = pytest.importorskip("datasets")
-    return HuggingFace(datasets.Dataset.from_dict({"n": list(range(ROWS)), "text": [str(n) for n in range(ROWS)]}))
+    return HuggingFace(pytest.importorskip("datasets").Dataset.from_dict({"n": list(range(ROWS))}))
 
 
 SOURCES: dict[str, Callable[[Path], Any]] = {
@@ -90,15 +84,14 @@ def test_elements_come_by_the_indices_of_a_sampler(make: Any, tmp_path: Path) ->
 def test_files_are_listed_once_and_one_that_cannot_be_read_is_left_out_alone(tmp_path: Path) -> None:
     pipe = pecan.PecanPipeline(images(tmp_path), shuffle=True)
     assert len(pipe) == ROWS
-    (tmp_path / "0" / "000.png").unlink()
-    (tmp_path / "0" / "added.png").write_bytes(b"")
+    (tmp_path / "0" / "000.png").rename(tmp_path / "0" / "added.png")
     with pytest.raises(SourceNotFoundError, match=r"000\.png"):
         run_engine(pipe.batch(5))
     assert len(column(run_engine(pipe.batch(5), on_error="skip"), "label")) == ROWS - 1
 
 
 def test_images_of_a_batch_sampler_are_decoded_and_put_together(tmp_path: Path) -> None:
-    source = ImageFolder(images(tmp_path).root, decode=True)
+    source = images(tmp_path, decode=True)
     pairs = [[0, 1], [21, 20, 22]]
 
     def reds(elements: list[Any]) -> Any:
@@ -114,17 +107,16 @@ def test_images_of_a_batch_sampler_are_decoded_and_put_together(tmp_path: Path) 
 
 def test_what_cannot_be_read_by_numbers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n")
-    with pytest.raises(PlanError, match=r"PecanPipeline\(shuffle=...\) reads by indices, which TextLines cannot"):
-        pecan.PecanPipeline(TextLines(tmp_path / "a.txt"), shuffle=True)
-    with pytest.raises(PlanError, match=r"PecanPipeline\(Arrays\(\.\.\.\), shuffle=\.\.\.\)"):
-        Arrays(i=np.arange(3), shuffle=True)
-    with pytest.raises(PlanError, match=r"needs a batch_sampler"):
-        pecan.PecanPipeline(Arrays(i=np.arange(3)), collate=len)
-    with pytest.raises(PlanError, match=r"shuffle=\.\.\."):
-        pecan.PecanPipeline(Arrays(i=np.arange(3)), shuffle=1)  # type: ignore[arg-type]  # a wrong argument, which must be refused
-    with pytest.raises(PlanError, match=r"gives the tensorflow engine no batches"):
-        pecan.PecanPipeline(Arrays(i=np.arange(3)), batch_sampler=[[0]], engine="tensorflow")
-    datasets = pytest.importorskip("datasets")
-    streamed = datasets.Dataset.from_dict({"n": [1, 2]}).to_iterable_dataset()
-    with pytest.raises(PlanError, match="streamed"):
-        pecan.PecanPipeline(HuggingFace(streamed), shuffle=True)
+    streamed = pytest.importorskip("datasets").Dataset.from_dict({"n": [1, 2]}).to_iterable_dataset()
+    lines, rows, pipeline = TextLines(tmp_path / "a.txt"), Arrays(i=np.arange(3)), pecan.PecanPipeline
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: pipeline(lines, shuffle=True), r"PecanPipeline\(shuffle=...\) reads by indices, which TextLines can"),
+        (lambda: Arrays(i=np.arange(3), shuffle=True), r"PecanPipeline\(Arrays\(\.\.\.\), shuffle=\.\.\.\)"),
+        (lambda: pipeline(rows, collate=len), r"needs a batch_sampler"),
+        (lambda: pipeline(rows, **{"shuffle": 1}), r"shuffle=\.\.\."),
+        (lambda: pipeline(rows, batch_sampler=[[0]], engine="tensorflow"), r"gives the tensorflow engine no batches"),
+        (lambda: pipeline(HuggingFace(streamed), shuffle=True), "streamed"),
+    ]
+    for call, said in calls:
+        with pytest.raises(PlanError, match=said):
+            call()

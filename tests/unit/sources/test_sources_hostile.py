@@ -10,7 +10,8 @@ import struct
 import subprocess
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,9 @@ from pecan_ray.plan.splits import Source
 from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
 from pecan_ray.sources.tfrecord import masked_crc
 from pecan_ray.storage.backend import compile_glob
+from tests.sample_files import framed, tar_of
 from tests.source_contract import elements_of
 from tests.unit.engines.engine_leases import run_engine
-from tests.unit.sources.test_sources_files import tar_of
-from tests.unit.sources.test_sources_tfrecord import framed
 
 # --- archives --------------------------------------------------------------------------------------------------
 
@@ -41,18 +41,15 @@ def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE, b"Z"])
-def test_columns_that_are_no_files_are_told(tmp_path: Path, kind: bytes) -> None:
+def test_columns_that_are_no_files_and_negative_sizes_are_told(tmp_path: Path, kind: bytes) -> None:
     (tmp_path / "a.tar").write_bytes(header("0.a", kind) + bytes(1024))
     with pytest.raises(CorruptSourceError, match=r"has a column 'a' that is .*, not a file"):
         elements_of(WebDataset(tmp_path / "a.tar"))
-
-
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_negative_size_in_an_archive_is_told(tmp_path: Path, ending: str) -> None:
-    data = tar_of({"0.a": b"x"})[: 3 * 512] + header("1.a", size=-512) + bytes(1024)
-    (tmp_path / f"a.tar{ending}").write_bytes(gzip.compress(data) if ending else data)
-    with pytest.raises(CorruptSourceError, match=r"size of '1.a' is negative"):
-        elements_of(WebDataset(tmp_path))
+    negative = tar_of({"0.a": b"x"})[: 3 * 512] + header("1.a", size=-512) + bytes(1024)
+    for name, data in (("a.tar", negative), ("a.tar.gz", gzip.compress(negative))):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(CorruptSourceError, match=r"size of '1.a' is negative"):
+            elements_of(WebDataset(tmp_path / name))
 
 
 # --- compressed files ------------------------------------------------------------------------------------------
@@ -92,20 +89,6 @@ def test_compressed_files_that_are_not_called_so(tmp_path: Path, ending: str) ->
             elements_of(source(tmp_path / name))
 
 
-def zeros(size: int, byte: bytes = b"\0") -> Iterator[bytes]:
-    """Yield so many equal bytes."""
-    for _ in range(size >> 20):
-        yield byte * (1 << 20)
-
-
-def bomb(path: Path, size: int, byte: bytes = b"\0", begin: bytes = b"") -> None:
-    """Write a gzip file of so many equal bytes behind a beginning."""
-    with gzip.open(path, "wb", compresslevel=1) as file:
-        file.write(begin)
-        for piece in zeros(size, byte):
-            file.write(piece)
-
-
 def test_bombs_are_cut_off(tmp_path: Path) -> None:
     size, bound = 8 << 20, 1 << 18
     record = struct.pack("<Q", size)
@@ -120,7 +103,7 @@ def test_bombs_are_cut_off(tmp_path: Path) -> None:
         (WebDataset(tmp_path, max_record_bytes=bound), b"\0", tar_of({"0.a": b"x"})),
     ]
     for source, byte, begin in cases:
-        bomb(tmp_path / "a.gz", size, byte, begin)
+        (tmp_path / "a.gz").write_bytes(gzip.compress(begin + byte * size, 1))
         with pytest.raises(CorruptSourceError) as caught:
             elements_of(source)
         assert caught.value.path == f"{tmp_path}/a.gz" and caught.value.offset <= size, source
@@ -176,22 +159,16 @@ def test_a_number_that_its_type_does_not_hold_is_told_with_its_line(
 
 
 def test_numbers_up_to_what_their_type_holds_and_hexadecimal_ones_are_read(tmp_path: Path) -> None:
-    cells = ["1.7976931348623157e308", "-1.7976931348623157e308", "inf", "-inf", "+INF", "Infinity", "nan", "1e-999"]
-    (tmp_path / "a.csv").write_text("f\n" + "\n".join(cells) + "\n")
-    got = [float(row["f"]) for row in elements_of(Csv(str(tmp_path / "a.csv")))]
+    path, cells = tmp_path / "a.csv", ["1.7976931348623157e308", "inf", "-inf", "+INF", "Infinity", "nan", "1e-999"]
+    path.write_text("f\n" + "\n".join(cells) + "\n")
+    got = [float(row["f"]) for row in elements_of(Csv(path))]
     assert np.array_equal(got, [float(cell) for cell in cells], equal_nan=True)
-    (tmp_path / "a.csv").write_text("f\n" + "1e999\n")
-    assert elements_of(Csv(str(tmp_path / "a.csv"), types={"f": "string"})) == [{"f": "1e999"}], "text stays text"
-    (tmp_path / "a.csv").write_text('n\n0x7f\n-1\n""\n0xFF\n')
-    assert [row["n"] for row in elements_of(Csv(tmp_path, types={"n": "int16"}))] == [127, -1, None, 255]
+    path.write_text("f\n1e999\n")
+    assert elements_of(Csv(path, types={"f": "string"})) == [{"f": "1e999"}], "text stays text"
+    path.write_text('n\n0x7f\n-1\n""\n0xFF\n')
+    assert [row["n"] for row in elements_of(Csv(path, types={"n": "int16"}))] == [127, -1, None, 255]
     with pytest.raises(CorruptSourceError, match=r"line 5 of .*0xFF in column 'n' is more than an int8 holds.*'uint8'"):
-        elements_of(Csv(tmp_path, types={"n": "int8"}))
-
-
-@pytest.mark.parametrize("delimiter", ["\n", "\0", "é", "", ",,"])
-def test_delimiters_that_cannot_be(tmp_path: Path, delimiter: str) -> None:
-    with pytest.raises(PlanError, match="delimiter must be one ASCII character"):
-        Csv(tmp_path, delimiter=delimiter)
+        elements_of(Csv(path, types={"n": "int8"}))
 
 
 def test_parquet_whose_pages_names_or_texts_are_broken_is_told(tmp_path: Path) -> None:
@@ -229,15 +206,6 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         elements_of(TextLines("/dev/zero"))
 
 
-def test_no_columns_at_all_are_refused(tmp_path: Path) -> None:
-    for source in (Csv, Parquet):
-        with pytest.raises(PlanError, match="names no column"):
-            source(tmp_path, columns=[])
-    path = tmp_path / "a.csv"
-    path.write_text("ab,c\n1,2\n")
-    assert elements_of(Csv(path, columns="ab")) == [{"ab": 1}]
-
-
 def test_links_that_double_with_every_step_end(tmp_path: Path) -> None:
     for step in range(12):
         (tmp_path / f"{step:02}").mkdir()
@@ -262,24 +230,31 @@ def test_deep_folders_are_read(tmp_path: Path) -> None:
     assert [len(files) for files in found] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "path"),
-    [
-        ("a*" * 30 + "b", "a" * 250),
-        ("/".join(["**", "a"] * 20) + "/b", "/".join("a" * 200)),
-        ("?*" * 100 + "b", "a" * 250),
-        ("/".join(["**", "*a*"] * 20) + "/b", "/".join(["aaa"] * 200)),
-        ("**/" * 300 + "x", "/".join("a" * 200)),
-    ],
-)
-def test_globs_do_not_try_all_ways(pattern: str, path: str) -> None:
-    assert not compile_glob(pattern).match(path)
+WAYS = {
+    "a*" * 30 + "b": "a" * 250,
+    "/".join(["**", "a"] * 20) + "/b": "/".join("a" * 200),
+    "?*" * 100 + "b": "a" * 250,
+    "/".join(["**", "*a*"] * 20) + "/b": "/".join(["aaa"] * 200),
+    "**/" * 300 + "x": "/".join("a" * 200),
+}
 
 
-@pytest.mark.parametrize("paths", [None, 7, [None], "a\0b", [], ""])
-def test_paths_that_are_none(paths: Any) -> None:
-    with pytest.raises(PlanError):
-        TextLines(paths)
+@pytest.mark.parametrize("pattern", WAYS)
+def test_globs_do_not_try_all_ways(pattern: str) -> None:
+    assert not compile_glob(pattern).match(WAYS[pattern])
+
+
+REFUSED: list[Callable[[], object]] = [
+    *(partial(TextLines, paths) for paths in (None, 7, [None], "a\0b", [], "")),
+    *(partial(kind, "/nowhere", columns=[]) for kind in (Csv, Parquet)),
+    *(partial(Csv, "/nowhere", delimiter=delimiter) for delimiter in ("\n", "\0", "é", "", ",,")),
+]
+
+
+@pytest.mark.parametrize("make", REFUSED)
+def test_paths_columns_and_delimiters_that_are_none_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(PlanError, match=r"path|names no column|delimiter must be one ASCII character"):
+        make()
 
 
 # --- how much is lost ------------------------------------------------------------------------------------------
@@ -321,9 +296,7 @@ def test_a_broken_file_among_many_uses_up_the_error_budget(tmp_path: Path) -> No
     for file in range(11):
         data = b"".join(framed(b"%d" % n) for n in range(5000))
         (tmp_path / f"{file:02}").write_bytes(data if file < 10 else b"\0" + data[1:])
-    pipe = PecanPipeline(TFRecords(tmp_path), name="torn").batch(100)
-    with pytest.raises(
-        ErrorBudgetError, match=r"About 5\d{3} elements are left out, estimated by its \d+ bytes"
-    ) as over:
-        list(pipe.iter_batches(on_error="skip", debug=True))
+    batches = PecanPipeline(TFRecords(tmp_path), name="torn").batch(100).iter_batches(on_error="skip", debug=True)
+    with pytest.raises(ErrorBudgetError, match=r"About 5\d{3} elements are left out, estimated by its \d+") as over:
+        list(batches)
     assert 4900 <= over.value.fields["bad"] <= 5100

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face: whole, from a disk, and streamed."""
+"""Data sets of Hugging Face, whole, from a disk and streamed, and tables of Lance, which hold the same rows here."""
 
 from __future__ import annotations
 
@@ -10,39 +10,32 @@ import pyarrow as pa
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.errors import PlanError, SourceNotFoundError
+from pecan_ray.errors import ColumnError, PlanError, SourceNotFoundError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.sources import HuggingFace
+from pecan_ray.sources import HuggingFace, Lance
+from pecan_ray.sources.hugging_face_numbers import exact_columns
 from tests.source_contract import check_contract, elements_of
-from tests.unit.sources.test_hugging_face_numbers import assert_alike
 
 datasets = pytest.importorskip("datasets")
 
 ROWS = 40
-
-
-def row_of(n: int) -> dict[str, Any]:
-    """A row as it is read."""
-    return {"n": np.int64(n), "text": f"text {n}", "vector": np.array([n, n + 0.5], np.float32)}
-
-
-EXPECTED = [row_of(n) for n in range(ROWS)]
+EXPECTED: list[dict[str, Any]] = [
+    {"n": np.int64(n), "text": f"text {n}", "vector": np.array([n, n + 0.5], np.float32)} for n in range(ROWS)
+]
+BIG = 2**53 + 1
+THIRDS = np.array([1 / 3, 2 / 3])
 
 
 def table() -> Any:
     """A data set of three columns."""
-    features = {"n": "int64", "text": "string"}
-    kinds = {name: datasets.Value(kind) for name, kind in features.items()}
+    kinds = {"n": datasets.Value("int64"), "text": datasets.Value("string")}
     kinds["vector"] = datasets.Sequence(datasets.Value("float32"), length=2)
     rows = {name: [one[name] for one in EXPECTED] for name in ("n", "text", "vector")}
     return datasets.Dataset.from_dict(rows, features=datasets.Features(kinds))
 
 
-def test_a_table_is_cut_into_row_ranges() -> None:
-    check_contract(HuggingFace(table(), split_rows=15), EXPECTED, splits=3)
-
-
 def test_a_folder_is_opened_where_it_is_read(tmp_path: Path) -> None:
+    check_contract(HuggingFace(table(), split_rows=15), EXPECTED, splits=3)
     table().save_to_disk(str(tmp_path / "table"))
     source = HuggingFace(tmp_path / "table")
     check_contract(source, EXPECTED, splits=20)
@@ -60,37 +53,98 @@ def test_a_streamed_data_set_is_cut_into_its_shards() -> None:
     check_contract(HuggingFace(table().to_iterable_dataset(num_shards=4)), plain, splits=4)
 
 
-def test_a_format_that_it_has_stays() -> None:
+def test_a_format_that_it_has_stays_and_columns_that_were_chosen_stay_chosen() -> None:
     pytest.importorskip("torch")
     pipe = pecan.PecanPipeline(HuggingFace(table().with_format("torch"), split_rows=8)).batch(8)
     batches = list(pipe.iter_batches(debug=True))
     assert len(batches) == 5 and batches[0]["vector"].shape == (8, 2) and batches[0]["vector"].dtype == np.float32
     assert [n for batch in batches for n in batch["n"].tolist()] == list(range(ROWS))
-
-
-@pytest.mark.parametrize("wrong", [5, [{"x": 1}], None])
-def test_what_is_no_data_set_is_refused(wrong: Any) -> None:
-    with pytest.raises(PlanError, match=r"HuggingFace needs a datasets.Dataset, .* but got"):
-        HuggingFace(wrong)
-
-
-@pytest.mark.parametrize("make", [HuggingFace, lambda held: next(PecanPipeline.from_hf_dataset(held).plan.sources())])
-def test_numbers_that_the_numpy_format_would_change_are_exact(make: Any) -> None:
-    columns = {"x": pa.array([[1 / 3]]), "id": pa.array([2**64 - 1], pa.uint64()), "n": pa.array([1], pa.int8())}
-    source = make(datasets.Dataset(pa.table(columns)))
-    (row,) = elements_of(source)
-    assert_alike(row, {"x": np.array([1 / 3]), "id": np.uint64(2**64 - 1), "n": np.int64(1)})
-
-
-def test_columns_that_were_chosen_stay_chosen() -> None:
     held = datasets.Dataset.from_dict({"x": [1 / 3], "y": [1]})
     held.set_format(type=None, columns=["x"])
     assert elements_of(HuggingFace(held)) == [{"x": np.float64(1 / 3)}]
 
 
-@pytest.mark.parametrize("kind", ["arrow", "pandas"])
-@pytest.mark.parametrize("streamed", [False, True])
-def test_formats_that_give_tables_are_refused(kind: str, streamed: bool) -> None:
-    held = table().to_iterable_dataset() if streamed else table()
-    with pytest.raises(PlanError, match=f"the data set's format is '{kind}', which gives tables and not rows"):
-        HuggingFace(held.with_format(kind))
+def test_what_is_no_data_set_and_formats_that_give_tables_are_refused() -> None:
+    for wrong in (5, [{"x": 1}], None):
+        with pytest.raises(PlanError, match=r"HuggingFace needs a datasets.Dataset, .* but got"):
+            HuggingFace(wrong)
+    for held in (table(), table().to_iterable_dataset()):
+        for kind in ("arrow", "pandas"):
+            with pytest.raises(PlanError, match=f"the data set's format is '{kind}', which gives tables and not rows"):
+                HuggingFace(held.with_format(kind))
+
+
+# --- numbers that the format of NumPy would change ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [HuggingFace, lambda held: next(PecanPipeline.from_hf_dataset(held).plan.sources())])
+def test_numbers_that_the_numpy_format_would_change_are_exact(make: Any) -> None:
+    columns = {"x": pa.array([[1 / 3]]), "id": pa.array([2**64 - 1], pa.uint64()), "n": pa.array([1], pa.int8())}
+    (row,) = elements_of(make(datasets.Dataset(pa.table(columns))))
+    assert_alike(row, {"x": np.array([1 / 3]), "id": np.uint64(2**64 - 1), "n": np.int64(1)})
+
+
+FLOATS = pa.list_(pa.float64())
+TEXT = {"text": pa.string(), "starts": pa.list_(pa.int32())}
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "read"),
+    [
+        (pa.float64(), [1 / 3, None], [np.float64(1 / 3), np.float64("nan")]),
+        (pa.uint64(), [2**64 - 1, 1], [np.uint64(2**64 - 1), np.uint64(1)]),
+        (pa.int64(), [BIG, None], [np.int64(BIG), None]),
+        (FLOATS, [[1 / 3, 2 / 3], [0.1]], [THIRDS, np.array([0.1])]),
+        (pa.list_(pa.uint64(), 2), [[2**64 - 1, 1]], [np.array([2**64 - 1, 1], np.uint64)]),
+        (pa.list_(pa.int64()), [[BIG, None], [1, 2]], [[np.int64(BIG), None], np.array([1, 2])]),
+        (pa.list_(FLOATS), [[[1 / 3, 2 / 3]], None], [THIRDS[None], None]),
+        (pa.struct({"x": FLOATS, "n": pa.int64()}), [{"x": THIRDS, "n": BIG}], [{"x": THIRDS, "n": np.int64(BIG)}]),
+        (pa.list_(pa.struct({"x": pa.float64()})), [[{"x": 1 / 3}]], [[{"x": np.float64(1 / 3)}]]),
+        (pa.float32(), [0.5, None], None),
+        (pa.int64(), [BIG, 2], None),
+        (pa.list_(pa.list_(pa.float32())), [[[0.5, 2.0]]], None),
+        (pa.struct(TEXT), [{"text": "a", "starts": [1]}], None),
+        (pa.string(), ["a", None], None),
+    ],
+)
+def test_what_the_numpy_format_gives_exactly_is_left_to_it(kind: Any, stored: Any, read: Any) -> None:
+    found = exact_columns(pa.table({"x": pa.array(stored, kind)}))
+    assert_alike(found, {} if read is None else {"x": read})
+
+
+def assert_alike(found: Any, expected: Any) -> None:
+    """Compare values with their types, also inside of lists and dicts."""
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        assert_alike(list(found.values()), list(expected.values()))
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_alike(one, other)
+    elif isinstance(expected, (np.ndarray, np.generic)):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+    else:
+        assert found == expected
+
+
+# --- tables of Lance --------------------------------------------------------------------------------------------
+
+
+def test_a_version_stays_what_it_was_while_rows_are_deleted_and_added(tmp_path: Path) -> None:
+    lance, uri, rows = pytest.importorskip("lance"), str(tmp_path / "rows.lance"), EXPECTED[:25]
+    held = table().select(range(25)).with_format("arrow")[:]
+    lance.write_dataset(held, uri, max_rows_per_file=10, max_rows_per_group=10)  # of three fragments
+    check_contract(Lance(uri, batch_rows=4), rows, splits=3)
+    source = Lance(uri, ["n"])
+    before, identity = list(source.splits()), source.identity()
+    lance.dataset(uri).delete("n = 3 or n >= 20")
+    assert source.identity() != identity
+    assert [row["n"] for row in source.read(before[0])] == list(range(10))
+    check_contract(source, [{"n": np.int64(n)} for n in range(20) if n != 3], splits=2)
+    check_contract(Lance(uri, ["n"], version=1), [{"n": row["n"]} for row in rows], splits=3)
+    with pytest.raises(ColumnError, match=r"rows.lance has no column 'label'; there are \['n', 'text', 'vector'\]"):
+        list(Lance(uri, "label").splits())
+    with pytest.raises(SourceNotFoundError, match="cannot be opened as a table of Lance"):
+        list(Lance(str(tmp_path / "none.lance")).splits())

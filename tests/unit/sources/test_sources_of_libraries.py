@@ -28,9 +28,6 @@ def test_tables_of_arrow_are_arrays() -> None:
     for same_table in (chunked, table.combine_chunks().to_batches()[0]):
         assert all(map(same, elements_of(Arrays(same_table)), wanted))
     assert elements_of(Arrays(table.slice(0, 0))) == []
-
-
-def test_a_table_with_what_no_value_can_be_is_refused() -> None:
     twice = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
     with pytest.raises(PlanError, match=r"Arrays: column 'x' \(struct.*two parts of one name"):
         Arrays(pa.table({"x": twice}))
@@ -128,35 +125,35 @@ def test_frames_of_films(tmp_path: Path) -> None:
             pecan.media.VideoFrames(**wrong)
 
 
+EXPECTED = [{"n": n, "text": f"t{n}", "data": np.arange(3) + n} for n in range(20)]
+
+
 def test_folders_of_mosaic(tmp_path: Path) -> None:
     streaming = pytest.importorskip("streaming")
-    columns = {"n": "int", "text": "str", "data": "ndarray"}
-    with streaming.MDSWriter(out=str(tmp_path / "mds"), columns=columns, size_limit=300) as out:
-        for n in range(20):
-            out.write({"n": n, "text": f"t{n}", "data": np.arange(3) + n})
-    expected = [{"n": n, "text": f"t{n}", "data": np.arange(3) + n} for n in range(20)]
-    source = Mds(tmp_path / "mds")
-    check_contract(source, expected, splits=len(list(source.splits())))
-    assert len(list(source.splits())) > 1
-    with streaming.MDSWriter(out=str(tmp_path / "pickled"), columns={"x": "pkl"}) as out:
-        out.write({"x": 1})
+
+    def written(name: str, columns: dict[str, str], rows: list[Any], **how: Any) -> Mds:
+        with streaming.MDSWriter(out=str(tmp_path / name), columns=columns, **how) as out:
+            for row in rows:
+                out.write(row)
+        return Mds(tmp_path / name)
+
+    source = written("mds", {"n": "int", "text": "str", "data": "ndarray"}, EXPECTED, size_limit=300)
+    splits = len(list(source.splits()))
+    assert splits > 1
+    check_contract(source, EXPECTED, splits=splits)
     with pytest.raises(PlanError, match="runs code"):
-        elements_of(Mds(tmp_path / "pickled"))
-    with streaming.MDSWriter(out=str(tmp_path / "zipped"), columns={"n": "int"}, compression="gz") as out:
-        out.write({"n": 1})
+        elements_of(written("pickled", {"x": "pkl"}, [{"x": 1}]))
     with pytest.raises(PlanError, match="compressed"):
-        list(Mds(tmp_path / "zipped").splits())
+        list(written("zipped", {"n": "int"}, [{"n": 1}], compression="gz").splits())
 
 
 def test_folders_of_litdata(tmp_path: Path) -> None:
-    litdata = pytest.importorskip("litdata")
-    cache = litdata.streaming.Cache(str(tmp_path), chunk_size=4)
-    for n in range(10):
-        cache[n] = {"n": n, "data": np.arange(3) + n}
+    cache = pytest.importorskip("litdata").streaming.Cache(str(tmp_path), chunk_size=4)
+    for n, row in enumerate(EXPECTED[:10]):
+        cache[n] = row
     cache.done()
     cache.merge()
-    expected = [{"n": n, "data": np.arange(3) + n} for n in range(10)]
-    check_contract(LitData(tmp_path, split_rows=4), expected, splits=3)
+    check_contract(LitData(tmp_path, split_rows=4), EXPECTED[:10], splits=3)
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:
@@ -182,8 +179,7 @@ def test_libraries_that_are_missing_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    shard = {"raw_data": {"basename": "a"}, "samples": 1}
-    (tmp_path / "index.json").write_text(f'{{"shards": [{str(shard).replace(chr(39), chr(34))}]}}')
+    (tmp_path / "index.json").write_text('{"shards": [{"raw_data": {"basename": "a"}, "samples": 1}]}')
     (tmp_path / "a").write_bytes(b"")
     uses: dict[str, Callable[[], object]] = {
         "audio": lambda: pecan.media.DecodeAudio()(b""),

@@ -29,41 +29,30 @@ def part(num_shards: int, index: int) -> Any:
     return tf.data.Dataset.range(40).shard(num_shards, index)
 
 
-def endless(num_shards: int, index: int) -> Any:
-    return part(num_shards, index).repeat()
+def sliding(data: Any) -> Any:
+    return data.window(3, shift=1, drop_remainder=True).flat_map(lambda window: window.batch(3, drop_remainder=True))
 
 
-def endless_behind_a_filter(num_shards: int, index: int) -> Any:
-    return part(num_shards, index).repeat().filter(lambda n: n % 2 == 0).map(lambda n: n + 1).batch(2).prefetch(1)
+def only_even(data: Any) -> Any:
+    return data.filter(lambda n: n % 2 == 0).map(lambda n: n + 1)
 
 
-def repeated_twice(num_shards: int, index: int) -> Any:
-    return part(num_shards, index).repeat(2)
-
-
-def repeated_and_cut(num_shards: int, index: int) -> Any:
-    return part(num_shards, index).repeat().filter(lambda n: n % 2 == 0).take(3)
-
-
-def beside_a_counter(num_shards: int, index: int) -> Any:
-    return tf.data.Dataset.zip((part(num_shards, index), tf.data.Dataset.counter()))
-
-
-def dropping(num_shards: int, index: int) -> Any:
-    return part(num_shards, index).batch(64, drop_remainder=True)
-
-
-def dropping_behind_a_filter(num_shards: int, index: int) -> Any:
-    return part(num_shards, index).filter(lambda n: n > 2).padded_batch(2, drop_remainder=True).map(lambda n: n + 1)
-
-
-def dropping_nothing(num_shards: int, index: int) -> Any:
-    return part(num_shards, index).batch(5, drop_remainder=True)
-
-
-def sliding(num_shards: int, index: int) -> Any:
-    windows = part(num_shards, index).window(3, shift=1, drop_remainder=True)
-    return windows.flat_map(lambda window: window.batch(3, drop_remainder=True))
+NO_END = "a shard of .*make.* has no end.*epochs="
+DROPS = "drops a remainder of each of its 4 shards"
+SHARDED: dict[str, tuple[Callable[[Any], Any], str | None]] = {
+    "endless": (lambda data: data.repeat(), NO_END),
+    "endless behind a filter": (lambda data: only_even(data.repeat()).batch(2).prefetch(1), NO_END),
+    "dropping": (lambda data: data.batch(64, drop_remainder=True), DROPS),
+    "dropping behind a filter": (
+        lambda data: data.filter(lambda n: n > 2).padded_batch(2, drop_remainder=True).map(lambda n: n + 1),
+        DROPS,
+    ),
+    "repeated twice": (lambda data: data.repeat(2), None),
+    "repeated and cut": (lambda data: only_even(data.repeat()).take(3), None),
+    "beside a counter": (lambda data: tf.data.Dataset.zip((data, tf.data.Dataset.counter())), None),
+    "dropping nothing": (lambda data: data.batch(5, drop_remainder=True), None),
+    "sliding": (sliding, None),
+}
 
 
 def opened(make: Callable[..., Any], num_shards: int = SHARDS) -> Any:
@@ -71,52 +60,34 @@ def opened(make: Callable[..., Any], num_shards: int = SHARDS) -> Any:
     return source.dataset(next(source.splits()))
 
 
-@pytest.mark.parametrize("make", [endless, endless_behind_a_filter])
-def test_one_of_several_shards_that_has_no_end_is_refused(make: Callable[..., Any]) -> None:
-    with pytest.raises(errors.PlanError, match=r"a shard of endless.* has no end.*epochs=") as caught:
-        opened(make)
-    assert "Leave .repeat() out" in caught.value.message
+@pytest.mark.parametrize("kind", SHARDED)
+def test_shards_without_end_or_that_drop_a_remainder_are_refused_and_others_read(kind: str) -> None:
+    change, said = SHARDED[kind]
+
+    def make(num_shards: int, index: int) -> Any:
+        return change(part(num_shards, index))
+
     opened(make, num_shards=1)
+    if said is None:
+        assert len(list(opened(make))) == len(list(make(SHARDS, 0)))
+    else:
+        with pytest.raises(errors.PlanError, match=said) as caught:
+            opened(make)
+        assert ("Leave .repeat() out" in caught.value.message) is (said == NO_END)
 
 
-@pytest.mark.parametrize("make", [dropping, dropping_behind_a_filter])
-def test_a_remainder_of_each_shard_is_not_dropped(make: Callable[..., Any]) -> None:
-    with pytest.raises(errors.PlanError, match="drops a remainder of each of its 4 shards"):
-        opened(make)
-    opened(make, num_shards=1)
+def test_what_means_another_thing_for_a_shard_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    def counting(num_shards: int, index: int) -> Any:
+        return part(num_shards, index).skip(2).map(lambda n: n).take(3).batch(2)
 
+    def counting_first(num_shards: int, index: int) -> Any:
+        return tf.data.Dataset.range(40).skip(2).shard(num_shards, index)
 
-@pytest.mark.parametrize("make", [repeated_twice, repeated_and_cut, beside_a_counter, dropping_nothing, sliding])
-def test_shards_that_lose_nothing_are_read(make: Callable[..., Any]) -> None:
-    assert len(list(opened(make))) == len(list(make(SHARDS, 0)))
-
-
-def counting(num_shards: int, index: int) -> Any:
-    return part(num_shards, index).skip(2).map(lambda n: n).take(3).batch(2)
-
-
-def counting_first(num_shards: int, index: int) -> Any:
-    return tf.data.Dataset.range(40).skip(2).shard(num_shards, index)
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (counting, "counting calls take and skip on its shards: the number counts in each of the 4 shards"),
-        (counting_first, None),
-    ],
-)
-def test_what_means_another_thing_for_a_shard_is_warned_of_once(
-    make: Callable[..., Any], words: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
     with caplog.at_level(logging.WARNING, "pecan_ray"):
-        opened(make)
-        opened(make)
-        if make is counting:
-            opened(make, num_shards=1)
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == (words is not None), said
-    assert words is None or re.search(words, said[0])
+        for make, num_shards in ((counting, SHARDS), (counting, SHARDS), (counting, 1), (counting_first, SHARDS)):
+            opened(make, num_shards)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "counting calls take and skip on its shards: the number counts in each of the 4 shards" in said
 
 
 # --- random numbers ------------------------------------------------------------------------------------------
@@ -134,38 +105,40 @@ def passes(make: Callable[..., Any], *, seed: int = 0, epochs: int = 2) -> list[
     ]
 
 
-def with_seed(num_shards: int, index: int) -> Any:
-    return part(num_shards, index).map(lambda n: (n, tf.random.uniform([], seed=1)))
-
-
-def with_global_seed(num_shards: int, index: int) -> Any:
+def with_global_seed(data: Any) -> Any:
     tf.random.set_seed(5)
-    return part(num_shards, index).map(lambda n: (n, tf.random.uniform([])))
+    return data.map(lambda n: (n, tf.random.uniform([])))
 
 
-def twice_without_seed(num_shards: int, index: int) -> Any:
-    drawn = part(num_shards, index).map(lambda n: (n, tf.random.uniform([])))
-    return drawn.map(lambda n, x: (n, x, tf.random.uniform([])))
-
-
-def with_generator(num_shards: int, index: int) -> Any:
+def with_generator(data: Any) -> Any:
     generator = tf.random.Generator.from_seed(1)
-    return part(num_shards, index).map(lambda n: (n, generator.uniform([])))
+    return data.map(lambda n: (n, generator.uniform([])))
 
 
-def with_layer(num_shards: int, index: int) -> Any:
+def with_layer(data: Any) -> Any:
     layer = tf.keras.layers.RandomBrightness(0.5, value_range=(0, 1), seed=3)
-    return part(num_shards, index).map(lambda n: (n, layer(tf.ones([1, 1, 3]) * 0.5, training=True)[0, 0, 0]))
+    return data.map(lambda n: (n, layer(tf.ones([1, 1, 3]) * 0.5, training=True)[0, 0, 0]))
 
 
-def beside_random(num_shards: int, index: int) -> Any:
-    return tf.data.Dataset.zip(part(num_shards, index), tf.data.Dataset.random(seed=1))
+def twice_without_seed(data: Any) -> Any:
+    return data.map(lambda n: (n, tf.random.uniform([]))).map(lambda n, x: (n, x, tf.random.uniform([])))
 
 
-@pytest.mark.parametrize(
-    "make", [with_seed, with_global_seed, twice_without_seed, with_generator, with_layer, beside_random]
-)
-def test_each_shard_and_each_epoch_draws_numbers_of_its_own_and_the_same_again(make: Callable[..., Any]) -> None:
+DRAWING: dict[str, Callable[[Any], Any]] = {
+    "with a seed": lambda data: data.map(lambda n: (n, tf.random.uniform([], seed=1))),
+    "with a global seed": with_global_seed,
+    "twice without a seed": twice_without_seed,
+    "with a generator": with_generator,
+    "with a layer": with_layer,
+    "beside random": lambda data: tf.data.Dataset.zip(data, tf.data.Dataset.random(seed=1)),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWING)
+def test_each_shard_and_each_epoch_draws_numbers_of_its_own_and_the_same_again(kind: str) -> None:
+    def make(num_shards: int, index: int) -> Any:
+        return DRAWING[kind](part(num_shards, index))
+
     def drawn(seed: int) -> list[float]:
         return [x for epoch in passes(make, seed=seed) for shard in epoch for _, *draws in shard for x in draws]
 
@@ -174,7 +147,7 @@ def test_each_shard_and_each_epoch_draws_numbers_of_its_own_and_the_same_again(m
     assert drawn(0) == first and not set(drawn(1)) & set(first)
     with without_global_seed():
         alone = [x for element in make(2, 0) for x in map(float, element[1:])]
-    assert (first[: len(alone)] == alone) is (make is not twice_without_seed), "as in tf.data, if there is a seed"
+    assert (first[: len(alone)] == alone) is ("without" not in kind), "as in tf.data, if there is a seed"
 
 
 def shuffled_and_sharded(num_shards: int, index: int) -> Any:
@@ -244,9 +217,6 @@ def test_what_seeds_do_not_reach_is_warned_of(caplog: pytest.LogCaptureFixture) 
     def draws() -> Any:
         yield lottery.random()
 
-    def read(number: Any) -> Any:
-        return np.float32(number)
-
     def outside() -> Any:
         return numbers.map(lambda n: flip(tf.zeros([4, 4, 3]), training=True))
 
@@ -260,20 +230,16 @@ def test_what_seeds_do_not_reach_is_warned_of(caplog: pytest.LogCaptureFixture) 
         return tf.data.Dataset.from_generator(draws, output_signature=tf.TensorSpec([], tf.float64))
 
     def quiet() -> Any:
-        counter = tf.Variable(0)
-        return numbers.map(lambda n: tf.numpy_function(read, [n], tf.float32)).map(lambda n: counter.assign_add(1))
+        counter, read = tf.Variable(0), numbers.map(lambda n: tf.numpy_function(np.float32, [n], tf.float32))
+        return read.map(lambda n: counter.assign_add(1))
 
-    for make in (outside, called, eager, generated, quiet):
-        opened(make)
+    for make in (outside, called, eager, generated, quiet) * 2:
         opened(make)
     outside_said, *generators_said = [record.getMessage() for record in caplog.records if record.name == "pecan_ray"]
     assert "moves on a state that was made outside of it (AssignVariableOp)" in outside_said
     found = [re.findall(r"(\w+) draws random numbers by ([^.]+)\.", said)[0] for said in generators_said]
-    assert found == [
-        ("called", "PyFunc (a Generator of numpy)"),
-        ("eager", "EagerPyFunc (a Generator of numpy)"),
-        ("generated", "PyFunc (a Random of random)"),
-    ]
+    of_numpy, of_python = "PyFunc (a Generator of numpy)", "PyFunc (a Random of random)"
+    assert found == [("called", of_numpy), ("eager", f"Eager{of_numpy}"), ("generated", of_python)]
 
 
 @pytest.mark.parametrize(("first", "last", "count"), [(5, 8, 3), (5, 100, 5), (10, 12, 0), (64, 128, 0)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -142,23 +143,11 @@ def test_of_those_that_miss_the_same_bytes_at_the_same_time_one_fetches(
         return FileRange(data[start:stop], len(data), "v")
 
     if first_known:
+        caches[0].read(lambda start, stop, _: FileRange(data[start:stop], len(data), "v"), path_of(0), 0, 10, "v")
+        assert {cache.size(path_of(0), "v") for cache in caches} == {len(data)}
+    with ThreadPoolExecutor(3) as pool:
+        reads = [pool.submit(caches[0].read, ask, path_of(0), 0, len(data), "v")]
+        assert coming.wait(60)
+        reads += [pool.submit(cache.read, ask, path_of(0), 0, len(data), "v") for cache in caches[1:]]
         others.set()
-        caches[0].read(ask, path_of(0), 0, 10, "v")
-        for cache in caches:
-            assert cache.size(path_of(0), "v") == len(data)
-        asked.clear()
-        others.clear()
-        coming.clear()
-    found: list[bytes] = []
-    threads = [
-        threading.Thread(target=lambda one=cache: found.append(one.read(ask, path_of(0), 0, len(data), "v").data))
-        for cache in caches
-    ]
-    threads[0].start()
-    assert coming.wait(60)
-    for thread in threads[1:]:
-        thread.start()
-    others.set()
-    for thread in threads:
-        thread.join()
-    assert found == [data] * 3 and len(asked) == 1
+        assert [read.result().data for read in reads] == [data] * 3 and len(asked) == 1

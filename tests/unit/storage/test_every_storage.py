@@ -13,17 +13,7 @@ from pecan_ray.sources import TextLines
 from tests.unit.storage.conftest import Place
 
 BODY = os.urandom(100_000)
-TREE = [
-    "a.txt",
-    "b.txt",
-    "b/1.txt",
-    "b/2.bin",
-    "b/c/3.txt",
-    "b/_done",
-    "b/.x.txt",
-    "b/.git/4.txt",
-    "d[1]/5.txt",
-]
+TREE = ["a.txt", "b.txt", "b/1.txt", "b/2.bin", "b/c/3.txt", "b/_done", "b/.x.txt", "b/.git/4.txt", "d[1]/5.txt"]
 PATTERNS = {
     "a.txt": ["a.txt"],
     "b": ["b/1.txt", "b/2.bin", "b/c/3.txt"],
@@ -52,6 +42,10 @@ def test_a_pattern_names_the_same_files_on_every_storage(place: Place) -> None:
         found = [file.path for file in storage.list_files(f"{place.root}/{pattern}")]
         assert found == [f"{place.root}/{name}" for name in names], pattern
     assert storage.subfolders(f"{place.root}/b") == ["c"]
+    for name in ("missing", "*.png", "b/c/*.bin", "nowhere/*"):
+        with pytest.raises(SourceNotFoundError, match="Check the") as caught:
+            list(storage.list_files([f"{place.root}/a.txt", f"{place.root}/{name}"]))
+        assert caught.value.path == f"{place.root}/{name}"
 
 
 def test_a_file_that_is_called_like_a_pattern_can_be_named(place: Place) -> None:
@@ -75,23 +69,15 @@ def test_braces_stand_for_names_each_of_which_must_be_there(place: Place) -> Non
         list(storage.list_files(f"{place.root}/s-{{0..9999999}}.txt"))
 
 
-@pytest.mark.parametrize("name", ["missing", "*.png", "b/c/*.bin", "nowhere/*"])
-def test_what_names_nothing_is_told(place: Place, name: str) -> None:
-    place.put({"a.txt": b"a", "b/c/3.txt": b"3"})
-    with pytest.raises(SourceNotFoundError, match="Check the") as caught:
-        list(storage.list_files([f"{place.root}/a.txt", f"{place.root}/{name}"]))
-    assert caught.value.path == f"{place.root}/{name}"
-
-
 def test_ranges_streams_and_whole_files_are_what_was_stored(place: Place) -> None:
     place.put({"a.txt": b"a.txt", "b/2.bin": b"b/2.bin"})
-    path = f"{place.root}/a.txt"
+    path, none = f"{place.root}/a.txt", f"{place.root}/none"
     (info,) = storage.list_files(path)
     assert (info.path, info.size, info.version) == (path, 5, storage.file_info(path).version)
     assert storage.read_all(path) == b"a.txt"
     assert storage.read_range(path, 1, 3, version=info.version) == b".t"
-    assert [storage.read_range(path, start, 100) for start in (3, 9)] == [b"xt", b""]
-    assert [storage.read_range(path, start) for start in (3, 9)] == [b"xt", b""]
+    for stop in (100, None):
+        assert [storage.read_range(path, start, stop) for start in (3, 9)] == [b"xt", b""]
     assert list(storage.read_many([path, f"{place.root}/b/2.bin"])) == [b"a.txt", b"b/2.bin"]
     with storage.open_stream(path, 2) as stream:
         assert stream.read() == b"txt"
@@ -99,36 +85,31 @@ def test_ranges_streams_and_whole_files_are_what_was_stored(place: Place) -> Non
         file.seek(-2, os.SEEK_END)
         assert file.read() == b"xt"
     for opened in (storage.open_stream, storage.open_random):
-        with pytest.raises(SourceNotFoundError, match="none"), opened(f"{place.root}/none") as file:
+        with pytest.raises(SourceNotFoundError, match="none"), opened(none) as file:
             file.read(1)
     for read in (storage.read_all, storage.file_info):
         with pytest.raises(SourceNotFoundError, match="none"):
-            read(f"{place.root}/none")
+            read(none)
 
 
-def test_what_was_written_is_read_listed_and_removed(place: Place) -> None:
-    root = place.root
+def test_what_was_written_is_read_listed_and_removed_and_another_version_if_written_again(place: Place) -> None:
+    root, path = place.root, f"{place.root}/kept/a/one"
     for name, body in (("kept/a/one", BODY), ("kept/a b#?/zwei ü", b"2"), ("other/three", b"3")):
         storage.write_file(f"{root}/{name}", body)
-    assert storage.read_all(f"{root}/kept/a/one") == BODY and storage.read_all(f"{root}/kept/a b#?/zwei ü") == b"2"
+    assert storage.read_all(path) == BODY and storage.read_all(f"{root}/kept/a b#?/zwei ü") == b"2"
     assert sorted(listed(f"{root}/kept")) == [("a b#?/zwei ü", 1), ("a/one", len(BODY))]
-    piece = storage.read_file_range(f"{root}/kept/a/one", 10, 20)
+    piece = storage.read_file_range(path, 10, 20)
     assert piece.data == BODY[10:20] and piece.size == len(BODY)
-    for _ in range(2):  # what is gone may be removed again
-        storage.delete_file(f"{root}/kept/a/one")
-        storage.delete_file(f"{root}/nothing/of/the/kind")
-    assert listed(f"{root}/kept") == [("a b#?/zwei ü", 1)] and listed(f"{root}/absent") == []
-    with pytest.raises(SourceNotFoundError):
-        storage.read_all(f"{root}/kept/a/one")
-
-
-def test_a_file_that_is_written_again_is_another_version(place: Place) -> None:
-    path = f"{place.root}/file"
-    storage.write_file(path, b"first")
     first = storage.file_info(path)
     storage.write_file(path, b"the second")
     second = storage.file_info(path)
     assert storage.read_all(path) == b"the second" and first.version != second.version and second.size == 10
+    for _ in range(2):  # what is gone may be removed again
+        storage.delete_file(path)
+        storage.delete_file(f"{root}/nothing/of/the/kind")
+    assert listed(f"{root}/kept") == [("a b#?/zwei ü", 1)] and listed(f"{root}/absent") == []
+    with pytest.raises(SourceNotFoundError):
+        storage.read_all(path)
 
 
 @pytest.mark.parametrize("place", ["disk", "s3", "gcs"], indirect=True)

@@ -17,9 +17,9 @@ from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionE
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources import TextLines
 from pecan_ray.storage.retry import Backoff, set_patience
+from tests.sample_files import files_of_every_kind, sources_of_every_kind
 from tests.source_contract import elements_of
 from tests.unit.storage.conftest import Place
-from tests.unit.storage.every_kind import files_of_every_kind, sources_of_every_kind
 
 FAILING = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENOTCONN]
 CALLS = ("open", "stat", "fstat", "scandir", "pread", "preadv", "replace", "unlink", "mkdir")
@@ -88,22 +88,17 @@ def test_an_outage_beyond_the_patience_ends_the_job_and_is_no_bad_data(mount: Mo
         list(source.splits())
 
 
-@pytest.mark.parametrize(
-    ("number", "error"),
-    [(errno.ENOENT, SourceNotFoundError), (errno.EACCES, SourcePermissionError), (errno.ENAMETOOLONG, SourceError)],
-)
-def test_what_does_not_pass_is_told_at_once(mount: Mount, number: int, error: type[Exception]) -> None:
+def test_what_does_not_pass_is_told_at_once_and_files_are_written_behind_an_outage(mount: Mount) -> None:
     (mount.root / "a.txt").write_text("1\n")
-    mount.every, mount.number = 1, number
-    with pytest.raises(error):
-        storage.read_range(str(mount.root / "a.txt"), 0)
-    with pytest.raises(error):
-        storage.open_stream(str(mount.root / "a.txt"))
-    assert mount.failed == 2
-
-
-def test_files_are_written_and_removed_behind_an_outage(mount: Mount) -> None:
-    mount.every = 5
+    lasting = {errno.ENOENT: SourceNotFoundError, errno.EACCES: SourcePermissionError, errno.ENAMETOOLONG: SourceError}
+    mount.every = 1
+    for mount.number, error in lasting.items():
+        mount.failed = 0
+        for read in (lambda path: storage.read_range(path, 0), storage.open_stream):
+            with pytest.raises(error):
+                read(str(mount.root / "a.txt"))
+        assert mount.failed == 2
+    mount.every, mount.number = 5, errno.EIO
     path = str(mount.root / "folder" / "a.bin")
     for content in (b"one", b"two"):
         storage.write_file(path, content)
@@ -145,13 +140,6 @@ def test_a_source_of_the_users_own_is_read_on_behind_an_outage(mount: Mount) -> 
     assert source.opened == 4
 
 
-def numbered(mount: Mount) -> pecan.PecanPipeline:
-    for n in range(20):
-        (mount.root / f"{n}.txt").write_text(str(n))
-    items = pecan.sources.Items([{"path": str(mount.root / f"{n}.txt")} for n in range(20)])
-    return pecan.PecanPipeline(items, config=pecan.Config(reorder="off", error_budget=1.0))
-
-
 def load(path: str) -> int:
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -161,10 +149,14 @@ def load(path: str) -> int:
 
 
 def test_a_function_that_reads_files_is_called_again_unless_it_may_have_changed_its_element(mount: Mount) -> None:
-    pure = numbered(mount).map(load, on="path").batch(10).iter_batches(debug=True, on_error="skip")
+    for n in range(20):
+        (mount.root / f"{n}.txt").write_text(str(n))
+    items = pecan.sources.Items([{"path": str(mount.root / f"{n}.txt")} for n in range(20)])
+    numbered = pecan.PecanPipeline(items, config=pecan.Config(reorder="off", error_budget=1.0))
+    pure = numbered.map(load, on="path").batch(10).iter_batches(debug=True, on_error="skip")
     mount.every = 7
     assert [n for batch in pure for n in batch["path"].tolist()] == list(range(20))
     assert mount.failed > 3
-    whole = numbered(mount).map(lambda element: {"n": load(element["path"])}).batch(10)
+    whole = numbered.map(lambda element: {"n": load(element["path"])}).batch(10)
     with pytest.raises(OSError, match="Input/output error"):
         list(whole.iter_batches(debug=True, on_error="skip"))

@@ -25,17 +25,13 @@ from pecan_ray.errors import (
 from pecan_ray.sources import TextLines
 from pecan_ray.storage.retry import Backoff, set_patience
 from tests.flaky_http import FlakyProxy, flaky_proxy, serving
-from tests.source_contract import check_contract
+from tests.source_contract import check_contract, elements_of
 
 pytest.importorskip("aiohttp")
 fsspec = pytest.importorskip("fsspec")
 
 TEXTS = [f"line {number}" for number in range(20)]
 BODY = "".join(f"{text}\n" for text in TEXTS).encode()
-
-
-def texts(source: TextLines) -> list[str]:
-    return [element["text"] for split in source.splits() for element in source.read(split)]
 
 
 # --- memory ----------------------------------------------------------------------------------------------------
@@ -79,36 +75,33 @@ def test_a_folder_that_cannot_be_listed_is_not_left_out(memory: Any, monkeypatch
 # --- schemes that nothing here reads ---------------------------------------------------------------------------
 
 
+MISSING = {
+    "s3": ("boto3", r"pip install 'pecan_ray\[s3\]'"),
+    "gs": ("gcsfs", r"pip install 'pecan_ray\[gcs\]'"),
+    "az": ("adlfs", r"az:// paths needs .*adlfs.*pecan_ray\[fsspec\]"),
+    "abfs": ("adlfs", r"abfs:// paths needs .*adlfs.*pecan_ray\[fsspec\]"),
+    "hf": ("huggingface_hub", r"hf:// paths needs .*huggingface_hub.*pecan_ray\[fsspec\]"),
+    "ours": ("no_such_package", r"Reading ours:// paths needs fsspec and its package .*no_such"),
+}
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # fsspec's, which was not made whole
-def test_a_scheme_that_nothing_knows_or_that_needs_more_is_named() -> None:
+def test_a_scheme_that_nothing_knows_and_a_missing_package_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SourceNotFoundError, match=r"There is no storage for ours://"):
         storage.file_info("ours://bucket/x")
     with pytest.raises(SourceError, match=r"ftp:// cannot be opened: .*'host'.* FSSPEC_FTP_HOST"):
         list(storage.list_files("ftp://host/file"))
-
-
-@pytest.mark.parametrize(
-    ("scheme", "package", "said"),
-    [
-        ("s3", "boto3", r"pip install 'pecan_ray\[s3\]'"),
-        ("gs", "gcsfs", r"pip install 'pecan_ray\[gcs\]'"),
-        ("az", "adlfs", r"az:// paths needs .*adlfs.*pecan_ray\[fsspec\]"),
-        ("abfs", "adlfs", r"abfs:// paths needs .*adlfs.*pecan_ray\[fsspec\]"),
-        ("hf", "huggingface_hub", r"hf:// paths needs .*huggingface_hub.*pecan_ray\[fsspec\]"),
-        ("ours", "no_such_package", r"Reading ours:// paths needs fsspec and its package .*no_such"),
-    ],
-)
-def test_a_missing_package_is_named(scheme: str, package: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = fsspec.available_protocols()
     monkeypatch.setattr(fsspec, "available_protocols", lambda: [*known, "ours"])
     registry = importlib.import_module("fsspec.registry")
     registered = {"class": "no_such_package.FileSystem", "err": "pip install no_such_package"}
     monkeypatch.setitem(registry.known_implementations, "ours", registered)
     monkeypatch.setattr(registry, "_registry", {})
-    monkeypatch.setitem(sys.modules, package, None)
-    storage.reset_clients()
-    with pytest.raises(MissingExtraError, match=said):
-        list(storage.list_files(f"{scheme}://bucket/x"))
+    for scheme, (package, said) in MISSING.items():
+        monkeypatch.setitem(sys.modules, package, None)
+        storage.reset_clients()
+        with pytest.raises(MissingExtraError, match=said):
+            list(storage.list_files(f"{scheme}://bucket/x"))
     storage.reset_clients()
 
 
@@ -120,7 +113,8 @@ def test_a_web_server_that_knows_no_ranges_is_read(tmp_path: Path) -> None:
     with serving(functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))) as address:
         storage.reset_clients()
         path = f"http://{address}/lines.txt"
-        assert storage.read_range(path, 7, 14) == b"line 1\n" and texts(TextLines(path)) == TEXTS
+        assert storage.read_range(path, 7, 14) == b"line 1\n"
+        assert elements_of(TextLines(path)) == [{"text": text} for text in TEXTS]
         with pytest.raises(SourceNotFoundError, match="there is no file"):
             list(storage.list_files(f"http://{address}/none.txt"))
 
@@ -174,10 +168,6 @@ def test_an_outage_costs_nothing_wherever_it_begins(web: FlakyProxy, status: int
         batches = pecan.PecanPipeline(files(web, 3), config=config).batch(10)
         found = [text for batch in batches.iter_batches(debug=True, on_error=on_error) for text in batch["text"]]
         assert sorted(found) == sorted(TEXTS * 3) and not web.faults, begins
-
-
-@pytest.mark.parametrize("status", [503, "reset"])
-def test_an_outage_beyond_the_patience_is_told_as_such(web: FlakyProxy, status: int | str) -> None:
     web.outage = status
     set_patience(0.0)
     with pytest.raises(StorageOutageError, match=r"0\.txt could not be read: the storage failed"):
@@ -205,20 +195,16 @@ def test_what_does_not_pass_is_told_at_once(web: FlakyProxy, status: int, error:
 def test_a_server_that_refuses_head_is_read(web: FlakyProxy, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lines, "head_status", status)
     monkeypatch.setattr(Lines, "head_length", 0)
-    assert texts(files(web)) == TEXTS
+    assert elements_of(files(web)) == [{"text": text} for text in TEXTS]
 
 
-@pytest.mark.parametrize("length", [0, 10, len(BODY) - 1])
-def test_a_size_that_is_too_small_loses_nothing_in_silence(
-    web: FlakyProxy, length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Lines, "head_length", length)
-    with pytest.raises(SourceError, match=rf"0\.txt: the server says that it has {length} bytes, and sends more"):
-        texts(files(web))
-
-
-def test_a_size_that_is_too_large_is_no_end_of_the_file(web: FlakyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_that_is_not_so_loses_nothing_in_silence(web: FlakyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    for length in (0, 10, len(BODY) - 1):
+        monkeypatch.setattr(Lines, "head_length", length)
+        said = rf"0\.txt: the server says that it has {length} bytes, and sends more"
+        with pytest.raises(SourceError, match=said):
+            elements_of(files(web))
     monkeypatch.setattr(Lines, "head_length", len(BODY) + 5)
     set_patience(0.0)
     with pytest.raises(StorageOutageError, match="bytes came of"):
-        texts(files(web))
+        elements_of(files(web))

@@ -33,12 +33,6 @@ PATH, NBYTES = "s3://data/object", 1000
 # --- the decision --------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_late_before_enough_reads_of_its_size_have_come() -> None:
-    assert late_after([1.0] * (FEWEST - 1)) is None
-    assert late_after([0.01] * FEWEST) == LEAST_S
-    assert late_after([1.0] * 95 + [3.0] * 5) == 6.0, "as the slowest of twenty, twice"
-
-
 @pytest.mark.parametrize(
     ("read", "budget", "together", "reason"),
     [
@@ -54,6 +48,9 @@ def test_a_decision_says_why(read: LateRead, budget: HedgeBudget, together: int,
     decision = decide_hedge(read, 2.0, budget, late_together=together)
     assert decision.reason.startswith(reason) and decision.again == reason.startswith("it has taken")
     assert decision.look_s > 0
+    assert late_after([1.0] * (FEWEST - 1)) is None, "nothing is late before enough reads of its size have come"
+    assert late_after([0.01] * FEWEST) == LEAST_S
+    assert late_after([1.0] * 95 + [3.0] * 5) == 6.0, "as the slowest of twenty, twice"
 
 
 @given(st.lists(st.tuples(st.integers(1, 1 << 23), st.booleans()), max_size=300))
@@ -122,6 +119,11 @@ def test_a_read_that_hangs_is_answered_by_the_second_request(store: Store, hang:
     assert store.read().data == b"x" * NBYTES
     assert store.reads.count == HedgeCount(1, 1) and store.asked == FEWEST + 2
     assert store.throttle.nbytes == NBYTES * (FEWEST + 1), "what has not come does not count"
+    failed = threading.Event()
+    store.special[FEWEST + 3] = lambda: failed.wait(60)
+    store.special[FEWEST + 4] = lambda: told(failed) and gone()
+    assert store.read().data == b"x" * NBYTES, "a second request that fails leaves it to the first"
+    assert store.reads.count == HedgeCount(2, 1)
 
 
 def test_the_first_answer_is_taken_and_the_bytes_of_both_count(store: Store, hang: threading.Event) -> None:
@@ -133,14 +135,6 @@ def test_the_first_answer_is_taken_and_the_bytes_of_both_count(store: Store, han
     hang.set()
     while store.throttle.nbytes != both:
         second.wait(0.01)
-
-
-def test_a_second_request_that_fails_leaves_it_to_the_first(store: Store) -> None:
-    failed = threading.Event()
-    store.special[FEWEST + 1] = lambda: failed.wait(60)
-    store.special[FEWEST + 2] = lambda: told(failed) and gone()
-    assert store.read().data == b"x" * NBYTES
-    assert store.reads.count == HedgeCount(1, 0)
 
 
 def test_a_store_that_fails_is_not_asked_twice(store: Store) -> None:

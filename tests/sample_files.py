@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import io
+import struct
+import tarfile
 
 import pyarrow as pa
 from pyarrow import parquet as pq
 
 from pecan_ray.plan.splits import Source
 from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
-from tests.unit.sources.test_sources_files import tar_of
-from tests.unit.sources.test_sources_tfrecord import framed
+from pecan_ray.sources.tfrecord import masked_crc
+
+
+def framed(record: bytes) -> bytes:
+    """Return a record as a file of TFRecords holds it."""
+    length = struct.pack("<Q", len(record))
+    return length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
+
+
+def tar_of(files: dict[str, bytes], kind: int = tarfile.PAX_FORMAT) -> bytes:
+    """Return an archive of a folder and files."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=kind) as tar:
+        folder = tarfile.TarInfo("set")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
 
 
 def table(rows: int = 7, groups_of: int = 3) -> bytes:
