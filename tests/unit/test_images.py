@@ -26,8 +26,8 @@ DECODE = images.Decode()
 ORIENTATION = 0x0112
 
 
-def photograph(height: int, width: int) -> Any:
-    return cv2.resize(data.coffee(), (width, height))
+def photograph(height: int, width: int, name: str = "coffee") -> Any:
+    return cv2.resize(getattr(data, name)(), (width, height))
 
 
 def encoded(height: int, width: int, suffix: str = ".jpg") -> bytes:

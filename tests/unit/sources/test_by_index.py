@@ -199,7 +199,7 @@ def test_it_keeps_the_contract_of_sources_and_is_told_apart_by_its_sampler() -> 
     assert fingerprint(Pipe(source).plan) == fingerprint(Pipe(same).plan) != fingerprint(Pipe(other).plan)
 
 
-OTHER_RANKS = DistributedSampler(Squares(), num_replicas=2, rank=0)
+OTHER_RANKS: Any = DistributedSampler(Squares(), num_replicas=2, rank=0)
 ENDLESS: Any = type("Endless", (), {"__iter__": lambda self: cycle(range(ROWS))})()
 """Goes on after an epoch, as samplers of training loops that count steps do."""
 REFUSED: list[tuple[dict[str, Any], str]] = [

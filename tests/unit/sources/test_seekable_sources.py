@@ -108,12 +108,13 @@ def test_images_of_a_batch_sampler_are_decoded_and_put_together(tmp_path: Path) 
 def test_what_cannot_be_read_by_numbers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n")
     streamed = pytest.importorskip("datasets").Dataset.from_dict({"n": [1, 2]}).to_iterable_dataset()
+    wrong: Any = 1
     lines, rows, pipeline = TextLines(tmp_path / "a.txt"), Arrays(i=np.arange(3)), pecan.PecanPipeline
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: pipeline(lines, shuffle=True), r"PecanPipeline\(shuffle=...\) reads by indices, which TextLines can"),
         (lambda: Arrays(i=np.arange(3), shuffle=True), r"PecanPipeline\(Arrays\(\.\.\.\), shuffle=\.\.\.\)"),
         (lambda: pipeline(rows, collate=len), r"needs a batch_sampler"),
-        (lambda: pipeline(rows, **{"shuffle": 1}), r"shuffle=\.\.\."),
+        (lambda: pipeline(rows, shuffle=wrong), r"shuffle=\.\.\."),
         (lambda: pipeline(rows, batch_sampler=[[0]], engine="tensorflow"), r"gives the tensorflow engine no batches"),
         (lambda: pipeline(HuggingFace(streamed), shuffle=True), "streamed"),
     ]

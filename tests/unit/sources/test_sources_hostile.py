@@ -244,8 +244,9 @@ def test_globs_do_not_try_all_ways(pattern: str) -> None:
     assert not compile_glob(pattern).match(WAYS[pattern])
 
 
+NO_PATHS: list[Any] = [None, 7, [None], "a\0b", [], ""]
 REFUSED: list[Callable[[], object]] = [
-    *(partial(TextLines, paths) for paths in (None, 7, [None], "a\0b", [], "")),
+    *(partial(TextLines, paths) for paths in NO_PATHS),
     *(partial(kind, "/nowhere", columns=[]) for kind in (Csv, Parquet)),
     *(partial(Csv, "/nowhere", delimiter=delimiter) for delimiter in ("\n", "\0", "é", "", ",,")),
 ]

@@ -98,7 +98,7 @@ def test_what_does_not_pass_is_told_at_once_and_files_are_written_behind_an_outa
             with pytest.raises(error):
                 read(str(mount.root / "a.txt"))
         assert mount.failed == 2
-    mount.every, mount.number = 5, errno.EIO
+    mount.every, mount.calls, mount.number = 5, 0, errno.EIO
     path = str(mount.root / "folder" / "a.bin")
     for content in (b"one", b"two"):
         storage.write_file(path, content)

@@ -201,10 +201,12 @@ def test_a_server_that_refuses_head_is_read(web: FlakyProxy, status: int, monkey
 def test_a_size_that_is_not_so_loses_nothing_in_silence(web: FlakyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     for length in (0, 10, len(BODY) - 1):
         monkeypatch.setattr(Lines, "head_length", length)
+        storage.reset_clients()
         said = rf"0\.txt: the server says that it has {length} bytes, and sends more"
         with pytest.raises(SourceError, match=said):
             elements_of(files(web))
     monkeypatch.setattr(Lines, "head_length", len(BODY) + 5)
+    storage.reset_clients()
     set_patience(0.0)
     with pytest.raises(StorageOutageError, match="bytes came of"):
         elements_of(files(web))
