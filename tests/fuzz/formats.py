@@ -22,6 +22,7 @@ from pecan_ray.sources import Csv
 from pecan_ray.sources.tfrecord import masked_crc
 from tests.fuzz import damage
 from tests.fuzz.damage import Damage
+from tests.sample_files import framed
 
 
 @dataclass
@@ -153,11 +154,6 @@ class TextCsv(Csv):
 
 
 # --- TFRecord --------------------------------------------------------------------------------------------------
-
-
-def framed(record: bytes) -> bytes:
-    length = struct.pack("<Q", len(record))
-    return length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
 
 
 def tfrecord_file(rng: random.Random) -> bytes:

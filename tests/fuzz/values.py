@@ -20,7 +20,8 @@ from pyarrow import parquet as pq
 from pecan_ray.images import Decode
 from pecan_ray.plan.splits import Source
 from pecan_ray.sources import Arrays
-from tests.fuzz.formats import Reading, each_line, framed
+from tests.fuzz.formats import Reading, each_line
+from tests.sample_files import framed
 from tests.unit.sources.test_every_type import COUNTED, LEAVES, NS, worded
 
 MOST_ROWS = 30

@@ -15,8 +15,8 @@ from pyarrow import parquet as pq
 import pecan_ray as pecan
 from pecan_ray.errors import BatchShapeError
 from pecan_ray.sources import Csv, JsonLines, Parquet, TFRecords
-from tests.source_contract import elements_of
 from tests.sample_files import framed
+from tests.source_contract import elements_of
 
 PAGE = Path(__file__).parents[3] / "docs/howto/sources.md"
 WORDS = {**vars(pa), "datetime": datetime, "Decimal": decimal.Decimal, "null": None}
