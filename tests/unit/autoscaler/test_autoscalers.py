@@ -1,4 +1,4 @@
-"""Cachew's autoscaler: on plants, on the authors' trace, and on nonsense."""
+"""Cachew's autoscaler on plants, on the authors' trace and on nonsense, and that of Kubernetes by CPU utilization."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.autoscaler import CACHEW, CACHEW_CODE, Autoscaler, Decision, Deployment, ScalingRule, Window
+from pecan_ray.autoscaler import (
+    CACHEW,
+    CACHEW_CODE,
+    Autoscaler,
+    Decision,
+    Deployment,
+    HorizontalPodAutoscaler,
+    ScalingRule,
+    Window,
+)
 from pecan_ray.errors import PlanError
 from tests.long_form import examples
 from tests.unit.placement.plants import Meter, Plant, drive
@@ -104,13 +113,10 @@ def test_small_losses_of_removals_add_up_by_the_released_code_alone(rule: Scalin
     assert scaler.decide(window(0.104), 6).workers == then
 
 
-def test_the_released_code_looks_every_20_windows_at_the_last_one_alone() -> None:
+def test_the_released_code_looks_every_20_windows_at_the_last_one_and_measures_an_implausible_one_again() -> None:
     scaler = settled_at(4, rule=CACHEW_CODE)
     targets = [scaler.decide(window(0.1), 4).workers for _ in range(19)] + [scaler.decide(window(0.16), 4).workers]
     assert targets == [4] * 19 + [5]
-
-
-def test_the_released_code_measures_an_implausible_window_again() -> None:
     scaler = Autoscaler(rule=CACHEW_CODE)
     scaler.decide(window(0.4), 1)
     again = scaler.decide(window(0.9), 2)
@@ -149,16 +155,10 @@ def test_a_window_that_cannot_be_true_is_thrown_away(bad: Window) -> None:
     assert scaler.decide(window(0.2), 2).workers == 3, "the next good window counts as if it had not been"
 
 
-def test_windows_of_another_number_of_workers_than_asked_for_are_thrown_away() -> None:
-    scaler = Autoscaler()
-    assert scaler.decide(window(0.4), 1).workers == 2
-    assert scaler.decide(window(0.4), 1).phase == "discarded"
-    assert scaler.decide(window(0.2), 2).workers == 3
-
-
-def test_the_first_windows_after_a_change_can_be_thrown_away() -> None:
+def test_windows_of_another_number_of_workers_and_the_first_after_a_change_are_thrown_away() -> None:
     scaler = Autoscaler(settle_windows=2)
     assert scaler.decide(window(0.4), 1).workers == 2
+    assert scaler.decide(window(0.4), 1).phase == "discarded", "two workers were asked for"
     assert [scaler.decide(window(9.0), 2).phase for _ in range(2)] == ["discarded", "discarded"]
     assert scaler.decide(window(0.2), 2).workers == 3
 
@@ -220,9 +220,66 @@ def test_no_sequence_of_windows_drives_it_out_of_bounds(
         assert running >= (2 if obey else 1), "fewer than the least only if no more can be had"
 
 
+# --- Kubernetes' autoscaler by CPU utilization -----------------------------------------------------------------
+
+
+def busy(cpu: float | None) -> Window:
+    return Window(0.1, 1.0, 100, cpu=cpu)
+
+
+@pytest.mark.parametrize(
+    ("target", "cpu", "running", "wanted"),
+    [
+        (0.8, 1.0, 4, 5),
+        (0.8, 1.0, 8, 10),
+        (0.8, 0.8, 4, 4),  # Cachew Figure 6a: workers that wait for storage look idle, so it under-provisions
+        (0.8, 0.88, 10, 10),  # within 10 % of the target nothing changes
+        (0.8, 0.72, 10, 10),
+        (0.8, 0.89, 10, 12),
+        (0.8, 1.6, 10, 20),
+        (0.8, 1.0, 1, 2),
+        (0.1, 1.0, 1, 4),  # a rise is limited to four, or to the double
+        (0.1, 1.0, 5, 10),
+    ],
+)
+def test_workers_are_added_in_proportion_to_their_utilization(
+    target: float, cpu: float, running: int, wanted: int
+) -> None:
+    assert HorizontalPodAutoscaler(target=target).decide(busy(cpu), running).workers == wanted
+
+
+def test_workers_are_removed_only_when_the_whole_stabilization_window_agrees() -> None:
+    scaler = HorizontalPodAutoscaler(target=0.8, stabilization_windows=3)
+    assert [scaler.decide(busy(0.4), 10).workers for _ in range(3)] == [10, 10, 5]
+    assert {scaler.decide(busy(0.8), 5).workers for _ in range(20)} == {5} and scaler.converged
+
+
+@pytest.mark.parametrize("bad", [busy(None), busy(math.nan), busy(-1.0), Window(math.nan, 1.0, 100, cpu=0.9)])
+def test_windows_without_a_utilization_are_thrown_away(bad: Window) -> None:
+    scaler = HorizontalPodAutoscaler()
+    before = scaler.decide(busy(0.8), 4).workers
+    decision = scaler.decide(bad, 4)
+    assert (decision.workers, decision.phase) == (before, "discarded")
+
+
+@given(st.lists(st.tuples(st.floats(), st.integers(0, 1000)), max_size=40))
+@examples(150)
+def test_no_sequence_of_utilizations_drives_it_out_of_bounds(seen: list[tuple[float, int]]) -> None:
+    scaler = HorizontalPodAutoscaler(min_workers=2, max_workers=9)
+    for cpu, workers in seen:
+        assert 2 <= scaler.decide(busy(cpu), workers).workers <= 9
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: HorizontalPodAutoscaler(target=0.0),
+        lambda: HorizontalPodAutoscaler(target=math.nan),
+        lambda: HorizontalPodAutoscaler(tolerance=1.0),
+        lambda: HorizontalPodAutoscaler(min_workers=0),
+        lambda: HorizontalPodAutoscaler(max_workers=1, min_workers=2),
+        lambda: HorizontalPodAutoscaler(stabilization_windows=0),
+        lambda: HorizontalPodAutoscaler().decide(busy(0.5), -1),
         lambda: Autoscaler(max_workers=3, min_workers=4),
         lambda: Autoscaler(min_workers=0),
         lambda: Autoscaler(threshold=math.nan),

@@ -1,0 +1,292 @@
+"""Workers that die, hang, or are told to end: replaced, counted, and what they die of or hang at is found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pecan_ray.errors import ClusterError, OpError
+from pecan_ray.job import events
+from pecan_ray.job.fatal_elements import PIECES, split_into_parts
+from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
+from pecan_ray.job.losses import MOST_IN_A_ROW, TOGETHER_S, Loss, Losses
+from pecan_ray.job.messages import WorkerProgress
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.job.suspicion import OP
+from pecan_ray.options import OnError, Workers
+from pecan_ray.plan.splits import END, OUTPUT_BITS, AtWork, Lease, Origin, Split, origin_of
+from pecan_ray.sampling.spans import Spans
+from tests.protocol import Scenario
+from tests.protocol.scenario import HANGING, Fault
+from tests.unit.job.job_histories import played, split_of
+from tests.unit.job.job_rig import JobRig, elements, of_kind, said
+
+
+def started(done: list[Instruction]) -> list[str]:
+    return [start.worker for start in of_kind(StartWorker, done)]
+
+
+# --- how many losses end a job ----------------------------------------------------------------------------------
+
+
+def crash(
+    losses: Losses, at: float, node: str = "n", cause: events.LossCause = "process", requested: float = 0.0
+) -> str:
+    """Lose a worker; return why the job cannot go on."""
+    return losses.add(Loss(f"w{losses.count}", node, cause, "signal 11", requested, at))
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        lambda n: {"at": 100.0 * n},
+        lambda n: {"at": n + 1.0, "requested": float(n)},
+        lambda n: {"at": 2 * TOGETHER_S * n},
+        lambda n: {"at": 0.0, "node": f"n{n}"},
+        lambda n: {"at": 0.0, "node": ""},
+    ],
+    ids=["seldom", "each replaces the one before", "far apart on one node", "of many nodes", "before they had a node"],
+)
+def test_six_crashes_in_a_row_end_a_job_and_the_message_names_the_last_one(lost: Callable[[int], Any]) -> None:
+    losses = Losses()
+    fatal = [crash(losses, **lost(number)) for number in range(MOST_IN_A_ROW + 1)]
+    assert fatal[:-1] == [""] * MOST_IN_A_ROW
+    assert "6 workers in a row" in fatal[-1] and "w5, since signal 11" in fatal[-1]
+
+
+@pytest.mark.parametrize("cause", ["process", "stream"])
+def test_a_batch_begins_the_count_anew_and_workers_of_one_node_that_are_lost_together_count_once(
+    cause: events.LossCause,
+) -> None:
+    losses = Losses()
+    for number in range(20):
+        assert not crash(losses, at=100.0 * number, cause=cause)
+        if number % MOST_IN_A_ROW == 4:
+            losses.delivered()
+    assert losses.count == 20
+    losses = Losses()
+    assert not any(crash(losses, at=1.0 + 0.5 * number, cause=cause) for number in range(8))
+    assert losses.count == 8
+    assert [bool(crash(losses, at=100.0 * number, cause=cause)) for number in range(1, 6)] == [False] * 4 + [True]
+
+
+# --- workers whose end is announced -----------------------------------------------------------------------------
+
+
+def leave(*nodes: str, seconds: float | None = 120.0) -> events.NodesLeave:
+    return events.NodesLeave(tuple((node, seconds) for node in nodes))
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[JobRig]:
+    """A job with two remote workers, each on a node of its own; at the end nobody counts as lost."""
+    made = JobRig(workers=Workers(0, 2))
+    first, second = made.come()
+    made.place(first, "spot")
+    made.place(second, "firm")
+    made.list_splits(4)
+    yield made
+    assert made.job.facts(0.0).workers_lost == 0
+
+
+def test_a_worker_of_a_node_that_leaves_drains_when_another_one_runs_in_its_place(two_nodes: JobRig) -> None:
+    rig = two_nodes
+    leaver, stayer = rig.job.fleet.workers
+    done = rig.handle(leave("spot"))
+    assert len(started(done)) == 1 and not of_kind(DrainWorker, done), "it works until then"
+    assert "spot is taken away in 120 s" in said(done)
+    rig.assign(leaver)
+    (lease,) = rig.take(leaver)
+    (another,) = started(done)
+    assert of_kind(DrainWorker, rig.place(another, "new")) == [DrainWorker(leaver)]
+    rig.acknowledge(leaver, lease, 0)
+    assert of_kind(KillWorker, rig.report(settled=(leaver,))) == [KillWorker(leaver)]
+    rig.assign(stayer)
+    assert rig.take(stayer)[0].spans[0][0] == elements(1)[0], "what it did not deliver comes first"
+    assert rig.handle(leave("spot")) == [], "it is said again, and nothing follows"
+
+
+def test_workers_that_are_asked_to_end_one_after_the_other_end_the_job_before_a_batch_comes() -> None:
+    rig, told = JobRig(workers=Workers(1)), WorkerProgress(told_to_end=True)
+    (worker,) = rig.begin(splits=4)
+    for _ in range(MOST_IN_A_ROW):
+        (worker,) = started(rig.handle(events.WorkerTold(worker, told), after=20.0))
+        rig.place(worker)
+    rig.handle(events.WorkerTold(worker, told), after=20.0)
+    assert "asked to end (SIGTERM)" in str(rig.job.error)
+
+
+def test_workers_of_a_trainers_own_node_work_as_long_as_it_is_there_and_are_not_replaced() -> None:
+    rig = JobRig(workers=Workers(2))
+    first, second = rig.begin(splits=4)
+    done = rig.handle(leave("node"))
+    assert "with it rank 0" in said(done) and "state_dict()" in said(done)
+    assert not started(done) and not of_kind(DrainWorker, done)
+    assert not started(rig.handle(events.WorkerLost(first, "process")))
+    rig.handle(events.WorkerLost(second, "stream"))
+    rig.handle(events.TimePassed())
+    rig.report()
+    done = rig.handle(events.TimePassed(), after=20.0)
+    assert not started(done) and "no worker is started on node node" in said(done)
+
+
+# --- workers that hang ------------------------------------------------------------------------------------------
+
+AFTER_S = 30.0
+
+
+def begun(on_error: OnError = "skip") -> tuple[JobRig, str]:
+    rig = JobRig(on_error=on_error, hung_after_s=AFTER_S, error_budget=1.0)
+    (worker,) = rig.begin()
+    return rig, worker
+
+
+def stuck(seconds: float, origin: Origin | None, *, reads: bool = False) -> WorkerProgress:
+    text = "decode has been working on element 7 of a.jpg for {seconds}"
+    return WorkerProgress(stuck=text, stuck_s=seconds, at=AtWork("decode", origin, reads))
+
+
+def hang(rig: JobRig, worker: str, *, reads: bool = False) -> str:
+    """Let a worker take the split, and hang in it; return the one that comes up in its place, if one does."""
+    rig.assign(worker)
+    (lease,) = rig.take(worker)
+    done = rig.handle(events.WorkerTold(worker, stuck(AFTER_S + 1, origin_of(lease, 7), reads=reads)))
+    assert of_kind(KillWorker, done) == [KillWorker(worker)]
+    assert "it hangs: decode has been working on element 7 of a.jpg for 31 s" in said(done)
+    rig.report(settled=(worker,))
+    for another in started(done):
+        rig.place(another)
+        return another
+    return ""
+
+
+def test_a_worker_that_is_busy_with_one_thing_for_too_long_is_replaced_and_others_are_left_alone() -> None:
+    rig, worker = begun()
+    waits = WorkerProgress(stuck="s3://a has been tried again for {seconds}: 503", stuck_s=1000.0)
+    assert not of_kind(KillWorker, rig.handle(events.WorkerTold(worker, waits))), "a storage that is tried again"
+    assert not of_kind(KillWorker, rig.handle(events.WorkerTold(worker, stuck(AFTER_S, None))))
+    assert hang(rig, worker)
+    rig.handle(events.WorkerTold(worker, stuck(AFTER_S + 1, None)))
+    assert rig.job.facts(rig.now).workers_lost == 1 and rig.take(worker) == ()
+
+
+def test_an_element_at_which_two_workers_hang_is_left_out_or_raised_by_its_name() -> None:
+    rig, worker = begun()
+    third = hang(rig, hang(rig, worker))
+    assert [event.text for event in rig.job.told if event.kind == "bad"] == [
+        "element 7 of split 0 is left out: decode had not done with it after 30 s, twice (Config(hung_after_s=...))"
+    ]
+    rig.assign(third)
+    (lease,) = rig.take(third)
+    assert [(a >> 32, b >> 32) for a, b in lease.spans] == [(0, 7), (8, 1 << 30)], "all others are given out"
+    assert rig.job.bad.count == 1
+    rig, worker = begun("raise")
+    hang(rig, hang(rig, worker))
+    error = rig.job.error
+    assert isinstance(error, OpError) and error.fields["op"] == "decode" and error.fields["element"] == 7
+    assert "element 7 of split 0 cannot be processed: decode had not done with it after 30 s" in str(error)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "raise"])
+def test_a_storage_at_which_two_workers_hang_ends_the_job_and_takes_no_element_for_bad(on_error: OnError) -> None:
+    rig, worker = begun(on_error)
+    hang(rig, hang(rig, worker, reads=True), reads=True)
+    assert isinstance(rig.job.error, ClusterError) and "decode has been working on element 7" in str(rig.job.error)
+    assert rig.job.bad.count == 0
+
+
+def test_workers_that_hang_one_after_the_other_end_the_job_with_what_the_last_one_hung_at() -> None:
+    rig, worker = begun()
+    loading = WorkerProgress(stuck="it has been loading for {seconds}", stuck_s=31.0, at=AtWork("loading"))
+    for number in range(MOST_IN_A_ROW + 1):
+        rig.handle(events.WorkerPlaced(worker, f"node-{number}", 1))
+        worker = next(iter(started(rig.handle(events.WorkerTold(worker, loading), after=31.0))), "")
+    assert "since it hangs: it has been loading for 31 s. Config(hung_after_s=...)" in str(rig.job.error)
+
+
+# --- whole jobs -------------------------------------------------------------------------------------------------
+
+ONE = Scenario(sources=((split_of(300), split_of(300, 177), split_of(300)),), batch_size=8, element_s=0.001, window=4)
+HANGS = replace(ONE, sources=((split_of(300), split_of(300, 177, kind=HANGING), split_of(300)),))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_element_at_which_every_worker_hangs_costs_two_workers_where_they_name_it(workers: int) -> None:
+    world = played(replace(HANGS, local=workers))
+    assert (world.deaths, world.job.state.bad.count, world.job.state.error) == (2, 1, None)
+    world = played(replace(HANGS, local=workers, names_element=False))
+    assert world.job.state.bad.count == 1 and world.deaths <= 6, "else it is found in smaller and smaller pieces"
+
+
+def test_one_sequence_goes_on_without_it_where_workers_name_it_and_ends_with_the_reason_where_they_do_not() -> None:
+    world = played(replace(HANGS, in_order=True, local=3, ranks=2))
+    assert (world.deaths, world.job.state.bad.count, world.job.state.error) == (2, 1, None)
+    world = played(replace(HANGS, in_order=True, names_element=False))
+    assert "since it hangs: map works on it for 20 s" in str(world.job.state.error)
+
+
+@pytest.mark.parametrize("seconds", [19.0, 21.0, 25.0, math.inf])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_workers_that_hang_for_a_while_cost_no_element_also_when_they_wake_up(seconds: float, ranks: int) -> None:
+    faults = tuple(Fault(0.1 + number, "hang worker", number, seconds) for number in range(3))
+    world = played(replace(ONE, sources=((split_of(300),) * 3,), local=3, ranks=ranks, faults=faults))
+    assert world.job.state.bad.count == 0 and world.job.state.error is None
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_deadly_element_costs_a_few_workers_and_nothing_else(seed: int, workers: int) -> None:
+    world = played(replace(ONE, seed=seed, local=workers))
+    state = world.job.state
+    assert state.error is None and state.bad.count == 1 and world.deaths <= 6
+    told = [event.text for event in state.told if event.kind == "bad"]
+    assert len(told) == 1 and told[0].startswith("element 177 of split 1 is left out")
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_deadly_element_is_kept_once_by_one_trainer_or_raised_by_name(ranks: int) -> None:
+    world = played(replace(ONE, on_error="quarantine", ranks=ranks, epochs=2, local=2))
+    kept = [one for trainer in world.trainers for one in trainer.quarantined]
+    assert [one.origin for one in kept] == [Origin(epoch, 0, 0, 1, 177) for epoch in range(2)]
+    assert {(one.op, one.where) for one in kept} == {(OP, "element 177 of split 1")}
+    error = played(replace(ONE, on_error="raise", ranks=ranks)).job.state.error
+    assert error is not None and error.args[0].startswith("element 177 of split 1 cannot be processed")
+
+
+@pytest.mark.parametrize(("again", "most", "bad"), [({"epochs": 3}, 6, 3), ({"repetitions": 2}, 9, 2)])
+def test_what_is_known_to_kill_is_left_out_of_the_epochs_and_passes_to_come(
+    again: dict[str, Any], most: int, bad: int
+) -> None:
+    world = played(replace(ONE, **again))
+    assert world.deaths <= most and world.job.state.bad.count == bad
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(("splits", "ranks", "workers"), [((100,) * 3, 1, 2), ((300,), 1, 5), ((7,) * 30, 3, 1)])
+def test_processes_that_die_again_and_again_and_get_on_are_no_reason_to_end(
+    splits: tuple[int, ...], ranks: int, workers: int, on_error: OnError
+) -> None:
+    source = tuple(map(split_of, splits))
+    leaky = replace(ONE, sources=(source,), leaks_after=25, batch_size=10, on_error=on_error, window=2)
+    world = played(replace(leaky, local=workers, ranks=ranks))
+    assert world.job.state.bad.count == 0 and world.deaths > 5
+
+
+@pytest.mark.parametrize("length", [None, 0, 1, 5, 1000])
+@pytest.mark.parametrize(
+    "spans", [((0, END),), ((3 << OUTPUT_BITS, 9 << OUTPUT_BITS), (20 << OUTPUT_BITS, END)), ((5, 9),)]
+)
+def test_pieces_are_a_whole_lease_and_become_single_elements(
+    length: int | None, spans: tuple[tuple[int, int], ...]
+) -> None:
+    depth, leases = 0, [Lease(0, Split(0, elements=length), spans)]
+    while len(pieces := split_into_parts(leases)) > 1:
+        assert len(pieces) <= 2 * PIECES
+        together = Spans(span for bundle in pieces for one in bundle for span in one.spans)
+        assert together == Spans(span for one in leases for span in one.spans)
+        leases, depth = list(pieces[len(pieces) // 2]), depth + 1
+    assert depth <= 6
