@@ -119,21 +119,6 @@ def test_what_a_slow_reader_lacks_waits_on_disk_until_that_fails() -> None:
     assert play.read("slow") == [(0, 0), (0, 1), (0, 4)] and play.skipped["slow"] == 2
 
 
-def test_with_max_lag_the_front_waits_and_every_epoch_is_whole() -> None:
-    play = GroupPlay(max_lag=2)
-    play.join("fast")
-    play.join("slow")
-    assert play.read("fast") == [(0, 0), (0, 1)]
-    assert play.group.held_back_by == ("slow",)
-    assert play.read("slow", 1) == [(0, 0)]
-    assert [entry[1:] for entry in play.got["fast"]] == [(0, 0), (0, 1), (0, 2)], "it had wished for that"
-    while len(play.skipped) < 2:
-        play.wish("slow")
-        play.wish("fast")
-    assert [entry[1:] for entry in play.got["slow"]] == [entry[1:] for entry in play.got["fast"]] == all_of(0)
-    assert play.skipped == {"slow": 0, "fast": 0}
-
-
 def test_a_reader_that_never_reads_on_is_left_behind_and_the_others_go_on() -> None:
     play = GroupPlay(max_lag=2, capacity=10)
     for name in "abc":

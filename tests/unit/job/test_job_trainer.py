@@ -18,9 +18,7 @@ from pecan_ray.job.trainer_events import (
     BatchWanted,
     Discard,
     EndOfEpoch,
-    Grant,
     HandOver,
-    OpenStream,
     OrdersCame,
     RaiseError,
     ReceivedBatch,
@@ -127,16 +125,6 @@ def test_an_error_reaches_the_training_loop_before_anything_else(failed: str, or
     assert of_kind(RaiseError, rig.handle(BatchWanted())) == [RaiseError(error)] and rig.state.over
 
 
-def test_an_epoch_ends_where_a_batch_of_the_next_one_waits_which_is_not_used_by_that() -> None:
-    rig = TrainerRig()
-    rig.receive(1, epoch=0)
-    rig.receive(1, epoch=1)
-    assert [one.batch.id for one in of_kind(HandOver, rig.handle(BatchWanted(within=0)))] == [0]
-    ended = rig.handle(BatchWanted(within=0))
-    assert of_kind(EndOfEpoch, ended) and not of_kind(HandOver, ended) and rig.state.yielded == 1
-    assert [one.batch.id for one in of_kind(HandOver, rig.handle(BatchWanted(within=1)))] == [1]
-
-
 @pytest.mark.parametrize("batches", [0, 1])
 def test_an_epoch_ends_once_when_the_job_goes_on_to_the_next_one_and_its_batches_are_used(batches: int) -> None:
     rig = TrainerRig()
@@ -149,19 +137,6 @@ def test_an_epoch_ends_once_when_the_job_goes_on_to_the_next_one_and_its_batches
     rig.receive(1, epoch=0)
     assert of_kind(HandOver, rig.handle(BatchWanted(within=0)))
     assert of_kind(EndOfEpoch, rig.handle(BatchWanted(within=0)))
-
-
-def test_a_stream_is_opened_to_each_newcomer_once_with_a_credit() -> None:
-    rig = TrainerRig()
-    opened = [OpenStream("a"), Grant("a", 1), OpenStream("b"), Grant("b", 1)]
-    assert rig.order(newcomers=("a", "b"), met=2)[:4] == opened
-    assert of_kind(OpenStream, rig.order(newcomers=("b", "c"), met=3)) == [OpenStream("c")]
-
-
-# --- workers ---------------------------------------------------------------------------------------------------
-
-
-# --- giving back -----------------------------------------------------------------------------------------------
 
 
 # --- what it tells ---------------------------------------------------------------------------------------------
@@ -231,23 +206,16 @@ def test_a_controller_that_does_not_answer_is_named_once_though_the_loop_waits_f
     assert len(waited(rig, 20)) == 1, "it is another time"
 
 
-def test_what_comes_before_a_bad_element_is_handed_over_before_its_error() -> None:
-    rig = TrainerRig()
-    batches = tuple(
-        ReceivedBatch(row, "w", 0, {(0, 0, 0): (elements(row),)}, 1, 10, places=RowPlaces(row, row + 1))
-        for row in (0, 1, 3)
-    )
-    rig.handle(BatchesCame("w", batches))
-    error = OpError("no", op="f")
-    rig.order(error=error)
-    assert (rig.want(), rig.want()) == ([0], [1])
-    assert of_kind(RaiseError, rig.handle(BatchWanted())) == [RaiseError(error)], "the row before the last is missing"
-
-
-def test_an_error_that_is_no_elements_is_raised_at_once() -> None:
-    rig = TrainerRig()
-    rig.handle(
-        BatchesCame("w", (ReceivedBatch(0, "w", 0, {(0, 0, 0): (elements(0),)}, 1, 10, places=RowPlaces(0, 1)),))
-    )
-    rig.order(error=ClusterError("gone"))
-    assert of_kind(RaiseError, rig.handle(BatchWanted()))
+def test_what_comes_before_a_bad_element_is_handed_over_before_its_error_and_nothing_before_another_one() -> None:
+    for error, given in ((OpError("no", op="f"), [[0], [1], []]), (ClusterError("gone"), [[]])):
+        rig = TrainerRig()
+        batches = tuple(
+            ReceivedBatch(row, "w", 0, {(0, 0, 0): (elements(row),)}, 1, 10, places=RowPlaces(row, row + 1))
+            for row in (0, 1, 3)
+        )
+        rig.handle(BatchesCame("w", batches))
+        rig.order(error=error)
+        assert [rig.want() for _ in given[:-1]] == given[:-1]
+        assert of_kind(RaiseError, rig.handle(BatchWanted())) == [RaiseError(error)], (
+            "the row before the last is missing"
+        )

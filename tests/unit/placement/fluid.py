@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pecan_ray.placement.control import begin, control
 from pecan_ray.placement.looks import Observation
@@ -65,7 +65,6 @@ class Run:
     changes: list[tuple[float, Deployment, Deployment]] = field(default_factory=list)
     waited: float = 0.0
     taken: float = 0.0
-    worker_s: float = 0.0
     blind: bool = False
     """Nothing is measured that may be None."""
 
@@ -111,7 +110,6 @@ class Run:
         busy = made / (supply * dt) if supply else 1.0
         of_local = job.local(running.local) / max(1e-9, job.local(running.local) + job.remote * running.remote)
         self.waited, self.taken = self.waited + waited, self.taken + taken
-        self.worker_s += dt * self.asked.workers
         known = not self.blind
         return Observation(
             dt=dt,
@@ -156,8 +154,3 @@ class Run:
         """Let the job be another one from now on."""
         self.job = job
         return self
-
-
-def with_room(job: Fluid, local: int, remote: int) -> Fluid:
-    """Return a job with other room."""
-    return replace(job, room=Deployment(local, remote))

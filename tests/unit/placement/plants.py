@@ -1,6 +1,6 @@
 """A tiny plant to drive scaling policies with: batch time as a function of local and remote workers.
 
-    batch_time(l, r) = max( t_model * (1 + interference * l),  t_work / (l * speed_l + r * speed_r) )
+    batch_time(l, r) = max( t_model * slowdown(l, r),  t_work / (l * speed_l + r * speed_r) )
 
 The first is the trainer's own step, the second the pace of the workers.  Noise is seeded, time does not pass.
 """
@@ -19,8 +19,6 @@ from pecan_ray.plan.windows import Decision, Deployment, Window
 
 QUEUE = 8
 """Batches that the client's queue holds."""
-PAUSE = 150
-"""Batches after a change that belong to no window (Pecan and Cachew: RESCALE_BUFFER_INTERVAL)."""
 
 
 class Policy(Protocol):
@@ -40,18 +38,14 @@ class Plant:
     t_work: float = 1.0
     speed_l: float = 1.0
     speed_r: float = 1.0
-    interference: float = 0.0
     prices: Prices = field(default_factory=lambda: Prices(4.96, 0.42))
     max_local: int = 16
     max_remote: int = 64
-    slowdown: Callable[[int, int], float] | None = None
-    """Takes the place of 1 + interference * local."""
+    slowdown: Callable[[int, int], float] = lambda _local, _remote: 1.0
 
     def step(self, at: Deployment) -> float:
         """Seconds of the trainer's own step."""
-        if self.slowdown:
-            return self.t_model * self.slowdown(at.local, at.remote)
-        return self.t_model * (1 + self.interference * at.local)
+        return self.t_model * self.slowdown(at.local, at.remote)
 
     def supply(self, at: Deployment) -> float:
         """Batches per second of the workers."""
@@ -60,19 +54,6 @@ class Plant:
     def batch_time(self, at: Deployment) -> float:
         """Seconds per batch."""
         return max(self.step(at), 1 / self.supply(at))
-
-    def cost(self, at: Deployment) -> float:
-        """Dollars an hour, times seconds a batch."""
-        return self.batch_time(at) * self.prices.per_hour(1, at.remote)
-
-    def cheapest(self) -> Deployment:
-        """Search all deployments."""
-        every = (Deployment(n, m) for n in range(self.max_local + 1) for m in range(self.max_remote + 1) if n + m)
-        return min(every, key=lambda at: (self.cost(at), at.workers))
-
-    def excess(self, at: Deployment) -> float:
-        """Share by which a deployment costs more than the cheapest one."""
-        return self.cost(at) / self.cost(self.cheapest()) - 1
 
 
 @dataclass
@@ -117,10 +98,6 @@ class Drive:
 
     final: Deployment
     converged: bool
-    windows: int
-    """Windows until it converged, the last one included."""
-    dollars: float
-    """What was spent until then."""
     moves: list[Deployment]
     """Every deployment that ran, without repetitions in a row."""
     decisions: list[Decision]
@@ -128,24 +105,17 @@ class Drive:
 
 def drive(policy: Policy, meter: Meter, start: Deployment, longest: int = 600, after: int = 0) -> Drive:
     """Run a policy until it has converged, `after` windows more, and until it has converged again."""
-    at, moves, decisions, dollars, windows, left = start, [start], [], 0.0, 0, after
-    fresh = True
+    at, moves, decisions, left = start, [start], list[Decision](), after
     for _ in range(longest):
-        window = meter.window(at)
-        if not policy.converged and left == after:
-            windows += 1
-            seconds = window.batch_time * (window.batches + (PAUSE if fresh else 0))
-            dollars += seconds * meter.plant.prices.per_hour(1, at.remote) / 3600
-        decisions.append(policy.decide(window, at))
-        fresh = decisions[-1].target != at
-        at = decisions[-1].target
-        if fresh:
+        decisions.append(policy.decide(meter.window(at), at))
+        if decisions[-1].target != at:
+            at = decisions[-1].target
             moves.append(at)
         if policy.converged or left < after:
             if left <= 0 and policy.converged:
                 break
             left -= 1
-    return Drive(at, policy.converged, windows, dollars, moves, decisions)
+    return Drive(at, policy.converged, moves, decisions)
 
 
 def random_plant(seed: int) -> Plant:
@@ -157,7 +127,7 @@ def random_plant(seed: int) -> Plant:
         t_work=t_model * 10 ** draw.uniform(-0.3, 1.6),
         speed_l=draw.uniform(0.4, 1.6),
         speed_r=draw.uniform(0.6, 1.4),
-        interference=draw.choice([0.0, 10 ** draw.uniform(-3, -1)]),
+        slowdown=draw.choice([lambda local, remote: 1.0, lambda local, remote: 1 + 0.02 * local]),
         prices=Prices(draw.uniform(1, 12), draw.uniform(0.1, 1.0)),
         max_local=draw.choice([4, 8, 16]),
     )

@@ -19,7 +19,7 @@ from pecan_ray.placement.trial_history import MAX_QUIET_S, ControlState
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
 from tests.long_form import examples
-from tests.unit.placement.fluid import Fluid, Run, with_room
+from tests.unit.placement.fluid import Fluid, Run
 
 PRICES = Prices(accelerator_host=4.96, remote_worker=0.42)
 
@@ -80,7 +80,7 @@ def looks(draw: st.DrawFn) -> list[Observation]:
 @given(looks(), st.booleans())
 @examples(50)
 def test_it_is_pure_keeps_to_its_bounds_and_its_state_is_a_value(seen: list[Observation], priced: bool) -> None:
-    state = again = ControlState()
+    state = again = calm_state = ControlState()
     for number, o in enumerate(seen):
         prices = per_hour if priced else None
         decision, state = control(state, o, number / 2, prices)
@@ -91,16 +91,9 @@ def test_it_is_pure_keeps_to_its_bounds_and_its_state_is_a_value(seen: list[Obse
         assert target.local <= max(o.room.local, o.running.local, o.asked.local)
         assert target.remote <= max(o.room.remote, o.running.remote, o.asked.remote)
         assert decision.reason.endswith(".") and "nan" not in decision.reason
-
-
-@given(looks())
-@examples(50)
-def test_without_a_wait_and_prices_there_are_never_more_workers(seen: list[Observation]) -> None:
-    state = ControlState()
-    for number, o in enumerate(seen):
         calm = replace(o, waited=0.0, asked=o.running)
-        decision, state = control(state, calm, number / 2)
-        assert decision.target.local <= max(calm.asked.local, 1)
+        decision, calm_state = control(calm_state, calm, number / 2)
+        assert decision.target.local <= max(calm.asked.local, 1), "without a wait and prices there are never more"
         assert decision.target.remote <= max(calm.asked.remote, 1)
 
 
@@ -117,21 +110,14 @@ def test_it_begins_with_as_many_local_workers_as_a_sample_asks_for() -> None:
 
 
 @pytest.mark.parametrize("row_s", [0.002, 0.0007, 0.006, None])
-def test_the_rate_is_there_soon_after_the_workers_with_and_without_a_sample(row_s: float | None) -> None:
-    """All sixteen CPUs are needed."""
-    job = Fluid(demand=lambda _: 60_000.0, row_s=row_s)
-    run = Run(job).go(12)
-    assert run.asked.local == 16
+@pytest.mark.parametrize("each", [500.0, 125.0])
+def test_the_rate_is_there_soon_after_the_workers_with_and_without_a_sample(each: float, row_s: float | None) -> None:
+    """All sixteen CPUs are needed, also by workers that sleep for most of their time."""
+    run = Run(Fluid(demand=lambda _: 60_000.0, local=lambda count: each * count, row_s=row_s)).go(15)
+    assert run.asked == Deployment(16, 0)
     last = max((at for at, _, _ in run.changes), default=0.0)
-    assert last <= (1.0 if row_s == 0.002 else 8.0)
-    assert run.go(120).late_changes(12) == 0
-
-
-def test_it_is_impossible_to_wait_beside_idle_cpus_for_long() -> None:
-    """Sleepers: nothing was known, and the sample saw a third of the truth."""
-    for row_s in (None, 0.001):
-        run = Run(Fluid(demand=lambda _: 12_800.0, local=lambda n: 125.0 * n, row_s=row_s)).go(15)
-        assert run.asked == Deployment(16, 0)
+    assert last <= (1.0 if row_s == 0.002 else 15.0 if each < 500.0 else 8.0)
+    assert run.go(120).late_changes(15) == 0
 
 
 # --- enough, and no more ------------------------------------------------------------------------------------
@@ -177,24 +163,6 @@ def test_it_comes_from_its_own_side_where_supply_grows_slower_than_linearly(
     run.go(120)
     counts = [after.local - before.local for _, before, after in run.changes]
     assert all(step > 0 for step in counts) or all(step < 0 for step in counts) or len(counts) <= 2
-
-
-def test_reversals_are_bounded_although_supply_drifts_by_a_tenth() -> None:
-    for seed in range(3):
-        run = Run(Fluid(demand=lambda _: 4000.0, drift=0.1), seed).go(3600)
-        counts = [after.workers - before.workers for _, before, after in run.changes]
-        reversals = sum(before < 0 < after for before, after in pairwise(counts))
-        assert reversals <= 7 + 3600 / MAX_QUIET_S
-        assert len(run.changes) <= 24
-
-
-def test_so_few_workers_as_were_missed_are_not_tried_again_for_the_same_demand() -> None:
-    """Cached epochs: every minute twenty seconds of elements that cost a fifth."""
-    run = Run(Fluid(demand=lambda _: 4000.0))
-    dear, cheap = run.job, replace(run.job, local=lambda n: 2500.0 * n)
-    for _ in range(6):
-        run.meet(dear).go(40).meet(cheap).go(20)
-    assert run.late_changes(120.0) <= 10, "fifteen if the time of quiet did not double"
 
 
 def test_a_demand_that_grows_is_met_within_seconds() -> None:
@@ -270,7 +238,7 @@ def test_remote_workers_are_asked_for_once_all_local_ones_are_busy() -> None:
 
 def test_remote_supply_grows_by_the_leap_at_most() -> None:
     """A program that runs ahead waits for nearly all of its time, whatever its demand is."""
-    run = Run(with_room(Fluid(demand=lambda _: 1e6), 2, 64), 2)
+    run = Run(Fluid(demand=lambda _: 1e6, room=Deployment(2, 64)), 2)
     while run.now < 400:
         run.heed(run.look())
         if run.changes and run.changes[-1][0] == run.now:

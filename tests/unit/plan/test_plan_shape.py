@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.element_identity import identity_lost_at
@@ -181,13 +180,3 @@ def test_a_length_that_does_not_follow_from_the_plan_is_not_told(pipe: PecanPipe
     assert num_batches(pipe.plan) is None
     with pytest.raises(TypeError, match="the length of pipeline pipeline is not known without reading its data"):
         len(pipe)
-
-
-def test_batches_in_the_middle_of_a_plan_are_counted_in_each_pass() -> None:
-    for pipe, batches in (
-        (numbers(5).batch(4).padded_batch(2).repeat(3), 3),
-        (numbers(5).batch(4).repeat(3), 4),
-        (numbers(5).repeat(3).batch(4).repeat(2), 8),
-        (numbers(5).batch(4).concat(numbers(3).batch(4)).repeat(2), 6),
-    ):
-        assert len(pipe) == batches == sum(1 for _ in run_inprocess(pipe.plan))

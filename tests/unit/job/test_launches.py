@@ -13,20 +13,17 @@ from typing import Any
 
 import pytest
 
-from pecan_ray.errors import PecanError, RankTakenError, StaleJobError
+from pecan_ray.errors import PecanError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.active_clock import TICK_S
-from pecan_ray.job.instructions import EndJob, FindRoom, KillWorker, RejectTrainer
+from pecan_ray.job.instructions import EndJob, FindRoom, RejectTrainer
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import ReceivedBatches, TrainerReport
-from pecan_ray.job.registering import GiveUp, Hindered, Registration, TryAgain, TurnedAway
+from pecan_ray.job.registering import GiveUp, Hindered, Registration, TurnedAway
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
-from pecan_ray.job.trainers import Trainers
 from pecan_ray.options import Workers
 from tests.protocol.clock import Clock
-from tests.unit.job.job_rig import JobRig, of_kind
 
 LOOK_AGAIN_S = 0.2
 MESSAGE_S = 0.3
@@ -214,56 +211,3 @@ def test_a_launch_leaves_one_that_is_heard_alone_and_says_so(first: int, second:
             assert process.joined is None
             assert isinstance(process.error, PecanError) and not isinstance(process.error, StaleJobError)
             assert "gives way when" in str(process.error) or "5 s gives way" in str(process.error)
-
-
-@pytest.mark.parametrize(("world_size", "patience_s"), [(1, 8.0), (100, 8.0), (1000, 53.0)])
-def test_a_refusal_says_for_how_long_it_may_change(world_size: int, patience_s: float) -> None:
-    trainers = Trainers("job", world_size, 60.0, 0.0)
-    trainers.come(events.TrainerCame(0, "old", "n"), 0.0)
-    refused = trainers.come(events.TrainerCame(0, "new", "n"), 1.0)
-    assert isinstance(refused, RankTakenError) and refused.fields == {"patience_s": patience_s}
-    again = Registration("job", world_size, 0.0).decide(TurnedAway(refused), patience_s)
-    assert isinstance(again, TryAgain) and f"not heard for {patience_s - 3.0:g} s gives way" in again.say
-
-
-def begun_job(met: int = 0, **told: Any) -> JobRig:
-    """Two ranks and a worker; the process of rank 0 is gone when rank 1 was heard last."""
-    rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=60.0)
-    rig.begin()
-    rig.handle(events.TrainerWaiting(0, "t0", met=met))
-    if told:
-        rig.report(0, **told)
-    rig.handle(events.TrainerWaiting(1, "t1", met=met), after=10.0)
-    return rig
-
-
-def test_a_process_that_was_replaced_and_lives_is_told_so() -> None:
-    rig = begun_job()
-    assert not of_kind(RejectTrainer, rig.handle(events.TrainerCame(0, "new", "node")))
-    for said in (events.TrainerWaiting(0, "t0"), events.TrainerReported(TrainerReport(0, "t0", 9))):
-        (refused,) = of_kind(RejectTrainer, rig.handle(said))
-        assert refused.incarnation == "t0" and "another process has taken its place" in str(refused.error)
-    assert rig.job.trainers.present == [0, 1]
-
-
-def test_what_workers_may_have_sent_to_the_process_before_comes_from_others() -> None:
-    rig = begun_job(met=1)
-    (worker,) = rig.job.fleet.workers
-    rig.assign(worker)
-    (lease,) = rig.take(worker)
-    done = rig.handle(events.TrainerCame(0, "new", "node"))
-    assert of_kind(KillWorker, done) == [KillWorker(worker)] and len(of_kind(StartWorker, done)) == 1
-    assert rig.job.error is None and rig.job.fleet.losses.count == 0
-    (other,) = rig.job.fleet.workers
-    rig.place(other)
-    for rank, incarnation in ((0, "new"), (1, "t1")):
-        settled = TrainerReport(rank, incarnation, 1, settled=(worker,))
-        rig.handle(events.TrainerReported(settled))
-    rig.assign(other)
-    assert [again.split for again in rig.take(other)] == [lease.split]
-
-
-def test_the_process_of_a_rank_that_has_had_batches_is_not_replaced() -> None:
-    ack = ReceivedBatches("w", 0, {}, 1, 1, 10)
-    (refused,) = of_kind(RejectTrainer, begun_job(received_batches=(ack,)).handle(events.TrainerCame(0, "new", "node")))
-    assert isinstance(refused.error, RankTakenError)

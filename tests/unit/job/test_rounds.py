@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from pecan_ray.job.delivery_log import DeliveryLog
 from pecan_ray.job.events import TimePassed
 from pecan_ray.job.instructions import Log
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.rounds import HeldUp, Rounds, expand_rounds
 from pecan_ray.options import Workers
-from tests.long_form import some_later
-from tests.protocol.draw import draw
-from tests.protocol.going_on import play_in_pieces
-from tests.protocol.world import World, play
 from tests.unit.job.job_rig import JobRig, of_kind
 
 
@@ -71,55 +64,3 @@ def test_ranks_that_others_wait_for_are_named_after_some_seconds_and_in_the_repo
     rig.acknowledge(worker, lease, 1, rank=1)
     assert rig.job.facts(rig.now).held_up[1] == pytest.approx(12.5)
     assert rig.job.ledger.allowed() == 1
-
-
-@pytest.mark.parametrize(("seeds", "least"), [(500, 1), pytest.param(1500, 4, marks=pytest.mark.slow)])
-def test_histories_have_rounds_of_which_some_are_revoked(
-    monkeypatch: pytest.MonkeyPatch, seeds: int, least: int
-) -> None:
-    revoked: list[str] = []
-    gone = Rounds.gone
-
-    def noted(self: Rounds, worker: str) -> None:
-        gone(self, worker)
-        revoked.extend(self.revoked)
-
-    monkeypatch.setattr(Rounds, "gone", noted)
-    scenarios = [scenario for seed in range(seeds) if (scenario := draw(seed)).coordinated]
-    failures = {scenario.seed: play(scenario).failure for scenario in scenarios}
-    assert not {seed: failure for seed, failure in failures.items() if failure}
-    assert len(scenarios) > seeds / 15 and len(revoked) >= least
-
-
-def coordinated_in_pieces(count: int) -> Iterator[str]:
-    """What failed of histories with rounds, each cut off and gone on with from its state."""
-    outcomes = (play_in_pieces(seed) for seed in range(count) if draw(seed).coordinated)
-    return (outcome.failure for outcome in outcomes if outcome is not None)
-
-
-@pytest.mark.parametrize("seeds", some_later([500, 2000], 2000))
-def test_what_is_cut_off_in_the_middle_of_rounds_goes_on_with_what_was_not_yielded(seeds: int) -> None:
-    failures = list(coordinated_in_pieces(seeds))
-    assert not list(filter(None, failures)) and len(failures) > seeds / 50
-
-
-def test_a_state_in_the_order_in_which_batches_came_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class InOrderOfArrival(DeliveryLog):
-        def __init__(self, world_size: int, *, rounds: bool = False) -> None:
-            super().__init__(world_size)
-
-    monkeypatch.setattr("pecan_ray.job.state.DeliveryLog", InOrderOfArrival)
-    assert any(coordinated_in_pieces(2000))
-
-
-class KeepsRevokedRounds(Rounds):
-    """Lets ranks keep batches of which others have none."""
-
-    def gone(self, worker: str) -> None:
-        self._received.pop(worker, None)
-
-
-def test_rounds_that_are_not_revoked_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pecan_ray.job.ledger_state.Rounds", KeepsRevokedRounds)
-    failing = (seed for seed in range(3000) if draw(seed).coordinated and World(draw(seed)).run().failure)
-    assert next(failing, None) is not None

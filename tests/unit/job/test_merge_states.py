@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,42 +12,8 @@ from pecan_ray.errors import StateError
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.saved_state import SavedState
 from pecan_ray.plan.splits import OUTPUT_BITS
-from tests.protocol import play_seeds
-from tests.protocol.going_on import play_in_pieces
 
 WIDTH = 1 << OUTPUT_BITS
-MERGED, SEEDS = "tests.protocol.saved.merge_states", range(1000, 1600)
-
-
-@pytest.mark.parametrize(
-    ("seeds", "by_one", "further"), [(SEEDS[:150], 1, 0), pytest.param(SEEDS, 6, 1, marks=pytest.mark.slow)]
-)
-def test_ranks_that_are_cut_off_out_of_step_go_on_with_what_none_of_them_has_used(
-    monkeypatch: pytest.MonkeyPatch, seeds: range, by_one: int, further: int
-) -> None:
-    apart: Counter[int] = Counter()
-
-    def told(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        merged = merge_states(states)
-        batches = [state["batches"] for state in states]
-        apart[max(batches) - min(batches)] += 1
-        return merged
-
-    monkeypatch.setattr(MERGED, told)
-    assert play_seeds(seeds, in_pieces=True).failures == {}
-    assert apart[1] >= by_one and sum(apart.values()) - apart[0] - apart[1] >= further
-
-
-def test_a_merged_state_that_lacks_what_ranks_behind_have_not_used_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hasty(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return dict(max(states, key=lambda state: int(state["batches"])))
-
-    monkeypatch.setattr(MERGED, hasty)
-    outcomes = map(play_in_pieces, SEEDS[100:300])
-    assert any(outcome.failure for outcome in outcomes if outcome is not None)
-
-
-# --- by hand --------------------------------------------------------------------------------------------------
 
 
 def element(number: int, split: int = 0) -> Rest:
@@ -72,22 +36,6 @@ def state_of(
 
 def merged(*states: SavedState) -> SavedState:
     return SavedState.from_json(merge_states([state.to_json() for state in states]))
-
-
-def missing(state: SavedState) -> list[int]:
-    """Elements of split 0."""
-    spans = [span for rest in state.point.branches[0].remaining_parts for span in rest.spans]
-    return [number for start, stop in spans for number in range(start // WIDTH, stop // WIDTH)]
-
-
-def test_what_a_rank_behind_has_not_used_is_missing() -> None:
-    first = state_of(1, step(0, 1))
-    second = state_of(3, step(4, 5), step(2, 3), step(0, 1), remaining_parts=(element(6),))
-    found = merged(first, second)
-    assert found.batches == 1
-    assert missing(found) == [2, 4, 6]
-    assert missing(merged(second, first)) == [3, 5, 6]
-    assert merged(second, second) == second
 
 
 def test_a_rank_behind_at_the_end_of_an_epoch_ends_it() -> None:

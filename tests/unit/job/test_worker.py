@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import pytest
-
 from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.lots import SideBySide
-from pecan_ray.job.messages import AskLeases, Assigned, EndAssignment, EndData, NoMoreLeases, Reply, WorkerProgress
+from pecan_ray.job.messages import AskLeases, Assigned, NoMoreLeases, Reply, WorkerProgress
 from pecan_ray.job.worker import WorkerState
 from pecan_ray.job.worker_channels import RUN
 from pecan_ray.job.worker_events import (
@@ -18,27 +16,20 @@ from pecan_ray.job.worker_events import (
     AssignmentFinished,
     AtHandFound,
     BatchMade,
-    DrainAsked,
-    DropEpochs,
-    EndWork,
-    EpochsLeft,
     FetchSplits,
     FindAtHand,
     GiveLease,
     LeaseWanted,
     LoadPlan,
-    PutOut,
-    Release,
     ReplyReceived,
     RunAssignment,
-    StopAssignment,
     TellJob,
     WorkBegins,
     WorkerEvent,
     WorkerInstruction,
     WorkerTime,
 )
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Split
 from pecan_ray.sampling.spans import Span
 from tests.unit.job.job_rig import elements
 
@@ -157,68 +148,11 @@ def test_none_beside_others_is_no_end() -> None:
     assert asked == [(4, 0, 4), (4, 2, 2), (4, 1, 3), (4, 0, 4), (4, 0, 4)]
 
 
-def test_none_beside_others_that_was_asked_for_ahead_is_no_end_either() -> None:
-    rig = Rig()
-    rig.begin(Assignment(0))
-    side = SideBySide(2, 0)
-    rig.handle(LeaseWanted(0, side))
-    rig.reply("take:0", leases(0))
-    rig.now = 0.1
-    rig.handle(LeaseWanted(0, side))
-    rig.reply("take:0", leases(1))
-    assert isinstance(asked := rig.request("take:0"), AskLeases) and (asked.streams, asked.reading) == (2, 1)
-    assert given(rig.handle(LeaseWanted(0, side))) == [] == given(rig.reply("take:0", ())), "it waits for the next one"
-    assert isinstance(asked := rig.request("take:0"), AskLeases) and not asked.reading
-    assert given(rig.reply("take:0", ())) == [None]
-
-
 def test_in_one_sequence_leases_beside_others_are_waited_for() -> None:
     rig = Rig(one_sequence=True)
     rig.begin(Assignment(0))
     rig.handle(LeaseWanted(0, SideBySide(4, 1)))
     assert isinstance(asked := rig.request("take:0"), AskLeases) and (asked.streams, asked.reading) == (1, 0)
-
-
-def test_leases_that_a_plan_did_not_take_are_not_those_of_the_next_epoch() -> None:
-    rig = Rig(LedgerShape(serial=True))
-    rig.begin(Assignment(0, behind=3))
-    rig.handle(LeaseWanted(0, unread=True))
-    assert given(rig.reply("take:0", leases(0, 1))) == [0]
-    rig.handle(AssignmentFinished({}))
-    rig.reply(RUN, "return")
-    rig.reply(RUN, Assigned(Assignment(1)))
-    assert given(rig.handle(LeaseWanted(0))) == []
-    assert isinstance(asked := rig.request("take:0"), AskLeases) and asked.epoch == 1
-
-
-def test_an_answer_that_comes_after_the_assignment_was_left_is_not_for_the_next_one() -> None:
-    rig = Rig()
-    rig.begin(Assignment(0))
-    rig.handle(LeaseWanted(0))
-    assert rig.handle(EpochsLeft(1)) == [DropEpochs(1)]
-    assert rig.handle(BatchMade(Batch())) == [GiveLease(0, None), StopAssignment(for_good=False)]
-    rig.reply(RUN, Assigned(Assignment(1)))
-    assert given(rig.handle(LeaseWanted(0))) == [], "the channel is not free before its answer has come"
-    assert given(rig.reply("take:0", leases(0))) == []
-    assert isinstance(asked := rig.request("take:0"), AskLeases) and asked.epoch == 1
-    assert given(rig.reply("take:0", leases(1))) == [1]
-
-
-def test_an_answer_that_comes_twice_counts_once() -> None:
-    rig = Rig()
-    rig.handle(WorkBegins())
-    number = rig.asked[RUN].number
-    assert rig.reply(RUN, Assigned(Assignment(0))) and not rig.handle(WorkBegins())
-    assert rig.handle(ReplyReceived(RUN, number, Assigned(Assignment(0)))) == [] and not rig.asked
-
-
-def test_a_drained_worker_takes_no_lease_makes_no_batch_and_ends() -> None:
-    rig = Rig()
-    rig.begin(Assignment(0))
-    rig.handle(LeaseWanted(0))
-    assert rig.handle(DrainAsked()) == [GiveLease(0, None)] == rig.handle(LeaseWanted(0))
-    assert rig.handle(BatchMade(Batch())) == [StopAssignment(for_good=True), EndWork()]
-    assert rig.state.over
 
 
 def test_an_engine_is_built_for_another_version_or_beginning_of_the_plan() -> None:
@@ -228,64 +162,6 @@ def test_an_engine_is_built_for_another_version_or_beginning_of_the_plan() -> No
     rig.handle(AssignmentFinished({}))
     rig.reply(RUN, "return")
     assert rig.reply(RUN, Assigned(first, 1)) == [RunAssignment(first)]
-
-
-def test_batches_that_ranks_have_are_left_out_and_the_others_go_to_them_in_turn() -> None:
-    rig = Rig(LedgerShape(serial=True, world_size=2))
-    rig.begin(Assignment(0, delivered=(2, 1), again=True))
-    batches = [Batch() for _ in range(5)]
-    done = [one for batch in batches for one in rig.handle(BatchMade(batch))]
-    assert done == [*map(Release, batches[:3]), PutOut(batches[3], 0, 1, None), PutOut(batches[4], 0, 0, None)]
-
-
-@pytest.mark.parametrize("drop", [False, True])
-def test_what_fills_no_batch_becomes_one_or_is_told_as_the_job_decides(drop: bool) -> None:
-    rig = Rig(LedgerShape(batch_size=2, drop_remainder=drop))
-    rig.begin(Assignment(0, rank=3))
-    rest, nothing, behind = Batch(partial=True), Batch(rows=0), {(0, 0, 1): [(0, 9)]}
-    assert rig.handle(BatchMade(nothing)) == [Release(nothing)] and rig.handle(BatchMade(rest)) == []
-    assert rig.request(RUN) == EndData(0, nothing.spans)
-    rig.handle(AssignmentFinished(behind))
-    rig.reply(RUN, "noted")
-    assert rig.request(RUN) == EndData(0, behind)
-    rig.reply(RUN, "noted")
-    assert rig.request(RUN) == EndAssignment(0, rest.spans, batches=not drop, rows=1)
-    done = rig.reply(RUN, "flush")
-    assert done == ([Release(rest)] if drop else [PutOut(rest, 0, 3, None)])
-    assert not drop or rig.request(RUN) == EndData(0, rest.spans, 1)
-
-
-def test_rows_are_numbered_where_they_follow_each_other() -> None:
-    rig = Rig(LedgerShape(numbered=True))
-    rig.begin(Assignment(0))
-    rig.take((Lease(0, Split(0, elements=2), row=10),))
-
-    def row(*spans: Span, rows: int) -> int | None:
-        (done,) = rig.handle(
-            BatchMade(Batch(rows=rows, spans={KEY: [(a << OUTPUT_BITS, b << OUTPUT_BITS) for a, b in spans]}))
-        )
-        assert isinstance(done, PutOut)
-        return None if done.places is None else done.places.begin
-
-    assert row((0, 2), rows=2) == 10 and row((1, 2), rows=1) == 11
-    assert row((0, 2), rows=1) is None, "others come between"
-    assert row((1, 3), rows=2) is None, "the split is longer than it told"
-
-
-def test_a_run_ends_with_its_last_rows_in_a_block_that_stands_for_what_was_left_out_behind_them() -> None:
-    rig = Rig(LedgerShape(numbered=True, joined=True, batch_size=2))
-    rig.begin(Assignment(0))
-    rig.take((Lease(0, Split(0, elements=5), row=0, place=0, begins=True),))
-    first, last = (
-        Batch(rows=2, spans={KEY: [elements(0, 1), elements(2, 1)]}),
-        Batch(partial=True, spans={KEY: [elements(3)]}),
-    )
-    (put_out,) = rig.handle(BatchMade(first))
-    assert isinstance(put_out, PutOut) and put_out.spans == {KEY: [elements(0, 3)]}
-    assert rig.handle(BatchMade(last)) == []
-    (put_out,) = rig.handle(AssignmentFinished({}))
-    assert isinstance(put_out, PutOut) and put_out.batch is last and put_out.spans == {KEY: [(elements(3)[0], END)]}
-    assert rig.request(RUN) == EndAssignment(0), "nothing is left of it"
 
 
 def test_a_worker_tells_at_once_what_the_job_must_know_and_else_now_and_then() -> None:

@@ -6,6 +6,7 @@ import base64
 import json
 import tracemalloc
 import zlib
+from collections import defaultdict
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -17,60 +18,95 @@ from hypothesis import strategies as st
 from pecan_ray.errors import StateError
 from pecan_ray.job import events, state_numbers
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.listing_digest import ListingCheck
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.saved_state import SavedState, checksum_of, compatible_state
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.job.state_numbers import StateNumbers
+from pecan_ray.job.state_remaining_parts import pack_remaining_parts
 from pecan_ray.options import IterOptions
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
 from pecan_ray.sampling.spans import Spans
-from tests.long_form import examples
+from tests.long_form import examples, some_later
 
 WIDTH = 1 << OUTPUT_BITS
 PARTS = (("source TextLines", "ab"), ("operator parse", "cd"))
+FILES = 400_000
+CURSOR = Cursor(1, 60, ((2, 5), (9, 30)), ((0, 4), (3, 70)))
+FEW = (Rest(4, 0, ((5 * WIDTH, END),)), Rest(2, 1, ((7, 9), (3 * WIDTH, 4 * WIDTH))))
+MANY = tuple(Rest(3 * n, n // 20, ((n % 7 * WIDTH, (n % 7 + 1) * WIDTH), (9 * WIDTH, 10 * WIDTH))) for n in range(30))
 
 
 def elements(numbers: list[int]) -> tuple[tuple[int, int], ...]:
     return tuple(Spans((number * WIDTH, (number + 1) * WIDTH) for number in numbers))
 
 
-def a_state(*remaining_parts: Rest, cursor: Cursor | None = None) -> SavedState:
-    point = ResumePoint(
-        2, (BranchPoint(cursor or Cursor(), remaining_parts),), (KnownListing(70, True, ("aa", "bb")),), made=5
-    )
-    return SavedState(replace(point, op_order=(("parse", "crop"),), decoders=("parse",)), 12, 3, "python", PARTS)
+def a_state(*branches: BranchPoint, steps: tuple[Step, ...] = ()) -> SavedState:
+    """A state in which something stands everywhere."""
+    listings = (KnownListing(70, True, ("aa", "bb")),) * len(branches)
+    point = ResumePoint(2, branches, listings, 5, steps, 2, (7, 9, 1 << 31), (("parse", "crop"),), ("parse",))
+    return SavedState(point, 12, 3, "python", PARTS)
+
+
+RICH = a_state(
+    BranchPoint(CURSOR, tuple(Rest(index, 0, elements([3, 7])) for index in range(40))),
+    steps=(Step(2, (((Rest(1, 0, elements([4])),),), ((Rest(2, 0, elements([4])),),))),) * 2,
+).to_json()
 
 
 def through_json(state: SavedState) -> SavedState:
     return SavedState.from_json(json.loads(json.dumps(state.to_json())))
 
 
-intervals = st.lists(st.integers(0, 1 << 40), max_size=40).map(lambda some: tuple(Spans(_pairs(sorted(set(some))))))
+def intervals_of(numbers: set[int]) -> tuple[tuple[int, int], ...]:
+    """Intervals between each two of these; the last one may have no end."""
+    bounds = sorted(numbers)
+    return tuple(Spans(zip(bounds[::2], [*bounds[1::2], END], strict=False)))
 
 
-def _pairs(numbers: list[int]) -> list[tuple[int, int]]:
-    return list(zip(numbers[::2], numbers[1::2], strict=False))
-
-
+intervals = st.sets(st.integers(0, 1 << 40), max_size=40).map(intervals_of)
 several_rests = st.lists(
     st.builds(Rest, st.integers(0, 1 << 20), st.integers(0, 3), intervals),
     max_size=20,
     unique_by=lambda rest: (rest.repetition, rest.index),
 ).map(lambda remaining_parts: sorted(remaining_parts, key=lambda rest: (rest.repetition, rest.index)))
+places = intervals.map(lambda some: some[:-1])
 
 
-@given(several_rests, intervals, st.integers(1, 9))
-def test_what_was_saved_comes_back(remaining_parts: list[Rest], places: Any, ranks: int) -> None:
+@given(several_rests, places, st.integers(1, 9))
+def test_what_was_saved_comes_back(remaining_parts: list[Rest], missing: Any, ranks: int) -> None:
     """Also what each rank had last."""
     had = tuple((tuple(remaining_parts[rank::ranks]), ()) for rank in range(ranks))
-    state = a_state(*remaining_parts, cursor=Cursor(1, 7, places, ((0, 4), (3, 70))))
-    assert through_json(state) == state
-    branches, listings = state.point.branches * 2, state.point.listings * 2
-    steps = (Step(2, had), Step(1, had[::-1]))
-    point = replace(state.point, branches=branches, listings=listings, steps=steps, passes=3)
-    assert through_json(replace(state, point=point)) == replace(state, point=point)
+    branch = BranchPoint(Cursor(1, 7, missing, ((0, 4), (3, 70))), tuple(remaining_parts))
+    for state in (a_state(branch), a_state(branch, branch, steps=(Step(2, had), Step(1, had[::-1])))):
+        assert through_json(state) == state
+
+
+def held_in_a_buffer(buffer: int, split_elements: int) -> tuple[Rest, ...]:
+    """What a shuffle buffer holds after three times as many draws, of splits that come in a random order."""
+    random = Random(0)
+    held, order = list(range(buffer)), list(range(FILES))
+    random.shuffle(order)
+    for element in range(buffer, 4 * buffer):
+        held[random.randrange(buffer)] = element
+    by_split = defaultdict[int, list[int]](list)
+    for element in sorted(held):
+        by_split[order[element // split_elements]].append(element % split_elements)
+    spans = {split: Spans((one * WIDTH, (one + 1) * WIDTH) for one in held) for split, held in by_split.items()}
+    return tuple(Rest(split, 0, tuple(spans[split])) for split in sorted(spans))
+
+
+@pytest.mark.parametrize("split_elements", some_later([1, 2, 10, 100, 1000], 10, 100))
+@pytest.mark.parametrize("buffer", some_later([1000, 20_000], 20_000))
+def test_a_buffers_elements_cost_at_most_a_byte_each_in_however_many_files_they_lie(
+    buffer: int, split_elements: int
+) -> None:
+    remaining_parts = held_in_a_buffer(buffer, split_elements)
+    state = a_state(BranchPoint(Cursor(0, FILES, (), ((0, FILES),)), remaining_parts))
+    written = json.dumps(state.to_json())
+    assert len(written) < (64 << 10) + buffer
+    assert len(json.dumps(pack_remaining_parts(remaining_parts, StateNumbers()))) < 1.6 * buffer + 1500
+    assert SavedState.from_json(json.loads(written)) == state
 
 
 @pytest.mark.parametrize("files", [100_000, 1_000_000])
@@ -83,8 +119,20 @@ def test_a_thousand_of_many_files_that_are_half_read_leave_a_state_of_less_than_
         Rest(index, 0, (*elements([count // 2]), (count * WIDTH, END)))
         for index, count in zip(sorted(random.sample(range(files), 1024)), begun, strict=True)
     ]
-    state = a_state(*remaining_parts, cursor=Cursor(0, files, places, tuple((n, n * 1250) for n in range(60))))
+    cursor = Cursor(0, files, places, tuple((n, n * 1250) for n in range(60)))
+    state = a_state(BranchPoint(cursor, tuple(remaining_parts)))
     assert len(json.dumps(state.to_json())) < 64 << 10
+
+
+def test_a_state_that_a_version_before_has_saved_is_read() -> None:
+    """Written by the version with format 1, of the values that stand above."""
+    found = SavedState.from_json(json.loads(OF_FORMAT_1))
+    step = Step(2, (((FEW[0],), (FEW[1],)), ((), ())))
+    assert found == a_state(BranchPoint(CURSOR, FEW), BranchPoint(CURSOR, MANY), steps=(step,))
+    assert SavedState.from_json(found.to_json()) == found and found.to_json()["pecan_ray_state"] == 2
+
+
+# --- damage ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -104,30 +152,13 @@ def test_a_thousand_of_many_files_that_are_half_read_leave_a_state_of_less_than_
 )
 def test_what_is_no_whole_state_is_refused(damage: Any, said: str) -> None:
     with pytest.raises(StateError, match=said):
-        SavedState.from_json(damage(a_state().to_json()))
-
-
-# --- damage with a right checksum -----------------------------------------------------------------------------
+        SavedState.from_json(damage(RICH))
 
 
 def mended(fields: dict[str, Any]) -> dict[str, Any]:
     """A state with the checksum of what it holds now."""
     fields = {name: value for name, value in fields.items() if name != "checksum"}
     return {**fields, "checksum": checksum_of(fields)}
-
-
-def a_rich_state() -> dict[str, Any]:
-    """A state in which something stands everywhere."""
-    many = tuple(Rest(index, 0, elements([3, 7])) for index in range(40))
-    cursor = Cursor(1, 60, ((2, 5), (9, 30)), ((0, 4), (3, 70)))
-    step = Step(2, (((element_of(1),),), ((element_of(2),),)))
-    state = a_state(*many, cursor=cursor)
-    point = replace(state.point, steps=(step, step), bad=(7, 9, 1 << 31), passes=2)
-    return replace(state, point=point).to_json()
-
-
-def element_of(split: int) -> Rest:
-    return Rest(split, 0, elements([4]))
 
 
 irregular = st.recursive(
@@ -148,7 +179,7 @@ packed = st.lists(st.integers(0, 300) | st.integers(0, 1 << 62), max_size=20).ma
 @st.composite
 def damaged(draw: st.DrawFn) -> dict[str, Any]:
     """A state of which one value or another is something else, with a right checksum."""
-    state = json.loads(json.dumps(a_rich_state()))
+    state = json.loads(json.dumps(RICH))
     for _ in range(draw(st.integers(1, 3))):
         at: Any = state
         while True:
@@ -174,7 +205,7 @@ def test_a_damaged_state_with_a_right_checksum_is_refused_or_is_another_whole_on
     assert all(type(number) is int for number in (found.batches, found.seed, found.point.epoch, found.point.made))
     job = JobState(JobSpec("job", LedgerShape(epochs=None), start=found.point), 0.0)
     job.handle(events.TrainerCame(0, "t0", "node"), 0.0)
-    job.handle(events.SplitsListed(0, tuple(splits(70))), 0.0)
+    job.handle(events.SplitsListed(0, tuple(Split(index) for index in range(70))), 0.0)
     job.handle(events.ListingEnded(0), 0.0)
     assert job.error is None or isinstance(job.error, StateError)
 
@@ -182,7 +213,7 @@ def test_a_damaged_state_with_a_right_checksum_is_refused_or_is_another_whole_on
 @pytest.mark.parametrize("number", [b"\0", b"\xff\xff\x01", b"\x80"])
 def test_numbers_without_end_are_refused_before_they_take_memory(number: bytes) -> None:
     bomb = base64.b85encode(zlib.compress(number * ((1 << 24) // len(number)), 9)).decode()
-    state = a_rich_state()
+    state = RICH
     for column in ("rests", "missing"):
         damaged_one = mended({**state, "sources": [{**state["sources"][0], column: bomb}] * 50})
         tracemalloc.start()
@@ -196,17 +227,17 @@ def test_numbers_without_end_are_refused_before_they_take_memory(number: bytes) 
 def test_the_numbers_of_all_sources_are_bounded_together_and_too_many_are_not_saved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    state, some = a_rich_state(), StateNumbers().packed([0] * 1000)
+    state, some = RICH, StateNumbers().packed([0] * 1000)
     monkeypatch.setattr(state_numbers, "MOST_NUMBERS", 3000)
     with pytest.raises(StateError, match="more than 3,000 numbers"):
         SavedState.from_json(mended({**state, "sources": [{**state["sources"][0], "grown": some}] * 4}))
-    too_large = a_state(*(Rest(index, 0, elements([3, 7])) for index in range(1000)))
+    too_large = a_state(BranchPoint(CURSOR, tuple(Rest(index, 0, elements([3, 7])) for index in range(1000))))
     with pytest.raises(StateError, match=r"cannot be saved: it has more than 3,000 numbers\. Use smaller"):
         too_large.to_json()
 
 
 def test_a_state_of_another_pipeline_is_refused_by_what_differs() -> None:
-    state = a_state()
+    state = a_state(BranchPoint())
 
     def fitted(order: Any = None, **changes: Any) -> SavedState:
         mine = dict[str, Any](engine="python", seed=None, parts=PARTS) | changes
@@ -243,7 +274,7 @@ def test_another_pipeline_over_the_same_source_begins_the_epoch_behind_the_state
     parts = (PARTS[0], ("operator another", "ee"))
 
     def fitted(point: ResumePoint, **changes: Any) -> SavedState:
-        state = replace(a_state(), point=point).to_json()
+        state = replace(a_state(BranchPoint()), point=point).to_json()
         other = dict[str, Any](engine="tensorflow", seed=3, parts=parts) | changes
         return compatible_state(state, IterOptions(epochs=5), **other)
 
@@ -258,64 +289,20 @@ def test_another_pipeline_over_the_same_source_begins_the_epoch_behind_the_state
             raise AssertionError(said, fitted(point))
 
 
-# --- the data is still the same -------------------------------------------------------------------------------
-
-
-def splits(count: int, **changed: str) -> list[Split]:
-    """A listing, in which some splits have another version."""
-    return [Split(n, path=f"part-{n}", version=changed.get(f"v{n}", "1")) for n in range(count)]
-
-
-def check(before: list[Split], now: list[Split], *, complete: bool = True, page: int = 7) -> list[str]:
-    """What a listing is told to have changed in, when a state was taken of another one."""
-    first = ListingCheck([KnownListing()])
-    first.add(0, before)
-    if complete:
-        first.end(0)
-    second = ListingCheck(first.known())
-    said = [second.add(0, now[at : at + page], now.__getitem__) for at in range(0, len(now), page)]
-    return [one for one in (*said, second.end(0)) if one]
-
-
-@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 200, 5000])
-@pytest.mark.parametrize("page", [1, 64, 100_000])
-def test_the_same_listing_has_not_changed_however_it_is_paged(count: int, page: int) -> None:
-    assert check(splits(count), splits(count), page=page) == []
-
-
-@pytest.mark.parametrize("place", [0, 64, 130, 199])
-def test_a_file_of_another_version_is_told_by_where_it_is(place: int) -> None:
-    (said,) = check(splits(200), splits(200, **{f"v{place}": "2"}))
-    places, _, names = said.removeprefix("other files, or versions of them, are among splits ").partition(": ")
-    low, high = map(int, places.split(" to "))
-    assert low <= place <= high < low + 64
-    assert names == f"part-{place}"
-
-
-def folder(count: int, *changed: int) -> list[Split]:
-    """Splits of 64 files each, of which some have another version."""
-    return [
-        Split(
-            number,
-            path=f"image-{first}",
-            files=tuple(f"image-{n}" for n in range(first, first + 64)),
-            versions=tuple("2" if n in changed else "1" for n in range(first, first + 64)),
-        )
-        for number, first in enumerate(range(0, count, 64))
-    ]
-
-
-@given(st.sets(st.integers(0, 64 * 157 - 1), min_size=1, max_size=3))
-@examples(10)
-def test_of_ten_thousand_images_the_few_that_were_replaced_are_named(changed: set[int]) -> None:
-    (said,) = check(folder(10_000), folder(10_000, *changed), page=50)
-    names = said.partition(": ")[2].split(", ")
-    assert {f"image-{n}" for n in changed} <= set(names)
-    assert len(names) <= len(changed) + 1, "another one by chance, once in thousands of times"
-
-
-def test_more_and_fewer_splits_are_told() -> None:
-    assert check(splits(100), splits(90)) == ["there were at least 100 splits, and now there are 90"]
-    (said,) = check(splits(100), splits(101), page=100)
-    assert said == "there were 100 splits, and now there are more, from part-100"
-    assert check(splits(100), splits(120), complete=False) == [], "the listing had not ended"
+OF_FORMAT_1 = """
+{"pecan_ray_state": 1, "epoch": 2, "batches": 12, "made": 5, "seed": 3, "engine": "python", "order": "relaxed",
+"pipeline": [["source TextLines", "ab"], ["operator parse", "cd"]],
+"orders": [["parse", "crop"]], "decoders": ["parse"],
+"sources": [{"repetition": 1, "begun": 60,
+"missing": [2, 5, 9, 30], "grown": [0, 4, 3, 70],
+"rests": [0, 4, 4294967296, 2, 5, 1073741819, 1, 2, 1, 4, 7, 2, 12884901879, 4294967296],
+"splits": 70, "complete": true, "digests": ["aa", "bb"], "marks": ""}, {"repetition": 1, "begun": 60,
+"missing": [2, 5, 9, 30], "grown": [0, 4, 3, 70],
+"rests":
+"c-l?O(FOux6h+~^=AZd1qC^Z45fKp)5fKp)5xq{2UYv`w*VVfEr0>6JD~71V!vNLzhKfe<g$|A5TUs=\
+U?<i;%Uun?X%-+m}nM*TQX0FZLn7K7`XXf6_gPBJ&Pib;alS`Uh)8v*W_cVE=$<xf2nQt>cY5oAT5=5u",
+"splits": 70, "complete": true, "digests": ["aa", "bb"], "marks": ""}],
+"passes": 2, "bad": [7, 2, 2147483639], "steps": [{"epoch": 2, "ranks": 2,
+"had": [6, 0, 4, 4294967296, 2, 5, 1073741819, 8, 1, 2, 1, 4, 7, 2, 12884901879, 4294967296, 0, 0]}],
+"checksum": "3b957c32"}
+"""

@@ -13,41 +13,8 @@ from pecan_ray.job.delivery_log import MOST_STEPS, MOST_UNUSED, Delivery, Delive
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import EndData, ReceivedBatches
 from pecan_ray.job.resume import resume_point
-from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Lease
-from tests.long_form import some_later
-from tests.protocol import play_seeds
-from tests.protocol.going_on import play_in_pieces
 from tests.unit.job.job_rig import JobRig, elements
-
-SEEDS, LOTS = 1200, 6
-FAILED_ONCE = (35, 2648, 6012, 11378, 52307, 105390, 300502)
-"""Seeds of histories in which something was wrong once."""
-
-
-@pytest.mark.parametrize("lot", some_later(range(LOTS), *range(1, LOTS)))
-def test_whatever_is_cut_off_goes_on_with_what_was_not_yielded(lot: int) -> None:
-    share = SEEDS // LOTS
-    summary = play_seeds(range(lot * share, (lot + 1) * share), in_pieces=True)
-    assert summary.failures == {}
-    assert summary.histories > share // 12
-
-
-@pytest.mark.parametrize("seed", FAILED_ONCE)
-def test_a_history_that_failed_once_keeps_every_promise(seed: int) -> None:
-    outcome = play_in_pieces(seed)
-    assert outcome is None or outcome.failure == ""
-
-
-def test_a_job_that_counts_what_is_queued_as_yielded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Hasty(DeliveryLog):
-        def beyond(self, batches: int) -> Any:
-            return iter(())
-
-    monkeypatch.setattr("pecan_ray.job.state.DeliveryLog", Hasty)
-    assert JobState.__init__.__globals__["DeliveryLog"] is Hasty
-    outcomes = map(play_in_pieces, range(300))
-    assert any(outcome.failure for outcome in outcomes if outcome is not None)
 
 
 def test_ranks_that_ask_after_the_same_batches_are_told_the_same_words() -> None:
@@ -137,24 +104,3 @@ def test_of_many_ranks_less_is_kept_of_each(ranks: int, kept: int) -> None:
     for rank in range(ranks):
         log.received(rank, 20, ())
     assert len(list(log.before(log.first_known))) == kept, "the first state that may be asked for has all of its steps"
-
-
-def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used_but_for_the_last_ones() -> None:
-    log = DeliveryLog(1)
-    log.used([20])
-    last = range(21 - MOST_UNUSED, 23)
-    log.received(0, 22, delivery_records(*last))
-    assert ids(log.beyond(last[0] - 1)) == [*last], "those ahead, and one of an interrupted wait"
-    assert log.knows(last[0] - 1) and not log.knows(last[0] - 2)
-    log.used([1000])
-    log.received(0, 1001, delivery_records(999, 1000, 1001))
-    assert log.knows(1001) and ids(log.beyond(1000)) == [1001] and ids(log.beyond(1001)) == []
-    assert ids(log.beyond(998)) == [999, 1000, 1001]
-
-
-def test_an_epoch_begins_where_the_last_batches_of_all_ranks_are_of_the_one_before() -> None:
-    log = DeliveryLog(2)
-    log.received(0, 3, [Delivery(1, 4, {}), Delivery(2, 4, {}), Delivery(3, 5, {})])
-    log.received(1, 3, [Delivery(4, 4, {}), Delivery(5, 5, {}), Delivery(6, 5, {})])
-    assert [log.begins(5, batches) for batches in (0, 1, 2, 3)] == [False, True, False, False]
-    assert not log.begins(4, 1)

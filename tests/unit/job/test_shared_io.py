@@ -1,4 +1,4 @@
-"""What the jobs of a cluster may read and keep: divided by a policy, whatever they report; a journal tells the same."""
+"""What the jobs of a cluster may read and keep, and how a job deals its quota out to its workers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ import pytest
 
 from pecan_ray.cache import ClusterResources, JobDemand, allocate
 from pecan_ray.errors import PlanError
+from pecan_ray.job import events
 from pecan_ray.job.cluster_io import DECIDE_S, LEAST_SHARE, MIB, REPORT_S, SILENT_S, ClusterIoBook, JobIo
-from pecan_ray.options import ClusterIo, Config, SharingPolicy
+from pecan_ray.job.instructions import Instruction, LimitRemoteIo
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.options import ClusterIo, Config, SharingPolicy, Workers
+from tests.long_form import some_later
+from tests.unit.job.job_rig import JobRig, of_kind
 
 PIPE, CACHE = 100e6, 1000 * MIB
 
@@ -171,3 +176,57 @@ def test_a_pool_of_nodes_keeps_more_than_a_node_and_copies_on_each_count_so_ofte
     book = ClusterIoBook()
     told(book, one, replace(two, pool_nodes=10, source_bytes=0))
     assert dict(book.quota("one", 0.0).rooms) == {"s3://bucket/one": CACHE}, "who keeps nothing is in no pool"
+
+
+def limits(done: list[Instruction]) -> dict[str, float | None]:
+    return {one.worker: one.bytes_per_s for one in of_kind(LimitRemoteIo, done)}
+
+
+@pytest.mark.parametrize("seed", some_later(range(40), *range(5, 40)))
+def test_the_shares_of_those_that_run_always_make_up_the_quota(seed: int) -> None:
+    draw = random.Random(seed)
+    rig = JobRig(workers=Workers(3), remote_io=draw.choice((None, 1e6)))
+    quota = rig.spec.remote_io
+    known: dict[str, float | None] = {}
+    starting = rig.come()
+    rig.list_splits(100)
+    for _ in range(60):
+        kind = draw.choice(("ready", "ready", "lost", "quota", "scale", "restart"))
+        running = [one.name for one in rig.job.fleet.workers.values() if one.running]
+        done: list[Instruction] = []
+        if kind == "ready" and starting:
+            done = rig.place(starting.pop(0))
+        elif kind == "lost" and running and rig.job.error is None:
+            rig.now += 1000.0  # one now and then is no reason to end the job
+            done = rig.handle(events.WorkerLost(draw.choice(running), "node"))
+        elif kind == "quota":
+            quota = draw.choice((None, 1.0, 5e5, 3e9))
+            done = rig.handle(events.RemoteIoSet(quota))
+        elif kind == "scale":
+            done = rig.handle(events.ScaleAsked(draw.randrange(1, 5), 0))
+        elif kind == "restart":
+            done = rig.handle(events.ControllerRestarted())
+        starting += [one.worker for one in of_kind(StartWorker, done) if one.worker not in starting]
+        starting = [name for name in starting if name in rig.job.fleet.workers]
+        known.update(limits(done))
+        shares = [known[one.name] for one in rig.job.fleet.workers.values() if one.running]
+        if quota is None:
+            assert all(share is None for share in shares)
+        elif shares:
+            assert math.fsum(share or math.inf for share in shares) == pytest.approx(quota)
+
+
+def test_rooms_are_told_with_the_shares_and_a_quota_that_is_renewed_often_fills_no_report() -> None:
+    rig = JobRig(workers=Workers(2))
+    first, second = rig.begin(splits=4)
+    rooms = (("s3://bucket/set", 1 << 20),)
+    told = of_kind(LimitRemoteIo, rig.handle(events.RemoteIoSet(10.0, rooms, why=", by the cluster")))
+    assert told == [LimitRemoteIo(first, 5.0, rooms), LimitRemoteIo(second, 5.0, rooms)]
+    assert not of_kind(LimitRemoteIo, rig.handle(events.RemoteIoSet(10.0, rooms, why=", by the cluster")))
+    for step in range(5):
+        rig.handle(events.RemoteIoSet(10.0 + step / 10, rooms, why=", by the cluster"))
+    assert [one.kind for one in rig.job.told].count("remote io") == 1
+    rig.handle(events.RemoteIoSet(20.0, rooms, why=", by the cluster"))
+    assert [one.text for one in rig.job.told if one.kind == "remote io"][1].endswith("from now on, by the cluster")
+    (again,) = of_kind(StartWorker, rig.handle(events.WorkerLost(second, "process")))
+    assert (again.remote_io, again.rooms) == (10.0, rooms)

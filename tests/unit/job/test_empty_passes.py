@@ -40,9 +40,7 @@ def empty_passes(keep: Any = none) -> EmptyPasses:
     return found
 
 
-def rig_of(
-    shape: LedgerShape = ENDLESS, workers: int = 1, keep: Any = none, **options: Any
-) -> tuple[JobRig, list[str]]:
+def rig_of(shape: LedgerShape = ENDLESS, workers: int = 1, keep: Any = none) -> tuple[JobRig, list[str]]:
     rig = JobRig(shape, Workers(workers), empty_passes=empty_passes(keep))
     names = rig.begin(SPLITS)
     for name in names:
@@ -55,44 +53,38 @@ def drop(rig: JobRig, worker: str, lease: Lease) -> None:
     rig.ask(worker, EndData(lease.epoch, {lease.key: [(0, END)]}, 0, ()))
 
 
+def drop_splits(rig: JobRig, worker: str, splits: int) -> None:
+    for _ in range(splits):
+        drop(rig, worker, rig.take(worker)[0])
+
+
 def drop_passes(rig: JobRig, worker: str, passes: int) -> None:
     """Let a worker go through so many passes, beginning at the first split of one, and into the next one."""
-    for _ in range(passes * SPLITS):
-        drop(rig, worker, rig.take(worker)[0])
+    drop_splits(rig, worker, passes * SPLITS)
     if rig.job.error is None and (lease := rig.take(worker)):
         drop(rig, worker, lease[0])
 
 
 def test_a_pass_of_which_nothing_comes_ends_the_job_and_names_the_operator() -> None:
     rig, (worker,) = rig_of()
-    for _ in range(SPLITS):
-        (lease,) = rig.take(worker)
-        assert rig.job.error is None
-        drop(rig, worker, lease)
+    drop_splits(rig, worker, SPLITS)
     assert rig.job.error is None, "it may be the last one of a listing: the next pass has not begun"
     rig.take(worker)
     with pytest.raises(PlanError, match=r"repeat has no end, and a whole pass .*: keep \(filter\) lets no element"):
         raise rig.job.error or AssertionError
 
 
-def test_a_slow_worker_makes_no_pass_look_empty() -> None:
+def test_a_slow_worker_and_what_is_held_back_for_a_batch_make_no_pass_look_empty() -> None:
     rig, (slow, fast) = rig_of(workers=2)
     (first,) = rig.take(slow)
-    for _ in range(5 * SPLITS):
-        (lease,) = rig.take(fast)
-        drop(rig, fast, lease)
+    drop_splits(rig, fast, 5 * SPLITS)
     assert rig.job.error is None
     drop(rig, slow, first)
     assert rig.job.error is not None
-
-
-def test_what_a_worker_holds_back_for_a_batch_is_no_empty_pass() -> None:
     rig, (worker,) = rig_of()
-    held = []
-    for _ in range(2 * SPLITS):
-        (lease,) = rig.take(worker)
+    held = [lease for _ in range(2 * SPLITS) for lease in rig.take(worker)]
+    for lease in held:
         rig.ask(worker, EndData(lease.epoch, {lease.key: [(elements(1)[0], END)]}, 0, ()))
-        held.append(lease)
     assert rig.job.error is None, "the first element of each split is in a batch to come"
     for lease in held:
         rig.acknowledge(worker, lease, 0)
@@ -105,18 +97,15 @@ def test_once_there_was_an_element_or_may_be_many_passes_in_vain_end_the_job() -
     (lease,) = rig.take(worker)
     rig.acknowledge(worker, lease, 0, 2)
     drop(rig, worker, lease)
-    for _ in range(SPLITS - 1):
-        drop(rig, worker, rig.take(worker)[0])
+    drop_splits(rig, worker, SPLITS - 1)
     drop_passes(rig, worker, MOST_EMPTY_PASSES - 1)
     assert rig.job.error is None
     drop_passes(rig, worker, 1)
     assert isinstance(rig.job.error, PlanError) and "100 passes one after the other" in rig.job.error.message
-    rig, (worker,) = rig_of(keep=at_random)
-    drop_passes(rig, worker, 5)
-    assert rig.job.error is None, "a filter that draws may keep nothing for some passes"
-    rig, (worker,) = rig_of(keep=at_random)
-    drop_passes(rig, worker, MOST_EMPTY_PASSES)
-    assert rig.job.error is not None
+    for passes, ends in ((5, False), (MOST_EMPTY_PASSES, True)):
+        rig, (worker,) = rig_of(keep=at_random)
+        drop_passes(rig, worker, passes)
+        assert (rig.job.error is not None) is ends, "a filter that draws may keep nothing for some passes"
 
 
 def test_what_is_left_out_with_a_lost_worker_is_no_empty_pass() -> None:
@@ -124,8 +113,7 @@ def test_what_is_left_out_with_a_lost_worker_is_no_empty_pass() -> None:
     (lease,) = rig.take(lost)
     rig.handle(events.WorkerLost(lost, "process"))
     rig.report(settled=(lost,))
-    for _ in range(4 * SPLITS):
-        drop(rig, other, rig.take(other)[0])
+    drop_splits(rig, other, 4 * SPLITS)
     assert lease.key not in rig.job.ledger.workers[other].pending_leases
     assert rig.job.error is None
 

@@ -1,25 +1,77 @@
-"""Runs of numbered rows: when their order is given up; the simulation shows that it is kept whatever workers do."""
+"""Which order of rows is in force, and when a run gives it up; the simulation shows that it is kept."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import AskLeases, LeftOutElement, SplitOpenFailure
 from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
-from pecan_ray.job.row_sequence import RowSequence
+from pecan_ray.job.row_order import row_order
 from pecan_ray.job.slow_head import SlowHead
 from pecan_ray.job.suspicion import CRASHED
-from pecan_ray.job.trainer_events import ReceivedBatch
-from pecan_ray.options import Workers
-from pecan_ray.plan.splits import END, Lease, Split
+from pecan_ray.options import AutoWorkers, IterOptions, Workers
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.shape import plan_shape
+from pecan_ray.plan.splits import END, Split
+from pecan_ray.sources import Arrays, TextLines
 from tests.unit.job.job_rig import JobRig, elements, said
+
+ROWS = PecanPipeline(Arrays(x=np.arange(10)), name="rows")
+PLAIN, SHUFFLED, FIRSTS = ROWS.batch(4), ROWS.shuffle(5).batch(4), ROWS.shuffle(5).take(3)
+FILTERED, LINES = ROWS.filter(bool, on="x"), PecanPipeline(TextLines("x.txt"), name="lines")
+WHOLE, PADDED = FILTERED.batch(4).map(dict), FILTERED.padded_batch(4)
+ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
+
+
+@pytest.mark.parametrize(
+    ("pipe", "options", "kept", "why"),
+    [
+        (PLAIN, {"workers": REMOTE}, True, "whatever the workers"),
+        (PLAIN, {"workers": AutoWorkers()}, True, "whatever the workers"),
+        (FILTERED.batch(4).repeat(2), {"workers": AutoWorkers()}, True, "whatever the workers"),
+        (FILTERED, {"workers": REMOTE}, True, "whatever the workers"),
+        (WHOLE, {"workers": ONE}, True, "no operator shuffles, and one worker makes them"),
+        (LINES, {"workers": REMOTE}, True, "no operator shuffles, and one worker makes them"),
+        (PLAIN, {"workers": ONE, "sharding": "static"}, True, "no operator shuffles, and one worker makes them"),
+        (PLAIN, {"workers": ONE, "order": "relaxed"}, False, 'as order="relaxed" says'),
+        (WHOLE, {"workers": Workers(local=2)}, False, "bool leaves elements out, and dict works on whole batches"),
+        (PADDED, {"workers": Workers(local=2)}, False, "padded_batch makes batches of rows that are known to one"),
+        (ROWS.flat_map(list), {"workers": AutoWorkers()}, False, "behind list elements are not known"),
+        (LINES, {"workers": AutoWorkers()}, False, "may make them and TextLines does not tell how many elements"),
+        (PLAIN, {"workers": AutoWorkers(), "on_error": "skip"}, False, "on_error='skip' leaves bad elements out"),
+        (PLAIN, {"workers": AutoWorkers(), "visitation": "at_most_once"}, False, "'at_most_once' promises less"),
+        (PLAIN, {"workers": ONE, "world_size": 2}, False, "several ranks share them"),
+        (PLAIN, {"workers": Workers(local=2), "order": "strict"}, True, 'as order="strict" asks for'),
+        (SHUFFLED, {"workers": ONE}, False, "the pipeline shuffles, mixes or makes buckets"),
+        (PLAIN.mix(PLAIN, weights=[1, 1]), {"workers": ONE}, False, "the pipeline shuffles, mixes or makes buckets"),
+        (FIRSTS, {"workers": AutoWorkers()}, True, "one worker runs it"),
+    ],
+)
+def test_the_order_in_force_and_its_reason(pipe: PecanPipeline, options: dict[str, Any], kept: bool, why: str) -> None:
+    found = row_order(IterOptions(**options), plan_shape(pipe.plan))
+    assert found.kept is kept
+    assert why in found.why
+
+
+def test_scaling_up_is_told() -> None:
+    found = row_order(IterOptions(workers=ONE), plan_shape(LINES.plan), workers=2)
+    assert "as workers finish them, since scale() has asked for several" in found.why
+
+
+def test_an_order_that_the_job_has_given_up_is_told() -> None:
+    found = row_order(IterOptions(), plan_shape(PLAIN.plan), given_up="a split was longer")
+    assert found.kept and "as workers finish them from now on: a split was longer" in found.why
+
+
+def test_debug_mode_says_its_order() -> None:
+    assert PLAIN.iter_batches(debug=True).explain().endswith("order: batches come in one sequence.")
 
 
 def numbered_job(*lengths: int | None) -> tuple[JobRig, str]:
@@ -34,27 +86,20 @@ def numbered_job(*lengths: int | None) -> tuple[JobRig, str]:
     return rig, workers[0]
 
 
-def test_the_order_is_given_up_where_a_split_is_not_counted() -> None:
+def test_the_order_is_given_up_where_a_split_is_not_counted_is_shorter_than_it_told_or_cannot_be_opened() -> None:
     rig, worker = numbered_job(2, None)
     assert [lease.row for lease in rig.take(worker)] == [0]
     (lease,) = rig.take(worker)
     assert (lease.split.index, lease.row) == (1, None)
-    assert "rows come as workers finish them" in said(rig.done[-1])
-    assert rig.job.orders(0).unordered
-
-
-def test_the_order_is_given_up_where_a_split_is_shorter_than_it_told() -> None:
+    assert "rows come as workers finish them" in said(rig.done[-1]) and rig.job.orders(0).unordered
     rig, worker = numbered_job(4, 4)
     rig.take(worker, 4)
     rig.answer(worker, AskLeases(0, 0, 4, lengths=(((0, 0, 0), 3),)))
     assert "of split 0 4 elements were told, and it holds 3" in rig.job.facts(rig.now).order_given_up
-
-
-def test_the_order_is_given_up_where_a_worker_cannot_open_a_split() -> None:
     rig, worker = numbered_job(4, 4)
     (lease,) = rig.take(worker, 4)
-    error = LeftOutElement("0", "read", "split 0", "it is not there")
-    rig.answer(worker, AskLeases(0, 0, 4, split_open_failures=(SplitOpenFailure(lease.key, lease.spans, error),)))
+    failure = SplitOpenFailure(lease.key, lease.spans, LeftOutElement("0", "read", "split 0", "it is not there"))
+    rig.answer(worker, AskLeases(0, 0, 4, split_open_failures=(failure,)))
     assert f"{worker} cannot open split 0" in rig.job.facts(rig.now).order_given_up
 
 
@@ -75,21 +120,6 @@ def test_a_state_of_which_rows_behind_others_are_used_cannot_go_on_in_order(rema
     ledger.join("w")
     ledger.next_assignment("w")
     assert "goes on from a state" in ledger.runs.given_up
-
-
-def test_a_state_behind_whose_rows_the_epochs_remainder_was_dropped_goes_on_in_order() -> None:
-    remaining_parts = (Rest(1, 0, ((elements(1)[0], END),)), Rest(2, 0, ((0, elements(1)[1]),)))
-    shape = LedgerShape(numbered=True, promised=True, batch_size=5, drop_remainder=True, epochs=1)
-    ledger = Ledger(shape, ResumePoint(0, (BranchPoint(Cursor(taken=3), remaining_parts),)))
-    ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
-    ledger.end_listing(0)
-    ledger.join("w")
-    ledger.next_assignment("w")
-    run = ledger.take_run("w", 100) or ()
-    assert not ledger.runs.fatal_reason and [lease.row for lease in run] == [-1, 3], "rows of their first elements"
-    ledger.ack(0, "w", 0, {lease.key: lease.spans for lease in run})
-    assert ledger.take_run("w", 100) == () and ledger.assignment_ended("w", {}) == "flush"
-    assert ledger.finished
 
 
 def die(ledger: Ledger, worker: str) -> None:
@@ -139,27 +169,6 @@ def test_rows_that_all_wait_for_belong_to_a_second_worker_and_are_used_once() ->
     assert list(ledger.workers["quick"].pending_leases) == [third.key]
 
 
-def test_a_remainder_that_two_workers_drop_is_counted_once() -> None:
-    ledger = Ledger(LedgerShape(numbered=True, batch_size=2, drop_remainder=True, epochs=1))
-    ledger.add_splits(0, [Split(0, elements=3)])
-    ledger.end_listing(0)
-    remaining_parts: list[Lease] = []
-    ledger.join("late")
-    ledger.join("quick")
-    for worker in ("late", "quick"):
-        ledger.next_assignment(worker)
-        for _ in range(2):
-            remaining_parts += ledger.take_run(worker, 2) or ()
-        ledger.seconds.help(ledger.workers, 0)
-    assert [lease.spans for lease in remaining_parts[:2]] == [lease.spans for lease in remaining_parts[2:]]
-    for worker in ("late", "quick"):
-        ledger.consumed(worker, 0, {remaining_parts[1].key: remaining_parts[1].spans}, left_out=1)
-        assert ledger.left_out_elements == 1
-        assert [held.rest().spans for held in ledger.workers["quick"].pending_leases.values()] == [
-            remaining_parts[2].spans
-        ]
-
-
 @pytest.mark.parametrize("step_s", [0.0, 30.0])
 def test_a_worker_is_late_by_what_workers_need_and_not_by_their_start_or_the_steps_of_the_trainer(
     step_s: float,
@@ -179,31 +188,6 @@ def test_a_worker_is_late_by_what_workers_need_and_not_by_their_start_or_the_ste
     assert head.look(ledger, 0, now + 1.1) == "late"
 
 
-def test_of_two_batches_of_the_same_rows_the_first_one_is_used_and_both_wait_for_their_turn() -> None:
-    sequence = RowSequence()
-    other = ReceivedBatch(0, "v", 0, {}, 2, 1, places=RowPlaces(2, 4))
-    again, first = replace(other, id=1, worker="w"), replace(other, id=2, places=RowPlaces(0, 2))
-    assert not sequence.came(other) and not sequence.came(again)
-    assert list(sequence.lose("v")) == [other], "the other one is kept"
-    assert sequence.came(first) == [first, again]
-    assert not sequence.came(other) and sequence.duplicate_batches() == [other]
-    assert sequence.nbytes == 0
-
-
-def test_batches_that_wait_are_let_go_in_order_when_it_is_given_up_and_dropped_with_their_epoch() -> None:
-    sequence = RowSequence()
-    late = [
-        ReceivedBatch(row, "w", epoch, {}, 2, 1, places=RowPlaces(row, row + 2))
-        for epoch, row in ((0, 6), (0, 2), (1, 4))
-    ]
-    assert [sequence.came(batch) for batch in late] == [()] * 3
-    assert sequence.leave(1) == [late[1], late[0]]
-    assert sequence.give_up() == [late[2]]
-    again = ReceivedBatch(9, "v", 1, {}, 2, 1, places=RowPlaces(4, 6))
-    assert not sequence.came(again) and sequence.duplicate_batches() == [again], "another worker has brought it"
-    assert sequence.came(fresh := replace(again, places=RowPlaces(2, 4))) == [fresh]
-
-
 def test_a_worker_that_fails_ends_the_job_when_the_rows_before_have_come() -> None:
     rig, first = numbered_job(4, 4)
     second = next(name for name in rig.job.fleet.workers if name != first)
@@ -217,11 +201,7 @@ def test_a_worker_that_fails_ends_the_job_when_the_rows_before_have_come() -> No
     rig.acknowledge(first, lease, 0, 2)
     rig.handle(fails)
     assert rig.job.error is fails.error
-
-
-def test_a_worker_that_fails_ends_the_job_at_once_where_no_order_is_kept() -> None:
     rig, worker = numbered_job(2, None)
-    assert [len(rig.take(worker)) for _ in range(2)] == [1, 1]
-    assert rig.job.orders(0).unordered
+    assert [len(rig.take(worker)) for _ in range(2)] == [1, 1] and rig.job.orders(0).unordered
     rig.handle(events.WorkerFailed(worker, ValueError("no"), 100))
-    assert rig.job.error is not None
+    assert rig.job.error is not None, "at once where no order is kept"

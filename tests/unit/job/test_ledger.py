@@ -1,0 +1,217 @@
+"""The ledger step by step: shares, lots near an epoch's end, what fills no batch, what is dropped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.job.dropped import DroppedData
+from pecan_ray.job.ledger import Ledger
+from pecan_ray.job.ledger_check import check_ledger
+from pecan_ray.job.ledger_shape import Assignment, LedgerShape
+from pecan_ray.job.leftovers import Group, Leftovers, by_element
+from pecan_ray.job.lots import SideBySide, cut, elements_in, lot, piece
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.sampling.spans import Spans
+
+
+def ledger_of(
+    shape: LedgerShape, workers: int, splits: int = 1, rows: int | None = None, listed: bool = True
+) -> tuple[Ledger, list[str]]:
+    """A ledger of splits of so many rows, and its workers."""
+    ledger, names = Ledger(shape), [f"w{number}" for number in range(workers)]
+    for name in names:
+        ledger.join(name)
+    ledger.add_splits(0, [Split(index, elements=rows) for index in range(splits)])
+    if listed:
+        ledger.end_listing(0)
+    return ledger, names
+
+
+def test_what_is_dropped_is_counted_in_elements_and_in_ends_that_nobody_knows() -> None:
+    dropped = DroppedData()
+    known = Lease(0, Split(0, elements=7), ((1 << OUTPUT_BITS, (2 << OUTPUT_BITS) + 5), (3 << OUTPUT_BITS, END)))
+    dropped.add("w", [known, Lease(0, Split(1, elements=2), ((2 << OUTPUT_BITS, END),))])
+    assert (dropped.elements, dropped.open_ends) == (6, 0), "elements 1 to 6, of the second of which a part is left"
+    dropped.add("x", [Lease(0, Split(2), ((0, 4 << OUTPUT_BITS), (9 << OUTPUT_BITS, END)))])
+    dropped.add("y", [Lease(0, Split(3, elements=2), ((2 << OUTPUT_BITS, END),))])
+    assert (dropped.elements, dropped.open_ends) == (10, 1)
+    told = [str(one) for one in dropped.take_pending_drops()]
+    assert len(told) == 2 and "w is gone, and with it 6 elements: dropped" in told[0]
+    assert "4 elements and the rest of 1 splits of unknown length" in told[1]
+    assert not dropped.take_pending_drops()
+
+
+# --- shares --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("waiting", "workers", "sharding", "share"),
+    [(0, 1, "dynamic", 1), (3, 2, "dynamic", 1), (100, 1, "dynamic", 50), (100, 5, "dynamic", 10), (9, 3, "off", 9)],
+)
+def test_a_worker_takes_no_more_than_leaves_work_for_all(
+    waiting: int, workers: int, sharding: Literal["dynamic", "off"], share: int
+) -> None:
+    ledger, _ = ledger_of(LedgerShape(sharding=sharding), workers, waiting, listed=False)
+    assert ledger.share("w0") == share
+
+
+@pytest.mark.parametrize(("repetitions", "share"), [(1, 4), (3, 12), (None, 1 << 20)])
+def test_passes_to_come_count_as_waiting(repetitions: int | None, share: int) -> None:
+    ledger, _ = ledger_of(LedgerShape(repetitions=repetitions), 1, 8, listed=False)
+    assert ledger.share("w0") == 4, "of a source that is still being listed, nobody knows how much a pass is"
+    ledger.end_listing(0)
+    assert min(ledger.share("w0"), 1 << 20) == share
+
+
+def test_a_lot_is_half_of_an_even_share_in_whole_batches_and_completes_what_was_begun() -> None:
+    assert lot(10_000, 4, 100, 0) == 1200
+    assert lot(10_000, 4, 100, 1330) == 1200 - 30
+    assert lot(90, 4, 100, 0) == 100, "never less than a batch"
+    assert lot(90, 4, 100, 99) == 1
+
+
+@given(st.integers(2, 40), st.data())
+def test_both_parts_of_a_lease_that_is_cut_hold_all_of_it_once(length: int, data: st.DataObject) -> None:
+    spans = Spans([(0, END)])
+    for hole in data.draw(st.lists(st.integers(0, length - 1), max_size=5)):
+        spans.remove(hole << OUTPUT_BITS, (hole + 1) << OUTPUT_BITS)
+    lease = Lease(0, Split(0, elements=length), tuple(spans))
+    count = elements_in(lease)
+    assert count is not None
+    if count < 2:
+        return
+    place = data.draw(st.integers(1, count - 1))
+    mine, rest = cut(lease, place)
+    assert (elements_in(mine), elements_in(rest)) == (place, count - place)
+    assert tuple(Spans([*mine.spans, *rest.spans])) == lease.spans
+    assert rest.spans[-1][1] == END, "what lies behind the length that is told is asked for as well"
+
+
+@pytest.mark.parametrize(
+    ("splits", "rows", "workers", "batch", "rounds"),
+    [(16, 900, 12, 240, 5), (16, 1600, 16, 256, 7), (3, 700, 4, 64, 9)],
+)
+def test_all_workers_end_with_full_batches_and_together(
+    splits: int, rows: int, workers: int, batch: int, rounds: int
+) -> None:
+    """Each worker takes more when it has worked off what it got, all at the same pace."""
+    ledger, names = ledger_of(LedgerShape(batch_size=batch), workers, splits, rows)
+    taken: Counter[str] = Counter()
+    for name in names:
+        assert isinstance(ledger.next_assignment(name), Assignment)
+    at_work = set(names)
+    while at_work:
+        name = min(sorted(at_work), key=lambda one: taken[one])
+        lease = ledger.take(name)
+        if not isinstance(lease, Lease):
+            at_work.discard(name)
+            continue
+        taken[name] += elements_in(lease) or 0
+        check_ledger(ledger)
+    assert sum(taken.values()) == splits * rows
+    partly = [name for name in names if taken[name] % batch]
+    assert len(partly) == (splits * rows % batch > 0), "only the epoch's last batch is not full"
+    assert max(taken.values()) <= rounds * batch
+
+
+@pytest.mark.parametrize("shape", [{"sharding": "static"}, {"in_order": True}, {"keeps": True}, {"serial": True}])
+def test_splits_stay_whole_where_each_has_one_reader(shape: dict[str, object]) -> None:
+    ledger, names = ledger_of(LedgerShape(batch_size=2, **shape), 2, 2, 9, listed=False)  # type: ignore[arg-type]  # fields of it
+    ledger.assign_static(names)
+    ledger.end_listing(0)
+    ledger.next_assignment("w0")
+    lease = ledger.take("w0")
+    assert isinstance(lease, Lease) and lease.spans == ((0, END),)
+
+
+def test_what_a_worker_reads_beside_others_leaves_each_worker_its_share() -> None:
+    """Of ten splits of unknown length, taken by the first worker as fast as it can."""
+
+    def taken(workers: int) -> int:
+        reading = 0
+        while reading < 10 and (not reading or piece(SideBySide(10, reading, workers), 10 - reading, None, 32)):
+            reading += 1
+        return reading
+
+    assert [taken(workers) for workers in (1, 2, 3, 5, 10, 100)] == [10, 5, 3, 2, 1, 1]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 16])
+def test_pieces_of_known_length_are_half_a_share_at_most_and_leave_the_end_of_an_epoch_alone(workers: int) -> None:
+    splits, rows, batch = 10, 5000, 100
+    ledger, names = ledger_of(LedgerShape(batch_size=batch), workers, splits, rows)
+    for name in names:
+        assert isinstance(ledger.next_assignment(name), Assignment)
+
+    def hold(name: str, count: int) -> list[Lease]:
+        taken: list[Lease] = []
+        while len(taken) < count:
+            lease = ledger.take(name, 0, None, SideBySide(10, len(taken), workers))
+            assert isinstance(lease, Lease)
+            taken.append(lease)
+        assert len({lease.split.index for lease in taken}) == count, "each of another split"
+        return taken
+
+    held = hold("w0", 10)
+    assert sum(elements_in(lease) or 0 for lease in held) <= splits * rows / (2 * workers)
+    held += hold("w1", 5) if workers > 1 else []
+    left = sum(elements_in(lease) or 0 for lease in ledger.queues)
+    assert left == splits * rows - sum(elements_in(lease) or 0 for lease in held)
+    assert not piece(SideBySide(10, 1, workers), 1, 10 * workers, batch), "too little for ten that share it"
+    check_ledger(ledger)
+
+
+def elements_of(group: Group) -> list[tuple[int, int]]:
+    units = [unit for lease in group.leases for unit in by_element(lease)]
+    return [(unit.split.index, unit.spans[0][0] >> OUTPUT_BITS) for unit in units]
+
+
+def filled(leftovers: Leftovers, counts: list[int]) -> Leftovers:
+    for index, count in enumerate(counts):
+        leftovers.add(Lease(0, Split(index), spans=()), [(0, count << OUTPUT_BITS)])
+    return leftovers
+
+
+@pytest.mark.parametrize(
+    ("ranks", "batch", "only_full", "counts", "sizes", "left_out"),
+    [
+        (1, 4, False, [3, 0, 7], [10], 0),
+        (64, 32, False, [64 * 26 * 3], [26] * 64, 0),
+        (4, 8, False, [3], [], 3),
+        (2, 4, True, [19], [4, 4], 0),
+        (3, 2, False, [], [], 0),
+    ],
+    ids=["one rank has one group", "a batch for each rank", "too few to share", "full ones alone", "nothing is left"],
+)
+def test_a_tail_is_groups_of_one_size_one_for_each_rank(
+    ranks: int, batch: int, only_full: bool, counts: list[int], sizes: list[int], left_out: int
+) -> None:
+    leftovers = filled(Leftovers(ranks, batch, only_full=only_full), counts)
+    assert leftovers.distribute() == left_out
+    assert [len(elements_of(group)) for group in leftovers.groups] == sizes
+    assert [group.rank for group in leftovers.groups] == list(range(len(sizes)))
+    assert bool(leftovers) == bool(sizes)
+
+
+@given(st.lists(st.integers(0, 40), max_size=6), st.integers(2, 9), st.integers(1, 8), st.booleans())
+def test_groups_share_everything_out_once(counts: list[int], ranks: int, batch: int, only_full: bool) -> None:
+    leftovers = filled(Leftovers(ranks, batch, only_full=only_full), counts)
+    given_out: list[tuple[int, int]] = []
+    left_out = 0
+    for _ in range(200):
+        left_out += leftovers.distribute()
+        if not leftovers.groups:
+            break
+        sizes = [len(elements_of(group)) for group in leftovers.groups]
+        assert [group.rank for group in leftovers.groups] == list(range(ranks))
+        assert min(sizes) > 0 and max(sizes) <= batch and max(sizes) - min(sizes) <= 1
+        while leftovers.groups:
+            given_out += elements_of(leftovers.groups.popleft())
+    assert all(count == 1 for count in Counter(given_out).values())
+    assert len(given_out) + left_out == sum(counts)
+    assert left_out < (ranks * batch if only_full else ranks)

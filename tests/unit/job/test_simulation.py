@@ -1,0 +1,246 @@
+"""The control plane of a job in its simulation: every promise is kept, and a bug that is planted is found."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pecan_ray import merge_states
+from pecan_ray.job.delivery_log import DeliveryLog
+from pecan_ray.job.rounds import Rounds
+from pecan_ray.job.state import JobState
+from pecan_ray.job.trainer import TrainerState
+from pecan_ray.job.worker import WorkerState
+from tests.long_form import some_later
+from tests.protocol import Fault, Scenario, SplitModel, World, draw, play, play_seeds, shrink
+from tests.protocol.__main__ import main
+from tests.protocol.going_on import play_in_pieces
+from tests.unit.job.job_histories import CASES, REPEATS
+
+HISTORIES, LOTS = 2000, 8
+CUT_HISTORIES, CUT_LOTS = 1200, 6
+CUT_FAILED_ONCE = (35, 2648, 6012, 11378, 52307, 105390, 300502)
+"""Seeds of histories in which something was wrong once when they were cut off and gone on with."""
+MERGED, MERGED_SEEDS = "tests.protocol.saved.merge_states", range(1000, 1600)
+FEW = ((SplitModel((1,) * 5), SplitModel((1,))),)
+
+
+def cut_off(seeds: Iterable[int], coordinated: bool = False) -> Iterator[str]:
+    """What failed of histories that are cut off and gone on with from their states; of those with rounds alone."""
+    outcomes = (play_in_pieces(seed) for seed in seeds if not coordinated or draw(seed).coordinated)
+    return (outcome.failure for outcome in outcomes if outcome is not None)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_history_that_failed_once_keeps_every_promise(case: str) -> None:
+    assert play(CASES[case]).failure == ""
+
+
+@pytest.mark.parametrize("lot", some_later(range(LOTS), *range(1, LOTS)))
+def test_every_promise_is_kept_in_histories_drawn_at_random(lot: int) -> None:
+    share = HISTORIES // LOTS
+    summary = play_seeds(range(lot * share, (lot + 1) * share))
+    assert summary.failures == {}
+    assert summary.batches > share
+
+
+@pytest.mark.parametrize("lot", some_later(range(CUT_LOTS), *range(1, CUT_LOTS)))
+def test_whatever_is_cut_off_goes_on_with_what_was_not_yielded(lot: int) -> None:
+    share = CUT_HISTORIES // CUT_LOTS
+    summary = play_seeds(range(lot * share, (lot + 1) * share), in_pieces=True)
+    assert summary.failures == {}
+    assert summary.histories > share // 12
+
+
+@pytest.mark.parametrize("seed", CUT_FAILED_ONCE)
+def test_a_history_that_failed_once_when_it_was_cut_off_keeps_every_promise(seed: int) -> None:
+    assert not any(cut_off([seed]))
+
+
+@pytest.mark.parametrize("seeds", some_later([500, 2000], 2000))
+def test_what_is_cut_off_in_the_middle_of_rounds_goes_on_with_what_was_not_yielded(seeds: int) -> None:
+    failures = list(cut_off(range(seeds), coordinated=True))
+    assert not any(failures) and len(failures) > seeds / 50
+
+
+@pytest.mark.parametrize(
+    ("seeds", "by_one", "further"),
+    [(MERGED_SEEDS[:150], 1, 0), pytest.param(MERGED_SEEDS, 6, 1, marks=pytest.mark.slow)],
+)
+def test_ranks_that_are_cut_off_out_of_step_go_on_with_what_none_of_them_has_used(
+    monkeypatch: pytest.MonkeyPatch, seeds: range, by_one: int, further: int
+) -> None:
+    apart: Counter[int] = Counter()
+
+    def told(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        merged = merge_states(states)
+        batches = [state["batches"] for state in states]
+        apart[max(batches) - min(batches)] += 1
+        return merged
+
+    monkeypatch.setattr(MERGED, told)
+    assert play_seeds(seeds, in_pieces=True).failures == {}
+    assert apart[1] >= by_one and sum(apart.values()) - apart[0] - apart[1] >= further
+
+
+@pytest.mark.parametrize(("seeds", "least"), [(500, 1), pytest.param(1500, 4, marks=pytest.mark.slow)])
+def test_histories_have_rounds_of_which_some_are_revoked(
+    monkeypatch: pytest.MonkeyPatch, seeds: int, least: int
+) -> None:
+    revoked: list[str] = []
+    gone = Rounds.gone
+
+    def noted(self: Rounds, worker: str) -> None:
+        gone(self, worker)
+        revoked.extend(self.revoked)
+
+    monkeypatch.setattr(Rounds, "gone", noted)
+    scenarios = [scenario for seed in range(seeds) if (scenario := draw(seed)).coordinated]
+    failures = {scenario.seed: play(scenario).failure for scenario in scenarios}
+    assert not {seed: failure for seed, failure in failures.items() if failure}
+    assert len(scenarios) > seeds / 15 and len(revoked) >= least
+
+
+# --- planted bugs ----------------------------------------------------------------------------------------------
+
+
+class WithoutAcknowledgements(TrainerState):
+    """Reports no batch that it has received as the fourth."""
+
+    def _on_batches(self, event: Any, now: float, done: Any) -> None:
+        before = self.outgoing.acknowledge
+        if sum(self.queue._received.values()) == 3:
+            self.outgoing.acknowledge = lambda *batches: None  # type: ignore[method-assign]  # the planted bug
+        super()._on_batches(event, now, done)
+        self.outgoing.acknowledge = before  # type: ignore[method-assign]
+
+
+class ForgetsTheHeld(JobState):
+    """Takes everything for delivered that a lost worker held."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        settled = self.ledger.settled
+
+        def forgetful(rank: int, worker: str) -> None:
+            if worker in self.ledger.workers:
+                self.ledger.workers[worker].pending_leases.clear()
+            settled(rank, worker)
+
+        self.ledger.settled = forgetful  # type: ignore[method-assign]  # the planted bug
+
+
+class ForgetsLengths(WorkerState):
+    """Tells no length of a split that it has read after its last question for leases."""
+
+    def _on_assignment_finished(self, event: Any, now: float, done: Any) -> None:
+        self._lots.noted()
+        super()._on_assignment_finished(event, now, done)
+
+
+@pytest.mark.parametrize(
+    "party",
+    [{"job_state": ForgetsTheHeld}, {"trainer_state": WithoutAcknowledgements}, {"worker_state": ForgetsLengths}],
+    ids=str,
+)
+def test_a_planted_bug_is_found(party: dict[str, Any]) -> None:
+    assert any(World(draw(seed), **party).run().failure for seed in range(300))
+
+
+class CountsQueuedAsYielded(DeliveryLog):
+    """Takes batches for yielded that wait in a queue."""
+
+    def beyond(self, batches: int) -> Any:
+        return iter(())
+
+
+class InOrderOfArrival(DeliveryLog):
+    """Does not know of rounds."""
+
+    def __init__(self, world_size: int, *, rounds: bool = False) -> None:
+        super().__init__(world_size)
+
+
+class KeepsRevokedRounds(Rounds):
+    """Lets ranks keep batches of which others have none."""
+
+    def gone(self, worker: str) -> None:
+        self._received.pop(worker, None)
+
+
+def takes_the_newest(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Leaves out what ranks behind have not used."""
+    return dict(max(states, key=lambda state: int(state["batches"])))
+
+
+COORDINATED = (seed for seed in range(3000) if draw(seed).coordinated)
+
+
+@pytest.mark.parametrize(
+    ("place", "bug", "failures"),
+    [
+        ("pecan_ray.job.state.DeliveryLog", CountsQueuedAsYielded, cut_off(range(300))),
+        ("pecan_ray.job.state.DeliveryLog", InOrderOfArrival, cut_off(range(2000), coordinated=True)),
+        ("pecan_ray.job.ledger_state.Rounds", KeepsRevokedRounds, (play(draw(seed)).failure for seed in COORDINATED)),
+        (MERGED, takes_the_newest, cut_off(MERGED_SEEDS[100:300])),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_bug_of_a_part_is_found(
+    monkeypatch: pytest.MonkeyPatch, place: str, bug: Any, failures: Iterator[str]
+) -> None:
+    monkeypatch.setattr(place, bug)
+    assert any(failures)
+
+
+class CountsNothing(JobState):
+    """Counts no element that is left out."""
+
+    def handle(self, event: Any, now: float) -> Any:
+        done = super().handle(event, now)
+        self.ledger.left_out_elements = 0
+        return done
+
+
+@pytest.mark.parametrize("visited", [{"sharding": "off"}, {"visitation": "zero_or_more"}])
+def test_what_is_left_out_must_be_counted_at_every_level(visited: dict[str, Any]) -> None:
+    scenario = replace(Scenario(sources=FEW, batch_size=4, drop_remainder=True), **visited)
+    assert play(scenario).failure == ""
+    assert "are counted" in World(scenario, CountsNothing).run().failure
+
+
+def test_an_element_comes_twice_in_the_epoch_alone_in_which_a_worker_is_taken_for_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert play(REPEATS).failure == ""
+    monkeypatch.setattr("tests.protocol.audit.undisturbed", lambda world, epoch: True)
+    assert "of epoch 2 again" in play(REPEATS).failure
+
+
+def test_time_in_which_the_controller_stood_still_must_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario(steps_s=(30.0,), epochs=5, faults=(Fault(10.0, "freeze controller", seconds=90.0),))
+    assert play(scenario).failure == ""
+    monkeypatch.setattr("tests.protocol.job.LONGEST_GAP_S", math.inf)  # the planted bug
+    assert "has not been heard" in play(scenario).failure
+
+
+def test_a_failing_history_becomes_a_smaller_one_that_fails_alike() -> None:
+    def run(scenario: Scenario) -> Any:
+        return World(scenario, trainer_state=WithoutAcknowledgements).run()
+
+    seed = next(seed for seed in range(300) if run(draw(seed)).failure.startswith("ViolationError: it hangs"))
+    small = shrink(draw(seed), run)
+    assert run(small).failure.startswith("ViolationError: it hangs")
+    assert sum(map(len, small.sources)) <= 4 and len(small.faults) <= 1
+
+
+@pytest.mark.parametrize("arguments", [("--seed", "3"), ("--histories", "40", "--first", "50", "--hurt-controllers")])
+def test_the_command_tells_what_it_has_played(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "every promise was kept" in said or "0 failures" in said
