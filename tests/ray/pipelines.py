@@ -27,3 +27,10 @@ def ids(batches: Iterable[Any]) -> list[int]:
 def times(rows: int, count: int = 1) -> Counter[int]:
     """Return each of so many numbers, so often."""
     return Counter(dict.fromkeys(range(rows), count))
+
+
+def numbered_lines(folder: str, files: int, lines: int, width: int) -> dict[str, bytes]:
+    """Return files of lines for a bucket, by key: numbers that go on from file to file, each of so many bytes."""
+    texts = [[b"%d" % (file * lines + line) for line in range(lines)] for file in range(files)]
+    bodies = (b"".join(text.ljust(width - 1) + b"\n" for text in of_file) for of_file in texts)
+    return {f"{folder}/{number:03}": body for number, body in enumerate(bodies)}

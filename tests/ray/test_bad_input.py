@@ -21,6 +21,7 @@ import pecan_ray as pecan
 from pecan_ray.options import Config
 from pecan_ray.plan.splits import Element, Origin, Split
 from pecan_ray.quarantine import quarantined
+from tests.ray.pipelines import TWO, ids
 from tests.ray.waiting import ENDS_S
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
@@ -37,7 +38,7 @@ def test_the_file_of_two_bad_elements_is_complete_and_replayed_without_running_c
     path = tmp_path / "bad.jsonl"
     pipe: Any = runpy.run_path(str(program))["pipe"]
     pipe = pipe.with_config(quarantine_path=str(path))
-    with pipe.iter_batches(on_error="quarantine", workers=pecan.Workers(local=1, remote=1)) as batches:
+    with pipe.iter_batches(on_error="quarantine", workers=TWO) as batches:
         assert sum(len(batch["i"]) for batch in batches) == 198
     assert batches.report().bad_elements == 2 and "2 bad elements" in str(batches.report())
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -78,43 +79,6 @@ class SeenByOthers:
         return "seen by others"
 
 
-def test_what_one_worker_cannot_open_another_one_reads(tmp_path: Path) -> None:
-    blind = str(tmp_path / "blind")
-    pipe = pecan.PecanPipeline(SeenByOthers(blind), name="blind", config=pecan.Config(reorder="off")).batch(8)
-    with pipe.iter_batches(workers=pecan.Workers(local=2), on_error="skip") as batches:
-        rows = [int(i) for batch in batches for i in batch["i"]]
-    assert os.readlink(blind) != str(os.getpid()), "a worker has looked first"
-    assert sorted(rows) == list(range(120))
-    assert batches.report().left_out_elements == batches.report().bad_elements == 0
-
-
-# --- functions that misbehave ---------------------------------------------------------------------------------
-
-
-def odd(rows: int = 2000, split_rows: int = 500, **options: Any) -> pecan.PecanPipeline:
-    source = pecan.sources.Arrays(i=np.arange(rows), split_rows=split_rows)
-    return pecan.PecanPipeline(source, name="odd", **options)
-
-
-def poisoned(element: dict[str, Any]) -> dict[str, Any]:
-    if element["i"] == 77:
-        os._exit(9)
-    return element
-
-
-def test_an_element_that_kills_its_process_is_found_and_quarantined(tmp_path: Path) -> None:
-    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"))
-    pipe = odd(200, 20, config=config).map(poisoned).batch(10)  # each larger split costs more workers
-    batches = pipe.iter_batches(workers=pecan.Workers(2), on_error="quarantine")
-    seen = [int(i) for batch in batches for i in batch["i"]]
-    assert sorted(seen) == [i for i in range(200) if i != 77]
-    report = batches.report()
-    assert report.bad_elements == 1 and report.workers_lost <= 8
-    assert any("element 17 of split 3 is left out" in event.text for event in report.events)
-    (bad,) = quarantined(tmp_path / "bad.jsonl")
-    assert (bad.where, bad.origin, bad.element) == ("element 17 of split 3", Origin(0, 0, 0, 3, 17), None)
-
-
 class SilentError(Exception):
     """Its text fails."""
 
@@ -132,22 +96,39 @@ class LockedError(Exception):
         self.lock = threading.Lock()
 
 
-@pytest.fixture(scope="module")
-def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of a line for each number below 200."""
-    path = tmp_path_factory.mktemp("lines") / "numbers.txt"
-    path.write_text("".join(f"{number}\n" for number in range(200)))
-    return path
+def fail(i: Any) -> Any:
+    if i in (77, 78):
+        raise (SilentError if i == 77 else LockedError)()
+    return i
 
 
-def test_exceptions_that_cannot_be_told_cost_their_elements_and_no_other(lines: Path) -> None:
-    def fail(line: Any) -> Any:
-        if int(line) in (77, 78):
-            raise (SilentError if int(line) == 77 else LockedError)()
-        return line
+def test_what_one_worker_cannot_open_another_one_reads_and_exceptions_that_cannot_be_told_cost_their_elements_alone(
+    tmp_path: Path,
+) -> None:
+    blind = str(tmp_path / "blind")
+    pipe = pecan.PecanPipeline(SeenByOthers(blind), name="blind", config=pecan.Config(reorder="off"))
+    with pipe.map(fail, on="i").batch(8).iter_batches(workers=pecan.Workers(local=2), on_error="skip") as batches:
+        rows = ids(batches)
+    assert os.readlink(blind) != str(os.getpid()), "a worker has looked first"
+    assert sorted(rows) == sorted({*range(120)} - {77, 78})
+    report = batches.report()
+    assert report.bad_elements == 2 and report.left_out_elements == 0, report
 
-    pipe = pecan.PecanPipeline(pecan.sources.TextLines(lines), name="odd").map(fail, on="text").batch(10)
-    batches = pipe.iter_batches(workers=pecan.Workers(1), on_error="skip")
-    seen = sorted(int(line) for batch in batches for line in batch["text"])
-    assert seen == sorted({*range(200)} - {77, 78})
-    assert batches.report().bad_elements == 2
+
+def poisoned(element: dict[str, Any]) -> dict[str, Any]:
+    if element["i"] == 77:
+        os._exit(9)
+    return element
+
+
+def test_an_element_that_kills_its_process_is_found_and_quarantined(tmp_path: Path) -> None:
+    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"))
+    source = pecan.sources.Arrays(i=np.arange(200), split_rows=20)  # each larger split costs more workers
+    pipe = pecan.PecanPipeline(source, name="odd", config=config).map(poisoned).batch(10)
+    batches = pipe.iter_batches(workers=pecan.Workers(2), on_error="quarantine")
+    assert sorted(ids(batches)) == [i for i in range(200) if i != 77]
+    report = batches.report()
+    assert report.bad_elements == 1 and report.workers_lost <= 8
+    assert any("element 17 of split 3 is left out" in event.text for event in report.events)
+    (bad,) = quarantined(tmp_path / "bad.jsonl")
+    assert (bad.where, bad.origin, bad.element) == ("element 17 of split 3", Origin(0, 0, 0, 3, 17), None)

@@ -23,6 +23,7 @@ from pecan_ray.runtime.service import SERVICE
 from tests.flaky_http import FlakyProxy
 from tests.object_stores import put_objects
 from tests.ray.conftest import Bucket
+from tests.ray.pipelines import numbered_lines
 from tests.ray.waiting import ENDS_S, until
 
 FILES, LINES, LINE = 20, 100, 128
@@ -33,12 +34,8 @@ ROOM = 64 << 20
 @pytest.fixture(scope="module")
 def proxy(bucket: Bucket) -> FlakyProxy:
     """The way by which all processes of a cluster reach two datasets of numbered lines."""
-    objects = dict[str, bytes]()
-    for file in range(FILES):
-        lines = (b"%d" % (file * LINES + line) for line in range(LINES))
-        body = b"".join(line.ljust(LINE - 1) + b"\n" for line in lines)
-        objects |= {f"{folder}/{file:03}": body for folder in ("small", "large")}
-    put_objects(bucket.endpoint, objects)
+    for folder in ("small", "large"):
+        put_objects(bucket.endpoint, numbered_lines(folder, FILES, LINES, LINE))
     return bucket.proxy
 
 
@@ -101,7 +98,23 @@ def asked(ideal: float, size: float, **more: Any) -> pecan.ClusterIo:
     return pecan.ClusterIo(PIPE, ideal_bytes_per_s=ideal, dataset_bytes=size, **more)
 
 
-def test_quotas_follow_the_jobs_that_come_and_go_and_top_shows_them(
+def service_of(jobs: int) -> int:
+    """Return the process of the service once it knows so many jobs."""
+    found: list[int] = []
+
+    def knows() -> bool:
+        try:
+            service: Any = ray.get_actor(SERVICE, namespace=cluster.NAMESPACE)
+            found.append(ray.get(service.place.remote(), timeout=5.0)[1])
+            return bool(ray.get(service.io.remote(), timeout=5.0)[1] == jobs)
+        except (ray.exceptions.RayError, TimeoutError, ValueError):
+            return False
+
+    until(knows, f"no service knows {jobs} jobs")
+    return found[-1]
+
+
+def test_quotas_follow_the_jobs_that_come_and_go_and_top_shows_them_whatever_becomes_of_the_service(
     proxy: FlakyProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ExitStack() as stack:
@@ -123,6 +136,11 @@ def test_quotas_follow_the_jobs_that_come_and_go_and_top_shows_them(
         assert "divides 100 MB/s of object stores and 0.03146 GB of cache among 2 jobs" in capsys.readouterr().out
         with pytest.raises(PlanError, match="its part of what the cluster's jobs share"):
             small.batches.set_remote_io(1e6)
+        os.kill(before := service_of(2), signal.SIGKILL)
+        assert 0 < quota("small") < 0.95 * PIPE and 0 < quota("large") < 0.95 * PIPE
+        until(lambda: service_of(2) != before, "its journal has not told another process of both jobs")
+        ray.kill(ray.get_actor(SERVICE, namespace=cluster.NAMESPACE))  # for good, as `pecan stop` does
+        service_of(2)  # the jobs start another one
         small.ends()
         small.batches.close()
         until(lambda: quota("large") == pytest.approx(PIPE), "what the first job had is not given on")
@@ -130,37 +148,4 @@ def test_quotas_follow_the_jobs_that_come_and_go_and_top_shows_them(
         report = large.batches.report()
     events = [event.text for event in report.events if event.kind == "remote io"]
     assert events and all("its part of what the cluster's jobs share" in text for text in events)
-
-
-def test_a_service_that_dies_costs_no_job_its_quota_and_comes_back_with_all_of_them(
-    proxy: FlakyProxy, tmp_path: Path
-) -> None:
-    with ExitStack() as stack:
-        jobs = [Running(stack, folder, asked(90e6, 200 << 20), tmp_path) for folder in ("small", "large")]
-        until(lambda: 0 < quota("small") < 0.95 * PIPE and 0 < quota("large") < 0.95 * PIPE, "there are no quotas")
-        service: Any = ray.get_actor(SERVICE, namespace=cluster.NAMESPACE)
-        _, pid = ray.get(service.place.remote())
-        os.kill(pid, signal.SIGKILL)
-        assert 0 < quota("small") < 0.95 * PIPE and 0 < quota("large") < 0.95 * PIPE
-
-        def again() -> bool:
-            try:
-                return bool(ray.get(service.place.remote(), timeout=5.0)[1] != pid)
-            except (ray.exceptions.RayError, TimeoutError):
-                return False
-
-        until(again, "the service does not come back")
-        assert ray.get(service.io.remote())[1] == 2, "its journal has told it of both jobs"
-        ray.kill(service)  # for good, as `pecan stop` does: the jobs start another one
-
-        def anew() -> bool:
-            try:
-                found: Any = ray.get_actor(SERVICE, namespace=cluster.NAMESPACE)
-                return bool(ray.get(found.io.remote(), timeout=5.0)[1] == 2)
-            except (ray.exceptions.RayError, TimeoutError, ValueError):
-                return False
-
-        until(anew, "no job has started another service")
-        for job in jobs:
-            job.ends()
-        assert not any(job.batches.report().workers_lost for job in jobs)
+    assert report.workers_lost == 0

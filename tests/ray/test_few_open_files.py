@@ -1,23 +1,19 @@
-"""Where a program may have few files open: many files are read, many batches held, and what is too much is told."""
+"""Where a program may have few files open: many batches are held, and what is too much is told."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ray.conftest import ROOT
-from tests.ray.waiting import ENDS_S
+from tests.ray.user_programs import run_program
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
-FEW = 256
-
 
 HELD_BATCHES = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 import numpy as np
 import pecan_ray as pecan
 
@@ -53,28 +49,13 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 """
 
 
-def said(program: str, folder: Path, address: str, *arguments: str, limit: int | None = FEW) -> str:
-    """Run a program that may have so many files open, on a Ray; return what it prints."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": address}
-    command = f'{f"ulimit -n {limit} && " if limit else ""}exec "{sys.executable}" -c "$0" "$@"'
-    done = subprocess.run(
-        ["bash", "-c", command, program, *arguments],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=ENDS_S,
-    )
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    return done.stdout
-
-
 def test_a_thousand_batches_are_held(one_node: Any, tmp_path: Path) -> None:
-    assert "lines: 8000" in said(HELD_BATCHES, tmp_path, one_node.address)
+    done = run_program(HELD_BATCHES, tmp_path, one_node.address)
+    assert "lines: 8000" in done.stdout and "Traceback" not in done.stderr, done.stderr
 
 
 @pytest.mark.slow
 def test_what_cannot_be_opened_is_told_to_the_loop(one_node: Any, tmp_path: Path) -> None:
-    told = said(TOO_FEW, tmp_path, one_node.address, limit=None)
+    told = run_program(TOO_FEW, tmp_path, one_node.address).stdout
     assert "told: what reads from" in told and "Too many open files" in told
     assert "raise the limit (`ulimit -n`)" in told

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +18,10 @@ from pecan_ray import storage
 from pecan_ray.cli import main
 from pecan_ray.errors import JournalError, SourceNotFoundError, StateError
 from tests.object_stores import SECRET
-from tests.ray.conftest import ROOT, Bucket, living_actors
+from tests.ray.conftest import Bucket, living_actors
 from tests.ray.prometheus import scraped
 from tests.ray.test_journal import KEPT, controller_process, kill_controller, slow_numbers
+from tests.ray.user_programs import environment_at, started
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
@@ -50,33 +49,27 @@ for number, batch in enumerate(batches, 1):
 """
 
 
-def used_and_killed(root: str, address: str, count: int, output: Path) -> Counter[int]:
+def used_and_killed(root: str, address: str, count: int) -> Counter[int]:
     """Let a program use so many batches and be killed when its job's journal knows; return what it has used."""
-    environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": str(ROOT)}
-    with output.open("w") as file:
-        arguments = [sys.executable, "-c", TRAINER, root, str(count)]
-        program = subprocess.Popen(arguments, env=environment, stdout=file, cwd=ROOT)
+    with started(TRAINER, environment_at(address), root, str(count)) as program:
+        assert program.stdout is not None
+        used = [int(i) for _ in range(count) for i in program.stdout.readline().split()]
 
-    def told() -> bool:
-        assert program.poll() is None
-        try:
-            known = pecan.journal_state(root, "left")["batches"] == count
-        except (JournalError, StateError):  # not yet
-            return False
-        return known and output.read_text().count("\n") == count
+        def told() -> bool:
+            assert program.poll() is None
+            try:
+                return bool(pecan.journal_state(root, "left")["batches"] == count)
+            except (JournalError, StateError):  # not yet
+                return False
 
-    try:
         until(told, "it is not known what was used")
-    finally:
-        program.kill()
-        program.wait()
     until(lambda: not living_actors(), "the job does not end")
-    return Counter(map(int, output.read_text().split()))
+    return Counter(used)
 
 
-def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(cluster: Any, tmp_path: Path) -> None:
+def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(cluster: Any) -> None:
     root = "s3://data/journals"
-    used = used_and_killed(root, cluster.address, 7, tmp_path / "used")
+    used = used_and_killed(root, cluster.address, 7)
     state = pecan.journal_state(root, "left")
     config = pecan.Config(journal=root)
     with slow_numbers("left", config=config).iter_batches(job="left", state=state) as batches:

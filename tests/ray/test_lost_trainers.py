@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,10 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from tests.ray.conftest import ROOT, Clusters, living_actors
-from tests.ray.endings import actor_processes
+from benchmarks.faults.run import left_behind
+from tests.ray.conftest import Clusters, living_actors
 from tests.ray.pipelines import ONE, numbers
+from tests.ray.user_programs import environment_at, started
 from tests.ray.waiting import ENDS_S, until
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
@@ -46,19 +45,12 @@ for number, _ in enumerate(trained(int(sys.argv[1]), "several"), 1):
 class Trainers:
     """Two processes that share a job."""
 
-    def __init__(self, address: str, folder: Path) -> None:
-        environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": str(ROOT)}
+    def __init__(self, stack: ExitStack, address: str, folder: Path) -> None:
         self._logs = [folder / f"{rank}.log" for rank in range(2)]
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", TRAINER, str(rank)],
-                env=environment,
-                stdout=log.open("w"),
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            for rank, log in enumerate(self._logs)
-        ]
+        self.processes = []
+        for rank, log in enumerate(self._logs):
+            own: Any = {"stdout": log.open("w"), "stderr": subprocess.STDOUT, "start_new_session": True}
+            self.processes.append(stack.enter_context(started(TRAINER, environment_at(address), str(rank), **own)))
         self.until_they_go_on()
 
     def said(self, rank: int) -> str:
@@ -71,36 +63,24 @@ class Trainers:
         for rank, count in enumerate(used):
             until(lambda: f"\n{count + 2}\n" in self.said(rank), lambda: self.said(rank))  # noqa: B023 - called at once
 
-    def end(self) -> None:
-        """Kill those that run."""
-        for trainer in self.processes:
-            trainer.kill()
-            trainer.wait()
 
-
-@pytest.fixture
-def trainers(one_node: Any, tmp_path: Path) -> Iterator[Trainers]:
-    """Two trainers of a job that is under way, none of which is left."""
-    found = Trainers(one_node.address, tmp_path)
-    yield found
-    for rank in range(2):
-        sys.stderr.write(found.said(rank)[-3000:])
-    found.end()
-
-
-def test_a_trainer_that_stands_still_is_waited_for_and_one_that_is_killed_is_named(trainers: Trainers) -> None:
-    first, second = trainers.processes
-    first.send_signal(signal.SIGSTOP)
-    try:
-        until(lambda: "its process exists, and is waited for" in trainers.said(1), lambda: trainers.said(1))
-    finally:
-        first.send_signal(signal.SIGCONT)
-    trainers.until_they_go_on()
-    first.kill()
-    assert second.wait(ENDS_S) == 1, trainers.said(1)
+def test_a_trainer_that_stands_still_is_waited_for_and_one_that_is_killed_is_named(
+    one_node: Any, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        trainers = Trainers(stack, one_node.address, tmp_path)
+        first, second = trainers.processes
+        first.send_signal(signal.SIGSTOP)
+        try:
+            until(lambda: "its process exists, and is waited for" in trainers.said(1), lambda: trainers.said(1))
+        finally:
+            first.send_signal(signal.SIGCONT)
+        trainers.until_they_go_on()
+        first.kill()
+        assert second.wait(ENDS_S) == 1, trainers.said(1)
     told = re.search(r"ClusterError: .*rank 0 on node \w+ has not been heard for (\d+) s", trainers.said(1))
     assert told is not None and int(told[1]) >= TIMEOUT_S, trainers.said(1)
-    until(lambda: not living_actors() and not actor_processes(), lambda: f"{living_actors()} are left")
+    until(lambda: not left_behind(), lambda: f"there is {left_behind()}")
 
 
 class Trainer:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 
 from tests.ray.waiting import ENDS_S
 
@@ -32,17 +30,6 @@ seen
 """
 
 
-@pytest.fixture(scope="module")
-def kernel(one_node: Any) -> Iterator[Any]:
-    context: Any = ray.get_runtime_context()
-    manager, client = jupyter_client.manager.start_new_kernel(
-        env={**os.environ, "RAY_ADDRESS": context.gcs_address}, startup_timeout=ENDS_S
-    )
-    yield client
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
-
-
 def outputs(client: Any, code: str) -> list[tuple[str, Any]]:
     """Run a cell; return what it has shown, by kind."""
     found: list[tuple[str, Any]] = []
@@ -53,7 +40,19 @@ def outputs(client: Any, code: str) -> list[tuple[str, Any]]:
     return found
 
 
-def test_progress_is_one_output_that_rewrites_itself(kernel: Any) -> None:
+def test_progress_is_one_output_that_rewrites_itself_and_the_notebook_of_the_examples_runs(one_node: Any) -> None:
+    manager, kernel = jupyter_client.manager.start_new_kernel(
+        env={**os.environ, "RAY_ADDRESS": one_node.address}, startup_timeout=ENDS_S
+    )
+    try:
+        shows_progress(kernel)
+        runs_the_example(kernel)
+    finally:
+        kernel.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def shows_progress(kernel: Any) -> None:
     shown = outputs(kernel, CELL)
     first, *later = [(kind, content) for kind, content in shown if "display_data" in kind]
     assert first[0] == "display_data" and {kind for kind, _ in later} == {"update_display_data"}
@@ -68,7 +67,7 @@ def test_progress_is_one_output_that_rewrites_itself(kernel: Any) -> None:
     assert "<b>pecan job cells" in told["text/html"]
 
 
-def test_the_notebook_of_the_examples_runs(kernel: Any) -> None:
+def runs_the_example(kernel: Any) -> None:
     notebook = json.loads((Path(__file__).resolve().parents[2] / "examples" / "first_steps.ipynb").read_text())
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     results = {}

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import psutil
 import pytest
 import ray
@@ -18,12 +17,13 @@ from ray.core.generated import autoscaler_pb2
 
 import pecan_ray as pecan
 from pecan_ray.job.heartbeat import NOTICE_S
+from tests.ray.pipelines import ids, numbers
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE, living_worker, process_of
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
 
-ROWS, FREE, TOLD_S = 500, 100, 100
+ROWS, FREE, TOLD_S = 120, 40, 100
 SPOT = {"spot": "yes"}
 
 
@@ -49,11 +49,15 @@ class Gate:
         return number
 
 
-def numbers(gate: Path, workers: pecan.Workers, **config: Any) -> pecan.Batches:
-    """A job that makes single numbers."""
-    made = pecan.Config(progress=False, reorder="off", **config)
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), config=made).map(Gate(gate), on="i")
-    return pipe.batch(1).iter_batches(workers=workers, **ONE_BY_ONE)
+def begin(gate: Path, workers: pecan.Workers) -> pecan.Batches:
+    """A job that makes single numbers; remote workers are on spot nodes."""
+    config = pecan.Config(progress=False, reorder="off", remote_labels=SPOT)
+    return (
+        numbers(ROWS, "leaving", config=config)
+        .map(Gate(gate), on="i")
+        .batch(1)
+        .iter_batches(workers=workers, **ONE_BY_ONE)
+    )
 
 
 def take_away(cluster: Any, node: str) -> None:
@@ -73,7 +77,7 @@ def rest_of_it(batches: pecan.Batches, leaver: str, seen: list[int], gate: Path)
 
     until(drains, lambda: f"{leaver} does not drain: {batches.report()}")
     gate.touch()
-    seen += [int(batch["i"][0]) for batch in batches]
+    seen += ids(batches)
     report = batches.report()
     assert sorted(seen) == list(range(ROWS))
     assert report.workers_lost == 0 and sum(one.batches > 0 for one in report.workers.values()) == 2, str(report)
@@ -84,8 +88,8 @@ def rest_of_it(batches: pecan.Batches, leaver: str, seen: list[int], gate: Path)
 def test_the_workers_of_a_node_that_is_taken_away_are_replaced_before_they_go(
     three_nodes: Any, two_spot_nodes: list[Any], tmp_path: Path
 ) -> None:
-    with numbers(tmp_path / "gate", pecan.Workers(local=0, remote=1), remote_labels=SPOT) as batches:
-        seen = [int(next(batches)["i"][0])]
+    with begin(tmp_path / "gate", pecan.Workers(local=0, remote=1)) as batches:
+        seen = ids([next(batches)])
         leaver = living_worker("remote", [])
         actor: Any = ray.get_actor(leaver, namespace="pecan")
         placed: tuple[str, int] = ray.get(actor.placed.remote())
@@ -102,7 +106,7 @@ def test_the_workers_of_a_node_that_is_taken_away_are_replaced_before_they_go(
 def test_all_of_a_node_asked_to_end_as_ray_stop_does_ends_at_once(
     three_nodes: Any, two_spot_nodes: list[Any], tmp_path: Path
 ) -> None:
-    with numbers(tmp_path / "gate", pecan.Workers(local=0, remote=1), remote_labels=SPOT) as batches:
+    with begin(tmp_path / "gate", pecan.Workers(local=0, remote=1)) as batches:
         next(batches)
         worker = psutil.Process(process_of(living_worker("remote", [])))
         raylets = [node.all_processes["raylet"][0].process for node in two_spot_nodes]
@@ -113,8 +117,8 @@ def test_all_of_a_node_asked_to_end_as_ray_stop_does_ends_at_once(
 
 
 def test_a_worker_that_gets_sigterm_is_replaced_before_it_goes(three_nodes: Any, tmp_path: Path) -> None:
-    with numbers(tmp_path / "gate", pecan.Workers(local=1)) as batches:
-        seen = [int(next(batches)["i"][0])]
+    with begin(tmp_path / "gate", pecan.Workers(local=1)) as batches:
+        seen = ids([next(batches)])
         leaver = living_worker("local", [])
         os.kill(process_of(leaver), signal.SIGTERM)
         rest_of_it(batches, leaver, seen, tmp_path / "gate")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray import storage
-from pecan_ray.errors import CorruptSourceError, StorageOutageError
+from pecan_ray.errors import StorageOutageError
 from pecan_ray.options import Config
 from pecan_ray.storage.throttle import LEAST_PIECE
 from pecan_ray.storage.token_bucket import BURST_S
 from tests.flaky_http import FlakyProxy
 from tests.object_stores import put_objects
 from tests.ray.conftest import Bucket
+from tests.ray.pipelines import ONE, numbered_lines
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_actor_left")
@@ -28,11 +27,7 @@ FILE_BYTES = LINES * LINE
 @pytest.fixture(scope="module")
 def proxy(bucket: Bucket) -> FlakyProxy:
     """The way by which all processes of a cluster reach files with numbered lines."""
-    objects = dict[str, bytes]()
-    for file in range(FILES):
-        lines = (b"%d" % (file * LINES + line) for line in range(LINES))
-        objects[f"lines/{file:03}"] = b"".join(line.ljust(LINE - 1) + b"\n" for line in lines)
-    put_objects(bucket.endpoint, objects)
+    put_objects(bucket.endpoint, numbered_lines("lines", FILES, LINES, LINE))
     return bucket.proxy
 
 
@@ -63,8 +58,8 @@ def test_jobs_at_the_same_time_read_each_object_once_for_all_together(proxy: Fla
     mixed = pipe(cache=pecan.Cache(tmp_path, source_bytes=64 << 20)).shuffle(1)
     before = len(proxy.requests)
     with (
-        mixed.iter_batches(epochs=2, workers=pecan.Workers(1)) as first,
-        mixed.iter_batches(epochs=2, workers=pecan.Workers(1)) as second,
+        mixed.iter_batches(epochs=2, workers=ONE) as first,
+        mixed.iter_batches(epochs=2, workers=ONE) as second,
     ):
         pairs = list(zip(first, second, strict=True))
         reports = first.report(), second.report()
@@ -73,19 +68,6 @@ def test_jobs_at_the_same_time_read_each_object_once_for_all_together(proxy: Fla
     gets = [one for one in proxy.requests[before:] if one.startswith("GET /data/lines/")]
     assert sorted(gets) == sorted(set(gets)) and len(gets) == FILES, "both have fetched the same"
     assert sum(one.remote_bytes for report in reports for one in report.workers.values()) == FILES * FILE_BYTES
-
-
-def test_a_digest_that_does_not_match_ends_the_job_and_names_the_object(proxy: FlakyProxy, tmp_path: Path) -> None:
-    objects = {one.path: one for one in storage.make_digest("s3://data/lines")}
-    wrong = "s3://data/lines/007"
-    objects[wrong] = replace(objects[wrong], block_hashes=bytes(20))
-    storage.write_digest(str(tmp_path / "digest"), objects.values())
-    cache = pecan.Cache(tmp_path / "cache", source_bytes=64 << 20, digests=[tmp_path / "digest"])
-    with (
-        pytest.raises(CorruptSourceError, match=f"{wrong} does not have the bytes from 0 on"),
-        pipe(cache=cache).iter_batches(workers=pecan.Workers(1)) as batches,
-    ):
-        list(batches)
 
 
 # --- outages --------------------------------------------------------------------------------------------------
@@ -98,7 +80,7 @@ REFUSED = 20
 
 def test_an_outage_shorter_than_the_patience_costs_no_element(proxy: FlakyProxy) -> None:
     proxy.faults = deque(["none"] * ANSWERED + [503] * REFUSED)
-    with pipe(storage_patience_s=600.0).iter_batches(workers=pecan.Workers(1)) as batches:
+    with pipe(storage_patience_s=600.0).iter_batches(workers=ONE) as batches:
         assert numbers(list(batches)) == list(range(FILES * LINES))
         report = batches.report()
     assert not proxy.faults, "not all requests of the outage were made"
@@ -108,7 +90,7 @@ def test_an_outage_shorter_than_the_patience_costs_no_element(proxy: FlakyProxy)
 @pytest.mark.slow
 def test_a_longer_one_ends_the_job_and_names_the_file_also_where_bad_elements_are_skipped(proxy: FlakyProxy) -> None:
     proxy.faults = deque(["none"] * ANSWERED + [503] * 100_000)
-    with pipe(storage_patience_s=1.0).iter_batches(workers=pecan.Workers(1), on_error="skip") as batches:
+    with pipe(storage_patience_s=1.0).iter_batches(workers=ONE, on_error="skip") as batches:
         with pytest.raises(StorageOutageError, match=r"s3://data/lines/\d+ could not be read: .*503"):
             list(batches)
         assert batches.report().bad_elements == 0

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -13,18 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from benchmarks.faults.run import left_behind
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.quarantine import quarantined
-from tests.ray.conftest import ROOT, living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers
+from tests.ray.user_programs import environment_at, started
 from tests.ray.waiting import until
 from tests.ray.workers import lose, maker
 
@@ -67,8 +64,6 @@ def test_what_was_not_yielded_comes_from_a_state_also_where_an_iterator_that_run
         assert json.loads(it.get_state()) == saved(it.state_dict()), "as Grain's checkpoint handlers ask"
         rest = ids(it)
     assert Counter(got) + Counter(rest) == once + once
-    with numbers(ROWS).batch(6).iter_batches(debug=True) as it, pytest.raises(PlanError, match="debug"):
-        it.state_dict()
 
 
 KEEPER = """
@@ -109,56 +104,22 @@ def test_a_program_killed_behind_its_state_has_kept_each_bad_element_that_does_n
     three_nodes: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "bad.jsonl"
-    environment = {**os.environ, "RAY_ADDRESS": three_nodes.address, "PYTHONPATH": str(ROOT)}
-    program = subprocess.Popen(
-        [sys.executable, "-c", KEEPER, str(path)], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    try:
+    with started(KEEPER, environment_at(three_nodes.address), str(path)) as program:
         assert program.stdout is not None
         got, state = json.loads(program.stdout.readline())
-    finally:
-        program.kill()
-        program.communicate()
     options: dict[str, Any] = {"epochs": 2, "workers": ONE, "on_error": "quarantine"}
     with with_bad_ones(str(path)).iter_batches(state=state, **options) as it:
         got += ids(it)
     assert Counter(got) == Counter({i: 2 for i in range(ROWS) if i not in BAD})
     kept = Counter((one.origin.epoch, int(one.element["i"])) for one in quarantined(path) if one.origin is not None)
     assert kept == Counter((epoch, i) for epoch in range(2) for i in BAD)
-    until(lambda: not living_actors(), "the program's job does not end")
-
-
-def test_states_of_ranks_out_of_step_are_merged_and_nothing_is_lost_or_comes_twice() -> None:
-    pipe = numbers(ROWS).shuffle(50).batch(5)
-
-    def begin(rank: int, size: int, state: Any = None) -> Any:
-        job = f"merged-{state is None}"
-        return pipe.iter_batches(workers=ONE, rank=rank, world_size=size, job=job, state=state)
-
-    taken = Barrier(2)
-
-    def cut(rank: int) -> tuple[list[int], Any]:
-        with begin(rank, 2) as it:
-            cut_off = ids(islice(it, 7 + 3 * rank)), saved(it.state_dict())
-            taken.wait()  # a rank that left would end the other
-            return cut_off
-
-    with ThreadPoolExecutor(2) as pool:
-        (first, one), (second, other) = pool.map(cut, range(2))
-    assert [one["batches"], other["batches"]] == [7, 10]
-    with begin(0, 1, saved(pecan.merge_states([one, other]))) as it:
-        assert sorted([*first, *second, *ids(it)]) == list(range(ROWS))
+    until(lambda: not left_behind(), lambda: f"there is {left_behind()}")
 
 
 def test_a_state_that_a_loop_in_another_thread_runs_away_from_is_refused_by_that() -> None:
     """While the loop stands, any number of threads are told the same."""
-    with numbers(ROWS).batch(2).iter_batches(epochs=None, workers=ONE) as it:
+    with numbers(ROWS).batch(2).iter_batches(epochs=None, workers=ONE) as it, ThreadPoolExecutor(4) as pool:
         over, refused = threading.Event(), list[str]()
-
-        def loop() -> None:
-            for _ in it:
-                if over.is_set():
-                    return
 
         def asked() -> bool:
             try:
@@ -167,28 +128,25 @@ def test_a_state_that_a_loop_in_another_thread_runs_away_from_is_refused_by_that
                 refused.append(str(error))
             return bool(refused)
 
-        running = threading.Thread(target=loop)
-        running.start()
+        running = pool.submit(lambda: next(True for _ in it if over.is_set()))
         try:
             until(asked, "the loop is never ahead")
         finally:
             over.set()
-            running.join()
-        assert "gone on in another thread" in refused[0]
-        with ThreadPoolExecutor(4) as pool:
-            states = list(pool.map(lambda _: saved(it.state_dict()), range(8)))
+        assert running.result() and "gone on in another thread" in refused[0]
+        states = list(pool.map(lambda _: saved(it.state_dict()), range(8)))
         assert all(state == states[0] for state in states)
 
 
 @pytest.mark.slow
 def test_data_that_has_changed_is_refused_and_told_where_it_is_allowed(tmp_path: Path) -> None:
-    for number in range(4):
-        (tmp_path / f"{number}.txt").write_text("".join(f"{number}-{line}\n" for line in range(50)))
-    pipe = pecan.PecanPipeline(pecan.sources.TextLines(tmp_path), name="texts").batch(10)
+    file, lines = tmp_path / "lines.txt", [f"{line}\n" for line in range(200)]
+    file.write_text("".join(lines))
+    pipe = pecan.PecanPipeline(pecan.sources.TextLines(file), name="texts").batch(10)
     with pipe.iter_batches(workers=ONE) as it:
         next(it)
         state = it.state_dict()
-    (tmp_path / "2.txt").write_text("".join(f"2-{line}!\n" for line in range(50)))
+    file.write_text("".join([*lines[:-1], "x\n"]))
     with pytest.raises(StateError, match=r"changed since the state.*allow_changed_source=True"):
         list(pipe.iter_batches(workers=ONE, state=state))
     with pipe.iter_batches(workers=ONE, state=state, allow_changed_source=True) as it:
@@ -201,10 +159,7 @@ def test_data_that_has_changed_is_refused_and_told_where_it_is_allowed(tmp_path:
 
 @dataclass(frozen=True)
 class RecordedReads:
-    """Ten numbers in each of 40 splits; it writes down what is read.
-
-    Each run has a folder of its own: the process of a worker that was ended may read on for a moment.
-    """
+    """Ten numbers in each of 40 splits; it writes down what is read."""
 
     folder: Path
 
@@ -224,68 +179,44 @@ class RecordedReads:
         return "noted"
 
     def taken(self) -> dict[int, list[int]]:
-        """Return which elements of which splits were read, when nobody reads any more."""
-        until(lambda: not living_actors(), "a worker is left")
+        """Return which elements of which splits were read, when the processes of all workers have ended."""
+        until(lambda: not left_behind(), lambda: f"there is {left_behind()}")
         return {int(file.name): [int(line) for line in file.read_text().split()] for file in self.folder.iterdir()}
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> tuple[RecordedReads, RecordedReads]:
-    """The same source for a run and for the one that goes on from its state."""
-    (tmp_path / "first").mkdir()
-    (tmp_path / "second").mkdir()
-    return RecordedReads(tmp_path / "first"), RecordedReads(tmp_path / "second")
-
-
-def test_what_was_delivered_is_not_read_again(runs: tuple[RecordedReads, RecordedReads]) -> None:
-    first, second = (pecan.PecanPipeline(source, name="noted").batch(7) for source in runs)
-    with first.iter_batches(workers=ONE) as it:
-        got = ids(islice(it, 25))
-        state = saved(it.state_dict())
-    with second.iter_batches(workers=ONE, state=state) as it:
-        rest = ids(it)
-    assert Counter(got + rest) == Counter(range(400))
-    read = runs[1].taken()
-    done = {index for index in range(40) if set(range(10 * index, 10 * index + 10)) <= set(got)}
-    assert len(done) > 10 and not read.keys() & done, "what was delivered whole is not opened"
-    assert all(len(elements) <= 10 for elements in read.values())
-
-
-def test_a_whole_plan_goes_on_behind_the_elements_that_were_delivered(
-    runs: tuple[RecordedReads, RecordedReads], tmp_path: Path
-) -> None:
+def test_a_plan_goes_on_behind_the_elements_that_were_delivered_and_reads_none_of_them_again(tmp_path: Path) -> None:
     """Also where its worker is lost: what was received is not read again by the next one."""
-    mapped = tmp_path / "mapped"
+    mapped, source = tmp_path / "mapped", RecordedReads(tmp_path / "reads")
+    source.folder.mkdir()
 
     def note(row: dict[str, Any]) -> dict[str, Any]:
         with mapped.open("a") as file:
             file.write(f"{row['i']}\n")
         return row
 
-    def begin(source: RecordedReads, state: Any = None) -> Any:
+    def begin(state: Any = None) -> Any:
         mapped.unlink(missing_ok=True)
+        for file in source.folder.iterdir():
+            file.unlink()
         pipe = pecan.PecanPipeline(source, name="behind").skip(25).map(note).take(300).batch(7)
         return pipe.iter_batches(workers=TWO, state=state)
 
     def were_mapped() -> list[int]:
         return [int(line) for line in mapped.read_text().split()]
 
-    with begin(runs[0]) as it:
+    with begin() as it:
         got = ids(islice(it, 15))
         lose(it, maker(it))
         got += ids(islice(it, 5))
         assert were_mapped().count(25) == 1, "the second worker does not run operators on what was received"
         state = saved(it.state_dict())
-    read = runs[0].taken()
+    read = source.taken()
     assert all(read[split] == list(range(10)) for split in range((25 + 15 * 7) // 10)), "it opens none of these"
-    with begin(runs[1], state) as it:
+    with begin(state) as it:
         got += ids(it)
         (told,) = [event.text for event in it.report().events if event.kind == "state"]
     assert got == list(range(25, 325))
-    delivered, read = 25 + 20 * 7, runs[1].taken()
+    delivered, read = 25 + 20 * 7, source.taken()
     assert min(were_mapped()) == delivered
     assert min(read) == delivered // 10 and read[delivered // 10][0] == delivered % 10
     assert "20 batches of epoch 0 that were used before are not made again" in told
-
-
-# --- another promise than exactly once ------------------------------------------------------------------------
