@@ -1,4 +1,7 @@
-"""Algorithm 2 of the Pecan paper: its four pipelines, its barriers, its exception."""
+"""Algorithm 2 of the Pecan paper: its barriers, its exception, and what it says of moves.
+
+That it is the paper's is shown in test_reorder_properties.py, and on the paper's pipelines beside AutoOrder's tests.
+"""
 
 from __future__ import annotations
 
@@ -8,102 +11,16 @@ import pytest
 
 from pecan_ray.errors import PlanError
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, ProfiledOp, auto_order
-from tests.unit.commuting import any_pair
-
-
-def image_op(name: str, inflation: float = 1.0, **facts: Any) -> ProfiledOp:
-    image = frozenset({"image"})
-    return ProfiledOp(name, inflation, reads=image, writes=image, **facts)
-
-
-def order(ops: list[ProfiledOp], mode: Mode = "pecan") -> list[str]:
-    return list(auto_order(ops, mode, commutes=any_pair).order)
-
-
-# Factors: those shipped with the paper's code where there are any (ResNet50 and RetinaNet), else from the shapes.
-RESNET50 = [
-    image_op("decode_crop", 8.668, changes_kind=True),
-    image_op("flip"),
-    image_op("rotate"),
-    image_op("shear"),
-    image_op("resize", 0.6087),
-    image_op("mean_subtract"),
-    image_op("cast_one_hot", 0.4993, changes_rank=True),
-    ProfiledOp("batch", 1.0, fixed="batch"),
-]
-SIMCLR = [
-    image_op("duplicate_cast", 8.0, changes_rank=True),
-    image_op("crop_resize", 0.64),
-    image_op("flip"),
-    image_op("jitter"),
-    image_op("blur"),
-    image_op("clip"),
-    image_op("to_grayscale", 1 / 3),
-    image_op("tile", 3.0),
-    image_op("reshape", 1.0, changes_rank=True),
-    ProfiledOp("batch", 1.0, fixed="batch"),
-]
-RETINANET = [
-    image_op("decode", 4.908, changes_kind=True),
-    image_op("cast_normalize", 3.997),
-    ProfiledOp("flip", 1.0, reads=frozenset({"image", "boxes"}), writes=frozenset({"image", "boxes"})),
-    image_op("label_extract", 2.328, changes_rank=True),
-    image_op("cast_bf16", 0.679, custom_dtype_cast=True),
-    ProfiledOp("batch", 1.0, fixed="batch"),
-]
-SOUND, FRAMES = frozenset({"source"}), frozenset({"source", "frames"})
-ASR = [
-    ProfiledOp("decode", 2.0, changes_kind=True),
-    ProfiledOp("add_text", 1.001, keep_position=True),
-    ProfiledOp("vectorize", 1.01, changes_kind=True),
-    ProfiledOp("fourier", 1.6, changes_rank=True),
-    ProfiledOp("pad", 4.4, reads=FRAMES, writes=FRAMES),
-    ProfiledOp("spec_augment", 1.0, reads=FRAMES, writes=SOUND),
-    ProfiledOp("speed_perturb", 1.0, reads=FRAMES, writes=FRAMES),
-    ProfiledOp("pitch_perturb", 1.0, reads=SOUND, writes=SOUND),
-    ProfiledOp("reverb", 1.0, reads=SOUND, writes=SOUND),
-    ProfiledOp("batch", 1.0, fixed="batch"),
-]
-
-
-@pytest.mark.parametrize("mode", ["pecan", "safe"])
-def test_resnet50_resizes_before_it_flips_rotates_and_shears(mode: Mode) -> None:
-    expected = ["decode_crop", "resize", "flip", "rotate", "shear", "mean_subtract", "cast_one_hot", "batch"]
-    assert order(RESNET50, mode) == expected
-
-
-def test_simclr_turns_gray_before_all_other_augmentations() -> None:
-    assert order(SIMCLR) == [
-        "duplicate_cast",
-        "to_grayscale",
-        "crop_resize",
-        *("flip", "jitter", "blur", "clip"),
-        *("tile", "reshape", "batch"),
-    ]
-
-
-@pytest.mark.parametrize("mode", ["pecan", "safe"])
-def test_retinanet_casts_and_normalizes_right_after_the_flip(mode: Mode) -> None:
-    expected = ["decode", "flip", "cast_normalize", "label_extract", "cast_bf16", "batch"]
-    assert order(RETINANET, mode) == expected
-
-
-@pytest.mark.parametrize("mode", ["pecan", "safe"])
-def test_asr_pads_after_all_augmentations(mode: Mode) -> None:
-    assert order(ASR, mode) == [
-        *("decode", "add_text", "vectorize", "fourier"),
-        *("spec_augment", "speed_perturb", "pitch_perturb", "reverb", "pad"),
-        "batch",
-    ]
 
 
 def test_a_move_says_what_moved_from_where_to_where_and_why() -> None:
-    (move,) = auto_order(RESNET50).moves
+    flip = ProfiledOp("flip", 1.0)
+    (move,) = auto_order([flip, ProfiledOp("rotate", 1.0), ProfiledOp("resize", 0.6087)]).moves
     name, start, to, reason = move
-    assert (name, start, to) == ("resize", 4, 1) == (move.name, move.from_, move.to)
+    assert (name, start, to) == ("resize", 2, 0) == (move.name, move.from_, move.to)
     assert "0.609" in reason and "'flip'" in reason and "smaller" in reason
-    (move,) = auto_order(RETINANET).moves
-    assert (move.name, move.from_, move.to) == ("cast_normalize", 1, 2)
+    (move,) = auto_order([ProfiledOp("normalize", 3.997), flip]).moves
+    assert (move.name, move.from_, move.to) == ("normalize", 0, 1)
     assert "larger" in move.reason and "'flip'" in move.reason
 
 
