@@ -121,7 +121,7 @@ def test_a_job_warns_of_what_is_random_and_kept_and_of_nothing_that_is_meant(
     cache: Cache, caplog: pytest.LogCaptureFixture
 ) -> None:
     def warned(pipe: PecanPipeline, reorder: pecan.options.ReorderMode = "safe") -> str:
-        config = pecan.Config(cache=cache, order_folder="", reorder=reorder)
+        config = pecan.Config(cache=cache, order_folder="", reorder=reorder, sample_elements=40, sample_seconds=60.0)
         order = JobOrder(pipe.batch(4).plan, name="ours", engine="python", seed=0, config=config)
         caplog.clear()
         said = order.ordered(skip_bad=False, once=True, job=None).said
@@ -144,14 +144,12 @@ def test_a_job_warns_of_what_is_random_and_kept_and_of_nothing_that_is_meant(
     assert not warned(pecan.PecanPipeline(source()).map(waits).autocache().map(drawn))
 
 
-def test_each_input_of_a_join_has_its_own(cache: Cache) -> None:
+def test_each_input_of_a_join_has_its_own_and_a_later_job_finds_the_same_without_a_sample(cache: Cache) -> None:
     one = pecan.PecanPipeline(source()).map(waits).autocache(name="one")
     other = pecan.PecanPipeline(source()).map(large).autocache(name="other").map(small)
     kept = decide(one.concat(other).batch(4), cache)
     assert kept_at(kept) == ["one"] and len(kept.choices) == 2 == len(kept.said)
 
-
-def test_a_later_job_needs_no_sample_and_finds_the_same_entries(cache: Cache) -> None:
     def pipe() -> PecanPipeline:
         return pecan.PecanPipeline(source()).map(waits).autocache().batch(4)
 
@@ -192,16 +190,7 @@ class Untold:
         raise TypeError("it cannot be pickled")
 
 
-def test_a_function_that_holds_what_nothing_stands_for_is_never_taken_for_another_one(cache: Cache) -> None:
-    held = Untold(2)
-    pipe = pecan.PecanPipeline(source()).map(lambda v: {**v, "y": held.factor}).autocache().batch(4)
-    with pytest.raises(PlanError, match="Untold"):
-        prefix_key(pipe.plan, "python", 0)
-    kept = decide(pipe, cache)
-    assert kept_at(kept) == [] and "everything is computed" in kept.said[0] and "Untold" in kept.said[0]
-
-
-def test_what_cannot_be_decided_is_computed_and_said(cache: Cache) -> None:
+def test_what_cannot_be_decided_or_named_is_computed_and_said(cache: Cache) -> None:
     pipe = pecan.PecanPipeline(source()).map(waits).autocache().batch(4)
     assert "tensorflow engine keeps nothing" in decide(pipe, cache, engine="tensorflow").said[0]
     assert "cannot be opened" in decide(pipe, Cache("/proc/nowhere")).said[0]
@@ -209,6 +198,12 @@ def test_what_cannot_be_decided_is_computed_and_said(cache: Cache) -> None:
     assert "did not show" in decide(bare, cache).said[0]
     without = pecan.PecanPipeline(source()).map(waits).batch(4)
     assert decide(without, Cache("/proc/nowhere")) == Kept(without.plan)
+    held = Untold(2)
+    pipe = pecan.PecanPipeline(source()).map(lambda v: {**v, "y": held.factor}).autocache().batch(4)
+    with pytest.raises(PlanError, match="Untold"):
+        prefix_key(pipe.plan, "python", 0)
+    kept = decide(pipe, cache)
+    assert kept_at(kept) == [] and "everything is computed" in kept.said[0] and "Untold" in kept.said[0]
 
 
 @pytest.mark.parametrize("bad", [Cache, lambda **k: Cache("s3://bucket/cache", **k)])
@@ -247,7 +242,7 @@ def test_what_an_epoch_took_corrects_what_later_jobs_are_promised(cache: Cache) 
 
 
 def test_explain_says_what_would_be_kept_and_why(cache: Cache) -> None:
-    config = pecan.Config(cache=cache, order_folder="")
+    config = pecan.Config(cache=cache, order_folder="", sample_elements=40, sample_seconds=60.0)
     pipe = pecan.PecanPipeline(source(), config=config).map(waits).autocache().map(small).batch(4)
     told = [line for line in pipe.explain().splitlines() if "autocache: " in line]
     assert len(told) == 1 and "note: autocache: cache at 'autocache':" in told[0]

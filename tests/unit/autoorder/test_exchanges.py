@@ -13,7 +13,6 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.autoorder.exchange_check import ExchangeCheck, ExchangeResult
-from pecan_ray.autoorder.op_facts import facts_of
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
@@ -184,15 +183,6 @@ def test_an_order_is_verified_on_every_element_of_the_sample() -> None:
     assert trial.exchanges.may(("marked", "half")), trial.exchanges.rejects()
     refused, _, ran = trial.verify(("half", "marked"))
     assert refused, f"{ran} elements were looked at"
-
-
-def test_operators_are_known_by_what_they_do_with_values_at_other_places() -> None:
-    pipe = images()
-    for op in (tone, blurred, mirror, half):
-        pipe = pipe.map(op, on="image")
-    facts = facts_of(sampled(pipe))
-    assert [name for name, one in facts.items() if one.pointwise] == ["tone"]
-    assert facts["half"].resizes == {"image": {0, 1}} and not facts["half"].removes
 
 
 def test_each_kind_of_changes_can_be_switched_off() -> None:

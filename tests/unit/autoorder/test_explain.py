@@ -97,11 +97,13 @@ def test_json_has_the_numbers(reordered: pecan.PecanPipeline) -> None:
     assert stretch["fixed"] == [{"name": "cast", "reason": "keep_position=True"}]
 
 
-def test_html_is_escaped_and_marks_what_moved(reordered: pecan.PecanPipeline) -> None:
+def test_html_is_escaped_and_marks_what_moved_and_other_formats_are_refused(reordered: pecan.PecanPipeline) -> None:
     pipe = pipeline().map(lambda image: image, on="image", name="<b>").map(half, on="image")
     assert "&lt;b&gt;" in pipe.explain("html") and "<b>:" not in pipe.explain("html")
     page = reordered.explain("html")
     assert page.count("<tr") == 5 and page.count("<tr style=") == 1
+    with pytest.raises(PlanError, match="format must be one of 'text', 'html', 'json', but got 'xml'"):
+        reordered.explain(cast(ExplainFormat, "xml"))
 
 
 def test_what_was_refused_is_told_with_its_reason() -> None:
@@ -125,49 +127,41 @@ def test_mode_pecan_warns_that_values_may_be_others(caplog: pytest.LogCaptureFix
     assert [one.levelname for one in caplog.records if VALUES_MAY_DIFFER in one.message] == ["WARNING"]
 
 
-def test_an_unknown_format_is_refused(reordered: pecan.PecanPipeline) -> None:
-    with pytest.raises(PlanError, match="format must be one of 'text', 'html', 'json', but got 'xml'"):
-        reordered.explain(cast(ExplainFormat, "xml"))
-
-
 # --- the command -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
-    path = tmp_path / "my_program.py"
-    path.write_text(PROGRAM + FUNCTION)
-    return path
-
-
-@pytest.fixture(autouse=True)
-def imports_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a test import programs as a process of its own would."""
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a test writes a program, which is imported as by a process of its own."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "my_program", raising=False)
+    return tmp_path / "my_program.py"
 
 
-def test_the_command_explains_what_a_function_makes(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", str(program)]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith('mine: AutoOrder (mode "safe") changed the order') and "crop -> work" in out
+EXAMPLE = """
+def example_pipeline():
+    return pecan.PecanPipeline(SOURCE, name="example").map(crop, on="x")
+"""
+VARIABLE = 'pipe = pecan.PecanPipeline(SOURCE, name="held", config=CONFIG).map(crop, on="x")\n'
 
 
-def test_the_command_takes_a_format_and_a_variable(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program.write_text(PROGRAM + 'pipe = pecan.PecanPipeline(SOURCE, name="held", config=CONFIG).map(crop, on="x")\n')
-    assert main(["explain", str(program), "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["pipeline"] == "held"
-
-
-def test_the_command_prefers_the_example_and_can_be_given_a_name(
-    program: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("text", "arguments", "said"),
+    [
+        (PROGRAM + FUNCTION, [], 'mine: AutoOrder (mode "safe") changed the order'),
+        (PROGRAM + FUNCTION + EXAMPLE, [], "example:"),
+        (PROGRAM + FUNCTION + EXAMPLE, ["--name", "pipeline"], "mine:"),
+        (PROGRAM + VARIABLE, [], "held:"),
+    ],
+)
+def test_the_command_explains_a_function_an_example_or_a_variable(
+    program: Path, capsys: pytest.CaptureFixture[str], text: str, arguments: list[str], said: str
 ) -> None:
-    example = 'def example_pipeline():\n    return pecan.PecanPipeline(SOURCE, name="example").map(crop, on="x")\n'
-    program.write_text(PROGRAM + FUNCTION + example)
-    assert main(["explain", str(program)]) == 0
-    assert capsys.readouterr().out.startswith("example:")
-    assert main(["explain", str(program), "--name", "pipeline"]) == 0
-    assert capsys.readouterr().out.startswith("mine:")
+    program.write_text(text)
+    assert main(["explain", str(program), *arguments]) == 0
+    assert capsys.readouterr().out.startswith(said)
+    assert main(["explain", str(program), *arguments, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pipeline"] == said.partition(":")[0]
 
 
 @pytest.mark.parametrize(
@@ -189,9 +183,6 @@ def test_the_command_says_what_is_missing(
     program.write_text(text)
     assert main(["explain", str(program), *arguments]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_the_command_names_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "nowhere.py"]) == 2
     assert "there is no file nowhere.py" in capsys.readouterr().err
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.facts_json import from_json
 from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
 from pecan_ray.autoorder.order_request import JobSize
@@ -83,15 +82,12 @@ def test_an_order_is_found_once_and_run_by_all_later_jobs(cache_folder: Path) ->
     assert names(as_run(images())) == ["tone", "half", "batch"]
 
 
-def test_another_pipeline_has_another_order(cache_folder: Path) -> None:
-    keys = {job_order(pipe)._key for pipe in (images(), images(reorder="strict"), images(side=64))}
-    assert len(keys) == 3
+def test_orders_are_kept_for_the_pipeline_and_the_data_that_they_were_found_for(tmp_path: Path) -> None:
+    others = (images(), images(reorder="strict"), images(side=64), images().map(flip, on="image"))
+    keys = {job_order(pipe)._key for pipe in others}
+    assert len(keys) == 4
     assert job_order(images())._key in keys, "and one that is written alike the same one"
-    longer = images().map(flip, on="image")
-    assert job_order(longer)._key not in keys
 
-
-def test_files_that_are_replaced_are_other_data(tmp_path: Path) -> None:
     def key() -> str:
         source = pecan.sources.TextLines(str(tmp_path))
         return job_order(pecan.PecanPipeline(source).map(flip, on="line"))._key
@@ -124,12 +120,6 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
     assert names(as_run(images(order_folder=tmp_path / "file" / "folder"))) == ["half", "tone", "batch"]
 
 
-@pytest.mark.parametrize("written", [{"is": "os.system", "command": "true"}, {"is": "pecan_ray.errors.PecanError"}])
-def test_facts_make_nothing_but_facts(written: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="is no fact"):
-        from_json(written, {})
-
-
 def test_an_order_that_a_job_could_not_run_is_replaced_by_the_one_as_written() -> None:
     first = as_run(images())
     assert first.reverted is not None
@@ -147,16 +137,12 @@ def test_an_order_that_a_job_could_not_run_is_replaced_by_the_one_as_written() -
 # --- shown -------------------------------------------------------------------------------------------------
 
 
-def test_explain_shows_what_is_kept_and_where() -> None:
+def test_explain_shows_what_is_kept_and_where_and_looks_again_if_it_is_asked_to(cache_folder: Path) -> None:
     first = images().explain()
     again = images().explain()
     told = [line for line in again.splitlines() if not line.startswith("note: this order")]
     assert told[: len(first.splitlines())] == first.splitlines() and not any(told[len(first.splitlines()) :])
     assert "note: this order: it is kept in" in again and "--again" in again
-
-
-def test_explain_again_looks_again(cache_folder: Path) -> None:
-    as_run(images())
     (file,) = (cache_folder / "pecan_ray" / "orders").iterdir()
     written = {**json.loads(file.read_text()), "orders": [["tone", "half"]], "facts": None, "why": "by hand"}
     file.write_text(json.dumps(written))
@@ -168,18 +154,13 @@ def test_explain_again_looks_again(cache_folder: Path) -> None:
 # --- pinned ------------------------------------------------------------------------------------------------
 
 
-def test_a_saved_order_is_pinned_without_a_sample(tmp_path: Path, cache_folder: Path) -> None:
+def test_a_saved_order_is_pinned_without_a_sample_and_beats_a_kept_one_and_a_seed(tmp_path: Path) -> None:
     path = tmp_path / "order.json"
     images().save_order(path)
     pinned = images(order_file=path, order_folder="")
     assert names(as_run(pinned)) == ["half", "tone", "batch"]
     assert f"{path} pins it" in as_run(pinned).said[0] and as_run(pinned).reverted is None
     assert "measured" in pinned.explain() and f"{path} pins it" in pinned.explain()
-
-
-def test_a_pinned_order_beats_a_kept_one_and_a_seed(tmp_path: Path) -> None:
-    as_run(images())
-    path = tmp_path / "order.json"
     path.write_text('{"format": 1, "orders": [["tone", "half"]]}')
     assert names(as_run(images(order_file=path))) == ["tone", "half", "batch"]
     assert names(as_run(images(3, order_file=path))) == ["tone", "half", "batch"]
@@ -207,7 +188,16 @@ def test_a_pinned_order_that_does_not_fit_is_refused_at_once(tmp_path: Path, ord
         assert str(path) in caught.value.message and "pecan explain --save" in caught.value.message
 
 
-@pytest.mark.parametrize("facts", [5, {"notes": 5}, {"seconds": "x"}, {"stretches": [{"is": "os.system"}]}])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        5,
+        {"notes": 5},
+        {"seconds": "x"},
+        {"stretches": [{"is": "os.system"}]},
+        {"stretches": [{"is": "pecan_ray.errors.PecanError"}]},
+    ],
+)
 def test_facts_that_are_none_are_left_out(order_file: Path, tmp_path: Path, facts: Any) -> None:
     path = tmp_path / "order.json"
     path.write_text(json.dumps({**json.loads(order_file.read_text()), "facts": facts}))
@@ -276,13 +266,6 @@ def test_the_command_saves_an_order(
 # --- states -----------------------------------------------------------------------------------------------------
 
 
-def shrunk(**options: Any) -> pecan.PecanPipeline:
-    """Two operators of which AutoOrder would run the other one first."""
-    source = pecan.sources.Arrays(image=np.zeros((ELEMENTS, 64, 64, 3), np.uint8))
-    pipe = pecan.PecanPipeline(source, name="shrunk", config=pecan.Config(**options))
-    return pipe.map(tone, on="image").map(half, on="image").batch(8)
-
-
 def runs_under(pipe: pecan.PecanPipeline, order: Any, *decoders: str, cuts_elements: bool = False) -> Any:
     """Return the order that a job runs which goes on from a state."""
     pinned = pipe._order.pinned(order, decoders, cuts_elements=cuts_elements)
@@ -292,7 +275,7 @@ def runs_under(pipe: pecan.PecanPipeline, order: Any, *decoders: str, cuts_eleme
 
 @pytest.mark.parametrize("order", [("tone", "half"), ("half", "tone")])
 def test_a_state_pins_its_order_whatever_is_kept_or_a_look_would_find(tmp_path: Path, order: Any) -> None:
-    pipe = shrunk(order_folder=tmp_path, sample_elements=16)
+    pipe = images(side=64, order_folder=tmp_path)
     OrderFolder(tmp_path).replace(pipe._order._key, KeptOrder((order[::-1],)))
     ordered = runs_under(pipe, (order,))
     assert [op.name for op in ordered.plan.ops] == [*order, "batch"] and ordered.order == (order,)
@@ -312,16 +295,15 @@ def test_a_state_names_operators_that_the_decoder_has_taken_over_too(tmp_path: P
     assert len(without.plan.ops) == 4 and without.order == order, "it did not when the state was taken"
 
 
-def test_a_file_that_pins_another_order_is_refused_only_while_elements_are_partly_delivered(tmp_path: Path) -> None:
+def test_an_order_of_a_state_that_a_file_contradicts_or_the_pipeline_cannot_have_is_refused(
+    tmp_path: Path,
+) -> None:
     KeptOrder((("half", "tone"),)).save(tmp_path / "order.json")
-    pipe = shrunk(order_file=tmp_path / "order.json")
+    pipe = images(side=64, order_file=tmp_path / "order.json")
     state = (("tone", "half"),)
     assert runs_under(pipe, state).order == (("half", "tone"),), "no element is partly delivered"
     assert runs_under(pipe, (("half", "tone"),), cuts_elements=True).order == (("half", "tone"),)
     with pytest.raises(StateError, match=r"under the order tone -> half, .* partly.*order\.json pins half -> tone"):
         runs_under(pipe, state, cuts_elements=True)
-
-
-def test_a_state_with_an_order_of_other_operators_is_refused() -> None:
     with pytest.raises(StateError, match="the order tone -> flip, which this pipeline cannot have"):
-        runs_under(shrunk(), (("tone", "flip"),))
+        runs_under(images(), (("tone", "flip"),))

@@ -191,8 +191,10 @@ def half(element: Element) -> Element:
     return {**element, "x": element["x"].astype(np.float16)}
 
 
-def pipeline(*fns: Function, columns: bool = False) -> pecan.PecanPipeline:
+def pipeline(*fns: Function, columns: bool = False, bad: int | None = None) -> pecan.PecanPipeline:
     given = elements()
+    if bad is not None:
+        given[bad]["s"] = np.float32(0)
     if columns:
         source: Any = pecan.sources.Arrays({name: np.array([one[name] for one in given]) for name in ("x", "s", "n")})
     else:
@@ -292,12 +294,7 @@ def strictly(element: Element) -> Element:
 
 
 def with_a_bad_one(columns: bool) -> pecan.PecanPipeline:
-    given = elements()
-    given[41]["s"] = np.float32(0)
-    source: Any = pecan.sources.Items(given)
-    if columns:
-        source = pecan.sources.Arrays({name: np.array([one[name] for one in given]) for name in ("x", "s", "n")})
-    return pecan.PecanPipeline(source).map(scale).map(strictly).map(clip).batch(16)
+    return pipeline(scale, strictly, clip, columns=columns, bad=41)
 
 
 @pytest.mark.parametrize("columns", [False, True])

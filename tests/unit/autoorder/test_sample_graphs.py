@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from pecan_ray.autoorder import SampleProfile
+from pecan_ray.errors import OpError
 from pecan_ray.plan.splits import Element
-from tests.unit.autoorder.sampled_rows import COUNT, profile, rows, touched
+from tests.unit.autoorder.sampled_rows import COUNT, double, profile, rows, touched
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -57,6 +58,17 @@ def test_graphs_tell_columns_factors_kinds_types_and_whether_they_are_random(ten
     assert [op.name for op in found.ops if op.custom_dtype_cast] == ["cast"]
     assert not any(op.changes_rank or op.stateful for op in found.ops)
     assert {op.name for op in found.ops if op.random} == {"declared", "undeclared"}
+
+
+def test_an_error_names_operator_and_element() -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    def pick(x: Any) -> Any:
+        return tf.gather(tf.constant([1, 2, 3]), tf.cast(x[0], tf.int32))
+
+    with pytest.raises(OpError, match="pick failed on element 2 of split 0") as caught:
+        profile(rows(engine="tensorflow").map(double, on="x", name="first").map(pick, on="x"))
+    assert caught.value.op == "pick" and caught.value.element == 2
 
 
 WITHOUT_TENSORFLOW = """

@@ -1,4 +1,7 @@
-"""AutoOrder's sample runs in a process of its own: what a function does to that is not done to the trainer's."""
+"""AutoOrder's sample runs in a process of its own, and ends with the jobs that wait for it.
+
+What a function does to that process is not done to the trainer's.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,12 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.autoorder import call_in_subprocess as own
-from pecan_ray.autoorder import order
+from pecan_ray.autoorder import job_order, order
 from pecan_ray.autoorder.job_order import JobOrder
+from pecan_ray.autoorder.late_look import JobEnd
+from pecan_ray.autoorder.look_clock import WAITING_PER_CPU, LookClock
+from pecan_ray.autoorder.order_request import JobSize
+from pecan_ray.errors import OpError
 from pecan_ray.options import Config
 
 
@@ -52,10 +59,12 @@ def crop(element: dict[str, Any]) -> dict[str, Any]:
     return {**element, "x": element["x"][:2]}
 
 
-def order_of(function: Callable[[dict[str, Any]], dict[str, Any]], folder: Path) -> JobOrder:
+def order_of(
+    function: Callable[[dict[str, Any]], dict[str, Any]], folder: Path, sample_seconds: float = 0.5
+) -> JobOrder:
     source = pecan.sources.Arrays(x=np.zeros((64, 100)))
     plan = pecan.PecanPipeline(source).map(function).map(crop).plan
-    config = Config(sample_seconds=0.5, order_folder=folder)
+    config = Config(sample_elements=64, sample_seconds=sample_seconds, order_folder=folder)
     return JobOrder(plan, name="odd", engine="python", seed=0, config=config)
 
 
@@ -115,3 +124,61 @@ def test_a_plan_that_cannot_be_sent_is_sampled_here(tmp_path: Path) -> None:
 
     assert order_of(look, tmp_path).order_text().stretches
     seen.close()
+
+
+def test_a_call_apart_returns_and_raises_what_the_function_does() -> None:
+    def fail(text: str) -> None:
+        raise OpError(text, op="f", element=3)
+
+    assert own.call_in_subprocess(sorted, [3, 1, 2], engine="python", seconds=10) == [1, 2, 3]
+    with pytest.raises(OpError, match="nobody home") as caught:
+        own.call_in_subprocess(fail, "nobody home", engine="python", seconds=10)
+    assert caught.value.element == 3
+
+
+# --- a look counts its waiting, and ends with its job ------------------------------------------------------
+
+
+def test_of_waiting_a_third_counts_and_of_work_all() -> None:
+    waiting = LookClock()
+    time.sleep(0.6)
+    assert waiting() >= 0.6 / WAITING_PER_CPU and waiting.waited_s >= 0.55
+    working, began = LookClock(), time.process_time()
+    while time.process_time() - began < 0.3:
+        pass
+    spent = working()
+    assert spent >= 0.3 and working.waited_s < 0.15, "also beside other programs, which have the CPU meanwhile"
+
+
+def slow(element: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(1.0)
+    return wander(element)
+
+
+def test_a_look_ends_with_the_last_job_that_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_order, "WAITED_S", 0.0)
+    one = order_of(slow, tmp_path, 0.01)
+    job = JobSize(3.0, 1.0, continues=True)
+    first, second = (one.ordered(skip_bad=False, once=False, job=job) for _ in range(2))
+    assert first.said == second.said == (job_order.STILL_LOOKING,)
+    (look,) = one._looks.values()
+    first.end.come()
+    first.end.come()
+    assert not look.found.done(), "the second job goes on"
+    second.end.come()
+    assert look.found.result(timeout=60).failed
+    third = one.ordered(skip_bad=False, once=False, job=job)
+    assert one._looks[False] is not look, "a later job looks anew"
+    third.end.come()
+    assert list(tmp_path.iterdir()) == [], "nothing is kept of what was not found"
+
+
+def test_what_is_to_end_with_a_job_that_is_over_ends_at_once() -> None:
+    end, ended = JobEnd(), []
+    with end.ends(lambda: ended.append("in time")):
+        pass
+    end.when(lambda: ended.append("kept"))
+    end.come()
+    end.come()
+    end.when(lambda: ended.append("late"))
+    assert ended == ["kept", "late"] and end.over

@@ -105,23 +105,20 @@ def test_the_number_of_elements_where_it_is_known(pipe: pecan.PecanPipeline, cou
     assert num_elements(pipe.plan) == count
 
 
-def test_a_look_may_take_two_percent_of_a_job() -> None:
+def test_a_look_may_take_two_percent_of_a_job_and_a_shorter_job_is_not_looked_at() -> None:
     plan = numbers(10_000).plan
     assert runs_allowed(plan, JobSize(passes=5, cpus=4)) == pytest.approx(0.02 * 50_000 / 4)
     assert runs_allowed(plan, JobSize(math.inf, 4)) == runs_allowed(plan, None) == math.inf
     assert runs_allowed(pecan.PecanPipeline(Files([3])).plan, JobSize(1, 1)) == math.inf
-
-
-def slow(element: Element) -> Element:
-    return {"x": element["x"] + sum(range(20_000))}
-
-
-def test_a_job_that_is_shorter_than_a_look_is_not_looked_at() -> None:
     pipe = numbers(1000).map(slow).map(same)
     found = order_plan(OrderRequest(pipe.plan, job=JobSize(1.0, 2)))
     assert found.notes == (TOO_SHORT,) and not found.final and not found.stretches
     assert found.summary() == TOO_SHORT
     assert order_plan(OrderRequest(pipe.plan, job=JobSize(100.0, 2))).stretches
+
+
+def slow(element: Element) -> Element:
+    return {"x": element["x"] + sum(range(20_000))}
 
 
 def test_who_sets_the_sample_has_it(cache_folder: object) -> None:

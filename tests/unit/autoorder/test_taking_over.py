@@ -111,7 +111,7 @@ def test_a_job_runs_what_was_found_and_explain_tells_it(cache_folder: Path) -> N
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_column_that_is_another_keeps_the_decoder_as_it_is(engine: EngineName) -> None:
+def test_what_makes_a_column_another_or_in_mode_strict_changes_pixels_is_not_taken_over(engine: EngineName) -> None:
     def with_corner(element: Element) -> Element:
         return {**element, "corner": element["image"][10, 10]}
 
@@ -121,10 +121,6 @@ def test_a_column_that_is_another_keeps_the_decoder_as_it_is(engine: EngineName)
     assert "the decoder takes nothing over (rule decode+resize): column 'corner' becomes another one" in rejects(found)
     assert "the decoder takes nothing over" in pipe.explain()
     assert "Decode" in run_ops(pipe)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_mode_strict_takes_over_nothing_that_changes_results(engine: EngineName) -> None:
     found = looked_at(photographs(engine, images.Resize(64, 64)), "strict")
     assert found.decoders == ()
     assert "images would be decoded at a reduced size, or warped at once, which changes their pixels" in rejects(found)
@@ -148,14 +144,14 @@ def test_mode_strict_decodes_a_crop_alone_with_equal_pixels() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(results(pipe), exact, strict=True))
 
 
-def test_a_crop_is_not_decoded_alone_where_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_decoded_where_a_library_can_and_orders_looked_for_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("pecan_ray.part_decoding._loaded", [part_decoding.NOT_THERE])
     found = looked_at(photographs("python", images.CenterCrop(64, 64)), "strict")
     assert found.decoders == ()
     assert "(rule decode+crop): there is no library TurboJPEG 3 (pip install pecan_ray[jpeg])" in rejects(found)
 
-
-def test_an_order_is_looked_for_anew_where_parts_can_be_decoded_since(monkeypatch: pytest.MonkeyPatch) -> None:
     def keys(op: Any) -> set[str]:
         found = set()
         for loaded in (part_decoding.NOT_THERE, object()):

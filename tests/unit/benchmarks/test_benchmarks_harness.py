@@ -38,13 +38,10 @@ def test_sides_alternate_and_are_measured_plotted_and_told(tmp_path: Path) -> No
     assert (tmp_path / "plot.png").stat().st_size > 1000
 
 
-def test_load_is_what_neither_the_side_nor_its_rivals_used() -> None:
+def test_load_is_what_neither_the_side_nor_its_rivals_used_and_what_was_seen_too_late() -> None:
     before = CpuClock(wall=5.0, busy=10.0, idle=10.0, ours=4.0, side=1.0)
     after = CpuClock(wall=15.0, busy=25.0, idle=15.0, ours=13.0, side=7.0)  # of 20 s: 15 busy, 9 ours, 6 the side's
     assert after.shares_since(before, seconds=10.0) == pytest.approx((0.3, 0.15))
-
-
-def test_what_the_harness_saw_too_late_counts_as_load() -> None:
     before = CpuClock(wall=5.0, busy=10.0, idle=10.0, ours=4.0, side=1.0)
     half = CpuClock(wall=10.0, busy=20.0, idle=10.0, ours=14.0, side=11.0)
     assert half.shares_since(before, seconds=10.0) == pytest.approx((0.5, 0.0))

@@ -1,37 +1,26 @@
-"""The TensorFlow versions of the RetinaNet and ASRTransformer steps do what those over NumPy do."""
+"""The TensorFlow versions of the steps do what those over NumPy do."""
 
 from __future__ import annotations
 
 from types import ModuleType
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
-from examples import asr_transformer, audio_ops, boxes_ops
+from examples import asr_transformer, audio_ops, boxes_ops, image_ops
 from examples.aerial import derived_items
 from examples.asr_transformer import FIXTURE, read_transcripts
+from examples.photographs import parent_photographs
 
-
-@pytest.fixture(scope="module")
-def boxes_tf() -> ModuleType:
-    pytest.importorskip("tensorflow")
-    from examples import boxes_ops_tf
-
-    return boxes_ops_tf
-
-
-@pytest.fixture(scope="module")
-def audio_tf() -> ModuleType:
-    pytest.importorskip("tensorflow")
-    from examples import audio_ops_tf
-
-    return audio_ops_tf
+tf: Any = pytest.importorskip("tensorflow")
+audio_tf: Any = pytest.importorskip("examples.audio_ops_tf")
+boxes_tf: Any = pytest.importorskip("examples.boxes_ops_tf")
+image_tf: Any = pytest.importorskip("examples.image_ops_tf")
 
 
 def element_of(element: dict[str, Any]) -> dict[str, Any]:
-    import tensorflow as tf
-
     return {name: tf.constant(value) for name, value in element.items()}
 
 
@@ -43,10 +32,54 @@ def close(usual: dict[str, Any], other: dict[str, Any], atol: float) -> None:
         np.testing.assert_allclose(made, value, atol=atol, err_msg=name)
 
 
+# --- ResNet50 and SimCLR ------------------------------------------------------------------------------------
+
+
+def photographs() -> list[bytes]:
+    return [path.read_bytes() for path in parent_photographs()]
+
+
+@pytest.mark.parametrize(("name", "amount"), [("rotate_by", 4.0), ("shear_by", 0.08), ("shear_by", -0.08)])
+def test_tensorflow_warps_like_opencv(name: str, amount: float) -> None:
+    image = image_ops.decode_rgb(photographs()[0]).astype(np.float32)
+    ours = getattr(image_ops, name)(image, amount)
+    theirs = getattr(image_tf, name)(image, amount).numpy()
+    # Edges apart (OpenCV blends them with the fill), OpenCV's rounding of positions to 1/32 px remains.
+    inside = (slice(30, -30), slice(40, -40))
+    assert np.abs(ours[inside] - theirs[inside]).mean() < 0.5
+    assert np.abs(image[inside] - theirs[inside]).mean() > 5.0, "the warp should have moved something"
+
+
+def test_tensorflow_resizes_blurs_and_grays_like_opencv() -> None:
+    image = image_ops.decode_rgb(photographs()[0]).astype(np.float32)
+    np.testing.assert_allclose(image_ops.resize(image), image_tf.resize(image).numpy(), atol=0.05)
+    blurred = cv2.GaussianBlur(image, (23, 23), 1.3, borderType=cv2.BORDER_CONSTANT)
+    np.testing.assert_allclose(blurred, image_tf.blur_by(image, 1.3).numpy(), atol=0.05)
+    np.testing.assert_allclose(image_ops.luminance(image), image_tf.luminance(image).numpy(), atol=0.01)
+
+
+def test_tensorflow_resnet_steps_as_one_graph() -> None:
+    def chain(encoded: Any, seed: Any) -> Any:
+        image = image_tf.decode_and_random_crop(encoded, seed)
+        for step in (image_tf.random_flip, image_tf.random_rotate, image_tf.random_shear):
+            image = step(image, seed)
+        return image_tf.cast_and_one_hot(
+            {"image": image_tf.subtract_mean(image_tf.resize(image)), "label": 3}, classes=5
+        )
+
+    encoded = tf.constant(photographs())
+    seeds = tf.stack([tf.zeros(len(photographs()), tf.int32), tf.range(len(photographs()))], axis=1)
+    data = tf.data.Dataset.from_tensor_slices((encoded, seeds)).map(chain).batch(len(photographs()))
+    (first,), (again,) = list(data), list(data)
+    assert first["image"].shape == (len(photographs()), 224, 224, 3) and first["image"].dtype == tf.float16
+    assert first["label"].numpy().argmax(axis=1).tolist() == [3] * len(photographs())
+    np.testing.assert_array_equal(first["image"], again["image"])
+
+
 # --- RetinaNet ----------------------------------------------------------------------------------------------
 
 
-def test_targets_are_those_of_numpy(boxes_tf: ModuleType) -> None:
+def test_targets_are_those_of_numpy() -> None:
     anchors = boxes_ops.make_anchors()
     for item in derived_items(2):
         usual = boxes_ops.resize_and_crop(boxes_ops.decode(item))
@@ -55,14 +88,14 @@ def test_targets_are_those_of_numpy(boxes_tf: ModuleType) -> None:
         close(boxes_ops.label_extract(usual, anchors), boxes_tf.label_extract(other, anchors), 1e-4)
 
 
-def test_an_image_without_boxes_has_only_background(boxes_tf: ModuleType) -> None:
+def test_an_image_without_boxes_has_only_background() -> None:
     element = {"boxes": np.zeros((0, 4), np.float32), "classes": np.zeros(0, np.int32)}
     found = boxes_tf.label_extract(element, boxes_ops.make_anchors())
     assert found["num_positives"] == 0 and not found["class_targets_3"].numpy().any()
     assert (found["boxes"].numpy() == -1).all()
 
 
-def test_images_are_resized_and_normalized_as_by_numpy(boxes_tf: ModuleType) -> None:
+def test_images_are_resized_and_normalized_as_by_numpy() -> None:
     (item,) = derived_items(1)
     element = boxes_ops.decode(item)
     image = boxes_tf.resize_and_crop(element_of(element))["image"].numpy()
@@ -73,7 +106,7 @@ def test_images_are_resized_and_normalized_as_by_numpy(boxes_tf: ModuleType) -> 
     )
 
 
-def test_a_flip_moves_image_and_boxes(boxes_tf: ModuleType) -> None:
+def test_a_flip_moves_image_and_boxes() -> None:
     (item,) = derived_items(1)
     element = boxes_ops.decode(item)
     found = [
@@ -96,7 +129,7 @@ def spectrogram(ops: ModuleType, name: str, text: str) -> dict[str, Any]:
     return found
 
 
-def test_speech_becomes_the_spectrogram_and_the_numbers_of_numpy(audio_tf: ModuleType) -> None:
+def test_speech_becomes_the_spectrogram_and_the_numbers_of_numpy() -> None:
     name, text = next(iter(read_transcripts(FIXTURE).items()))
     for said in (text, "Él dijo: no! " * 40):
         usual, other = (spectrogram(ops, name, said) for ops in (audio_ops, audio_tf))
@@ -105,7 +138,7 @@ def test_speech_becomes_the_spectrogram_and_the_numbers_of_numpy(audio_tf: Modul
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_augmentations_are_those_of_numpy(padded: bool, audio_tf: ModuleType) -> None:
+def test_augmentations_are_those_of_numpy(padded: bool) -> None:
     source = np.random.default_rng(0).normal(size=(300, 129)).astype(np.float32)
     element: dict[str, Any] = {"source": source, "frames": np.int32(300)}
     element = audio_ops.pad(element) if padded else element
@@ -120,7 +153,7 @@ def test_augmentations_are_those_of_numpy(padded: bool, audio_tf: ModuleType) ->
 
 
 @pytest.mark.slow
-def test_batches_of_both_engines_have_one_form(audio_tf: ModuleType) -> None:
+def test_batches_of_both_engines_have_one_form() -> None:
     forms = []
     for engine in ("python", "tensorflow"):
         pipe = asr_transformer.pipeline(engine=engine, images=2, batch=2)

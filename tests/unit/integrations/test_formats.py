@@ -30,13 +30,10 @@ NUMBERS = ["u1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "?"]
 # --- numpy ---------------------------------------------------------------------------------------------------
 
 
-def test_numpy_batches_are_handed_on_as_they_are() -> None:
+def test_numpy_batches_are_handed_on_and_an_unknown_format_is_refused() -> None:
     batch = {"x": np.arange(3), "s": objects("a", b"b")}
     converted = converter("numpy")(batch)
     assert converted == batch and converted is not batch and converted["x"] is batch["x"]
-
-
-def test_an_unknown_format_is_refused() -> None:
     unknown: Any = "cupy"
     with pytest.raises(PlanError, match="format must be 'numpy', 'torch', 'tf' or 'jax', but got 'cupy'"):
         converter(unknown)
@@ -149,6 +146,3 @@ def test_jax_arrays_keep_values_and_small_floats() -> None:
     converted = converter("jax")(batch)
     assert np.asarray(converted["x"]).tolist() == [0, 1, 2]
     assert converted["b"].dtype == ml_dtypes.bfloat16 and converted["s"] is batch["s"]
-
-
-# --- through a pipeline --------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def on_mesh(pipe: PecanPipeline, sharding: Any, **options: Any) -> Any:
     return pipe.iter_batches(format="jax", sharding=sharding, debug=True, **options)
 
 
-def test_each_device_holds_its_part_of_the_rows(mesh: Any) -> None:
+def test_each_device_holds_its_part_of_the_rows_and_of_other_dimensions(mesh: Any) -> None:
     pipe = rows().batch(8)
     batches = list(on_mesh(pipe, over(mesh, ("data", "model"))))
     assert [batch["x"].shape for batch in batches] == [(8, 6), (8, 6)]
@@ -53,15 +53,9 @@ def test_each_device_holds_its_part_of_the_rows(mesh: Any) -> None:
     assert np.asarray(x).tolist() == [*rows().batch(8).peek(2)][1]["x"].tolist()
     summed = jax.jit(lambda batch: batch["x"].sum(axis=1) * 0 + batch["y"])(batches[0])
     assert summed.tolist() == list(range(8))
-
-
-def test_other_dimensions_are_divided_and_columns_of_fewer_take_the_first_parts(mesh: Any) -> None:
     (batch,) = on_mesh(rows(4).batch(4), over(mesh, "data", "model"))
     assert {shard.data.shape for shard in batch["x"].addressable_shards} == {(2, 3)}
     assert {shard.data.shape for shard in batch["y"].addressable_shards} == {(2,)}
-
-
-def test_a_column_has_a_sharding_of_its_own_and_the_others_stay(mesh: Any) -> None:
     elements = [{"x": np.ones(2, np.float32), "name": str(i), "n": i} for i in range(4)]
     pipe = PecanPipeline(Items(elements)).batch(4)
     (batch,) = on_mesh(pipe, {"x": over(mesh, "data")})
@@ -83,26 +77,22 @@ def test_a_staged_batch_is_taken_once_and_in_its_own_turn(mesh: Any) -> None:
     assert places.take(short) is None, "once"
 
 
-def test_a_mesh_that_does_not_divide_the_batch_is_refused_before_anything_runs(mesh: Any) -> None:
+def test_what_a_mesh_does_not_divide_is_refused_by_its_batch_or_column(mesh: Any) -> None:
     words = r"P.*'data'.* over the mesh \(data=2, model=2\): the batch of 'batch' has 6 rows, which the 4 parts"
     with pytest.raises(PlanError, match=words):
         rows().batch(6).iter_batches(format="jax", sharding=over(mesh, ("data", "model")))
-
-
-def test_a_last_batch_that_cannot_be_divided_is_refused_by_its_column(mesh: Any) -> None:
     batches = on_mesh(rows(5).batch(4), over(mesh, "data"))
     assert next(batches)["x"].shape == (4, 6)
     with pytest.raises(PlanError, match=r"column 'x' has 1 rows, which the 2 parts .* with drop_remainder=True"):
         next(batches)
-
-
-def test_a_column_that_does_not_fit_its_sharding_is_refused(mesh: Any) -> None:
     with pytest.raises(PlanError, match=r"column 'x' has 5 in dimension 1, .* Pad it to a multiple of 2"):
         list(on_mesh(rows(4).map(lambda x: x[:5], on="x").batch(4), over(mesh, "data", "model")))
     with pytest.raises(PlanError, match="column 'y' is a single number"):
         list(on_mesh(rows(), {"y": over(mesh, "data")}))
     with pytest.raises(PlanError, match=r"no column 'z'; a batch has \['x', 'y'\]"):
         list(on_mesh(rows().batch(8), {"z": over(mesh, "data")}))
+    with pytest.raises(PlanError, match=r"world_size=2\) needs rank="):
+        rows().batch(8).iter_batches(world_size=2)
 
 
 @pytest.mark.parametrize(
@@ -242,11 +232,6 @@ def test_lengths_of_their_own_are_refused_before_several_processes_begin(
     ):
         jax_arrays._check_fixed_padding(pad(rows()).plan)
     jax_arrays._check_fixed_padding(rows().padded_batch(4, shapes={"x": (6,)}).plan)
-
-
-def test_a_world_size_needs_a_rank() -> None:
-    with pytest.raises(PlanError, match=r"world_size=2\) needs rank="):
-        rows().batch(8).iter_batches(world_size=2)
 
 
 @pytest.mark.parametrize("inside", [False, True])

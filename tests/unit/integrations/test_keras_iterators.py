@@ -66,7 +66,7 @@ def test_each_loop_over_some_steps_is_a_new_pass(how: dict[str, Any]) -> None:
     assert run.loop(looks=how.get("looks", 0)) == [(4, at) for at in range(5)]
 
 
-def test_epochs_of_a_single_batch_are_passes_each() -> None:
+def test_epochs_of_one_batch_are_passes_and_what_is_fetched_in_vain_comes_again() -> None:
     run = Run(1)
     run.iterators.made()
     seen = []
@@ -76,9 +76,6 @@ def test_epochs_of_a_single_batch_are_passes_each() -> None:
         seen.append(run.iterators.next())
         run.iterators.end_epoch()
     assert seen == [(0, 0), (1, 0), (2, 0)]
-
-
-def test_what_an_iterator_fetches_in_vain_at_the_end_of_an_epoch_comes_again() -> None:
     run = Run()
     run.loop()
     assert [run.iterators.next(), run.iterators.next()] == [(1, 0), (1, 1)], "by a thread that fetches ahead"

@@ -135,12 +135,9 @@ def test_what_is_no_data_set_or_would_lose_something_is_refused(dataset: Any, co
         list(PecanPipeline.from_torch_dataset(dataset, columns=columns).batch(7).iter_batches(debug=True))
 
 
-def test_what_is_no_dataset_of_ray_is_refused() -> None:
+def test_data_sets_of_ray_and_of_hugging_face() -> None:
     with pytest.raises(PlanError, match=r"from_ray_dataset needs a ray.data.Dataset, but got list"):
         PecanPipeline.from_ray_dataset([1, 2])
-
-
-def test_data_sets_of_hugging_face() -> None:
     datasets = pytest.importorskip("datasets")
     made = datasets.Dataset.from_dict({"i": list(range(100)), "text": [str(i) for i in range(100)]})
     pipe = PecanPipeline.from_hf_dataset(made)

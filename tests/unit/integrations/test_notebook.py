@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 
@@ -12,30 +11,14 @@ from pecan_ray.observe.report import Report, WorkerReport
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sampling.budget import BadCount
 from pecan_ray.sources import Arrays
+from tests.unit.observe.dashboard_rig import Reader
 
 
-class Shown(HTMLParser):
-    """The texts between tags, each with the tags around it; fails where these are not closed in their order."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.texts: list[tuple[str, str]] = []
-        self.feed(html)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag != "br":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append((" ".join(self.open), data))
-
-    def of(self, *tags: str) -> list[str]:
-        return [text for around, text in self.texts if around.split()[-len(tags) :] == list(tags)]
+def shown_html(html: str) -> Reader:
+    """A reader of HTML whose elements are closed in their order."""
+    shown = Reader(html)
+    assert shown.wrong == []
+    return shown
 
 
 def numbers(name: str = "rows") -> PecanPipeline:
@@ -46,7 +29,7 @@ def test_a_pipeline_shows_its_operators_and_runs_none() -> None:
     def fails(i: int) -> int:
         raise AssertionError("it was run")
 
-    shown = Shown(numbers("<rows> & more").map(fails, on="i").batch(2)._repr_html_())
+    shown = shown_html(numbers("<rows> & more").map(fails, on="i").batch(2)._repr_html_())
     assert shown.of("b") == ["<rows> & more"], "escaped"
     assert shown.of("li") == ["Arrays"]
     first, second = shown.of("code")
@@ -55,10 +38,10 @@ def test_a_pipeline_shows_its_operators_and_runs_none() -> None:
 
 def test_a_join_shows_its_inputs_within() -> None:
     left, right = numbers().map(lambda i: i, on="i", name="left"), numbers().shuffle(2)
-    shown = Shown(left.concat(right).batch(2)._repr_html_())
+    shown = shown_html(left.concat(right).batch(2)._repr_html_())
     assert shown.of("ol", "li") == ["concat", "Arrays", "Arrays"]
     assert len(shown.of("ol", "li", "ol", "li", "code")) == 2, "of the inputs"
-    assert [text[:6] for around, text in shown.texts if around == "div ol li code"] == [".batch"]
+    assert [text[:6] for text in shown.of("div", "ol", "li", "code")] == [".batch"]
 
 
 def test_a_report_shows_what_its_text_tells_and_workers_and_events_in_tables() -> None:
@@ -68,8 +51,8 @@ def test_a_report_shows_what_its_text_tells_and_workers_and_events_in_tables() -
         workers={"local-1": WorkerReport("local", 12, 3, 0)},
         events=(JobEvent(0.5, "worker", "local-1 <came>"), JobEvent(1.0, "end", "over")),
     )
-    shown = Shown(report._repr_html_())
-    everything = " ".join(text for _, text in shown.texts)
+    shown = shown_html(report._repr_html_())
+    everything = " ".join(shown.text)
     assert shown.of("b")[0] == str(report).splitlines()[0] and "rows <1>" in shown.of("b")[0]
     assert "1 bad elements were left out (on_error)" in shown.of("div")
     workers, events = (

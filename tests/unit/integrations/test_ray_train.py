@@ -33,11 +33,17 @@ def ids(batches: Any) -> list[int]:
     return [int(i) for batch in batches for i in batch["i"]]
 
 
-def test_each_call_of_a_shard_gives_an_epoch() -> None:
+def test_each_call_of_a_shard_gives_an_epoch_on_the_device_that_is_named() -> None:
     (shard,) = shards(debug=True)
     assert ids(shard.iter_batches()) == ids(shard.iter_batches()) == list(range(1, 11))
     with pytest.raises(PlanError, match="all of its epochs=2 were given"):
         ids(shard.iter_batches())
+    torch: Any = pytest.importorskip("torch")
+    (shard,) = shards(debug=True)
+    batch = next(iter(shard.iter_torch_batches(device="cpu")))
+    assert isinstance(batch["i"], torch.Tensor)
+    with pytest.raises(PlanError, match="format and device were"):
+        shard.iter_batches()
 
 
 def test_all_training_workers_have_places_in_one_job_of_their_groups_own() -> None:
@@ -46,15 +52,6 @@ def test_all_training_workers_have_places_in_one_job_of_their_groups_own() -> No
     assert {shard._options["world_size"] for shard in group} == {3}
     jobs = {shard._options["job"] for shard in group}
     assert len(jobs) == 1 and jobs.isdisjoint(shard._options["job"] for shard in other)
-
-
-def test_tensors_come_on_the_device_that_is_named() -> None:
-    torch: Any = pytest.importorskip("torch")
-    (shard,) = shards(debug=True)
-    batch = next(iter(shard.iter_torch_batches(device="cpu")))
-    assert isinstance(batch["i"], torch.Tensor)
-    with pytest.raises(PlanError, match="format and device were"):
-        shard.iter_batches()
 
 
 @pytest.mark.parametrize(
@@ -84,13 +81,10 @@ def test_what_is_said_to_a_shard_in_vain_is_refused(options: dict[str, Any], wor
         shard.iter_batches(**options)
 
 
-def test_a_trial_of_ray_tune_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_of_ray_train_and_trials_of_ray_tune_say_which_rank_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = pytest.importorskip("ray.train._internal.session")
     monkeypatch.setattr(session, "_session", SimpleNamespace(world_rank=None))  # as Ray tells trials from workers
     assert placed("rows", None, None, None) == (0, 1, None)
-
-
-def test_a_loop_of_ray_train_says_which_rank_it_is_and_each_job_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     place = SimpleNamespace(rank=1, world_size=3, run="run-7")
     monkeypatch.setattr(train_context, "train_place", lambda: place)
     assert placed("rows", None, None, None) == (1, 3, "rows-run-7-1")

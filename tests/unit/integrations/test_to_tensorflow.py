@@ -47,8 +47,6 @@ def test_a_tf_dataset_has_the_types_and_shapes_of_the_batches() -> None:
     batches = list(dataset.prefetch(1).repeat(2))
     assert ids(batches) == 2 * list(range(10)) and batches[-1]["name"].numpy().tolist() == [b"a", b"b"]
 
-
-def test_lengths_that_vary_are_open_in_the_spec_and_those_that_do_not_are_known() -> None:
     def sized(i: Any) -> dict[str, Any]:
         return {"wave": np.zeros((2 + i["i"] % 7, 5), np.float32), "i": i["i"]}
 
@@ -60,13 +58,16 @@ def test_lengths_that_vary_are_open_in_the_spec_and_those_that_do_not_are_known(
     assert elements.element_spec == {"x": tf.TensorSpec([2], tf.float64)}
 
 
-def test_a_batch_that_is_not_as_the_first_ones_is_refused_by_its_column() -> None:
+def test_batches_unlike_the_first_and_values_that_are_no_tensors_are_refused_by_their_column() -> None:
     def sized(i: Any) -> dict[str, Any]:
         return {"wave": np.zeros(2 if i["i"] < 90 else 3, np.float32)}
 
     dataset = PecanPipeline(Arrays(i=np.arange(100))).map(sized).batch(10).to_tf_dataset(debug=True)
     with pytest.raises(tf.errors.OpError, match=r"column 'wave' is \[10, 3\] in this batch, but the dataset says"):
         list(dataset)
+    pipe = PecanPipeline(Items([{"when": {"day": 1}}, {"when": {"day": 2}}])).batch(2)
+    with pytest.raises(PlanError, match="to_tf_dataset: column 'when' is a dict of columns: make columns of them"):
+        pipe.to_tf_dataset(debug=True)
 
 
 def test_a_number_that_would_be_cut_is_refused_unless_that_dtype_was_asked_for() -> None:
@@ -100,12 +101,6 @@ def test_tensorflow_uses_the_memory_of_a_column() -> None:
     passes: Any = Listed([{"x": column}])
     (batch,) = tf_dataset(passes, {"x": tf.TensorSpec([None, 64], tf.float32)})
     assert batch["x"]._numpy().ctypes.data == column.ctypes.data
-
-
-def test_values_that_are_no_tensors_are_refused_by_their_column() -> None:
-    pipe = PecanPipeline(Items([{"when": {"day": 1}}, {"when": {"day": 2}}])).batch(2)
-    with pytest.raises(PlanError, match="to_tf_dataset: column 'when' is a dict of columns: make columns of them"):
-        pipe.to_tf_dataset(debug=True)
 
 
 # --- Keras ---------------------------------------------------------------------------------------------------

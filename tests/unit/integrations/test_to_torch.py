@@ -26,15 +26,12 @@ def ids(batches: Any) -> list[int]:
     return [int(i) for batch in batches for i in batch["i"]]
 
 
-def test_a_pass_that_was_left_is_gone_on_with_where_that_is_asked_for() -> None:
+def test_a_pass_that_was_left_counts_unless_it_is_gone_on_with() -> None:
     data_set = rows().to_torch(debug=True, on_break="continue")
     left = next(iter(data_set))
     assert ids([left]) + ids(data_set) == list(range(5)) == ids(data_set)
     with pytest.raises(PlanError, match="on_break='anew' is neither"):
         rows().to_torch(on_break="anew")  # type: ignore[arg-type]  # what is refused
-
-
-def test_more_passes_than_epochs_are_refused_until_it_is_closed() -> None:
     data_set = rows().to_torch(epochs=2, debug=True)
     next(iter(data_set))  # one that is left counts
     assert ids(data_set) == list(range(5))
@@ -44,14 +41,11 @@ def test_more_passes_than_epochs_are_refused_until_it_is_closed() -> None:
     assert ids(data_set) == list(range(5))
 
 
-def test_several_ranks_have_no_length_and_say_how_many_epochs_there_are() -> None:
+def test_a_length_is_that_of_an_epoch_and_several_ranks_have_none() -> None:
     with pytest.raises(TypeError, match="several ranks"):
         len(rows().to_torch(rank=0, world_size=2, epochs=1))
     with pytest.raises(PlanError, match="to_torch: 2 ranks share the job, which they can only leave together"):
         rows().to_torch(rank=0, world_size=2)
-
-
-def test_the_length_is_that_of_an_epoch_of_a_fixed_length() -> None:
     for most in (2, 9):
         data_set = rows().to_torch(debug=True, epoch_batches=most)
         assert len(data_set) == len(list(data_set))
@@ -139,7 +133,7 @@ def numbered(*numbers: int) -> list[dict[str, Any]]:
     return [{"i": np.full(2, number)} for number in numbers]
 
 
-def test_the_next_batch_is_copied_on_a_thread_of_its_own_and_waited_for() -> None:
+def test_each_batch_is_copied_once_on_a_thread_of_its_own_and_waited_for() -> None:
     copies, (first, second, third) = Copies(), numbered(1, 2, 3)
     assert copies.take(first)["i"].tolist() == [1, 1]
     copies.client.meets(second).join()
@@ -154,9 +148,6 @@ def test_the_next_batch_is_copied_on_a_thread_of_its_own_and_waited_for() -> Non
         copies.may_copy.set()
         assert taken.result(60)["i"].tolist() == [3, 3]
     assert copies.by == ["MainThread", "ahead", "ahead"]
-
-
-def test_each_batch_is_copied_once_whether_the_thread_or_the_loop_meets_it_first() -> None:
     copies, (first, second, third) = Copies(), numbered(1, 2, 3)
     copies.take(first)
     copies.client.meets(first).join()  # the loop has it
@@ -166,7 +157,7 @@ def test_each_batch_is_copied_once_whether_the_thread_or_the_loop_meets_it_first
     assert copies.by == ["MainThread", "ahead", "ahead"]
 
 
-def test_a_copy_of_a_batch_that_was_lost_is_given_to_no_other_one() -> None:
+def test_the_copy_of_a_lost_batch_goes_to_no_other_and_its_error_comes_where_its_batch_would() -> None:
     copies, (first, lost, other) = Copies(), numbered(1, 2, 3)
     copies.take(first)
     copies.client.meets(lost).join()
@@ -174,9 +165,6 @@ def test_a_copy_of_a_batch_that_was_lost_is_given_to_no_other_one() -> None:
     copies.client.meets(lost).join()
     copies.client.meets(other).join()
     assert copies.take(other)["i"].tolist() == [3, 3]
-
-
-def test_an_error_of_a_copy_ahead_comes_where_its_batch_would() -> None:
     copies, (first, third), broken = Copies(), numbered(1, 3), {"broken": np.ones(1)}
     copies.take(first)
     copies.client.meets(broken).join()

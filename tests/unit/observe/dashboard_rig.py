@@ -70,6 +70,7 @@ class Reader(HTMLParser):
         self.open: list[str] = []
         self.found: list[tuple[str, dict[str, str]]] = []
         self.text: list[str] = []
+        self.around: list[list[str]] = []
         self.wrong: list[str] = []
         self.feed(page)
         self.close()
@@ -90,6 +91,11 @@ class Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
+        self.around.append(list(self.open))
+
+    def of(self, *tags: str) -> list[str]:
+        """The texts directly within these elements, the innermost last."""
+        return [text for text, around in zip(self.text, self.around, strict=True) if around[-len(tags) :] == [*tags]]
 
     def all(self, name: str) -> list[dict[str, str]]:
         return [attributes for tag, attributes in self.found if tag == name]

@@ -45,7 +45,7 @@ def test_a_page_is_whole_and_can_be_read_without_a_mouse_or_a_screen(which: str)
     assert Reader(pages()[which]).complaints() == []
 
 
-def test_nobodys_text_becomes_markup() -> None:
+def test_nobodys_text_becomes_markup_or_another_address() -> None:
     job = record(SCRIPT)
     named = replace(
         job,
@@ -64,13 +64,10 @@ def test_nobodys_text_becomes_markup() -> None:
         assert [one for one in found.all("script") if one.get("src") != "/pecan/live.js"] == []
         assert "\x00" not in page and "\x1b" not in page
         assert '<script>alert("1")</script>\\x00' in "".join(found.text)
-
-
-def test_a_jobs_name_is_one_parameter_of_its_address() -> None:
     assert job_address("", "a/b&c=d #?é<") == "/job?name=a%2Fb%26c%3Dd%20%23%3F%C3%A9%3C"
 
 
-def test_each_plot_shows_its_data_in_lines_in_words_and_in_a_table() -> None:
+def test_plots_show_their_data_in_lines_of_few_points_in_words_and_in_a_table() -> None:
     page = job_page("/pecan", record())
     plots = re.findall(r'data-plot="(\w+)"', page)
     assert plots == ["rate", "waiting", "running", "queue", "cost"]
@@ -83,14 +80,11 @@ def test_each_plot_shows_its_data_in_lines_in_words_and_in_a_table() -> None:
         assert min(y) >= 0 and max(y) <= 300 and max(y) - min(y) > 3
     assert "Vertical lines: 5 decisions to run other workers" in page and page.count('class="mark"') == 5
     assert "reason 5" in page and "1 local + 5 remote" in page
-
-
-def test_lines_have_a_bounded_number_of_points_and_keep_their_extremes() -> None:
-    points = [(float(i), 1.0) for i in range(10_000)]
-    points[4_321], points[7_654] = (4321.0, 99.0), (7654.0, -5.0)
-    kept = sampled_points(points)
+    moments = [(float(i), 1.0) for i in range(10_000)]
+    moments[4_321], moments[7_654] = (4321.0, 99.0), (7654.0, -5.0)
+    kept = sampled_points(moments)
     assert len(kept) <= MOST_POINTS + 2
-    assert {points[0], points[4_321], points[7_654], points[-1]} <= set(kept)
+    assert {moments[0], moments[4_321], moments[7_654], moments[-1]} <= set(kept)
     assert kept == sorted(kept)
     one = figure(Plot("rate", "Rate", (PlotSeries("rate", ((3.0, 7.0),)),), amount, until=10.0))
     assert "<circle" in one, "a single moment is no line"
@@ -102,11 +96,8 @@ def test_the_plan_is_shown_before_and_after_with_bytes_and_times() -> None:
     assert "moved: it makes 9 times less" in text and "a note" in text
     assert "900 B100 B90.5" in text, "crop as it is written"
     assert "90 B10 B9.5" in text, "crop as it runs"
-
-
-@pytest.mark.parametrize("told", ["", "no json", "[1]", "{}"])
-def test_a_plan_that_is_not_known_is_no_error(told: str) -> None:
-    assert Reader(render(plan_tables(told))).wrong == []
+    for unknown in ("", "no json", "[1]", "{}"):
+        assert Reader(render(plan_tables(unknown))).wrong == []
 
 
 def test_numbers_are_spelled_as_people_read_them() -> None:
@@ -186,11 +177,8 @@ assert asyncio.run(ask("/nothing", cookie=cookie.split(";")[0]))[0] == 404
     )
 
 
-def test_where_it_has_none_nobody_is_asked() -> None:
+def test_without_a_token_nobody_is_asked_nor_reads_it_by_a_name_of_the_web() -> None:
     run('assert asyncio.run(ask("/nothing"))[0] == 404', RAY_AUTH_MODE="disabled")
-
-
-def test_without_a_token_nobody_reads_it_by_a_name_of_the_web() -> None:
     run(
         """
 app = build_app(["ray.example.com"])

@@ -17,7 +17,7 @@ from pecan_ray.options import TransportChoice
 GIB = 1 << 30
 
 
-def test_what_is_missing_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_what_is_missing_or_broken_is_told_with_what_to_do(tmp_path: Path) -> None:
     for well in (
         cpus(2, 8),
         shared_memory(True, "memory files are available", GIB),
@@ -35,8 +35,6 @@ def test_what_is_missing_is_told_with_what_to_do(tmp_path: Path) -> None:
     assert "TMPDIR" in temporary_folder(tmp_path / "none", None).suggestion
     assert free_bytes(tmp_path / "none") is None
 
-
-def test_a_transport_is_judged_by_what_comes() -> None:
     def broken(transport: TransportChoice) -> tuple[int, Sequence[str]]:
         raise ClusterError("its port cannot be reached.")
 

@@ -38,7 +38,7 @@ def test_every_format_has_it_and_is_converted_once(format: Any) -> None:
     assert type(first["i"]) is type(plain["i"]) and all(other["i"] is first["i"] for other in others)
 
 
-def test_it_is_never_taken_for_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_no_run_and_the_report_tells_the_loops_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with numbers(report_folder=tmp_path).iter_batches(headspace=True) as batches:
         list(batches)
         report = batches.report()
@@ -49,9 +49,6 @@ def test_it_is_never_taken_for_a_run(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert "numbers (headspace: one batch again and again): 13 batches" in str(report)
     assert "no run, but one batch 13 times" in str(report)
     assert "this is no run" in caplog.text and list(tmp_path.iterdir()) == []
-
-
-def test_what_the_loop_takes_for_a_batch_is_told() -> None:
     told = bottleneck(RunNumbers(RunTime(first_batch_s=9, trained_s=2), 100, in_process=True, headspace=True))
     assert "20.00 ms for a batch (50.0 batches/s)" in told.text
 

@@ -51,13 +51,21 @@ def test_a_row_tells_what_a_job_does_and_may_use() -> None:
     }
 
 
-def test_columns_of_which_nothing_is_known_are_left_out_and_the_fastest_comes_first() -> None:
+def test_unknown_columns_are_left_out_the_fastest_comes_first_and_silent_jobs_are_named() -> None:
     head, *rows = top_lines([NEW, BUSY, replace(BUSY, job="also")])
     assert [row.split()[0] for row in rows] == ["also", "busy", "new"]
     assert all(name in head for name in COLUMNS)
     (head, row) = top_lines([NEW])
     assert head.split() == ["job", "workers", "epoch", "rows/s", "waiting"]
     assert "0+0 of 4" in row
+    lines = job_overview_lines([BUSY], ["gone"], None)
+    assert lines[0] == "1 job, 3 workers, 30.0 MB/s of object stores, $1.5000 so far"
+    assert lines[-1] == "silent: gone"
+    assert job_overview_lines([], [], None) == ["0 jobs, 0 workers, 0.0 MB/s of object stores"]
+    assert io_lines(SharedIo(), 0) == []
+    assert "none has said" in io_lines(SharedIo(), 1)[0]
+    (line,) = io_lines(SharedIo(2e8, 10**12, "max_min"), 2)
+    assert line == "  divides 200 MB/s of object stores and 1,000 GB of cache among 2 jobs, policy max_min"
 
 
 @pytest.mark.parametrize("width", [20, 60, 100, 200])
@@ -67,20 +75,6 @@ def test_lines_are_no_longer_than_the_terminal_is_wide(width: int) -> None:
     assert width < 150 or "..  " in lines[1]
 
 
-def test_jobs_that_do_not_answer_are_named_below() -> None:
-    lines = job_overview_lines([BUSY], ["gone"], None)
-    assert lines[0] == "1 job, 3 workers, 30.0 MB/s of object stores, $1.5000 so far"
-    assert lines[-1] == "silent: gone"
-    assert job_overview_lines([], [], None) == ["0 jobs, 0 workers, 0.0 MB/s of object stores"]
-
-
 def test_an_interval_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--every", "nan"]) == 2
     assert "--every must be" in capsys.readouterr().err
-
-
-def test_status_says_what_is_divided() -> None:
-    assert io_lines(SharedIo(), 0) == []
-    assert "none has said" in io_lines(SharedIo(), 1)[0]
-    (line,) = io_lines(SharedIo(2e8, 10**12, "max_min"), 2)
-    assert line == "  divides 200 MB/s of object stores and 1,000 GB of cache among 2 jobs, policy max_min"

@@ -28,11 +28,17 @@ from tests.unit.observe.dashboard_rig import Reader
 ENDED = PastJob("a/b c-1", "b", "session_1", "node", 1_700_000_000.25, 1_700_000_060.0, "", "the report", {"job": "x"})
 
 
-def test_a_job_is_found_again(tmp_path: Path) -> None:
+def test_a_job_is_found_again_in_a_folder_that_can_be_written(tmp_path: Path, cache_folder: Path) -> None:
     keep_job(ENDED, tmp_path / "jobs")
     assert list(past_jobs.past_jobs(tmp_path / "jobs")) == [ENDED]
     (file,) = (tmp_path / "jobs").iterdir()
     assert file.name == "01700000000250-a_b_c-1.json" and json.loads(file.read_text())["format"] == 1
+    (tmp_path / "file").write_text("")
+    keep_job(ENDED, tmp_path / "file" / "below")
+    for folder in ("file/below", "nowhere"):
+        assert list(past_jobs.past_jobs(tmp_path / folder)) == []
+    assert report_folder() == cache_folder / "pecan_ray" / "jobs"
+    assert report_folder("/elsewhere") == Path("/elsewhere") and report_folder("") is None
 
 
 def test_the_newest_jobs_stay_and_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,13 +51,6 @@ def test_the_newest_jobs_stay_and_come_first(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "of somebody else.json").exists()
 
 
-def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    keep_job(ENDED, tmp_path / "file" / "below")
-    for folder in ("file/below", "nowhere"):
-        assert list(past_jobs.past_jobs(tmp_path / folder)) == []
-
-
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400, -1, "x", None, [[]], {"a": {}}])
 @pytest.mark.parametrize(
     "field", ["seconds", "batches", "epochs", "elements", "waited_s", "bad_elements", "deployments"]
@@ -62,11 +61,6 @@ def test_a_report_that_no_job_wrote_hides_no_other_one(field: str, value: Any, t
     shelf = PastShelf(tmp_path)
     shown = shelf.lines()
     assert ENDED.job in [line.name for line in shown] and list_page("", [], shown, [])
-
-
-def test_the_folder_is_the_users_unless_another_is_named(cache_folder: Path) -> None:
-    assert report_folder() == cache_folder / "pecan_ray" / "jobs"
-    assert report_folder("/elsewhere") == Path("/elsewhere") and report_folder("") is None
 
 
 def test_the_command_prints_saved_and_kept_reports(cache_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +129,7 @@ def report() -> Report:
     )
 
 
-def test_a_past_job_has_a_page() -> None:
+def test_a_past_job_has_a_page_of_what_its_report_says() -> None:
     told = json.loads(report().to_json())
     line = past_line("old", "photographs", told, ended="2026-01-02", error="OpError: x", key="17-old.json")
     assert (line.batches, line.epoch, line.waited, line.remote) == (900, 3, 0.2, 1)
@@ -149,9 +143,6 @@ def test_a_past_job_has_a_page() -> None:
     assert page.complaints() == []
     assert not page.all("script"), "a past job does not change"
     assert "photo-7.jpg" in page.text and "the text" in page.text
-
-
-def test_a_report_of_few_fields_is_enough() -> None:
     found = past_record(past_line("old", "", {}), {}, "")
     assert Reader(job_page("", found)).complaints() == []
 

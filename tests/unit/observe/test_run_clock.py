@@ -1,20 +1,25 @@
-"""The clock of a run: what a report makes of it, how fast the run is by now, and which epoch tells."""
+"""How long a run takes and how many batches come: a report's clock, the pace by now, and which epoch tells."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 import pecan_ray as pecan
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.run_time import RunTime
+from pecan_ray.job.saved_state import SavedState
 from pecan_ray.observe.epoch_watch import EpochWatch
-from pecan_ray.observe.pace import LATELY_S, RecentPace, TrainerPace, batches_ahead, to_str
+from pecan_ray.observe.pace import LATELY_S, RecentPace, TrainerPace, batches_ahead, run_length, to_str
 from pecan_ray.observe.report import Report, WorkerReport
 from pecan_ray.observe.run_clock import RunClock
 from pecan_ray.options import IterOptions
@@ -49,7 +54,7 @@ def test_every_second_counts_once_for_the_part_that_runs() -> None:
     assert (spent.start_s, spent.total_s, spent.pace_s) == (9, 10, 1)
 
 
-def test_a_report_tells_each_part_and_events_on_the_same_clock() -> None:
+def test_a_report_tells_each_part_events_on_the_same_clock_and_workers_by_name() -> None:
     spent = RunTime(ray_s=6, controller_s=1, first_batch_s=1, waited_s=1, trained_s=1)
     report = Report("job", 3.5, 11, 110, epochs=2, events=(JobEvent(0.5, "worker", "a worker runs"),)).with_time(spent)
     lines = str(report).splitlines()
@@ -66,9 +71,6 @@ def test_a_report_tells_each_part_and_events_on_the_same_clock() -> None:
     ]
     assert lines[6].startswith("  bottleneck: the start took 8.0 s of 10.0 s, most of it Ray's start (6.0 s)")
     assert lines[-1] == "      7.0 s  a worker runs", "the controller began 6.5 s after iter_batches() was called"
-
-
-def test_what_a_report_says_of_workers_is_read_by_name_and_stays_an_object_in_json() -> None:
     worker = WorkerReport("local", elements=40, batches=10, threads=0)
     assert worker["batches"] == worker.batches == 10
     report = Report(job="one", seconds=2.0, batches=10, elements=40, workers={"local-0": worker})
@@ -106,18 +108,12 @@ def at(seconds: float, batches: int, waited_s: float = 0.0) -> TrainerProgress:
     return TrainerProgress(batches, 10 * batches, waited_s, seconds)
 
 
-def test_a_pace_is_that_of_the_last_seconds_and_not_of_the_start() -> None:
+def test_a_pace_is_that_of_the_last_seconds_and_its_total_that_of_epochs_like_the_first() -> None:
+    assert RecentPace(None, None).look(at(4, 8, waited_s=1)) == TrainerPace(8, None, 2, 20, 0.25)
     pace = RecentPace(end_epoch=1, total=1000)
     pace.look(at(60, 10, waited_s=59))
     pace.look(at(60 + LATELY_S, 110, waited_s=60))
     assert pace.look(at(60 + 2 * LATELY_S, 310, waited_s=65)) == TrainerPace(310, 1000, 20, 200, 0.5)
-
-
-def test_the_first_look_is_from_the_beginning() -> None:
-    assert RecentPace(None, None).look(at(4, 8, waited_s=1)) == TrainerPace(8, None, 2, 20, 0.25)
-
-
-def test_as_many_come_in_each_epoch_as_in_the_first_where_nothing_is_known_before() -> None:
     pace = RecentPace(end_epoch=3, total=None)
     pace.epoch(0, 0)
     assert pace.look(at(1, 5)).total is None
@@ -126,9 +122,6 @@ def test_as_many_come_in_each_epoch_as_in_the_first_where_nothing_is_known_befor
     pace.epoch(2, 15)
     assert pace.look(at(3, 16)).total == 21
     assert pace.look(at(4, 22)).total is None, "there are more than were expected: nothing is known"
-
-
-def test_a_run_without_end_has_no_time_left() -> None:
     pace = RecentPace(end_epoch=None, total=None)
     pace.epoch(0, 0)
     pace.epoch(1, 7)
@@ -170,14 +163,55 @@ def seconds_of(*batches: tuple[int, float, float]) -> list[float]:
     return [seconds for seconds in (*found, watch.end()) if seconds is not None]
 
 
-def test_the_second_epoch_is_measured_from_the_end_of_the_first() -> None:
+def test_the_second_epoch_alone_is_measured_unless_the_trainer_was_busy_in_it() -> None:
     assert seconds_of((0, 5, 5), (0, 10, 9), (1, 11, 10), (1, 13, 12)) == [3]
     assert seconds_of((0, 5, 5), (0, 10, 9), (1, 11, 10), (1, 13, 12), (2, 14, 13), (3, 15, 14)) == [3], "and no other"
-
-
-def test_the_first_epoch_has_the_start_in_it_and_says_nothing() -> None:
     assert seconds_of() == seconds_of((0, 5, 5)) == seconds_of((0, 5, 5), (0, 10, 9)) == []
-
-
-def test_an_epoch_in_which_the_trainer_was_busy_says_nothing() -> None:
     assert seconds_of((0, 5, 5), (0, 10, 9), (1, 11, 9.5), (1, 20, 10)) == []
+
+
+PIPE = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(95)), name="ours")
+
+
+@pytest.mark.parametrize(
+    ("pipe", "epochs", "expected"),
+    [
+        (PIPE.batch(10), 3, 30),
+        (PIPE.batch(10, drop_remainder=True), 2, 18),
+        (PIPE.map(lambda i: i, on="i").shuffle(10).batch(10).take(4), 2, 8),
+        (PIPE.repeat(2).batch(10), 1, 19),
+    ],
+)
+def test_a_loop_knows_how_many_batches_come(pipe: pecan.PecanPipeline, epochs: int, expected: int) -> None:
+    with pipe.iter_batches(epochs=epochs, debug=True) as batches:
+        assert len(batches) == expected and batches
+        bar = tqdm(batches, file=io.StringIO())
+        assert bar.total == expected and sum(1 for _ in bar) == expected
+        assert len(batches) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"epochs": None}, "epochs=None has no end"),
+        ({"world_size": 2}, "each of several ranks"),
+        ({"share": True, "visitation": "zero_or_more"}, "a reader that shares"),
+        ({"sharding": "off"}, 'sharding="off"'),
+        ({"on_error": "skip"}, 'on_error="skip" may leave'),
+        ({"visitation": "zero_or_more"}, 'visitation="zero_or_more" may lose'),
+    ],
+)
+def test_it_is_said_why_a_length_is_not_known(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(TypeError, match=f"how many batches ours gives is not known before its end: {why}"):
+        run_length("ours", PIPE.batch(10).plan, IterOptions(**options), None)
+
+
+def test_what_is_left_of_a_state_counts_and_unknown_lengths_end_by_themselves() -> None:
+    saved = SavedState(ResumePoint(0, ()), 4, 0, "python", ())
+    assert run_length("ours", PIPE.batch(10).plan, IterOptions(epochs=2), saved) == 16
+    with PIPE.filter(lambda e: e["i"] < 50).batch(10).iter_batches(debug=True) as batches:
+        with pytest.raises(TypeError, match="its data would have to be read"):
+            len(batches)
+        assert batches and len(list(batches)) == 5
+    with PIPE.batch(10).iter_batches(debug=True, headspace=7) as batches:
+        assert len(batches) == 7 == len(list(batches))

@@ -97,7 +97,7 @@ def test_a_fixed_deployment_takes_what_the_closed_form_says(deployment: Deployme
     assert outcome.running == outcome.final == deployment
 
 
-def test_windows_say_what_the_live_client_would() -> None:
+def test_windows_say_what_the_live_client_would_and_count_no_change_of_workers() -> None:
     outcome = simulate(SimulatedJob(small(), FixedDeployment(Deployment(0, 2)), after_convergence=1000))
     turn = outcome.timeline[-1]
     assert turn.window.batch_time == pytest.approx(0.1, rel=0.01)
@@ -106,17 +106,11 @@ def test_windows_say_what_the_live_client_would() -> None:
     assert turn.window.queue_size == 0.5, "two workers in step: every second batch is there when the trainer asks"
     assert turn.window.invalid_reason() == ""
     assert not any(turn.window.touched for turn in outcome.timeline), "nothing is measured before workers deliver"
-
-
-def test_windows_in_which_workers_drain_or_are_awaited_are_thrown_away() -> None:
     driver = Restless([Deployment(0, 3), Deployment(0, 5), Deployment(0, 2)])
     slow = small(nodes__start_s=20.0, split_batches=40.0)
     timeline = simulate(unending(slow, driver, 1500)).timeline
     assert any(turn.window.touched for turn in timeline)
     assert any(not turn.window.touched for turn in timeline)
-
-
-def test_the_papers_client_measures_nothing_until_150_batches_after_a_change() -> None:
     driver = Restless([Deployment(0, 4), Deployment(0, 5)])
     quick = small(nodes__start_s=0.5)
     outcome = simulate(unending(quick, driver, 1000, client=RELEASED))
@@ -132,7 +126,7 @@ def test_where_no_node_ever_comes_local_workers_do_what_they_can(pool: PoolRule)
     assert outcome.end.remote_seconds == 0
 
 
-def test_dead_workers_are_replaced_and_no_batch_is_made_twice_or_lost_unnoticed() -> None:
+def test_dead_workers_are_replaced_those_of_a_node_die_together_and_no_batch_is_lost_unnoticed() -> None:
     mortal = small(nodes__life_s=20.0, noise__batch_cv=0.2)
     outcome = simulate(unending(mortal, FixedDeployment(Deployment(0, 6)), 4000))
     assert outcome.killed > 5
@@ -141,16 +135,13 @@ def test_dead_workers_are_replaced_and_no_batch_is_made_twice_or_lost_unnoticed(
     assert flows.lost > 0
     assert flows.produced == flows.consumed + flows.queued + flows.lost
     assert outcome.batch_s < 0.08
-
-
-def test_workers_of_one_node_die_together() -> None:
     spec = unending(small(), FixedDeployment(Deployment(0, 6)), 3000)
     outcome = Simulation([spec], PoolRule(workers=12, slots=3, life_s=30.0), 3).run().jobs[0]
     assert outcome.killed > 0
     assert outcome.killed % 3 == 0
 
 
-def test_jobs_share_a_pool_and_the_second_is_served_when_the_first_ends() -> None:
+def test_jobs_share_a_pool_and_a_later_one_is_served_when_another_ends() -> None:
     workload = changed(small(), max_local=0)
     four = FixedDeployment(Deployment(0, 4))
     specs = [unending(workload, four, 600, seed=n, arrives_s=10.0 * n) for n in range(2)]
@@ -159,15 +150,14 @@ def test_jobs_share_a_pool_and_the_second_is_served_when_the_first_ends() -> Non
     first, second = both.jobs
     assert min(first.flows.consumed, second.flows.consumed) >= 600
     assert second.timeline[0].seconds + 10.0 > first.end.seconds
-
-
-def test_a_job_with_an_open_wish_is_not_computed_beyond_the_moment_it_is_served() -> None:
     workload = small(nodes__start_s=3.0)
     one = unending(workload, FixedDeployment(Deployment(0, 5)), 400)
     two = unending(workload, FixedDeployment(Deployment(1, 3)), 4000, seed=1)
     first, second = Simulation([one, two], PoolRule(workers=5)).run().jobs
     grown = next(turn for turn in second.timeline if turn.deployment.remote == 3)
     assert first.end.seconds + 3.0 <= grown.seconds <= first.end.seconds + 3.0 + 10.0
+    with pytest.raises(PlanError, match="at least one job"):
+        Simulation([], PoolRule(1))
 
 
 @pytest.mark.parametrize("clients", [1, 2, 4])
@@ -222,8 +212,3 @@ def test_many_jobs_use_no_more_nodes_than_there_are(client: ClientRule) -> None:
         assert outcome.flows.produced == outcome.flows.consumed + outcome.flows.queued + outcome.flows.lost
         for moments in ([turn.seconds for turn in outcome.timeline], [turn.batches for turn in outcome.timeline]):
             assert moments == sorted(moments)
-
-
-def test_no_job_is_no_simulation() -> None:
-    with pytest.raises(PlanError, match="at least one job"):
-        Simulation([], PoolRule(1))

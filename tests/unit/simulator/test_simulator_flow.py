@@ -115,15 +115,12 @@ def test_the_written_out_loop_gives_what_the_plain_one_gives(
     assert fast.starved == pytest.approx(plain.starved)
 
 
-def test_a_program_that_runs_ahead_takes_batches_early_and_is_no_faster() -> None:
+def test_a_program_that_runs_ahead_is_no_faster_and_catches_up_where_it_waits_for_the_accelerators() -> None:
     ahead, behind = (quiet_flow(Trainer(step_s=0.1, run_ahead=n), [0.01], 8) for n in (10, 0))
     assert ahead.advance(NEVER, 20)
     assert behind.advance(NEVER, 20)
     assert ahead.clients[0].got < behind.clients[0].got - 0.5
     assert pace(ahead) == pytest.approx(pace(behind))
-
-
-def test_a_program_that_waits_for_the_accelerators_stops_taking_and_catches_up() -> None:
     flow = quiet_flow(Trainer(step_s=0.1, run_ahead=10, sync_every=100), [0.01], 8)
     assert flow.advance(NEVER, 100)
     assert flow.clients[0].asked == flow.done

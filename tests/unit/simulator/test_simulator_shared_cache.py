@@ -31,7 +31,7 @@ def test_one_job_alone_reads_one_epoch_cold_and_the_others_with_what_it_has_kept
     assert run.timeline[-1].remote_io == pytest.approx(later * max(0.0, 1 - cached))
 
 
-def test_a_job_waits_for_gpus_in_the_order_of_its_schedule() -> None:
+def test_jobs_wait_for_gpus_in_the_order_of_a_schedule_and_a_cache_that_is_cut_serves_less_at_once() -> None:
     jobs = [ReadingJob("long", 1.0, 100.0, 3, 2), ReadingJob("first", 1.0, 100.0, 2, 2, 1.0)]
     jobs.append(ReadingJob("short", 1.0, 100.0, 1, 2, 2.0))
     cluster = ClusterResources(1000.0, 10.0, gpus=2)
@@ -40,10 +40,7 @@ def test_a_job_waits_for_gpus_in_the_order_of_its_schedule() -> None:
     assert sjf.ended_s == pytest.approx({"long": 300, "first": 600, "short": 400})
     gavel = simulate_cache(jobs, cluster, "max_min", "gavel")
     assert gavel.makespan_s == pytest.approx(600) and gavel.ended_s["short"] == pytest.approx(2 + 298, abs=3)
-
-
-def test_a_cache_that_is_cut_serves_less_at_once() -> None:
-    """The second job is more cache-efficient: once it has come, the first one reads everything from remote storage."""
+    # The second job is more cache-efficient: once it has come, the first one reads everything from remote storage.
     jobs = [ReadingJob("slow", 50.0, 1e5, 3), ReadingJob("fast", 100.0, 1e5, 1, arrives_s=3000.0)]
     run = simulate_cache(jobs, ClusterResources(1e5, 1000.0, gpus=2), "greedy")
     by_time = {round(moment.seconds): moment.remote_io for moment in run.timeline}

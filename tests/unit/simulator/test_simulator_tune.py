@@ -11,7 +11,7 @@ from pecan_ray.simulator.tune import DEFAULTS, report, tune
 pytest.importorskip("optuna")
 
 
-def test_a_study_tries_the_defaults_and_reports_what_they_cost() -> None:
+def test_a_study_tries_the_defaults_reports_what_they_cost_and_is_the_same_with_the_same_seed() -> None:
     tuned = tune("pecan", trials=2, workloads=2, ladder={"threshold": (0.1,)})
     assert len(tuned.attempts) == 2
     assert any(one.settings == DEFAULTS["pecan"] for one in tuned.attempts)
@@ -21,9 +21,6 @@ def test_a_study_tries_the_defaults_and_reports_what_they_cost() -> None:
     page = report(tuned)
     assert "| default | 0.03 |" in page
     assert "| threshold = 0.1 |" in page
-
-
-def test_the_same_seed_makes_the_same_study() -> None:
     first, second = (tune("cachew", trials=2, workloads=1, seed=3) for _ in range(2))
     assert first == second
 

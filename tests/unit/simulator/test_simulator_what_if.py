@@ -53,11 +53,14 @@ def window(local: int, remote: int, batch_s: float, wait_s: float) -> dict[str, 
     return {"deployment": {"local": local, "remote": remote}, "window": asdict(Window(batch_s, 1.0, 1000, wait_s))}
 
 
-def test_twice_the_workers_are_twice_as_fast_until_the_trainer_is_the_limit() -> None:
+def test_suggestions_are_as_fast_as_their_workers_up_to_the_trainers_limit() -> None:
     profile = replace(PROFILE, deployment=Deployment(0, 2), local_rate=0.0)
     assert what_if(profile, Deployment(0, 4)).speed == pytest.approx(1.0)
     assert what_if(profile, Deployment(0, 40)).batch_s == profile.step_s
     assert what_if(profile, Deployment(0, 40)).wait_share == 0.0
+    found = {forecast.deployment for forecast in suggestions(PROFILE)}
+    assert {Deployment(1, 4), Deployment(1, 1), Deployment(2, 2), Deployment(0, 2)} <= found
+    assert all(deployment.workers for deployment in found)
 
 
 def test_a_forecast_says_speed_and_dollars_in_one_sentence() -> None:
@@ -74,23 +77,17 @@ IDLE = replace(PROFILE, measured=(MeasuredPace(Deployment(4, 0), 0.05, 0.05),), 
 """Beside four local workers the trainer never waited."""
 
 
-def test_how_few_workers_do_is_not_known_where_the_trainer_never_waited() -> None:
+def test_few_workers_are_forecast_only_within_what_was_measured() -> None:
     told = what_if(replace(IDLE, deployment=Deployment(4, 0)), Deployment(1, 0))
     assert not told.is_reliable
     assert told.low_s <= 0.05 < told.batch_s < 0.2 <= told.high_s
     assert "the trainer never waited for these workers" in str(told)
-
-
-def test_fewer_workers_than_were_measured_may_bring_as_much() -> None:
-    """Four workers that share two CPUs bring what two of them would: a line says half of that."""
+    # Four workers that share two CPUs bring what two of them would: a line says half of that.
     four = replace(IDLE, measured=(MeasuredPace(Deployment(4, 0), 0.1, 0.05),), deployment=Deployment(4, 0))
     told = what_if(replace(four, local_rate=2.5), Deployment(2, 0))
     assert told.batch_s == pytest.approx(0.2)
     assert told.low_s <= 0.1
     assert "so few workers were never measured" in str(told)
-
-
-def test_what_was_measured_on_both_sides_is_a_narrow_interval() -> None:
     both = (MeasuredPace(Deployment(2, 0), 0.2, 0.05), MeasuredPace(Deployment(4, 0), 0.1, 0.05))
     profile = replace(IDLE, measured=both, deployment=Deployment(4, 0), local_rate=2.5)
     assert what_if(profile, Deployment(2, 0)).is_reliable
@@ -106,25 +103,6 @@ def test_what_a_run_cannot_tell_is_refused(asked: tuple[int, int], told: str) ->
         what_if(replace(PROFILE, local_rate=0.0, deployment=Deployment(0, 2)), Deployment(*asked))
 
 
-def test_suggestions_go_up_and_down_from_what_ran() -> None:
-    found = {forecast.deployment for forecast in suggestions(PROFILE)}
-    assert {Deployment(1, 4), Deployment(1, 1), Deployment(2, 2), Deployment(0, 2)} <= found
-    assert all(deployment.workers for deployment in found)
-
-
-def test_a_profile_survives_writing_and_reading() -> None:
-    tiers = Prices(10.0, 1.0, (PriceTier("spot", 0.3, 4),))
-    whole = replace(IDLE, prices=tiers, trainers=4, hosts=2, start_s=3.0)
-    assert from_json(to_json(whole)) == whole
-
-
-def test_prices_and_their_tiers_are_those_of_the_report() -> None:
-    prices = {"accelerator_host": 5.0, "remote_worker": 1.0, "tiers": [{"label": "spot", "price": 0.2, "limit": 4}]}
-    profile = profile_of(deployments=[[0.0, {"local": 0, "remote": 2}]], prices=prices, hosts=2, trainers=2)
-    # Batches of 0.1 s, half of it waiting: four workers are twice as fast, and on cheap nodes.
-    assert what_if(profile, Deployment(0, 4)).epoch_cost == pytest.approx(200 * 0.05 / 3600 * (10.0 + 0.8))
-
-
 @pytest.mark.parametrize("steps", [True, False])
 def test_what_the_trainer_waited_for_at_the_start_is_no_waiting(steps: bool) -> None:
     """Ten seconds until the first batch, then one of 0.05 s after the other, none of which was waited for."""
@@ -135,27 +113,25 @@ def test_what_the_trainer_waited_for_at_the_start_is_no_waiting(steps: bool) -> 
     assert what_if(profile, Deployment(2, 0)).speed == pytest.approx(0.0)
 
 
-def test_the_report_of_a_run_without_windows_is_enough() -> None:
+def test_a_profile_is_learned_from_the_report_of_a_run() -> None:
     profile = profile_of()
     assert (profile.deployment, profile.remote_rate, profile.wait_share) == (Deployment(1, 0), 0.0, 0.5)
     assert (profile.step_s, profile.local_rate) == pytest.approx((0.05, 10.0))
-
-
-def test_windows_of_fixed_workers_are_learned_from() -> None:
     profile = profile_of(windows=[window(1, 0, 0.2, 0.1), window(2, 0, 0.11, 0.01)])
     assert {pace.deployment.local for pace in profile.measured} == {1, 2}
     assert what_if(profile, Deployment(2, 0)).batch_s == pytest.approx(0.11)
-
-
-def test_local_and_remote_rates_are_told_apart_by_the_windows_of_a_search() -> None:
     profile = profile_of(timeline=[window(1, 0, 0.25, 0.2), window(1, 2, 0.1, 0.05), window(2, 2, 1 / 14, 0.02)])
     assert (profile.local_rate, profile.remote_rate) == pytest.approx((4.0, 3.0), rel=0.01)
-
-
-def test_the_prices_of_a_run_follow_from_its_costs() -> None:
     cost = {"host": 5.0, "remote": 0.8, "wasted": 1.0}
     prices = profile_of(deployments=[[0.0, {"local": 0, "remote": 2}]], seconds=3600.0, cost=cost).prices
     assert prices is not None and (prices.accelerator_host, prices.remote_worker) == pytest.approx((5.0, 0.4))
+    tiered = {"accelerator_host": 5.0, "remote_worker": 1.0, "tiers": [{"label": "spot", "price": 0.2, "limit": 4}]}
+    profile = profile_of(deployments=[[0.0, {"local": 0, "remote": 2}]], prices=tiered, hosts=2, trainers=2)
+    # Batches of 0.1 s, half of it waiting: four workers are twice as fast, and on cheap nodes.
+    assert what_if(profile, Deployment(0, 4)).epoch_cost == pytest.approx(200 * 0.05 / 3600 * (10.0 + 0.8))
+    tiers = Prices(10.0, 1.0, (PriceTier("spot", 0.3, 4),))
+    whole = replace(IDLE, prices=tiers, trainers=4, hosts=2, start_s=3.0)
+    assert from_json(to_json(whole)) == whole
 
 
 NO_REPORTS = (json.dumps(report_of(batches=0)), json.dumps(report_of(workers={}, deployments=[])))

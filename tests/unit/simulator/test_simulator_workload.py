@@ -19,29 +19,19 @@ ORIGINS = re.compile(r"(given|fitted|fitted to [\w-]+|assumed)\b")
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_parameter_of_a_workload_says_where_it_comes_from(name: str) -> None:
+def test_a_workloads_parameters_say_where_they_come_from_and_survive_writing_and_reading(name: str) -> None:
     workload = load(name)
     assert workload.source_refs.keys() - {"prices"} <= units().keys()
     told = {path: origin for path, origin in workload.source_refs.items() if not origin.startswith("default")}
     assert {path: origin for path, origin in told.items() if not ORIGINS.match(origin)} == {}
     assert {"trainer.step_s", "remote.cpu_s"} <= told.keys()
     assert ORIGINS.match(workload.source_refs["prices"])
-
-
-@pytest.mark.parametrize("name", names())
-def test_a_parameter_file_survives_writing_and_reading(name: str) -> None:
     workload = load(name)
     again = from_json(to_json(workload))
     assert dict(parameters(again)) == dict(parameters(workload))
     assert (again.name, again.title, again.prices) == (workload.name, workload.title, workload.prices)
     table = json.loads(to_json(workload))["parameters"]
     assert all({"value", "unit", "origin"} <= entry.keys() for entry in table.values())
-
-
-def test_price_tiers_survive_too() -> None:
-    tiers = (PriceTier("spot", 0.1, 4),)
-    workload = build("tiers", "", Prices(5.0, 0.4, tiers), {"trainer.step_s": 0.1})
-    assert from_json(to_json(workload)).prices.tiers == tiers
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -87,7 +77,7 @@ def test_a_file_that_is_no_parameter_file_is_refused(text: str, told: str) -> No
         from_json(text, "odd.json")
 
 
-def test_a_workload_is_found_by_name_and_by_path(tmp_path: Path) -> None:
+def test_a_workload_is_found_by_name_and_by_path_and_only_known_parameters_are_changed(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(to_json(load("simclr")))
     assert load(str(file)).title == load("simclr").title
@@ -95,20 +85,17 @@ def test_a_workload_is_found_by_name_and_by_path(tmp_path: Path) -> None:
         load("simclear")
     with pytest.raises(PlanError, match=r"no parameter file .*other\.json"):
         load(str(tmp_path / "other.json"))
-
-
-def test_an_unknown_parameter_cannot_be_changed() -> None:
     with pytest.raises(PlanError, match=r"no parameter 'trainer\.speed'"):
         changed(load("asr"), trainer__speed=1.0)
+    tiers = (PriceTier("spot", 0.1, 4),)
+    workload = build("tiers", "", Prices(5.0, 0.4, tiers), {"trainer.step_s": 0.1})
+    assert from_json(to_json(workload)).prices.tiers == tiers
 
 
-def test_more_workers_never_slow_a_trainer_that_they_do_not_disturb() -> None:
+def test_epochs_cost_what_the_paper_says_and_workers_that_disturb_nobody_slow_nothing() -> None:
     workload = changed(load("simclr"), trainer__disturbance=0.0, trainer__overload=0.0, host__receive_cpu_s=0.0)
     times = pace(workload, 0, range(1, 30)).batch_s
     assert all(after <= before * (1 + 1e-9) for before, after in pairwise(times))
-
-
-def test_the_cost_of_an_epoch_is_the_papers_formula() -> None:
     workload = load("retinanet")
     (cost,) = epoch_costs(workload, 0, 2)
     (batch_s,) = pace(workload, 0, 2).batch_s
