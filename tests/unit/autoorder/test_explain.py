@@ -64,7 +64,7 @@ def fields(line: str) -> list[str]:
     return line.split()
 
 
-def test_the_table_has_places_factors_bytes_times_and_reasons(reordered: pecan.PecanPipeline) -> None:
+def test_the_table_and_json_have_places_factors_bytes_times_and_reasons(reordered: pecan.PecanPipeline) -> None:
     text = reordered.explain()
     lines = text.splitlines()
     assert lines[0].startswith('noise: AutoOrder (mode "safe") changed the order; sampled 32 elements in')
@@ -79,9 +79,6 @@ def test_the_table_has_places_factors_bytes_times_and_reasons(reordered: pecan.P
     assert "moved: makes the data smaller (factor 0.25): runs earlier, before 'tone'" in rows["half"]
     assert rows["cast"].endswith("fixed: keep_position=True") and " 4 " in rows["cast"]
     assert rows["tone"].endswith("free") and rows["batch"].endswith("barrier")
-
-
-def test_json_has_the_numbers(reordered: pecan.PecanPipeline) -> None:
     found = json.loads(reordered.explain("json"))
     assert (found["before"], found["after"]) == (["cast", "tone", "half", "batch"], ["cast", "half", "tone", "batch"])
     half_facts = found["operators"][1]
@@ -167,7 +164,11 @@ def test_the_command_explains_a_function_an_example_or_a_variable(
 @pytest.mark.parametrize(
     ("text", "arguments", "said"),
     [
-        ("x = 1\n", [], "has no pipeline"),
+        ("x = 1\n", [], "has no pipeline: give it a function"),
+        ("import numpy as np\nx = np.no_such_thing\n", [], "my_program.py, line 2: "),
+        ("x = (\n", [], "my_program.py, line 1: '(' was never closed"),
+        ("import no_such_module\n", [], "no_such_module"),
+        ("raise SystemExit('give --data')\n", [], "ended with status 'give --data' before it called iter_batches"),
         ("def pipeline(root):\n    ...\n", [], "has no pipeline"),
         ("def pipeline():\n    return 3\n", [], "returned int, not a PecanPipeline"),
         (PROGRAM + "a = pecan.PecanPipeline(SOURCE)\nb = a.batch(2)\n", [], "several pipelines: a, b"),
@@ -182,7 +183,9 @@ def test_the_command_says_what_is_missing(
 ) -> None:
     program.write_text(text)
     assert main(["explain", str(program), *arguments]) == 2
-    assert said in capsys.readouterr().err
+    written = capsys.readouterr()
+    assert said in written.err and written.err.startswith("pecan: ") and written.err.count("\n") == 1
+    assert written.out == ""
     assert main(["explain", "nowhere.py"]) == 2
     assert "there is no file nowhere.py" in capsys.readouterr().err
 

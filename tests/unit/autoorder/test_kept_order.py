@@ -99,7 +99,7 @@ def test_orders_are_kept_for_the_pipeline_and_the_data_that_they_were_found_for(
     assert key() != before
 
 
-def test_the_first_order_that_is_found_is_kept_unless_it_cannot_be_read(tmp_path: Path) -> None:
+def test_the_first_order_that_is_found_is_kept_unless_it_cannot_be_read_or_written(tmp_path: Path) -> None:
     folder, first, second = OrderFolder(tmp_path / "new"), KeptOrder((("a", "b"),)), KeptOrder((("b", "a"),))
     assert folder.load("key") is None
     assert folder.keep("key", first) is first
@@ -113,9 +113,6 @@ def test_the_first_order_that_is_found_is_kept_unless_it_cannot_be_read(tmp_path
         assert folder.load("key") is None
         assert folder.keep("key", order) is order
         assert folder.load("key") == order
-
-
-def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert names(as_run(images(order_folder=tmp_path / "file" / "folder"))) == ["half", "tone", "batch"]
 

@@ -180,7 +180,7 @@ def test_the_gain_of_a_stretch_is_told_and_judged_of_the_whole_pipeline() -> Non
 # --- any value ---------------------------------------------------------------------------------------------
 
 
-def test_images_of_pillow_have_sizes_shapes_and_equality() -> None:
+def test_images_of_pillow_and_tensors_have_sizes_shapes_and_equality() -> None:
     image = pytest.importorskip("PIL.Image")
     one = image.fromarray(np.arange(60, dtype=np.uint8).reshape(4, 5, 3))
     assert column_bytes(one) == 60 and column_bytes(one.convert("L")) == 20 and column_bytes(one.convert("F")) == 80
@@ -195,9 +195,6 @@ def test_images_of_pillow_have_sizes_shapes_and_equality() -> None:
     spec.add({"x": one})
     other.add({"x": one.resize((9, 9))})
     assert "shape is [9, 9] instead of [4, 5]" in spec.difference(other)
-
-
-def test_tensors_have_sizes_shapes_and_equality() -> None:
     torch = pytest.importorskip("torch")
     one = torch.arange(6.0).reshape(2, 3)
     assert column_bytes(one) == 24 and kind_of(one) == "number" and rank_of(one) == 2

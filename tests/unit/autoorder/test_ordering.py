@@ -94,7 +94,7 @@ def test_random_numbers_stay_those_of_the_operator_and_the_element() -> None:
         assert np.array_equal(one["image"], other["image"])
 
 
-def test_what_cannot_be_improved_stays_as_it_is_written() -> None:
+def test_what_cannot_be_improved_or_must_not_move_stays_as_it_is_written() -> None:
     pipe = images().map(half, on="image").map(tone, on="image").batch(4)
     for mode in ("off", "safe", "pecan", "strict"):
         found = ordering(pipe, mode)
@@ -102,8 +102,6 @@ def test_what_cannot_be_improved_stays_as_it_is_written() -> None:
     little = images().map(lambda image: image[::-1], on="image", name="reverse")
     assert not ordering(little.map(lambda image: image[:250], on="image", name="first_rows")).changed
 
-
-def test_fewer_than_two_operators_that_may_move_are_not_sampled() -> None:
     def explode(image: Any) -> Any:
         raise AssertionError("the sample has called a function that it had no reason to call")
 

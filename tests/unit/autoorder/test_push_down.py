@@ -78,15 +78,13 @@ def test_decoding_a_part_changes_no_more_than_its_border(photographs: list[bytes
         assert np.array_equal(before[8:-8, 8:-8], after[8:-8, 8:-8])
 
 
-def test_only_neighbours_on_one_column_are_merged(photographs: list[bytes]) -> None:
+def test_only_neighbours_on_one_column_are_merged_in_each_input_of_a_join(photographs: list[bytes]) -> None:
     apart = pipeline_of(photographs, "python", images.Decode(), lambda image: image, RESIZE)
     assert push_down(apart.plan, "python")[1] == ()
     fixed = pecan.PecanPipeline(pecan.sources.Items([{"image": photographs[0]}]))
     fixed = fixed.map(images.Decode(), on="image").map(RESIZE, on="image", keep_position=True)
     assert push_down(fixed.plan, "python")[1] == ()
 
-
-def test_decoders_in_the_inputs_of_joins_take_over_too(photographs: list[bytes]) -> None:
     def branch(name: str) -> pecan.PecanPipeline:
         pipe = pecan.PecanPipeline(pecan.sources.Items([{"image": one} for one in photographs]))
         pipe = pipe.map(images.Decode(), on="image", name=f"{name}1")
@@ -97,7 +95,7 @@ def test_decoders_in_the_inputs_of_joins_take_over_too(photographs: list[bytes])
     assert [op.name for op in plan.all_ops()] == ["a2", "b2"]
 
 
-def test_other_formats_than_jpeg_are_decoded_whole() -> None:
+def test_other_formats_than_jpeg_are_decoded_whole_and_bad_input_is_named() -> None:
     photograph: Any = data.astronaut
     done, png = cv2.imencode(".png", photograph())
     assert done
@@ -105,6 +103,12 @@ def test_other_formats_than_jpeg_are_decoded_whole() -> None:
     plan, _ = push_down(pipe.plan, "python")
     [before], [after] = run(pipe, pipe.plan), run(pipe, plan)
     assert np.array_equal(before, after)
+    with pytest.raises(ValueError, match="not an image"):
+        images.Decode()(b"nonsense")
+    with pytest.raises(ValueError, match="smaller than CenterCrop"):
+        images.CenterCrop(64, 64)(np.zeros((32, 32, 3), np.uint8))
+    with pytest.raises(errors.PlanError, match="RandomCrop"):
+        images.RandomCrop(area=(0.5, 0.1))
 
 
 @pytest.mark.parametrize(
@@ -127,15 +131,6 @@ def test_both_engines_draw_boxes_alike(shape: tuple[int, int]) -> None:
         assert np.abs(np.quantile(ours, share, axis=0) - np.quantile(theirs, share, axis=0)).max() < 0.1 * max(shape)
     areas = [(boxes[:, 2] * boxes[:, 3]).mean() for boxes in (ours, theirs)]
     assert areas[1] == pytest.approx(areas[0], rel=0.1)
-
-
-def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="not an image"):
-        images.Decode()(b"nonsense")
-    with pytest.raises(ValueError, match="smaller than CenterCrop"):
-        images.CenterCrop(64, 64)(np.zeros((32, 32, 3), np.uint8))
-    with pytest.raises(errors.PlanError, match="RandomCrop"):
-        images.RandomCrop(area=(0.5, 0.1))
 
 
 Fn = Any

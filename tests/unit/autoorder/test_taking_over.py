@@ -163,12 +163,21 @@ def test_parts_are_decoded_where_a_library_can_and_orders_looked_for_anew(
     assert len(keys(images.Resize(64, 64))) == 1, "it has no part to decode"
 
 
-def test_what_a_decoder_cannot_take_over_or_not_faster_stays() -> None:
+def test_what_a_decoder_cannot_take_over_or_not_faster_or_not_in_time_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     found = looked_at(photographs("tensorflow", images.CenterCrop(64, 64), suffix=".png"))
     assert found.decoders == ()
     assert "the decoder takes nothing over (rule decode+crop): it fails" in rejects(found)
     found = looked_at(photographs("python", images.Resize(64, 64), side=96))
     assert found.decoders == () and "it is not faster" in rejects(found)
+    pipe = photographs("python", images.Resize(64, 64))
+    brief = pipe._with(pipe.plan)
+    brief._config = pecan.Config()
+    assert run_ops(brief, JobSize(passes=1.0, cpus=64)) == ["Decode", "Resize"], "too short a job for a look"
+    assert run_ops(photographs("python", images.Resize(64, 64), reorder="pecan")) == ["Decode", "Resize"]
+    monkeypatch.setattr("pecan_ray.autoorder.trial.TAKEN_OVER_S", -1.0)
+    monkeypatch.setattr("pecan_ray.autoorder.trial.RUNS_OF_LEAST", -1)
+    found = looked_at(photographs("python", images.Resize(64, 64)))
+    assert found.decoders == () and "there was no time to run it" in rejects(found)
 
 
 def test_each_of_several_decoders_is_judged_by_itself() -> None:
@@ -186,20 +195,6 @@ def test_each_of_several_decoders_is_judged_by_itself() -> None:
 
 
 # --- where nothing was run ---------------------------------------------------------------------------------
-
-
-def test_nothing_is_taken_over_where_nothing_was_sampled_or_there_was_no_time_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pipe = photographs("python", images.Resize(64, 64))
-    brief = pipe._with(pipe.plan)
-    brief._config = pecan.Config()
-    assert run_ops(brief, JobSize(passes=1.0, cpus=64)) == ["Decode", "Resize"], "too short a job for a look"
-    assert run_ops(photographs("python", images.Resize(64, 64), reorder="pecan")) == ["Decode", "Resize"]
-    monkeypatch.setattr("pecan_ray.autoorder.trial.TAKEN_OVER_S", -1.0)
-    monkeypatch.setattr("pecan_ray.autoorder.trial.RUNS_OF_LEAST", -1)
-    found = looked_at(photographs("python", images.Resize(64, 64)))
-    assert found.decoders == () and "there was no time to run it" in rejects(found)
 
 
 def test_a_file_says_whether_the_decoder_takes_over(tmp_path: Path) -> None:

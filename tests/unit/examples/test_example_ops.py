@@ -104,7 +104,7 @@ def trees() -> dict[str, Any]:
     return boxes_ops.decode(boxes_ops.read_file(item))
 
 
-def test_flip_moves_boxes_with_their_pixels(trees: dict[str, Any]) -> None:
+def test_boxes_move_with_their_pixels_when_images_are_flipped_resized_or_cropped(trees: dict[str, Any]) -> None:
     tried = (boxes_ops.random_flip_with_boxes(trees, generator(seed)) for seed in range(50))
     flipped = next(out for out in tried if out is not trees)
     side = trees["image"].shape[0]
@@ -114,14 +114,17 @@ def test_flip_moves_boxes_with_their_pixels(trees: dict[str, Any]) -> None:
         np.testing.assert_array_equal(
             trees["image"][top:bottom, left:right], flipped["image"][new_top:new_bottom, new_left:new_right][:, ::-1]
         )
-
-
-def test_resize_pads_below_and_right_and_boxes_follow(trees: dict[str, Any]) -> None:
     box = {"boxes": np.array([[0.5, 0.25, 1.0, 0.75]], np.float32), "classes": np.array([1], np.int32)}
     out = boxes_ops.resize_and_crop({**trees, "image": trees["image"][:200], **box})
     assert out["image"].shape == (640, 640, 3) and out["image"].dtype == np.uint8
     assert out["image"][320:].max() == 0 and out["image"][:320].mean() > 10
     np.testing.assert_allclose(out["boxes"] * 640, [[160, 160, 320, 480]], atol=0.01)
+    items = derived_items(6)
+    assert len({item["image"] for item in items}) == 6
+    for item in items:
+        boxes = item["boxes"]
+        assert 5 < len(boxes) == len(item["classes"]) and boxes.min() >= 0.0 and boxes.max() <= 1.0
+        assert (boxes[:, 2:] > boxes[:, :2]).all()
 
 
 def test_targets_lead_back_to_the_boxes(trees: dict[str, Any]) -> None:
@@ -145,15 +148,6 @@ def test_targets_lead_back_to_the_boxes(trees: dict[str, Any]) -> None:
     assert out["num_positives"] == 0 and out["class_targets_3"].max() == 0, "background alone"
 
 
-def test_derived_crops_hold_their_boxes() -> None:
-    items = derived_items(6)
-    assert len({item["image"] for item in items}) == 6
-    for item in items:
-        boxes = item["boxes"]
-        assert 5 < len(boxes) == len(item["classes"]) and boxes.min() >= 0.0 and boxes.max() <= 1.0
-        assert (boxes[:, 2:] > boxes[:, :2]).all()
-
-
 # --- speech -------------------------------------------------------------------------------------------------
 
 
@@ -166,16 +160,13 @@ def speech() -> dict[str, Any]:
     return audio_ops.fourier_transform(audio_ops.vectorize(element))
 
 
-def test_text_becomes_numbers_between_begin_and_end(speech: dict[str, Any]) -> None:
+def test_text_becomes_numbers_and_sound_a_spectrogram_that_shows_a_tone_where_it_is(speech: dict[str, Any]) -> None:
     assert len(audio_ops.VOCABULARY) == 34
     text = "".join(audio_ops.VOCABULARY[number] for number in speech["target"])
     assert text.rstrip("-") == "<he was not an ill-disposed young man# #>"
     assert speech["target"].shape == (200,) and speech["target"].dtype == np.int32
     long = audio_ops.vectorize({"audio": None, "text": "a" * 500})["target"]
     assert long[0] == 2 and long[-1] == 3 and (long[1:-1] == 4).all(), "long text keeps its end sign"
-
-
-def test_spectrogram_shows_a_tone_where_it_is() -> None:
     tone = np.sin(2 * np.pi * 32 / 256 * np.arange(4000)).astype(np.float32)
     out = audio_ops.fourier_transform({"audio": tone, "target": np.zeros(200, np.int32)})
     assert out["source"].shape == ((4000 - 200) // 80 + 1, 129) == (out["frames"], 129)

@@ -79,23 +79,20 @@ def test_tensorflow_resnet_steps_as_one_graph() -> None:
 # --- RetinaNet ----------------------------------------------------------------------------------------------
 
 
-def test_targets_are_those_of_numpy() -> None:
+def test_targets_are_those_of_numpy_and_an_image_without_boxes_has_only_background() -> None:
     anchors = boxes_ops.make_anchors()
     for item in derived_items(2):
         usual = boxes_ops.resize_and_crop(boxes_ops.decode(item))
         # The decoders of OpenCV and TensorFlow round otherwise: the targets are of the same image.
         other = {**boxes_tf.resize_and_crop(boxes_tf.decode(item)), "image": usual["image"]}
         close(boxes_ops.label_extract(usual, anchors), boxes_tf.label_extract(other, anchors), 1e-4)
-
-
-def test_an_image_without_boxes_has_only_background() -> None:
     element = {"boxes": np.zeros((0, 4), np.float32), "classes": np.zeros(0, np.int32)}
     found = boxes_tf.label_extract(element, boxes_ops.make_anchors())
     assert found["num_positives"] == 0 and not found["class_targets_3"].numpy().any()
     assert (found["boxes"].numpy() == -1).all()
 
 
-def test_images_are_resized_and_normalized_as_by_numpy() -> None:
+def test_images_and_boxes_are_resized_normalized_and_flipped_as_by_numpy() -> None:
     (item,) = derived_items(1)
     element = boxes_ops.decode(item)
     image = boxes_tf.resize_and_crop(element_of(element))["image"].numpy()
@@ -104,9 +101,6 @@ def test_images_are_resized_and_normalized_as_by_numpy() -> None:
     np.testing.assert_allclose(
         boxes_tf.normalize(element["image"]), boxes_ops.normalize(element["image"]), rtol=0, atol=1e-5
     )
-
-
-def test_a_flip_moves_image_and_boxes() -> None:
     (item,) = derived_items(1)
     element = boxes_ops.decode(item)
     found = [

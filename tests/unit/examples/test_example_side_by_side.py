@@ -19,19 +19,13 @@ from examples.side_by_side import TimedLoop, bars, plain_batches, svg, table, ti
 LOOPS = [TimedLoop("plain loop", 600, 0.5, 6.0, 2.0), TimedLoop("pecan_ray", 600, 3.0, 0.0, 2.0)]
 
 
-def test_the_table_shows_rate_and_waiting() -> None:
+def test_the_table_bars_and_picture_show_rates_waiting_and_times() -> None:
     head, plain, ours = table(LOOPS).splitlines()
     assert head.split() == ["images/s", "waiting", "time", "first", "batch"]
     assert plain.split() == ["plain", "loop", "75", "75%", "8.0s", "0.5s"]
     assert ours.split() == ["pecan_ray", "300", "0%", "2.0s", "3.0s"]
-
-
-def test_bars_are_as_long_as_the_times() -> None:
     plain, ours, _ = bars(LOOPS).splitlines()
     assert (plain.count("#"), plain.count("."), ours.count("#"), ours.count(".")) == (10, 30, 10, 0)
-
-
-def test_the_picture_is_svg_with_a_title_and_a_description() -> None:
     root = ET.fromstring(svg(LOOPS, "4.0 times as fast"))
     names = [child.tag.rpartition("}")[2] for child in root.iter()]
     assert names.count("rect") == 6 and "title" in names and "desc" in names

@@ -96,13 +96,15 @@ def test_an_event_loop_ends_though_a_batch_never_comes() -> None:
     asyncio.run(loop())
 
 
-def test_a_users_error_arrives_in_the_task() -> None:
+def test_a_users_error_arrives_in_the_task_and_arguments_that_are_unknown_are_refused() -> None:
     def fails(i: Any) -> Any:
         raise ValueError("no such luck")
 
     pipe = PecanPipeline(Arrays(i=np.arange(5))).map(fails, on="i").batch(2)
     with pytest.raises(ValueError, match="no such luck"):
         asyncio.run(all_of(pipe.iter_batches_async(debug=True)))
+    with pytest.raises(PlanError, match="iter_batches_async has no argument 'epoch'"):
+        rows(epoch=1)
 
 
 def test_an_iterator_that_nobody_has_goes_with_its_thread() -> None:
@@ -120,8 +122,3 @@ def test_an_iterator_that_nobody_has_goes_with_its_thread() -> None:
     thread.join(10)
     gc.collect()
     assert not thread.is_alive() and job() is None
-
-
-def test_arguments_that_iter_batches_does_not_have_are_refused() -> None:
-    with pytest.raises(PlanError, match="iter_batches_async has no argument 'epoch'"):
-        rows(epoch=1)

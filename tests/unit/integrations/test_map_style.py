@@ -63,11 +63,14 @@ def column(pipe: PecanPipeline, name: str) -> list[int]:
     return [int(value) for batch in pipe.batch(7).iter_batches(debug=True) for value in batch[name]]
 
 
-def test_samples_become_elements_with_the_columns_that_are_named() -> None:
+def test_several_are_asked_for_at_once_where_the_data_set_can_and_samples_have_named_columns() -> None:
     pipe = PecanPipeline.from_torch_dataset(Squares(), columns=["root", "square"], name="squares")
     assert column(pipe, "square") == [i * i for i in range(50)] and pipe.name == "squares" and len(pipe.batch(7)) == 8
     element = pipe.peek()
     assert isinstance(element, dict) and isinstance(element["root"], np.ndarray)
+    pipe = PecanPipeline.from_torch_dataset(Lots(100))
+    samples = [{"root": float(i), "square": i * i} for i in range(100)]
+    check_contract(next(iter(pipe.plan.sources())), samples, splits=17)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +85,6 @@ def test_samples_become_elements_with_the_columns_that_are_named() -> None:
 )
 def test_columns_without_names(dataset: Any, columns: dict[str, int]) -> None:
     assert PecanPipeline.from_torch_dataset(dataset).peek() == columns
-
-
-def test_several_are_asked_for_at_once_where_the_data_set_can() -> None:
-    pipe = PecanPipeline.from_torch_dataset(Lots(100))
-    samples = [{"root": float(i), "square": i * i} for i in range(100)]
-    check_contract(next(iter(pipe.plan.sources())), samples, splits=17)
 
 
 @pytest.mark.parametrize("kind", [Squares, Lots])

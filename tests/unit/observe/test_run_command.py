@@ -167,23 +167,6 @@ def test_a_program_is_read_up_to_its_first_job(order_text: Explained, loop: str)
     assert "double" in said
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("import numpy as np\nx = np.no_such_thing\n", r"train\.py, line 2: .*no_such_thing"),
-        ("x = (\n", r"train\.py, line 1: '\(' was never closed"),
-        ("import no_such_module\n", r"train\.py, line 1: .*no_such_module"),
-        ("raise SystemExit('give --data')\n", r"has ended with status 'give --data' before it called iter_batches"),
-        ("x = 1\n", r"has no pipeline: give it a function"),
-    ],
-    ids=["an error", "no Python", "a missing module", "an end", "no pipeline"],
-)
-def test_what_is_wrong_with_a_file_is_said_in_one_line(order_text: Explained, text: str, words: str) -> None:
-    status, said, errors = order_text(text)
-    assert (status, said) == (2, "") and errors.count("\n") == 1 and errors.startswith("pecan: ")
-    assert re.search(words, errors), errors
-
-
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])

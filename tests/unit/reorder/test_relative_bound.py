@@ -30,10 +30,6 @@ def small(image: Array) -> Array:
     return np.asarray(np.rint(mean).astype(image.dtype) if image.dtype.kind == "u" else mean.astype(image.dtype))
 
 
-def brighter(image: Array) -> Array:
-    return np.asarray(np.clip(image * 1.3, 0, 255).astype(np.uint8))
-
-
 def blurred(image: Array) -> Array:
     given = image.astype(np.float64)
     shifted = [np.roll(given, (a, b), (0, 1)) for a in range(-2, 3) for b in range(-2, 3)]
@@ -50,39 +46,16 @@ def as_floats(image: Array) -> Array:
     return image.astype(np.float32) / np.float32(255)
 
 
-def boxed(image: Array) -> Array:
-    """Blacken 16 x 16 pixels at a place in pixels."""
-    made = image.copy()
-    made[10:26, 12:28] = 0
-    return made
-
-
 def exchange(op: Any, image: Array, other: Any = small) -> Any:
     """What an exchange of an operator and one behind it moves."""
     user, exchanged, without = other(op(image)), op(other(image)), other(image)
     return moved(user, exchanged, [without], step_of([image], [user]))
 
 
-@pytest.mark.parametrize("op", [brighter, lambda image: 255 - image, lambda image: image[:, ::-1]])
-def test_what_commutes_up_to_little_passes(op: Any) -> None:
-    for seed in range(4):
-        assert exchange(op, picture(seed=seed)).excess < 0.5
-
-
-@pytest.mark.parametrize("op", [blurred, noisy, boxed])
-def test_what_becomes_several_times_as_strong_or_lies_elsewhere_does_not(op: Any) -> None:
-    for seed in range(4):
-        assert exchange(op, picture(seed=seed)).excess > 1.5
-
-
-def test_rounding_to_eight_bits_at_another_place_is_equal() -> None:
+def test_an_inversion_hides_no_noise_and_no_blur_and_rounding_elsewhere_is_equal() -> None:
     found = exchange(as_floats, picture())
     assert found.share == 0.0 and not found.refused
-
-
-def test_an_inversion_hides_no_noise_and_no_blur_and_is_harmless_by_itself() -> None:
     assert exchange(lambda image: noisy(255 - image), picture()).excess > 1.5
-    assert not exchange(lambda image: 255 - image, picture()).refused
     assert exchange(lambda image: 255 - blurred(image), picture()).refused
     assert not exchange(lambda image: 255 - image, picture()).refused
 

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from pecan_ray.cli import main
+from pecan_ray.errors import PlanError
 from pecan_ray.observe.report import Report, WorkerReport
 from pecan_ray.placement import Cost
 from pecan_ray.plan.windows import Deployment
+from pecan_ray.simulator.random_workloads import TUNED
+from pecan_ray.simulator.tune import DEFAULTS, report, tune
 
 
 @pytest.fixture
@@ -71,7 +74,26 @@ def test_nonsense_is_refused_in_a_sentence(command: str, told: str, capsys: pyte
     assert said.err.startswith("pecan: ") and told in said.err and said.out == ""
 
 
-def test_tune_prints_a_table_of_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_tries_the_defaults_too_says_what_all_cost_and_does_the_same_with_the_same_seed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     pytest.importorskip("optuna")
     assert main(["tune", "--mode", "cachew", "--trials", "2", "--workloads", "1"]) == 0
     assert "| default | 0.03 | 100 |" in capsys.readouterr().out
+    study, again = (tune("pecan", trials=2, workloads=1, ladder={"threshold": (0.1,)}, seed=3) for _ in range(2))
+    assert study == again and len(study.attempts) == 2
+    assert any(one.settings == DEFAULTS["pecan"] for one in study.attempts)
+    assert study.attempts[0].cost <= study.attempts[-1].cost
+    assert all(0.95 < one.cost < 3 for one in study.attempts), "1 is the cheapest deployment from the first batch on"
+    assert [(name, value) for name, value, _ in study.alone] == [("threshold", 0.1)]
+    page = report(study)
+    assert "| default | 0.03 |" in page and "| threshold = 0.1 |" in page
+
+
+@pytest.mark.parametrize(
+    ("mode", "trials", "workloads"),
+    [("pecan", 0, 1), ("pecan", 1, 0), ("pecan", 1, TUNED), ("auto", 1, 1), ("collocated", 1, 1)],
+)
+def test_a_study_that_cannot_be_is_refused(mode: str, trials: int, workloads: int) -> None:
+    with pytest.raises(PlanError):
+        tune(mode, trials=trials, workloads=workloads)

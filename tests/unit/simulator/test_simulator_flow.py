@@ -51,39 +51,6 @@ def test_without_noise_a_batch_takes_the_longer_of_step_and_supply(
     assert pace(flow) == pytest.approx(max(step_s, clients / supply), rel=0.02, abs=longest)
 
 
-def test_a_trainer_that_waits_says_how_long() -> None:
-    flow = quiet_flow(Trainer(step_s=0.02), [0.1])
-    assert flow.advance(NEVER, WARM_UP)
-    before = flow.starved
-    assert flow.advance(NEVER, 100)
-    totals = flow.clients[0].totals
-    assert totals.waited / totals.batches == pytest.approx(0.08, rel=0.02)
-    assert flow.starved - before == pytest.approx(totals.waited, rel=0.02)
-
-
-@given(
-    places=st.integers(1, 10),
-    cv=st.floats(0.0, 0.6),
-    moments=st.lists(st.floats(0.1, 20.0), min_size=1, max_size=8),
-    seed=st.integers(0, 99),
-)
-@examples(60)
-def test_no_batch_appears_or_vanishes_when_workers_come_go_and_die(
-    places: int, cv: float, moments: list[float], seed: int
-) -> None:
-    flow = quiet_flow(Trainer(step_s=0.05), [0.2, 0.3], places, cv=cv, seed=seed)
-    for number, moment in enumerate(sorted(moments)):
-        flow.advance(moment, 10_000)
-        feed = flow.feed
-        feed.produce_until(moment)
-        assert len(feed.ready) <= feed.capacity
-        if number % 3 == 0:
-            feed.join(100 + number, 0.1, moment, remote=True)
-        else:
-            feed.leave(100 + number - 1, None if number % 3 == 1 else 1)
-        assert feed.produced == flow.consumed + len(feed.ready) + feed.lost
-
-
 @given(
     seed=st.integers(0, 1000),
     step_s=st.floats(0.01, 0.2),

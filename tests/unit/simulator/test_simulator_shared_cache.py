@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.reproduction import reproduce_caches, silod_figures
+from benchmarks.reproduction import silod_figures
 from benchmarks.reproduction.reported_caches import SILOD_CACHE_TABLE, SILOD_TABLE6, SYSTEMS
-from benchmarks.reproduction.tables import Comparison, Section
 from pecan_ray.cache import AllocationPolicy, ClusterResources
 from pecan_ray.errors import PlanError
 from pecan_ray.simulator.shared_cache import SILOD, CacheRun, GpuSchedule, ReadingJob, simulate_cache
@@ -101,19 +100,6 @@ def test_jobs_are_done_first_under_silod_on_average_over_draws_and_are_treated_a
         assert min(times, key=times.__getitem__) == "SiloD" and max(times, key=times.__getitem__) == "CoorDL", times
     fairness = {system: fmean(run.fairness for run in runs(system, "gavel")) for system in SYSTEMS}
     assert max(fairness, key=fairness.__getitem__) == "SiloD" and fairness["SiloD"] > 0.95, fairness
-
-
-def test_the_pages_two_parts_are_written_apart() -> None:
-    rows = (Comparison("near", 100.0, 103.0, "predicted", "min"), Comparison("far", 100.0, 120.0, "predicted", "min"))
-    part = reproduce_caches.write_part([Section("SiloD", "Told.", ("| a |",), (("picture", "What"),), rows)])
-    assert "1 of 2 predictions within 5%" in part and "- SiloD: far 120 min where the paper has 100 min" in part
-    assert reproduce_caches.split_page(f"# Placement\n\ntext\n\n{part}") == ("# Placement\n\ntext\n", part)
-    assert reproduce_caches.split_page("# Placement\n") == ("# Placement\n", "")
-    assert reproduce_caches.with_part("", part) == part
-    measured = f"{reproduce_caches.MEASURED}\n\nBy hand.\n"
-    for behind in ("", f"\n{measured}"):
-        page = reproduce_caches.with_part(f"# Placement\n\ntext\n\n{part}{behind}", part.replace("Told", "Told anew"))
-        assert page == f"# Placement\n\ntext\n\n{part}{behind}".replace("Told", "Told anew")
 
 
 WRONG: dict[str, Any] = {
