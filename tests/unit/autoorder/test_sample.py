@@ -6,7 +6,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -190,15 +189,13 @@ def test_changes_of_kind_and_rank_and_casts_that_cpus_lack_are_told() -> None:
 # --- stretches and joins -----------------------------------------------------------------------------------
 
 
-def test_stretches_end_at_barriers_and_leave_out_operators_on_batches() -> None:
+def test_stretches_end_at_barriers_and_each_branch_of_a_join_is_sampled_by_itself() -> None:
     left = rows().map(double, on="x", name="a").shuffle(4).map(double, on="x", name="b").map(keep, name="c")
     right = rows().map(double, on="x", name="d").batch(2).map(keep, name="on_batches").unbatch().map(keep, name="e")
     pipe = left.concat(right).map(keep, name="f").batch(2).map(keep, name="g")
     assert [one.names for one in stretches(pipe.plan)] == [("a",), ("b", "c"), ("d",), ("e",), ("f",)]
     assert [one.movable for one in stretches(rows().map(keep, keep_position=True).map(double, on="x").plan)] == [1]
 
-
-def test_each_branch_of_a_join_is_sampled_by_itself() -> None:
     def half(x: Any) -> Any:
         return x[: len(x) // 2]
 
@@ -241,30 +238,17 @@ def test_slow_operators_end_the_sample_in_time() -> None:
     assert found.ops[0].seconds is not None and found.ops[0].seconds > 0.004
 
 
-@dataclass(frozen=True)
-class Slow:
-    """A source whose elements take their time."""
-
-    clock: list[float]
-
-    def splits(self) -> Iterator[Split]:
-        yield Split(0)
-
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        for number in range(start, 10_000):
-            self.clock[0] += 0.02
-            yield {"x": np.full(4, number)}
-
-    def num_elements(self) -> int | None:
-        return None
-
-    def identity(self) -> str:
-        return "slow"
-
-
 def test_a_slow_source_leaves_time_for_the_operators_and_bytes_that_are_held_are_bounded() -> None:
     clock = [0.0]
-    (stretch,) = stretches(pecan.PecanPipeline(Slow(clock)).map(double, on="x").plan)
+
+    class Slow(pecan.sources.Items):
+        def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+            for element in super().read(split, start):
+                clock[0] += 0.02
+                yield element
+
+    source = Slow([{"x": np.full(4, number)} for number in range(1000)])
+    (stretch,) = stretches(pecan.PecanPipeline(source).map(double, on="x").plan)
     found = sample_op_sequence(stretch, "python", 0, SampleLimits(300, deadline=0.6), clock=lambda: clock[0]).profile()
     assert 0 < found.elements < 60 and "reading took the time" in found.notes[0]
     assert found.ops[0].elements_in == found.elements

@@ -87,14 +87,13 @@ def test_a_sample_that_ends_its_process_leaves_the_order_as_it_is_written(
     assert "AutoOrder left the order as it is written" in caplog.text and said in caplog.text
 
 
-def test_what_a_sample_changes_stays_in_its_process(tmp_path: Path) -> None:
+def test_a_sample_changes_nothing_here_and_imports_nothing_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = os.getcwd()
     order = order_of(wander, tmp_path)
     assert order.ordered(skip_bad=False, once=True, job=None).plan is not None
     assert os.getcwd() == here and "PECAN_WANDERED" not in os.environ
-
-
-def test_modules_in_the_working_folder_are_none_of_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "queue.py").write_text("raise RuntimeError('a file of the user')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])

@@ -29,22 +29,18 @@ class Files:
         self.opened: list[int] = []
 
     def splits(self) -> Iterator[Split]:
-        """Yield one split per file."""
         for index, size in enumerate(self.sizes):
             yield Split(index, path=f"{index}.bin", elements=size if self.known else None)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield the numbers of a file."""
         self.opened.append(split.index)
         for number in range(start, self.sizes[split.index]):
             yield {"file": np.int64(split.index), "n": np.int64(number)}
 
     def num_elements(self) -> int | None:
-        """Return the number of elements, where it is known."""
         return sum(self.sizes) if self.known else None
 
     def identity(self) -> str:
-        """Return a constant: nothing is on disk."""
         return "files"
 
 
