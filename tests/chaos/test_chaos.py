@@ -118,6 +118,7 @@ with links() as between:
 """
 
 
+@pytest.mark.slow
 def test_a_link_is_slow_cut_and_sound_again() -> None:
     command = apart()
     if not command:

@@ -18,11 +18,10 @@ TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 STEP = re.compile(r"^```python run\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
+@pytest.mark.slow
+def test_the_site_has_every_page_and_the_docstrings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -30,32 +29,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
-
-
-@pytest.mark.slow
-def test_every_page_is_there(site: Path) -> None:
     pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
-    built = {path.relative_to(site) for path in site.rglob("*.html")}
+    built = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.html")}
     named = {page.with_name("index.html") if page.name == "README.md" else page.with_suffix(".html") for page in pages}
     assert named <= built
     assert Path("project/CONTRIBUTING.html") in built and Path("code/pecan_ray/pipeline.py.html") in built
-
-
-@pytest.mark.slow
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
-    for page in (site / "index.html", site / "api.html", site / "howto" / "cluster.html"):
-        text = page.read_text()
+    for page in ("index.html", "api.html", "howto/cluster.html"):
+        text = (tmp_path / page).read_text()
         loaded = re.findall(r"<(?:script|img|iframe)[^>]*src=\"?([^\" >]+)", text)
         loaded += re.findall(r"<link[^>]*rel=\"?(?:stylesheet|preconnect)[^>]*href=\"?([^\" >]+)", text)
         assert [one for one in loaded if "//" in one] == []
-
-
-@pytest.mark.slow
-def test_the_reference_has_the_docstrings(site: Path) -> None:
-    text = (site / "api.html").read_text()
+    reference = (tmp_path / "api.html").read_text()
     for name in ("PecanPipeline", "iter_batches", "state_dict", "AutoWorkers", "TextLines", "ErrorBudgetError"):
-        assert name in text
+        assert name in reference
 
 
 @pytest.mark.parametrize(("code", "printed"), STEP.findall(TUTORIAL))

@@ -41,10 +41,6 @@ def some(batches: Batches) -> Iterator[Any]:
         time.sleep(pause)
 
 
-def dropped() -> None:
-    begin()
-
-
 def dropped_in_a_cycle() -> None:
     """The garbage collector finds it, in whatever thread that runs."""
     circle: list[Any] = [begin()]
@@ -125,7 +121,6 @@ def endless() -> None:
 
 
 ENDINGS: dict[str, Callable[[], None]] = {
-    "dropped": dropped,
     "dropped-in-a-cycle": dropped_in_a_cycle,
     "kept": kept,
     "generator-left": generator_left,

@@ -17,7 +17,7 @@ from tests.ray.workers import lose
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
-ROWS, BOUNDARIES, SIZES = 2003, [30, 60], [8, 4, 2]
+ROWS, BOUNDARIES, SIZES = 1003, [30, 60], [8, 4, 2]
 
 
 def pipeline(boundaries: list[int] = BOUNDARIES) -> pecan.PecanPipeline:
@@ -47,7 +47,7 @@ def test_all_ranks_are_in_one_round_in_each_step_and_killed_workers_lose_and_rep
             for batch in batches:
                 assert batches.provenance is not None
                 steps.append(Step(batches.provenance.worker, batch["i"].tolist(), batch["x"].shape))
-                if rank == 0 and len(steps) in (20, 60):
+                if rank == 0 and len(steps) in (20, 50):
                     gone.append(next(name for name in batches.report().workers if name not in gone))
                     lose(batches, gone[-1])
             report = batches.report()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -17,12 +18,19 @@ from pecan_ray.autoorder.job_order import STILL_LOOKING
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
 from pecan_ray.autoorder.order import order_for_job
 from pecan_ray.autoorder.order_request import OrderRequest
-from tests.ray.waiting import until
+from tests.ray.pipelines import ONE, TWO
+from tests.ray.waiting import ENDS_S, until
 from tests.ray.workers import ONE_BY_ONE
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
 ELEMENTS = 64
+
+
+@pytest.fixture(autouse=True)
+def looks_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job begins with what its look for an order has found, however loaded the machine is."""
+    monkeypatch.setattr("pecan_ray.autoorder.job_order.WAITED_S", ENDS_S)
 
 
 def blur(image: Any) -> Any:
@@ -46,12 +54,27 @@ def images(reorder: Any = "pecan") -> pecan.PecanPipeline:
     return pipe.map(shape_before).map(half, on="image").batch(8)
 
 
-def test_workers_run_the_order_that_was_adopted_and_go_on_with_it_while_passes_say_what_the_sample_said() -> None:
-    with images().iter_batches(epochs=4, workers=pecan.Workers(local=1, remote=1)) as batches:
-        sides = [side for batch in batches for side in batch["side"].tolist()]
-        (event,) = [event for event in batches.report().events if event.kind == "reorder"]
-        assert event == batches.report().events[0] and "AutoOrder moved half before shape_before" in event.text
-    assert sides == [64] * 4 * ELEMENTS
+def reorderings(batches: pecan.Batches) -> list[str]:
+    return [event.text for event in batches.report().events if event.kind == "reorder"]
+
+
+def test_one_rank_looks_for_all_and_workers_run_the_order_that_was_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[OrderRequest] = []
+
+    def look(request: OrderRequest, job: Any) -> Ordering:
+        looks.append(request)
+        return order_for_job(request, job)
+
+    def sides(batches: pecan.Batches) -> list[int]:
+        return [side for batch in batches for side in batch["side"].tolist()]
+
+    monkeypatch.setattr("pecan_ray.autoorder.job_order.order_for_job", look)
+    options: dict[str, Any] = {"world_size": 2, "job": "ranks", "workers": TWO}
+    later, first = (images().iter_batches(rank=rank, **options) for rank in (1, 0))
+    with ThreadPoolExecutor(2) as threads, later, first:
+        assert [*chain.from_iterable(threads.map(sides, (later, first)))] == [64] * ELEMENTS
+        told = reorderings(first)
+    assert len(looks) == 1 and "AutoOrder moved half before shape_before" in told[0]
 
 
 SIDES = [128 if number % 64 < 2 else 32 for number in range(1024)]
@@ -73,21 +96,18 @@ def of_many_sizes(**options: Any) -> pecan.PecanPipeline:
 
 def test_the_order_is_looked_at_again_after_the_first_epoch() -> None:
     sides: dict[int, set[int]] = {}
-    workers = pecan.Workers(local=1, remote=1)
-
-    def told() -> list[str]:
-        return [event.text for event in batches.report().events if event.kind == "reorder"]
-
-    with of_many_sizes(reorder="pecan").iter_batches(epochs=None, workers=workers, **ONE_BY_ONE) as batches:
+    with of_many_sizes(reorder="pecan").iter_batches(epochs=None, workers=TWO, **ONE_BY_ONE) as batches:
         for batch in batches:
             assert batches.provenance is not None
             epoch = batches.provenance.epoch
             if epoch > 0 and 0 in sides:
-                until(lambda: len(told()) == 2, "nobody looks at the order again")  # no other work meanwhile
+                until(
+                    lambda: len(reorderings(batches)) == 2, "nobody looks at the order again"
+                )  # no other work meanwhile
             sides.setdefault(epoch, set()).update(batch["side"].tolist())
             if epoch > 1 and 64 not in sides[epoch - 1]:
                 break
-        events = told()
+        events = reorderings(batches)
     assert sides[0] == {64}, "the sample saw large images, which fit makes smaller"
     assert sides[epoch - 1] == {128, 32}, "most images grow by it"
     assert len(events) == 2
@@ -98,16 +118,14 @@ def test_the_order_is_looked_at_again_after_the_first_epoch() -> None:
 def test_what_a_look_beside_its_job_finds_is_run_from_a_later_epoch_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pecan_ray.autoorder.job_order.WAITED_S", 0.0)
     sides: dict[int, set[int]] = {}
-    with of_many_sizes(reorder="pecan").iter_batches(
-        epochs=None, workers=pecan.Workers(local=1), **ONE_BY_ONE
-    ) as batches:
+    with of_many_sizes(reorder="pecan").iter_batches(epochs=None, workers=ONE, **ONE_BY_ONE) as batches:
         for batch in batches:
             assert batches.provenance is not None
             epoch = batches.provenance.epoch
             sides.setdefault(epoch, set()).update(batch["side"].tolist())
             if sides.get(epoch - 1) == {64}:
                 break
-        begun, found = [event.text for event in batches.report().events if event.kind == "reorder"][:2]
+        begun, found = reorderings(batches)[:2]
         session: Any = batches._session
         assert json.loads(session._ask(session.controller.view).order_text)["changed"], (
             "what a page about the job shows"
@@ -117,46 +135,6 @@ def test_what_a_look_beside_its_job_finds_is_run_from_a_later_epoch_on(monkeypat
     assert found.startswith("AutoOrder moved fit before shape_before")
     first = min(epoch for epoch, seen in sides.items() if seen == {64})
     assert f"it is run from epoch {first} on" in found
-
-
-def test_one_rank_looks_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[OrderRequest] = []
-
-    def look(request: OrderRequest, job: Any) -> Ordering:
-        looks.append(request)
-        return order_for_job(request, job)
-
-    monkeypatch.setattr("pecan_ray.autoorder.job_order.order_for_job", look)
-    workers = pecan.Workers(local=1)
-    later, first = (images().iter_batches(rank=rank, world_size=2, job="ranks", workers=workers) for rank in (1, 0))
-
-    def sides(batches: pecan.Batches[Any]) -> list[int]:
-        return [side for batch in batches for side in batch["side"].tolist()]
-
-    with ThreadPoolExecutor(2) as threads, later, first:
-        assert [*chain.from_iterable(threads.map(sides, (later, first)))] == [64] * ELEMENTS
-    assert len(looks) == 1
-
-
-def dim(image: Any) -> Any:
-    return (image // 2).astype(np.uint8)
-
-
-def threshold(image: Any) -> Any:
-    return np.where(image > 100, np.uint8(255), image)
-
-
-def test_a_kept_order_that_gives_other_results_is_dropped_at_once(tmp_path: Any) -> None:
-    noise = np.random.default_rng(0).integers(0, 250, (1024, 16, 16, 3), np.uint8)
-    config = pecan.Config(order_folder=tmp_path)
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="others", config=config)
-    pipe = pipe.map(dim, on="image").map(threshold, on="image").batch(16)
-    OrderFolder(tmp_path).replace(pipe._order._key, KeptOrder((("threshold", "dim"),)))
-    with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1), **ONE_BY_ONE) as batches:
-        until(lambda: next(batches)["image"].max() == 255, "the job still runs the order that was kept")
-        told = [event.text for event in batches.report().events if event.kind == "reorder"]
-    assert "it is kept in" in told[0] and "results of the order that was kept are others" in told[1]
-    assert "results of the order that was kept are others" in str(pipe.explain())
 
 
 # --- elements that only the user's order takes ----------------------------------------------------------------
@@ -177,31 +155,22 @@ def half_of_colors(image: Any) -> Any:
     return cv2.resize(image, (width // 2, height // 2))
 
 
-def with_a_gray_one(tmp_path: Any, engine: Any = "python") -> pecan.PecanPipeline:
-    """Make a pipeline whose order, which an earlier job has kept, fails on one image that lies behind the sample."""
+def test_a_job_goes_back_to_the_users_order_and_loses_nothing(tmp_path: Path) -> None:
+    """An earlier job has kept an order that fails on one image that lies behind the sample."""
     rng = np.random.default_rng(0)
     shapes = [(32, 32) if number == GRAY else (32, 32, 3) for number in range(IMAGES)]
     items = [{"image": rng.integers(0, 255, shape, np.uint8), "n": n} for n, shape in enumerate(shapes)]
     config = pecan.Config(order_folder=tmp_path)
-    pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="gray", engine=engine, config=config)
-    return pipe.map(to_rgb, on="image").map(half_of_colors, on="image").batch(16)
-
-
-def keep_the_order_that_fails(pipe: pecan.PecanPipeline, tmp_path: Any, orders: tuple[tuple[str, ...], ...]) -> None:
-    OrderFolder(tmp_path).replace(pipe._order._key, KeptOrder(orders))
-
-
-def test_a_job_goes_back_to_the_users_order_and_loses_nothing(tmp_path: Any) -> None:
-    pipe = with_a_gray_one(tmp_path)
-    keep_the_order_that_fails(pipe, tmp_path, (("half_of_colors", "to_rgb"),))
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="gray", config=config)
+    pipe = pipe.map(to_rgb, on="image").map(half_of_colors, on="image").batch(16)
+    OrderFolder(tmp_path).replace(pipe._order._key, KeptOrder((("half_of_colors", "to_rgb"),)))
     numbers: dict[int, list[int]] = {}
-    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1), on_error="skip") as batches:
+    with pipe.iter_batches(epochs=2, workers=TWO, on_error="skip") as batches:
         for batch in batches:
             assert batches.provenance is not None and batch["image"].shape[1:] == (16, 16, 3)
             numbers.setdefault(batches.provenance.epoch, []).extend(batch["n"].tolist())
-        report = batches.report()
+        report, told = batches.report(), reorderings(batches)
     assert all(sorted(numbers[epoch]) == list(range(IMAGES)) for epoch in (0, 1))
-    told = [event.text for event in report.events if event.kind == "reorder"]
     assert len(told) == 2 and "AutoOrder runs half_of_colors -> to_rgb -> batch" in told[0]
     assert "fails in AutoOrder's order half_of_colors -> to_rgb" in told[1] and "yours, to_rgb -> half_of" in told[1]
     assert report.bad_elements == 0 and report.workers_lost == 0

@@ -107,52 +107,21 @@ def test_readers_in_step_get_all_and_each_element_is_computed_once(tmp_path: Pat
     assert first["x"].min() >= 0, "torch has a copy"
 
 
-def test_a_loop_over_epochs_reads_each_epoch_of_a_group_once(tmp_path: Path) -> None:
-    pipe, epochs = pipe_of(tmp_path, share_window_bytes=64 << 20, share_linger_s=600.0), []
-    for _ in range(2):
-        with pipe.iter_batches(share=True, workers=WORKERS, max_lag=2 * BATCHES) as batches:
-            seen = {int(i) for batch in batches for i in batch["i"]}
-            assert batches.provenance is not None and seen == set(range(BATCHES * EACH))
-            epochs.append(batches.provenance.epoch)
-    assert epochs == [0, 1] and set(calls(tmp_path).values()) == {2}
-    assert main(["stop", "--force"]) == 0  # a group that waits for readers as long as a busy machine may need
-
-
-@pytest.mark.slow
-def test_what_a_slow_reader_lacks_waits_on_disk_and_a_disk_that_fails_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = tmp_path / "disk"
-    monkeypatch.setattr("tempfile.tempdir", str(disk))
-    small: dict[str, Any] = {"share_window_bytes": 60_000, "share_disk_bytes": 1 << 30}
-    disk.mkdir()
-    for share, missing in (("on-disk", False), ("no-disk", True)):
-        if missing:
-            disk.rmdir()
+def test_a_slow_reader_skips_without_disk_and_with_max_lag_nobody_does_and_who_waits_may_close(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"share_window_bytes": 60_000}  # a batch takes 12 KB
+    for disk_bytes in (0, 1 << 30):
+        settings = {**small, "share_disk_bytes": disk_bytes}
         with (
-            pipe_of(tmp_path, **small).iter_batches(share=share, workers=WORKERS) as fast,
-            pipe_of(tmp_path, **small).iter_batches(share=share, format="torch") as slow,
+            pipe_of(tmp_path, **settings).iter_batches(share=f"disk-{disk_bytes}", workers=WORKERS) as fast,
+            pipe_of(tmp_path, **settings).iter_batches(share=f"disk-{disk_bytes}") as slow,
         ):
             first = next(slow)
             assert elements(fast) == wholly(), "it is not held back"
             got = elements([first, *slow])
             shared = slow.report().shared
         assert shared is not None and shared.read + shared.skipped == BATCHES
-        assert (shared.skipped > 5) == missing and (got == wholly()) != missing
-
-
-def test_a_slow_reader_skips_and_with_max_lag_nobody_does_and_who_waits_may_close(tmp_path: Path) -> None:
-    small: dict[str, Any] = {"share_window_bytes": 100_000}  # a batch takes 12 KB
-    with (
-        pipe_of(tmp_path, **small).iter_batches(share="window", workers=WORKERS) as fast,
-        pipe_of(tmp_path, **small).iter_batches(share="window") as slow,
-    ):
-        first = next(slow)
-        assert elements(fast) == wholly(), "it is not held back"
-        got = sorted([*elements([first]), *elements(slow)])
-        shared = slow.report().shared
-    assert shared is not None and shared.skipped > 5 and shared.read + shared.skipped == BATCHES
-    assert len(got) == shared.read * EACH == len(set(got))
+        assert len(got) == shared.read * EACH == len(set(got))
+        assert (got == wholly()) == (disk_bytes > 0) == (shared.skipped < 5), "what it lacks waits on disk"
     with (
         pipe_of(tmp_path, **small).iter_batches(share="exact", max_lag=3, workers=WORKERS) as fast,
         pipe_of(tmp_path, **small).iter_batches(share="exact", max_lag=3, visitation="exactly_once") as slow,
@@ -173,7 +142,7 @@ class Trainer:
     """A trainer in a process of its own."""
 
     def read(self, pipe: pecan.PecanPipeline, name: str) -> tuple[list[int], bool, Any]:
-        with pipe.iter_batches(share=name, max_lag=4) as batches:
+        with pipe.iter_batches(share=name, max_lag=2, epochs=2) as batches:
             found = list(batches)
             return elements(found), found[0]["x"].flags.writeable, batches.report().shared
 
@@ -199,72 +168,42 @@ def trainer(*, here: bool) -> Any:
 
 
 @pytest.mark.usefixtures("by_value")
-def test_a_reader_that_is_killed_holds_nobody_back(tmp_path: Path) -> None:
+def test_a_reader_that_is_killed_holds_nobody_back_and_one_on_another_node_gets_the_same(tmp_path: Path) -> None:
     pipe = pipe_of(tmp_path, trainer_timeout_s=10.0)
-    other = trainer(here=True)
+    killed, far = trainer(here=True), trainer(here=False)
     with pipe.iter_batches(share="killed", max_lag=2, epochs=2, workers=WORKERS) as batches:
+        pid = ray.get(killed.begin.remote(pipe, "killed", 2))
+        asked = far.read.remote(pipe, "killed")
         seen = list(islice(batches, 2))
-        os.kill(ray.get(other.begin.remote(pipe, "killed", 2)), signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         assert elements([*seen, *batches]) == wholly(2)
         report = batches.report()
-    assert report.shared is not None and report.shared.skipped == 0 and report.shared.readers <= 1
+        found, writeable, shared = ray.get(asked)
+    assert report.shared is not None and report.shared.skipped == 0 and report.shared.readers <= 2
+    assert found == wholly(2) and not writeable and (shared.read, shared.skipped) == (2 * BATCHES, 0)
+    ray.kill(far)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("by_value")
-def test_readers_on_another_node_get_the_same(tmp_path: Path) -> None:
-    readers = [trainer(here=False) for _ in range(2)]
-    with pipe_of(tmp_path).iter_batches(share="nodes", max_lag=4, workers=WORKERS) as batches:
-        first = next(batches)
-        asked = [reader.read.remote(pipe_of(tmp_path), "nodes") for reader in readers]
-        assert elements([first, *batches]) == wholly()
-        for found, writeable, shared in ray.get(asked):
-            assert found == wholly() and not writeable
-            assert (shared.read, shared.skipped) == (BATCHES, 0)
-    for reader in readers:
-        ray.kill(reader)
-
-
-@pytest.mark.slow
-def test_the_service_knows_the_groups_outlives_its_process_and_is_told_to_stop(
+def test_a_group_is_shown_refuses_another_pipeline_and_says_that_it_is_stopped_or_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pipe_of(tmp_path).iter_batches(share="known", epochs=None, workers=WORKERS) as batches:
-        next(batches)
-        service: Any = ray.get_actor("pecan:service", namespace="pecan")
-
-        def known() -> bool:
-            return [one.name for one in ray.get(service.groups.remote()) if one.readers] == ["known"]
-
-        until(known, "the service does not know")
-        os.kill(ray.get(service.place.remote())[1], signal.SIGKILL)
-
-        def again() -> bool:
-            try:
-                return known()
-            except ray.exceptions.RayActorError:
-                return False
-
-        until(again, "it has not come again, or has forgotten")
-        assert main(["status"]) == 0
-        printed = capsys.readouterr().out
-        assert "shared group known: pipeline shared" in printed and "1 reader" in printed and "1 read" in printed
-        assert main(["stop"]) == 1
-        assert "known has 1 reader" in capsys.readouterr().out
-        assert main(["stop", "--force"]) == 0
-        with pytest.raises(pecan.errors.PecanError, match="was ended: `pecan stop`"):
-            list(batches)
-    until(lambda: "pecan:service" not in living_actors(), "the service was told to stop")
-
-
-def test_a_group_refuses_another_pipeline_by_what_differs_and_says_that_its_process_is_lost(tmp_path: Path) -> None:
     with pipe_of(tmp_path).iter_batches(share="mine", epochs=None, workers=WORKERS) as batches:
         with pytest.raises(PlanError, match=r"it has no operator unbatch where this one has operator unbatch \w+\."):
             pipe_of(tmp_path).unbatch().batch(3).iter_batches(share="mine")
         with pytest.raises(PlanError, match=r"\(max_lag=...\) None where this one has iter_batches\(max_lag=...\) 5"):
             pipe_of(tmp_path).iter_batches(share="mine", max_lag=5)
         next(batches)
+        assert main(["status"]) == 0
+        printed = capsys.readouterr().out
+        assert "shared group mine: pipeline shared" in printed and "1 reader" in printed and "1 read" in printed
+        assert main(["stop"]) == 1 and "mine has 1 reader" in capsys.readouterr().out
         assert isinstance(batches._session, ShareSession)
         os.kill(ray.get(batches._session.producer.place.remote())[1], signal.SIGKILL)
         with pytest.raises(ClusterError, match="is gone: its process or node was lost"):
             list(batches)
+    with pipe_of(tmp_path).iter_batches(share="stopped", epochs=None, workers=WORKERS) as batches:
+        next(batches)
+        assert main(["stop", "--force"]) == 0
+        with pytest.raises(pecan.errors.PecanError, match="was ended: `pecan stop`"):
+            list(batches)
+    until(lambda: "pecan:service" not in living_actors(), "the service was told to stop")
