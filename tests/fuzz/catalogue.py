@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,19 +10,16 @@ from pecan_ray.sources import Csv, Files, JsonLines, Parquet, TextLines, TFRecor
 from tests.fuzz import damage, formats, values
 from tests.fuzz.formats import Format, TextCsv
 from tests.fuzz.packed import ENDINGS, from_packed, packed
-from tests.fuzz.typed import TYPES, inferred_reference, typed_file, typed_reference, typed_tokens, value_of
 
 IN_TAR = (*damage.ANY, *(formats.header_field,) * 12, *(formats.pax_record,) * 4)
-HALF_WHOLE = (*(values.as_it_is,) * len(damage.ANY), *damage.ANY)
+WHOLE = (values.as_it_is,)
+HALF_WHOLE = (*WHOLE * len(damage.ANY), *damage.ANY)
+IN_TAR = (*damage.ANY, *(formats.header_field,) * 12, *(formats.pax_record,) * 4)
 IN_RECORDS = (*damage.ANY, *(formats.lying_length,) * 4)
 TEXT_CELLS: dict[str, Any] = {
     "plain": lambda element: tuple(element.values()),
     "reference": formats.csv_reference,
     "damages": (*damage.ANY, *(formats.csv_tokens,) * 12),
-}
-TYPED_CELLS: dict[str, Any] = {
-    "plain": lambda element: tuple(map(value_of, element.values())),
-    "damages": (*damage.ANY, *(typed_tokens,) * 24),
 }
 
 
@@ -33,47 +31,29 @@ def record(element: dict[str, Any]) -> Any:
     return element["record"]
 
 
-def packed_text(kind: str) -> Format:
-    make, reference = packed(kind, formats.text_file, damage.ANY), from_packed(kind, formats.text_reference)
-    return Format(f".txt.{ENDINGS[kind]}", make, TextLines, text, reference)
+def in_pack(kind: str, form: Format) -> Format:
+    """Return a format in compressed files; it is damaged before or after it is compressed."""
+    make, reference = packed(kind, form.make, form.damages), from_packed(kind, form.reference)
+    ending = f"{form.ending}.{ENDINGS[kind]}"
+    return replace(form, ending=ending, make=make, reference=reference, damages=damage.ANY)
 
 
-VALUES: dict[str, tuple[str, Any, Any, Any, Any]] = {
-    "arrow": (".arrow", values.arrow_table, values.arrow_source, values.worded_row, values.arrow_values),
-    "csv": (
-        ".csv",
-        values.csv_values,
-        partial(Csv, types=values.CSV_TYPES, split_bytes=900),
-        values.worded_row,
-        values.csv_values_reference,
-    ),
-    "csv-spark": (
-        ".csv",
-        values.spark_file,
-        partial(TextCsv, delimiter=";", escape="\\", encoding="cp1252", split_bytes=300),
-        lambda element: tuple(element.values()),
-        values.spark_reference,
-    ),
-    "example": (
-        ".tfrecord",
-        values.examples_file,
-        partial(TFRecords, parse=True),
-        values.listed,
-        values.example_reference,
-    ),
-    "image": (".img", values.image_file, Files, values.decoded_pixels, values.image_reference),
-    "text-japanese": (
-        ".txt",
-        values.japanese_file,
-        partial(TextLines, encoding="shift_jis", split_bytes=50),
-        text,
-        values.japanese_reference,
-    ),
-}
-"""Whole files, of which each value is compared: how one is made, read by us, worded, and read by a reference."""
-
+TEXT = Format(".txt", formats.text_file, TextLines, text, formats.text_reference)
+TAR = Format(".tar", formats.tar_file, WebDataset, formats.plain_sample, formats.tar_reference, IN_TAR, in_order=False)
+RECORDS = Format(".tfrecord", formats.tfrecord_file, TFRecords, record, formats.tfrecord_reference, IN_RECORDS)
+CSV_SPARK = partial(TextCsv, delimiter=";", escape="\\", encoding="cp1252", split_bytes=300)
+JAPANESE = partial(TextLines, encoding="shift_jis", split_bytes=50)
+CSV_TYPED = Format(
+    ".csv",
+    formats.typed_file,
+    partial(Csv, types=formats.TYPES),
+    lambda element: tuple(map(formats.value_of, element.values())),
+    formats.typed_reference,
+    (*damage.ANY, *(formats.typed_tokens,) * 24),
+)
+CSV_VALUES = partial(Csv, types=values.CSV_TYPES, split_bytes=900)
 FORMATS: dict[str, Format] = {
-    "text": Format(".txt", formats.text_file, TextLines, text, formats.text_reference),
+    "text": TEXT,
     "json": Format(
         ".jsonl",
         values.json_values,
@@ -84,31 +64,27 @@ FORMATS: dict[str, Format] = {
     ),
     "csv": Format(".csv", formats.csv_file, partial(TextCsv, newlines_in_values=True), **TEXT_CELLS),
     "csv-lines": Format(".csv", formats.csv_file, partial(TextCsv, split_bytes=500), **TEXT_CELLS),
-    "tfrecord": Format(".tfrecord", formats.tfrecord_file, TFRecords, record, formats.tfrecord_reference, IN_RECORDS),
-    "tar": Format(
-        ".tar", formats.tar_file, WebDataset, formats.plain_sample, formats.tar_reference, IN_TAR, in_order=False
-    ),
+    "tfrecord": RECORDS,
+    "tar": TAR,
     "parquet": Format(".parquet", values.parquet_table, Parquet, values.worded_row, values.parquet_values, HALF_WHOLE),
-    **{f"text-{kind}": packed_text(kind) for kind in ENDINGS},
-    "tar-gzip": Format(
-        ".tar.gz",
-        packed("gzip", formats.tar_file, IN_TAR),
-        WebDataset,
-        formats.plain_sample,
-        from_packed("gzip", formats.tar_reference),
-        in_order=False,
+    **{f"text-{kind}": in_pack(kind, TEXT) for kind in ENDINGS},
+    "tar-gzip": in_pack("gzip", TAR),
+    "tfrecord-gzip": in_pack("gzip", RECORDS),
+    "csv-typed": CSV_TYPED,
+    "csv-inferred": replace(CSV_TYPED, source=Csv, reference=formats.inferred_reference),
+    "csv-values": Format(".csv", values.csv_values, CSV_VALUES, values.worded_row, values.csv_values_reference, WHOLE),
+    "csv-spark-values": Format(
+        ".csv", values.spark_file, CSV_SPARK, TEXT_CELLS["plain"], values.spark_reference, WHOLE
     ),
-    "tfrecord-gzip": Format(
-        ".tfrecord.gz",
-        packed("gzip", formats.tfrecord_file, IN_RECORDS),
-        TFRecords,
-        record,
-        from_packed("gzip", formats.tfrecord_reference),
+    "example-values": Format(
+        ".tfrecord",
+        values.examples_file,
+        partial(TFRecords, parse=True),
+        values.listed,
+        values.example_reference,
+        WHOLE,
     ),
-    "csv-typed": Format(".csv", typed_file, partial(Csv, types=TYPES), reference=typed_reference, **TYPED_CELLS),
-    "csv-inferred": Format(".csv", typed_file, Csv, reference=inferred_reference, **TYPED_CELLS),
-    **{
-        f"{name}-values": Format(ending, make, source, plain, reference, (values.as_it_is,))
-        for name, (ending, make, source, plain, reference) in VALUES.items()
-    },
+    "image-values": Format(".img", values.image_file, Files, values.decoded_pixels, values.image_reference, WHOLE),
+    "text-japanese-values": Format(".txt", values.japanese_file, JAPANESE, text, values.japanese_reference, WHOLE),
 }
+"""Of those named `*-values`, and half of the files of Parquet and JSON, each value is compared."""

@@ -18,8 +18,6 @@ from PIL import Image
 from pyarrow import parquet as pq
 
 from pecan_ray.images import Decode
-from pecan_ray.plan.splits import Source
-from pecan_ray.sources import Arrays
 from tests.fuzz.formats import Reading, each_line
 from tests.sample_files import framed
 from tests.unit.sources.test_every_type import COUNTED, LEAVES, NS, worded
@@ -116,19 +114,6 @@ def parquet_table(rng: random.Random) -> bytes:
     return written(_table(rng, fits))
 
 
-def arrow_table(rng: random.Random) -> bytes:
-    """Return an Arrow IPC file of random columns, in several batches."""
-    table, out = _table(rng, lambda made: True), io.BytesIO()
-    with pa.ipc.new_file(out, table.schema) as writer:
-        writer.write_table(table, max_chunksize=rng.choice((5, 100)))
-    return out.getvalue()
-
-
-def arrow_source(path: str) -> Source:
-    """Return the table of an Arrow IPC file as a source."""
-    return Arrays(pa.ipc.open_file(path).read_all())
-
-
 def _words(scalar: Any) -> Any:
     """Return a scalar of Arrow in the words of `worded`: counts in nanoseconds, None for NaN."""
     kind = scalar.type
@@ -162,11 +147,6 @@ def parquet_values(path: Path) -> Reading:
         return Reading(_rows(table), None if table.num_rows == file.metadata.num_rows else "rows are missing")
     except Exception as error:
         return Reading(problem=repr(error))
-
-
-def arrow_values(path: Path) -> Reading:
-    """Read with pyarrow."""
-    return Reading(_rows(pa.ipc.open_file(path).read_all()))
 
 
 def worded_row(row: dict[str, Any]) -> str:

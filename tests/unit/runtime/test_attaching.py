@@ -71,6 +71,8 @@ def test_a_recorded_cluster_that_answers_is_joined(record: Path, grpc_address: s
     record.write_text(grpc_address)
     assert cluster_at_hand(None) == cluster_at_hand("") == grpc_address
     assert cluster_at_hand("auto") == "auto"
+    for address in ("auto", "local", ""):
+        probe_address(address)  # what is no host and port is left to Ray
     assert cluster.runs_here()
 
 
@@ -105,8 +107,3 @@ def test_ray_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "is_connected", lambda: True)
     with pytest.raises(ClusterError, match="Ray Client"):
         cluster.attach()
-
-
-def test_addresses_that_are_no_host_and_port_are_left_to_ray() -> None:
-    for address in ("auto", "local", ""):
-        probe_address(address)

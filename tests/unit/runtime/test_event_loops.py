@@ -1,4 +1,4 @@
-"""What the controller and the readers do in event loops: bids, notices, reasons, messages that Ray carries."""
+"""What the controller and the readers do in event loops: bids, notices, reasons, messages of Ray, tasks that fail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import pickle
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ import ray
 from ray.exceptions import ActorUnschedulableError
 
 import pecan_ray as pecan
+from pecan_ray.errors import ClusterError, SourceError
 from pecan_ray.job.events import PoolRequestsReceived, WorkerLost
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import LeftOutElement, Orders
@@ -28,7 +29,7 @@ from pecan_ray.plan.shape import plan_shape
 from pecan_ray.runtime import pool_request_exchange, worker_actors
 from pecan_ray.runtime.calls import Calls
 from pecan_ray.runtime.cluster import SharedNodes
-from pecan_ray.runtime.job_tasks import JobTasks
+from pecan_ray.runtime.job_tasks import JobTasks, unexpected_failure
 from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.notice_board import NoticeBoard
 from pecan_ray.runtime.pool_request_exchange import PoolRequestExchange
@@ -71,11 +72,12 @@ def job_of(name: str, config: Config) -> Job:
     return Job(JobSpec(name, LedgerShape(), Workers(1)), b"", b"", shape, "python", 0, IterOptions(), config)
 
 
+def failed(doing: str, error: Exception) -> None:
+    raise AssertionError(doing) from error
+
+
 def reasons(*rounds: Mapping[str, str]) -> list[set[str]]:
     """Let many workers at a time ask why they have no place, once for each selector given; return their answers."""
-
-    def failed(doing: str, error: Exception) -> None:
-        raise AssertionError(doing) from error
 
     async def ask() -> list[set[str]]:
         job = job_of("full", Config(cpus_per_worker=2.0))
@@ -107,9 +109,8 @@ def test_a_worker_whose_node_was_lost_before_it_was_made_is_no_crash_of_its_proc
         raise ActorUnschedulableError("the node is dead")
 
     async def follow() -> None:
-        actors = WorkerActors(
-            job_of("lost", Config()), b"", None, None, happened.append, lambda worker: None, lambda doing, error: None
-        )
+        job = job_of("lost", Config())
+        actors = WorkerActors(job, b"", None, None, happened.append, lambda worker: None, failed)
         await actors._follow(WorkerActor("remote-0"), life())
 
     asyncio.run(follow())
@@ -132,21 +133,17 @@ async def messages(count: int, *, then: Awaitable[Any] | None = None) -> AsyncIt
         await then
 
 
-def test_all_messages_are_read() -> None:
+def test_all_messages_are_read_until_one_cannot_be() -> None:
     got: list[Any] = []
 
     def deliver(message: Any) -> bool:
         got.append(message)
-        return True
+        return len(got) < 5
 
     with closing(way()) as reading:
-        assert reading.read(messages(3), deliver)
-    assert got == [0, 1, 2]
-
-
-def test_one_that_cannot_be_read_ends_the_reading() -> None:
+        assert reading.read(messages(3), deliver) and got == [0, 1, 2]
     with closing(way()) as reading:
-        assert not reading.read(messages(3), lambda message: False)
+        assert not reading.read(messages(3), deliver) and got == [0, 1, 2, 0, 1]
 
 
 def test_another_thread_ends_the_reading_also_after_its_end() -> None:
@@ -172,9 +169,6 @@ RANKS = MANY_TRAINERS + 20
 
 
 def board_of(orders: Callable[[int], Orders]) -> NoticeBoard:
-    def failed(doing: str, error: Exception) -> None:
-        raise AssertionError(doing) from error
-
     return NoticeBoard(orders, JobTasks(failed))
 
 
@@ -278,3 +272,62 @@ def test_each_rank_is_told_its_own_whoever_asks_first(own: dict[str, Any]) -> No
 def test_ranks_that_are_told_the_same_are_sent_the_same_bytes() -> None:
     board = board_of(lambda rank: Orders(number=2, quarantine=(BAD,)))
     assert board.answer(0) is board.answer(1)
+
+
+def failures(work: Callable[[JobTasks], Coroutine[Any, Any, None]]) -> list[tuple[str, Exception]]:
+    told: list[tuple[str, Exception]] = []
+    asyncio.run(work(JobTasks(lambda doing, error: told.append((doing, error)))))
+    return told
+
+
+def test_a_task_that_fails_is_told_of_and_others_go_on() -> None:
+    async def broken() -> None:
+        raise KeyError("node")
+
+    async def work(tasks: JobTasks) -> None:
+        done = asyncio.Event()
+
+        async def sound() -> None:
+            done.set()
+
+        await asyncio.gather(tasks.begin("looking for room", broken), tasks.begin("letting time pass", sound))
+        assert done.is_set()
+
+    ((doing, error),) = failures(work)
+    assert doing == "looking for room" and isinstance(error, KeyError)
+
+
+def test_a_task_that_is_cancelled_has_not_failed() -> None:
+    async def work(tasks: JobTasks) -> None:
+        task = tasks.begin("waiting", asyncio.Event().wait)
+        await asyncio.sleep(0)
+        tasks.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    assert failures(work) == []
+
+
+def test_a_callback_of_the_notice_board_that_fails_is_told_of() -> None:
+    class Broken(NoticeBoard):
+        def _answer_due(self) -> None:
+            raise RuntimeError("no rank")
+
+    async def work(tasks: JobTasks) -> None:
+        board = Broken(lambda rank: Orders(number=2), tasks)
+        before = asyncio.get_running_loop().time()
+        board.tell((0,))
+        while board._answering is not None:
+            assert asyncio.get_running_loop().time() < before + 60
+            await asyncio.sleep(0.001)
+
+    assert [doing for doing, _ in failures(work)] == ["answering trainers that wait for orders"]
+
+
+def test_an_error_that_nobody_has_foreseen_says_what_was_being_done_and_one_of_ours_is_told_as_it_is() -> None:
+    error = unexpected_failure("job-1", "handling SplitsListed", KeyError("x"))
+    assert isinstance(error, ClusterError)
+    assert str(error).startswith("job job-1: its controller has failed while handling SplitsListed: KeyError: 'x'")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    ours = SourceError("split 7 is missing")
+    assert unexpected_failure("job-1", "handling SplitsListed", ours) is ours

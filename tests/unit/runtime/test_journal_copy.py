@@ -17,7 +17,7 @@ from pecan_ray.runtime.journal_file import JournalPlace, bucket_folder, job_of
 from pecan_ray.runtime.journaled_job import JournaledJob
 from pecan_ray.storage import s3
 from tests.flaky_http import FlakyProxy
-from tests.object_stores import reaching_gcs, reaching_s3, s3_bucket
+from tests.object_stores import reaching_s3, s3_bucket
 from tests.ray.waiting import until
 from tests.unit.runtime.test_journal_file import GAP_S, PAGE, PLAN, SPEC, leave
 
@@ -38,25 +38,19 @@ def bucket(s3_endpoint: str) -> Iterator[tuple[str, FlakyProxy]]:
         proxy.faults.clear()
 
 
-@pytest.fixture(params=["s3", "gcs"])
-def root(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "s3":
-        yield f"{request.getfixturevalue('bucket')[0]}/journals/"
-        return
-    with reaching_gcs(request.getfixturevalue("gcs_endpoint")):
-        yield "gs://data/journals"
-        for file in list(storage.list_folder("gs://data")):
-            storage.delete_file(file.path)
+@pytest.fixture
+def root(bucket: tuple[str, FlakyProxy]) -> str:
+    return f"{bucket[0]}/journals/"
+
+
+def of(folder: Path, root: str, actor: str = "a1", plan: bytes | None = PLAN) -> JournaledJob:
+    return JournaledJob(SPEC, JournalPlace(folder, actor, actor, bucket_folder(root, NAME)), plan, GAP_S)
 
 
 def begun(folder: Path, root: str, actor: str = "a1") -> JournaledJob:
-    job = JournaledJob(SPEC, JournalPlace(folder, actor, actor, bucket_folder(root, NAME)), PLAN, GAP_S)
+    job = of(folder, root, actor)
     job.handle(events.TrainerCame(0, "i0", "host"))
     return job
-
-
-def again(folder: Path, root: str, actor: str = "a1") -> JournaledJob:
-    return JournaledJob(SPEC, JournalPlace(folder, actor, actor, bucket_folder(root, NAME)), None, GAP_S)
 
 
 def replay_result(root: str) -> RestoredJob:
@@ -77,7 +71,7 @@ def is_copied(root: str, folder: Path) -> bool:
 
 
 def test_a_copy_tells_what_the_job_knows_and_goes_with_it(tmp_path: Path, root: str) -> None:
-    job = JournaledJob(SPEC, JournalPlace(tmp_path, "a1", "a1", bucket_folder(root, NAME)), PLAN, GAP_S)
+    job = of(tmp_path, root)
     assert not replay_result(root).state.trainers.ranks, "it is there before the job begins"
     job.handle(events.TrainerCame(0, "i0", "host"))
     job.handle(PAGE)
@@ -100,7 +94,7 @@ def test_a_process_that_goes_on_copies_what_there_is_and_then_removes_what_was_t
     assert job._copy is not None
     job._copy.end(keep=True)  # the thread of a process that was killed writes nothing any more
     job.join()
-    other = again(tmp_path, root)
+    other = of(tmp_path, root, plan=None)
     other.handle(events.TimePassed())
     until(lambda: folder not in {name.split("/")[1] for name in names(root)}, "what was there stays")
     until(lambda: is_copied(root, tmp_path), "the copy does not come up")

@@ -124,23 +124,20 @@ def test_nobody_else_can_read_them(tmp_path: Path) -> None:
         JournalFile(link)
 
 
-def test_an_entry_that_was_written_in_part_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    begun(tmp_path)
-    file = place(tmp_path).journal
-    whole = file.read_bytes()
-    file.write_bytes(whole + b"deadbeef00000")
-    assert again(tmp_path).state.trainers.ranks
-    assert file.read_bytes() == whole and "ends in the middle of an entry" in caplog.text
-
-
-def test_a_page_of_a_listing_that_nothing_was_done_about_is_cut_off(tmp_path: Path) -> None:
-    job, file = begun(tmp_path), place(tmp_path).listings
+def test_what_was_written_in_part_or_nothing_was_done_about_is_cut_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, journal, pages = begun(tmp_path), place(tmp_path).journal, place(tmp_path).listings
     job.handle(PAGE)
-    known, whole = job.state.ledger.queues.listings[0], file.read_bytes()
+    known, before, whole = job.state.ledger.queues.listings[0], journal.read_bytes(), pages.read_bytes()
     for rest in (packed(PAGE), packed(PAGE)[:50]):
-        file.write_bytes(whole + rest)
-        other = again(tmp_path).state.ledger.queues.listings[0]
-        assert file.read_bytes() == whole and [other[i] for i in range(len(other))] == [known[0], known[1]]
+        pages.write_bytes(whole + rest)
+        journal.write_bytes(before + b"deadbeef00000")
+        other = again(tmp_path).state
+        assert pages.read_bytes() == whole and journal.read_bytes() == before
+        listed = other.ledger.queues.listings[0]
+        assert [listed[i] for i in range(len(listed))] == [known[0], known[1]] and other.trainers.ranks
+    assert "ends in the middle of an entry" in caplog.text
 
 
 @pytest.mark.parametrize("damage", ["journal", "job", "listings"])
@@ -192,9 +189,7 @@ for nbytes in (0, 100, 3000):
 
 def test_a_job_goes_on_without_its_journal_where_the_disk_is_full(tmp_path: Path) -> None:
     """A journal that lacks an event would be worse than none: it goes."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    arguments = [sys.executable, "-c", FULL, str(tmp_path)]
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "1 None []\n" * 3
     assert done.stderr.count("goes on without its journal, which cannot be written") == 3, done.stderr

@@ -28,18 +28,13 @@ def test_a_worker_that_was_killed_for_memory_is_told_with_sizes_and_what_to_chan
     assert "\n" not in said and "of whose 23.5 GB 22.9 were used" in said and "cpus_per_worker" in said
     older = killed_for_memory("Memory on the node (IP: 192.0.2.2, ID: x) was 30.26GB / 31.00GB (0.976160), ...")
     assert "of whose 31.0 GB 30.3 were used" in older
-    owner = (
-        "The actor is dead because its owner has died. Owner Id: 1c54 Owner worker exit type: NODE_OUT_OF_MEMORY ..."
-    )
-    assert "is short of memory: run fewer" in killed_for_memory(owner)
-    assert "is short of memory: run fewer" in killed_for_memory(
-        "1 worker(s) were killed: the node running low on memory"
-    )
-
-
-@pytest.mark.parametrize("said", ["", "Worker exit type: SYSTEM_ERROR. (1) the process was killed by the OOM killer"])
-def test_nothing_is_said_of_memory_where_ray_only_guesses(said: str) -> None:
-    assert killed_for_memory(said) == ""
+    for bare in (
+        "The actor is dead because its owner has died. Owner Id: 1c54 Owner worker exit type: NODE_OUT_OF_MEMORY ...",
+        "1 worker(s) were killed: the node running low on memory",
+    ):
+        assert "is short of memory: run fewer" in killed_for_memory(bare)
+    for guessed in ("", "Worker exit type: SYSTEM_ERROR. (1) the process was killed by the OOM killer"):
+        assert killed_for_memory(guessed) == "", "Ray only guesses"
 
 
 def test_the_last_line_of_a_workers_log_is_found(tmp_path: Path) -> None:

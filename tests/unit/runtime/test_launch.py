@@ -47,28 +47,21 @@ def rank_2_of_3_in_torch() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("rank_1_of_2")
-def test_ranks_are_those_of_the_launcher_and_each_of_their_jobs_has_a_name() -> None:
-    assert placed("found", None, None, None) == (1, 2, "found-29517-1")
-    assert placed("found", None, None, None) == (1, 2, "found-29517-2")
+def test_ranks_are_those_of_the_launcher_unless_they_are_given_and_each_of_their_jobs_has_a_name() -> None:
+    for name in ("found-29517-1", "found-29517-2"):
+        assert placed("found", None, None, None) == (1, 2, name)
     assert placed("found", None, None, "mine") == (1, 2, "mine")
-
-
-@pytest.mark.usefixtures("rank_1_of_2")
-@pytest.mark.parametrize(
-    ("given", "place"), [((0, 1), (0, 1, None)), ((None, 1), (0, 1, None)), ((0, 2), (0, 2, None))]
-)
-def test_a_rank_that_is_given_is_obeyed(given: tuple[int | None, int], place: Place) -> None:
-    assert placed("validation", *given, None) == place
-
-
-@pytest.mark.usefixtures("rank_1_of_2", "rank_2_of_3_in_torch")
-def test_a_process_group_of_torch_knows_better_than_the_environment() -> None:
-    assert placed("group", None, None, None) == (2, 3, "group-29517-1")
+    for rank, world_size in ((0, 1), (None, 1), (0, 2)):
+        assert placed("validation", rank, world_size, None) == (0, world_size, None)
 
 
 @pytest.mark.usefixtures("rank_2_of_3_in_torch")
-def test_a_process_group_without_a_port_shares_jobs_by_the_pipelines_name() -> None:
-    assert placed("by-file", None, None, None) == (2, 3, None)
+def test_a_process_group_of_torch_knows_better_than_the_environment_and_needs_no_port(
+    request: pytest.FixtureRequest,
+) -> None:
+    assert placed("by-file", None, None, None) == (2, 3, None), "its ranks share jobs by the pipeline's name"
+    request.getfixturevalue("rank_1_of_2")
+    assert placed("group", None, None, None) == (2, 3, "group-29517-1")
 
 
 @pytest.mark.parametrize(

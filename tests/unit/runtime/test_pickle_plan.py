@@ -112,31 +112,6 @@ def test_functions_of_the_main_script_of_a_spawned_process_go_by_value(tmp_path:
         assert column(run_engine(arrived, order="strict"), "i") == [2 * ((i * i + 3) ** 2 + 3) + 4 for i in range(4)]
 
 
-def holding(value: Any) -> Callable[[Any], Any]:
-    def function(i: Any) -> Any:
-        return i if value else None
-
-    return function
-
-
-def by_default(value: Any) -> Callable[[Any], Any]:
-    def function(i: Any, held: Any = value) -> Any:
-        return i if held else None
-
-    return function
-
-
-def by_keyword(value: Any) -> Callable[..., Any]:
-    def function(i: Any, *, guard: Any = value) -> Any:
-        return i if guard else None
-
-    return function
-
-
-def bound(guard: Any, i: Any) -> Any:
-    return i if guard else None
-
-
 class Slotted:
     __slots__ = ("guard",)
 
@@ -162,11 +137,11 @@ class Counting:
 @pytest.mark.parametrize(
     ("made", "variable"),
     [
-        (holding, "value"),
-        (by_default, "held"),
-        (by_keyword, "guard"),
-        (lambda value: functools.partial(by_keyword(None), guard=value), "guard"),
-        (lambda value: functools.partial(bound, value), "argument 1 of partial"),
+        (lambda value: lambda i: i if value else None, "value"),
+        (lambda value: lambda i, held=value: i if held else None, "held"),
+        (lambda value: lambda i, *, guard=value: i if guard else None, "guard"),
+        (lambda value: functools.partial(lambda i, *, guard: i if guard else None, guard=value), "guard"),
+        (lambda value: functools.partial(lambda guard, i: i if guard else None, value), "argument 1 of partial"),
         (Slotted, "guard"),
         (Counting, "guard"),
         (lambda value: Counting(value).method, "guard"),

@@ -59,6 +59,15 @@ def test_the_choice_is_never_slower_than_no_codec(link: float, lz4: float, zstd:
         assert seconds[codec] == min(seconds.values())
 
 
+def meter_of(*lots: tuple[float, float], nbytes: int = 10_000_000) -> LinkMeter:
+    """A meter of lots, each begun and confirmed at a time in seconds."""
+    meter = LinkMeter()
+    for number, (begun_s, confirmed_s) in enumerate(lots):
+        meter.begun(number, nbytes, now_s=begun_s)
+        meter.confirmed(number, confirmed_s)
+    return meter
+
+
 @pytest.mark.parametrize("noticed_s", [[0.3, 0.4, 0.5, 0.6], [0.3, 0.499, 0.5, 0.6], [0.3, 0.5999, 0.59995, 0.6]])
 def test_bandwidth_does_not_depend_on_when_confirmations_are_noticed(noticed_s: list[float]) -> None:
     meter = LinkMeter()
@@ -67,43 +76,27 @@ def test_bandwidth_does_not_depend_on_when_confirmations_are_noticed(noticed_s: 
         if number:
             meter.confirmed(number - 1, noticed_s[number - 1])
     meter.confirmed(len(noticed_s) - 1, noticed_s[-1])
-    assert meter.lots == 3
+    assert meter.lots == 3 and not meter.ready
     assert meter.bandwidth_bytes_s == pytest.approx(100e6)
-    assert not meter.ready
 
 
-def test_time_without_credits_says_nothing_of_the_link() -> None:
-    meter = LinkMeter()
-    for number, (begun_s, confirmed_s) in enumerate([(0.0, 1.0), (1.0, 1.1), (61.0, 61.1), (61.1, 61.2)]):
-        meter.begun(number, 10_000_000, now_s=begun_s)
-        meter.confirmed(number, confirmed_s)
+def test_time_without_credits_small_lots_and_those_of_another_stream_say_nothing_of_the_link() -> None:
+    meter = meter_of((0.0, 1.0), (1.0, 1.1), (61.0, 61.1), (61.1, 61.2))
     assert meter.lots == 3
     assert meter.bandwidth_bytes_s == pytest.approx(100e6)
     assert meter.wanted_bytes_s == pytest.approx(40e6 / 61.2)
+    small = meter_of(*((number, number + 0.5) for number in range(20)), nbytes=1000)
+    small.confirmed(99, now_s=30.0)
+    assert small.lots == 0 and small.bandwidth_bytes_s == 0.0
 
 
-def test_small_lots_and_lots_of_another_stream_do_not_count() -> None:
-    meter = LinkMeter()
-    for number in range(20):
-        meter.begun(number, 1000, now_s=number)
-        meter.confirmed(number, now_s=number + 0.5)
-    meter.confirmed(99, now_s=30.0)
-    assert meter.lots == 0 and meter.bandwidth_bytes_s == 0.0
-
-
-def measured(idle_s: float) -> LinkMeter:
-    """A meter of a link that carries a lot in a second and has nothing to do for a while before the next."""
-    meter = LinkMeter()
-    for number in range(LOTS_MEASURED + 1):
-        meter.begun(number, 1_000_000, now_s=number * (1 + idle_s))
-        meter.confirmed(number, now_s=number * (1 + idle_s) + 1)
+@pytest.mark.parametrize(("idle_s", "wanted"), [(1.0, pytest.approx(9e6 / 17)), (0.02, math.inf)])
+def test_a_link_that_had_nothing_to_do_has_carried_all_that_was_wanted(idle_s: float, wanted: float) -> None:
+    """It carries a lot in a second, and has nothing to do for a while before the next."""
+    begun = [number * (1 + idle_s) for number in range(LOTS_MEASURED + 1)]
+    meter = meter_of(*((at, at + 1) for at in begun), nbytes=1_000_000)
     assert meter.ready and meter.bandwidth_bytes_s == pytest.approx(1e6)
-    return meter
-
-
-def test_a_link_that_had_nothing_to_do_has_carried_all_that_was_wanted() -> None:
-    assert measured(idle_s=1.0).wanted_bytes_s == pytest.approx(9e6 / 17)
-    assert measured(idle_s=0.02).wanted_bytes_s == math.inf
+    assert meter.wanted_bytes_s == wanted
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])

@@ -36,6 +36,7 @@ from tests.unit.transport.flight_rig import (
     received,
     working,
 )
+from tests.unit.transport.outbox_batches import outbox_of
 
 
 def owner_of(array: Any) -> Any:
@@ -123,12 +124,7 @@ def test_small_batches_travel_together_and_are_kept_apart() -> None:
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_compressed_batches_arrive_the_same(codec: Any) -> None:
-    with working(numbered(30, (300, 300)), compression=codec) as worker:
-        wire = Wire(worker.endpoint.welcome(0), [])
-        client = Client(wire.address)
-        assert client.reader.run() is None
-        wire.close()
-    check_numbered(client, 30)
+    check_numbered(received(numbered(30, (300, 300)), compression=codec), 30)
 
 
 def test_a_batch_that_is_too_large_for_one_message_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,37 +144,29 @@ def odd_columns() -> dict[str, Any]:
     }
 
 
-def test_columns_of_every_kind_arrive() -> None:
-    client = received([odd_columns() for _ in range(5)])
-    assert len(client.messages) == 5
-    for message in client.messages:
-        for name, value in odd_columns().items():
-            got = message.columns[name]
-            assert np.asarray(got).dtype == np.asarray(value).dtype and np.shape(got) == np.shape(value), name
-            assert np.array_equal(got, value), name
+def test_columns_of_every_kind_arrive_also_without_arrays_and_with_bad_elements() -> None:
+    class Box:  # as a class that came with the pipeline
+        weight = 3
 
-
-def test_batches_without_arrays_and_bad_elements_arrive() -> None:
-    outbox, slots = Outbox(), RingSlots(1 << 20)
-    empty = produce(slots, 0, {"text": np.array([b"only"], object)})
-    empty.bad.append(BadElement("decode", "a.jpg", "broken", {"image": b"..."}))
-    outbox.put(empty, 0)
-    outbox.close()
-    endpoint = FlightEndpoint("127.0.0.1", outbox)
+    slots = RingSlots(1 << 20)
+    columns: list[dict[str, Any]] = [
+        odd_columns(),
+        {"text": np.array([b"only"], object)},
+        {"box": np.array([Box()], object), "x": np.arange(9)},
+    ]
+    batches = [produce(slots, number, held) for number, held in enumerate(columns)]
+    batches[1].bad.append(BadElement("decode", "a.jpg", "broken", {"image": b"..."}))
+    endpoint = FlightEndpoint("127.0.0.1", outbox_of(batches))
     client = Client(endpoint.welcome(0))
     assert client.reader.run() is None
     endpoint.close()
-    (message,) = client.messages
-    assert message.columns["text"][0] == b"only" and message.bad == empty.bad
-
-
-def test_values_of_classes_that_came_with_the_pipeline_arrive() -> None:
-    class Box:
-        def __init__(self, weight: int) -> None:
-            self.weight = weight
-
-    client = received([{"box": np.array([Box(3), Box(4)], object), "x": np.arange(9)}])
-    assert [box.weight for box in client.messages[0].columns["box"]] == [3, 4]
+    odd, text, boxes = client.messages
+    for name, value in columns[0].items():
+        got = odd.columns[name]
+        assert np.asarray(got).dtype == np.asarray(value).dtype and np.shape(got) == np.shape(value), name
+        assert np.array_equal(got, value), name
+    assert text.columns["text"][0] == b"only" and text.bad == batches[1].bad
+    assert boxes.columns["box"][0].weight == 3
 
 
 def test_a_value_that_cannot_be_sent_stops_the_stream_and_not_the_client() -> None:

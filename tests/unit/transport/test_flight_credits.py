@@ -39,14 +39,6 @@ def test_without_credits_nothing_is_sent_and_the_worker_stops_when_its_memory_is
     assert max(ahead) <= 18, "the worker went on without bound"
 
 
-def test_the_end_needs_no_credit() -> None:
-    with working([], streams=2) as worker:
-        client = Client(worker.endpoint.welcome(0), ahead=0)
-        with client.reading() as trouble:
-            pass
-    assert trouble == [None] and client.reader.ended
-
-
 @pytest.mark.parametrize("streams", [1, 3])
 def test_credits_are_of_a_rank_and_shared_by_its_streams(streams: int) -> None:
     with working(numbered(40, (300, 300)), streams=streams) as worker:
@@ -59,7 +51,7 @@ def test_credits_are_of_a_rank_and_shared_by_its_streams(streams: int) -> None:
             until(lambda: len(client.lots) == 8, "credits are lost")
             assert len(worker.outbox) == 40 - 8, "what was not asked for stays with the worker"
             client.reader.grant(32)
-    assert client.reader.ended and sorted(client.numbers()) == list(range(40))
+    assert client.reader.ended and sorted(client.numbers()) == list(range(40)), "the end needs no credit"
     client.reader.grant(1)
 
 
@@ -178,3 +170,31 @@ def test_a_stream_that_waits_loses_its_turn_to_a_newer_one_and_leaves_it_its_cre
     outbox.put(batch(0), None)
     lot = lane.lot(0, new)
     assert lot is not None and number_of(lot[0]) == 0
+
+
+def test_as_many_go_on_as_there_are_credits_that_nobody_declines_and_at_the_end_nobody_waits() -> None:
+    credits, unwanted = Credits(), set[str]()
+    answers: dict[str, bool] = {}
+
+    def wait(name: str) -> threading.Thread:
+        waiters = vars(credits._changed)["_waiters"]
+        before = len(waiters)
+        thread = threading.Thread(target=lambda: answers.update({name: credits.wait(lambda: name not in unwanted)}))
+        thread.start()
+        until(lambda: len(waiters) > before, "it does not wait")
+        return thread
+
+    threads = [wait(name) for name in ("declines", "a", "b", "c", "is woken", "late")]
+    unwanted.add("declines")
+    credits.add(1)  # which wakes the first one, and it leaves its credit to the next
+    until(lambda: answers == {"declines": False, "a": True}, "a credit was lost")
+    credits.add(2)
+    until(lambda: answers.get("b") and answers.get("c"), "a credit was lost")
+    unwanted.add("is woken")
+    credits.wake()
+    until(lambda: answers.get("is woken") is False, "it waits for what it does not want")
+    assert threads[-1].is_alive()
+    credits.close()
+    threads[-1].join(60)
+    credits.add(1)
+    assert answers["late"] is False and not credits.wait(), "there are none at the end"

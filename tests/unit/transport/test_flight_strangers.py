@@ -296,12 +296,9 @@ def test_a_client_does_not_talk_to_a_server_that_it_cannot_verify(
         worker.endpoint.give_up(0, {})
 
 
-def test_a_cluster_without_certificates_encrypts_nothing() -> None:
+def test_a_cluster_without_certificates_encrypts_nothing_and_a_missing_one_is_named(tmp_path: Path) -> None:
     assert cluster_tls_credentials({}) is None
     assert cluster_tls_credentials({"RAY_USE_TLS": "0", "RAY_TLS_CA_CERT": "missing"}) is None
-
-
-def test_a_missing_certificate_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="RAY_TLS_SERVER_CERT is not: set it"):
         cluster_tls_credentials({"RAY_USE_TLS": "1"})
     variables = make_certificates(tmp_path / "cluster")

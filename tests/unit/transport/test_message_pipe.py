@@ -26,31 +26,24 @@ def writer() -> Iterator[MessageWriter]:
         yield pipe
 
 
-def sending(writer: MessageWriter, messages: list[bytes]) -> threading.Thread:
-    """Send messages, each for a credit, and the end, from another thread."""
-
-    def run() -> None:
-        if all(writer.wait_for_credit() and writer.put(message) for message in messages):
-            writer.end()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
-
-
 @examples(30)
 @given(st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 300_000).map(bytes)), max_size=20))
 def test_all_messages_arrive_in_order(messages: list[bytes]) -> None:
     with closing(MessageWriter()) as writer, closing(MessageReader(writer.address)) as reader:
         writer.opened()
-        thread = sending(writer, messages)
+
+        def send() -> None:
+            if all(writer.wait_for_credit() and writer.put(message) for message in messages):
+                writer.end()
+
+        thread = threading.Thread(target=send)
+        thread.start()
         got = []
         reader.grant(1)
         for message in reader:
             got.append(message)
             reader.grant(1)
-        assert got == messages
-        assert reader.ended
+        assert got == messages and reader.ended
         thread.join(10)
 
 
@@ -133,20 +126,15 @@ def test_a_reader_can_be_stopped(writer: MessageWriter) -> None:
     reader.stop()
 
 
-def test_a_writer_that_is_gone_is_not_opened() -> None:
-    writer = MessageWriter()
-    address = writer.address
-    writer.close()
-    with pytest.raises((FileNotFoundError, ProcessLookupError)):
-        MessageReader(address)
-
-
-def test_the_pipe_of_another_process_is_not_opened(writer: MessageWriter) -> None:
+def test_a_pipe_of_a_writer_that_is_gone_or_of_another_process_is_not_opened(writer: MessageWriter) -> None:
     mine = writer.address
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ProcessLookupError, match="another process"):
         MessageReader(PipeAddress(mine.pid, mine.messages, mine.credits, (mine.inodes[0], mine.inodes[1] + 1)))
     assert len(os.listdir("/proc/self/fd")) == before
+    writer.close()
+    with pytest.raises((FileNotFoundError, ProcessLookupError)):
+        MessageReader(mine)
 
 
 def test_a_writer_that_goes_without_an_end_ends_the_messages(writer: MessageWriter) -> None:

@@ -220,8 +220,7 @@ sys.stdout.buffer.write(cloudpickle.dumps(message)); sys.stdout.flush(); os.clos
 
 
 def test_what_a_worker_has_written_outlives_it_and_is_forgotten_then(lender: SlotLender, channel: ShareChannel) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", WORKER], stdin=-1, stdout=-1, env=environment) as worker:
+    with subprocess.Popen([sys.executable, "-c", WORKER], stdin=-1, stdout=-1, cwd=ROOT) as worker:
         assert worker.stdout is not None
         message = cloudpickle.loads(worker.stdout.read())
         batch_handle = loan_of(message, BatchReader(), lender)
@@ -233,12 +232,8 @@ def test_what_a_worker_has_written_outlives_it_and_is_forgotten_then(lender: Slo
     assert batch_handle.batch.address is not None and tokens == (batch_handle.batch.address.token,)
     borrower.forget(tokens)
     assert int(borrower.open(batch_handle.batch)["x"].sum()) == 3 * 5000, "as long as it is lent"
-    late = loan_of_dead(message, lender)
+    late = lender.make_batch_handle(message, {"x": np.full(5000, 3, np.uint8)}, "w")
     assert late.batch.address is not None and late.batch.address.token != message.address.token, "it was copied"
-
-
-def loan_of_dead(message: Message, lender: SlotLender) -> BatchHandle:
-    return lender.make_batch_handle(message, {"x": np.full(5000, 3, np.uint8)}, "w")
 
 
 READER = """
@@ -256,10 +251,10 @@ sys.stdin.read()
 
 
 def test_a_reader_that_is_killed_is_noticed(ring: RingSlots, lender: SlotLender, channel: ShareChannel) -> None:
-    reader, environment = BatchReader(), {**os.environ, "PYTHONPATH": str(ROOT)}
+    reader = BatchReader()
     loans = [loan_of(written(ring, value), reader, lender) for value in (1, 2)]
     told = pickle.dumps(channel.address).hex()
-    with subprocess.Popen([sys.executable, "-c", READER, told], stdin=-1, stdout=-1, env=environment) as process:
+    with subprocess.Popen([sys.executable, "-c", READER, told], stdin=-1, stdout=-1, cwd=ROOT) as process:
         until(lambda: channel.opened or channel.credits() == 2, "it grants nothing")
         assert channel.opened and channel.credits() == 0
         for batch_handle in loans:
