@@ -89,6 +89,25 @@ class OwnSource:
         return type(self).__name__
 
 
+class Numbered(OwnSource):
+    """Splits of so many numbers each; `make` makes an element of a number, and may note it, fail or stand still."""
+
+    def __init__(
+        self, *lengths: int, make: Callable[[int], Element] | None = None, path: str = "", known: bool = False
+    ) -> None:
+        self._lengths, self._path, self._known = lengths, path, known
+        self._make = make or (lambda number: {"i": np.int64(number)})
+
+    def splits(self) -> Iterator[Split]:
+        for index, length in enumerate(self._lengths):
+            yield Split(index, path=self._path.format(index), elements=length if self._known else None)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        first = sum(self._lengths[: split.index])
+        for number in range(first + start, first + self._lengths[split.index]):
+            yield self._make(number)
+
+
 class CountedSlot(HeapSlot):
     def __init__(self, nbytes: int, free: threading.Semaphore) -> None:
         super().__init__(nbytes)

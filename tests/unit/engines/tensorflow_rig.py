@@ -38,6 +38,12 @@ def all_of(pipe: pecan.PecanPipeline) -> dict[tuple[int, int, int], Spans]:
     }
 
 
-def refuses_37(i: Any) -> Any:
-    with tf.control_dependencies([tf.debugging.assert_none_equal(i, tf.constant(37, i.dtype), message="not 37")]):
-        return tf.identity(i)
+def refuses(number: int) -> Any:
+    """A function that fails in the graph for one number."""
+
+    def check(i: Any) -> Any:
+        said = f"not {number}"
+        with tf.control_dependencies([tf.debugging.assert_none_equal(i, tf.constant(number, i.dtype), message=said)]):
+            return tf.identity(i)
+
+    return check

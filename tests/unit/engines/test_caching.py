@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -38,6 +39,14 @@ from tests.unit.engines.engine_leases import (
     running,
     whole_leases,
 )
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path) -> Cache:
+    """A folder, and nothing counted yet."""
+    READS.clear()
+    CALLS.clear()
+    return Cache(tmp_path / "cache", 64 << 20)
 
 
 def odd(value: dict[str, Any]) -> bool:
@@ -159,12 +168,16 @@ def test_batches_of_one_entry_and_of_several_get_by_with_two_slots(threads: int,
         assert sorted(seen) == list(range(100))
 
 
-def test_a_part_of_a_split_makes_no_entry(cache: Cache) -> None:
+def test_a_part_of_a_split_makes_no_entry_and_other_keys_and_versions_of_a_file_have_others(cache: Cache) -> None:
     plan = kept(pecan.PecanPipeline(Numbers(1)).map(double).autocache().batch(2))
     split = next(Numbers(1).splits())
     for lease, reads in ((Lease(0, split, ((0, 3 << OUTPUT_BITS),)), 1), (Lease(0, split), 2), (Lease(1, split), 2)):
         found = sorted_numbers(run_engine(plan, [lease], cache=cache))
         assert (found, READS[0]) == ([0, 1, 2, 3, 4][: 3 if reads == 1 else 5], reads)
+    for key, version, computed in (("a", "1", 7), ("a", "1", 0), ("b", "1", 7), ("a", "2", 7), ("b", "1", 0)):
+        READS.clear()
+        run_engine(kept(pecan.PecanPipeline(Numbers(version=version)).autocache().batch(4), key), cache=cache)
+        assert READS.total() == computed
 
 
 def test_a_split_with_a_bad_element_makes_no_entry_and_the_element_is_told_in_each_epoch(cache: Cache) -> None:
@@ -184,52 +197,25 @@ def test_a_split_with_a_bad_element_makes_no_entry_and_the_element_is_told_in_ea
 
 
 def test_what_cannot_be_kept_is_computed_in_each_epoch_and_said_once(
-    cache: Cache, caplog: pytest.LogCaptureFixture
+    cache: Cache, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Own:
-        pass
+    def of_own(value: dict[str, Any]) -> dict[str, Any]:
+        return {**value, "own": threading.Lock()}
 
-    plan = kept(pecan.PecanPipeline(Numbers()).map(lambda v: {**v, "own": Own()}, name="own").autocache().map(
-        lambda v: {"i": v["i"]}, name="without").batch(4))  # fmt: skip
-    for _ in range(2):
-        assert sorted_numbers(run_engine(plan, cache=cache)) == list(range(35))
-    assert READS[0] == 2
-    said = [record.message for record in caplog.records if record.name == "pecan_ray.cache"]
-    assert len(said) == 2 and "column 'own', which holds a" in said[0] and "computed in each epoch" in said[0]
-
-
-def test_a_split_that_gives_too_much_is_not_kept_nor_anything_without_a_folder(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(caching, "MOST_ENTRY_BYTES", 40)
-    plan = kept(pecan.PecanPipeline(Numbers()).autocache().batch(4))
-    for _ in range(2):
-        assert sorted_numbers(run_engine(plan, cache=cache)) == list(range(35))
-    assert READS[0] == 2
-    assert sorted_numbers(run_engine(plan, cache=Cache("/proc/nowhere"))) == list(range(35))
-    assert "nothing is kept" in caplog.text
-
-
-def test_a_damaged_entry_is_computed_again(cache: Cache) -> None:
-    plan = kept(pecan.PecanPipeline(Numbers()).map(double).autocache().batch(4))
-    first = run_engine(plan, cache=cache, order="strict")
-    (segment,) = (cache.folder / "segments").iterdir()
-    data = bytearray(segment.read_bytes())
-    for place in range(0, len(data), 1500):
-        data[place] ^= 0xFF
-    segment.write_bytes(data)
-    for _ in range(2):
-        assert flat(run_engine(plan, cache=cache, order="strict")) == flat(first)
-    assert max(READS.values()) == 2, "the second pass has mended it"
-
-
-def test_other_keys_other_versions_of_a_file_and_other_splits_have_other_entries(cache: Cache) -> None:
-    def run(key: str, version: str) -> int:
+    own = pecan.PecanPipeline(Numbers()).map(of_own).autocache().map(lambda v: {"i": v["i"]}, name="without").batch(4)
+    plain = kept(pecan.PecanPipeline(Numbers()).autocache().batch(4))
+    usual = caching.MOST_ENTRY_BYTES
+    for plan, folder, most in ((kept(own), cache, usual), (plain, Cache("/proc/nowhere"), usual), (plain, cache, 40)):
+        monkeypatch.setattr(caching, "MOST_ENTRY_BYTES", most)
         READS.clear()
-        run_engine(kept(pecan.PecanPipeline(Numbers(version=version)).autocache().batch(4), key), cache=cache)
-        return sum(READS.values())
-
-    assert [run("a", "1"), run("a", "1"), run("b", "1"), run("a", "2"), run("b", "1")] == [7, 0, 7, 7, 0]
+        for _ in range(2):
+            assert sorted_numbers(run_engine(plan, cache=folder)) == list(range(35))
+        assert READS[0] == 2
+    said = Counter(record.message for record in caplog.records if record.name == "pecan_ray.cache")
+    of_kinds, nowhere, large = said
+    assert set(said.values()) == {2}, "once in each pass"
+    assert "column 'own', which holds a" in of_kinds and "computed in each epoch" in of_kinds
+    assert "nothing is kept" in nowhere and "a split gives more than" in large
 
 
 def test_a_point_behind_what_is_not_of_one_split_and_a_version_or_a_share_that_is_none_are_refused() -> None:
@@ -337,13 +323,13 @@ def epoch(cache: Cache, between: Callable[[], object] | None = None, at: int = 4
     return sorted_numbers(found)
 
 
-def overwrite_index(folder: Path) -> None:
-    (folder / "index.sqlite").write_bytes(os.urandom(1 << 16))
-
-
 def remove(folder: Path) -> None:
     """Remove a folder into which somebody may write meanwhile."""
     shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}-removed")))
+
+
+def overwrite_index(folder: Path) -> None:
+    (folder / "index.sqlite").write_bytes(os.urandom(1 << 16))
 
 
 def replace_segments(folder: Path) -> None:
@@ -351,15 +337,22 @@ def replace_segments(folder: Path) -> None:
     (folder / "segments").write_text("a file")
 
 
+def damage_segments(folder: Path) -> None:
+    for segment in (folder / "segments").iterdir():
+        data = bytearray(segment.read_bytes())
+        data[::1500] = bytes(byte ^ 0xFF for byte in data[::1500])
+        segment.write_bytes(data)
+
+
 @pytest.mark.parametrize("filled", [False, True])
-@pytest.mark.parametrize("harm", [remove, overwrite_index, replace_segments])
+@pytest.mark.parametrize("harm", [remove, overwrite_index, replace_segments, damage_segments])
 def test_a_folder_that_is_harmed_in_the_middle_of_an_epoch_costs_nothing_but_time(
     filled: bool, harm: Callable[[Path], object], cache: Cache
 ) -> None:
     if filled:
         assert epoch(cache) == ALL
     assert epoch(cache, lambda: harm(cache.folder)) == ALL
-    if harm is remove:
+    if harm in (remove, damage_segments):
         assert epoch(cache) == ALL
         reads = READS.copy()
         assert epoch(cache) == ALL and reads == READS, "the next job has a folder again, and fills it"

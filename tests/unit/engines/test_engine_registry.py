@@ -23,13 +23,9 @@ from pecan_ray.sources import Items
 OFFERED = [name for name, member in vars(EngineModule).items() if inspect.isfunction(member) and name[0] != "_"]
 
 
-def test_every_engine_that_a_user_can_name_is_described() -> None:
-    assert set(ENGINES) == set(get_args(EngineName))
-    assert sorted(OFFERED) == ["build", "run_again", "run_here"]
-
-
 @pytest.mark.parametrize("name", get_args(EngineName))
 def test_every_engine_offers_the_same_functions_and_runs_a_quarantined_element_again(name: EngineName) -> None:
+    assert set(ENGINES) == set(get_args(EngineName))
     if ENGINES[name].framework is not None:
         pytest.importorskip(str(ENGINES[name].framework))
     module, seen = ENGINES[name].load(), list[Any]()
@@ -83,21 +79,15 @@ def _three(element: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_both_engines_count_the_same(plan: str) -> None:
+def test_both_engines_count_the_same_in_the_first_epoch_alone(plan: str) -> None:
     pytest.importorskip("tensorflow")
     ours, theirs = (counted(PLANS[plan](pipeline(engine))) for engine in ("python", "tensorflow"))
     assert ours == theirs
-    assert all(count.elements_in == ROWS // EVERY for count in ours.values())
-
-
-@pytest.mark.parametrize("engine", ["python", "tensorflow"])
-def test_sizes_are_those_of_all_columns_in_the_first_epoch_alone(engine: EngineName) -> None:
-    if engine == "tensorflow":
-        pytest.importorskip("tensorflow")
     elements = ROWS // EVERY
-    found = counted(PLANS["maps"](pipeline(engine)))
-    assert found["cut"] == OpCount(elements, elements, elements * (8 * 4 + 8), elements * (4 * 4 + 8))
-    assert counted(PLANS["maps"](pipeline(engine)), epoch=1) == {}
+    assert all(count.elements_in == elements for count in ours.values())
+    if plan == "maps":  # sizes are those of all columns
+        assert ours["cut"] == OpCount(elements, elements, elements * (8 * 4 + 8), elements * (4 * 4 + 8))
+        assert [counted(PLANS[plan](pipeline(engine)), epoch=1) for engine in get_args(EngineName)] == [{}, {}]
 
 
 def test_a_graph_counts_strings_by_their_lengths() -> None:

@@ -43,17 +43,11 @@ def same(a: Any, b: Any) -> bool:
 
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
-
-
 ARRAYS = arrays.arrays(
     st.sampled_from(["u1", "<i4", ">f4", "f8", "c8", "?", "M8[s]", "S3", "U2"]),
     arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
 )
-
-
 SCALARS = arrays.arrays(st.sampled_from(["u1", "f4", "?"]), ()).map(lambda array: array[()])
-
-
 VALUES = PLAIN | ARRAYS | SCALARS | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(), PLAIN, max_size=2)
 
 
@@ -80,8 +74,6 @@ SINGLE: list[Any] = [
     "\ud800 surrogate",
     (1, [2, {"three": 3}]),
 ]
-
-
 MIXED: list[list[Any]] = [
     [np.zeros(3, "f4"), np.zeros(3, "f8"), None, "a", 5, np.float32(2), 2**65, 7],
     [np.zeros(3, "f4"), None, np.ones(3, "f4")],

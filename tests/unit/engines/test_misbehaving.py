@@ -21,9 +21,8 @@ from pecan_ray.engines.serializable import why_not_serializable
 from pecan_ray.errors import BatchShapeError, OpError, OutputTypeError, PlanError, SourceError
 from pecan_ray.options import OnError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import Split
 from pecan_ray.sources import Items
-from tests.unit.engines.engine_leases import OwnSource, column, numbers, run_engine, running
+from tests.unit.engines.engine_leases import Numbered, column, numbers, run_engine, running
 
 
 class OwnError(BaseException):
@@ -54,8 +53,6 @@ RAISED = [
     UnpicklableError(),
     MemoryError("no room for 8 PiB"),
 ]
-
-
 each_error = pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
 
 
@@ -84,8 +81,6 @@ def rows(batches: list[Produced]) -> list[int]:
 
 
 ALL_BUT_SEVEN = [i for i in range(40) if i != 7]
-
-
 KINDS: dict[str, Callable[[PecanPipeline, Any], PecanPipeline]] = {
     "map": lambda pipe, fail: pipe.map(fail).batch(4),
     "filter": lambda pipe, fail: pipe.filter(lambda e: bool(fail(e))).batch(4),
@@ -118,20 +113,12 @@ def test_on_error_is_for_exceptions_and_what_was_meant_for_the_process_ends_the_
         list(pipe.iter_batches(epochs=1, debug=True))
 
 
-class Failing(OwnSource):
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    def read(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
-        yield {"i": 0}
-        raise self._error
-
-
 @each_error
 def test_whatever_a_source_raises_is_an_error_by_name(error: BaseException) -> None:
+    failing = Numbered(40, make=lambda number: at_seven(error)({"i": number}))
     for on_error in ("raise", "skip") if not isinstance(error, Exception) else ("raise",):
-        with pytest.raises(SourceError, match=rf"Failing cannot read element 1 .*{type(error).__name__}"):
-            made(PecanPipeline(Failing(error)).batch(4), on_error)
+        with pytest.raises(SourceError, match=rf"Numbered cannot read element 7 .*{type(error).__name__}"):
+            made(PecanPipeline(failing).batch(4), on_error)
 
 
 class Unloadable:
@@ -197,8 +184,6 @@ def measuring(length: Any) -> Callable[[PecanPipeline], PecanPipeline]:
 
 
 NO_ANSWER = r"odd returned \w+ for element 7 of split 0, .*: True or False"
-
-
 ODD: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], type[Exception], str]] = {
     "None of a filter": (answering(lambda: None), OutputTypeError, NO_ANSWER),
     "a coroutine of a filter": (answering(lambda: later(True)), OutputTypeError, NO_ANSWER),

@@ -16,7 +16,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pecan_ray
 import pecan_ray as pecan
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.nested_columns import extract_arrays, restore_arrays
@@ -29,18 +28,14 @@ from tests.unit.engines.engine_leases import ListedLeases, column, delivered, mi
 
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 16))
-def test_every_token_is_in_exactly_one_row(lengths: list[int], row: int) -> None:
+def test_every_token_is_in_exactly_one_row_and_no_two_rows_would_fit_into_one(lengths: list[int], row: int) -> None:
     rows = pack_rows(lengths, row)
-    assert all(0 < sum(piece.tokens for piece in pieces) <= row for pieces in rows)
+    used = sorted(sum(piece.tokens for piece in pieces) for pieces in rows)
+    assert all(0 < tokens <= row for tokens in used)
     found = sorted((p.sequence, at) for pieces in rows for p in pieces for at in range(p.start, p.stop))
     assert found == [(number, at) for number, length in enumerate(lengths) for at in range(length)]
     assert all(min(row, length) in {p.tokens for pieces in rows for p in pieces} for length in lengths if length)
-
-
-@given(st.lists(st.integers(1, 16), min_size=1, max_size=60))
-def test_no_two_rows_would_fit_into_one(lengths: list[int]) -> None:
-    used = sorted(sum(piece.tokens for piece in pieces) for pieces in pack_rows(lengths, 16))
-    assert len(used) == 1 or used[0] + used[1] > 16
+    assert len(used) < 2 or max(lengths) > row or used[0] + used[1] > row
 
 
 def sequences(count: int = 200) -> list[list[int]]:
@@ -119,63 +114,50 @@ def test_the_rest_of_a_group_is_packed_by_any_worker_and_no_token_is_lost_or_rep
     assert delivered(received) == leases.wanted()
 
 
-def test_rows_draw_random_numbers_of_their_own() -> None:
+def test_other_columns_are_packed_along_and_rows_draw_random_numbers_of_their_own() -> None:
     def noisy(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-        return {"noise": rng.integers(1 << 62)}
+        return {**row, "noise": rng.integers(1 << 62)}
 
-    pipe = PecanPipeline(Items([{"tokens": [1] * 100}]), name="p").pack(4).map(noisy).batch(5)
-    assert len(set(column(run_engine(pipe), "noise"))) == 25
-
-
-def test_what_cannot_be_packed_is_named() -> None:
-    with pytest.raises(PlanError, match="pack: the tensorflow engine has no pack"):
-        PecanPipeline(Items([1]), engine="tensorflow").pack(4)
-    pipe = PecanPipeline(Items([{"tokens": [1]}, {"tokens": [0.5]}]), name="p").pack(4).batch(1)
-    with pytest.raises(TypeError, match=r"pack\(on='tokens'\) needs a list of whole numbers, but got float64\[1\]"):
-        pipe.peek()
-    with pytest.raises(KeyError, match="there is no such column"):
-        PecanPipeline(Items([{"ids": [1]}]), name="p").pack(4).peek()
-
-
-def test_other_columns_are_packed_along() -> None:
     given = sequences(60)
-    rows = [
+    elements = [
         {"tokens": one, "labels": [-token for token in one], "mask": np.array(one) % 2 == 0, "document": number / 2}
         for number, one in enumerate(given)
     ]
-    pipe = (
-        PecanPipeline(Items(rows)).pack(20, along={"labels": -100, "mask": False, "document": -1}, padding=-1).batch(4)
+    along = {"labels": -100, "mask": False, "document": -1}
+    produced = run_engine(
+        PecanPipeline(Items(elements)).pack(20, along=along, padding=-1).map(noisy).batch(4), threads=2
     )
-    seen = 0
-    for produced in run_engine(pipe, threads=2):
-        if produced.rows:
-            tokens, segment = produced.columns["tokens"], produced.columns["segment"]
-            there = segment > 0
-            seen += int(there.sum())
-            assert np.array_equal(produced.columns["labels"], np.where(there, -tokens, -100))
-            assert np.array_equal(produced.columns["mask"], there & (tokens % 2 == 0))
-            assert np.array_equal(produced.columns["document"], np.where(there, tokens // 1000 / 2, -1))
-    assert seen == sum(map(len, given))
+    for one in produced:
+        if one.rows:
+            tokens, there = one.columns["tokens"], one.columns["segment"] > 0
+            assert np.array_equal(one.columns["labels"], np.where(there, -tokens, -100))
+            assert np.array_equal(one.columns["mask"], there & (tokens % 2 == 0))
+            assert np.array_equal(one.columns["document"], np.where(there, tokens // 1000 / 2, -1))
+    assert sorted(tokens_of(produced)) == sorted(token for one in given for token in one)
+    assert len(set(column(produced, "noise"))) == len(column(produced, "noise")) > 25
+
+
+LABELS = {"labels": 0}
 
 
 @pytest.mark.parametrize(
-    ("element", "along", "said"),
+    ("element", "options", "said"),
     [
-        (
-            {"tokens": [1, 2], "labels": [1]},
-            {"labels": 0},
-            r"'labels' is int64\[1\], .* each of the 2 tokens in 'tokens'",
-        ),
-        ({"tokens": [1], "labels": ["a"]}, {"labels": 0}, r"'labels' is <U1\[1\]"),
-        ({"tokens": [1]}, {"labels": 0}, r"there is no column 'labels'; there are \['tokens'\]"),
-        ({"tokens": [1], "labels": np.array([1], np.uint8)}, {"labels": -100}, r"padding -100 is no value of column"),
-        ({"tokens": [1]}, {"segment": 0}, r"'segment' is one that pack makes itself"),
-        ({"tokens": [1]}, ["labels"], r"pack\(along=\.\.\.\) must be"),
+        ({"tokens": [0.5]}, {}, r"pack\(on='tokens'\) needs a list of whole numbers, but got float64\[1\]"),
+        ({"tokens": None}, {}, "needs a list of whole"),
+        ({"ids": [1]}, {}, "there is no such column"),
+        ({"tokens": np.ones(3, np.uint8)}, {"padding": -1}, "padding -1 is no value of column 'tokens'"),
+        ({"tokens": [1, 2], "labels": [1]}, {"along": LABELS}, r"is int64\[1\], .* each of the 2 tokens in 'tokens'"),
+        ({"tokens": [1], "labels": ["a"]}, {"along": LABELS}, r"'labels' is <U1\[1\]"),
+        ({"tokens": [1]}, {"along": LABELS}, r"there is no column 'labels'; there are \['tokens'\]"),
+        ({"tokens": [1], "x": np.array([1], np.uint8)}, {"along": {"x": -100}}, "padding -100 is no value of column"),
+        ({"tokens": [1]}, {"along": {"segment": 0}}, r"'segment' is one that pack makes itself"),
+        ({"tokens": [1]}, {"along": ["labels"]}, r"pack\(along=\.\.\.\) must be"),
     ],
 )
-def test_what_cannot_be_packed_along_is_refused(element: Any, along: Any, said: str) -> None:
-    with pytest.raises((PlanError, KeyError, ValueError), match=said):
-        list(PecanPipeline(Items([element])).pack(4, along=along).batch(1).iter_batches(debug=True))
+def test_what_cannot_be_packed_is_refused_by_name(element: Any, options: Any, said: str) -> None:
+    with pytest.raises((PlanError, KeyError, ValueError, TypeError), match=said):
+        list(PecanPipeline(Items([element])).pack(4, **options).batch(1).iter_batches(debug=True))
 
 
 def test_rows_of_a_group_come_mixed_and_tell_where_their_segments_begin() -> None:
@@ -186,26 +168,15 @@ def test_rows_of_a_group_come_mixed_and_tell_where_their_segments_begin() -> Non
     third = len(many) // 3
     assert many[:third].mean() > many[-third:].mean() / 2, "rows do not run from long sequences to short ones"
     assert batch["position"].max() < 64
-    bounds = pecan_ray.cu_seqlens(batch["segment"])
+    bounds = pecan.cu_seqlens(batch["segment"])
     lengths, padding = np.diff(bounds), (batch["segment"] == 0).any(axis=1).sum()
     assert bounds.dtype == np.int32 and bounds[0] == 0 and bounds[-1] == batch["segment"].size
     assert len(lengths) == len(given) + padding
-    assert pecan_ray.cu_seqlens(np.array([1, 1, 2, 0])).tolist() == [0, 2, 3, 4]
-
-
-@pytest.mark.parametrize("given", [None, 1, "segment", {"segment": 1}, np.ones(3), np.ones((2, 2, 2), int)])
-def test_segments_that_are_none_have_no_bounds(given: Any) -> None:
-    with pytest.raises(PlanError, match='cu_seqlens needs the column "segment"'):
-        pecan_ray.cu_seqlens(given)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "padding", "said"),
-    [(np.ones(3, np.uint8), -1, "padding -1 is no value of column 'tokens'"), (None, 0, "needs a list of whole")],
-)
-def test_tokens_and_padding_that_are_none_are_named(tokens: Any, padding: int, said: str) -> None:
-    with pytest.raises((PlanError, TypeError), match=said):
-        list(PecanPipeline(Items([{"tokens": tokens}])).pack(4, padding=padding).iter_batches(debug=True))
+    assert pecan.cu_seqlens(np.array([1, 1, 2, 0])).tolist() == [0, 2, 3, 4]
+    wrong: list[Any] = [None, 1, "segment", {"segment": 1}, np.ones(3), np.ones((2, 2, 2), int)]
+    for one in wrong:
+        with pytest.raises(PlanError, match='cu_seqlens needs the column "segment"'):
+            pecan.cu_seqlens(one)
 
 
 ROWS, SIZE = 53, 8
@@ -237,26 +208,25 @@ def numbers_in(batch: Mapping[str, Any]) -> list[int]:
     return [target["i"] for target in batch["targets"]]
 
 
-def test_a_debug_run_has_the_same_batches_as_the_engine() -> None:
+def test_a_debug_run_has_the_same_batches_as_the_engine_and_every_element_is_in_one() -> None:
     pipe = detected()
     debugged = [numbers_in(batch) for batch in pipe.iter_batches(debug=True)]
     assert debugged == [list(range(at, min(at + SIZE, ROWS))) for at in range(0, ROWS, SIZE)]
     assert [numbers_in(restore_arrays(one.columns)) for one in run_engine(pipe, order="strict")] == debugged
     assert len(pipe) == len(debugged) and len(detected(drop_remainder=True)) == ROWS // SIZE
     assert repr(pipe).endswith(".batch(8).collate(detection)")
-
-
-def test_every_element_is_in_one_batch_and_positions_say_in_which() -> None:
-    pipe = detected()
     leases = ListedLeases(whole_leases(list(pipe.plan.sources())))
     produced = run_engine(pipe, leases=leases, threads=3)
     assert Counter(i for one in produced for i in numbers_in(restore_arrays(one.columns))) == Counter(range(ROWS))
     assert [one.rows for one in produced if one.rows].count(SIZE) == ROWS // SIZE
     assert delivered(produced) == leases.wanted()
+    behind = pipe.map(lambda batch: {"sizes": [len(image) for image in batch["images"]]}, name="sizes").prefetch(2)
+    found = [one.columns["sizes"] for one in run_engine(behind, order="strict") if one.rows]
+    assert found[1] == [4 + i % 5 for i in range(SIZE, 2 * SIZE)], "functions behind it take the batch"
 
 
 @pytest.mark.parametrize("on_error", ["skip", "quarantine"])
-def test_a_batch_that_fails_is_left_out_as_one(on_error: Any) -> None:
+def test_a_batch_that_fails_is_left_out_as_one_and_what_is_none_refused(on_error: Any) -> None:
     def pad(elements: list[Any]) -> Any:
         return {"i": np.array([100 // (20 - one["i"]) and one["i"] for one in elements])}
 
@@ -267,6 +237,17 @@ def test_a_batch_that_fails_is_left_out_as_one(on_error: Any) -> None:
     assert {int(i) for one in produced if one.rows for i in one.columns["i"]} == {*range(ROWS)} - {*range(16, 24)}
     (bad,) = [bad for one in produced for bad in one.bad]
     assert bad.op == "pad" and bad.elements_left_out == SIZE and "ZeroDivisionError" in bad.error
+    one = Items([{"i": 1}])
+
+    def f(elements: list[Any]) -> Any:
+        return (elements,)
+
+    with pytest.raises(OutputTypeError, match=r"f returned tuple .* a dict from column name to value"):
+        list(pecan.PecanPipeline(one).batch(2, collate=f).iter_batches(debug=True))
+    wrong: list[tuple[Any, Any, str]] = [("python", 3, " needs a function, but got int"), ("tensorflow", f, ": the")]
+    for engine, collate, said in wrong:
+        with pytest.raises(PlanError, match=rf"batch\(collate=\.\.\.\){said}"):
+            pecan.PecanPipeline(one, engine=engine).batch(2, collate=collate)
 
 
 def test_a_function_with_a_generator_draws_the_same_for_the_same_batch() -> None:
@@ -280,12 +261,6 @@ def test_a_function_with_a_generator_draws_the_same_for_the_same_batch() -> None
     assert all(map(np.array_equal, again, first))
 
 
-def test_functions_behind_it_take_the_batch() -> None:
-    pipe = detected().map(lambda batch: {"sizes": [len(image) for image in batch["images"]]}, name="sizes").prefetch(2)
-    found = [one.columns["sizes"] for one in run_engine(pipe, order="strict") if one.rows]
-    assert found[1] == [4 + i % 5 for i in range(SIZE, 2 * SIZE)]
-
-
 def test_ragged_lists_of_parquet_and_tensors_for_torch(tmp_path: Any) -> None:
     lists = [[*range(i % 3)] for i in range(10)]
     pq.write_table(pa.table({"x": lists}), tmp_path / "lists.parquet")
@@ -297,21 +272,6 @@ def test_ragged_lists_of_parquet_and_tensors_for_torch(tmp_path: Any) -> None:
     assert [one.tolist() if isinstance(one, torch.Tensor) else list(one) for one in batch["x"]] == lists
     image = next(iter(detected().iter_batches(debug=True, format="torch")))["images"][0]
     assert isinstance(image, torch.Tensor) and image.shape == (4, 40, 3)
-
-
-def test_what_is_no_batch_is_refused() -> None:
-    pipe = pecan.PecanPipeline(Items([{"i": 1}]))
-
-    def f(elements: list[Any]) -> Any:
-        return (elements,)
-
-    with pytest.raises(OutputTypeError, match=r"f returned tuple .* a dict from column name to value"):
-        list(pipe.batch(2, collate=f).iter_batches(debug=True))
-    wrong: Any = 3
-    with pytest.raises(PlanError, match=r"batch\(collate=\.\.\.\) needs a function, but got int"):
-        pipe.batch(2, collate=wrong)
-    with pytest.raises(PlanError, match=r"batch\(collate=\.\.\.\): the tensorflow engine"):
-        pecan.PecanPipeline(Items([{"i": 1}]), engine="tensorflow").batch(2, collate=f)
 
 
 def test_arrays_in_containers_are_columns_of_their_own_on_the_way() -> None:

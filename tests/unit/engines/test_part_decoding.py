@@ -16,16 +16,12 @@ from pecan_ray import images, part_decoding
 from pecan_ray.part_decoding import JpegHeader, TurboJpeg, decode_part, read_header, told
 
 needs_turbojpeg = pytest.mark.skipif(part_decoding.library() == part_decoding.NOT_THERE, reason=part_decoding.NOT_THERE)
-
-
 SAMPLINGS = {
     (1, 1): cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
     (2, 1): cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
     (1, 2): cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440,
     (2, 2): cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
 }
-
-
 REDUCED = {
     1: cv2.IMREAD_COLOR,
     2: cv2.IMREAD_REDUCED_COLOR_2,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,8 +31,6 @@ from tests.ray.waiting import until
 from tests.unit.engines.engine_leases import ListedLeases, OwnSource, running, whole_leases
 
 ROWS = 10_000
-
-
 WORK_S = 0.004
 """More than a chunk's worth of work: elements go to the pool one by one."""
 
@@ -85,59 +82,43 @@ def test_so_many_items_are_ready_and_no_more(
             assert watched.read_so_far == number * taken_at_a_time + ready
 
 
-@pytest.mark.parametrize(
-    ("source", "build", "ready"),
-    [
-        (Watched, lambda pipe: pipe.map(work_done, on="i").batch(1).prefetch(60), 61),
-        (WatchedColumns, lambda pipe: pipe.prefetch(400).batch(10), 410),
-    ],
-)
-def test_batches_that_threads_write_or_that_are_cut_out_of_columns_are_ready_too(
-    source: type[Watched], build: Callable[[PecanPipeline], PecanPipeline], ready: int
-) -> None:
-    watched = source()
-    with running(build(PecanPipeline(watched)), order="strict") as (_, batches):
-        next(batches)
-        watched.reaches(ready)
-
-
-def test_what_stopped_the_reading_reaches_the_reader() -> None:
-    pipe = PecanPipeline(Watched()).map(lambda x: 1 // (7 - int(x)), on="i").prefetch(4)
-    with running(pipe, order="strict") as (_, batches), pytest.raises(Exception, match="element 7 of split 0: ZeroDiv"):
+def test_what_threads_write_or_is_cut_out_of_columns_is_ready_too_and_errors_reach_the_reader() -> None:
+    rows, columns = Watched(), WatchedColumns()
+    written = PecanPipeline(rows).map(work_done, on="i").batch(1).prefetch(60)
+    cut_out = PecanPipeline(columns).prefetch(400).batch(10)
+    for watched, pipe, ready in ((rows, written, 61), (columns, cut_out, 410)):
+        with running(pipe, order="strict") as (_, batches):
+            next(batches)
+            watched.reaches(ready)
+    stopped = PecanPipeline(Watched()).map(lambda x: 1 // (7 - int(x)), on="i").prefetch(4)
+    with running(stopped, order="strict") as (_, batches), pytest.raises(Exception, match="element 7 of split 0: Zero"):
         list(batches)
 
 
-class Counted:
-    def __init__(self) -> None:
-        self.calls, self._lock = 0, threading.Lock()
-
-    def __call__(self, i: Any) -> Any:
-        given = tf.numpy_function(self._note, [i], i.dtype)
-        given.set_shape(i.shape)
-        return given
-
-    def reaches(self, count: int) -> bool:
-        return self.calls >= count
-
-    def _note(self, i: Any) -> Any:
-        with self._lock:
-            self.calls += 1
-        return i
-
-
 @pytest.mark.parametrize(
-    ("build", "taken_at_a_time", "ready"),
+    ("build", "taken_at_a_time"),
     [
-        (lambda pipe: pipe.prefetch(300), 1, 300),
-        (lambda pipe: pipe.batch(5).prefetch(60), 5, 300),
-        (lambda pipe: pipe.prefetch(300).batch(5), 5, 300),
-        (lambda pipe: pipe.shuffle(1).prefetch(300), 1, 300),
+        (lambda pipe: pipe.prefetch(300), 1),
+        (lambda pipe: pipe.batch(5).prefetch(60), 5),
+        (lambda pipe: pipe.prefetch(300).batch(5), 5),
+        (lambda pipe: pipe.shuffle(1).prefetch(300), 1),
     ],
 )
 def test_so_many_items_are_ready_in_a_graph(
-    build: Callable[[pecan.PecanPipeline], pecan.PecanPipeline], taken_at_a_time: int, ready: int
+    build: Callable[[pecan.PecanPipeline], pecan.PecanPipeline], taken_at_a_time: int
 ) -> None:
-    counted = Counted()
+    calls: list[int] = []
+
+    def note(i: Any) -> Any:
+        calls.append(int(i))
+        return i
+
+    def reaches(count: int) -> bool:
+        return len(calls) >= count
+
+    def counted(i: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(note, [i], i.dtype), i.shape)
+
     source = pecan.sources.Arrays(i=np.arange(ROWS))
     pipe = build(pecan.PecanPipeline(source, engine="tensorflow").map(counted, on="i", name="count"))
     sources = tuple(pipe.plan.sources())
@@ -146,16 +127,12 @@ def test_so_many_items_are_ready_in_a_graph(
     with contextlib.closing(engine), contextlib.closing(batches):
         for taken in range(1, 6):
             assert next(batches).rows == taken_at_a_time
-            expected = taken * taken_at_a_time + ready
-            until(partial(counted.reaches, expected), lambda: f"only {counted.calls} were made")
+            reached = partial(reaches, taken * taken_at_a_time + 300)
+            until(reached, lambda: f"only {len(calls)} were made")
 
 
 Rows: TypeAlias = npt.NDArray[Any]
-
-
 CLASSES, EACH = 10, 400
-
-
 BOTH = pytest.mark.parametrize("engine", ["python", "tensorflow"])
 
 
@@ -176,29 +153,22 @@ def classes(batches: list[Rows]) -> float:
 
 
 @BOTH
-def test_a_batch_of_sorted_shards_holds_all_classes_by_default(engine: EngineName) -> None:
+def test_a_batch_of_sorted_shards_holds_all_classes_by_default_and_repetitions_are_not_mixed(
+    engine: EngineName,
+) -> None:
     pipe = sorted_shards(engine).shuffle(1000).batch(100)
     first, second = rows_of(pipe), rows_of(pipe, 1)
     assert classes(first) > 9.5
-    for one in (first, second):
-        assert sorted(np.concatenate(one)) == list(range(CLASSES * EACH))
+    repeated = np.concatenate(rows_of(sorted_shards(engine).shuffle(100).repeat(2).batch(100)))
+    for one in (np.concatenate(first), np.concatenate(second), repeated[: CLASSES * EACH], repeated[CLASSES * EACH :]):
+        assert sorted(one) == list(range(CLASSES * EACH))
     assert not np.array_equal(np.concatenate(first), np.concatenate(second)), "each pass has an order of its own"
     assert np.array_equal(np.concatenate(first), np.concatenate(rows_of(pipe)))
 
 
-def test_the_number_of_splits_is_the_users() -> None:
+def test_the_number_of_splits_is_the_users_and_what_take_and_skip_choose_is_mixed_too() -> None:
     held = [classes(rows_of(sorted_shards().shuffle(100, splits=splits).batch(100))) for splits in (1, 3, 10)]
     assert held[0] < 2.5 and 2.5 < held[1] < 4.5 and held[2] > 9.5
-
-
-@BOTH
-def test_repetitions_are_not_mixed(engine: EngineName) -> None:
-    rows = np.concatenate(rows_of(sorted_shards(engine).shuffle(100).repeat(2).batch(100)))
-    for half in (rows[: CLASSES * EACH], rows[CLASSES * EACH :]):
-        assert sorted(half) == list(range(CLASSES * EACH))
-
-
-def test_what_take_and_skip_choose_is_mixed_too() -> None:
     shuffled = sorted_shards().shuffle(1000)
     for chosen in (shuffled.take(EACH), shuffled.skip(9 * EACH)):
         batches = rows_of(chosen.batch(100))

@@ -38,8 +38,6 @@ from tests.unit.engines.engine_leases import (
 )
 
 ORDERS = ("relaxed", "strict")
-
-
 DEADLINE_S = 20.0
 """How long a test waits for a thread before it fails."""
 
@@ -119,8 +117,6 @@ def three_rows(element: dict[str, Any]) -> dict[str, Any]:
 
 
 Rows = list[dict[str, Any]]
-
-
 STEPS: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], Callable[[Rows], Rows]]] = {
     "map": (lambda pipe: pipe.map(add_one, on="i"), lambda rows: [{**row, "i": row["i"] + 1} for row in rows]),
     "filter": (lambda pipe: pipe.filter(is_even, on="i"), lambda rows: [row for row in rows if is_even(row["i"])]),
@@ -166,8 +162,6 @@ cases = st.builds(
     split_rows=st.integers(1, 15),
     batch=st.integers(0, 3),
 )
-
-
 options = st.fixed_dictionaries({"threads": st.integers(1, 3), "order": st.sampled_from(ORDERS)})
 
 
@@ -199,14 +193,11 @@ def as_tuple(row: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(row.items()))
 
 
-def test_positions_without_any_data_come_in_a_last_part_without_rows() -> None:
+def test_positions_without_data_come_at_last_and_a_length_is_reported_if_the_split_was_read_to_its_end() -> None:
     (rest,) = run_engine(numbers(7).filter(lambda i: False, on="i").batch(5))
     assert (rest.rows, rest.partial, rest.columns) == (0, False, {})
     assert delivered([rest])[0, 0, 0].contains_all(0, 7 << OUTPUT_BITS)
     assert run_engine(numbers(7).batch(2), []) == [], "nothing comes of no lease"
-
-
-def test_the_length_of_a_split_is_reported_only_if_it_was_read_to_its_end() -> None:
     (split,) = Arrays(i=np.arange(6), split_rows=6).splits()
     open_end = ListedLeases([Lease(0, split, ((2 << OUTPUT_BITS, END),))])
     run_engine(numbers(6, 6).batch(2), open_end)

@@ -22,6 +22,7 @@ from pecan_ray.plan.splits import END, OUTPUT_BITS, Columns, Element, Lease, Ori
 from pecan_ray.sources import Items
 from tests.unit.engines.engine_leases import (
     ListedLeases,
+    Numbered,
     OwnSource,
     column,
     delivered,
@@ -31,25 +32,17 @@ from tests.unit.engines.engine_leases import (
 )
 
 
-class Files(OwnSource):
-    """A source of two files with ten elements each; may fail while it reads."""
+def files(
+    fail_at: int | None = None, error: type[Exception] = SourceError, lengths: tuple[int, ...] = (10, 10)
+) -> PecanPipeline:
+    """Two files of ten numbers, or others, of which one cannot be read."""
 
-    def __init__(self, fail_at: int | None = None, error: type[Exception] = SourceError) -> None:
-        self.fail_at, self.error = fail_at, error
+    def make(number: int) -> Element:
+        if number == fail_at:
+            raise error("the disk is wet")
+        return {"i": np.int64(number), "name": f"n{number % 10}"}
 
-    def splits(self) -> Iterator[Split]:
-        for index in range(2):
-            yield Split(index, path=f"data/{index}.bin")
-
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        for number in range(start, 10):
-            if split.index == 0 and number == self.fail_at:
-                raise self.error("the disk is wet")
-            yield {"i": np.int64(10 * split.index + number), "name": f"n{number}"}
-
-
-def files(fail_at: int | None = None, error: type[Exception] = SourceError) -> PecanPipeline:
-    return PecanPipeline(Files(fail_at, error))
+    return PecanPipeline(Numbered(*lengths, make=make, path="data/{}.bin"))
 
 
 def refuses_17(element: Element) -> Element:
@@ -72,8 +65,6 @@ def batched(pipe: PecanPipeline, size: int, fused: bool) -> PecanPipeline:
 
 
 each_way = pytest.mark.parametrize("fused", [True, False], ids=["fused", "behind a shuffle"])
-
-
 FAILED = "refuses_17 failed on element 7 of data/1.bin: ValueError: no sevens"
 
 
@@ -180,13 +171,13 @@ def test_what_a_source_raises_is_a_source_error_that_says_where(error: type[Exce
     with pytest.raises(SourceError, match="the disk is wet") as caught:
         run_engine(pipe)
     if error is OSError:
-        assert "Files cannot read element 4 of data/0.bin: OSError: the disk is wet" in str(caught.value)
+        assert "Numbered cannot read element 4 of data/0.bin: OSError: the disk is wet" in str(caught.value)
         assert place(caught.value)[1:3] == ("data/0.bin", 4) and isinstance(caught.value.__cause__, OSError)
     leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
     produced = run_engine(pipe, leases, on_error="skip", order="strict")
     assert column(produced, "i") == [0, 1, 2, 3, *range(10, 20)], "the rest of the split is left out"
     (bad,) = bad_of(produced)
-    assert (bad.op, bad.where, "the disk is wet" in bad.error) == ("read Files", "element 4 of data/0.bin", True)
+    assert (bad.op, bad.where, "the disk is wet" in bad.error) == ("read Numbered", "element 4 of data/0.bin", True)
     assert leases.lengths == {(0, 0, 0): 4, (0, 0, 1): 10}, "nothing is missing behind the break"
     assert delivered(produced) == leases.wanted()
 
@@ -208,20 +199,8 @@ def test_an_error_does_not_wait_for_elements_that_are_stuck() -> None:
     may_go_on.set()
 
 
-def late_source(fail_at: int) -> PecanPipeline:
-    """Numbers of which reading fails at one."""
-
-    class Numbers(OwnSource):
-        def splits(self) -> Iterator[Split]:
-            yield Split(0, path="data/0.bin")
-
-        def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-            for number in range(start, 400):
-                if number == fail_at:
-                    raise SourceError("the disk is wet")
-                yield {"i": np.int64(number)}
-
-    return PecanPipeline(Numbers())
+def late_source(fail_at: int | None = None) -> PecanPipeline:
+    return files(fail_at, lengths=(400,))
 
 
 def refuses_130(i: Any) -> Any:
@@ -233,14 +212,12 @@ def refuses_130(i: Any) -> Any:
 
 
 UNSENDABLE = object()
-
-
 FAILING = {
-    "a function": lambda: late_source(400).map(refuses_130, on="i"),
-    "functions": lambda: late_source(400).map(refuses_130, on="i").map(lambda i: i + 0, on="i", name="same"),
-    "a function behind a filter": lambda: late_source(400).filter(lambda _: True).map(refuses_130, on="i"),
+    "a function": lambda: late_source().map(refuses_130, on="i"),
+    "functions": lambda: late_source().map(refuses_130, on="i").map(lambda i: i + 0, on="i", name="same"),
+    "a function behind a filter": lambda: late_source().filter(lambda _: True).map(refuses_130, on="i"),
     "a source": lambda: late_source(130).map(lambda i: i, on="i", name="same"),
-    "a result": lambda: late_source(400).map(lambda e: {**e, "o": UNSENDABLE if e["i"] == 130 else "x"}, name="odd"),
+    "a result": lambda: late_source().map(lambda e: {**e, "o": UNSENDABLE if e["i"] == 130 else "x"}, name="odd"),
 }
 
 
@@ -259,11 +236,7 @@ def test_where_order_is_kept_all_that_comes_before_a_bad_element_comes_first(wha
 
 
 KEY = (0, 0, 0)
-
-
 SPLIT_ELEMENTS = 1000
-
-
 FEW_BAD = 400
 """What an engine tells at a time, in place of `MOST_BAD`."""
 

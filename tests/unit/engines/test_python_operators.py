@@ -98,30 +98,14 @@ def test_unbatch_gives_back_the_rows_that_functions_on_batches_leave() -> None:
     assert sorted(column(rows, "i")) == [0, 2, 4] and delivered(rows) == leases.wanted()
     (rest,) = run_engine(numbers(6, 300).batch(3).map(lambda batch: {"i": batch["i"][:0]}).unbatch().batch(2))
     assert (rest.rows, delivered([rest])[0, 0, 0].contains_all(0, 6 << OUTPUT_BITS)) == (0, True), "none at all"
-
-
-@pytest.mark.parametrize(
-    ("function", "same_rows", "said"),
-    [
+    refused: list[tuple[Any, bool, str]] = [
         (lambda batch: {"i": batch["i"][:2]}, True, r"f: it returned 2 rows for the 3 .* element 0 .* says same"),
         (lambda batch: {**batch, "n": 2}, False, r"f: column 'n' .*has no rows \(it is a int\)"),
         (lambda batch: {**batch, "z": np.zeros(2)}, False, "has 2 rows, but others have 3"),
-    ],
-)
-def test_unbatch_refuses_what_is_no_batch(function: Any, same_rows: bool, said: str) -> None:
-    with pytest.raises(BatchShapeError, match=said):
-        in_order(numbers(7, 300).batch(3).map(function, name="f").unbatch(same_rows=same_rows))
-
-
-def test_flat_map_and_filter_work_on_batches() -> None:
-    def halves(batch: dict[str, Any]) -> Any:
-        yield {"i": batch["i"][:1]}
-        yield {"i": batch["i"][1:]}
-
-    produced = in_order(numbers(7, 300).batch(3).filter(lambda batch: batch["i"][0] != 3).flat_map(halves))
-    assert batches_of(produced) == [[0], [1, 2], [6], []]
-    marks = [batch.partial for batch in produced if batch.rows]
-    assert marks == [False, False, True, True], "the last batch was not full"
+    ]
+    for function, same_rows, said in refused:
+        with pytest.raises(BatchShapeError, match=said):
+            in_order(numbers(7, 300).batch(3).map(function, name="f").unbatch(same_rows=same_rows))
 
 
 def test_functions_may_write_deep_into_elements_that_are_repeated() -> None:
@@ -137,18 +121,14 @@ def test_functions_may_write_deep_into_elements_that_are_repeated() -> None:
         assert [one["names"].tolist() for one in made] == [[["cat", "scaled"]]] * 3
 
 
-def test_what_take_leaves_unread_counts_as_done() -> None:
+def test_take_leaves_nothing_open_and_zip_pairs_elements_and_ends_with_the_shortest() -> None:
     pipe = numbers(100).take(5)
     leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
     produced = run_engine(pipe, leases)
     assert leases.take() is None, "all leases must be taken"
     assert {key for batch in produced for key in batch.spans} == {lease.key for lease in leases.given}
-
-
-def test_zip_pairs_elements_and_ends_with_the_shortest() -> None:
-    produced = in_order(
-        numbers(5, 300).zip(numbers(3, 300, "j").map(lambda j: j * 10, on="j"), numbers(9, 300, "k")).batch(2)
-    )
+    tenfold = numbers(3, 300, "j").map(lambda j: j * 10, on="j")
+    produced = in_order(numbers(5, 300).zip(tenfold, numbers(9, 300, "k")).batch(2))
     assert [batches_of(produced, name) for name in "ijk"] == [[[0, 1], [2]], [[0, 10], [20]], [[0, 1], [2]]]
     with pytest.raises(PlanError, match=r"zip: both sides have the column 'i'\. Rename it"):
         in_order(numbers(3, 300).zip(numbers(3, 300)))
@@ -160,12 +140,19 @@ def test_smaller_batches_are_partial_unless_they_are_dropped_or_were_counted() -
     def marks(pipe: PecanPipeline) -> list[tuple[int, bool]]:
         return [(batch.rows, batch.partial) for batch in in_order(pipe) if batch.rows]
 
+    def halves(batch: dict[str, Any]) -> Any:
+        yield {"i": batch["i"][:1]}
+        yield {"i": batch["i"][1:]}
+
     full, less = (2, False), (1, True)
     assert marks(numbers(5, 300).batch(2).concat(numbers(3, 300).batch(2))) == [full, full, less, full, less]
     assert marks(numbers(3, 300).batch(2).take(2).repeat(2)) == [full, (1, False)] * 2
     dropping = numbers(5, 300).batch(2, drop_remainder=True).concat(numbers(3, 300).batch(2))
     assert batches_of(in_order(dropping)) == [[0, 1], [2, 3], [0, 1], [2]], "in the branch that asks for it"
     assert batches_of(in_order(numbers(3, 300).batch(2, drop_remainder=True).repeat().take(2))) == [[0, 1], [0, 1]]
+    halved = in_order(numbers(7, 300).batch(3).filter(lambda batch: batch["i"][0] != 3).flat_map(halves))
+    assert batches_of(halved) == [[0], [1, 2], [6], []], "functions on batches may filter and spread them"
+    assert [batch.partial for batch in halved if batch.rows] == [False, False, True, True]
 
 
 def mixed(weights: list[float], stop: Any = "all", epoch: int = 0) -> list[int]:
@@ -195,8 +182,6 @@ NUMBERS: list[tuple[list[Any], Any]] = [
     ([np.full(3, 1, ml_dtypes.bfloat16), np.full(3, 2, ml_dtypes.bfloat16)], ml_dtypes.bfloat16),
     ([np.ones(3, ml_dtypes.float8_e4m3fn)] * 2, ml_dtypes.float8_e4m3fn),
 ]
-
-
 OBJECTS: list[list[Any]] = [["a", "longer"], [b"a", b""], [np.str_("a"), np.str_("longer")], [None, "x"]]
 
 
@@ -211,31 +196,22 @@ def test_numbers_become_arrays_of_their_dtype_in_a_slot_and_others_objects(batch
         found = batch.columns["x"]
         assert found.dtype == dtype and found.tolist() == [np.asarray(value).tolist() for value in values]
         assert (batch.slot is None) == (dtype is object or not found.nbytes)
-        if batch.slot is not None:
-            assert np.shares_memory(found.view(np.uint8), np.frombuffer(batch.slot.buffer, np.uint8))
-
-
-def test_a_pipeline_without_batch_yields_elements_as_they_are() -> None:
+        assert batch.slot is None or in_slot(found, batch)
     element = {"x": np.arange(3), "s": "text", "n": 5, "b": b"raw"}
-    (found,) = in_order(PecanPipeline(Items([element])))
-    assert found.columns["x"].tolist() == [0, 1, 2] and found.rows == 1
-    assert {name: found.columns[name] for name in "snb"} == {"s": "text", "n": 5, "b": b"raw"}
-    assert found.slot is not None
-    assert np.shares_memory(found.columns["x"], np.frombuffer(found.slot.buffer, np.uint8))
+    (one,) = in_order(PecanPipeline(Items([element])))
+    assert one.rows == 1 and one.columns["x"].tolist() == [0, 1, 2] and in_slot(one.columns["x"], one)
+    assert {name: one.columns[name] for name in "snb"} == {"s": "text", "n": 5, "b": b"raw"}, "without a batch"
+
+
+def in_slot(array: Any, produced: Produced) -> bool:
+    assert produced.slot is not None
+    return np.shares_memory(array.view(np.uint8), np.frombuffer(produced.slot.buffer, np.uint8))
 
 
 MEANS = np.array([123.68, 116.78, 103.94], np.float32)
-
-
 DEVIATIONS = np.array([58.39, 57.12, 57.38])
-
-
 ONE_MEAN = np.array([[[120.0]]])
-
-
 ROW = np.arange(96, dtype=np.float32)[:, None]
-
-
 SEEN: list[Any] = []
 
 
@@ -295,7 +271,7 @@ def test_an_image_becomes_what_the_function_makes_of_it(fn: Callable[[Any], Any]
         assert made.dtype == expected.dtype and made.tobytes() == expected.tobytes()
 
 
-def test_functions_are_known_by_what_they_name() -> None:
+def test_functions_are_known_by_what_they_name_and_asked_once() -> None:
     def is_known(fn: Callable[..., Any]) -> bool:
         return is_channel_arithmetic(Map(name="fn", fn=fn, on="image"))
 
@@ -303,22 +279,16 @@ def test_functions_are_known_by_what_they_name() -> None:
     known = (normalize, written_out, where, in_place, lambda image: image - means)
     others = (cast, remembered, told, lambda image, rng: image - MEANS, abs)
     assert [is_known(fn) for fn in (*known, *others)] == [True] * len(known) + [False] * len(others)
+    for fn in (mean_of_image, swapped, in_place, by_column):  # which are no arithmetic
+        calls: list[bool] = []
 
+        def counted(image: Any, fn: Any = fn, calls: list[bool] = calls) -> Any:
+            calls.append(issubclass(type(image), RowsColumn))
+            return fn(image)
 
-@pytest.mark.parametrize("fn", [mean_of_image, swapped, in_place, by_column])
-def test_what_is_no_arithmetic_is_asked_once(fn: Callable[[Any], Any]) -> None:
-    calls: list[bool] = []
-
-    def counted(image: Any) -> Any:
-        calls.append(issubclass(type(image), RowsColumn))
-        return fn(image)
-
-    by_rows = PerChannelFunction(counted)
-    for _ in range(3):
-        by_rows(np.zeros((96, 96, 3), np.uint8))
-    assert calls == [True, False, False, False]
-
-
-def test_an_error_is_that_of_the_function() -> None:
+        by_rows = PerChannelFunction(counted)
+        for _ in range(3):
+            by_rows(np.zeros((96, 96, 3), np.uint8))
+        assert calls == [True, False, False, False]
     with pytest.raises(ValueError, match=r"operands could not be broadcast .*\(64,96,4\)"):
         PerChannelFunction(normalize)(np.zeros((64, 96, 4), np.float32))

@@ -25,10 +25,9 @@ from pecan_ray.engines.python.processes import Processes
 from pecan_ray.errors import OpError
 from pecan_ray.options import OnError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import Split
 from tests.ray.waiting import until
 from tests.unit.engines.engine_leases import (
-    OwnSource,
+    Numbered,
     column,
     numbers,
     run_engine,
@@ -155,14 +154,8 @@ def test_processes_end_when_they_are_closed() -> None:
 
 
 IN_ORDER_OF_F = np.asfortranarray(np.arange(6).reshape(2, 3))
-
-
 IN_ORDER = np.arange(6.0)
-
-
 RECORD = np.zeros(2, [("a", np.int8)])
-
-
 OF_ONE_FORM: dict[str, list[Any]] = {
     "arrays": [{"x": np.full(3, n, np.int16), "y": np.full((2, 2), n + 0.5)} for n in range(4)],
     "numbers": [{"n": n, "x": np.float32(n / 3), "b": np.bool_(n % 2), "c": np.complex64(n)} for n in range(4)],
@@ -174,8 +167,6 @@ OF_ONE_FORM: dict[str, list[Any]] = {
     "arrays without items": [{"x": np.empty((0, 3))} for _ in range(3)],
     "another order of bytes": [{"x": np.arange(3, dtype=">i4")} for _ in range(3)],
 }
-
-
 OF_SEVERAL_FORMS: dict[str, list[Any]] = {
     "other shapes": [{"x": np.zeros(n)} for n in range(4)],
     "other dtypes": [{"x": np.zeros(2)}, {"x": np.zeros(2)}, {"x": np.zeros(2, np.float32)}],
@@ -350,19 +341,6 @@ def test_a_child_that_comes_back_writes_nothing_and_is_told_by_name(kind: str, o
     assert -1 not in found and len(found) == len(set(found))
 
 
-class ForkingSource(OwnSource):
-    """A source that makes a child in the middle of a split, which comes back."""
-
-    def read(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
-        mine = True
-        for number in range(start, 20):
-            if number == 7 and (child := os.fork()):
-                os.waitpid(child, 0)
-            elif number == 7:
-                mine = False
-            yield {"i": number if mine else -1}
-
-
 def test_so_is_one_that_raises_and_one_in_a_debug_run_in_a_process_of_functions_or_in_a_source() -> None:
     with pytest.raises(OpError, match=r"came back from the function, by raising ValueError: only here"):
         gone_through(KINDS["map"](at_seven(raises)), [])
@@ -371,8 +349,9 @@ def test_so_is_one_that_raises_and_one_in_a_debug_run_in_a_process_of_functions_
     found: list[int] = []
     with pytest.raises(OpError, match=r"forking failed on element .*: ForkedError: forking: a child process"):
         gone_through(numbers().map(at_seven(raises), name="forking", processes=True).batch(4), found, "skip")
-    with pytest.raises(OpError, match=r"read ForkingSource: a child process .* while element 7 of split 0"):
-        gone_through(PecanPipeline(ForkingSource()).batch(2), found)
+    forking = Numbered(20, make=lambda number: at_seven(lambda: None)({"i": number}))
+    with pytest.raises(OpError, match=r"read Numbered: a child process .* while element 7 of split 0"):
+        gone_through(PecanPipeline(forking).batch(2), found)
     assert -1 not in found
 
 

@@ -1,4 +1,4 @@
-"""The tensorflow engine: every position in one batch, the same numbers, tf.data pipelines, and its end."""
+"""The tensorflow engine: every position in one batch, the same numbers, tf.data pipelines, its graphs and its end."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from pecan_ray.engines.inprocess import AllLeases, run_inprocess
 from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
+from pecan_ray.engines.tensorflow.broadcast_constants import NARROW, GraphFunction
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.tensorflow.own_seed import without_global_seed
 from pecan_ray.plan.behind import plan_behind
@@ -31,7 +32,7 @@ from pecan_ray.plan.splits import END, Lease
 from pecan_ray.sampling.spans import Spans
 from tests.ray.waiting import until
 from tests.unit.engines.engine_leases import ListedLeases, column, delivered
-from tests.unit.engines.tensorflow_rig import ROWS, all_of, numbers, refuses_37, run
+from tests.unit.engines.tensorflow_rig import ROWS, all_of, numbers, refuses, run
 
 
 def by_thirds(i: Any) -> Any:
@@ -65,6 +66,11 @@ def test_every_position_is_in_exactly_one_batch_and_elements_are_those_of_the_ot
         plain = PLANS[plan](pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS), split_rows=7)))
         theirs = Counter(int(i) for batch in plain.iter_batches(debug=True) for i in np.ravel(batch["i"]))
         assert Counter(int(i) for one in batches if one.rows for i in np.ravel(one.columns["i"])) == theirs
+    if plan == "map":
+        assert sorted((batch.partial, batch.rows) for batch in batches) == [(False, 16)] * 6 + [(True, 4)]
+    sizes = (4, 4, 4, 5, 5, 5, 6, 6, 6)  # of buckets, by the length
+    for batch in batches if plan == "buckets" else ():
+        assert not batch.rows or batch.partial == (batch.rows < sizes[int(batch.columns["i"].max() % 9)])
 
 
 @pytest.mark.parametrize("plan", ["map", "flat_map twice", "buckets", "mix"])
@@ -100,41 +106,23 @@ def test_columns_come_through_whole_or_value_by_value(tmp_path: Path) -> None:
             assert got == [np.ravel(given).tolist() for given in wanted.to_pylist()]
 
 
-def test_the_last_smaller_batch_is_marked_partial() -> None:
-    batches = run(numbers().batch(16), order="strict")
-    assert [(batch.rows, batch.partial) for batch in batches] == [(16, False)] * 6 + [(4, True)]
-    sizes = (4, 4, 4, 5, 5, 5, 6, 6, 6)  # by the length
-    for batch in run(PLANS["buckets"](numbers())):
-        assert not batch.rows or batch.partial == (batch.rows < sizes[int(batch.columns["i"].max() % 9)])
-
-
 def noisy(x: Any, rng: Any) -> Any:
     return x + tf.random.stateless_uniform([4], rng)
 
 
-def test_random_numbers_depend_on_seed_epoch_and_element_alone() -> None:
+def test_random_numbers_depend_on_seed_epoch_and_element_alone_and_functions_are_given_the_epoch() -> None:
     pipe = numbers(x=np.zeros((ROWS, 4), np.float32)).map(noisy, on="x").batch(16)
+    pipe = pipe.map(lambda batch, rng, epoch: {**batch, "epoch": batch["i"] + 1000 * epoch}, name="numbered")
 
-    def drawn(**options: Any) -> dict[int, tuple[float, ...]]:
-        batches = run(pipe, **options)
+    def drawn(epoch: int = 0, **options: Any) -> dict[int, tuple[float, ...]]:
+        batches = run(pipe, AllLeases(list(pipe.plan.sources()), epoch, 1), **options)
+        assert sorted(column(batches, "epoch")) == [1000 * epoch + i for i in range(ROWS)]
         return {int(i): tuple(x) for i, x in zip(column(batches), column(batches, "x"), strict=True)}
 
     one = drawn(order="strict", threads=1)
     assert one == drawn(order="relaxed", threads=2)
     assert len(set(one.values())) == ROWS
-    assert not set(one.values()) & set(drawn(seed=1).values())
-    sources = list(pipe.plan.sources())
-    later = run(pipe, AllLeases(sources, 1, 1))
-    assert not set(one.values()) & {tuple(x) for x in column(later, "x")}
-
-
-def test_functions_with_a_parameter_epoch_are_given_its_number() -> None:
-    pipe = numbers().map(lambda i, epoch: i + 1000 * epoch, on="i", name="numbered").batch(16)
-    pipe = pipe.map(lambda batch, rng, epoch: {"i": batch["i"], "epoch": epoch}, name="behind")
-    for epoch in (0, 3):
-        batches = run(pipe, AllLeases(list(pipe.plan.sources()), epoch, 1))
-        assert sorted(column(batches)) == [1000 * epoch + i for i in range(ROWS)]
-        assert {int(batch.columns["epoch"]) for batch in batches if batch.rows} == {epoch}
+    assert not set(one.values()) & {*drawn(seed=1).values(), *drawn(epoch=3).values()}
 
 
 def test_what_shuffle_and_mix_draw_does_not_depend_on_the_process_and_its_global_seed() -> None:
@@ -164,7 +152,7 @@ def test_parts_of_a_split_are_those_of_the_python_engine() -> None:
     assert found == [[sorted(int(row["i"]) for row in run_inprocess(part.plan)) for part in by_python]] * 2
 
 
-def test_only_what_a_lease_asks_for_is_delivered() -> None:
+def test_what_a_lease_asks_for_is_delivered_and_a_plan_that_begins_behind_its_first_batches_yields_the_others() -> None:
     pipe = numbers().flat_map(by_thirds, on="i").batch(3)
     split = next(iter(next(pipe.plan.sources()).splits()))
     whole = run(pipe, ListedLeases([Lease(0, split)]), order="strict")
@@ -174,16 +162,13 @@ def test_only_what_a_lease_asks_for_is_delivered() -> None:
     leases = ListedLeases([Lease(0, split, spans=tuple(rest))])
     assert column(run(pipe, leases, order="strict")) == column(whole)[3:]
     assert leases.lengths == {(0, 0, 0): 7}
-
-
-def test_a_plan_that_begins_behind_its_first_batches_yields_the_others() -> None:
     pipe = numbers().skip(5).map(lambda i: i * 2, on="i", name="twice").take(60).batch(8)
     left = plan_behind(pipe.plan, 3)
     assert left is not None and left.elements == (29,)
     sources = list(pipe.plan.sources())
     with closing(TensorFlowEngine(left.plan, sources, EngineOptions(order="strict"), HeapSlots())) as engine:
-        rest = list(engine.batches(LeasesBehind(AllLeases(sources, 0, 1), sources, left.elements)))
-    assert column(rest) == [2 * i for i in range(29, 65)] == column(run(pipe, order="strict"))[24:]
+        behind = list(engine.batches(LeasesBehind(AllLeases(sources, 0, 1), sources, left.elements)))
+    assert column(behind) == [2 * i for i in range(29, 65)] == column(run(pipe, order="strict"))[24:]
 
 
 def test_an_existing_tf_data_pipeline_is_read_shard_by_shard_and_operators_follow_it() -> None:
@@ -205,14 +190,12 @@ def test_an_existing_tf_data_pipeline_is_read_shard_by_shard_and_operators_follo
         with pytest.raises(errors.PlanError, match=said):
             run(pecan.PecanPipeline.from_tf_data(made))
 
+    def fails() -> Any:
+        return tf.data.Dataset.range(10).map(refuses(7))
 
-def test_an_error_in_an_existing_pipeline_names_the_shard() -> None:
-    def make() -> Any:
-        return tf.data.Dataset.range(10).map(lambda i: refuses_37(i + 30))
-
-    with pytest.raises(errors.OpError, match=r"make failed on element 7 of shard 0"):
-        run(pecan.PecanPipeline.from_tf_data(make))
-    batches = run(pecan.PecanPipeline.from_tf_data(make), on_error="skip")
+    with pytest.raises(errors.OpError, match=r"fails failed on element 7 of shard 0"):
+        run(pecan.PecanPipeline.from_tf_data(fails))
+    batches = run(pecan.PecanPipeline.from_tf_data(fails), on_error="skip")
     assert (sum(batch.rows for batch in batches), sum(len(batch.bad) for batch in batches)) == (9, 1)
 
 
@@ -302,3 +285,97 @@ def test_a_graph_that_yields_nothing_for_long_is_told_with_what_it_was_given() -
     assert told.text.startswith(text) and len(column(batches)) == 20
     assert engine.under_way(1e9) is None
     engine.close()
+
+
+MEANS = np.array([123.68, 116.78, 103.94], np.float32)
+IMAGE = np.random.default_rng(0).uniform(0, 255, (20, 30, 3)).astype(np.float32)
+SPEC = tf.TensorSpec((20, 30, 3), tf.float32)
+
+
+def constants(function: GraphFunction, *args: Any) -> set[tuple[int, ...]]:
+    graph = tf.function(function.__call__, autograph=False).get_concrete_function(*args).graph
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for called in definition.library.function for node in called.node_def)]
+    return {
+        tuple(dim.size for dim in node.attr["value"].tensor.tensor_shape.dim) for node in nodes if node.op == "Const"
+    }
+
+
+def test_constants_of_channels_become_rows_and_the_result_stays() -> None:
+    fns: list[Callable[[Any], Any]] = [
+        lambda image: image - MEANS,
+        lambda image: MEANS - image,
+        lambda image: image / MEANS[None, None],
+        lambda image: tf.maximum(image * MEANS, MEANS.reshape(1, 3)),
+        lambda image: (image - MEANS) / (MEANS + 1) + MEANS,
+    ]
+    for fn in fns:
+        function = GraphFunction(fn, SPEC)
+        assert np.array_equal(function(tf.constant(IMAGE)), function.traced(tf.constant(IMAGE)))
+        assert (30, 3) in constants(function, SPEC)
+    spec = tf.TensorSpec((None, 20, 30, 3), tf.float32)
+    function = GraphFunction(lambda images: images - MEANS, spec)
+    assert np.array_equal(function(tf.constant(IMAGE[None])), IMAGE[None] - MEANS), "a batch has one dimension more"
+    assert (30, 3) in constants(function, spec)
+
+
+OTHERS: dict[str, tuple[Callable[[Any], Any], tuple[int | None, ...]]] = {
+    "rows vary": (lambda image: image - MEANS, (None, None, 3)),
+    "one channel": (lambda image: image - MEANS, (20, 30, 1)),
+    "wide": (lambda image: image - np.ones(NARROW + 1, np.float32), (20, 30, NARROW + 1)),
+    "row": (lambda image: image - np.ones((30, 3), np.float32), (20, 30, 3)),
+    "more rows": (lambda image: image - np.ones((2, 1, 1, 3), np.float32), (20, 30, 3)),
+    "more dimensions": (lambda image: image - np.ones((1, 1, 1, 3), np.float32), (20, 30, 3)),
+    "vector": (lambda image: image - MEANS, (3,)),
+    "scalar": (lambda image: image / 255.0, (20, 30, 3)),
+    "computed": (lambda image: image - tf.reduce_mean(image, axis=(0, 1)), (20, 30, 3)),
+    "long": (lambda image: image - MEANS, (2, 1 << 16, 3)),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_functions_stay_as_they_are(case: str) -> None:
+    fn, shape = OTHERS[case]
+    function = GraphFunction(fn, tf.TensorSpec(shape, tf.float32))
+    assert function._call is function.traced
+    image = tf.constant(np.ones([side or 5 for side in shape], np.float32))
+    assert np.array_equal(function(image), fn(image))
+
+
+def test_what_else_is_in_a_function_stays() -> None:
+    calls = tf.Variable(0)
+    ragged = tf.ragged.constant([[1], [2, 3]])
+
+    def fn(columns: dict[str, Any], row: Any) -> tuple[dict[str, Any], Any]:
+        tf.cond(row[0] > 3, lambda: calls.assign_add(10), lambda: calls.assign_add(1))
+        image = tf.image.stateless_random_flip_left_right(columns["image"], row)
+        return {**columns, "image": image - MEANS, "sum": tf.reduce_sum(image, keepdims=True)}, row
+
+    columns = {"label": tf.constant(7), "ragged": ragged, "image": tf.constant(IMAGE)}
+    row = tf.constant([4, 5], tf.int64)
+    spec = ({name: tf.type_spec_from_value(value) for name, value in columns.items()}, tf.TensorSpec((2,), tf.int64))
+    function = GraphFunction(fn, *spec)
+    data = tf.data.Dataset.from_tensors((columns, row)).map(function.__call__)
+
+    found, same = next(iter(data))
+    assert calls.numpy() == 10
+    expected, _ = fn(columns, row)
+    assert sorted(found) == ["image", "label", "ragged", "sum"]
+    assert found["label"] == 7
+    assert found["ragged"].to_list() == [[1], [2, 3]]
+    assert np.array_equal(found["image"], expected["image"])
+    assert np.array_equal(same, row)
+    assert data.element_spec[0]["image"].shape == (20, 30, 3)
+    assert data.element_spec[0]["sum"].shape == (1, 1, 1)
+
+
+def test_what_python_code_knows_of_a_shape_stays_known() -> None:
+    def fn(image: Any) -> Any:
+        pixels = tf.reshape(image, tf.shape(image))
+        pixels.set_shape((20, 30, 3))
+        return pixels - MEANS, tf.strings.as_string(pixels)
+
+    function = GraphFunction(fn, tf.TensorSpec(None, tf.float32))
+    data = tf.data.Dataset.from_tensors(tf.constant(IMAGE)).map(function.__call__)
+    assert [spec.shape for spec in data.element_spec] == [(20, 30, 3), (20, 30, 3)]
+    assert np.array_equal(next(iter(data))[0], IMAGE - MEANS)

@@ -15,7 +15,7 @@ from pecan_ray import errors
 from pecan_ray.engines import positions
 from pecan_ray.plan.splits import Origin
 from tests.unit.engines.engine_leases import column, delivered
-from tests.unit.engines.tensorflow_rig import ROWS, all_of, numbers, refuses_37, run
+from tests.unit.engines.tensorflow_rig import ROWS, all_of, numbers, refuses, run
 
 
 def raise_always(error: BaseException) -> Callable[[Any], Any]:
@@ -33,7 +33,13 @@ REFUSED: dict[str, tuple[Callable[[pecan.PecanPipeline, Any], pecan.PecanPipelin
     "batch": (lambda p, fn: p.batch(4).map(fn, on="i", name="op"), 4, "op"),
     "batches filtered": (lambda p, fn: p.batch(4).filter(lambda i: fn(i)[0] >= 0, on="i", name="op"), 4, "op"),
     "behind unbatch": (lambda p, fn: p.batch(4).unbatch().map(of_one(fn), on="i", name="op").batch(2), 1, "op"),
-    "zip": (lambda p, fn: p.map(of_one(fn), on="i", name="op").zip(zeros()).batch(4), 1, "op"),
+    "zip": (
+        lambda p, fn: (
+            p.map(of_one(fn), on="i", name="op").zip(numbers(40).map(lambda e: {"z": e["i"]}, name="z")).batch(4)
+        ),
+        1,
+        "op",
+    ),
     "behind take": (lambda p, fn: p.take(40).map(of_one(fn), on="i", name="op").batch(4), 1, "op"),
     "length": (
         lambda p, fn: p.bucket_by_length([3, 50], sizes=[4, 4, 4], length=lambda e: of_one(fn)(e["i"])),
@@ -45,10 +51,6 @@ REFUSED: dict[str, tuple[Callable[[pecan.PecanPipeline, Any], pecan.PecanPipelin
 
 def of_one(fn: Any) -> Any:
     return lambda i: fn(i[tf.newaxis])[0]
-
-
-def zeros() -> pecan.PecanPipeline:
-    return pecan.PecanPipeline(pecan.sources.Arrays(z=np.zeros(40)), engine="tensorflow")
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -94,14 +96,6 @@ def test_what_cannot_be_in_a_graph_is_an_error_by_name(kind: str, fn: Any, messa
     assert kind == "length" or (caught.value.op, type(caught.value)) == ("odd", errors.OutputTypeError)
 
 
-def test_what_the_graph_lacks_is_refused_by_name() -> None:
-    with pytest.raises(errors.PlanError, match="spread: the tensorflow engine has no flat_map of whole batches"):
-        run(numbers().batch(4).flat_map(lambda batch: batch, name="spread"))
-    unknown = numbers().map(lambda e: {"i": tf.numpy_function(lambda v: v, [e["i"]], tf.int64)})
-    with pytest.raises(errors.OutputTypeError, match="not known how many dimensions column 'i' has"):
-        run(unknown.padded_batch(4))
-
-
 def at_7(odd: Any, dtype: Any = tf.int64) -> Callable[[Any], Any]:
     """A function of a number that returns it, and for 7 something else, when the graph runs."""
     return lambda i: tf.ensure_shape(
@@ -117,28 +111,27 @@ AT_7: dict[str, tuple[Callable[[pecan.PecanPipeline], pecan.PecanPipeline], str]
     "dict": (lambda p: p.map(at_7({"a": 1}), on="i", name="odd"), "Unsupported object type dict"),
     "dtype": (lambda p: p.map(at_7("x"), on="i", name="odd"), "returned by pyfunc_.* is string, but expects int64"),
     "ragged": (lambda p: p.map(at_7(tf.ragged.constant([[1], [1, 2]])), on="i", name="odd"), "RaggedTensor"),
-    "NaN of a filter": (lambda p: p.filter(lambda i: nan_at_7(i) + 1, on="i", name="odd"), "NaN"),
+    "NaN of a filter": (lambda p: p.filter(lambda i: tf.where(i == 7, float("nan"), 2.0), on="i", name="odd"), "NaN"),
     "answers": (lambda p: p.filter(lambda i: tf.fill([tf.where(i == 7, 2, 1)], True), on="i", name="odd"), "one bool"),
     "NaN as length": (lambda p: bucketed(p, lambda e: tf.where(e["i"] == 7, float("nan"), 1)), "NaN or infinity"),
     "outputs": (lambda p: p.flat_map(lambda e: sometimes({"i": e["i"][tf.newaxis]}, 2), name="odd"), "unequal lengths"),
-    "no outputs": (lambda p: p.flat_map(listed_but_7, on="i", name="odd").map(of_rank_0, on="i"), "one value"),
+    "no outputs": (
+        lambda p: p.flat_map(listed_but_7, on="i", name="odd").map(lambda i: tf.ensure_shape(i, ()), on="i"),
+        "one value",
+    ),
 }
-
-
-def nan_at_7(i: Any) -> Any:
-    return tf.where(i == 7, float("nan"), 1.0)
 
 
 def listed_but_7(i: Any) -> Any:
     return tf.numpy_function(lambda v: v if v == 7 else v[np.newaxis], [i], tf.int64)
 
 
-def bucketed(pipe: pecan.PecanPipeline, length: Any) -> pecan.PecanPipeline:
-    return pipe.bucket_by_length([3, 50], sizes=[4, 4, 4], length=length).unbatch()
-
-
 def of_rank_0(value: Any) -> Any:
     return tf.ensure_shape(value, ())
+
+
+def bucketed(pipe: pecan.PecanPipeline, length: Any) -> pecan.PecanPipeline:
+    return pipe.bucket_by_length([3, 50], sizes=[4, 4, 4], length=length).unbatch()
 
 
 @pytest.mark.parametrize("case", AT_7)
@@ -152,6 +145,20 @@ def test_a_value_that_is_none_for_one_element_is_an_error_with_its_place_or_left
     [bad] = [one for batch in batches for one in batch.bad]
     assert (bad.op, bad.where) == (op, "element 0 of split 1")
     assert sorted(column(batches)) == [i for i in range(40) if i != 7]
+
+
+def test_an_error_in_the_graph_names_op_and_element_which_are_left_out_and_told() -> None:
+    pipe = numbers().map(refuses(37), on="i", name="refuses_37").batch(16)
+    with pytest.raises(errors.OpError, match=r"refuses_37 failed on element 2 of split 5.*not 37") as caught:
+        run(pipe)
+    assert (caught.value.op, caught.value.element) == ("refuses_37", 2)
+    for on_error in ("skip", "quarantine"):
+        batches = run(pipe, on_error=on_error)
+        assert sorted(column(batches)) == [i for i in range(ROWS) if i != 37]
+        [bad] = [one for batch in batches for one in batch.bad]
+        assert (bad.op, bad.where) == ("refuses_37", "element 2 of split 5") and "not 37" in bad.error
+        assert bad.element == ({"i": 37} if on_error == "quarantine" else None)
+        assert delivered(batches) == all_of(pipe)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +183,11 @@ def test_what_is_no_tensor_may_pass_from_one_map_to_the_next_and_a_tuple_is_one_
     assert sorted(batch.columns["i"].tolist()) == [[i, 0] for i in range(8)]
     [batch] = run(numbers(4).map(lambda e: {"i": (e["i"], 2 * e["i"])}).batch(4))
     assert batch.columns["i"].tolist() == [[i, 2 * i] for i in range(4)]
+    hollow: list[list[list[float]]] = [[[]] * 5, [[1.0], [], [2.0, 3.0], []]]
+    for rows in hollow:  # TensorFlow's own unbatch ends the process at rows without content
+        source = pecan.sources.Items([{"x": np.array(row, np.float32)} for row in rows])
+        pipe = pecan.PecanPipeline(source, name="hollow", engine="tensorflow")
+        assert [batch["x"].tolist() for batch in pipe.iter_batches(debug=True)] == rows
 
 
 def test_a_function_of_length_is_called_once_and_its_large_numbers_stay_large() -> None:
@@ -227,34 +239,11 @@ def test_what_fails_now_and_then_in_a_graph_is_told_as_a_bad_element() -> None:
     assert "not when it was run alone" in bad.error and 7 not in column(found)
 
 
-def test_rows_without_content_go_through_a_graph() -> None:
-    """TensorFlow's own unbatch ends the process there."""
-    given: list[list[list[float]]] = [[[]] * 5, [[1.0], [], [2.0, 3.0], []]]
-    for rows in given:
-        source = pecan.sources.Items([{"x": np.array(row, np.float32)} for row in rows])
-        pipe = pecan.PecanPipeline(source, name="hollow", engine="tensorflow")
-        assert [batch["x"].tolist() for batch in pipe.iter_batches(debug=True)] == rows
-
-
 def test_columns_of_a_batch_that_come_apart_are_told(caplog: pytest.LogCaptureFixture) -> None:
     pipe = numbers(8).batch(4).map(lambda batch: {"whole": batch["i"], "cut": batch["i"][:2]}, name="cut in a graph")
     assert [len(produced.columns["cut"]) for produced in run(pipe)] == [2, 2]
     (said,) = caplog.messages
     assert said.startswith("cut in a graph: it returned column 'cut' with 2 rows, and 'whole' with the 4")
-
-
-def test_an_error_in_the_graph_names_op_and_element_which_are_left_out_and_told() -> None:
-    pipe = numbers().map(refuses_37, on="i").batch(16)
-    with pytest.raises(errors.OpError, match=r"refuses_37 failed on element 2 of split 5.*not 37") as caught:
-        run(pipe)
-    assert (caught.value.op, caught.value.element) == ("refuses_37", 2)
-    for on_error in ("skip", "quarantine"):
-        batches = run(pipe, on_error=on_error)
-        assert sorted(column(batches)) == [i for i in range(ROWS) if i != 37]
-        [bad] = [one for batch in batches for one in batch.bad]
-        assert (bad.op, bad.where) == ("refuses_37", "element 2 of split 5") and "not 37" in bad.error
-        assert bad.element == ({"i": 37} if on_error == "quarantine" else None)
-        assert delivered(batches) == all_of(pipe)
 
 
 def test_elements_that_differ_are_named() -> None:
@@ -274,6 +263,16 @@ def test_elements_that_differ_are_named() -> None:
         (lambda p: p.map(np.sum, on="i", name="by_numpy"), errors.OpError, "by_numpy cannot be compiled"),
         (lambda p: p.map(lambda v: v, on="i", processes=True, name="other"), errors.PlanError, "other: processes=True"),
         (lambda p: p.zip(numbers()), errors.PlanError, "both sides have the column 'i'"),
+        (
+            lambda p: p.batch(4).flat_map(lambda b: b, name="f"),
+            errors.PlanError,
+            "f: the tensorflow engine has no flat",
+        ),
+        (
+            lambda p: p.map(lambda e: {"i": tf.numpy_function(lambda v: v, [e["i"]], tf.int64)}).padded_batch(4),
+            errors.OutputTypeError,
+            "not known how many dimensions column 'i' has",
+        ),
     ],
 )
 def test_plans_that_cannot_be_a_graph_are_refused(build: Any, error: type[Exception], text: str) -> None:

@@ -204,8 +204,6 @@ def test_another_throughput_that_lasts_begins_a_new_search_and_one_strange_windo
 
 
 seconds = st.floats(0, 1000)
-
-
 anything = st.builds(
     ThreadWindow,
     threads=st.just(1),
@@ -290,8 +288,6 @@ def test_the_least_quota_counts(case: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 DEADLINE_S = 60.0
-
-
 READ_S = 0.005
 """What stands for a remote read in a function."""
 

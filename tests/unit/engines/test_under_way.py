@@ -26,11 +26,11 @@ from pecan_ray.engines.stages import OFTEN_FOR_S, OFTEN_S, SELDOM_S, StageAccumu
 from pecan_ray.engines.under_way import LONG_S, CallTimer, ThreadActivity, counted_from, long_retry
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import ElementOp
-from pecan_ray.plan.splits import AtWork, Element, Origin, Split
+from pecan_ray.plan.splits import AtWork, Origin, Split
 from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.sources import Arrays
 from pecan_ray.storage.retry import Backoff, retry
-from tests.unit.engines.engine_leases import OwnSource, numbers, running
+from tests.unit.engines.engine_leases import Numbered, numbers, running
 
 
 class Blocking:
@@ -47,22 +47,13 @@ class Blocking:
         return number
 
 
-class Numbers(OwnSource):
-    """A source of two files with ten numbers each, which may stand still while it reads."""
-
-    def __init__(self, blocking: Blocking | None = None) -> None:
-        self._blocking = blocking
-
-    def splits(self) -> Iterator[Split]:
-        for index in range(2):
-            yield Split(index, path=f"data/{index}.bin")
-
-    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        for number in range(10 * split.index + start, 10 * split.index + 10):
-            yield {"i": np.int64(number if self._blocking is None else self._blocking(number))}
+def in_files(still: Blocking | None = None, source: type[Numbered] = Numbered) -> PecanPipeline:
+    """Two files with ten numbers each, which may stand still while they are read."""
+    make = None if still is None else lambda number: {"i": still(np.int64(number))}
+    return PecanPipeline(source(10, 10, make=make, path="data/{}.bin"))
 
 
-class Columns(Numbers):
+class Columns(Numbered):
     def read_columns(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
         for element in self.read(split, start):
             yield {"i": element["i"][None]}
@@ -84,7 +75,7 @@ def at_work(pipe: PecanPipeline, rows: int, *blocking: Blocking, **options: Any)
 
 
 def pondering(still: Blocking) -> PecanPipeline:
-    return PecanPipeline(Numbers()).map(lambda i: i, on="i", name="passes").map(still, on="i", name="ponders")
+    return in_files().map(lambda i: i, on="i", name="passes").map(still, on="i", name="ponders")
 
 
 OP = "ponders has been working on element 7 of data/1.bin for {seconds}", AtWork("ponders", Origin(0, 0, 0, 1, 7))
@@ -104,12 +95,12 @@ CASES: dict[str, tuple[int, Callable[[Blocking], PecanPipeline], tuple[str, AtWo
     ),
     "a source": (
         20,
-        lambda still: PecanPipeline(Numbers(still)).map(lambda i: i, on="i").batch(4),
-        (f"Numbers{READING}", AtWork("read Numbers", OP[1].origin, reads=True)),
+        lambda still: in_files(still).map(lambda i: i, on="i").batch(4),
+        (f"Numbered{READING}", AtWork("read Numbered", OP[1].origin, reads=True)),
     ),
     "a source of columns": (
         20,
-        lambda still: PecanPipeline(Columns(still)).batch(4),
+        lambda still: in_files(still, Columns).batch(4),
         (f"Columns{READING}", AtWork("read Columns", OP[1].origin, reads=True)),
     ),
 }
@@ -140,7 +131,7 @@ def test_a_function_in_another_process_is_named_with_the_elements_that_went_ther
             may_go_on.read_text()
         return i
 
-    with at_work(PecanPipeline(Numbers()).map(ponders, on="i", processes=True).batch(4), 20) as engine:
+    with at_work(in_files().map(ponders, on="i", processes=True).batch(4), 20) as engine:
         assert reached.read_text() == "here"
         assert engine.under_way(0.0) is None
         told = engine.under_way(6.0)
@@ -150,7 +141,7 @@ def test_a_function_in_another_process_is_named_with_the_elements_that_went_ther
 
 def test_what_is_not_the_same_at_two_looks_has_not_been_under_way_for_long() -> None:
     first, second = Blocking(3), Blocking(4)
-    pipe = PecanPipeline(Numbers()).map(lambda i: second(first(i)), on="i").batch(4)
+    pipe = in_files().map(lambda i: second(first(i)), on="i").batch(4)
     with at_work(pipe, 20, first, second) as engine:
         assert engine.under_way(0.0) is None
         first.may_go_on.set()
@@ -163,8 +154,8 @@ def test_what_is_not_the_same_at_two_looks_has_not_been_under_way_for_long() -> 
 
 def test_an_engine_tells_nothing_of_another_one_and_nothing_when_nobody_takes_its_batches() -> None:
     blocking = Blocking(3)
-    pipe = PecanPipeline(Numbers()).map(lambda i: i, on="i").batch(2)
-    still = PecanPipeline(Numbers()).map(blocking, on="i").batch(4)
+    pipe = in_files().map(lambda i: i, on="i").batch(2)
+    still = in_files().map(blocking, on="i").batch(4)
     with at_work(still, 20, blocking), running(pipe) as (other, batches):
         next(batches)
         assert [other.under_way(float(second)) for second in range(20)] == [None] * 20
@@ -232,7 +223,7 @@ def test_a_thread_is_in_an_operator_in_the_source_or_blocked_by_batches_that_nob
     gates = [Blocking() for _ in range(3)]
     held = numbers(4).map(gates[0], on="i", name="held").batch(2)
     assert stages_at(gates[0], held) == {ThreadStage("operator", "held")}
-    source = PecanPipeline(Numbers(gates[1])).map(dict, name="same").batch(2)
+    source = in_files(gates[1]).map(dict, name="same").batch(2)
     assert stages_at(gates[1], source) == {ThreadStage("reading")}
     whole = numbers(4).map(int, on="i", name="whole").batch(2)
     assert stages_at(gates[2], whole, HeldSlots(gates[2])) == {ThreadStage("blocked")}

@@ -28,8 +28,6 @@ from tests.unit.engines.engine_leases import ListedLeases, delivered, run_engine
 from tests.unit.job.job_rig import JobRig, of_kind, said
 
 ELEMENTS, GRAY = 64, 40
-
-
 BOTH: dict[Names, Names] = {("to_rgb", "darken"): ("darken", "to_rgb")}
 
 

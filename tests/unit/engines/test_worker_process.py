@@ -108,8 +108,6 @@ def test_processes_of_functions_draw_numbers_of_their_own() -> None:
 
 
 gnu_only = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such settings")
-
-
 FAULTS = """
 import resource, sys, threading
 import numpy as np

@@ -1,0 +1,363 @@
+"""What functions are given, by the names of their parameters or set up, and what they return again and again."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import pecan_ray as pecan
+from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
+from pecan_ray.errors import OpError, PlanError
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.fingerprint import fingerprint
+from pecan_ray.plan.operators import ElementOp, is_pass_dependent, wants_epoch, wants_rng
+from pecan_ray.plan.splits import Split
+from pecan_ray.sources import Items
+from tests.unit.engines.engine_leases import OwnSource, column, numbers, run_engine, whole_leases
+
+
+def drawn(i: Any, rng: Any) -> float:
+    return float(rng.random())
+
+
+@functools.wraps(drawn)
+def with_its_own(i: Any) -> float:
+    return drawn(i, rng=np.random.default_rng(7))
+
+
+@functools.wraps(drawn)
+def passing_on(*args: Any, **keywords: Any) -> float:
+    return drawn(*args, **keywords)
+
+
+def bound() -> Any:
+    return functools.partial(drawn, rng=np.random.default_rng(7))
+
+
+def test_which_functions_are_given_a_generator_or_the_epoch() -> None:
+    given: list[Any] = [drawn, passing_on, functools.partial(drawn, 1), functools.partial(passing_on, 1)]
+    assert [wants_rng(function) for function in given] == [True] * len(given)
+    left = [bound(), functools.partial(bound()), functools.partial(drawn, 1, 2), with_its_own, lambda i: drawn(i, 1)]
+    assert [wants_rng(function) for function in [*left, len]] == [False] * 6
+    of_five = functools.partial(numbered, epoch=5)
+    assert wants_epoch(numbered) and not wants_epoch(of_five)
+    (batch,) = numbers(ROWS).map(of_five, on="i", name="bound").batch(ROWS).iter_batches(debug=True, first_epoch=2)
+    assert batch["i"][0] == 500, "what was given already stays"
+
+
+def test_the_users_generator_goes_on_from_element_to_element_in_another_process_too() -> None:
+    mine = np.random.default_rng(7).random(3).tolist()
+    pipe = PecanPipeline(Items([{"i": row} for row in range(3)], split_rows=3))
+    for function, processes, wanted in ((bound(), False, mine), (bound(), True, mine), (with_its_own, False, mine[:1])):
+        made = run_engine(pipe.map(function, on="i", processes=processes, name="draw").batch(3), order="strict")
+        assert column(made, "i") == wanted * (3 // len(wanted))
+
+
+ROWS = 12
+
+
+def numbered(i: Any, epoch: int) -> int:
+    return 100 * epoch + int(i)
+
+
+def test_every_kind_of_function_is_given_it_and_a_pass_of_repeat_is_none() -> None:
+    both = numbers(ROWS).map(lambda i, rng, epoch: numbered(i, epoch) + 0 * rng.random(), on="i", name="both")
+    chains = {
+        "map": numbers(ROWS).map(numbered, on="i").batch(5),
+        "both": both.batch(5),
+        "in processes": numbers(ROWS).map(numbered, on="i", processes=True).batch(5),
+        "flat_map": numbers(ROWS).flat_map(lambda i, epoch: [numbered(i, epoch)], on="i").batch(5),
+        "behind batch": numbers(ROWS).batch(5).map(lambda batch, epoch: {"i": batch["i"] + 100 * epoch}, name="behind"),
+        "collate": numbers(ROWS).batch(
+            5, collate=lambda rows, epoch: {"i": [numbered(one["i"], epoch) for one in rows]}
+        ),
+    }
+    for name, chain in chains.items():
+        assert sorted(i for b in chain.iter_batches(debug=True, epochs=2, first_epoch=3) for i in b["i"]) == [
+            *range(300, 300 + ROWS),
+            *range(400, 400 + ROWS),
+        ], name
+        leases = whole_leases(list(chain.plan.sources()), epoch=7)
+        assert sorted(column(run_engine(chain, leases), "i")) == [*range(700, 700 + ROWS)], name
+    some = numbers(ROWS).filter(lambda i, epoch: i >= epoch, on="i").repeat(2).batch(50)
+    assert [len(batch["i"]) for batch in some.iter_batches(debug=True, epochs=2)] == [2 * ROWS, 2 * ROWS - 2]
+
+
+def test_nothing_is_kept_behind_it() -> None:
+    later = numbers(ROWS).map(numbered, on="i")
+    (op,) = later.plan.ops
+    assert isinstance(op, ElementOp) and is_pass_dependent(op) and not is_pass_dependent(replace(op, fn=len))
+    with pytest.raises(
+        PlanError, match=r"autocache: it stands behind numbered, which is given the number of the epoch"
+    ):
+        later.autocache()
+    numbers(ROWS).autocache().map(numbered, on="i")
+    numbers(ROWS).map(numbered, on="i", random=False).autocache()
+
+
+def test_autoorder_leaves_it_where_it_is() -> None:
+    chain = numbers(ROWS).map(lambda e: {**e, "x": np.zeros((9, 9))}, name="large").map(numbered, on="i").batch(4)
+    assert "numbered" in (text := chain.explain()) and "a sample shows the first epoch alone" in text
+
+
+PIPE = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(200)))
+
+
+class RecordedInfo:
+    """Makes a number, and notes the process in a folder."""
+
+    def __init__(self, folder: Path, number: int = 7) -> None:
+        self.folder, self.number = folder, number
+
+    def __call__(self) -> int:
+        """Make it."""
+        with (self.folder / str(os.getpid())).open("a") as file:
+            file.write("made\n")
+        return self.number
+
+
+def added(value: Any, number: int) -> Any:
+    """The value and what was made."""
+    return value + number
+
+
+def _no_model() -> Any:
+    raise KeyError("no model")
+
+
+def with_all(value: Any, number: int, rng: np.random.Generator, epoch: int) -> Any:
+    """The value, what was made, and the epoch."""
+    return value * 0 + number + 100 * epoch + int(rng.integers(1))
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_it_is_made_once_in_each_process(tmp_path: Path, processes: bool) -> None:
+    pipe = PIPE.map(added, on="i", setup=RecordedInfo(tmp_path), processes=processes).batch(20)
+    assert sorted(column(run_engine(pipe, threads=4))) == [*range(7, 207)]
+    made = [file.read_text() for file in tmp_path.iterdir()]
+    assert made and set(made) == {"made\n"}
+
+
+def test_random_numbers_and_the_epoch_come_beside_it_and_pipelines_are_told_apart_by_it(tmp_path: Path) -> None:
+    pipe = PIPE.map(with_all, on="i", setup=RecordedInfo(tmp_path)).batch(200)
+    before = fingerprint(pipe.plan)
+    assert [int(batch["i"][0]) for batch in pipe.iter_batches(debug=True, epochs=2, first_epoch=0)] == [7, 107]
+    other = PIPE.map(with_all, on="i", setup=RecordedInfo(tmp_path, 8)).batch(200)
+    assert fingerprint(pipe.plan) == before != fingerprint(other.plan), "whether it was made changes nothing"
+
+
+def test_what_cannot_be_set_up_is_refused_or_named() -> None:
+    with pytest.raises(PlanError, match=r"map\(setup=\.\.\.\) needs a function"):
+        PIPE.map(added, setup=3)  # type: ignore[arg-type]  # a wrong argument, which must be refused
+    with pytest.raises(PlanError, match="the tensorflow engine"):
+        pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(2)), engine="tensorflow").map(added, setup=dict)
+    with pytest.raises(OpError, match=r"added.*no model") as raised:
+        run_engine(PIPE.map(added, on="i", setup=_no_model).batch(5))
+    assert raised.value.fields["op"] == "added"
+
+
+SIXTY = 60
+Fill: TypeAlias = Callable[[Any], Any]
+"""A function that returns what it has returned before, with another number in it."""
+
+
+def array_again() -> Fill:
+    out = np.zeros(4, np.int64)
+
+    def fill(i: Any) -> Any:
+        out[:] = i
+        return out
+
+    return fill
+
+
+def through(make: Callable[[], Fill], change: Callable[[Any], Any]) -> Callable[[], Fill]:
+    """Return a maker of functions whose results are those of others, changed."""
+
+    def made() -> Fill:
+        fill = make()
+        return lambda i: change(fill(i))
+
+    return made
+
+
+def arrays_in_turn() -> Fill:
+    arrays = [array_again() for _ in range(3)]
+    return lambda i: arrays[int(i) % 3](i)
+
+
+def image_again() -> Fill:
+    image = Image.new("L", (4, 4))
+
+    def fill(i: Any) -> Any:
+        image.paste(int(i), (0, 0, 4, 4))
+        return image
+
+    return fill
+
+
+def tensor_again() -> Fill:
+    out = torch.zeros(4, dtype=torch.int64)
+    return lambda i: out.fill_(int(i))
+
+
+def bytes_again() -> Fill:
+    memory = bytearray(8)
+
+    def fill(i: Any) -> Any:
+        memory[:] = int(i).to_bytes(8, "little")
+        return np.frombuffer(memory, np.int64)
+
+    return fill
+
+
+def nested() -> Fill:
+    fill, row = array_again(), [0]
+
+    def both(i: Any) -> Any:
+        row[0] = int(i)
+        return {"arrays": [fill(i)], "row": row}
+
+    return both
+
+
+def first_number(value: Any) -> int:
+    while isinstance(value, (dict, list, tuple)):
+        value = next(iter(value.values())) if isinstance(value, dict) else value[0]
+    return int(np.ravel(np.asarray(value))[0])
+
+
+def rows_of(produced: list[Produced], name: str = "i") -> list[int]:
+    found: list[Any] = []
+    for batch in produced:
+        if batch.rows:
+            column = batch.columns[name]
+            while isinstance(column, (dict, tuple)):
+                column = next(iter(column.values())) if isinstance(column, dict) else column[0]
+            found += list(column)
+    return sorted(map(first_number, found))
+
+
+VALUES: dict[str, Callable[[], Fill]] = {
+    "array": array_again,
+    "view": through(array_again, lambda array: array[1:]),
+    "arrays in turn": arrays_in_turn,
+    "tensor": tensor_again,
+    "view of a tensor": through(tensor_again, lambda tensor: tensor[1:]),
+    "array of a tensor": through(tensor_again, lambda tensor: tensor.numpy()),
+    "tensor of an array": through(array_again, torch.from_numpy),
+    "bytes": bytes_again,
+    "nested": nested,
+    "image": image_again,
+}
+
+
+@pytest.mark.parametrize("make", VALUES.values(), ids=VALUES)
+def test_a_function_may_return_its_own_value_again(make: Callable[[], Fill]) -> None:
+    for shuffled in (False, True):
+        pipe = numbers(SIXTY).map(make(), on="i")
+        assert rows_of(run_engine((pipe.shuffle(20) if shuffled else pipe).batch(10))) == list(range(SIXTY))
+    elements = list(run_inprocess(numbers(SIXTY).map(make(), on="i").plan))
+    assert sorted(first_number(one["i"]) for one in elements) == list(range(SIXTY))
+
+
+class OneDict(OwnSource):
+    """A source that yields one dict with one array again and again."""
+
+    def read(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
+        row: dict[str, Any] = {"a": np.zeros(2)}
+        for number in range(start, SIXTY):
+            row["i"] = number
+            row["a"][:] = number
+            yield row
+
+
+def test_a_dict_a_list_or_the_rows_of_a_source_may_be_given_again() -> None:
+    row: dict[str, Any] = {}
+    rows = [{"i": 0} for _ in range(3)]
+    out, fill = np.zeros(10, np.int64), array_again()
+
+    def one_dict(element: Any) -> Any:
+        row["i"] = int(element["i"])
+        return row
+
+    def in_place(element: Any) -> Any:
+        element["i"] = fill(element["i"])
+        return element
+
+    def one_batch(batch: Any) -> Any:
+        out[:] = batch["i"]
+        return {"i": out}
+
+    def one_list(element: Any) -> Any:
+        for k in range(3):
+            rows[k]["i"] = 3 * int(element["i"]) + k
+        return rows
+
+    def three_times(element: Any) -> Iterator[Any]:
+        mine: dict[str, Any] = {}
+        for k in range(3):
+            mine["i"] = 3 * int(element["i"]) + k
+            yield mine
+
+    def three_arrays(i: Any) -> Iterator[Any]:
+        mine = array_again()
+        for k in range(3):
+            yield mine(3 * int(i) + k)
+
+    every = list(range(3 * SIXTY))
+    given, source = numbers(SIXTY), PecanPipeline(OneDict())
+    for pipe in (given.map(one_dict), given.map(in_place), source.shuffle(20)):
+        assert rows_of(run_engine(pipe.batch(10))) == every[:SIXTY]
+    assert rows_of(run_engine(given.batch(10).map(one_batch).shuffle(4))) == every[:SIXTY]
+    assert rows_of(run_engine(source.shuffle(20).batch(10)), "a") == every[:SIXTY]
+    threefold = [given.flat_map(three_times), given.flat_map(three_arrays, on="i"), given.flat_map(one_list)]
+    for pipe in (*threefold, threefold[0].map(array_again(), on="i")):
+        assert rows_of(run_engine(pipe.batch(10))) == every
+
+
+def test_what_nobody_else_holds_and_what_was_given_is_not_copied() -> None:
+    given: dict[str, Any] = {"old": np.ones(3), "text": "t"}
+    before, base = dict(given), np.arange(6)
+    value = {**given, "new": np.zeros(3), "view": given["old"][1:], "list": [1, 2], "x": base[:5], "y": base[1:]}
+    del base
+    kept = {name: id(one) for name, one in value.items()}
+    held: list[HeldValue] = []
+    made = own_element(value, before, given, held)
+    assert not held and made is value and {name: id(one) for name, one in made.items()} == kept
+    mine = np.zeros(3)
+    made = own_element({"a": mine, "b": mine}, {}, None, held)
+    assert made["a"] is made["b"] and made["a"] is not mine and len(held) == 1, "one array in two columns stays one"
+
+
+def test_one_array_with_changing_contents_in_two_threads_at_once_is_an_error() -> None:
+    mine = np.zeros(3)
+
+    def check(buffers: SharedBuffers, number: int, began: float | None = None) -> None:
+        began = buffers.now() if began is None else began
+        mine[:] = number
+        buffers.check([HeldValue(mine, mine.copy())], began)
+
+    with ThreadPoolExecutor(1) as other:
+        in_turn, at_once = SharedBuffers(), SharedBuffers()
+        for number in range(4):
+            check(in_turn, 2 * number)
+            other.submit(check, in_turn, 2 * number + 1).result()
+        check(at_once, 0)
+        began = at_once.now()
+        other.submit(check, at_once, 0).result()  # ends while this one runs
+        check(at_once, 0, began)  # a constant, so far
+        with pytest.raises(SharedBufferError, match="several threads call it"):
+            check(at_once, 1)
