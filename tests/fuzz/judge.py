@@ -11,12 +11,13 @@ from pathlib import Path
 
 from tests.fuzz.catalogue import FORMATS
 from tests.fuzz.formats import Format, Reading
+from tests.fuzz.values import as_it_is
 
 
 @dataclass(frozen=True)
 class Failure:
     kind: str
-    """"bare", "lost", "untold", "different", or, where the case did not end, "hang" or "died"."""
+    """"bare", "refused", "lost", "untold", "different", or, where the case did not end, "hang" or "died"."""
     text: str
 
 
@@ -29,11 +30,13 @@ class Case:
         return FORMATS[self.format].damaged(random.Random(f"{self.format}:{self.seed}"))
 
     def run(self, folder: Path) -> Failure | None:
-        return judge(self.format, self.data(), folder)
+        form, data = FORMATS[self.format], self.data()
+        made = form.make(random.Random(f"{self.format}:{self.seed}")) if as_it_is in form.damages else None
+        return judge(self.format, data, folder, is_whole=data == made)
 
 
-def judge(name: str, data: bytes, folder: Path) -> Failure | None:
-    """Read a file of a format with both readers; return what is wrong with ours."""
+def judge(name: str, data: bytes, folder: Path, *, is_whole: bool = False) -> Failure | None:
+    """Read a file of a format with both readers; return what is wrong with ours, which may not refuse a whole one."""
     form = FORMATS[name]
     path = folder / f"case{form.ending}"
     path.write_bytes(data)
@@ -41,6 +44,8 @@ def judge(name: str, data: bytes, folder: Path) -> Failure | None:
         ours = form.ours(path)
     except Exception:
         return Failure("bare", traceback.format_exc())
+    if is_whole and ours.problem is not None:
+        return Failure("refused", ours.problem)
     return compare(form, ours, form.reference(path))
 
 

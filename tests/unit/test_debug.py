@@ -65,10 +65,9 @@ def test_a_quarantined_element_is_as_it_was_before_functions_wrote_into_it(tmp_p
         raise ValueError("no")
 
     config = Config(quarantine_path=str(tmp_path / "bad.jsonl"), error_budget=1.0)
-    source = Items([{"target": {"boxes": np.ones(2)}}])
-    pipe = PecanPipeline(source, config=config).map(scaled, on="target")
+    pipe = PecanPipeline(Items([{"target": {"boxes": np.ones(2)}}]), config=config).map(scaled, on="target")
     assert list(pipe.iter_batches(debug=True, on_error="quarantine")) == []
-    (bad,) = quarantined(config.quarantine_path or "")
+    (bad,) = quarantined(tmp_path / "bad.jsonl")
     assert bad.element is not None and bad.element["target"]["boxes"].tolist() == [1.0, 1.0]
 
 
@@ -149,7 +148,6 @@ def test_a_mistake_in_the_pipeline_ends_a_debug_run_before_the_data_has_been_gon
         raise ValueError("always")
 
     pipe = PecanPipeline(Arrays(x=np.arange(20_000))).map(wrong, on="x").batch(10)
-    refused = pytest.raises(ErrorBudgetError, match="more than the error budget allows")
-    with refused, pipe.iter_batches(on_error="skip", debug=True) as batches:
-        list(batches)
+    with pytest.raises(ErrorBudgetError, match="more than the error budget allows"):
+        list(pipe.iter_batches(on_error="skip", debug=True))
     assert len(calls) == MOST_BAD

@@ -52,37 +52,34 @@ def test_nonsense_is_refused(make: Any, message: str) -> None:
         make()
 
 
-@pytest.mark.parametrize(
-    ("make", "given", "message"),
-    [
-        (IterOptions, {"epochs": 1.5}, "epochs must be a whole number or None, but got 1.5"),
-        (IterOptions, {"prefetch_bytes": math.nan}, "prefetch_bytes must be a whole number, but got nan"),
-        (IterOptions, {"order": ["strict"]}, "order must be one of 'relaxed', 'strict' or None, but got ['strict']"),
-        (Config, {"hung_after_s": 4.9}, "hung_after_s must be at least 5"),
-        (Config, {"hung_after_s": math.nan}, "hung_after_s must be a number, but got nan"),
-        (Config, {"cpus_per_worker": math.nan}, "cpus_per_worker must be a number, but got nan"),
-        (Config, {"cpus_per_worker": True}, "cpus_per_worker must be a number, but got True"),
-        (Config, {"placement_warning_s": -1}, "placement_warning_s must be 0 or more, but got -1"),
-        (Config, {"remote_labels": "zone"}, "remote_labels must be a mapping from a text to a text, but got 'zone'"),
-        (Config, {"progress": 1}, "progress must be True or False or None, but got 1"),
-        (Cache, {"max_bytes": 2.0**30}, "Cache(max_bytes=...) must be a whole number, but got 1073741824.0"),
-        (AutoWorkers, {"objective": 5}, "objective must be one of 'cost', 'no_wait' or Deadline(...), but got 5"),
-        (AutoWorkers, {"max_local_cpu_fraction": 2}, "max_local_cpu_fraction must be a share in [0, 1], but got 2"),
-        (Prices, {"accelerator_host": 1, "remote_worker": 1, "tiers": ("a",)}, "Prices(tiers=...) must be a list of"),
-        (PriceTier, {"label": "a", "price": 1, "limit": "1"}, "PriceTier(limit=...) must be a whole number"),
-    ],
-)
-def test_a_value_of_another_kind_is_refused_by_name(make: Any, given: dict[str, Any], message: str) -> None:
-    with pytest.raises(PlanError, match=re.escape(message)):
-        make(**given)
+OF_OTHER_KINDS: list[tuple[Any, dict[str, Any], str]] = [
+    (IterOptions, {"epochs": 1.5}, "epochs must be a whole number or None, but got 1.5"),
+    (IterOptions, {"prefetch_bytes": math.nan}, "prefetch_bytes must be a whole number, but got nan"),
+    (IterOptions, {"order": ["strict"]}, "order must be one of 'relaxed', 'strict' or None, but got ['strict']"),
+    (Config, {"hung_after_s": 4.9}, "hung_after_s must be at least 5"),
+    (Config, {"hung_after_s": math.nan}, "hung_after_s must be a number, but got nan"),
+    (Config, {"cpus_per_worker": math.nan}, "cpus_per_worker must be a number, but got nan"),
+    (Config, {"cpus_per_worker": True}, "cpus_per_worker must be a number, but got True"),
+    (Config, {"placement_warning_s": -1}, "placement_warning_s must be 0 or more, but got -1"),
+    (Config, {"remote_labels": "zone"}, "remote_labels must be a mapping from a text to a text, but got 'zone'"),
+    (Config, {"progress": 1}, "progress must be True or False or None, but got 1"),
+    (Cache, {"max_bytes": 2.0**30}, "Cache(max_bytes=...) must be a whole number, but got 1073741824.0"),
+    (AutoWorkers, {"objective": 5}, "objective must be one of 'cost', 'no_wait' or Deadline(...), but got 5"),
+    (AutoWorkers, {"max_local_cpu_fraction": 2}, "max_local_cpu_fraction must be a share in [0, 1], but got 2"),
+    (Prices, {"accelerator_host": 1, "remote_worker": 1, "tiers": ("a",)}, "Prices(tiers=...) must be a list of"),
+    (PriceTier, {"label": "a", "price": 1, "limit": "1"}, "PriceTier(limit=...) must be a whole number"),
+]
 
 
-def test_every_option_refuses_what_is_of_no_kind_at_all() -> None:
+def test_a_value_of_another_kind_is_refused_by_name() -> None:
+    for make, given, message in OF_OTHER_KINDS:
+        with pytest.raises(PlanError, match=re.escape(message)):
+            make(**given)
     groups: tuple[Any, ...] = (Workers, AutoWorkers, Cache, Config, IterOptions)
-    for make in groups:
-        for field in dataclasses.fields(make):
+    for group in groups:
+        for field in dataclasses.fields(group):
             with pytest.raises(PlanError, match=rf"\b{field.name}\b.* must be .*, but got <object"):
-                make(**{field.name: object()})
+                group(**{field.name: object()})
 
 
 def test_numbers_of_numpy_become_pythons() -> None:

@@ -17,6 +17,7 @@ from pecan_ray.errors import BatchShapeError
 from pecan_ray.sources import Csv, JsonLines, Parquet, TFRecords
 from tests.sample_files import framed
 from tests.source_contract import elements_of
+from tests.unit.sources.test_sources_tfrecord import example, sequence
 
 PAGE = Path(__file__).parents[3] / "docs/howto/sources.md"
 WORDS = {**vars(pa), "datetime": datetime, "Decimal": decimal.Decimal, "null": None}
@@ -46,15 +47,10 @@ def cells(path: Path, value: str, kind: str) -> Any:
 
 
 def tfrecords(path: Path, value: str, kind: str) -> Any:
-    tf = pytest.importorskip("tensorflow")
-    made = tf.train.SequenceExample()
     values = eval(value)
-    steps = values if values and isinstance(values[0], list) else None
-    for one in steps if steps is not None else [values]:
-        feature = made.feature_lists.feature_list["x"].feature.add() if steps is not None else made.context.feature["x"]
-        name = {bytes: "bytes_list", float: "float_list", int: "int64_list"}[type(one[0])]
-        getattr(feature, name).value.extend(one)
-    path.write_bytes(framed(made.SerializeToString()) * 2)
+    in_steps = values and isinstance(values[0], list)
+    record = sequence({"x": values}) if in_steps else example(x=values).SerializeToString()
+    path.write_bytes(framed(record) * 2)
     return TFRecords(str(path), parse=True, features={"x": kind} if kind else {})
 
 
@@ -84,7 +80,4 @@ def test_types_are_what_the_documentation_says(tmp_path: Path, heading: str, cel
     source = FORMATS[heading](tmp_path / "a", first, second)
     found = elements_of(source)
     assert [" ".join(repr(found[0]["x"]).split()), batched(source)] == [element, batch]
-
-
-def test_every_format_has_a_table() -> None:
-    assert all(len(rows_of(name)) > 5 for name in FORMATS)
+    assert all(len(rows_of(name)) > 5 for name in FORMATS), "every format has a table"

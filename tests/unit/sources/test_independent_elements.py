@@ -152,8 +152,7 @@ def test_a_broken_row_group_costs_its_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["python", "tensorflow"])
 def test_jobs_count_and_keep_each_once(tmp_path: Path, engine: pecan.options.EngineName) -> None:
-    if engine == "tensorflow":
-        pytest.importorskip("tensorflow")
+    pytest.importorskip("tensorflow" if engine == "tensorflow" else "pyarrow")
     (tmp_path / "a.jsonl").write_text("".join(f'{{"n": {n}}}\n' if n % 10 else "{\n" for n in range(200)))
     config = pecan.Config(error_budget=1.0, progress=False, quarantine_path=str(tmp_path / "bad.jsonl"))
     pipe = pecan.PecanPipeline(JsonLines(tmp_path / "a.jsonl"), engine=engine, config=config).batch(8)

@@ -112,50 +112,47 @@ def test_bombs_are_cut_off(tmp_path: Path) -> None:
 # --- lines and tables ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("head", [b"a,\xff", b'a,"b', b"a," + b"x" * 200_000, b"a,b\rc,d"])
-def test_headers_that_are_none(tmp_path: Path, head: bytes) -> None:
-    (tmp_path / "a.csv").write_bytes(head + b"\n1,2\n")
-    with pytest.raises(CorruptSourceError, match="cannot be read as a header"):
-        elements_of(Csv(tmp_path))
+CANNOT_BE_READ = "cannot be read as a header"
+SEVERAL_LINES = "say newlines_in_values=True if values hold line ends"
+BROKEN_CSV: dict[bytes, str] = {
+    **dict.fromkeys((b"a,\xff\n1,2\n", b'a,"b\n1,2\n', b"a," + b"x" * 200_000 + b"\n", b"a,b\rc,d\n"), CANNOT_BE_READ),
+    **dict.fromkeys((b'a,b\n"x\ny",2\n', b'a,b\n1,"x\ny"\n', b'a,b\n1,2\n3,"x\ny"\n'), SEVERAL_LINES),
+}
 
 
-@pytest.mark.parametrize("rows", [b'"x\ny",2\n', b'1,"x\ny"\n', b'1,2\n3,"x\ny"\n'])
-def test_a_value_over_several_lines_says_which_option_reads_it(tmp_path: Path, rows: bytes) -> None:
-    (tmp_path / "a.csv").write_bytes(b"a,b\n" + rows)
-    with pytest.raises(CorruptSourceError, match=r"say newlines_in_values=True if values hold line ends"):
-        elements_of(Csv(str(tmp_path / "a.csv")))
-    assert len(elements_of(Csv(str(tmp_path / "a.csv"), newlines_in_values=True))) == rows.count(b"\n") - 1
+def test_headers_that_are_none_and_values_over_several_lines_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for content, said in BROKEN_CSV.items():
+        path.write_bytes(content)
+        with pytest.raises(CorruptSourceError, match=said):
+            elements_of(Csv(path))
+        if said == SEVERAL_LINES:
+            assert len(elements_of(Csv(path, newlines_in_values=True))) == content.count(b"\n") - 2
+    for rows in (0, 3):  # a quote that stays open is told with its element
+        path.write_bytes(b"a,b\n\n" + b'1,"x\ny"\n\n2,z\n' * rows + b'3,"x\n4,z\n')
+        for bound in (10, 1 << 20):
+            with pytest.raises(CorruptSourceError, match="quote") as caught:
+                elements_of(Csv(path, newlines_in_values=True, max_record_bytes=bound, types={"a": "string"}))
+            assert caught.value.element == 2 * rows
 
 
-@pytest.mark.parametrize("rows", [0, 3])
-def test_a_quote_that_stays_open_is_told_with_its_element(tmp_path: Path, rows: int) -> None:
-    (tmp_path / "a.csv").write_bytes(b"a,b\n\n" + b'1,"x\ny"\n\n2,z\n' * rows + b'3,"x\n4,z\n')
-    for bound in (10, 1 << 20):
-        with pytest.raises(CorruptSourceError, match="quote") as caught:
-            elements_of(Csv(tmp_path, newlines_in_values=True, max_record_bytes=bound, types={"a": "string"}))
-        assert caught.value.element == 2 * rows
+TOO_MUCH: list[tuple[dict[str, str], str, str]] = [
+    ({}, "1e999", r"1e999 in column 'f' is more than a double holds; say types=\{'f': 'string'\}"),
+    ({"f": "float64"}, "-1e400", "-1e400 in column 'f' is more than a double"),
+    ({"f": "float32"}, '"1e39"', r"1e39 in column 'f' is more than a float holds; say types=\{'f': 'float64'\}"),
+    ({}, "1" * 500, r"1{40}\.\.\. \(500 digits\) in column 'f'"),
+]
 
 
-@pytest.mark.parametrize(
-    ("types", "cell", "told"),
-    [
-        ({}, "1e999", r"1e999 in column 'f' is more than a double holds; say types=\{'f': 'string'\}"),
-        ({"f": "float64"}, "-1e400", "-1e400 in column 'f' is more than a double"),
-        ({"f": "float32"}, '"1e39"', r"1e39 in column 'f' is more than a float holds; say types=\{'f': 'float64'\}"),
-        ({}, "1" * 500, r"1{40}\.\.\. \(500 digits\) in column 'f'"),
-    ],
-)
-def test_a_number_that_its_type_does_not_hold_is_told_with_its_line(
-    tmp_path: Path, types: dict[str, str], cell: str, told: str
-) -> None:
-    (tmp_path / "a.csv").write_text(f"i,f,s\n1,0.5,1e999\n2,inf,x\n3,,x\n4,{cell},x\n5,1.5,x\n")
-    source = Csv(str(tmp_path / "a.csv"), types=types)
-    (split,) = source.splits()
-    got: list[dict[str, Any]] = []
-    with pytest.raises(CorruptSourceError, match=rf"line 5 of .*a\.csv.*{told}") as caught:
-        got.extend(source.read(split))
-    assert caught.value.element == 3 and [row["i"] for row in got] == [1, 2, 3]
-    assert got[1]["f"] == float("inf") and got[2]["f"] != got[2]["f"], "what says so is infinity, or no number"
+def test_a_number_that_its_type_does_not_hold_is_told_with_its_line(tmp_path: Path) -> None:
+    for types, cell, told in TOO_MUCH:
+        (tmp_path / "a.csv").write_text(f"i,f,s\n1,0.5,1e999\n2,inf,x\n3,,x\n4,{cell},x\n5,1.5,x\n")
+        source, got = Csv(str(tmp_path / "a.csv"), types=types), list[dict[str, Any]]()
+        (split,) = source.splits()
+        with pytest.raises(CorruptSourceError, match=rf"line 5 of .*a\.csv.*{told}") as caught:
+            got.extend(source.read(split))
+        assert caught.value.element == 3 and [row["i"] for row in got] == [1, 2, 3]
+        assert got[1]["f"] == float("inf") and got[2]["f"] != got[2]["f"], "what says so is infinity, or no number"
 
 
 def test_numbers_up_to_what_their_type_holds_and_hexadecimal_ones_are_read(tmp_path: Path) -> None:
@@ -278,19 +275,16 @@ def test_what_lies_behind_a_break_in_an_archive_is_counted(tmp_path: Path) -> No
         assert came in (59, 60) and abs(came + lost - 100) <= 8
 
 
-@pytest.mark.parametrize(
-    ("ending", "least", "most", "by"),
-    [("", 295, 305, "bytes, by those of other splits"), (".gz", 200, 200, "the mean length of other splits")],
-)
-def test_a_split_that_breaks_at_once_counts_as_the_others(
-    tmp_path: Path, ending: str, least: int, most: int, by: str
-) -> None:
-    for name in "abc":
-        data = b"".join(framed(b"%d" % n) for n in range(200 if name < "c" else 300))
-        data = data if name < "c" else b"\0" + data[1:]
-        (tmp_path / f"{name}{ending}").write_bytes(gzip.compress(data) if ending else data)
-    came, lost, error = left_out(TFRecords(tmp_path))
-    assert came == 400 and least <= lost <= most and by in error
+def test_a_split_that_breaks_at_once_counts_as_the_others(tmp_path: Path) -> None:
+    by_bytes, by_length = "bytes, by those of other splits", "the mean length of other splits"
+    for pack, least, most, by in ((bytes, 295, 305, by_bytes), (gzip.compress, 200, 200, by_length)):
+        folder = tmp_path / pack.__name__
+        folder.mkdir()
+        for name, count, first in (("a", 200, b""), ("b", 200, b""), ("c", 300, b"\0")):
+            data = b"".join(framed(b"%d" % n) for n in range(count))
+            (folder / f"{name}{'' if pack is bytes else '.gz'}").write_bytes(pack(first + data[len(first) :]))
+        came, lost, error = left_out(TFRecords(folder))
+        assert came == 400 and least <= lost <= most and by in error
 
 
 def test_a_broken_file_among_many_uses_up_the_error_budget(tmp_path: Path) -> None:

@@ -114,8 +114,7 @@ def test_frames_of_films(tmp_path: Path) -> None:
             frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 30 * n, np.uint8), format="rgb24")
             film.mux(stream.encode(frame))
         film.mux(stream.encode(None))
-    pipe = pecan.PecanPipeline(Files(tmp_path)).flat_map(pecan.media.VideoFrames(every=3, most=2))
-    got = pipe.peek(5)
+    got = pecan.PecanPipeline(Files(tmp_path)).flat_map(pecan.media.VideoFrames(every=3, most=2)).peek(5)
     assert [round(one["time_s"], 3) for one in got] == [0.0, 0.3] and set(got[0]) == {"path", "frame", "time_s"}
     assert got[1]["frame"].shape == (48, 64, 3) and abs(int(got[1]["frame"].mean()) - 90) < 5
     with pytest.raises(ValueError, match="no film"):
