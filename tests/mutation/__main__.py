@@ -14,8 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tests.mutation.forks import Chosen, change, ended, forked
-from tests.mutation.seen import watched
+from tests.mutation.forks import Chosen, change, ended, forked, watched
 from tests.mutation.sites import Mutation, drawn, mutations
 
 ROOT = Path(__file__).resolve().parents[2]

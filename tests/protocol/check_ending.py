@@ -1,26 +1,24 @@
-"""What must hold at the end of a history: everybody is at the end, or has ended with the reason that there is."""
+"""What must hold at the end of a history.
+
+Everybody is at the end, or has ended with the reason that there is; every output was used as promised, or is counted as
+what it is.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from pecan_ray.job.fatal_elements import MOST_IN_VAIN
+from pecan_ray.job.bad_elements import digest_of
+from pecan_ray.job.fatal_elements import MOST_IN_VAIN, STRIKES
 from pecan_ray.job.heartbeat import NOTICE_S
 from pecan_ray.job.losses import MOST_IN_A_ROW
+from pecan_ray.plan.splits import OUTPUT_BITS, LeaseKey
 from tests.protocol.audit import Audit, must, undisturbed
-from tests.protocol.check_counts import (
-    check_each_worker,
-    check_numbers,
-    check_positions,
-    check_quarantine,
-    check_serial,
-    check_some_visits,
-    machines_may_be_taken_for_elements,
-    taken_for_silent,
-)
 from tests.protocol.clock import HEARD_WITHIN_S
-from tests.protocol.scenario import FATAL, TIMEOUT_S
+from tests.protocol.engine import WIDTH, ModelPiece, pieces_of
+from tests.protocol.scenario import BAD, FATAL, TIMEOUT_S, Scenario
 
 if TYPE_CHECKING:
     from tests.protocol.job import JobModel
@@ -114,3 +112,226 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
         must(missed < within, f"{trainer.name} got a batch {missed:.0f} s after another rank had gone without its own")
         if trainer.ended == "ClusterError":
             must(trainer.ended_at - since < within, f"{trainer.name} heard of a killed one after {within:.0f} s")
+
+
+# --- counts ---------------------------------------------------------------------------------------------------
+
+
+def machines_may_be_taken_for_elements(world: World) -> bool:
+    """Tell whether machines failed so often that an element they had in hand looks like one that ends workers.
+
+    A worker whose messages are lost for so long that it is taken for silent is one of them.
+    """
+    return world.losses + taken_for_silent(world) >= 2 * STRIKES
+
+
+def taken_for_silent(world: World) -> int:
+    """Return how many workers were taken for lost since they were not heard."""
+    return sum(one.kind == "lost" and "has said nothing" in one.text for one in world.job.state.told)
+
+
+def check_quarantine(audit: Audit, job: JobModel, trainers: list[TrainerModel]) -> None:
+    """Every bad element is kept by some trainer, and by one alone once, where data is worked on once.
+
+    What a rank gives back others keep again, and so they do with what a rank said as it left, if that is lost.  A
+    plan that one worker runs as a whole may be over before it has said what was bad behind the last batch.  One that
+    goes on from a state runs again what the run before has kept: the job does not count it again, and the file has it.
+    """
+    scenario, known = audit.scenario, job.state.bad.identities
+    if scenario.on_error != "quarantine":
+        return
+    start = job.state.spec.start
+    dealt = frozenset(start.bad if start is not None else ())
+    kept = Counter(one.identity for trainer in trainers for one in trainer.quarantined)
+    kept = Counter({one: times for one, times in kept.items() if one in known or digest_of(one) not in dealt})
+    complete = kept.keys() <= known if scenario.serial else kept.keys() == known
+    complete = complete or bool(audit.left)  # what comes of an epoch when all have left the job, it does not hear of
+    must(complete, f"{len(kept)} of {len(known)} bad elements are kept")
+    exact = scenario.visitation == "exactly_once" and scenario.sharding != "off" and scenario.ranks == 1
+    torn = any(split.torn is not None for splits in scenario.sources for split in splits)
+    exact = exact and not (scenario.lengths_known and torn)  # workers that share a torn split all come to the tear
+    if exact and not (audit.world.losses or audit.world.faults["kill controller"]):
+        twice = [one for one, times in kept.items() if times > 1]
+        must(not twice, f"{twice} are kept more than once")
+
+
+def check_numbers(audit: Audit, trainers: list[TrainerModel], epochs: int) -> None:
+    """All ranks use equally many batches of each epoch, and hardly any is smaller."""
+    scenario = audit.scenario
+    for epoch in set(range(epochs)) - audit.left:
+        counts = [audit.batches[trainer.rank, epoch] for trainer in trainers]
+        # Where data is given out again at once, a batch of a lost worker may come when its epoch is over.
+        even = len(set(counts)) <= 1 or (scenario.visitation == "zero_or_more" and not undisturbed(audit.world))
+        must(even, f"ranks have {counts} batches of epoch {epoch}")
+        if scenario.ranks == 1 and not scenario.lossy and scenario.sharding != "off":
+            must(audit.short[epoch] <= 1, f"{audit.short[epoch]} smaller batches in epoch {epoch}")
+
+
+def check_positions(audit: Audit, job: JobModel, epochs: int) -> None:
+    """Every output was used once, or is counted."""
+    scenario, ledger = audit.scenario, job.state.ledger
+    expected = scenario_pieces(scenario)
+    dropped: dict[int, list[tuple[LeaseKey, int, int]]] = {}
+    for lease in ledger.dropped.leases:
+        must(scenario.visitation == "at_most_once", f"{lease} was dropped")
+        must(not undisturbed(audit.world), f"{lease} was dropped, and no worker was lost")
+        dropped.setdefault(lease.epoch, []).extend((lease.key, *span) for span in lease.spans)
+    missing_in_all: list[ModelPiece] = []
+    for epoch in range(epochs):
+        used = audit.used_pieces.get(epoch, Counter())
+        check_known(audit, epoch, expected)
+        missing = [
+            piece for piece in expected if not used["", piece] and not _within(piece, dropped.get(epoch, ()), scenario)
+        ]
+        missing_in_all += missing
+        if epoch not in audit.left:
+            _check_few(audit, job, epoch, missing)
+    if not audit.continues and not audit.left:  # what the run before has left out was counted there
+        _check_counts(audit, job, missing_in_all, epochs)
+
+
+def scenario_pieces(scenario: Scenario) -> set[ModelPiece]:
+    """Return all outputs of an epoch."""
+    return {
+        piece
+        for branch, splits in enumerate(scenario.sources)
+        for repetition in range(scenario.repetitions)
+        for index in range(len(splits))
+        for piece in pieces_of(scenario, (branch, repetition, index))
+    }
+
+
+def check_known(audit: Audit, epoch: int, expected: set[ModelPiece]) -> None:
+    """Nothing was used that is not in the data."""
+    unknown = {piece for _, piece in audit.used_pieces.get(epoch, ())} - expected
+    must(not unknown, f"batches of epoch {epoch} hold {sorted(unknown)}, which nothing should yield")
+
+
+def _check_few(audit: Audit, job: JobModel, epoch: int, missing: list[ModelPiece]) -> None:
+    """Only what cannot be divided among ranks, or fills no batch, is left out."""
+    scenario = audit.scenario
+    most = (scenario.batch_size if scenario.drop_remainder else 1) * scenario.ranks - 1
+    if scenario.coordinated:
+        if scenario.drop_remainder:
+            most = sum(size * scenario.ranks - 1 for size in scenario.bucket_sizes)
+        # What a worker has made no rounds of is left out by then; what another one is lost with comes back later.
+        most *= 1 + sum(one.kind in ("lost", "drain") for one in job.state.told)
+    most += audit.left_before
+    if machines_may_be_taken_for_elements(audit.world):
+        most += job.state.bad.count
+    if scenario.plain:
+        must(len(missing) <= most, f"{len(missing)} elements of epoch {epoch} are missing: {sorted(missing)}")
+    elif scenario.ranks == 1 and not scenario.drop_remainder:
+        elements = {(key, element) for key, element, _ in missing}
+        must(len(elements) <= most, f"epoch {epoch} lacks {sorted(missing)}")
+
+
+def _check_counts(audit: Audit, job: JobModel, missing: list[ModelPiece], epochs: int) -> None:
+    """What is missing was counted: exactly where every element yields one output."""
+    scenario, ledger = audit.scenario, job.state.ledger
+    elements = {(key, element) for key, element, _ in missing}
+    splits = [split for source in scenario.sources for split in source]
+    kinds = (BAD, *FATAL)
+    bad = sum(sum(map(split.outputs[: split.readable].count, kinds)) + (split.torn is not None) for split in splits)
+    many = machines_may_be_taken_for_elements(audit.world)
+    blamed = max(0, job.state.bad.count - bad * epochs * scenario.repetitions) if many else 0
+    if scenario.plain:
+        must(many or not job.state.bad.count, "an element is blamed for nothing")
+        counted = ledger.left_out_elements + job.state.bad.count
+        must(counted == len(missing), f"{len(missing)} elements are missing, and {counted} are counted")
+        return
+    if any(split.torn is not None for split in splits) and (scenario.ranks > 1 or not scenario.apart):
+        return  # elements before the place where a split is torn are counted together with it
+    nothing = sum(outputs != 1 for split in splits for outputs in split.outputs)
+    nothing += sum(split.torn is not None for split in splits)
+    counted, most = ledger.left_out_elements + blamed, len(missing) + nothing * epochs * scenario.repetitions
+    must(
+        len(elements) <= counted <= most,
+        f"{len(elements)} elements ({len(missing)} outputs) are missing, {counted} are counted as left out",
+    )
+    if scenario.visitation == "exactly_once":
+        lacks = len(elements) + bad * epochs * scenario.repetitions
+        counted = ledger.left_out_elements + job.state.bad.count
+        filtered = sum(split.outputs[: split.readable].count(0) for split in splits)
+        single = all(outputs <= 1 for split in splits for outputs in split.outputs)
+        repeats = epochs * scenario.repetitions
+        bound = len(missing) + (bad + filtered) * repeats if single else math.inf
+        must(
+            lacks <= counted <= bound,
+            f"{lacks} elements are missing or bad, and {counted} are counted as one of these ({filtered} filtered)",
+        )
+
+
+def check_serial(audit: Audit, job: JobModel, epochs: int) -> None:
+    """One sequence: what no rank got was counted, where no worker was lost."""
+    scenario, ledger = audit.scenario, job.state.ledger
+    total = sum(len(pieces_of(scenario, (b, 0, i))) for b, s in enumerate(scenario.sources) for i in range(len(s)))
+    total *= scenario.repetitions
+    if scenario.take is not None:
+        total = min(total, scenario.take)
+    if audit.left:  # what was left out is not counted for each epoch
+        for epoch in set(range(epochs)) - audit.left:
+            missing, most = (
+                total - sum(audit.used_pieces.get(epoch, Counter()).values()),
+                scenario.batch_size * scenario.ranks,
+            )
+            must(0 <= missing <= most + audit.left_before, f"epoch {epoch} lacks {missing} of {total} elements")
+        return
+    used = sum(sum(counts.values()) for counts in audit.used_pieces.values())
+    counted, before = used + ledger.left_out_elements, audit.left_before
+    told = f"{used} elements used, {counted - used} left out and {before} by a run before, of {total * epochs}"
+    must(counted <= total * epochs <= counted + before, told)
+
+
+def check_some_visits(audit: Audit, job: JobModel, epochs: int) -> None:
+    """With "zero_or_more", when workers were lost: nothing but the data was used, and what was not is counted."""
+    scenario, ledger = audit.scenario, job.state.ledger
+    expected = scenario_pieces(scenario)
+    missing = 0
+    for epoch in set(range(epochs)) - audit.left:
+        check_known(audit, epoch, expected)
+        used = audit.used_pieces.get(epoch, Counter())
+        missing += len({(key, element) for key, element, _ in expected if not used["", (key, element, _)]})
+    counted = ledger.left_out_elements + job.state.bad.count
+    must(missing <= counted, f"{missing} elements are missing, and {counted} are counted")
+
+
+def check_each_worker(audit: Audit, job: JobModel, epochs: int) -> None:
+    """With sharding="off": every worker that began an epoch, and stayed, has given all of it.
+
+    None gives anything twice, as was seen when it was used.  What ranks give back is counted, also of a worker that is
+    gone; what that one had not delivered is not.
+    """
+    scenario, ledger = audit.scenario, job.state.ledger
+    expected = scenario_pieces(scenario)
+    whole = len(expected) if scenario.take is None else min(scenario.take, len(expected))
+    not_draining = {name for name, held in ledger.workers.items() if held.unresolved is None}
+    missing = of_all = 0
+    for epoch in set(range(epochs)) - audit.left:
+        check_known(audit, epoch, expected)
+        given = Counter(worker for worker, _ in audit.used_pieces.get(epoch, ()))
+        began = audit.began.get(epoch, set())
+        must(given.keys() <= began, f"{given.keys() - began} gave something of epoch {epoch}, and never began it")
+        for worker in sorted(began):
+            lacks = whole - given[worker]
+            of_all += lacks
+            must(lacks >= 0, f"{worker} gave {given[worker]} of {whole} elements of epoch {epoch}")
+            if worker in not_draining:
+                missing += lacks
+                complete = scenario.ranks == 1 and not scenario.drop_remainder
+                must(not (complete and lacks), f"{lacks} elements of epoch {epoch} by {worker} are missing")
+    counted = ledger.left_out_elements
+    must(missing <= counted, f"{missing} elements are missing of workers that stayed, and {counted} are counted")
+    fits = of_all == counted if undisturbed(audit.world) else of_all >= counted
+    must(fits or bool(audit.left), f"{of_all} elements are missing of all workers, and {counted} are counted")
+
+
+def _within(piece: ModelPiece, spans: object, scenario: Scenario) -> bool:
+    """Tell whether some of an output's positions are in one of some intervals."""
+    key, element, output = piece
+    branch, _, index = key
+    outputs = scenario.sources[branch][index].outputs[element]
+    begin = (element << OUTPUT_BITS) + output * (WIDTH // outputs)
+    end = begin + WIDTH // outputs
+    assert isinstance(spans, (list, tuple))
+    return any(other == key and start < end and stop > begin for other, start, stop in spans)

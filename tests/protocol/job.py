@@ -17,7 +17,7 @@ from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Split
 from tests.protocol.audit import must
 from tests.protocol.clock import Party
-from tests.protocol.rivals import check_shares, heard_bids
+from tests.protocol.surroundings import check_shares, heard_bids
 from tests.protocol.trainer import TrainerModel
 from tests.protocol.worker import WorkerModel
 

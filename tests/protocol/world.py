@@ -14,13 +14,13 @@ from pecan_ray.job.state import JobState
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.job.worker import WorkerState
 from pecan_ray.options import AutoWorkers, Workers
-from tests.protocol.announced_ends import AnnouncedEnds
 from tests.protocol.audit import Audit, ViolationError
 from tests.protocol.check_ending import check_ending
 from tests.protocol.clock import Clock, Links, Party
 from tests.protocol.job import JobModel
 from tests.protocol.saved import Saved, save, save_each
 from tests.protocol.scenario import FATAL, HUNG_AFTER_S, TIMEOUT_S, Fault, Scenario
+from tests.protocol.surroundings import AnnouncedEnds
 from tests.protocol.trainer import TrainerModel
 from tests.protocol.worker import WorkerModel
 
