@@ -157,6 +157,11 @@ def test_what_leaves_the_engine_must_be_sendable_and_nothing_else() -> None:
     assert why_not_serializable(bad.element) == "", "the element is kept as far as it can be"
 
 
+def test_processes_tell_whatever_a_function_raises() -> None:
+    with pytest.raises(OpError, match="SystemExit"):
+        made(numbers().map(at_seven(SystemExit(3)), processes=True).batch(4))
+
+
 class OwnDict(dict[Any, Any]):
     def keys(self) -> Any:
         raise RuntimeError("no keys")
