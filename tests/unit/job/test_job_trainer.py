@@ -18,7 +18,9 @@ from pecan_ray.job.trainer_events import (
     BatchWanted,
     Discard,
     EndOfEpoch,
+    Grant,
     HandOver,
+    OpenStream,
     OrdersCame,
     RaiseError,
     ReceivedBatch,
@@ -140,6 +142,23 @@ def test_an_epoch_ends_once_when_the_job_goes_on_to_the_next_one_and_its_batches
 
 
 # --- what it tells ---------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_ends_where_a_batch_of_the_next_one_waits_which_is_not_used_by_that() -> None:
+    rig = TrainerRig()
+    rig.receive(1, epoch=0)
+    rig.receive(1, epoch=1)
+    assert [one.batch.id for one in of_kind(HandOver, rig.handle(BatchWanted(within=0)))] == [0]
+    ended = rig.handle(BatchWanted(within=0))
+    assert of_kind(EndOfEpoch, ended) and not of_kind(HandOver, ended) and rig.state.yielded == 1
+    assert [one.batch.id for one in of_kind(HandOver, rig.handle(BatchWanted(within=1)))] == [1]
+
+
+def test_a_stream_is_opened_to_each_newcomer_once_with_a_credit() -> None:
+    rig = TrainerRig()
+    opened = [OpenStream("a"), Grant("a", 1), OpenStream("b"), Grant("b", 1)]
+    assert rig.order(newcomers=("a", "b"), met=2)[:4] == opened
+    assert of_kind(OpenStream, rig.order(newcomers=("b", "c"), met=3)) == [OpenStream("c")]
 
 
 def test_a_report_tells_how_the_trainer_is_doing() -> None:

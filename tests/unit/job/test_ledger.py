@@ -13,8 +13,9 @@ from pecan_ray.job.dropped import DroppedData
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.job.leftovers import Group, Leftovers, by_element
+from pecan_ray.job.leftovers import Group, Leftovers, by_element, merged
 from pecan_ray.job.lots import SideBySide, cut, elements_in, lot, piece
+from pecan_ray.options import Visitation
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.spans import Spans
 
@@ -30,6 +31,23 @@ def ledger_of(
     if listed:
         ledger.end_listing(0)
     return ledger, names
+
+
+@pytest.mark.parametrize(("visitation", "split", "dropped"), [("at_most_once", 1, [0]), ("zero_or_more", 0, [])])
+def test_what_a_lost_worker_held_is_dropped_at_most_once_and_given_out_at_once_zero_or_more_times(
+    visitation: Visitation, split: int, dropped: list[int]
+) -> None:
+    ledger, (first, second) = ledger_of(LedgerShape(world_size=2, visitation=visitation), 2, 2)
+    ledger.next_assignment(first)
+    ledger.take(first)
+    ledger.lost(first)
+    assert visitation != "zero_or_more" or ledger.unresolved() == {}, "no rank is asked"
+    for rank in range(2):
+        ledger.settled(rank, first)
+    ledger.next_assignment(second)
+    lease = ledger.take(second)
+    assert isinstance(lease, Lease) and (lease.split.index, lease.spans) == (split, ((0, END),))
+    assert [one.split.index for one in ledger.dropped.leases] == dropped
 
 
 def test_what_is_dropped_is_counted_in_elements_and_in_ends_that_nobody_knows() -> None:
@@ -196,6 +214,20 @@ def test_a_tail_is_groups_of_one_size_one_for_each_rank(
     assert [len(elements_of(group)) for group in leftovers.groups] == sizes
     assert [group.rank for group in leftovers.groups] == list(range(len(sizes)))
     assert bool(leftovers) == bool(sizes)
+
+
+def test_a_lease_has_a_unit_for_each_element_each_part_of_one_and_an_end_that_nobody_knows() -> None:
+    element, quarter = 1 << OUTPUT_BITS, 1 << (OUTPUT_BITS - 2)
+    spans = ((0, quarter), (2 * quarter, element + quarter), (5 * element, END))
+    units = by_element(Lease(0, Split(0), spans=spans))
+    assert [unit.spans[0] for unit in units] == [
+        (0, quarter),
+        (2 * quarter, element),
+        (element, element + quarter),
+        (5 * element, END),
+    ]
+    lease = Lease(3, Split(7), spans=((0, 4 * element),), branch=1, repetition=2)
+    assert merged(by_element(lease)) == (lease,), "what meets again is one"
 
 
 @given(st.lists(st.integers(0, 40), max_size=6), st.integers(2, 9), st.integers(1, 8), st.booleans())

@@ -124,6 +124,19 @@ def test_of_many_trainers_those_that_may_only_use_more_are_told_later_and_who_kn
     assert notices.is_due(3, 0, 3, 0.0), "who knows nothing is told at once"
 
 
+def test_every_stream_begins_with_one_credit_as_soon_as_there_is_room() -> None:
+    book = MessageQuota(100)
+    assert book.opened("c", True) == {"c": 1}
+    for worker in "bad":
+        assert book.opened(worker, False) == {}
+    book.closed("d")
+    assert book.freed(False) == {}
+    assert book.freed(True) == {"a": 1, "b": 1}
+    assert book.freed(True) == {}, "each has one"
+    book.closed("c")
+    assert book.used("c", 10, 10, True) == {}, "its stream is over"
+
+
 def test_one_fast_worker_sends_a_few_messages_ahead_and_no_more_are_under_way_than_fit() -> None:
     book = MessageQuota(1000)
     book.opened("a", True)

@@ -104,3 +104,16 @@ def test_of_many_ranks_less_is_kept_of_each(ranks: int, kept: int) -> None:
     for rank in range(ranks):
         log.received(rank, 20, ())
     assert len(list(log.before(log.first_known))) == kept, "the first state that may be asked for has all of its steps"
+
+
+def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used_but_for_the_last_ones() -> None:
+    log = DeliveryLog(1)
+    log.used([20])
+    last = range(21 - MOST_UNUSED, 23)
+    log.received(0, 22, delivery_records(*last))
+    assert ids(log.beyond(last[0] - 1)) == [*last], "those ahead, and one of an interrupted wait"
+    assert log.knows(last[0] - 1) and not log.knows(last[0] - 2)
+    log.used([1000])
+    log.received(0, 1001, delivery_records(999, 1000, 1001))
+    assert log.knows(1001) and ids(log.beyond(1000)) == [1001] and ids(log.beyond(1001)) == []
+    assert ids(log.beyond(998)) == [999, 1000, 1001]

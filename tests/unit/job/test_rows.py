@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pecan_ray.job import events
+from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import AskLeases, LeftOutElement, SplitOpenFailure
 from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
 from pecan_ray.job.row_order import row_order
+from pecan_ray.job.row_sequence import RowSequence
 from pecan_ray.job.slow_head import SlowHead
 from pecan_ray.job.suspicion import CRASHED
+from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.options import AutoWorkers, IterOptions, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import END, Split
+from pecan_ray.plan.splits import END, Lease, Split
 from pecan_ray.sources import Arrays, TextLines
 from tests.unit.job.job_rig import JobRig, elements, said
 
@@ -122,6 +126,21 @@ def test_a_state_of_which_rows_behind_others_are_used_cannot_go_on_in_order(rema
     assert "goes on from a state" in ledger.runs.given_up
 
 
+def test_a_state_behind_whose_rows_the_epochs_remainder_was_dropped_goes_on_in_order() -> None:
+    remaining_parts = (Rest(1, 0, ((elements(1)[0], END),)), Rest(2, 0, ((0, elements(1)[1]),)))
+    shape = LedgerShape(numbered=True, promised=True, batch_size=5, drop_remainder=True, epochs=1)
+    ledger = Ledger(shape, ResumePoint(0, (BranchPoint(Cursor(taken=3), remaining_parts),)))
+    ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
+    ledger.end_listing(0)
+    ledger.join("w")
+    ledger.next_assignment("w")
+    run = ledger.take_run("w", 100) or ()
+    assert not ledger.runs.fatal_reason and [lease.row for lease in run] == [-1, 3], "rows of their first elements"
+    ledger.ack(0, "w", 0, {lease.key: lease.spans for lease in run})
+    assert ledger.take_run("w", 100) == () and ledger.assignment_ended("w", {}) == "flush"
+    assert ledger.finished
+
+
 def die(ledger: Ledger, worker: str) -> None:
     """Let a worker come and die with the first run that it is given."""
     ledger.join(worker)
@@ -186,6 +205,41 @@ def test_a_worker_is_late_by_what_workers_need_and_not_by_their_start_or_the_ste
         now += step_s
         head.look(ledger, 1, now)
     assert head.look(ledger, 0, now + 1.1) == "late"
+
+
+def test_a_remainder_that_two_workers_drop_is_counted_once() -> None:
+    ledger = Ledger(LedgerShape(numbered=True, batch_size=2, drop_remainder=True, epochs=1))
+    ledger.add_splits(0, [Split(0, elements=3)])
+    ledger.end_listing(0)
+    remaining_parts: list[Lease] = []
+    ledger.join("late")
+    ledger.join("quick")
+    for worker in ("late", "quick"):
+        ledger.next_assignment(worker)
+        for _ in range(2):
+            remaining_parts += ledger.take_run(worker, 2) or ()
+        ledger.seconds.help(ledger.workers, 0)
+    assert [lease.spans for lease in remaining_parts[:2]] == [lease.spans for lease in remaining_parts[2:]]
+    for worker in ("late", "quick"):
+        ledger.consumed(worker, 0, {remaining_parts[1].key: remaining_parts[1].spans}, left_out=1)
+        assert ledger.left_out_elements == 1
+        assert [held.rest().spans for held in ledger.workers["quick"].pending_leases.values()] == [
+            remaining_parts[2].spans
+        ]
+
+
+def test_batches_that_wait_are_let_go_in_order_when_it_is_given_up_and_dropped_with_their_epoch() -> None:
+    sequence = RowSequence()
+    late = [
+        ReceivedBatch(row, "w", epoch, {}, 2, 1, places=RowPlaces(row, row + 2))
+        for epoch, row in ((0, 6), (0, 2), (1, 4))
+    ]
+    assert [sequence.came(batch) for batch in late] == [()] * 3
+    assert sequence.leave(1) == [late[1], late[0]]
+    assert sequence.give_up() == [late[2]]
+    again = ReceivedBatch(9, "v", 1, {}, 2, 1, places=RowPlaces(4, 6))
+    assert not sequence.came(again) and sequence.duplicate_batches() == [again], "another worker has brought it"
+    assert sequence.came(fresh := replace(again, places=RowPlaces(2, 4))) == [fresh]
 
 
 def test_a_worker_that_fails_ends_the_job_when_the_rows_before_have_come() -> None:

@@ -16,13 +16,19 @@ from pecan_ray.job.worker_events import (
     AssignmentFinished,
     AtHandFound,
     BatchMade,
+    DrainAsked,
+    DropEpochs,
+    EndWork,
+    EpochsLeft,
     FetchSplits,
     FindAtHand,
     GiveLease,
     LeaseWanted,
     LoadPlan,
+    PutOut,
     ReplyReceived,
     RunAssignment,
+    StopAssignment,
     TellJob,
     WorkBegins,
     WorkerEvent,
@@ -153,6 +159,45 @@ def test_in_one_sequence_leases_beside_others_are_waited_for() -> None:
     rig.begin(Assignment(0))
     rig.handle(LeaseWanted(0, SideBySide(4, 1)))
     assert isinstance(asked := rig.request("take:0"), AskLeases) and (asked.streams, asked.reading) == (1, 0)
+
+
+def test_an_answer_that_comes_after_the_assignment_was_left_is_not_for_the_next_one() -> None:
+    rig = Rig()
+    rig.begin(Assignment(0))
+    rig.handle(LeaseWanted(0))
+    assert rig.handle(EpochsLeft(1)) == [DropEpochs(1)]
+    assert rig.handle(BatchMade(Batch())) == [GiveLease(0, None), StopAssignment(for_good=False)]
+    rig.reply(RUN, Assigned(Assignment(1)))
+    assert given(rig.handle(LeaseWanted(0))) == [], "the channel is not free before its answer has come"
+    assert given(rig.reply("take:0", leases(0))) == []
+    assert isinstance(asked := rig.request("take:0"), AskLeases) and asked.epoch == 1
+    assert given(rig.reply("take:0", leases(1))) == [1]
+
+
+def test_a_drained_worker_takes_no_lease_makes_no_batch_and_ends() -> None:
+    rig = Rig()
+    rig.begin(Assignment(0))
+    rig.handle(LeaseWanted(0))
+    assert rig.handle(DrainAsked()) == [GiveLease(0, None)] == rig.handle(LeaseWanted(0))
+    assert rig.handle(BatchMade(Batch())) == [StopAssignment(for_good=True), EndWork()]
+    assert rig.state.over
+
+
+def test_rows_are_numbered_where_they_follow_each_other() -> None:
+    rig = Rig(LedgerShape(numbered=True))
+    rig.begin(Assignment(0))
+    rig.take((Lease(0, Split(0, elements=2), row=10),))
+
+    def row(*spans: Span, rows: int) -> int | None:
+        (done,) = rig.handle(
+            BatchMade(Batch(rows=rows, spans={KEY: [(a << OUTPUT_BITS, b << OUTPUT_BITS) for a, b in spans]}))
+        )
+        assert isinstance(done, PutOut)
+        return None if done.places is None else done.places.begin
+
+    assert row((0, 2), rows=2) == 10 and row((1, 2), rows=1) == 11
+    assert row((0, 2), rows=1) is None, "others come between"
+    assert row((1, 3), rows=2) is None, "the split is longer than it told"
 
 
 def test_an_engine_is_built_for_another_version_or_beginning_of_the_plan() -> None:
