@@ -33,6 +33,17 @@ def ledger_of(
     return ledger, names
 
 
+def test_a_position_in_two_places_is_found() -> None:
+    ledger, (first, second) = ledger_of(LedgerShape(), 2, 2)
+    ledger.next_assignment(first)
+    lease = ledger.take(first)
+    check_ledger(ledger)
+    assert isinstance(lease, Lease)
+    ledger.workers[second].give(lease)
+    with pytest.raises(AssertionError, match="two places"):
+        check_ledger(ledger)
+
+
 @pytest.mark.parametrize(("visitation", "split", "dropped"), [("at_most_once", 1, [0]), ("zero_or_more", 0, [])])
 def test_what_a_lost_worker_held_is_dropped_at_most_once_and_given_out_at_once_zero_or_more_times(
     visitation: Visitation, split: int, dropped: list[int]

@@ -143,48 +143,39 @@ def starving(rig: JobRig, seconds: float, **told: Any) -> list[str]:
     return logged
 
 
-def test_a_trainer_that_waits_gets_all_local_workers_within_seconds_and_is_told_why() -> None:
+def test_a_trainer_that_waits_gets_all_local_workers_and_those_that_do_not_come_are_given_up() -> None:
     rig = auto_rig()
     rig.begin()
     logged = starving(rig, 4.0)
-    assert rig.job.fleet.wanted == Deployment(3, 0), "of four CPUs"
+    assert rig.job.fleet.wanted == Deployment(3, 0) and rig.job.fleet.running() == Deployment(1, 0), "of four CPUs"
     assert sum("and CPUs are idle" in text for text in logged) == 1
     placing = rig.job.placement.placing
     assert placing is not None and rig.job.placement.now == "measures"
     assert [step.decision.phase for step in placing.timeline] == ["add_local"]
+    for seconds in (40.0, 60.0):
+        starving(rig, seconds)
+        assert rig.job.fleet.wanted == Deployment(1, 0), "they are not asked for again at once"
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_job_begins_with_as_many_workers_as_a_sample_asks_for_whenever_it_ends(early: bool) -> None:
-    """It runs while the nodes are looked for and workers start."""
+@pytest.mark.parametrize(("row_s", "workers"), [(0.004, 2), (math.inf, 3)])
+def test_a_job_begins_with_as_many_workers_as_a_sample_asks_for_whenever_it_ends(
+    row_s: float, workers: int, early: bool
+) -> None:
+    """Rows of 4 ms, ten in 20 ms; a look that ten seconds did not suffice for is one at slow elements.
+
+    The sample runs while the nodes are looked for and workers start.
+    """
     rig = auto_rig(ordered=False)
-    known = events.OrderKnown(changed=False, row_s=0.004)
+    known = events.OrderKnown(changed=False, row_s=row_s)
     if early:
         rig.handle(known)
     rig.come()
     if not early:
         rig.handle(known)
-    assert rig.job.fleet.wanted == Deployment(2, 0), "rows of 4 ms, ten in 20 ms"
-
-
-def test_a_job_whose_look_has_not_ended_in_time_begins_with_all_cpus() -> None:
-    """A look that ten seconds did not suffice for is one at slow elements."""
-    rig = auto_rig(ordered=False)
-    rig.come()
-    rig.handle(events.OrderKnown(changed=False, row_s=math.inf))
-    assert rig.job.fleet.wanted == Deployment(3, 0), "of four CPUs"
-    assert rig.job.placement.placing is not None and rig.job.placement.placing.job_sampler.row_s is None
-
-
-def test_workers_that_do_not_come_are_given_up_and_others_judged() -> None:
-    rig = auto_rig()
-    rig.begin()
-    starving(rig, 4.0)
-    assert rig.job.fleet.wanted == Deployment(3, 0) and rig.job.fleet.running() == Deployment(1, 0)
-    starving(rig, 40.0)
-    assert rig.job.fleet.wanted == Deployment(1, 0)
-    starving(rig, 60.0)
-    assert rig.job.fleet.wanted == Deployment(1, 0), "they are not asked for again at once"
+    assert rig.job.fleet.wanted == Deployment(workers, 0), "of four CPUs, of which one is the trainer's"
+    placing = rig.job.placement.placing
+    assert placing is not None and placing.job_sampler.row_s == (row_s if row_s < math.inf else None)
 
 
 def test_a_controller_that_fails_is_told_of_once_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

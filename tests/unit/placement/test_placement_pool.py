@@ -31,22 +31,25 @@ from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
 from tests.long_form import examples
 
-
-def test_a_worker_goes_to_the_highest_bid() -> None:
-    dear, cheap = Demand("dear", (8.0, 4.0, 2.0, 1.0)), Demand("cheap", (3.0, 1.5, 0.75))
-    assert allocate([cheap, dear], 3) == {"dear": 2, "cheap": 1}
-    assert allocate([cheap, dear], 100) == {"dear": 4, "cheap": 3}
+DEAR, CHEAP = Demand("dear", (8.0, 4.0, 2.0, 1.0)), Demand("cheap", (3.0, 1.5, 0.75))
+HERE = Demand("here", (1.0, 1.0), holds=2)
+LARGE, SMALL = Demand("large", (3.0, 3.0), cpus=4.0), Demand("small", (1.0,) * 4)
 
 
-def test_of_equals_the_one_that_holds_it_keeps_it() -> None:
-    here, there = Demand("b", (1.0, 1.0), holds=2), Demand("a", (1.1, 1.1))
-    assert allocate([here, there], 2) == {"b": 2, "a": 0}
-    assert allocate([here, Demand("a", (1.2, 1.2))], 2) == {"b": 0, "a": 2}
-
-
-def test_a_job_that_cannot_run_without_a_worker_gets_one_first() -> None:
-    rich, poor = Demand("rich", (100.0,) * 4, holds=4), Demand("poor", (), least=1)
-    assert allocate([rich, poor], 4) == {"rich": 3, "poor": 1}
+@pytest.mark.parametrize(
+    ("demands", "cpus", "given_"),
+    [
+        ([CHEAP, DEAR], 3, {"dear": 2, "cheap": 1}),
+        ([CHEAP, DEAR], 100, {"dear": 4, "cheap": 3}),
+        ([HERE, Demand("a", (1.1, 1.1))], 2, {"here": 2, "a": 0}),  # of equals the one that holds it keeps it
+        ([HERE, Demand("a", (1.2, 1.2))], 2, {"here": 0, "a": 2}),
+        ([Demand("rich", (100.0,) * 4, holds=4), Demand("poor", (), least=1)], 4, {"rich": 3, "poor": 1}),
+        ([LARGE, SMALL], 4, {"small": 4, "large": 0}),  # large workers must save more
+        ([LARGE, SMALL], 9, {"small": 4, "large": 1}),
+    ],
+)
+def test_a_worker_goes_to_the_highest_bid(demands: list[Demand], cpus: int, given_: dict[str, int]) -> None:
+    assert allocate(demands, cpus) == given_
 
 
 def test_the_slowest_job_is_helped_before_savings_count() -> None:
@@ -58,12 +61,6 @@ def test_the_slowest_job_is_helped_before_savings_count() -> None:
     assert allocate([cheap, slower], 2) == {"cheap": 0, "slower": 2}, "the slowest one first"
     assert relative_times(np.array([np.inf, 6.0, 3.0, 2.0]), 3) == (math.inf, 3.0, 1.5)
     assert relative_times(np.array([2.0]), 0) == ()
-
-
-def test_large_workers_must_save_more() -> None:
-    large, small = Demand("large", (3.0, 3.0), cpus=4.0), Demand("small", (1.0,) * 4)
-    assert allocate([large, small], 4) == {"small": 4, "large": 0}
-    assert allocate([large, small], 9) == {"small": 4, "large": 1}
 
 
 def test_where_all_fit_nobody_is_bounded() -> None:
