@@ -41,16 +41,12 @@ def test_each_element_counts_once_and_the_rest_of_a_broken_split_by_its_elements
     error = known.over_budget(good=1_000)
     assert isinstance(error, ErrorBudgetError) and "502 elements" in str(error) and "a.jpg" in str(error)
     known.add([replace(bad(4), open_end=True)])
+    few = BadElements("job", 0.0)
+    few.add([bad(number) for number in range(10)])
+    assert few.over_budget(0) is None, "a few are always borne"
+    few.add([bad(10)])
+    assert few.over_budget(0) is not None
     assert "at least 503 elements could not be processed" in str(known.over_budget(good=100))
-
-
-def test_a_few_bad_elements_are_always_borne() -> None:
-    known = BadElements("job", 0.0)
-    assert known.over_budget(0) is None
-    known.add([bad(number) for number in range(10)])
-    assert known.over_budget(0) is None
-    known.add([bad(10)])
-    assert known.over_budget(0) is not None
 
 
 def test_memory_is_bounded_and_the_newest_are_remembered() -> None:
@@ -114,14 +110,9 @@ def reported(rig: JobRig) -> str:
 def test_a_share_that_is_used_up_to_the_last_element_is_within_the_budget() -> None:
     for share, bad, good in ((0.29, 29, 71), (0.07, 14, 186), (0.57, 57, 43), (1.0, 100, 0)):
         assert over_budget("job", BadCount(bad), good, share, "") is None
-    error = over_budget("job", BadCount(30), 70, 0.29, "")
-    assert error is not None and "30 elements could not be processed, more than the error budget allows (29)" in str(
-        error
-    )
-    error = over_budget("job", BadCount(11), 97, 0.1, "")
-    assert error is not None and "11 elements could not be processed, more than the error budget allows (10)" in str(
-        error
-    )
+    for share, bad, good, most in ((0.29, 30, 70, 29), (0.1, 11, 97, 10)):
+        error = over_budget("job", BadCount(bad), good, share, "")
+        assert f"{bad} elements could not be processed, more than the error budget allows ({most})" in str(error)
 
 
 SPLITS = tuple(SplitModel((1,) * 7) for _ in range(12))

@@ -44,14 +44,10 @@ def test_each_loser_says_why() -> None:
     assert [one.miss for one in late] == ["", "", "late"]
     assert late[1].cost_increase == pytest.approx(0.3 / 0.22 - 1)
     assert late[2].wait_share == pytest.approx(1 - 0.1 / 0.16)
-
-
-def test_where_nothing_does_what_is_wanted_the_fastest_is_first() -> None:
-    assert [one.projected for one in rank(Objective(longest_s=0.01), [FEW, MANY, SOME])] == [MANY, SOME, FEW]
-
-
-def test_a_trainer_whose_wait_is_unknown_is_not_said_to_wait() -> None:
-    assert rank(NO_WAIT, [projected(1, 0, 0.3, None)])[0].miss == ""
+    assert [one.projected for one in rank(Objective(longest_s=0.01), [FEW, MANY, SOME])] == [MANY, SOME, FEW], (
+        "where nothing does what is wanted the fastest is first"
+    )
+    assert rank(NO_WAIT, [projected(1, 0, 0.3, None)])[0].miss == "", "a wait that is unknown is not said"
 
 
 TIMES = st.floats(1e-4, 1e3)
@@ -96,20 +92,14 @@ def test_what_is_no_objective_is_refused(wrong: dict[str, float]) -> None:
         Objective(**wrong)
 
 
-def test_without_prices_no_dollars_are_told() -> None:
+def test_without_prices_the_wait_counts_and_no_dollars_are_told_and_with_them_the_bill() -> None:
+    assert AutoPlacement(priced=False).objective == NO_WAIT
+    assert AutoPlacement().objective == COST
+    assert AutoPlacement(objective=NO_WAIT).objective == NO_WAIT
+    with pytest.raises(PlanError, match="mode 'pecan' knows no other objective than cost"):
+        AutoPlacement("pecan", objective=NO_WAIT)
     plant = Plant(max_local=4, max_remote=4)
     for priced in (True, False):
         policy = AutoPlacement("pecan", max_local=4, max_remote=4, priced=priced)
         run = drive(policy, Meter(plant), Deployment(0, 1), after=5)
         assert any("$" in decision.reason for decision in run.decisions) is priced
-
-
-def test_without_prices_the_wait_counts_and_with_them_the_bill() -> None:
-    assert AutoPlacement(priced=False).objective == NO_WAIT
-    assert AutoPlacement().objective == COST
-    assert AutoPlacement(objective=NO_WAIT).objective == NO_WAIT
-
-
-def test_the_papers_searches_know_cost_alone() -> None:
-    with pytest.raises(PlanError, match="mode 'pecan' knows no other objective than cost"):
-        AutoPlacement("pecan", objective=NO_WAIT)

@@ -84,14 +84,15 @@ def test_the_budget_of_an_hour_is_kept() -> None:
         AutoPlacement(max_per_hour=4.0)
 
 
-def test_the_cpus_of_the_trainers_hosts_are_shared() -> None:
+def test_bounds_follow_from_the_hosts_and_one_worker_remains_whatever_the_share() -> None:
     policy = AutoPlacement(max_local=64, clients=2, max_local_cpu_fraction=0.5, host_cpus=96, cpus_per_worker=8)
-    assert policy.limits.max_local == 2 * 6
-
-
-def test_a_host_without_a_price_is_not_left_to_starve() -> None:
+    assert policy.limits.max_local == 2 * 6, "the CPUs of the trainers' hosts are shared"
+    assert AutoPlacement(max_local=0, max_remote=4).restrict(remote=0) == DeploymentLimits(0, 1)
+    assert AutoPlacement(max_local=4, max_remote=4).restrict(0, 0) == DeploymentLimits(1, 0)
+    assert AutoPlacement(max_local=4, max_remote=4, min_remote=2).restrict(0, 0) == DeploymentLimits(1, 2, 0, 2)
     for prices in (Prices(0.0, 0.42), Prices(0.0, 0.0)):
-        assert AutoPlacement(prices=prices).per_hour(Deployment(0, 0)) > 10 * prices.remote_worker
+        costs = AutoPlacement(prices=prices).per_hour(Deployment(0, 0))
+        assert costs > 10 * prices.remote_worker, "a host without a price is not left to starve"
 
 
 def test_what_never_comes_is_done_without_and_said() -> None:
@@ -137,9 +138,3 @@ def test_a_job_begins_with_a_worker(mode: Any, bounds: dict[str, Any], remote_cp
 def test_a_job_that_needs_other_nodes_is_refused_if_there_are_none(options: AutoWorkers, why: str) -> None:
     with pytest.raises(PlanError, match=why):
         begin(options, Room((4.0,), ()), 1.0, "exactly_once", 1)
-
-
-def test_one_worker_remains_whatever_the_share() -> None:
-    assert AutoPlacement(max_local=0, max_remote=4).restrict(remote=0) == DeploymentLimits(0, 1)
-    assert AutoPlacement(max_local=4, max_remote=4).restrict(0, 0) == DeploymentLimits(1, 0)
-    assert AutoPlacement(max_local=4, max_remote=4, min_remote=2).restrict(0, 0) == DeploymentLimits(1, 2, 0, 2)
