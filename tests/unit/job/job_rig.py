@@ -15,7 +15,6 @@ from pecan_ray.job.messages import (
     AskLeases,
     Assigned,
     EndAssignment,
-    GivenBack,
     ReceivedBatches,
     Reply,
     TrainerReport,
@@ -137,12 +136,9 @@ class JobRig:
 
     def report(self, rank: int = 0, **told: object) -> list[Instruction]:
         """Let a trainer report something."""
-        self._reported[rank] = self._reported.get(rank, 0) + 1
-        return self.handle(events.TrainerReported(self.next_report(rank, **told)))
-
-    def next_report(self, rank: int = 0, **told: object) -> TrainerReport:
-        """Return a report, numbered as the last one that was made."""
-        return TrainerReport(rank, f"t{rank}", self._reported.get(rank, 0), **told)  # type: ignore[arg-type]  # its fields
+        number = self._reported[rank] = self._reported.get(rank, 0) + 1
+        report = TrainerReport(rank, f"t{rank}", number, **told)  # type: ignore[arg-type]  # its fields
+        return self.handle(events.TrainerReported(report))
 
     def acknowledge(self, worker: str, lease: Lease, first: int, count: int = 1, rank: int = 0) -> list[Instruction]:
         """Let a trainer acknowledge a batch of elements of one split."""
@@ -150,7 +146,3 @@ class JobRig:
         return self.report(
             rank, received_batches=(ack,), delivery_records=(Delivery(first, lease.epoch, ack.spans, worker),)
         )
-
-    def give_back(self, lease: Lease, first: int, count: int = 1, rank: int = 0) -> list[Instruction]:
-        """Let a trainer give back a batch of elements of one split."""
-        return self.report(rank, given_back=GivenBack(lease.epoch, {lease.key: [elements(first, count)]}, 1, count))
