@@ -146,7 +146,7 @@ class ForgetsLengths(WorkerState):
 @pytest.mark.parametrize(
     "party",
     [{"job_state": ForgetsTheHeld}, {"trainer_state": WithoutAcknowledgements}, {"worker_state": ForgetsLengths}],
-    ids=str,
+    ids=lambda party: next(iter(party.values())).__name__,
 )
 def test_a_planted_bug_is_found(party: dict[str, Any]) -> None:
     assert any(World(draw(seed), **party).run().failure for seed in range(300))
