@@ -59,14 +59,6 @@ def names(ordered: Ordered) -> list[str]:
     return [op.name for op in ordered.plan.ops]
 
 
-@pytest.fixture(scope="module")
-def order_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An order file in which `half` comes first."""
-    path = tmp_path_factory.mktemp("orders") / "order.json"
-    path.write_text('{"format": 1, "orders": [["half", "tone"]]}')
-    return path
-
-
 # --- kept --------------------------------------------------------------------------------------------------
 
 
@@ -195,9 +187,9 @@ def test_a_pinned_order_that_does_not_fit_is_refused_at_once(tmp_path: Path, ord
         {"stretches": [{"is": "pecan_ray.errors.PecanError"}]},
     ],
 )
-def test_facts_that_are_none_are_left_out(order_file: Path, tmp_path: Path, facts: Any) -> None:
+def test_facts_that_are_none_are_left_out(tmp_path: Path, facts: Any) -> None:
     path = tmp_path / "order.json"
-    path.write_text(json.dumps({**json.loads(order_file.read_text()), "facts": facts}))
+    path.write_text(json.dumps({"format": 1, "orders": [["half", "tone"]], "facts": facts}))
     assert names(as_run(images(order_file=path))) == ["half", "tone", "batch"]
 
 

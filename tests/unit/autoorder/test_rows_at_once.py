@@ -298,19 +298,14 @@ def with_a_bad_one(columns: bool) -> pecan.PecanPipeline:
 
 
 @pytest.mark.parametrize("columns", [False, True])
-def test_an_element_that_fails_among_others_is_named(columns: bool) -> None:
+@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
+def test_an_element_that_fails_among_others_is_named_and_left_out_alone(columns: bool, on_error: OnError) -> None:
     pipe, found = with_a_bad_one(columns), []
     for plan in (pipe.plan, maps_in_rows(pipe, "scale", "strictly", "clip")):
         with pytest.raises(OpError, match="strictly failed on element") as caught:
             run(plan)
         found.append((caught.value.message, caught.value.fields))
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
-def test_an_element_that_fails_among_others_is_left_out_alone(columns: bool, on_error: OnError) -> None:
-    pipe = with_a_bad_one(columns)
     usual, new = run(pipe.plan, on_error), run(maps_in_rows(pipe, "scale", "strictly", "clip"), on_error)
     numbers = [[n for one in many for n in one.columns.get("n", [])] for many in (usual, new)]
     assert numbers[0] == numbers[1] == [n for n in range(ROWS) if n != 41]

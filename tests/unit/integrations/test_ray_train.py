@@ -55,30 +55,21 @@ def test_all_training_workers_have_places_in_one_job_of_their_groups_own() -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("config", "call", "words"),
     [
-        ({"rank": 1}, "'rank'.*that is found by itself"),
-        ({"batch_size": 1}, "make batches by the pipeline's .batch"),
-        ({"epoch": 1}, "has no argument 'epoch'"),
-        ({"epochs": 0}, r"epochs=...\) needs a whole number >= 1, but got 0"),
+        ({"rank": 1}, {}, "'rank'.*that is found by itself"),
+        ({"batch_size": 1}, {}, "make batches by the pipeline's .batch"),
+        ({"epoch": 1}, {}, "has no argument 'epoch'"),
+        ({"epochs": 0}, {}, r"epochs=...\) needs a whole number >= 1, but got 0"),
+        ({}, {"batch_size": 3}, r"iter_batches of a shard\(batch_size=...\) is not .*: make batches"),
+        ({}, {"order": "strict"}, "has no argument 'order': pass it to PecanDataConfig"),
     ],
 )
-def test_what_a_shard_cannot_take_is_refused(options: dict[str, Any], words: str) -> None:
+def test_what_a_config_or_a_shard_cannot_take_is_refused(
+    config: dict[str, Any], call: dict[str, Any], words: str
+) -> None:
     with pytest.raises(PlanError, match=words):
-        shards(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"batch_size": 3}, r"iter_batches of a shard\(batch_size=...\) is not .*: make batches"),
-        ({"order": "strict"}, "has no argument 'order': pass it to PecanDataConfig"),
-    ],
-)
-def test_what_is_said_to_a_shard_in_vain_is_refused(options: dict[str, Any], words: str) -> None:
-    (shard,) = shards(debug=True)
-    with pytest.raises(PlanError, match=words):
-        shard.iter_batches(**options)
+        shards(debug=True, **config)[0].iter_batches(**call)
 
 
 def test_loops_of_ray_train_and_trials_of_ray_tune_say_which_rank_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

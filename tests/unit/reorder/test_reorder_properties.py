@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,7 +90,9 @@ def test_by_its_own_estimate_the_search_is_never_slower_than_the_user(ops: list[
         before = sum(load.seconds or 0.0 for load in predict(ops, [op.name for op in ops]))
         after = sum(load.seconds or 0.0 for load in predict(ops, plan.order))
         assert after <= before * (1 + 1e-9)
-        assert plan.seconds_before is None or (plan.expected_speedup or 1.0) >= 1 - 1e-9
+        if plan.seconds_before is not None:
+            assert (plan.seconds_before, plan.seconds_after) == pytest.approx((before, after))
+            assert (plan.expected_speedup or 1.0) * after == pytest.approx(before)
 
 
 @given(pipelines(most=5, fixed=False, columns=False, timed=True))
