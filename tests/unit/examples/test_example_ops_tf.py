@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from examples import asr_transformer, audio_ops, boxes_ops, image_ops
 from examples.aerial import derived_items
 from examples.asr_transformer import FIXTURE, read_transcripts
-from examples.photographs import parent_photographs
+from examples.photographs import derived_photographs, parent_photographs
 
 tf: Any = pytest.importorskip("tensorflow")
 audio_tf: Any = pytest.importorskip("examples.audio_ops_tf")
@@ -35,13 +36,14 @@ def close(usual: dict[str, Any], other: dict[str, Any], atol: float) -> None:
 # --- ResNet50 and SimCLR ------------------------------------------------------------------------------------
 
 
-def photographs() -> list[bytes]:
-    return [path.read_bytes() for path in parent_photographs()]
+def astronaut() -> Any:
+    (path,) = (path for path in parent_photographs() if path.stem == "astronaut")
+    return image_ops.decode_rgb(path.read_bytes())
 
 
 @pytest.mark.parametrize(("name", "amount"), [("rotate_by", 4.0), ("shear_by", 0.08), ("shear_by", -0.08)])
 def test_tensorflow_warps_like_opencv(name: str, amount: float) -> None:
-    image = image_ops.decode_rgb(photographs()[0]).astype(np.float32)
+    image = astronaut().astype(np.float32)
     ours = getattr(image_ops, name)(image, amount)
     theirs = getattr(image_tf, name)(image, amount).numpy()
     # Edges apart (OpenCV blends them with the fill), OpenCV's rounding of positions to 1/32 px remains.
@@ -51,14 +53,16 @@ def test_tensorflow_warps_like_opencv(name: str, amount: float) -> None:
 
 
 def test_tensorflow_resizes_blurs_and_grays_like_opencv() -> None:
-    image = image_ops.decode_rgb(photographs()[0]).astype(np.float32)
+    image = astronaut().astype(np.float32)
     np.testing.assert_allclose(image_ops.resize(image), image_tf.resize(image).numpy(), atol=0.05)
     blurred = cv2.GaussianBlur(image, (23, 23), 1.3, borderType=cv2.BORDER_CONSTANT)
     np.testing.assert_allclose(blurred, image_tf.blur_by(image, 1.3).numpy(), atol=0.05)
     np.testing.assert_allclose(image_ops.luminance(image), image_tf.luminance(image).numpy(), atol=0.01)
 
 
-def test_tensorflow_resnet_steps_as_one_graph() -> None:
+def test_tensorflow_resnet_steps_as_one_graph(tmp_path: Path) -> None:
+    photographs = [path.read_bytes() for path in derived_photographs(14, cache=tmp_path).rglob("*.jpg")]
+
     def chain(encoded: Any, seed: Any) -> Any:
         image = image_tf.decode_and_random_crop(encoded, seed)
         for step in (image_tf.random_flip, image_tf.random_rotate, image_tf.random_shear):
@@ -67,12 +71,12 @@ def test_tensorflow_resnet_steps_as_one_graph() -> None:
             {"image": image_tf.subtract_mean(image_tf.resize(image)), "label": 3}, classes=5
         )
 
-    encoded = tf.constant(photographs())
-    seeds = tf.stack([tf.zeros(len(photographs()), tf.int32), tf.range(len(photographs()))], axis=1)
-    data = tf.data.Dataset.from_tensor_slices((encoded, seeds)).map(chain).batch(len(photographs()))
+    encoded = tf.constant(photographs)
+    seeds = tf.stack([tf.zeros(len(photographs), tf.int32), tf.range(len(photographs))], axis=1)
+    data = tf.data.Dataset.from_tensor_slices((encoded, seeds)).map(chain).batch(len(photographs))
     (first,), (again,) = list(data), list(data)
-    assert first["image"].shape == (len(photographs()), 224, 224, 3) and first["image"].dtype == tf.float16
-    assert first["label"].numpy().argmax(axis=1).tolist() == [3] * len(photographs())
+    assert first["image"].shape == (len(photographs), 224, 224, 3) and first["image"].dtype == tf.float16
+    assert first["label"].numpy().argmax(axis=1).tolist() == [3] * len(photographs)
     np.testing.assert_array_equal(first["image"], again["image"])
 
 
