@@ -39,8 +39,9 @@ from pecan_ray.pass_numbers import RunPasses
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.quarantine import QuarantineFile, default_path, keeper
-from pecan_ray.runtime.client import Provenance, Received, has_left
+from pecan_ray.runtime.client import has_left
 from pecan_ray.runtime.cluster import check_same_process
+from pecan_ray.runtime.received import Provenance, Received
 from pecan_ray.runtime.session import Session, job_name
 from pecan_ray.runtime.share_session import ShareRequest, ShareSession
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from pecan_ray.engines.contract import BadElement, Leases, LeasesBeside, SharedLeases, SpansByKey
 from pecan_ray.errors import PecanError
@@ -27,6 +29,8 @@ class LeaseTracker:
         """Those that were not mentioned."""
         self.newest_pass = -1
         """The latest pass of which something was given."""
+        self.is_joined = False
+        """Whether the trainer joins the rows of what was given to batches."""
         self._changed = threading.Condition()
         """Guards both and what follows: engines read in several threads."""
         self._asking, self._closed = 0, False
@@ -58,6 +62,7 @@ class LeaseTracker:
         if lease is not None:
             with self._changed:
                 self.newest_pass = max(self.newest_pass, lease.repetition)
+                self.is_joined = self.is_joined or lease.place is not None
                 _, given = self._given.setdefault(lease.key, (lease, Spans()))
                 missing = self._missing.setdefault(lease.key, Spans())
                 for span in lease.spans:
@@ -100,6 +105,11 @@ class LeaseTracker:
             self._closed = True
             self._changed.wait_for(lambda: not self._asking)
 
+    def missing(self) -> list[Lease]:
+        """Return what was given and not mentioned, in the order in which it was given."""
+        with self._changed:
+            return [replace(self._given[key][0], spans=tuple(spans)) for key, spans in self._missing.items()]
+
     def unresolved_spans(self) -> SpansByKey:
         """Return what the engine has not mentioned of its leases, all read to their ends.
 
@@ -118,3 +128,22 @@ class LeaseTracker:
                         "that it was given. This is a fault of pecan_ray: please report it with the pipeline."
                     )
             return {key: list(missing) for key, missing in self._missing.items()}
+
+
+class GivenAgain:
+    """Leases of one source, of which some were taken before and are given once more."""
+
+    def __init__(self, again: Sequence[Lease], leases: Leases) -> None:
+        self._again, self._leases = deque(again), leases
+
+    def take(self, branch: int = 0) -> Lease | None:
+        """Return the next lease."""
+        return self._again.popleft() if self._again else self._leases.take(branch)
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        """Tell how many elements the split of a lease holds."""
+        self._leases.ended(lease, elements)
+
+    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
+        """Leave a lease to other workers, if there are any."""
+        return isinstance(self._leases, SharedLeases) and self._leases.elsewhere(lease, bad)

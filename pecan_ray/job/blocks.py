@@ -68,6 +68,11 @@ class RowPlaces:
                 return place_of(number, _positions(self.ends)[row])
         raise IndexError(row)
 
+    def element_of(self, row: int, keys: Sequence[LeaseKey]) -> tuple[LeaseKey, int]:
+        """Return the split and the element that a row is made of; `keys`: of the splits, in order."""
+        last = self.end_of(row) - 1
+        return keys[(last >> PLACE_BITS) - self.first], (last & (1 << PLACE_BITS) - 1) >> OUTPUT_BITS
+
 
 def _positions(packed: bytes) -> array[int]:
     found = array("q")

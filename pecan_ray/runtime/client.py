@@ -15,11 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import ray
 
-from pecan_ray.engines.contract import BadElement, SpansByKey
+from pecan_ray.engines.contract import BadElement
 from pecan_ray.errors import ClusterError, PecanError, told
 from pecan_ray.job import trainer_events as events
 from pecan_ray.job.joins import Joins
@@ -31,10 +31,10 @@ from pecan_ray.runtime.calls import Calls, CallsClosedError
 from pecan_ray.runtime.host_use import host_use
 from pecan_ray.runtime.long_wait import SAY_AFTER_S
 from pecan_ray.runtime.messages import WorkerInfo, bad_element, left_out
+from pecan_ray.runtime.received import CannotJoinError, Provenance, Received, joined_batch, messages_of, shape_error
 from pecan_ray.runtime.streams import WorkerStream
 from pecan_ray.runtime.wakeup_event import WakeupEvent
 from pecan_ray.transport.batch_bytes import bytes_of
-from pecan_ray.transport.joining import joined
 from pecan_ray.transport.messages import BatchReader, Message
 
 logger = logging.getLogger("pecan_ray.client")
@@ -45,24 +45,6 @@ END_S = 10.0
 
 KeepBad: TypeAlias = Callable[[Sequence[BadElement]], None]
 """What keeps bad elements."""
-
-
-class Provenance(NamedTuple):
-    """Which data a batch holds: for checks, logs and exact accounting."""
-
-    epoch: int
-    worker: str
-    """Who has made it, or its first rows, where these are joined with those of others."""
-    spans: SpansByKey
-    rows: int
-
-
-class Received(NamedTuple):
-    """A batch as it came, or as it was joined."""
-
-    columns: Element
-    provenance: Provenance
-    message: Message
 
 
 Answered: TypeAlias = events.HandOver | events.EndOfEpoch | events.EndOfData | events.RaiseError
@@ -112,8 +94,15 @@ class ForLoop:
     def received(self, batch: events.ReceivedBatch) -> Received:
         """Return a batch with its columns, which are joined if they are not yet."""
         if batch.pieces and batch.id not in self.batches:
-            self.batches[batch.id] = _joined_batch(batch)
+            self.batches[batch.id] = joined_batch(batch)
         return self.batches[batch.id]
+
+    def columns_ahead(self, batch: events.ReceivedBatch) -> Element | None:
+        """Return the columns of a batch whose turn has not come; None where it has an error, which has its turn too."""
+        try:
+            return self.received(batch).columns
+        except CannotJoinError:
+            return None
 
     def forget(self, batch: events.ReceivedBatch) -> Sequence[Message]:
         """Forget a batch, or a block; return the messages that it came with."""
@@ -179,6 +168,21 @@ class BatchClient:
     def next(self, within: int | None = None) -> Received | events.EndOfEpoch | None:
         """Return the next batch, up to that epoch, waiting for it; None when the job is over.  Raises its error."""
         cluster.check_same_process()
+        try:
+            outcome = self._outcome(within)
+        except CannotJoinError as failed:
+            error = shape_error(failed, self._controller, self.calls)
+            del failed  # it holds the batch
+            raise error from None
+        if isinstance(outcome, events.RaiseError):
+            try:
+                raise outcome.error
+            finally:
+                del outcome  # or the error would hold this frame and the frame the error, and both the last batch
+        return outcome if isinstance(outcome, (Received, events.EndOfEpoch)) else None
+
+    def _outcome(self, within: int | None) -> Received | Answered | None:
+        """Wait for what there is for the loop; None: it is closed."""
         with self._lock:
             if self.closed:
                 return None
@@ -189,12 +193,7 @@ class BatchClient:
             self._served.wait()
             with self._lock:
                 outcome = self._for_loop.look()
-        if isinstance(outcome, events.RaiseError):
-            try:
-                raise outcome.error
-            finally:
-                del outcome  # or the error would hold this frame and the frame the error, and both the last batch
-        return outcome if isinstance(outcome, (Received, events.EndOfEpoch)) else None
+        return outcome
 
     def took(self) -> None:
         """Note that the training loop has the batch that `next` has returned."""
@@ -400,7 +399,7 @@ def ahead(client: BatchClient) -> Element | None:
     """Return the columns of the batch that is used next, if it has come; it is not taken by that."""
     with client._lock:
         head = client.state.queue.head
-        return client._for_loop.received(head).columns if head is not None and not client.closed else None
+        return client._for_loop.columns_ahead(head) if head is not None and not client.closed else None
 
 
 def _look_ahead(client: BatchClient, prepare: Callable[[Element], None]) -> None:
@@ -410,7 +409,7 @@ def _look_ahead(client: BatchClient, prepare: Callable[[Element], None]) -> None
             if client.closed:
                 return
             head = client.state.queue.head
-            columns = client._for_loop.received(head).columns if head is not None and head.id != seen else None
+            columns = client._for_loop.columns_ahead(head) if head is not None and head.id != seen else None
         if head is None or columns is None:
             # Decision 90: what was prepared stays in the queue, so states and lost workers know nothing of it.
             client._something_happened.wait()
@@ -454,24 +453,6 @@ def _received(number: int, worker: str, message: Message, nbytes: int) -> events
     return events.ReceivedBatch(
         number, worker, message.epoch, message.spans, message.rows, nbytes, message.without_data, message.places
     )
-
-
-def messages_of(batch: events.ReceivedBatch) -> Sequence[Message]:
-    """Return the messages of the blocks that a batch is joined of, or of a block; none where it came as a whole."""
-    blocks = [piece.block for piece in batch.pieces] or [batch]
-    return [block.payload.message for block in blocks if block.payload is not None]
-
-
-def _joined_batch(batch: events.ReceivedBatch) -> Received:
-    """Join a batch; raises `BatchShapeError` where its rows do not go together."""
-    first = batch.pieces[0]
-    if len(batch.pieces) == 1 and first.stop - first.start == first.block.rows + first.block.skip:
-        columns = first.block.payload.columns
-    else:
-        columns = joined([(piece.block.payload.columns, piece.start, piece.stop) for piece in batch.pieces])
-    spans = {key: list(intervals) for key, intervals in batch.spans.items()}
-    provenance = Provenance(batch.epoch, batch.worker, spans, batch.rows)
-    return Received(columns, provenance, Message({}, spans, batch.rows, batch.epoch))
 
 
 def _as_error(error: BaseException, where: str) -> BaseException:

@@ -22,6 +22,7 @@ from pecan_ray.job.active_clock import TICK_S
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.job_views import JobView, LiveJob, job_view
 from pecan_ray.job.messages import TrainerReport, WorkerProgress
+from pecan_ray.plan.splits import Split
 from pecan_ray.plan.stretches import OpOrders
 from pecan_ray.runtime.job_arrays import receive
 from pecan_ray.runtime.job_host import JobHost
@@ -260,6 +261,10 @@ class JobController:
     async def arrays(self) -> list[Any]:
         """Return the object, in a list, that holds the large arrays of the job's sources."""
         return [self._host.arrays]
+
+    async def split(self, branch: int, index: int) -> Split:
+        """Return a split of a source, which names its elements."""
+        return self._host.state.ledger.queues.listings[branch][index]
 
     # --- others --------------------------------------------------------------------------------------------
 

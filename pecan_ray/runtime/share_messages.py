@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from pecan_ray.job.share_group import Place, ReaderFacts
-from pecan_ray.runtime.client import Received
+from pecan_ray.runtime.received import Received
 from pecan_ray.transport.share_channel import ChannelAddress
 
 PREFIX = "pecan:share:"

@@ -22,8 +22,8 @@ from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.options import Config, Workers
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.calls import Calls, CallsClosedError, PendingAnswer
-from pecan_ray.runtime.client import Provenance, Received
 from pecan_ray.runtime.long_wait import LongWait
+from pecan_ray.runtime.received import Provenance, Received
 from pecan_ray.runtime.session import check_no_loader_workers
 from pecan_ray.runtime.share_messages import BatchFrame, Frame, GroupPlan, Joined, JoinRequest
 from pecan_ray.runtime.shared_producer import producer_of

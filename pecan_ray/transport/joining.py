@@ -1,4 +1,8 @@
-"""Batches of the rows of several blocks: one copy, and none where all rows lie in one block."""
+"""Batches of the rows of several blocks: one copy, and none where all rows lie in one block.
+
+The elements of a block are of one kind (`pecan_ray.engines.row_kinds`).  So rows go together here if they would have
+gone together in one process, and the first row of a block tells what all of them are like.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +11,118 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pecan_ray.errors import BatchShapeError, listed, to_str
+from pecan_ray.errors import listed, to_str
 
 BlockRows: TypeAlias = tuple[Mapping[str, Any], int, int]
 """Columns of a block, and which of its rows belong to a batch: the first, and the one behind the last."""
 
+TYPE_REMEDY = "Convert one of them, or fill in what is missing, by a map before"
+DTYPE_REMEDY = "Convert elements to one dtype before"
+SHAPE_REMEDY = (
+    "Resize or crop elements to one shape, use padded_batch, or put them together by a function of your own: "
+    "batch(n, collate=fn)"
+)
+
+
+class UnequalRowsError(Exception):
+    """Rows of one batch do not go together; those who know the names of elements make a message of it."""
+
+    def __init__(self, part: int, column: Any, said: tuple[str, str], remedy: str) -> None:
+        """`part`: the number of the block that does not go with the first one; `said`: what both are like."""
+        super().__init__(part, column, said, remedy)
+        self.part, self.column = part, column
+        self._said, self._remedy = said, remedy
+
+    def message(self, element: str, first: str) -> str:
+        """Return the message; `element`: the first row of that block in words, `first`: that of the first block."""
+        mine, other = self._said
+        return f"batch: {mine.format(element)}, but {other.format(first)}. {self._remedy}."
+
 
 def joined(parts: Sequence[BlockRows]) -> dict[str, Any]:
-    """Return the columns of a batch of consecutive rows; raises `BatchShapeError` where blocks do not go together."""
+    """Return the columns of a batch of consecutive rows; raises `UnequalRowsError` where blocks do not go together."""
     first = parts[0][0]
-    for columns, _, _ in parts[1:]:
+    for part, (columns, _, _) in enumerate(parts):
         if columns.keys() != first.keys():
-            raise BatchShapeError(
-                f"batch: some elements have the columns {listed(columns, first)}, but others of the same batch have "
-                f"{listed(first, columns)}. Every element of a batch needs the same columns.",
-                column=min(columns.keys() ^ first.keys(), key=to_str),
-            )
-    return {name: _joined([(columns[name], start, stop) for columns, start, stop in parts], name) for name in first}
+            mine, other = (_escaped(listed(*both)) for both in ((columns, first), (first, columns)))
+            column = min(columns.keys() ^ first.keys(), key=to_str)
+            said = f"{{}} has the columns {mine}", f"{{}} has {other}"
+            raise UnequalRowsError(part, column, said, "Every element of a batch needs the same columns")
+    return {
+        name: _Column(name).joined([(columns[name], start, stop) for columns, start, stop in parts], "")
+        for name in first
+    }
 
 
-def _joined(parts: Sequence[tuple[Any, int, int]], name: str) -> Any:
-    first = parts[0][0]
-    if type(first) is dict and all(type(one) is dict and one.keys() == first.keys() for one, _, _ in parts):
-        return {key: _joined([(one[key], start, stop) for one, start, stop in parts], name) for key in first}
-    if type(first) is tuple and all(type(one) is tuple and len(one) == len(first) for one, _, _ in parts):
-        return tuple(_joined([(one[at], *rows) for one, *rows in parts], name) for at in range(len(first)))
-    if len(parts) == 1:
-        return first[parts[0][1] : parts[0][2]] if hasattr(first, "__getitem__") else first
-    kinds = [_kind(one) for one, _, _ in parts]
-    for kind in kinds[1:]:
-        if kind != kinds[0]:
-            raise BatchShapeError(
-                f"batch: column {to_str(name)} of some elements is {kind}, but that of others of the same batch is "
-                f"{kinds[0]}. Convert elements to one dtype and shape by a map before, or use padded_batch",
-                column=name,
-            )
-    return np.concatenate([one[start:stop] for one, start, stop in parts])
+class _Column:
+    """A column of a batch that is joined."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def joined(self, parts: Sequence[tuple[Any, int, int]], path: str) -> Any:
+        """Return the rows of what stands at one path in this column."""
+        first = parts[0][0]
+        if type(first) is dict and all(type(one) is dict and one.keys() == first.keys() for one, _, _ in parts):
+            return {
+                key: self.joined([(one[key], *rows) for one, *rows in parts], f"{path}[{to_str(key)}]") for key in first
+            }
+        if any(type(one) is tuple for one, _, _ in parts):
+            return self._tuples(parts, path)
+        if len(parts) == 1:
+            return first[parts[0][1] : parts[0][2]] if hasattr(first, "__getitem__") else first
+        for part, (column, row, _) in enumerate(parts):
+            if not _go_together(column, first):
+                self._refuse(part, column, row, parts[0], path)
+        return np.concatenate([one[start:stop] for one, start, stop in parts])
+
+    def _tuples(self, parts: Sequence[tuple[Any, int, int]], path: str) -> Any:
+        """Return lists of values of unlike types: a column for each place."""
+        places = [_places(one) for one, _, _ in parts]
+        for part, (column, row, _) in enumerate(parts):
+            if len(places[part]) != len(places[0]) or not places[part]:
+                self._refuse(part, column, row, parts[0], path)
+        return tuple(
+            self.joined([(mine[at], *rows) for mine, (_, *rows) in zip(places, parts, strict=True)], f"{path}[{at}]")
+            for at in range(len(places[0]))
+        )
+
+    def _refuse(self, part: int, column: Any, row: int, other: tuple[Any, int, int], path: str) -> None:
+        mine, kinds = f"column {to_str(self._name)}{path}", (_describe(column, row), _describe(other[0], other[1]))
+        remedy = TYPE_REMEDY
+        if all(isinstance(one, np.ndarray) and one.dtype != object for one in (column, other[0])):
+            remedy = SHAPE_REMEDY if column.dtype == other[0].dtype else DTYPE_REMEDY
+        said = f"{_escaped(mine)} of {{}} is {_escaped(kinds[0])}", f"that of {{}} is {_escaped(kinds[1])}"
+        raise UnequalRowsError(part, self._name, said, remedy)
 
 
-def _kind(column: Any) -> str:
-    """Say in words of which kind the elements of a column are: those of equal words go together."""
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _go_together(column: Any, first: Any) -> bool:
+    if not (isinstance(column, np.ndarray) and isinstance(first, np.ndarray)) or column.shape[1:] != first.shape[1:]:
+        return False
+    return column.dtype == first.dtype or all(one.dtype.kind in "SU" for one in (column, first))
+
+
+def _places(column: Any) -> tuple[Any, ...]:
+    """Return a column of lists as a column for each of their places; nothing for what is none."""
+    if type(column) is tuple:
+        return column
+    if isinstance(column, np.ndarray) and column.ndim > 1:
+        return tuple(column[:, place] for place in range(column.shape[1]))
+    return ()
+
+
+def _describe(column: Any, row: int) -> str:
+    """Say in words of which kind a row of a column is."""
+    if type(column) is dict:
+        return f"a dict with the keys {listed(column, ())}"
+    if type(column) is tuple:
+        return f"a list of {len(column)} values"
     if not isinstance(column, np.ndarray):
         return f"a {type(column).__name__}"
-    dtype = "text" if column.dtype == object or column.dtype.kind in "SU" else str(column.dtype)
-    return f"{dtype}{list(column.shape[1:])}"
+    if column.dtype == object and column.ndim == 1:
+        return "None" if column[row] is None else f"a {type(column[row]).__name__}"
+    return f"{'text' if column.dtype == object else column.dtype}{list(column.shape[1:])}"

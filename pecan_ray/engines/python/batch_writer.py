@@ -1,189 +1,28 @@
-"""Filling batches from many threads: each thread writes its elements straight into their rows of a slot."""
+"""Filling batches from many threads: each thread writes its elements straight into the batch that is open."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
-from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
+from pecan_ray.engines.contract import Produced, Slots, is_columnar
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_rows import KeptRows
-from pecan_ray.engines.layout import Layout
-from pecan_ray.engines.positions import Part, SkippedPositions, join, merge
+from pecan_ray.engines.positions import SkippedPositions, merge
 from pecan_ray.engines.python.chain import apply_error_policy, check_serializable
-from pecan_ray.engines.python.collate import (
-    check_columns,
-    check_is_object,
-    checked_array,
-    is_empty_list,
-    numbers_of_one_type,
-    numbers_of_python,
-    with_arrays,
-)
-from pecan_ray.engines.python.nested import STAY, BatchRows, finished
+from pecan_ray.engines.python.collate import with_arrays
+from pecan_ray.engines.python.open_batch import OpenBatch, copy_into
 from pecan_ray.engines.python.ordered_results import ITEM_BYTES, items_bytes
-from pecan_ray.engines.reading import Run
+from pecan_ray.engines.row_kinds import kind_of, pieces_of_one_kind
 from pecan_ray.engines.serializable import PLAIN_OR_NUMBERS
-from pecan_ray.engines.slots import layout_of
-from pecan_ray.errors import OpError
+from pecan_ray.errors import BatchShapeError, OpError
 from pecan_ray.options import OnError
 
 MOST_IN_PIECE = 256
 """Elements of a chunk that stand in line together."""
-FREE_ITEMS = 500
-"""NumPy keeps Python's lock while it copies so many items."""
-# Decision 55: to get Python's lock back takes as long as to copy so many bytes.
-HELD_BYTES = 1 << 17
-
-
-class OpenBatch:
-    """A batch whose rows are being written; its layout is that of its first element."""
-
-    def __init__(self, item: Item, size: int, op: str, slots: Slots, layout: Layout | None = None) -> None:
-        """`layout`: that of the first element, where it is known."""
-        self.size, self.op, self.claimed = size, op, 0
-        self.parts: list[Part] = []
-        self.complete = False
-        self._item = item
-        self._done = 0
-        self._lock = threading.Lock()
-        """Guards `parts`, `complete` and how many rows are done: rows are written without it, side by side."""
-        if layout is None:
-            layout = layout_of(tuple((name, *_kind(value, size)) for name, value in item.value.items()))
-        self._layout = layout
-        total = self._layout.nbytes
-        self.slot: Slot | None = slots.acquire(total) if total else None
-        memory = np.frombuffer(self.slot.buffer, np.uint8) if self.slot else np.empty(0, np.uint8)
-        self._columns: dict[str, np.ndarray[Any, Any]] = {
-            name: np.empty(size, object) if place is None else place.view(memory)
-            for name, place in self._layout.places.items()
-        }
-        self._rows: list[Item | None] = [None] * size
-        """Of values that are put together at the end, whose they are."""
-
-    @property
-    def first(self) -> str:
-        """Which element the others must agree with, in words."""
-        return self._item.where()
-
-    def write(self, first: int, items: list[Item]) -> bool:
-        """Write elements into rows from `first` on; True if the batch is complete with them."""
-        names = self._columns.keys()
-        for item in items:
-            if item.value.keys() != names:
-                check_columns(item, names, self.first, self.op)
-        for name, column in self._columns.items():
-            rows = slice(first, first + len(items))
-            numbers = numbers_of_one_type(items, name, column) if len(items) > 1 else None
-            if numbers is not None:
-                copy_into(column[rows], numbers)
-            else:
-                self._write_each(name, column[rows], items, first)
-        return self._note(len(items), itertools.chain.from_iterable([item.parts for item in items]))
-
-    def _write_each(self, name: str, rows: np.ndarray[Any, Any], items: list[Item], first: int) -> None:
-        """Write one column, element by element, into rows of the batch from `first` on."""
-        shape, dtype, objects = rows.shape[1:], rows.dtype, rows.dtype.hasobject
-        other, opened_by = "", self._item.value[name]
-        lists = objects and (type(opened_by) in (list, tuple) or is_empty_list(opened_by))
-        for row, item in enumerate(items):
-            value = item.value[name]
-            if objects:
-                if is_columnar(value) and not (lists and is_empty_list(value)):
-                    check_is_object(name, value, opened_by, item, self.first, self.op)
-                rows[row] = value
-                if type(value) not in STAY:
-                    # For errors at the end, which name the element. Its value would stay in memory until then.
-                    self._rows[first + row] = item.without_value()
-                continue
-            if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
-                other = other or self.first
-                value = checked_array(name, value, shape, dtype, item, other, self.op)
-            # NumPy would give Python's lock up for these: `copy_into` decides whether that is worth it.
-            if value.size > FREE_ITEMS:
-                copy_into(rows[row : row + 1], value[None])
-            else:
-                rows[row] = value
-
-    def write_run(self, first: int, run: Run | KeptRows, start: int, stop: int) -> bool:
-        """Write some of a run's elements into rows from `first` on; True if the batch is complete with them."""
-        if run.columns.keys() != self._columns.keys():
-            check_columns(run.item(start), self._columns.keys(), self.first, self.op)
-        for name, column in self._columns.items():
-            rows, values = column[first : first + stop - start], run.column(name, start, stop)
-            if rows.dtype == object and values.dtype == object and STAY.issuperset(map(type, values)):
-                rows[:] = values
-            elif rows.dtype != object and rows.dtype == values.dtype and rows.shape == values.shape:
-                copy_into(rows, values)
-            elif (numbers := numbers_of_python(values, rows.dtype)) is not None:
-                copy_into(rows, numbers)
-            else:
-                self._write_each(name, rows, run.items(name, start, stop), first)
-        return self._note(stop - start, run.parts(start, stop))
-
-    def _note(self, rows: int, parts: Iterable[Part]) -> bool:
-        with self._lock:
-            self._done += rows
-            join(self.parts, parts)
-            # Rows are done in any order, so their number tells, and not the last row.
-            self.complete = self._done == self.size
-            return self.complete
-
-    def item(self, partial: bool) -> Item:
-        """Return the batch, cut to the rows that were written, for operators on batches."""
-        rows = self._done
-        columns = {name: column[:rows] for name, column in self._columns.items()}
-        return replace(self._item, value=columns, parts=self.parts, rows=rows, members=[], partial=partial)
-
-    def finish(self, skipped_positions: SkippedPositions | None) -> Produced:
-        """Return the batch, cut to the rows that were written, with what waits for a batch; None: it is partial.
-
-        What becomes of a partial batch is not known yet: it carries nothing but itself.
-        """
-        parts, bad = skipped_positions.take() if skipped_positions is not None else ([], [])
-        rows = self._done
-        columns = {name: column[:rows] for name, column in self._columns.items()}
-        return Produced(
-            finished(columns, BatchRows(self.op, self._item, self._rows)),
-            merge(self.parts + parts),
-            rows,
-            self._item.lease.epoch,
-            partial=skipped_positions is None,
-            slot=self.slot,
-            bad=bad,
-            # A batch that was not filled is cut, and lies otherwise than the layout says.
-            layout=self._layout if rows == self.size else None,
-            without_data=merge(parts),
-        )
-
-
-def copy_into(rows: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
-    """Copy values into rows of the same shape and dtype.
-
-    NumPy lets go of Python's lock to copy more than some hundred items.  For a few kilobytes getting it back takes
-    longer than copying, so these are copied as one item.
-    """
-    if values.size > FREE_ITEMS and values.nbytes <= HELD_BYTES and values.flags.c_contiguous:
-        whole = np.dtype((np.void, values.nbytes))
-        rows.reshape(-1).view(whole)[:] = values.reshape(-1).view(whole)
-    else:
-        rows[...] = values
-
-
-def _kind(value: Any, size: int) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
-    """Return dtype and shape of the column of a batch that a value begins; no dtype for a column of objects."""
-    # What an empty list of JSON would hold is not known: lists of texts may follow.
-    if not is_columnar(value) or (is_empty_list(value) and value.dtype == np.float64):
-        return None, ()
-    array = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)
-    return array.dtype, (size, *array.shape)
 
 
 class _RowsInLine(NamedTuple):
@@ -194,11 +33,17 @@ class _RowsInLine(NamedTuple):
     stop: int
 
 
-def chunk_bytes(chunk: list[Item] | _RowsInLine) -> int:
-    """Return about how many bytes a chunk takes: its elements are like its first one."""
-    if isinstance(chunk, _RowsInLine):
-        return (chunk.stop - chunk.start) * (element_bytes(chunk.rows.first) + ITEM_BYTES)
-    return items_bytes(chunk)
+Piece: TypeAlias = list[Item] | _RowsInLine
+"""Elements that stand in line together."""
+
+
+def pieces_bytes(pieces: Sequence[Piece]) -> int:
+    """Return about how many bytes pieces take: the elements of each are like its first one."""
+    return sum(items_bytes(one) if isinstance(one, list) else _rows_bytes(one) for one in pieces)
+
+
+def _rows_bytes(piece: _RowsInLine) -> int:
+    return (piece.stop - piece.start) * (element_bytes(piece.rows.first) + ITEM_BYTES)
 
 
 NEVER = -1
@@ -210,6 +55,9 @@ class BatchWriter:
 
     Elements wait in one line for their rows.  A thread opens the next batch, which may have to wait for memory, only
     when it owes no row to another one: the memory comes from batches that are finished.
+
+    Rows that the trainer joins (their leases have a place) are given up before elements of another kind, and before one
+    that fails, however few they are: there they stand in batches that this worker does not know.
     """
 
     def __init__(
@@ -239,12 +87,14 @@ class BatchWriter:
         self._open: OpenBatch | None = None
         self._claim_lock = threading.Lock()
         """Guards the line, what came too early for it, and the open batch with its place in the sequence."""
-        self._line: deque[list[Item] | _RowsInLine] = deque()
-        self._early: dict[int, tuple[list[Item] | _RowsInLine, int]] = {}
+        self._line: deque[Piece] = deque()
+        self._early: dict[int, tuple[Sequence[Piece], int]] = {}
         """Chunks that wait for an earlier one, and about how many bytes each takes, by number."""
         self._next = 0
         self._errors: dict[int, BaseException] = {}
         """Those of chunks, by number."""
+        self.failed = False
+        """Nothing behind what has failed is wanted."""
         self._due: BaseException | None = None
         """The one to raise when the batches before it are handed on."""
         self._finishing = threading.Lock()
@@ -256,26 +106,41 @@ class BatchWriter:
         """Begin no other batch: nobody takes it.  A thread that waits for memory may hold the lock."""
         self._left = True
 
-    @property
-    def failed(self) -> bool:
-        """Whether a chunk has failed, so that nothing behind it is wanted."""
-        return bool(self._errors)
-
     def place(self, number: int, items: list[Item], error: BaseException | None = None) -> int:
         """Write the outputs of chunk `number`, and of others in line, into batches.
 
         `error`: what ended the chunk, where order is kept.  Returns how many bytes more wait for an earlier chunk: less
         than none, if it is one that others waited for.
         """
-        if self._holds_objects is None and items:
-            self._holds_objects = not all(map(is_columnar, items[0].value.values()))
-        if self._holds_objects:
-            items = with_arrays(items)
-            items, error = self._sendable_ones(items, error)
+        if items and items[0].lease.place is not None:
+            pieces, error = self._of_one_kind(items, error)
+        else:
+            if self._holds_objects is None and items:
+                self._holds_objects = not all(map(is_columnar, items[0].value.values()))
+            if self._holds_objects:
+                items, error = self._sendable_ones(with_arrays(items), error)
+            pieces = [items]
         if error is not None:
             with self._claim_lock:
                 self._errors[number] = error
-        return self._place(number, items)
+                self.failed = True
+        # In pieces where it is long: what a batch leaves of one is copied.
+        size = MOST_IN_PIECE
+        return self._place(number, [one[at : at + size] for one in pieces for at in range(0, len(one), size)])
+
+    def _of_one_kind(
+        self, items: list[Item], error: BaseException | None
+    ) -> tuple[list[list[Item]], BaseException | None]:
+        """Return elements in pieces of one kind each; up to one that cannot be sent, and the error."""
+        found: list[list[Item]] = []
+        for piece in pieces_of_one_kind(items):
+            cannot = None
+            if not all(map(is_columnar, piece[0].value.values())):
+                piece, cannot = self._sendable_ones(with_arrays(piece), None)
+            found.append(piece)
+            if cannot is not None:
+                return found, cannot
+        return found, error
 
     def _sendable_ones(self, items: list[Item], error: BaseException | None) -> tuple[list[Item], BaseException | None]:
         """Return what can be sent; where order is kept, up to an item that cannot, and the error."""
@@ -297,7 +162,7 @@ class BatchWriter:
             while stop - start >= self.size:
                 self._ready(self._whole(rows, start))
                 start += self.size
-        return self._place(number, _RowsInLine(rows, start, stop) if start < stop else [])
+        return self._place(number, [_RowsInLine(rows, start, stop)] if start < stop else [])
 
     def _whole(self, rows: KeptRows, start: int) -> Produced:
         """Return a batch of rows of one entry: nobody else has to do with it, so it takes few steps."""
@@ -323,29 +188,45 @@ class BatchWriter:
             without_data=merge(waiting),
         )
 
-    def _place(self, number: int, chunk: list[Item] | _RowsInLine) -> int:
+    def _place(self, number: int, pieces: Sequence[Piece]) -> int:
         # Weighed outside of the lock. If the chunk's turn comes meanwhile, `_line_up` takes its bytes off again.
-        nbytes = chunk_bytes(chunk) if self.strict and number != self._next else 0
+        nbytes = pieces_bytes(pieces) if self.strict and number != self._next else 0
         with self._claim_lock:
-            waiting = self._line_up(number, chunk, nbytes)
+            waiting = self._line_up(number, pieces, nbytes)
         # Claimed rows are written before the next claim: who waits for memory there owes no batch a row.
         while claim := self._claim():
-            batch, first, claimed = claim
-            if batch.write(first, claimed) if isinstance(claimed, list) else batch.write_run(first, *claimed):
-                self._finish(batch)
+            self._write(*claim)
         if self._due is not None:
             self._raise_if_due()
         return waiting
 
+    def _write(self, batch: OpenBatch, first: int, claimed: Piece) -> None:
+        """Write claimed rows, and hand on the batch if it is complete with them."""
+        try:
+            complete = batch.write(first, claimed) if isinstance(claimed, list) else batch.write_run(first, *claimed)
+        except BatchShapeError as error:
+            if not self.strict:
+                raise
+            batch.fail(error)
+            complete = self.failed = True
+        if complete:
+            self._finish(batch)
+
     def _raise_if_due(self) -> None:
         """Raise the error that is due if all batches that are full before it are handed on."""
         # Both: neither may a full batch before the error be on its way, nor elements before it stand in line.
-        with self._finishing, self._claim_lock:
-            full = bool(self._sequence) and self._sequence[0].claimed == self.size
-            error = self._due
-            if error is None or self._line or full:
-                return
-            self._due = None
+        with self._finishing:
+            with self._claim_lock:
+                if self._line:
+                    return
+                if (batch := self._open) is not None and batch.is_joined and batch.claimed < batch.stop:
+                    batch.cut()
+            self._hand_on()
+            with self._claim_lock:
+                error = self._due
+                if error is None or self._line or (self._sequence and self._sequence[0].is_full):
+                    return
+                self._due = None
         assert self._raise is not None
         self._raise(error)
 
@@ -357,19 +238,19 @@ class BatchWriter:
             return False
         return True
 
-    def _line_up(self, number: int, chunk: list[Item] | _RowsInLine, nbytes: int) -> int:
+    def _line_up(self, number: int, pieces: Sequence[Piece], nbytes: int) -> int:
         """Put a chunk in line, with those that waited for it; the caller holds the lock.
 
         Returns how many bytes more wait for an earlier chunk.
         """
         if not self.strict:
-            self._append(chunk)
+            self._line.extend(pieces)
             return 0
-        self._early[number] = chunk, nbytes
+        self._early[number] = pieces, nbytes
         waiting = nbytes
         while self._next in self._early:
             due, due_bytes = self._early.pop(self._next)
-            self._append(due)
+            self._line.extend(due)
             waiting -= due_bytes
             if self._next in self._errors:
                 self._due, self._next = self._errors[self._next], NEVER
@@ -377,47 +258,57 @@ class BatchWriter:
             self._next += 1
         return waiting
 
-    def _append(self, chunk: list[Item] | _RowsInLine) -> None:
-        """Put a chunk last in line, in pieces where it is long: what a batch leaves of one is copied."""
-        if isinstance(chunk, list):
-            self._line.extend(chunk[at : at + MOST_IN_PIECE] for at in range(0, len(chunk), MOST_IN_PIECE))
-        else:
-            self._line.append(chunk)
-
-    def _claim(self) -> tuple[OpenBatch, int, list[Item] | _RowsInLine] | None:
+    def _claim(self) -> tuple[OpenBatch, int, Piece] | None:
         """Take as many elements from the line as the open batch has room for, and as are of one kind."""
-        with self._claim_lock:
-            if not self._line or self._left:
-                return None
-            head, batch = self._line[0], self._open
-            if batch is None or batch.claimed == self.size:
-                batch = self._open = self._opened(head)
-                if self.strict:
-                    self._sequence.append(batch)
-            first, room = batch.claimed, self.size - batch.claimed
-            if isinstance(head, _RowsInLine):
-                stop = min(head.stop, head.start + room)
-                batch.claimed += stop - head.start
-                if stop < head.stop:
-                    self._line[0] = _RowsInLine(head.rows, stop, head.stop)
-                else:
-                    self._line.popleft()
-                return batch, first, _RowsInLine(head.rows, head.start, stop)
-            claimed = self._items_in_line(room)
-            batch.claimed += len(claimed)
-            return batch, first, claimed
+        while True:
+            with self._claim_lock:
+                if not self._line or self._left:
+                    return None
+                head, batch = self._line[0], self._open
+                if batch is None or batch.is_full or self._goes_into(batch, head):
+                    return self._claimed(batch, head)
+                batch.cut()
+            # Handed on before the next one is opened, which may wait for its memory.
+            with self._finishing:
+                self._hand_on()
 
-    def _opened(self, head: list[Item] | _RowsInLine) -> OpenBatch:
+    @staticmethod
+    def _goes_into(batch: OpenBatch, piece: Piece) -> bool:
+        """Tell whether elements are of the batch's kind, or it is an error if they are not."""
+        return not (batch.is_joined and isinstance(piece, list)) or kind_of(piece[0].value) == batch.kind
+
+    def _claimed(self, batch: OpenBatch | None, head: Piece) -> tuple[OpenBatch, int, Piece]:
+        """Take elements for a batch, or for the next one if it is full; the caller holds the lock."""
+        if batch is None or batch.is_full:
+            batch = self._open = self._opened(head)
+            if self.strict:
+                self._sequence.append(batch)
+        first, room = batch.claimed, batch.stop - batch.claimed
+        if isinstance(head, _RowsInLine):
+            stop = min(head.stop, head.start + room)
+            batch.claimed += stop - head.start
+            if stop < head.stop:
+                self._line[0] = _RowsInLine(head.rows, stop, head.stop)
+            else:
+                self._line.popleft()
+            return batch, first, _RowsInLine(head.rows, head.start, stop)
+        claimed = self._items_in_line(batch, room)
+        batch.claimed += len(claimed)
+        return batch, first, claimed
+
+    def _opened(self, head: Piece) -> OpenBatch:
         """Return a new batch that begins with what stands first in line; the caller holds the lock."""
         if isinstance(head, list):
             return OpenBatch(head[0], self.size, self._op, self._slots)
         layout = head.rows.layout(self.size)
         return OpenBatch(head.rows.named(head.start), self.size, self._op, self._slots, layout)
 
-    def _items_in_line(self, most: int) -> list[Item]:
-        """Take items from the beginning of the line, up to rows of an entry; the caller holds the lock."""
+    def _items_in_line(self, batch: OpenBatch, most: int) -> list[Item]:
+        """Take items from the beginning of the line, up to what does not go into the batch; the caller has the lock."""
         taken: list[Item] = []
         while len(taken) < most and self._line and isinstance(chunk := self._line[0], list):
+            if not self._goes_into(batch, chunk):
+                break
             room = most - len(taken)
             taken += chunk[:room]
             if len(chunk) > room:
@@ -432,13 +323,29 @@ class BatchWriter:
             self._ready(batch.finish(self._skipped_positions))
             return
         with self._finishing:
-            while self._sequence and self._sequence[0].complete:
-                # Handed on under the lock: two threads could else exchange two batches.
-                self._ready(self._sequence.popleft().finish(self._skipped_positions))
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Hand on the batches at the beginning of the sequence, up to one that cannot be made; the caller has the lock.
+
+        Under the lock: two threads could else exchange two batches.
+        """
+        while self._sequence and (self._sequence[0].complete or self._sequence[0].error is not None):
+            batch = self._sequence[0]
+            try:
+                if batch.error is not None:
+                    raise batch.error
+                self._ready(batch.finish(self._skipped_positions))
+            except BatchShapeError as error:
+                assert self._raise is not None
+                self.failed = True
+                self._sequence.clear()
+                self._raise(error)
+                self.leave()
+                return
+            self._sequence.popleft()
 
     def rest(self) -> Produced | None:
         """Return the batch that was not filled, once all elements are placed."""
         batch = self._open
-        if batch is None or batch.claimed == self.size:
-            return None
-        return batch.finish(None)
+        return None if batch is None or batch.is_full else batch.finish(None)

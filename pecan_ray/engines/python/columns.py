@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pecan_ray.engines.contract import EngineOptions, Slots
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.python.batch_writer import OpenBatch
+from pecan_ray.engines.python.open_batch import OpenBatch
 from pecan_ray.engines.reading import Run
 from pecan_ray.plan.operators import Batch, BatchInRows, ElementOp, Join, Op, Plan, Prefetch, Repeat, is_idle
 from pecan_ray.plan.splits import ColumnarSource, Source, as_columnar

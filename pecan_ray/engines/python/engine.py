@@ -16,7 +16,7 @@ from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.nested_columns import extract_arrays
 from pecan_ray.engines.positions import SkippedPositions, merge
-from pecan_ray.engines.python.batch_writer import BatchWriter, OpenBatch
+from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.call_stacks import call_stages, calls_under
 from pecan_ray.engines.python.chain import check_serializable
 from pecan_ray.engines.python.collate import collate, collate_padded
@@ -24,6 +24,7 @@ from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, re
 from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.feed import Feeder
 from pecan_ray.engines.python.fused import FusedPlan, fused
+from pecan_ray.engines.python.open_batch import OpenBatch
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.row_maps import row_stages, rows_under

@@ -19,6 +19,7 @@ from pecan_ray.engines.python.element_outputs import evenly, split_into_parts
 from pecan_ray.engines.python.ordered_results import ResultsInOrder
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.threads import Threads
+from pecan_ray.engines.row_kinds import rows_of_one_kind
 from pecan_ray.errors import BatchShapeError, ElementError, PlanError
 from pecan_ray.options import OnError
 from pecan_ray.plan.empty_pass import WatchedRun
@@ -87,8 +88,22 @@ def _joined(items: Sequence[Item], columns: dict[str, Any], partial: bool) -> It
 
 
 def batched(items: ItemIterator, op: Batch) -> ItemIterator:
-    """Stack `size` items at a time; what is left at the end is marked partial."""
-    return _grouped(items, op.size, lambda rows: collate(rows, op.name))
+    """Stack `size` items at a time; what is left at the end is marked partial.
+
+    Rows that the trainer joins are stacked up to one of another kind, or one that fails.
+    """
+    for item in items:
+        if item is None:
+            yield None
+            continue
+        joined, behind = item.lease.place is not None, itertools.chain((item,), items)
+        del item  # it would stay in memory as long as this
+        yield from _blocks(behind, op) if joined else _grouped(behind, op.size, lambda rows: collate(rows, op.name))
+
+
+def _blocks(items: ItemIterator, op: Batch) -> ItemIterator:
+    for rows in rows_of_one_kind(items, op.size, lambda item: item.value):
+        yield None if rows is None else _joined(rows, collate(rows, op.name), False)
 
 
 def element_lists(items: ItemIterator, op: Gather) -> ItemIterator:

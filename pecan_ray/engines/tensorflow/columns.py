@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,3 +34,16 @@ def as_column(value: Any) -> Any:
         value = value.numpy()  # NumPy cannot ask a tensor for one bfloat16
     array = np.asarray(value)
     return array.item() if array.dtype.hasobject and array.ndim == 0 else array
+
+
+def stacked(elements: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return elements of one kind, made of such columns, as a batch."""
+    return {name: _stacked([element[name] for element in elements]) for name in elements[0]}
+
+
+def _stacked(values: list[Any]) -> Any:
+    if isinstance(values[0], dict):
+        return {part: _stacked([value[part] for value in values]) for part in values[0]}
+    if isinstance(values[0], np.ndarray):
+        return np.stack(values)
+    return np.fromiter(values, object, len(values))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -17,14 +17,16 @@ from pecan_ray.engines.batch_rows import check_rows
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.lease_replay import LeaseReplay
+from pecan_ray.engines.lease_tracker import GivenAgain, LeaseTracker
 from pecan_ray.engines.own_results import NOTHING
 from pecan_ray.engines.positions import Part, SkippedPositions, merge, whole_parts
 from pecan_ray.engines.reading import reading_of, reading_stages
+from pecan_ray.engines.row_kinds import rows_of_one_kind
 from pecan_ray.engines.side_by_side import Streams
 from pecan_ray.engines.slots import into_slot, waiting_for_room
 from pecan_ray.engines.stages import Recognized
 from pecan_ray.engines.tensorflow.chunks import Signature
-from pecan_ray.engines.tensorflow.columns import as_column
+from pecan_ray.engines.tensorflow.columns import as_column, stacked
 from pecan_ray.engines.tensorflow.failure_locator import (
     InGraph,
     error_of,
@@ -41,7 +43,7 @@ from pecan_ray.engines.tensorflow.native import native_computing, run_native
 from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.under_way import Recognize, StackWatch, ThreadActivity
 from pecan_ray.engines.whole import ending_with_the_last_batch
-from pecan_ray.errors import ElementError, OpError, OrderError, PlanError
+from pecan_ray.errors import ElementError, OpError, OrderError, PecanError, PlanError
 from pecan_ray.plan.operators import BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Plan, wants_rng
 from pecan_ray.plan.shape import element_ops_from, last_batching, name_of_last, plan_shape
 from pecan_ray.plan.splits import AtWork, Source, Split, with_seed
@@ -89,6 +91,12 @@ class CurrentAssignment:
             parts = meta.parts_of(np.asarray(rows))
             stretch.came_out(parts)
             stretch.skipped_positions.add(parts)
+
+
+def without_batching(plan: Plan) -> Plan:
+    """Return a plan that yields elements."""
+    last = last_batching(plan)
+    return replace(plan, ops=tuple(op for op in plan.ops if op is not last))
 
 
 def _order_error(found: ElementError) -> OrderError:
@@ -144,6 +152,8 @@ class TensorFlowEngine:
         self._sums = None if options.count_epoch is None else Sums(counted)
         self._in_graph = InGraph()
         self._signature_by_branch: dict[int, Signature | None] = {}
+        self._one_by_one = False
+        """The graph gives elements: which of them may be in one block only shows when they come."""
         self._current_assignment = GraphAssignment([], SkippedPositions())
         self._begin_graph()
         self._reading = StackWatch(reading_of(self._sources))
@@ -152,14 +162,51 @@ class TensorFlowEngine:
     def _begin_graph(self) -> None:
         """Begin with graphs that nothing runs of: those of a stretch that was left run on until they are given up."""
         self._running = CurrentAssignment()
-        self._graph = Graph(self._plan, self._options, self._running.note_dropped, self._sums)
+        plan = without_batching(self._plan) if self._one_by_one else self._plan
+        self._graph = Graph(plan, self._options, self._running.note_dropped, self._sums)
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch."""
         (head, *others) = self._sources
         if isinstance(head, TfDataSource) and not others and not self._plan.ops:
             yield from run_native(head, leases, self._options, self._slots)
-            return
+        elif plan_shape(self._plan).joined and self._options.order == "strict" and self._options.on_error == "raise":
+            yield from self._in_blocks(leases)
+        else:
+            yield from self._assignment(leases)
+
+    def _in_blocks(self, leases: Leases) -> Generator[Produced, None, None]:
+        """Yield the rows of one stretch, which the trainer may join to batches: in blocks, up to an element that fails.
+
+        In a graph that makes batches, what stands before such an element is lost with it, and shapes that change along
+        the data are an error.  What came of it then goes through one that gives elements.
+        """
+        given = LeaseTracker(leases)
+        while True:
+            rest: Produced | None = None
+            try:
+                for produced in self._assignment(given):
+                    if produced.partial:
+                        rest = produced  # the last one; an error of the source may follow
+                        continue
+                    given.mark_processed(produced.spans)
+                    yield produced
+                if rest is not None:
+                    yield rest
+                return
+            except PecanError as error:
+                if not given.is_joined:
+                    raise
+                if self._one_by_one or not (self._batched and isinstance(error, ElementError)):
+                    if rest is not None:
+                        rest.partial = False
+                        yield rest
+                    raise
+            self._one_by_one = True
+            given.close()  # a thread of the graph may ask for a lease
+            given = LeaseTracker(GivenAgain(given.missing(), leases))
+
+    def _assignment(self, leases: Leases) -> Generator[Produced, None, None]:
         skipped_positions = SkippedPositions()
         shuffled = plan_shape(self._plan).shuffled
         orders = split_orders(shuffled, self._options.seed)
@@ -201,7 +248,8 @@ class TensorFlowEngine:
             data = self._graph.dataset(stretch.feeds, stretch.epoch)
         with contextlib.closing(Elements(data)) as elements:
             try:
-                for result in self._results(elements, stretch):
+                results = self._results(elements, stretch)
+                for result in self._stacked(results, stretch) if self._one_by_one else results:
                     if result is not None:
                         yield self._produced(result[0], meta.as_rows(result[1]), stretch)
                     elif (report := stretch.skipped_positions.report(stretch.epoch)) is not None:
@@ -232,6 +280,22 @@ class TensorFlowEngine:
         # A graph says nothing while it yields nothing, which may be for ever.
         yield from while_waiting(results, lambda: stretch.skipped_positions.due)
 
+    def _stacked(
+        self, results: Iterator[tuple[dict[str, Any], Any] | None], stretch: GraphAssignment
+    ) -> Iterator[tuple[dict[str, Any], Any] | None]:
+        """Stack elements of one kind that follow each other; those before an error come before it."""
+
+        found = (
+            None if one is None else ({name: as_column(value) for name, value in one[0].items()}, meta.as_rows(one[1]))
+            for one in results
+        )
+        for rows in rows_of_one_kind(found, self._size, lambda one: one[0]):
+            yield (
+                None
+                if rows is None
+                else (stacked([columns for columns, _ in rows]), np.stack([row for _, row in rows]))
+            )
+
     def _locate_failure(self, error: Exception, stretch: GraphAssignment) -> ElementError:
         """Return what failed: in the user's order, or in the order that runs and not in that."""
         found = failing_element(self._plan, stretch.feeds, self._options.seed)
@@ -252,7 +316,7 @@ class TensorFlowEngine:
             stretch.came_out(parts)
         rows = len(row) if row.ndim == 2 else 1
         size = self._size or (int(row[0, meta.SIZE]) if row.ndim == 2 else 1)
-        partial = self._batched and rows < size
+        partial = self._batched and rows < size and not self._one_by_one
         # What becomes of a partial batch is not known yet: it carries nothing but itself.
         skipped_positions, bad = ([], []) if partial else stretch.skipped_positions.take()
         arrays, slot = into_slot({name: as_column(value) for name, value in columns.items()}, self._slots)

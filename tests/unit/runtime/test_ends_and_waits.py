@@ -19,10 +19,11 @@ from pecan_ray.job.messages import Orders
 from pecan_ray.job.trainer_events import OrdersCame
 from pecan_ray.runtime import calls, long_wait
 from pecan_ray.runtime.calls import Calls
-from pecan_ray.runtime.client import BatchClient, Received
+from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.last_words import killed_for_memory, last_line
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.persistent_thread import call_in_persistent_thread
+from pecan_ray.runtime.received import Received
 from pecan_ray.runtime.wakeup_event import WakeupEvent
 from pecan_ray.transport.messages import Message
 from tests.ray.waiting import until

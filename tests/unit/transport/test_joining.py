@@ -2,11 +2,55 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.python.collate import collate
+from pecan_ray.engines.python.nested import BatchRows, finished
+from pecan_ray.engines.row_kinds import pieces_of_one_kind
 from pecan_ray.errors import BatchShapeError
-from pecan_ray.transport.joining import joined
+from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.transport.joining import UnequalRowsError, joined
+from tests.long_form import examples
+
+NUMBER = st.sampled_from([1, 2, 0.5, True, np.float32(2), np.int64(3), 1 << 70])
+TEXT = st.sampled_from(["a", "long", b"b", None, np.str_("c")])
+ARRAY = st.sampled_from(
+    [
+        np.zeros(2),
+        np.zeros(3),
+        np.zeros((2, 2)),
+        np.ones(2, np.int64),
+        np.zeros(0),
+        np.array(["a", "bcd"]),
+        np.array(["e"]),
+    ]
+)
+LEAF = NUMBER | TEXT | ARRAY
+LISTS = [st.lists(one, min_size=2, max_size=2) for one in (NUMBER, TEXT, LEAF)]
+COLUMN = st.sampled_from(
+    [LEAF, *LISTS, ARRAY, TEXT, st.fixed_dictionaries({"a": LISTS[1], "b": TEXT}), NUMBER | LISTS[0]]
+)
+ROWS = COLUMN.flatmap(lambda values: st.lists(values, min_size=2, max_size=5))
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, tuple):
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert found.dtype == expected.dtype and found.shape == expected.shape
+        assert found.tolist() == expected.tolist()
 
 
 def block(first: int) -> dict[str, object]:
@@ -39,13 +83,36 @@ def test_rows_of_one_block_are_not_copied() -> None:
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"x": np.zeros(2, np.float64)}, r"column 'x' of some elements is float64\[\], but .* int64\[\]"),
-        ({"x": np.zeros((2, 3), np.int64)}, r"int64\[3\]"),
-        ({"x": np.array(["a", "b"], object)}, r"text\[\]"),
-        ({"x": {"a": np.zeros(2)}}, "a dict"),
-        ({"y": np.zeros(2, np.int64)}, r"have the columns \['y'\], but others"),
+        ({"x": np.zeros(2, np.float64)}, "column 'x' of B is float64[], but that of A is int64[]. Convert elements"),
+        ({"x": np.zeros((2, 3), np.int64)}, "int64[3], but that of A is int64[]. Resize"),
+        ({"x": np.array(["a", "b"], object)}, "is a str, but that of A is int64[]. Convert one of them, or fill in"),
+        ({"x": np.array([None, None], object)}, "is None, but"),
+        ({"x": {"a{}": np.zeros(2)}}, "a dict with the keys ['a{}']"),
+        ({"y": np.zeros(2, np.int64)}, "B has the columns ['y'], but A has ['x']"),
     ],
 )
 def test_rows_that_do_not_go_together_are_named(other: dict[str, object], said: str) -> None:
-    with pytest.raises(BatchShapeError, match=said):
-        joined([({"x": np.arange(2)}, 0, 2), (other, 0, 1)])
+    rows = {"x": np.arange(2)}
+    with pytest.raises(UnequalRowsError) as raised:
+        joined([(rows, 0, 2), (rows, 0, 1), (other, 0, 1)])
+    assert said in raised.value.message("B", "A") and raised.value.part == 2
+
+
+@examples(300)
+@given(ROWS, st.integers(1, 4))
+def test_what_is_joined_of_blocks_of_one_kind_each_is_what_one_process_stacks(rows: list[object], cut: int) -> None:
+    """Also that it cannot be stacked."""
+    lease = Lease(0, Split(0))
+    items = [Item({"x": row}, [], lease, number) for number, row in enumerate(rows)]
+
+    def stacked(some: list[Item]) -> dict[str, Any]:
+        return finished(collate(some, "batch"), BatchRows("batch", some[0], None))
+
+    blocks = [block for part in (items[:cut], items[cut:]) for block in pieces_of_one_kind(part)]
+    try:
+        expected = stacked(items)
+    except BatchShapeError:
+        with pytest.raises((BatchShapeError, UnequalRowsError)):
+            joined([(stacked(block), 0, len(block)) for block in blocks])
+    else:
+        assert_same(joined([(stacked(block), 0, len(block)) for block in blocks])["x"], expected["x"])

@@ -19,7 +19,7 @@ import pytest
 
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import SkippedPositions
-from pecan_ray.engines.python.batch_writer import OpenBatch
+from pecan_ray.engines.python.open_batch import OpenBatch
 from pecan_ray.engines.reading import Run
 from pecan_ray.errors import ClusterError
 from pecan_ray.plan.splits import Lease, Split
