@@ -469,8 +469,7 @@ class Batches(EpochLoops[BatchT]):
             return "" if run is None else str(run.placement)
         facts = self._session.facts()
         running = facts.deployments[-1][1].workers if facts.deployments else None
-        order = self._row_order(running, facts.order_given_up)
-        return f"{explain_with_next_step(facts)}\n  order: {order.why}"
+        return f"{explain_with_next_step(facts)}\n  order: {self._row_order(running, facts.order_given_up).why}"
 
     def close(self) -> None:
         """End the job; its last state and its report can still be asked for."""

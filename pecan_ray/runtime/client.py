@@ -31,7 +31,7 @@ from pecan_ray.runtime.calls import Calls, CallsClosedError
 from pecan_ray.runtime.host_use import host_use
 from pecan_ray.runtime.long_wait import SAY_AFTER_S
 from pecan_ray.runtime.messages import WorkerInfo, bad_element, left_out
-from pecan_ray.runtime.received import CannotJoinError, Provenance, Received, joined_batch, messages_of, shape_error
+from pecan_ray.runtime.received import CannotJoinError, Provenance, Received, joined_batch, messages_of, naming_elements
 from pecan_ray.runtime.streams import WorkerStream
 from pecan_ray.runtime.wakeup_event import WakeupEvent
 from pecan_ray.transport.batch_bytes import bytes_of
@@ -168,12 +168,8 @@ class BatchClient:
     def next(self, within: int | None = None) -> Received | events.EndOfEpoch | None:
         """Return the next batch, up to that epoch, waiting for it; None when the job is over.  Raises its error."""
         cluster.check_same_process()
-        try:
+        with naming_elements(self._controller, self.calls):
             outcome = self._outcome(within)
-        except CannotJoinError as failed:
-            error = shape_error(failed, self._controller, self.calls)
-            del failed  # it holds the batch
-            raise error from None
         if isinstance(outcome, events.RaiseError):
             try:
                 raise outcome.error

@@ -17,6 +17,7 @@ BlockRows: TypeAlias = tuple[Mapping[str, Any], int, int]
 """Columns of a block, and which of its rows belong to a batch: the first, and the one behind the last."""
 
 TYPE_REMEDY = "Convert one of them, or fill in what is missing, by a map before"
+KEYS_REMEDY = "Give all the same keys, or take out what is needed, by a map before"
 DTYPE_REMEDY = "Convert elements to one dtype before"
 SHAPE_REMEDY = (
     "Resize or crop elements to one shape, use padded_batch, or put them together by a function of your own: "
@@ -49,12 +50,12 @@ def joined(parts: Sequence[BlockRows]) -> dict[str, Any]:
             said = f"{{}} has the columns {mine}", f"{{}} has {other}"
             raise UnequalRowsError(part, column, said, "Every element of a batch needs the same columns")
     return {
-        name: _Column(name).joined([(columns[name], start, stop) for columns, start, stop in parts], "")
+        name: _JoinedColumn(name).joined([(columns[name], start, stop) for columns, start, stop in parts], "")
         for name in first
     }
 
 
-class _Column:
+class _JoinedColumn:
     """A column of a batch that is joined."""
 
     def __init__(self, name: str) -> None:
@@ -63,7 +64,10 @@ class _Column:
     def joined(self, parts: Sequence[tuple[Any, int, int]], path: str) -> Any:
         """Return the rows of what stands at one path in this column."""
         first = parts[0][0]
-        if type(first) is dict and all(type(one) is dict and one.keys() == first.keys() for one, _, _ in parts):
+        if type(first) is dict:
+            for part, (column, row, _) in enumerate(parts):
+                if type(column) is not dict or column.keys() != first.keys():
+                    self._refuse(part, column, row, parts[0], path)
             return {
                 key: self.joined([(one[key], *rows) for one, *rows in parts], f"{path}[{to_str(key)}]") for key in first
             }
@@ -80,7 +84,7 @@ class _Column:
         """Return lists of values of unlike types: a column for each place."""
         places = [_places(one) for one, _, _ in parts]
         for part, (column, row, _) in enumerate(parts):
-            if len(places[part]) != len(places[0]) or not places[part]:
+            if len(places[part]) != len(places[0]):
                 self._refuse(part, column, row, parts[0], path)
         return tuple(
             self.joined([(mine[at], *rows) for mine, (_, *rows) in zip(places, parts, strict=True)], f"{path}[{at}]")
@@ -89,7 +93,7 @@ class _Column:
 
     def _refuse(self, part: int, column: Any, row: int, other: tuple[Any, int, int], path: str) -> None:
         mine, kinds = f"column {to_str(self._name)}{path}", (_describe(column, row), _describe(other[0], other[1]))
-        remedy = TYPE_REMEDY
+        remedy = KEYS_REMEDY if type(column) is type(other[0]) is dict else TYPE_REMEDY
         if all(isinstance(one, np.ndarray) and one.dtype != object for one in (column, other[0])):
             remedy = SHAPE_REMEDY if column.dtype == other[0].dtype else DTYPE_REMEDY
         said = f"{_escaped(mine)} of {{}} is {_escaped(kinds[0])}", f"that of {{}} is {_escaped(kinds[1])}"
