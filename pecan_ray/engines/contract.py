@@ -20,6 +20,7 @@ from pecan_ray.engines.layout import Layout
 from pecan_ray.engines.stages import Recognized
 from pecan_ray.engines.users_order import UsersOrder
 from pecan_ray.job.blocks import RowPlaces
+from pecan_ray.job.pending_leases import RowParts
 from pecan_ray.options import Cache, OnError, Order
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin, Source, Split
@@ -133,6 +134,8 @@ class Produced:
     """How the columns lie in the slot, where that is known beforehand."""
     without_data: SpansByKey = field(default_factory=dict)
     """Of `spans`, what was filtered or skipped: it is dealt with even if the batch is not used."""
+    row_parts: RowParts = ()
+    """Of each row its last positions, where rows are joined to batches; else empty."""
     places: RowPlaces | None = None
     """Which part of the epoch its rows are, where these come in order: the worker says it."""
 

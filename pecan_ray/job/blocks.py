@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pecan_ray.errors import PecanError
-from pecan_ray.job.pending_leases import LeaseSpans
+from pecan_ray.job.pending_leases import LeaseSpans, RowParts
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
-from pecan_ray.sampling.spans import Span, Spans
+from pecan_ray.sampling.spans import Span
 
 PLACE_BITS = 63
 """Positions of a split take so many bits; `END` is the largest one."""
@@ -121,22 +120,15 @@ class RunBlocks:
         """Add a lease of the run, which follows the ones before it."""
         self._leases.append(lease)
 
-    def next(self, spans: LeaseSpans, without_data: LeaseSpans, rows: int) -> Block:
-        """Return the block of the next rows, which ends behind the last of them.
+    def next(self, rows: RowParts) -> Block:
+        """Return the block of the next rows, which ends behind the last of them."""
+        key, _, stop = rows[-1]
+        return self._block(self._taken(key, stop), rows)
 
-        Args:
-            spans: What the rows stand for, with positions that yield nothing, of any place in the run.
-            without_data: The latter.
-            rows: Their number.
-        """
-        data = _data(spans, without_data)
-        last = next(lease.key for lease in reversed(self._leases) if lease.key in data)
-        return self._block(self._taken(last, max(stop for _, stop in data[last])), data, rows)
-
-    def rest(self, spans: LeaseSpans, without_data: LeaseSpans, rows: int) -> Block | None:
+    def rest(self, rows: RowParts) -> Block | None:
         """Return the block with which the run ends, of rows or of none; None where nothing is left of it."""
         taken, self._leases = self._leases, []
-        return self._block(taken, _data(spans, without_data) if rows else {}, rows) if taken else None
+        return self._block(taken, rows) if taken else None
 
     def _taken(self, last: LeaseKey, position: int) -> list[Lease]:
         """Take leases up to a position out of the run."""
@@ -154,38 +146,18 @@ class RunBlocks:
                 break
         return taken
 
-    def _block(self, taken: Sequence[Lease], data: Mapping[LeaseKey, Spans], rows: int) -> Block:
+    def _block(self, taken: Sequence[Lease], rows: RowParts) -> Block:
         spans: dict[LeaseKey, list[Span]] = {}
         for lease in taken:
             (start, stop) = lease.spans[0]
             spans[lease.key] = [(spans[lease.key][0][0] if lease.key in spans else start, stop)]
-        ends = {key: list(_ends(data.get(key, ()))) for key in spans}
-        counts = tuple(map(len, ends.values()))
-        if sum(counts) != rows:
-            raise PecanError(f"{rows} rows come from {sum(counts)} elements: this is a fault of pecan_ray.")
+        ends: dict[LeaseKey, list[int]] = {key: [] for key in spans}
+        for key, _, stop in rows:
+            ends[key].append(stop)
         first, last = taken[0], taken[-1]
         assert first.place is not None and last.place is not None
         # An epoch's first block begins at 0 also where a run goes on in the middle: nothing before it will come.
         begin = 0 if first.begins else place_of(first.place, first.spans[0][0])
-        packed = array("q", [end for mine in ends.values() for end in mine]).tobytes()
+        packed = array("q", [stop for mine in ends.values() for stop in mine]).tobytes()
         end = place_of(last.place, last.spans[-1][1])
-        return Block(spans, RowPlaces(begin, end, first.place, counts, packed))
-
-
-def _data(spans: LeaseSpans, without_data: LeaseSpans) -> dict[LeaseKey, Spans]:
-    """Return the positions that yield rows."""
-    found: dict[LeaseKey, Spans] = {}
-    for key, intervals in spans.items():
-        data = Spans(intervals)
-        for nothing in without_data.get(key, ()):
-            data.remove(*nothing)
-        if data:
-            found[key] = data
-    return found
-
-
-def _ends(data: Iterable[Span]) -> Iterator[int]:
-    """Yield the position behind each row, where each element is one."""
-    for start, stop in data:
-        for element in range(start >> OUTPUT_BITS, ((stop - 1) >> OUTPUT_BITS) + 1):
-            yield min((element + 1) << OUTPUT_BITS, stop)
+        return Block(spans, RowPlaces(begin, end, first.place, tuple(map(len, ends.values())), packed))

@@ -11,6 +11,8 @@ from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
 
 LeaseSpans: TypeAlias = Mapping[LeaseKey, Iterable[Span]]
+RowParts: TypeAlias = Sequence[tuple[LeaseKey, int, int]]
+"""Of each row, the last interval of positions that it stands for: lease key, start, stop."""
 
 
 @dataclass

@@ -29,7 +29,6 @@ from pecan_ray.job.messages import (
     Reply,
     WorkerQuestion,
 )
-from pecan_ray.job.pending_leases import LeaseSpans
 from pecan_ray.job.worker_channels import RUN, WorkerChannels
 from pecan_ray.job.worker_events import (
     AssignmentFinished,
@@ -178,7 +177,7 @@ class WorkerState:
     def _put_out(self, stretch: AssignmentBatches, batch: EngineBatch, done: list[WorkerInstruction]) -> None:
         if (blocks := self._lots.blocks) is not None:
             self._updates.count(batch.rows)
-            done.append(stretch.put_block(batch, blocks.next(batch.spans, batch.without_data, batch.rows)))
+            done.append(stretch.put_block(batch, blocks.next(batch.row_parts)))
             return
         put_out = stretch.put_out(batch, self._lots.places(batch))
         if isinstance(put_out, PutOut):
@@ -218,11 +217,9 @@ class WorkerState:
         # Decision 144: the last block reaches to the end of the run even without rows, because the trainer lets a block
         # have its turn only behind the one before it.
         last = remaining_parts[-1] if remaining_parts else None
-        told: tuple[LeaseSpans, LeaseSpans, int] = ({}, {}, 0)
         if last is not None:
-            told = last.spans, last.without_data, last.rows
             self._updates.count(last.rows)
-        if (block := blocks.rest(*told)) is not None:
+        if (block := blocks.rest(last.row_parts if last is not None else ())) is not None:
             done.append(stretch.put_block(last, block))
         self._to_ask.append(stretch.ending(*self._lots.noted()))
 

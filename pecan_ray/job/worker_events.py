@@ -9,7 +9,7 @@ from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.lots import ONE_BY_ONE, SideBySide
 from pecan_ray.job.messages import LeftOutElement, Reply, SplitOpenFailure, WorkerProgress, WorkerQuestion
-from pecan_ray.job.pending_leases import LeaseSpans
+from pecan_ray.job.pending_leases import LeaseSpans, RowParts
 from pecan_ray.plan.splits import Lease, LeaseKey, Split
 
 
@@ -24,6 +24,11 @@ class EngineBatch(Protocol):
     @property
     def without_data(self) -> LeaseSpans:
         """Of these, the positions that yield nothing."""
+        ...
+
+    @property
+    def row_parts(self) -> RowParts:
+        """Of each row its last positions, where rows are joined to batches."""
         ...
 
     @property

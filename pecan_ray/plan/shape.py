@@ -65,7 +65,8 @@ class PlanShape:
     """Why several workers cannot keep the order of the source: it is not known which row of an epoch an element
     becomes, nor can what becomes of runs be joined; empty where they can."""
     joined: bool = False
-    """It is not known which row an element becomes, since some are left out: rows are joined to batches in order."""
+    """It is not known which row an element becomes, since some are left out or become several: rows are joined to
+    batches in order."""
 
     @property
     def is_one_sequence(self) -> bool:
@@ -104,7 +105,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         counts=counts_its_elements(plan),
         as_listed=keeps_source_order(plan),
         unordered_reason=_why_unordered(plan),
-        joined=not isinstance(plan.head, Join) and any(isinstance(op, Filter) for op in plan.ops),
+        joined=not isinstance(plan.head, Join) and any(isinstance(op, (Filter, FlatMap)) for op in plan.ops),
     )
 
 
@@ -114,11 +115,13 @@ def _why_unordered(plan: Plan) -> str:
         return f"{plan.head.kind} joins several sources"
     last = last_batching(plan)
     for op in plan.ops:
-        one_by_one = isinstance(op, (Map, Filter, Prefetch, Repeat))
+        one_by_one = isinstance(op, (Map, Filter, FlatMap, Prefetch, Repeat))
         if not (one_by_one or (op is last and isinstance(op, FixedSizeBatchingOp))):
             return f"behind {op.name} elements are not known by their places in the source"
-    if (filters := [op.name for op in plan.ops if isinstance(op, Filter)]) and (why := _unjoinable(plan, last)):
-        return f"{filters[0]} leaves elements out, and {why}"
+    changes = [op for op in plan.ops if isinstance(op, (Filter, FlatMap))]
+    if changes and (why := _unjoinable(plan, last)):
+        said = "leaves elements out" if isinstance(changes[0], Filter) else "makes several elements of one"
+        return f"{changes[0].name} {said}, and {why}"
     if not (isinstance(plan.head, CountingSource) and plan.head.counts_splits):
         return f"{type(plan.head).__name__} does not tell how many elements its splits hold before they are read"
     return ""

@@ -39,6 +39,8 @@ class Made:
     epoch: int
     pieces: list[ModelPiece] = field(default_factory=list)
     spans: dict[LeaseKey, list[Span]] = field(default_factory=dict)
+    row_parts: list[tuple[LeaseKey, int, int]] = field(default_factory=list)
+    """The last positions of each output."""
     left_out: list[LeftOutElement] = field(default_factory=list)
     without_data: dict[LeaseKey, list[Span]] = field(default_factory=dict)
     """Of the spans, what yields nothing."""
@@ -60,6 +62,7 @@ class Made:
         """Take an item in."""
         if item.piece is not None:
             self.pieces.append(item.piece)
+            self.row_parts.append((item.key, *item.spans[-1]))
         if item.spans:
             self.spans.setdefault(item.key, []).extend(item.spans)
         if item.bad is not None:

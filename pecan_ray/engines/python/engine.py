@@ -37,6 +37,7 @@ from pecan_ray.engines.under_way import StackWatch
 from pecan_ray.engines.users_order import led_to
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import BatchShapeError, OrderError
+from pecan_ray.job.pending_leases import RowParts
 from pecan_ray.plan.operators import BatchInRows, ElementOp, Plan
 from pecan_ray.plan.shape import kept_points, name_of_last, plan_shape
 from pecan_ray.plan.splits import Source, Split, with_seed
@@ -163,6 +164,7 @@ class PythonEngine:
                 slot=slot,
                 bad=bad,
                 without_data=merge(parts),
+                row_parts=row_parts(item),
             )
 
     def _filled(self, stream: ItemStream, plan: FusedPlan) -> Generator[Produced, None, None]:
@@ -255,6 +257,13 @@ class PythonEngine:
             self._cache.close()
         for processes in self._processes.values():
             processes.close()
+
+
+def row_parts(item: Item) -> RowParts:
+    """Return the last positions of each row of a block, or of an element that is one; of others nothing."""
+    if item.lease.place is None:
+        return ()
+    return [one.parts[-1] for one in item.members or [item]]
 
 
 def _items(batches: Iterator[OpenBatch | None], table: Table) -> ItemIterator:

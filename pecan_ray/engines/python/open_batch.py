@@ -61,6 +61,10 @@ class OpenBatch:
             name: np.empty(size, object) if place is None else place.view(memory)
             for name, place in self._layout.places.items()
         }
+        self._row_parts: list[Part] = []
+        """Of each row its last positions, where the trainer joins them."""
+        if self.is_joined:
+            self._row_parts = [(item.lease.key, 0, 0)] * size
         self._rows: list[Item | None] = [None] * size
         """Of values that are put together at the end, whose they are."""
 
@@ -108,6 +112,8 @@ class OpenBatch:
                 copy_into(column[rows], numbers)
             else:
                 self._write_each(name, column[rows], items, first)
+        if self._row_parts:
+            self._row_parts[first : first + len(items)] = [item.parts[-1] for item in items]
         return self._note(len(items), itertools.chain.from_iterable([item.parts for item in items]))
 
     def _write_each(self, name: str, rows: np.ndarray[Any, Any], items: list[Item], first: int) -> None:
@@ -183,6 +189,7 @@ class OpenBatch:
             # A batch that was not filled is cut, and lies otherwise than the layout says.
             layout=self._layout if rows == len(self._rows) else None,
             without_data=merge(parts),
+            row_parts=self._row_parts[:rows],
         )
 
 

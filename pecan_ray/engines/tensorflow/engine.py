@@ -311,9 +311,12 @@ class TensorFlowEngine:
 
     def _produced(self, columns: dict[str, Any], row: meta.Rows, stretch: GraphAssignment) -> Produced:
         parts: list[Part] = []
+        joined: list[Part] = []
         if not self._serial:
             parts = meta.parts_of(row)
             stretch.came_out(parts)
+            if stretch.feeds[0].lease_of(parts[0][0]).place is not None:
+                joined = [part for one in row.reshape(-1, meta.WIDTH) for part in meta.parts_of(one)]
         rows = len(row) if row.ndim == 2 else 1
         size = self._size or (int(row[0, meta.SIZE]) if row.ndim == 2 else 1)
         partial = self._batched and rows < size and not self._one_by_one
@@ -323,7 +326,9 @@ class TensorFlowEngine:
         if self._changes:
             check_rows(self._changes, NOTHING, arrays, rows)  # what it was given is not known here
         spans, nothing = merge(parts + skipped_positions), merge(skipped_positions)
-        return Produced(arrays, spans, rows, stretch.epoch, partial, slot=slot, bad=bad, without_data=nothing)
+        return Produced(
+            arrays, spans, rows, stretch.epoch, partial, slot=slot, bad=bad, without_data=nothing, row_parts=joined
+        )
 
     def _account_for_the_rest(self, stretch: GraphAssignment) -> Iterator[None]:
         """Find out what became of elements that went in and did not come out: bad ones, and dropped remainders.

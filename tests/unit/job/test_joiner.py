@@ -16,7 +16,6 @@ from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.job.trainer_queue import TrainerQueue
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Split
 from pecan_ray.sampling.spans import Spans
-from tests.unit.job.job_rig import elements
 
 SOURCE = st.lists(st.lists(st.booleans(), max_size=6), max_size=5)
 """Of each split, which of its elements a filter lets through."""
@@ -55,16 +54,14 @@ def blocks(source: Sequence[Sequence[bool]], run: list[Lease], worker: str, rand
     while rows and random.random() < 0.6:
         some = random.randint(1, len(rows))
         made, rows = rows[:some], rows[some:]
-        spans: dict[LeaseKey, list[tuple[int, int]]] = {}
-        for split, element in made:
-            spans.setdefault((0, 0, split), []).append(elements(element))
-        block = cutter.next(spans, {}, some)
+        block = cutter.next(row_parts(made))
         yield ReceivedBatch(0, worker, 0, block.spans, some, some, places=block.places, payload=made)
-    spans = {}
-    for split, element in rows:
-        spans.setdefault((0, 0, split), []).append(elements(element))
-    if (last := cutter.rest(spans, {}, len(rows))) is not None:
+    if (last := cutter.rest(row_parts(rows))) is not None:
         yield ReceivedBatch(0, worker, 0, last.spans, len(rows), len(rows), places=last.places, payload=rows)
+
+
+def row_parts(rows: Sequence[Row]) -> list[tuple[LeaseKey, int, int]]:
+    return [((0, 0, split), element << OUTPUT_BITS, (element + 1) << OUTPUT_BITS) for split, element in rows]
 
 
 def rows_of(batch: ReceivedBatch) -> list[Row]:

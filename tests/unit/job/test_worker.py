@@ -52,6 +52,10 @@ class Batch:
     spans: dict[LeaseKey, list[Span]] = field(default_factory=lambda: {KEY: [(0, 1 << OUTPUT_BITS)]})
     without_data: dict[LeaseKey, list[Span]] = field(default_factory=dict)
 
+    @property
+    def row_parts(self) -> list[tuple[LeaseKey, int, int]]:
+        return [(key, *span) for key, spans in self.spans.items() for span in spans]
+
 
 class Rig:
     """A worker, of which nothing is at hand, and a time that stands still unless it is set."""
