@@ -135,7 +135,7 @@ class Produced:
     without_data: SpansByKey = field(default_factory=dict)
     """Of `spans`, what was filtered or skipped: it is dealt with even if the batch is not used."""
     row_parts: RowParts = ()
-    """Of each row its last positions, where rows are joined to batches; else empty."""
+    """Of each row its last positions; may be empty where rows are not joined to batches."""
     places: RowPlaces | None = None
     """Which part of the epoch its rows are, where these come in order: the worker says it."""
 

@@ -198,7 +198,7 @@ class WorkerProcess:
 
     def _put_out(self, instruction: words.PutOut) -> None:
         produced = cast(Produced, instruction.batch or Produced({}, {}, 0, instruction.epoch))
-        produced.places = instruction.places
+        produced.places, produced.row_parts = instruction.places, ()
         if instruction.spans is not None:
             produced.spans, produced.without_data = {key: list(one) for key, one in instruction.spans.items()}, {}
         # From here on the outbox or the trainer gives the slot back, and not whoever forgets it.

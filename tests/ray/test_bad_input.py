@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import runpy
 import stat
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.errors import ElementError
 from pecan_ray.options import Config
 from pecan_ray.plan.splits import Element, Origin, Split
 from pecan_ray.quarantine import quarantined
@@ -100,6 +102,35 @@ def fail(i: Any) -> Any:
     if i in (77, 78):
         raise (SilentError if i == 77 else LockedError)()
     return i
+
+
+def unequal(element: Element) -> Element:
+    """Shapes change at 40, between two batches, and at 54, within one; the last element fails."""
+    number = int(element["i"])
+    if number == 99:
+        raise ValueError("the last one")
+    return {"i": number, "x": np.zeros(1 + (number >= 40) + (number >= 54))}
+
+
+def is_odd(element: Element) -> bool:
+    return bool(element["i"] % 2)
+
+
+SPLIT_7 = r"column 'x' of element 6 of split 7 is float64\[3\], but that of element 2 of split 7 is float64\[2\]"
+
+
+@pytest.mark.parametrize(("first", "stop", "rows", "said"), [(0, 60, 25, SPLIT_7), (54, 100, 20, "the last one")])
+def test_behind_a_filter_an_error_comes_behind_all_full_batches_before_it(
+    first: int, stop: int, rows: int, said: str
+) -> None:
+    """Whichever workers make their rows; and shapes that change between batches are no error."""
+    source = pecan.sources.Arrays(i=np.arange(first, stop), split_rows=7)
+    pipe = pecan.PecanPipeline(source, name="unequal").map(unequal).filter(is_odd).batch(5)
+    with pipe.iter_batches(workers=pecan.Workers(local=1, remote=1)) as batches:
+        got = ids(itertools.islice(batches, rows // 5))
+        with pytest.raises(ElementError, match=said):
+            next(batches)
+    assert got == [*range(1, stop, 2)][first // 2 :][:rows]
 
 
 def test_what_one_worker_cannot_open_another_one_reads_and_exceptions_that_cannot_be_told_cost_their_elements_alone(

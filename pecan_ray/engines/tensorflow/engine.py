@@ -19,7 +19,7 @@ from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.lease_replay import LeaseReplay
 from pecan_ray.engines.lease_tracker import GivenAgain, LeaseTracker
 from pecan_ray.engines.own_results import NOTHING
-from pecan_ray.engines.positions import Part, SkippedPositions, merge, whole_parts
+from pecan_ray.engines.positions import Part, SkippedPositions, join, merge, whole_parts
 from pecan_ray.engines.reading import reading_of, reading_stages
 from pecan_ray.engines.row_kinds import rows_of_one_kind
 from pecan_ray.engines.side_by_side import Streams
@@ -311,12 +311,11 @@ class TensorFlowEngine:
 
     def _produced(self, columns: dict[str, Any], row: meta.Rows, stretch: GraphAssignment) -> Produced:
         parts: list[Part] = []
-        joined: list[Part] = []
+        row_parts: list[Part] = []
         if not self._serial:
-            parts = meta.parts_of(row)
+            row_parts = meta.row_parts_of(row)
+            join(parts, row_parts)
             stretch.came_out(parts)
-            if stretch.feeds[0].lease_of(parts[0][0]).place is not None:
-                joined = [part for one in row.reshape(-1, meta.WIDTH) for part in meta.parts_of(one)]
         rows = len(row) if row.ndim == 2 else 1
         size = self._size or (int(row[0, meta.SIZE]) if row.ndim == 2 else 1)
         partial = self._batched and rows < size and not self._one_by_one
@@ -327,7 +326,7 @@ class TensorFlowEngine:
             check_rows(self._changes, NOTHING, arrays, rows)  # what it was given is not known here
         spans, nothing = merge(parts + skipped_positions), merge(skipped_positions)
         return Produced(
-            arrays, spans, rows, stretch.epoch, partial, slot=slot, bad=bad, without_data=nothing, row_parts=joined
+            arrays, spans, rows, stretch.epoch, partial, slot=slot, bad=bad, without_data=nothing, row_parts=row_parts
         )
 
     def _account_for_the_rest(self, stretch: GraphAssignment) -> Iterator[None]:

@@ -48,13 +48,20 @@ def _element_key(lease: Lease, element: int, seed: int | None) -> tuple[int, int
     return _signed(first), _signed(second)
 
 
-def parts_of(rows: Rows) -> list[Part]:
-    """Return the positions that rows stand for; those of neighbours are one interval."""
+def row_parts_of(rows: Rows) -> list[Part]:
+    """Return the positions that each row stands for."""
     found: list[Part] = []
     for row in rows.reshape(-1, WIDTH).tolist():
         base = row[ELEMENT] << OUTPUT_BITS
         key = (row[BRANCH], row[REPETITION], row[SPLIT])
-        join(found, [(key, base + max(row[BEGIN], row[LOW]), base + min(row[END], row[HIGH]))])
+        found.append((key, base + max(row[BEGIN], row[LOW]), base + min(row[END], row[HIGH])))
+    return found
+
+
+def parts_of(rows: Rows) -> list[Part]:
+    """Return the positions that rows stand for; those of neighbours are one interval."""
+    found: list[Part] = []
+    join(found, row_parts_of(rows))
     return found
 
 
