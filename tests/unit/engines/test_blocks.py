@@ -18,7 +18,7 @@ from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import CorruptSourceError, ElementError, PecanError
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import Element, Split
+from pecan_ray.plan.splits import OUTPUT_BITS, Element, Split
 from tests.unit.engines.engine_leases import ListedLeases, delivered, numbers, whole_leases
 
 ENGINES: list[EngineName] = ["python", "tensorflow"]
@@ -63,6 +63,25 @@ def test_what_stands_before_an_element_that_fails_is_given_up(
     blocks, error = blocks_of(behind(pipe))
     assert isinstance(error, ElementError) and error.element == 8 and not blocks[-1].partial
     assert [i for block in blocks for i in block.columns["i"]] == list(range(2, 29, 2))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_output_of_an_element_has_a_place_of_its_own(engine: EngineName) -> None:
+    """So a batch may end between two of them."""
+    blocks, error = blocks_of(numbers(6, engine=engine).flat_map(_halves[engine]).batch(4))
+    assert error is None and [i for block in blocks for i in block.columns["i"]] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    half = 1 << OUTPUT_BITS - 1
+    parts = [part for block in blocks for part in block.row_parts]
+    assert parts == [((0, 0, 0), number * half, (number + 1) * half) for number in range(12)]
+
+
+def _twice_in_graph(element: Element) -> Element:
+    import tensorflow as tf
+
+    return {"i": tf.repeat(element["i"], 2)}
+
+
+_halves = {"python": lambda element: [element, element], "tensorflow": _twice_in_graph}
 
 
 class Broken:
