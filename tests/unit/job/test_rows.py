@@ -48,7 +48,7 @@ ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
         (WHOLE, {"workers": Workers(local=2)}, False, "bool leaves elements out, and dict works on whole batches"),
         (PADDED, {"workers": Workers(local=2)}, False, "padded_batch makes batches of rows that are known to one"),
         (ROWS.flat_map(list), {"workers": AutoWorkers()}, True, "whatever the workers"),
-        (ROWS.flat_map(list).batch(2).map(dict), {"workers": AutoWorkers()}, False, "list makes several elements of one"),
+        (ROWS.flat_map(list).batch(2).map(dict), {"workers": AutoWorkers()}, False, "list makes several elements"),
         (ROWS.autocache(), {"workers": AutoWorkers()}, False, "behind autocache elements are not known"),
         (LINES, {"workers": AutoWorkers()}, False, "may make them and TextLines does not tell how many elements"),
         (PLAIN, {"workers": AutoWorkers(), "on_error": "skip"}, False, "on_error='skip' leaves bad elements out"),
