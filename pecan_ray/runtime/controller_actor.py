@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pecan_ray.job.facts import JobFacts
     from pecan_ray.job.job_views import JobView, LiveJob
     from pecan_ray.job.messages import WorkerProgress
+    from pecan_ray.plan.splits import Split
     from pecan_ray.plan.stretches import OpOrders
 
 
@@ -44,6 +45,10 @@ class AutoPlacementController:
     async def arrays(self) -> list[Any]:
         """Return the object, in a list, that holds the large arrays of the job's sources."""
         return await self._process.arrays()
+
+    async def split(self, branch: int, index: int) -> Split:
+        """Return a split of a source, which names its elements."""
+        return await self._process.split(branch, index)
 
     async def register(
         self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...], process: str = ""
