@@ -28,6 +28,9 @@ _OF_TYPE: dict[type, Hashable] = {
     **dict.fromkeys((str, bytes, bytearray, np.str_, np.bytes_, type(None)), TEXT),
 }
 _INT = np.asarray(0).dtype
+_NUMBERS = np.typecodes["AllInteger"] + np.typecodes["AllFloat"] + "?"
+_TELLING_TYPES = frozenset({*_OF_TYPE, *(np.dtype(code).type for code in _NUMBERS)})
+"""Types all of whose values are of one kind."""
 
 
 def kind_of(element: Mapping[Any, Any]) -> RowKind:
@@ -81,8 +84,8 @@ def _of_list(values: list[Any] | tuple[Any, ...]) -> Hashable:
 
 def pieces_of_one_kind(items: list[Item]) -> list[list[Item]]:
     """Divide elements where their kinds change."""
-    if not items:
-        return []
+    if not items or _are_alike(items):
+        return [items] if items else []
     found, current = [[items[0]]], kind_of(items[0].value)
     for item in items[1:]:
         kind = kind_of(item.value)
@@ -92,6 +95,26 @@ def pieces_of_one_kind(items: list[Item]) -> list[list[Item]]:
             found.append([item])
             current = kind
     return found
+
+
+def _are_alike(items: list[Item]) -> bool:
+    """Tell whether elements are all of one kind, if that shows at once: column by column costs least."""
+    names = list(items[0].value)
+    if any(list(item.value) != names for item in items):
+        return False
+    return all(_of_one_kind([item.value[name] for item in items]) for name in names)
+
+
+def _of_one_kind(values: list[Any]) -> bool:
+    first = type(values[0])
+    if set(map(type, values)) != {first}:
+        return False
+    if first is np.ndarray:
+        dtype, shape = values[0].dtype, values[0].shape
+        return not dtype.hasobject and all(one.dtype == dtype and one.shape == shape for one in values)
+    if first is int:
+        return all(map(is_columnar, values))
+    return first in _TELLING_TYPES
 
 
 def rows_of_one_kind(
