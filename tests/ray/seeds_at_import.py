@@ -8,6 +8,6 @@ from typing import Any
 random.seed(1234)
 
 
-def draw(i: Any) -> int:
-    """Return a number of the global generator."""
-    return random.getrandbits(62)
+def draw(row: dict[str, Any]) -> dict[str, Any]:
+    """Add a number of the global generator."""
+    return {**row, "drawn": random.getrandbits(62)}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import pecan_ray as pecan
@@ -21,6 +20,8 @@ from pecan_ray.observe.dashboard_command import start, stop
 from pecan_ray.placement import Prices
 from tests.chromium import browse, needs_chromium
 from tests.ray.conftest import Clusters
+from tests.ray.pipelines import numbers
+from tests.ray.user_programs import free_port
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import Waits, half, refuses_seven
 from tests.unit.observe.dashboard_rig import Reader
@@ -29,56 +30,45 @@ pytestmark = pytest.mark.timeout(900)  # Ray Serve and two jobs start, on a mach
 pytest.importorskip("starlette", reason="Ray Serve is not installed: pip install 'ray[serve]'")
 
 HOSTILE = "<script>alert(1)</script> & job"
+JOBS = ("watched", HOSTILE)
+
+
+@contextmanager
+def job(name: str, workers: Any) -> Iterator[None]:
+    """A job that a thread reads meanwhile."""
+    config = pecan.Config(order_folder="", error_budget=0.1, sample_seconds=2, progress=False)
+    pipe = numbers(400, "seen", config=config).map(refuses_seven, on="i", name="check")
+    pipe = pipe.map(Waits(0.001), on="i", name="slow").map(half, on="i", name="half").batch(4)
+    ends = threading.Event()
+
+    def run() -> None:
+        with pipe.iter_batches(epochs=None, workers=workers, on_error="skip", job=name) as batches:
+            next(True for _ in batches if ends.is_set())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
 
 
 @pytest.fixture(scope="module")
 def page(clusters: Clusters) -> Iterator[str]:
-    """The address of the dashboard, on a cluster of two nodes."""
+    """The dashboard's address on two nodes, where AutoPlacement decides about one job, and one has a hostile name."""
     serve = pytest.importorskip("ray.serve")
+    auto = pecan.AutoWorkers(max_local=1, max_remote=1, prices=Prices(5.0, 1.0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # of a machine that is busy with other things
         clusters.end()
         clusters.of(4, 4)
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            port = found.getsockname()[1]
-        yield start(serve, port=port).rstrip("/")
+        address = start(serve, port=free_port()).rstrip("/")
+        with job("watched", auto), job(HOSTILE, pecan.Workers(local=1)):
+            until(lambda: [bool(one.rate) for one in read_jobs()[0]] == [True, True], "no window has ended")
+            yield address
         stop(serve)
         clusters.end()
-
-
-@pytest.fixture(scope="module")
-def jobs(page: str) -> Iterator[tuple[str, str]]:
-    """The names of two jobs that run: one whose workers AutoPlacement decides about, one with a hostile name."""
-    ends = threading.Event()
-    begun = [threading.Event(), threading.Event()]
-    auto = pecan.AutoWorkers(max_local=1, max_remote=1, prices=Prices(5.0, 1.0))
-    runs = (("watched", auto, begun[0]), (HOSTILE, pecan.Workers(local=1), begun[1]))
-    threads = [threading.Thread(target=run, args=(*one, ends)) for one in runs]
-    for thread in threads:
-        thread.start()
-    try:
-        until(lambda: all(one.is_set() for one in begun), "the jobs have not begun")
-        until(lambda: all(job.rate for job in read_jobs()[0]), "no window has ended")
-        yield "watched", HOSTILE
-    finally:
-        ends.set()
-        for thread in threads:
-            thread.join()
-
-
-def run(job: str, workers: Any, begun: threading.Event, ends: threading.Event) -> None:
-    config = pecan.Config(order_folder="", error_budget=0.1, sample_seconds=2, progress=False)
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(400)), name="seen", config=config)
-    pipe = (
-        pipe.map(refuses_seven, on="i", name="check")
-        .map(Waits(0.001), on="i", name="slow")
-        .map(half, on="i", name="half")
-    )
-    with pipe.batch(4).iter_batches(epochs=None, workers=workers, on_error="skip", job=job) as batches:
-        for _ in batches:
-            begun.set()
-            if ends.is_set():
-                break
 
 
 def read(address: str) -> tuple[int, str, dict[str, str]]:
@@ -90,16 +80,13 @@ def read(address: str) -> tuple[int, str, dict[str, str]]:
         return error.code, error.read().decode(), dict(error.headers)
 
 
-def test_the_list_shows_live_jobs(page: str, jobs: tuple[str, str]) -> None:
+def test_the_list_shows_live_jobs_and_a_jobs_page_what_its_controller_knows(page: str) -> None:
     status, text, headers = read(f"{page}/")
     found = Reader(text)
     assert status == 200 and found.complaints() == []
-    assert {job_address("/pecan", job) for job in jobs} <= {a["href"] for a in found.all("a")}
-    assert set(jobs) <= set(found.text)
+    assert {job_address("/pecan", job) for job in JOBS} <= {a["href"] for a in found.all("a")}
+    assert {*JOBS} <= set(found.text)
     assert "default-src 'none'" in headers["content-security-policy"]
-
-
-def test_a_jobs_page_shows_what_its_controller_knows(page: str, jobs: tuple[str, str]) -> None:
     wanted, bad = {"rate", "running", "queue", "cost"}, "bad elements were left out"
 
     def lacks() -> set[str]:
@@ -115,12 +102,11 @@ def test_a_jobs_page_shows_what_its_controller_knows(page: str, jobs: tuple[str,
     found = Reader(text)
     assert status == 200 and found.complaints() == []
     shown = "".join(found.text)
-    assert "pecan:watched:local-0" in shown and "check" in shown and "AutoOrder" in shown
-    assert view.facts.timeline[0].decision.reason in shown
-    assert "pecan job watched:" in shown and os.uname().nodename in shown
+    assert all(one in shown for one in ("pecan job watched:", "pecan:watched:local-0", "check", "AutoOrder"))
+    assert view.facts.timeline[0].decision.reason in shown and os.uname().nodename in shown
 
 
-def test_a_hostile_name_is_a_name_and_what_is_not_there_is_said(page: str, jobs: tuple[str, str]) -> None:
+def test_a_hostile_name_is_a_name_and_what_is_not_there_is_said(page: str) -> None:
     status, text, _ = read(job_address(page, HOSTILE))
     found = Reader(text)
     assert status == 200 and found.complaints() == []
@@ -132,8 +118,8 @@ def test_a_hostile_name_is_a_name_and_what_is_not_there_is_said(page: str, jobs:
 
 
 @needs_chromium
-def test_a_browser_shows_every_page_and_reads_it_anew(page: str, jobs: tuple[str, str], tmp_path: Path) -> None:
-    for address in (f"{page}/", *(job_address(page, job) for job in jobs), f"{page}/nothing"):
+def test_a_browser_shows_every_page_and_reads_it_anew(page: str, tmp_path: Path) -> None:
+    for address in (f"{page}/", *(job_address(page, job) for job in JOBS), f"{page}/nothing"):
         made = Reader(browse(address, tmp_path / "profile", wait_ms=6000))
         assert [one for one in made.complaints() if not one.startswith("<")] == []
         pause = [one for one in made.all("button") if one.get("id") == "pause"]

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
-import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,8 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.errors import PecanError, PlanError
-from tests.ray.conftest import ROOT
-from tests.ray.waiting import ENDS_S
+from tests.ray.pipelines import numbers
+from tests.ray.user_programs import run_program
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 
@@ -70,16 +66,7 @@ print("parent goes on")
 
 def run(text: str, folder: Path, address: str | None) -> list[str]:
     """Run a program to its end; return the lines that it has written."""
-    path = folder / "program.py"
-    path.write_text(PROGRAM + text)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment.pop("RAY_ADDRESS", None)
-    with tempfile.TemporaryDirectory(prefix="ray-") as own:
-        # A running cluster is found by a file in Ray's folder.
-        environment.update({"RAY_ADDRESS": address} if address else {"RAY_TMPDIR": own})
-        done = subprocess.run(
-            [sys.executable, str(path)], env=environment, cwd=folder, capture_output=True, text=True, timeout=ENDS_S
-        )
+    done = run_program(PROGRAM + text, folder, address)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 
@@ -91,38 +78,30 @@ def test_a_forked_process_is_refused_and_harms_nothing_however_it_ends(one_node:
     assert said[2].startswith("ClusterError process") and said[6].startswith("ClusterError process")
 
 
-def pipeline(elements: int = 400) -> pecan.PecanPipeline:
-    """Return a pipeline over numbers."""
-    return pecan.PecanPipeline(pecan.sources.Arrays({"x": np.arange(elements)}, split_rows=20), name="shared").batch(10)
-
-
 def test_several_threads_share_the_batches_and_an_error_reaches_each_of_them() -> None:
-    def fail_late(x: int) -> int:
-        if x == 390:
+    def fail_late(i: int) -> int:
+        if i == 390:
             raise ValueError("too large")
-        return x
+        return i
 
-    taken: list[list[int]] = [[] for _ in range(4)]
-    errors: list[Exception] = []
-    batches = pipeline().unbatch().map(fail_late, on="x").batch(10).iter_batches(order="strict")
+    batches = numbers(400, "shared").map(fail_late, on="i").batch(10).iter_batches(order="strict")
     with pytest.raises(PlanError, match="num_workers=0"):
         pickle.dumps(batches)
 
-    def take(mine: list[int]) -> None:
+    def take(_: int) -> tuple[list[int], str]:
+        mine: list[int] = []
         try:
             for batch in batches:
-                mine.extend(batch["x"].tolist())
+                mine.extend(batch["i"].tolist())
         except PecanError as error:
-            errors.append(error)
+            return mine, str(error)
+        return mine, "no error"
 
-    threads = [threading.Thread(target=take, args=(mine,)) for mine in taken]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    came = sorted(x for mine in taken for x in mine)
+    with ThreadPoolExecutor(4) as pool:
+        taken = list(pool.map(take, range(4)))
+    came = sorted(i for mine, _ in taken for i in mine)
     assert came == list(range(len(came))) and len(came) <= 390, "what lies before the error, as far as it has come"
-    assert len(errors) == 4 and all("too large" in str(error) for error in errors)
+    assert all("too large" in error for _, error in taken), taken
 
 
 AT_EXIT = """
