@@ -7,28 +7,31 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import time
 import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 import pytest
 import ray
 
 import pecan_ray as pecan
+from benchmarks.faults.run import left_behind
 from pecan_ray.errors import ClusterError, JournalError
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime.journal_file import JournalPlace, kept_job
 from pecan_ray.runtime.worker_actor import worker_actor_spec
-from tests.ray.conftest import ROOT, living_actors
-from tests.ray.endings import actor_processes
-from tests.ray.pipelines import ONE, numbers
+from tests.ray.conftest import living_actors
+from tests.ray.pipelines import ONE, TWO, ids, numbers, times
+from tests.ray.user_programs import environment_at, started
 from tests.ray.waiting import until
-from tests.ray.workers import living_worker
+from tests.ray.workers import ONE_BY_ONE, living_worker, process_of
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -91,7 +94,11 @@ def test_what_is_no_journal_is_refused_and_a_damaged_one_ends_a_job_whose_contro
     with pytest.raises(JournalError, match=r"Config\(journal='.*elsewhere\.job'\): no journal can be kept"):
         slow_numbers("open", config=pecan.Config(journal=tmp_path / "elsewhere.job")).iter_batches()
     with running("open", config=pecan.Config(journal=tmp_path)) as batches:
-        assert pecan.journal_state(tmp_path, "open")["pecan_ray_state"]
+        until(lambda: batches._session.client.progress().queued, "no batch is ahead that could be left")
+        batches.leave_epoch()
+        next(batches)
+        state = batches.state_dict()  # now the job knows of all batches
+        assert state["passed"] and pecan.journal_state(tmp_path, "open") == state, "it knows what a loop has left"
         (tmp_path / "open.journal").rename(tmp_path / "elsewhere")
         with pytest.raises(JournalError, match=r"open\.journal cannot be read"):
             pecan.journal_state(tmp_path, "open")
@@ -106,15 +113,6 @@ def test_what_is_no_journal_is_refused_and_a_damaged_one_ends_a_job_whose_contro
         with pytest.raises(JournalError, match=said) as caught:
             list(batches)
         assert "\n" not in str(caught.value) and "Traceback" not in str(caught.value)
-
-
-def test_a_journal_knows_what_a_loop_has_left(tmp_path: Path) -> None:
-    with running("left", config=pecan.Config(journal=tmp_path)) as batches:
-        until(lambda: batches._session.client.progress().queued, "no batch is ahead that could be left")
-        batches.leave_epoch()
-        next(batches)
-        state = batches.state_dict()  # now the job knows of all batches
-        assert state["passed"] and pecan.journal_state(tmp_path, "left") == state
 
 
 def test_without_a_journal_a_lost_controller_ends_the_job_and_the_error_keeps_no_batch_alive() -> None:
@@ -141,12 +139,6 @@ def test_without_a_journal_a_lost_controller_ends_the_job_and_the_error_keeps_no
 
 # --- workers that outlive their controller --------------------------------------------------------------------
 
-HALF = ROWS // 2
-
-
-def quick(name: str, **options: Any) -> pecan.PecanPipeline:
-    return numbers(HALF, name, **options).batch(50)
-
 
 def keeper(job: str) -> Any:
     """The one actor that keeps a job's workers."""
@@ -169,13 +161,14 @@ def test_a_trainer_goes_on_without_a_controller_and_the_next_one_ends_a_worker_t
 
     What workers hold comes meanwhile, and what their last leases bring: the trainer does not wait for the next process.
     """
-    pipe = quick("stranger", config=pecan.Config(journal=tmp_path / "journals"))
+    pipe = numbers(ROWS // 2, "stranger", config=pecan.Config(journal=tmp_path / "journals")).batch(50)
     with pipe.iter_batches(job="stranger", workers=ONE, epochs=None) as batches:
         next(batches)
         job = kept_job(JournalPlace(tmp_path / "journals", "stranger", "").job_file)
         assert job is not None
         instruction = StartWorker("pecan:stranger:remote-7", "remote", "", 1)
-        ray.get(keeper("stranger").start.remote(0, worker_actor_spec(instruction, {}, pickle.loads(job[1]), job[1])))
+        stranger = 0, worker_actor_spec(instruction, {}, pickle.loads(job[1]), job[1])
+        ray.get(keeper("stranger").start.remote(*stranger))
         assert living_worker("remote", but=[]) == instruction.worker
         before, came = kill_controller("stranger"), 0
         while controller_is_away("stranger"):
@@ -186,9 +179,7 @@ def test_a_trainer_goes_on_without_a_controller_and_the_next_one_ends_a_worker_t
         next(batches)
         assert "pecan:stranger:local-0" in living_actors()
         with pytest.raises(ray.exceptions.RayTaskError, match="another process is the job's controller now"):
-            ray.get(
-                keeper("stranger").start.remote(0, worker_actor_spec(instruction, {}, pickle.loads(job[1]), job[1]))
-            )
+            ray.get(keeper("stranger").start.remote(*stranger))
 
 
 def test_nothing_is_left_of_a_job_whose_trainer_is_killed_while_its_workers_wait_for_a_place(three_nodes: Any) -> None:
@@ -198,12 +189,31 @@ import pecan_ray as pecan
 pipe = pecan.PecanPipeline(pecan.sources.Items([1]), config=pecan.Config(cpus_per_worker=99)).batch(1)
 next(iter(pipe.iter_batches(job="placeless", workers=pecan.Workers(remote=1))))
 """
-    environment = {**os.environ, "RAY_ADDRESS": three_nodes.address, "PYTHONPATH": str(ROOT)}
-    trainer = subprocess.Popen([sys.executable, "-c", program], env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
-    try:
+    with started(program, environment_at(three_nodes.address), stderr=subprocess.DEVNULL):
         until(lambda: "pecan:placeless:remote-0" in living_actors(), "no worker is asked for")
-    finally:
-        trainer.kill()
-        trainer.wait()
-    until(lambda: not living_actors(), "an actor is still alive")
-    until(lambda: not actor_processes(), "a process of an actor still runs")
+    until(lambda: not left_behind(), lambda: f"there is {left_behind()}")
+
+
+# --- arrays that workers map ---------------------------------------------------------------------------------
+
+MAPPED = 200
+LARGE = 1 << 27
+"""Bytes of an array that no worker may hold itself."""
+MAX_OWN_BYTES = 3 * LARGE
+"""Memory of a worker's process of its own: libraries take some of it, and a plan with the array would take more."""
+
+
+def test_workers_map_arrays_and_go_on_without_their_controller() -> None:
+    large = np.zeros((MAPPED, LARGE // MAPPED // 8))
+    source = pecan.sources.Arrays(i=np.arange(MAPPED), large=large)
+    pipe = pecan.PecanPipeline(source, name="shared").map(lambda element: {"i": element["i"]}).batch(2)
+    with pipe.iter_batches(job="shared", workers=TWO, **ONE_BY_ONE) as batches:
+        got = ids(islice(batches, MAPPED // 8))
+        workers = [name for name in living_actors() if ":local-" in name or ":remote-" in name]
+        held = [psutil.Process(process_of(name)).memory_full_info().uss for name in workers]
+        assert len(held) == 2 and max(held) < MAX_OWN_BYTES
+        pid = process_of(living_worker("local", but=[]))
+        kill_controller("shared")
+        os.kill(pid, signal.SIGKILL)
+        got += ids(batches)
+    assert Counter(got) == times(MAPPED)
