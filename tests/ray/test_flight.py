@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,17 +18,18 @@ from pyarrow import ArrowException, flight
 
 import pecan_ray as pecan
 from pecan_ray.transport.choice import FlightAddress
-from tests.ray.conftest import ROOT, living_actors
+from tests.ray.conftest import living_actors
 from tests.ray.pipelines import TWO, ids, numbers, times
 from tests.ray.test_journal import controller_process
-from tests.ray.waiting import ENDS_S, until
+from tests.ray.user_programs import run_program
+from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE, Together, lose, maker, process_of
 from tests.unit.transport.flight_rig import Wire
 from tests.unit.transport.test_flight_strangers import make_certificates
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
-ROWS = 1200
+ROWS = 400
 SIDE = 96
 """A batch of 8 rows has 290 KB, so that it travels alone and without a copy."""
 
@@ -59,16 +58,16 @@ def test_remote_workers_deliver_each_element_once_by_flight_and_what_the_trainer
 ) -> None:
     together = Together(tmp_path, 2)
     pipe = squares(function=lambda i: square(together(i)), flight_streams=2)
-    with pipe.iter_batches(epochs=3, workers=pecan.Workers(local=0, remote=2), job="by-flight") as it:
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=0, remote=2), job="by-flight") as it:
         kept = list(it)
         text = told(it.report())
     assert all(batch["i"].flags.writeable and batch["i"].flags.aligned for batch in kept)
     until(lambda: not living_actors(), "the workers are not gone")
     gc.collect()
-    assert Counter(i for batch in kept for i in sound(batch)) == times(ROWS, 3)
+    assert Counter(i for batch in kept for i in sound(batch)) == times(ROWS, 2)
     for batch in kept:
         batch["i"] += 1
-    assert Counter(i - 1 for batch in kept for i in sound(batch)) == times(ROWS, 3)
+    assert Counter(i - 1 for batch in kept for i in sound(batch)) == times(ROWS, 2)
     for number in range(2):
         assert f"remote-{number} -> rank 0 by flight: worker and trainer are on different nodes" in text
     assert "object_store" not in text
@@ -76,8 +75,8 @@ def test_remote_workers_deliver_each_element_once_by_flight_and_what_the_trainer
 
 def test_a_closed_port_is_told_and_the_object_store_steps_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FlightAddress, "location", property(lambda self: "grpc+tcp://127.0.0.1:9"))
-    with squares(400).iter_batches(workers=pecan.Workers(local=0, remote=1), epochs=2) as it:
-        assert Counter(i for batch in it for i in sound(batch)) == times(400, 2)
+    with squares().iter_batches(workers=pecan.Workers(local=0, remote=1), epochs=2) as it:
+        assert Counter(i for batch in it for i in sound(batch)) == times(ROWS, 2)
         text = told(it.report())
     assert "by object_store from now on" in text and "cannot be read: Flight" in text
 
@@ -182,8 +181,5 @@ def test_batches_travel_by_encrypted_flight_where_the_cluster_encrypts(tmp_path:
     find_address: Any = ray.util.get_node_ip_address
     address = find_address()
     certificates = make_certificates(tmp_path / "cluster", f"127.0.0.1,IP:{address},DNS:localhost")
-    env = {**os.environ, **certificates, "RAY_ADDRESS": "local", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", ENCRYPTED], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=ENDS_S
-    )
+    done = run_program(ENCRYPTED, tmp_path, "local", **certificates)
     assert "all of them, encrypted" in done.stdout, done.stderr

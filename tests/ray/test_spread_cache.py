@@ -125,6 +125,7 @@ class Reader:
                     self.continues.wait()
 
 
+@pytest.mark.slow  # 352 objects of 256 KB, three times
 @pytest.mark.parametrize("three_disks", [2], indirect=True)
 def test_datasets_larger_than_a_node_stay_whole_in_the_pool_of_three(three_disks: Any, no_actor_left: None) -> None:
     put_objects(three_disks.proxy.upstream, {f"{name}/{n:03}": bytes(BODY) for name in "ab" for n in range(POOLED)})
