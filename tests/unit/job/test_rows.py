@@ -230,6 +230,17 @@ def test_a_remainder_that_two_workers_drop_is_counted_once() -> None:
         ]
 
 
+def test_of_two_batches_of_the_same_rows_the_first_one_is_used_and_both_wait_for_their_turn() -> None:
+    sequence = RowSequence()
+    other = ReceivedBatch(0, "v", 0, {}, 2, 1, places=RowPlaces(2, 4))
+    again, first = replace(other, id=1, worker="w"), replace(other, id=2, places=RowPlaces(0, 2))
+    assert not sequence.came(other) and not sequence.came(again)
+    assert list(sequence.lose("v")) == [other], "the other one is kept"
+    assert sequence.came(first) == [first, again]
+    assert not sequence.came(other) and sequence.duplicate_batches() == [other]
+    assert sequence.nbytes == 0
+
+
 def test_batches_that_wait_are_let_go_in_order_when_it_is_given_up_and_dropped_with_their_epoch() -> None:
     sequence = RowSequence()
     late = [
