@@ -71,10 +71,10 @@ class Counts:
         with self._lock:
             self._of[op] += OpCount(elements_in, len(sizes), bytes_in, sum(sizes))
 
-    def add_rows(self, op: str, rows: int, bytes_in: int, bytes_out: int) -> None:
-        """Add what went into a map and came out of it, of many elements at a time."""
+    def add_rows(self, op: str, rows: int, bytes_in: int, bytes_out: int, rows_out: int | None = None) -> None:
+        """Add what went into an operator and came out of it, of many elements at a time; of a map as many."""
         with self._lock:
-            self._of[op] += OpCount(rows, rows, bytes_in, bytes_out)
+            self._of[op] += OpCount(rows, rows if rows_out is None else rows_out, bytes_in, bytes_out)
 
     def snapshot(self) -> dict[str, OpCount]:
         """Return the counts so far, by operator."""

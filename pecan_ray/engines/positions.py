@@ -45,11 +45,11 @@ class SkippedPositions:
         self.with_errors: set[LeaseKey] = set()
         """Splits of which an element was bad."""
 
-    def add(self, parts: Iterable[Part], bad: BadElement | None = None) -> None:
-        """Add positions, and the reason if they are bad."""
+    def add(self, parts: Iterable[Part], bad: BadElement | None = None, elements: int = 1) -> None:
+        """Add positions, of so many elements, and the reason if they are bad."""
         with self._lock:
             join(self._parts, of_first_runs(parts) if self.first_runs_only else parts)
-            self._dropped += 1
+            self._dropped += elements
             if bad is not None:
                 self._bad.append(bad)
                 origin = bad.origin or bad.first

@@ -12,10 +12,12 @@ from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.positions import SkippedPositions, merge
-from pecan_ray.engines.python.chain import apply_error_policy, check_serializable
+from pecan_ray.engines.python.chain import apply_error_policy
 from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.open_batch import OpenBatch, copy_into
 from pecan_ray.engines.python.ordered_results import ITEM_BYTES, items_bytes
+from pecan_ray.engines.python.sendable import check_serializable
+from pecan_ray.engines.row_block import RowBlock
 from pecan_ray.engines.row_kinds import kind_of, pieces_of_one_kind
 from pecan_ray.engines.serializable import PLAIN_OR_NUMBERS
 from pecan_ray.errors import BatchShapeError, OpError
@@ -26,9 +28,9 @@ MOST_IN_PIECE = 256
 
 
 class _RowsInLine(NamedTuple):
-    """Rows of an entry that wait for their places in batches."""
+    """Rows of an entry, or a block, that wait for their places in batches."""
 
-    rows: KeptRows
+    rows: KeptRows | RowBlock
     start: int
     stop: int
 
@@ -155,8 +157,14 @@ class BatchWriter:
             error = cannot
         return kept, error
 
-    def place_rows(self, number: int, rows: KeptRows, start: int, stop: int) -> int:
-        """Write rows of an entry as chunk `number`, as `place` does."""
+    def place_rows(
+        self, number: int, rows: KeptRows | RowBlock, start: int, stop: int, error: BaseException | None = None
+    ) -> int:
+        """Write rows as chunk `number`, as `place` does."""
+        if error is not None:
+            with self._claim_lock:
+                self._errors[number] = error
+                self.failed = True
         if not self.strict and rows.plain:
             # What stands in line waits for the rest, and keeps the slot of the open batch: there is always one more.
             while stop - start >= self.size:
@@ -164,9 +172,10 @@ class BatchWriter:
                 start += self.size
         return self._place(number, [_RowsInLine(rows, start, stop)] if start < stop else [])
 
-    def _whole(self, rows: KeptRows, start: int) -> Produced:
-        """Return a batch of rows of one entry: nobody else has to do with it, so it takes few steps."""
+    def _whole(self, rows: KeptRows | RowBlock, start: int) -> Produced:
+        """Return a batch of rows of one entry, or block: nobody else has to do with it, so it takes few steps."""
         size, layout = self.size, rows.layout(self.size)
+        assert layout is not None
         slot = self._slots.acquire(layout.nbytes) if layout.nbytes else None
         memory = slot.buffer if slot else b""
         columns = {}

@@ -14,18 +14,17 @@ import numpy as np
 from pecan_ray.engines.batch_rows import RowsMissingError, check_rows
 from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
-from pecan_ray.engines.foreign import with_arrays_inside
 from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.global_generators import global_generators
-from pecan_ray.engines.items import Item, copied, has_rows, leading
-from pecan_ray.engines.nesting import NestedValueError, check_nesting
+from pecan_ray.engines.items import Item, copied, leading
+from pecan_ray.engines.nesting import NestedValueError
 from pecan_ray.engines.own_results import HeldValue, SharedBufferError, SharedBuffers, own_element
 from pecan_ray.engines.positions import SkippedPositions, elements_in
 from pecan_ray.engines.python.calling_again import call_again, may_call_again
 from pecan_ray.engines.python.complete_calls import Call, complete_call
 from pecan_ray.engines.python.element_outputs import ElementOutput, output_of, split_into_parts
 from pecan_ray.engines.python.processes import InProcess
-from pecan_ray.engines.serializable import MASKED, why_columns_not_serializable, why_not_serializable
+from pecan_ray.engines.serializable import why_columns_not_serializable
 from pecan_ray.errors import (
     MOST_TEXT,
     ColumnError,
@@ -153,7 +152,7 @@ class Chain:
         call: Callable[[ElementOp], Call] = complete_call,
         counts: Counts | None = None,
     ) -> None:
-        self._steps = [
+        self.steps = [
             ChainStep(op, call(op), wants_rng(op.fn), wants_epoch(op.fn), isinstance(op, Filter)) for op in ops
         ]
         self._options = options
@@ -162,11 +161,11 @@ class Chain:
         self._changes = any(not isinstance(op, Filter) for op in ops)
         self._has_collate = any(isinstance(op, Collate) for op in ops)
         self._buffers = SharedBuffers()
-        self._silent = {step.op.name: 0 for step in self._steps if step.op.on is not None and isinstance(step.op, Map)}
+        self._silent = {step.op.name: 0 for step in self.steps if step.op.on is not None and isinstance(step.op, Map)}
         """Maps of a column that have returned nothing but None so far, and for how many arrays or lists."""
-        self._counts = counts
-        self._behind_first = global_generators.key is None
-        """Whether an element has gone through: modules that functions import are imported."""
+        self.counts = counts
+        self.is_new = global_generators.key is not None
+        """No element has gone through: modules that functions import may not be imported."""
 
     def run(self, item: Item) -> list[Item]:
         """Return what becomes of an item; positions of what is dropped go to the undelivered ones."""
@@ -192,8 +191,8 @@ class Chain:
         except (NestedValueError, RowsMissingError, RecursionError) as error:  # in what functions have made
             raise op_error(self._producers(), item, error) from error
         # Decision 96: modules that a function imports at its first call may have seeded global generators.
-        if not self._behind_first:
-            self._behind_first = True
+        if self.is_new:
+            self.is_new = False
             global_generators.seed_again()
         for one in items:
             if type(one.value) is not dict:
@@ -209,7 +208,7 @@ class Chain:
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            raise op_error(name_of_last([step.op for step in self._steps]), item, error) from error
+            raise op_error(name_of_last([step.op for step in self.steps]), item, error) from error
 
     def run_all(self, items: Sequence[Item]) -> list[Item]:
         """Run several items; the calls of a first operator in another process go there in one message."""
@@ -219,7 +218,7 @@ class Chain:
     def call_ahead(self, items: Sequence[Item]) -> None:
         """Make the calls of a first operator in another process, for items that are about to be run."""
         if self.is_out_of_process and len(items) > 1:
-            self._call_ahead(self._steps[0], items)
+            self._call_ahead(self.steps[0], items)
 
     def _call_ahead(self, step: ChainStep, items: Sequence[Item]) -> None:
         assert isinstance(step.call, InProcess)
@@ -228,24 +227,24 @@ class Chain:
     @property
     def is_out_of_process(self) -> bool:
         """Whether the first operator runs in another process, to which several calls had better go together."""
-        return bool(self._steps) and isinstance(self._steps[0].call, InProcess)
+        return bool(self.steps) and isinstance(self.steps[0].call, InProcess)
 
     def _arguments(self, step: ChainStep, item: Item) -> tuple[Any, dict[str, Any]] | None:
         """Return what a step's function is called with; None for an element without its column."""
         on = step.op.on
         if on is not None and on not in item.value:
             return None
-        return (item.value if on is None else item.value[on]), self._keywords(step, item, item.output)
+        return (item.value if on is None else item.value[on]), self.keywords(step, item, item.output)
 
-    def _keywords(self, step: ChainStep, item: Item, output: int) -> dict[str, Any]:
+    def keywords(self, step: ChainStep, item: Item, output: int) -> dict[str, Any]:
         keywords = {"rng": self._rng(step.op, item, output)} if step.wants_rng else {}
         return {**keywords, "epoch": item.lease.epoch} if step.wants_epoch else keywords
 
     def _run_linear(self, item: Item) -> list[Item]:
         value = item.value
         before, began = (self._values_given(value), self._buffers.now()) if self._changes else ({}, 0.0)
-        counts = None if self._counts is None else self._counts_of(item)
-        for step in self._steps:
+        counts = None if self.counts is None else self._counts_of(item)
+        for step in self.steps:
             size = element_bytes(value) if counts else 0
             kept = True
             if not step.filters:
@@ -281,23 +280,23 @@ class Chain:
 
     def _producers(self) -> str:
         """Name the operators of which one has made what is looked at behind the last one."""
-        return " or ".join(step.op.name for step in self._steps if not step.filters)
+        return " or ".join(step.op.name for step in self.steps if not step.filters)
 
     def _counts_of(self, item: Item) -> Counts | None:
         """Return where to count an element, if it is one of those that are counted."""
         if (
-            self._counts is None
+            self.counts is None
             or (item.lease.split.index + item.element) % EVERY
             or item.lease.epoch != self._options.count_epoch
         ):
             return None
-        return self._counts if item.members is None else None
+        return self.counts if item.members is None else None
 
     def _spread(self, item: Item) -> list[Item]:
         """Run a chain in which an element can become several."""
         pieces = [ElementOutput(item.value, item.output, item.width or 1 << OUTPUT_BITS)]
         counts = self._counts_of(item)
-        for step in self._steps:
+        for step in self.steps:
             given, size = len(pieces), sum(element_bytes(piece.value) for piece in pieces) if counts else 0
             if isinstance(step.op, FlatMap):
                 pieces = [one for piece in pieces for one in self._flat(step, piece, item)]
@@ -334,10 +333,10 @@ class Chain:
             if self._silent:
                 self._check_inplace_result(step.op, value, result, item)
             if isinstance(result, types.CoroutineType):
-                raise self._wrong_type(step.op, item, result, "a value")
+                raise self.wrong_type(step.op, item, result, "a value")
             return {**value, step.op.on: result}
         if not isinstance(result, dict):
-            raise self._wrong_type(step.op, item, result, "a dict from column name to value")
+            raise self.wrong_type(step.op, item, result, "a dict from column name to value")
         return result
 
     def _check_inplace_result(self, op: ElementOp, value: Any, result: Any, item: Item) -> None:
@@ -362,21 +361,21 @@ class Chain:
             return item.has_passed or is_member(step.op, item.lease.split.index, item.element)
         result = item.has_passed or self._call(step, value, item, output)
         if not isinstance(result, bool):
-            raise self._wrong_type(step.op, item, result, "whether to keep the element: True or False")
+            raise self.wrong_type(step.op, item, result, "whether to keep the element: True or False")
         return result
 
     def _flat(self, step: ChainStep, piece: ElementOutput, item: Item) -> list[ElementOutput]:
         """Divide an output's positions evenly among what it becomes: the same however often it is computed."""
         result = self._call(step, piece.value, item, piece.output)
         if not isinstance(result, list):
-            raise self._wrong_type(step.op, item, result, "a list of elements (or another iterable of them)")
+            raise self.wrong_type(step.op, item, result, "a list of elements (or another iterable of them)")
         on = step.op.on
         values = result if on is None else [{**piece.value, on: one} for one in result]
         bounds = [piece.width * number // max(len(values), 1) for number in range(len(values) + 1)]
         pieces = []
         for number, value in enumerate(values):
             if not isinstance(value, dict):
-                raise self._wrong_type(step.op, item, value, "dicts from column name to value")
+                raise self.wrong_type(step.op, item, value, "dicts from column name to value")
             pieces.append(ElementOutput(value, piece.output + bounds[number], bounds[number + 1] - bounds[number]))
         return pieces
 
@@ -393,22 +392,27 @@ class Chain:
         # `call_stacks` finds `step`, `item` and `output` in this frame by their names.
         generation = forks.generation
         try:
-            keywords = self._keywords(step, item, output) if step.wants_rng or step.wants_epoch else {}
+            keywords = self.keywords(step, item, output) if step.wants_rng or step.wants_epoch else {}
             result = step.call(argument, **keywords)
         except BaseException as error:  # sys.exit() in a function ends no thread of ours in silence
             if forks.generation != generation:
                 end_child(op.name, item, error)
-            if is_interrupt(error):
-                raise
-            if not may_call_again(error, argument):
-                raise op_error(op.name, item, error, op.on) from error
-            failed = partial(op_error, op.name, item, column=op.on)
-            result = call_again(
-                lambda: step.call(argument, **self._keywords(step, item, output)), f"{op.name}: {item.where()}", failed
-            )
+            result = self.result_behind(error, step, argument, item, output)
         if forks.generation != generation:
             end_child(op.name, item)
         return result
+
+    def result_behind(self, error: BaseException, step: ChainStep, argument: Any, item: Item, output: int) -> Any:
+        """Return what a call that has failed returns when it is repeated; raises `OpError` if it is not, or in vain."""
+        op = step.op
+        if is_interrupt(error):
+            raise error
+        if not may_call_again(error, argument):
+            raise op_error(op.name, item, error, op.on) from error
+        failed = partial(op_error, op.name, item, column=op.on)
+        return call_again(
+            lambda: step.call(argument, **self.keywords(step, item, output)), f"{op.name}: {item.where()}", failed
+        )
 
     def _rng(self, op: ElementOp, item: Item, output: int) -> Any:
         """Return an operator's random numbers; those of several by name, for one that stands in their place."""
@@ -417,7 +421,7 @@ class Chain:
             return lambda name: _generator.at(element_key(seed, lease, element, output, name))
         return _generator.at(element_key(seed, lease, element, output, op.name))
 
-    def _wrong_type(self, op: ElementOp, item: Item, result: Any, wanted: str) -> OutputTypeError:
+    def wrong_type(self, op: ElementOp, item: Item, result: Any, wanted: str) -> OutputTypeError:
         hint = ""
         if isinstance(result, types.CoroutineType):
             result.close()  # else Python warns that nobody has awaited it
@@ -433,6 +437,18 @@ class Chain:
             element=item.element,
             column=op.on,
         )
+
+
+def run_in_order(chain: ChainProtocol, items: Sequence[Item]) -> tuple[list[Item], BaseException | None]:
+    """Return what becomes of items up to the first one that fails, and its error."""
+    done: list[Item] = []
+    try:
+        chain.call_ahead(items)
+        for item in items:
+            done += chain.run(item)
+    except BaseException as error:
+        return done, error
+    return done, None
 
 
 def end_child(op: str, item: Item, error: BaseException | None = None) -> NoReturn:
@@ -461,38 +477,3 @@ def op_error(op: str, item: Item, error: BaseException, column: str | None = Non
 def _is_unrelated_error(error: BaseException) -> bool:
     """Tell whether it is not the element that has failed."""
     return not isinstance(error, Exception) or isinstance(error, SharedBufferError) or passes(error)
-
-
-def check_serializable(item: Item, op: str) -> None:
-    """Raise `OpError` for an element, or a batch, that cannot travel to the trainer."""
-    for name, value in list(item.value.items()):
-        if not (reason := _why_not(value)):
-            continue
-        if not _why_not(arrays := _without_tensors(value)):
-            item.value[name] = arrays
-            continue
-        where = item.where() if item.members is None else f"the batch that begins with {item.where()}"
-        if item.members and has_rows(value) and len(value) == len(item.members):
-            row, reason = next((r, why) for r, one in enumerate(value) if (why := _why_not(one)))
-            where = item.members[row].where()
-        raise OpError(
-            f"{op}: column {to_str(name)} of {where} cannot be sent to the trainer: {reason}. Drop it, or make bytes, "
-            "numbers or an array of it, by a map before.",
-            op=op,
-            file=item.lease.split.file_of(item.element),
-            element=item.element,
-            column=name,
-        )
-
-
-def _without_tensors(value: Any) -> Any:
-    """Return a value with arrays in the place of tensors, unless it holds itself."""
-    try:
-        check_nesting(value)
-    except NestedValueError:
-        return value
-    return with_arrays_inside(value)
-
-
-def _why_not(value: Any) -> str:
-    return MASKED if isinstance(value, np.ma.MaskedArray) else why_not_serializable(value)

@@ -8,9 +8,10 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pecan_ray.engines.contract import EngineOptions, Slots
-from pecan_ray.engines.items import Item
+from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.python.open_batch import OpenBatch
 from pecan_ray.engines.reading import Run
+from pecan_ray.engines.row_block import RowBlock
 from pecan_ray.plan.operators import Batch, BatchInRows, ElementOp, Join, Op, Plan, Prefetch, Repeat, is_idle
 from pecan_ray.plan.splits import ColumnarSource, Source, as_columnar
 
@@ -77,24 +78,28 @@ class Table:
         self._claim_lock = threading.Lock()
         """Guards the open batch and which of its rows are claimed."""
 
-    def written(self, runs: Iterator[Run | list[Item] | None]) -> Generator[OpenBatch | None, None, None]:
+    def items(self, runs: Iterator[RowBlock | list[Item] | None]) -> ItemIterator:
+        """Yield batches of runs as items, at the end the one that was not filled."""
+        return table_items(self.written(runs), self)
+
+    def written(self, runs: Iterator[Run | RowBlock | list[Item] | None]) -> Generator[OpenBatch | None, None, None]:
         """Write runs, or elements, and yield the batches that are complete with them; None as it comes."""
         for run in runs:
             if run is None:
                 yield None
                 continue
-            start, rows = 0, run.rows if isinstance(run, Run) else len(run)
+            start, rows = 0, len(run) if isinstance(run, list) else run.rows
             while start < rows:
                 batch, first, stop = self._claim(run, start, rows)
-                if isinstance(run, Run):
-                    complete = batch.write_run(first, run, start, stop)
-                else:
+                if isinstance(run, list):
                     complete = batch.write(first, run[start:stop])
+                else:
+                    complete = batch.write_run(first, run, start, stop)
                 if complete:
                     yield batch
                 start = stop
 
-    def _claim(self, run: Run | list[Item], start: int, rows: int) -> tuple[OpenBatch, int, int]:
+    def _claim(self, run: Run | RowBlock | list[Item], start: int, rows: int) -> tuple[OpenBatch, int, int]:
         """Return the open batch, the first of its rows that is free, and the end of what goes there.
 
         Who waits for memory here owes no row to another batch: the memory comes from those that are finished.
@@ -102,7 +107,7 @@ class Table:
         with self._claim_lock:
             batch = self._open
             if batch is None or batch.claimed == self._size:
-                item = run.item(start) if isinstance(run, Run) else run[start]
+                item = run[start] if isinstance(run, list) else run.item(start)
                 batch = self._open = OpenBatch(item, self._size, self._op, self._slots)
             first = batch.claimed
             stop = min(rows, start + self._size - first)
@@ -112,6 +117,14 @@ class Table:
     def rest(self) -> OpenBatch | None:
         """Return the batch that was not filled, once everything is written."""
         return None if self._open is None or self._open.complete else self._open
+
+
+def table_items(batches: Iterator[OpenBatch | None], table: Table) -> ItemIterator:
+    """Yield the batches of a table as items, and at the end the one that was not filled."""
+    for batch in batches:
+        yield None if batch is None else batch.item(partial=False)
+    if (rest := table.rest()) is not None:
+        yield rest.item(partial=True)
 
 
 def _runs_in_rows(batch: Op, maps: Sequence[Op]) -> bool:

@@ -18,9 +18,9 @@ from pecan_ray.engines.nested_columns import extract_arrays
 from pecan_ray.engines.positions import SkippedPositions, merge
 from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.call_stacks import call_stages, calls_under
-from pecan_ray.engines.python.chain import check_serializable
 from pecan_ray.engines.python.collate import collate, collate_padded
-from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers
+from pecan_ray.engines.python.column_chain import column_chain, column_stages, columns_under
+from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers, table_items
 from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.feed import Feeder
 from pecan_ray.engines.python.fused import FusedPlan, fused
@@ -28,6 +28,7 @@ from pecan_ray.engines.python.open_batch import OpenBatch
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.row_maps import row_stages, rows_under
+from pecan_ray.engines.python.sendable import check_serializable
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.python.threads import engine_threads
 from pecan_ray.engines.reading import Run, reading_of, reading_stages
@@ -64,7 +65,8 @@ class PythonEngine:
         self._kept = kept_points(plan) if options.cache is not None else {}
         self._cache = SplitCache(options.cache) if options.cache and self._kept else None
         self._counts = None if options.count_epoch is None else Counts()
-        self._watch = StackWatch({**calls_under(options), **rows_under(options), **reading_of(self._sources)})
+        calls = {**calls_under(options), **rows_under(options), **columns_under(options)}
+        self._watch = StackWatch({**calls, **reading_of(self._sources)})
         limit_native_threads()
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
@@ -132,7 +134,7 @@ class PythonEngine:
         writing = [table.written(runs()) for _ in range(readers(self._options))]
         with closing(read_ahead(writing, plan.ready)) as batches:
             if plan.behind:
-                yield from self._one_by_one(stream, stream.behind(_items(batches, table), plan.behind))
+                yield from self._one_by_one(stream, stream.behind(table_items(batches, table), plan.behind))
                 return
             for one in batches:
                 if one is not None:
@@ -170,7 +172,9 @@ class PythonEngine:
     def _filled(self, stream: ItemStream, plan: FusedPlan) -> Generator[Produced, None, None]:
         """Run the last element operators on the pool, each thread writing its results into the batch."""
         strict = self._options.order == "strict"
-        feeder = Feeder(self._threads, stream.chain(plan.ops), plan.ready)
+        chain = stream.chain(plan.ops)
+        columns = column_chain(chain, plan.ops, self._options, stream.skipped_positions)
+        feeder = Feeder(self._threads, chain, plan.ready, columns)
         writer = BatchWriter(
             plan.batch.size,
             plan.batch.name,
@@ -184,7 +188,7 @@ class PythonEngine:
         )
         reader = threading.Thread(
             target=feeder.feed,
-            args=(stream.before(plan), writer, stream.report),
+            args=(stream.before(plan, by_columns=columns is not None), writer, stream.report),
             name="pecan-read",
             daemon=True,
         )
@@ -235,6 +239,7 @@ class PythonEngine:
         return {
             **call_stages(self._options),
             **row_stages(self._options),
+            **column_stages(self._options),
             **reading_stages(self._sources),
             **waiting_for_room(self._slots),
             **dict.fromkeys(PUT_TOGETHER, lambda _: ThreadStage("batching")),
@@ -264,14 +269,6 @@ def row_parts(item: Item) -> RowParts:
     if item.lease.place is None:
         return ()
     return [one.parts[-1] for one in item.members or [item]]
-
-
-def _items(batches: Iterator[OpenBatch | None], table: Table) -> ItemIterator:
-    """Yield the batches of a table as items, and at the end the one that was not filled."""
-    for batch in batches:
-        yield None if batch is None else batch.item(partial=False)
-    if (rest := table.rest()) is not None:
-        yield rest.item(partial=True)
 
 
 def limit_native_threads() -> None:

@@ -15,12 +15,13 @@ from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.python.batch_writer import BatchWriter
-from pecan_ray.engines.python.chain import ChainProtocol
+from pecan_ray.engines.python.chain import ChainProtocol, run_in_order
+from pecan_ray.engines.python.column_chain import ColumnChain
 from pecan_ray.engines.python.ordered_results import EARLY_BYTES
+from pecan_ray.engines.python.pace import CHUNK_S, ElementPace
 from pecan_ray.engines.python.threads import Threads
+from pecan_ray.engines.row_block import RowBlock
 
-CHUNK_S = 0.003
-"""Elements are handed to threads in chunks of about this much work, so that tiny ones stay cheap."""
 MESSAGE_S = 0.03
 """Chunks that are messages to another process hold about this much work: each wakes that process, and a thread here."""
 MOST_PER_CHUNK = 256
@@ -40,12 +41,19 @@ class Feeder:
     soon leave all other threads without work.
     """
 
-    def __init__(self, pool: Threads, chain: ChainProtocol, most_ready: int = MOST_READY) -> None:
-        self._pool, self._chain, self._most_ready = pool, chain, most_ready
+    def __init__(
+        self,
+        pool: Threads,
+        chain: ChainProtocol,
+        most_ready: int = MOST_READY,
+        columns: ColumnChain | None = None,
+    ) -> None:
+        """`columns`: what runs the chain on rows, where it can; None: rows go through it as elements."""
+        self._pool, self._chain, self._most_ready, self._columns = pool, chain, most_ready, columns
         # A waiting thread is woken only for what it waits for: one that wakes for nothing takes a CPU, or Python's
         # lock, from one that works.
         self._lock = threading.Lock()
-        """Guards the counts; `_stopped` is only ever set, and `_per_element_s` is an estimate."""
+        """Guards the counts; `_stopped` is only ever set."""
         self._more_wanted = threading.Condition(self._lock)
         self._in_progress = 0
         """Chunks that were handed out and are not finished."""
@@ -63,13 +71,13 @@ class Feeder:
         self._waits = False
         """The reader has read enough for now.  It says so before it looks at what is ready, and is looked at after
         something was taken from there: so none of the two misses the other."""
-        self._chunk_s = MESSAGE_S if chain.is_out_of_process else CHUNK_S
-        self._per_element_s = self._chunk_s
-        self._most = 1.0
-        """Elements in a chunk: an estimate too."""
+        self._pace = ElementPace(MESSAGE_S if chain.is_out_of_process else CHUNK_S)
 
     def feed(
-        self, items: Iterator[Item | KeptRows | None], writer: BatchWriter, report: Callable[[], Produced | None]
+        self,
+        items: Iterator[Item | KeptRows | RowBlock | None],
+        writer: BatchWriter,
+        report: Callable[[], Produced | None],
     ) -> None:
         """Read all items and hand them out; ends with None, or with the error that stopped it.
 
@@ -87,7 +95,7 @@ class Feeder:
                 rows = None
                 if isinstance(item, Item):
                     chunk.append(item)
-                    if len(chunk) < self._most:
+                    if len(chunk) < min(MOST_PER_CHUNK, self._pace.elements):
                         continue
                 else:
                     rows = item
@@ -96,6 +104,8 @@ class Feeder:
                     number, chunk = number + 1, []
                 if isinstance(rows, KeptRows):
                     number = self._submit_rows(number, rows, writer)
+                elif isinstance(rows, RowBlock):
+                    number = self._submit_block(number, rows, writer)
                 elif rows is not None:
                     self._submit({}, 1, partial(self._fail, number, rows, writer))
                     return
@@ -113,15 +123,31 @@ class Feeder:
 
     def _submit_rows(self, number: int, rows: KeptRows, writer: BatchWriter) -> int:
         """Hand out rows of an entry in pieces; return the number of the next chunk."""
-        first = rows.first
-        piece = max(1, min(MOST_ROWS, ROWS_BYTES // max(1, element_bytes(first))))
-        if writer.size <= 2 * piece:
-            piece = max(1, piece // writer.size) * writer.size  # a batch is seldom written by two threads then
+        first, piece = rows.first, self._rows_in_piece(rows.first, writer)
         for start in range(0, rows.rows, piece):
             stop = min(rows.rows, start + piece)
             self._submit(first, stop - start, partial(self._write, number, rows, start, stop, writer))
             number += 1
         return number
+
+    def _submit_block(self, number: int, block: RowBlock, writer: BatchWriter) -> int:
+        """Hand out rows in pieces; return the number of the next chunk."""
+        start = 0
+        while start < block.rows:
+            plain = self._columns is not None and not self._columns.steps
+            most = self._rows_in_piece(block.first, writer) if plain else int(min(MOST_PER_CHUNK, self._pace.elements))
+            stop = min(block.rows, start + max(1, most))
+            piece = block.cut(start, stop)
+            self._submit(piece.first, piece.rows, partial(self._work, number, piece, writer))
+            number, start = number + 1, stop
+        return number
+
+    def _rows_in_piece(self, first: Mapping[str, Any], writer: BatchWriter) -> int:
+        """Return how many rows, of which one is given, a thread shall copy into batches at a time."""
+        piece = max(1, min(MOST_ROWS, ROWS_BYTES // max(1, element_bytes(first))))
+        if writer.size <= 2 * piece:
+            piece = max(1, piece // writer.size) * writer.size  # a batch is seldom written by two threads then
+        return piece
 
     def _pass_on(self, report: Produced | None) -> None:
         """Add what has no batch, when there is room for it."""
@@ -162,32 +188,34 @@ class Feeder:
         """Tell whether another chunk may be in progress, and its results in memory."""
         return self._in_progress < self._pool.ahead and self._early_bytes <= EARLY_BYTES
 
-    def _work(self, number: int, chunk: list[Item], writer: BatchWriter) -> None:
+    def _work(self, number: int, chunk: list[Item] | RowBlock, writer: BatchWriter) -> None:
         def placed() -> int:
             began = time.perf_counter()
-            # Estimates below are written without a lock, since a lost update does no harm.
             done, error = self._run(chunk, writer)
-            spent = (time.perf_counter() - began) / len(chunk)
-            self._per_element_s += 0.2 * (spent - self._per_element_s)
-            self._most = min(MOST_PER_CHUNK, self._chunk_s / max(self._per_element_s, 1e-9))
+            self._pace.note(time.perf_counter() - began, len(chunk) if isinstance(chunk, list) else chunk.rows)
+            if isinstance(done, RowBlock):
+                return writer.place_rows(number, done, 0, done.rows, error)
             if done:
                 self._pool.weigh(done[0].value, len(done))
             return writer.place(number, done, error)
 
         self._do(placed)
 
-    def _run(self, chunk: list[Item], writer: BatchWriter) -> tuple[list[Item], BaseException | None]:
+    def _run(
+        self, chunk: list[Item] | RowBlock, writer: BatchWriter
+    ) -> tuple[list[Item] | RowBlock, BaseException | None]:
         """Return what becomes of a chunk; where order is kept, up to an element that fails, and the error."""
+        if isinstance(chunk, RowBlock):
+            # Rows that the trainer joins are known one by one.
+            if self._columns is not None and chunk.lease.place is None and self._columns.takes(chunk):
+                rows, failed = self._columns.run(chunk)
+                if failed is not None and not writer.strict:
+                    raise failed
+                return rows if rows.sendable else rows.own_items(), failed
+            chunk = chunk.own_items()
         if not writer.strict:
             return self._chain.run_all(chunk), None
-        done: list[Item] = []
-        try:
-            self._chain.call_ahead(chunk)
-            for item in chunk:
-                done += self._chain.run(item)
-        except BaseException as error:
-            return done, error
-        return done, None
+        return run_in_order(self._chain, chunk)
 
     def _fail(self, number: int, error: BaseException, writer: BatchWriter) -> None:
         """Let what was read be followed by the error that ended it."""
@@ -249,8 +277,8 @@ class Feeder:
 
 
 def _up_to_an_error(
-    items: Iterator[Item | KeptRows | None],
-) -> Iterator[Item | KeptRows | BaseException | None]:
+    items: Iterator[Item | KeptRows | RowBlock | None],
+) -> Iterator[Item | KeptRows | RowBlock | BaseException | None]:
     """Yield items, and the error that reading them ends with."""
     try:
         yield from items

@@ -26,6 +26,7 @@ from pecan_ray.engines.python.collate import (
 )
 from pecan_ray.engines.python.nested import STAY, BatchRows, finished
 from pecan_ray.engines.reading import Run
+from pecan_ray.engines.row_block import RowBlock
 from pecan_ray.engines.row_kinds import RowKind, kind_of
 from pecan_ray.engines.slots import layout_of
 
@@ -140,7 +141,7 @@ class OpenBatch:
             else:
                 rows[row] = value
 
-    def write_run(self, first: int, run: Run | KeptRows, start: int, stop: int) -> bool:
+    def write_run(self, first: int, run: Run | KeptRows | RowBlock, start: int, stop: int) -> bool:
         """Write some of a run's elements into rows from `first` on; True if the batch is complete with them."""
         if run.columns.keys() != self._columns.keys():
             check_columns(run.item(start), self._columns.keys(), self.first, self.op)

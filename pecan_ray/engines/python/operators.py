@@ -16,7 +16,7 @@ from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.chain import apply_error_policy
 from pecan_ray.engines.python.collate import collate, collate_padded, length_of
 from pecan_ray.engines.python.element_outputs import evenly, split_into_parts
-from pecan_ray.engines.python.ordered_results import ResultsInOrder
+from pecan_ray.engines.python.ordered_results import ResultsInOrder, items_bytes
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.row_kinds import rows_of_one_kind
@@ -52,7 +52,7 @@ def mapped(items: ItemIterator, run: RunItem, pool: Threads | None, watch: Watch
             else:
                 yield from given_on(seen(item.lease, run(item)))
         return
-    with closing(ResultsInOrder(pool, run)) as results:
+    with closing(ResultsInOrder(pool, run, items_bytes)) as results:
         for item in items:
             if item is None:
                 yield None
@@ -318,6 +318,15 @@ def skipped(items: ItemIterator, count: int, skipped_positions: SkippedPositions
 def prefetched(items: ItemIterator, count: int) -> ItemIterator:
     """Have a thread keep so many items ready."""
     return read_ahead([items], count)
+
+
+def joined(join: Join, inputs: Sequence[ItemIterator], seed: int, number: int) -> ItemIterator:
+    """Make one stream of several; `number`: of the pass."""
+    if join.kind == "zip":
+        return zip_inputs(inputs)
+    if join.kind == "mix":
+        return mixed(inputs, join, seed, number)
+    return itertools.chain.from_iterable(inputs)
 
 
 def zip_inputs(branches: Sequence[ItemIterator]) -> ItemIterator:

@@ -6,10 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Generic, TypeVar
 
 from pecan_ray.engines.counting import column_bytes
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.threads import Threads
+from pecan_ray.engines.row_block import RowBlock
 from pecan_ray.plan.splits import Lease
 
 EARLY_BYTES = 256 << 20
@@ -30,16 +32,23 @@ def items_bytes(items: list[Item]) -> int:
     return len(items) * (nbytes + ITEM_BYTES)
 
 
-class ResultsInOrder:
+T = TypeVar("T", Item, RowBlock)
+R = TypeVar("R")
+
+
+class ResultsInOrder(Generic[T, R]):
     """Runs a function on items on a pool, and returns what it makes of each in the order in which they were added.
 
     Only unfinished work counts against what the pool wants ahead.  If finished results counted too, one slow item would
     soon leave the other threads without work.
     """
 
-    def __init__(self, pool: Threads, run: Callable[[Item], list[Item]]) -> None:
-        self._pool, self._run = pool, run
-        self._pending: deque[tuple[Lease, Future[tuple[list[Item], int]]]] = deque()
+    def __init__(self, pool: Threads, run: Callable[[T], R], size: Callable[[R], int]) -> None:
+        """`size`: returns about how many bytes a result takes."""
+        self._pool = pool
+        self._run: Callable[[T], R] = run
+        self._size = size
+        self._pending: deque[tuple[Lease, Future[tuple[R, int]]]] = deque()
         self._changed = threading.Condition()
         """Guards the counts below."""
         self._unfinished = 0
@@ -49,7 +58,7 @@ class ResultsInOrder:
     def __bool__(self) -> bool:
         return bool(self._pending)
 
-    def add(self, item: Item) -> None:
+    def add(self, item: T) -> None:
         """Let a thread run the function on an item."""
         with self._changed:
             self._unfinished += 1
@@ -58,14 +67,14 @@ class ResultsInOrder:
         # By the callback: `is_due` waits for `done()`, which is not yet true at the end of `_work`.
         future.add_done_callback(self._note)
 
-    def _work(self, item: Item) -> tuple[list[Item], int]:
+    def _work(self, item: T) -> tuple[R, int]:
         found = self._run(item)
-        nbytes = items_bytes(found)
+        nbytes = self._size(found)
         with self._changed:
             self._early_bytes += nbytes
         return found, nbytes
 
-    def _note(self, _: Future[tuple[list[Item], int]]) -> None:
+    def _note(self, _: Future[tuple[R, int]]) -> None:
         with self._changed:
             self._unfinished -= 1
             self._changed.notify()
@@ -82,7 +91,7 @@ class ResultsInOrder:
     def _has_room(self) -> bool:
         return self._unfinished < self._pool.ahead and self._early_bytes <= EARLY_BYTES
 
-    def take(self) -> tuple[Lease, list[Item]]:
+    def take(self) -> tuple[Lease, R]:
         """Wait for the oldest result and return it, with the lease of its item; raise what the function raised."""
         lease, future = self._pending.popleft()
         found, nbytes = future.result()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
+import pecan_ray.engines.python.block_operators as block_operators
 import pecan_ray.engines.python.operators as operators
 from pecan_ray.engines.caching import CachedReading, SplitCache
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced
@@ -17,19 +17,33 @@ from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.lease_replay import LeaseReplay, PassLeases, joined_in_passes, passes_before
 from pecan_ray.engines.positions import SkippedPositions, of_first_runs, whole_parts
-from pecan_ray.engines.python.chain import Chain, ChainProtocol, Chains, apply_error_policy, check_serializable
+from pecan_ray.engines.python.block_operators import blocks_of, gains_by_blocks, items_of, takes_blocks
+from pecan_ray.engines.python.chain import Chain, ChainProtocol, Chains, apply_error_policy
 from pecan_ray.engines.python.collate import with_arrays
+from pecan_ray.engines.python.column_chain import BlockChain, column_chain
 from pecan_ray.engines.python.fallback import FallbackChain
 from pecan_ray.engines.python.fused import FusedPlan
+from pecan_ray.engines.python.item_stages import (
+    RunItems,
+    applied,
+    arrays_in,
+    batch_of_blocks,
+    changes,
+    leading_element_ops,
+    runs_on_elements,
+    unknown_op,
+)
 from pecan_ray.engines.python.kept import KeptChain
 from pecan_ray.engines.python.nested import BatchRows, arrays_within, finished
 from pecan_ray.engines.python.packing import packed
 from pecan_ray.engines.python.repeat_passes import MakeItems, each_pass, repeated
 from pecan_ray.engines.python.row_maps import RowMaps, RowsChain
+from pecan_ray.engines.python.sendable import check_serializable
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
+from pecan_ray.engines.row_block import RowBlock
 from pecan_ray.engines.side_by_side import Streams, in_turn, next_of, take_beside
-from pecan_ray.errors import OpError, PlanError
+from pecan_ray.errors import OpError
 from pecan_ray.plan.empty_pass import EmptyPasses, operators_before, watched_run
 from pecan_ray.plan.operators import (
     Autocache,
@@ -51,14 +65,13 @@ from pecan_ray.plan.operators import (
     Skip,
     Take,
     Unbatch,
+    is_idle,
 )
 from pecan_ray.plan.shape import kept_points, last_batching, name_of_last, plan_shape, yields_batches
-from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source, of_lease
+from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source, as_columnar, of_lease
 from pecan_ray.sampling.random_keys import split_orders
 
 MakeCall = Callable[[ElementOp], Callable[..., Any]]
-RunItems: TypeAlias = Callable[[ItemIterator], ItemIterator]
-"""Makes items of items."""
 
 
 class ItemStream:
@@ -137,11 +150,12 @@ class ItemStream:
             ops.pop()
         return bool(ops) and isinstance(ops[-1], BatchingOp)
 
-    def before(self, plan: FusedPlan) -> Iterator[Item | KeptRows | None]:
-        """Yield what the threads are given: items, or what is kept as columns, where it only goes into batches."""
+    def before(self, plan: FusedPlan, *, by_columns: bool) -> Iterator[Item | KeptRows | RowBlock | None]:
+        """Yield what the threads are given: items, or rows as columns, by which they may work if `by_columns`."""
         point = self._points.get(0)
         if point is None or isinstance(self.plan.head, Join) or plan.before or point not in plan.ops:
-            yield from self.items(plan.before)
+            wanted = by_columns and bool(plan.ops) and all(map(takes_blocks, plan.before))
+            yield from self._plan_items(self.plan, 0, plan.before, outermost=True, keep_blocks=True, wanted=wanted)()
             return
         behind, cached = plan.ops[plan.ops.index(point) + 1 :], self._cached[point.name]
         changed = any(isinstance(op, ElementOp) for op in behind)
@@ -154,9 +168,7 @@ class ItemStream:
         None comes as among items.
         """
         while (lease := self._take_in_turn()) is not None:
-            yield from read_lease_columns(source, lease, self._leases, self.skipped_positions, self._options.on_error)
-            if self.skipped_positions.due:
-                yield None
+            yield from self._read_columns(source, lease)
 
     def report(self) -> Produced | None:
         """Return the positions that wait for a batch, if they are due."""
@@ -221,19 +233,61 @@ class ItemStream:
         return next(iter(of_lease(source, item.lease).read(item.lease.split, item.element)))
 
     def _plan_items(
-        self, plan: Plan, branch: int, ops: Sequence[Op] | None = None, *, outermost: bool = False
-    ) -> MakeItems:
-        """Return what begins a plan anew, or its first `ops`; `branch`: number of the first of its sources."""
-        begin = self._joined(plan, branch) if isinstance(plan.head, Join) else partial(self._read_all, branch)
-        return self._through(begin, plan.ops if ops is None else ops, plan, branch, outermost=outermost)
+        self,
+        plan: Plan,
+        branch: int,
+        ops: Sequence[Op] | None = None,
+        *,
+        outermost: bool = False,
+        keep_blocks: bool = False,
+        wanted: bool = False,
+    ) -> Callable[[], Iterator[Any]]:
+        """Return what begins a plan anew, or its first `ops`; `branch`: number of the first of its sources.
+
+        `keep_blocks`: blocks of rows are yielded as such, of a plan that runs on them; `wanted`: it had better.
+        """
+        ops = plan.ops if ops is None else ops
+        if isinstance(plan.head, Join):
+            return self._through(self._joined(plan, branch), ops, plan, branch, outermost=outermost)
+        in_blocks = self._in_blocks(ops, branch, wanted=wanted)
+        begin = partial(self._read_all, branch, in_blocks=in_blocks)
+        return self._through(begin, ops, plan, branch, outermost=outermost, of_blocks=in_blocks, keep=keep_blocks)
+
+    def _in_blocks(self, ops: Sequence[Op], branch: int, *, wanted: bool) -> bool:
+        """Tell whether some operators are faster with blocks of rows, which the source can give."""
+        gains = branch not in self._points and (wanted or gains_by_blocks(ops))
+        return gains and as_columnar(self._sources[branch]) is not None  # asked last: it may look at all of the data
 
     def _through(
-        self, begin: MakeItems, ops: Sequence[Op], plan: Plan, branch: int = 0, *, outermost: bool
+        self,
+        begin: MakeItems,
+        ops: Sequence[Op],
+        plan: Plan,
+        branch: int = 0,
+        *,
+        outermost: bool,
+        of_blocks: bool = False,
+        keep: bool = False,
     ) -> MakeItems:
-        """Return what begins anew with some operators behind a beginning."""
-        todo, shape = list(ops), plan_shape(self.plan)
+        """Return what begins anew with some operators behind a beginning.
+
+        `of_blocks`: the beginning yields blocks of rows, which the first operator that takes none gets as items, and
+        what is behind the last operator, unless it is to `keep` them.
+        """
+        todo, shape = [op for op in ops if not (of_blocks and is_idle(op))], plan_shape(self.plan)
         stages: list[RunItems] = []
         while todo:
+            if of_blocks and (on_columns := self._on_columns(todo, plan, branch)) is not None:
+                stages.append(on_columns)
+                todo = todo[len(list(leading_element_ops(todo))) :]
+                continue
+            if of_blocks and not takes_blocks(todo[0]):
+                of_blocks = False
+                if outermost and (batch := batch_of_blocks(todo)) is not None:
+                    todo = todo[1:]
+                    stages.append(partial(block_operators.batched, op=batch, items_of=self._items_for_batch(todo)))
+                    continue
+                stages.append(items_of)
             run = [op for op in itertools.takewhile(runs_on_elements, todo) if isinstance(op, (ElementOp, Autocache))]
             if run:
                 watch = watched_run(plan, run, branch) if self._runs is not None else None
@@ -254,8 +308,29 @@ class ItemStream:
             if outermost and isinstance(op, BatchingOp) and not changes(todo):
                 # Looked at before they are batched, while each element that cannot be sent can be left out by itself.
                 stages.append(lambda items: self.serializable(arrays_in(items)))
-            stages.append(self._stage(op, plan, final=outermost and op is last_batching(plan), counted=counted))
+            final = outermost and op is last_batching(plan)
+            kinds = block_operators if of_blocks else operators
+            stages.append(self._stage(op, plan, final=final, counted=counted, kinds=kinds))
+        if of_blocks and not keep:
+            stages.append(items_of)
         return applied(begin, stages)
+
+    def _on_columns(self, todo: Sequence[Op], plan: Plan, branch: int) -> RunItems | None:
+        """Return what runs the next operators on blocks of rows, if they see columns alone and it is of use."""
+        run = [
+            op for op in itertools.takewhile(lambda op: isinstance(op, ElementOp), todo) if isinstance(op, ElementOp)
+        ]
+        behind = todo[len(run) :]
+        if not run or not (gains_by_blocks(behind) or (behind and batch_of_blocks(behind) is not None)):
+            return None
+        chain = self.chain(run)
+        columns = column_chain(chain, run, self._options, self.skipped_positions)
+        # A debug run calls no function before its result is asked for. Where passes without end may let nothing
+        # through, each element is looked at.
+        watched = self._runs is not None and watched_run(plan, run, branch) is not None
+        if columns is None or watched or self._pool is None:
+            return None
+        return partial(block_operators.mapped, chain=BlockChain(columns, chain), pool=self._pool)
 
     def _repeated(self, op: Repeat, begin: MakeItems, plan: Plan, branch: int) -> MakeItems:
         assert self._runs is not None
@@ -318,26 +393,22 @@ class ItemStream:
         def begin() -> ItemIterator:
             passes = self._passes
             number = next(numbers) if passes is None else passes.number
-            yield from self._join(join, [make() for make in inputs], number)
+            yield from operators.joined(join, [make() for make in inputs], self._options.seed, number)
             # Only the outermost join goes on: it begins those inside of it anew with each pass.
             while plan is self.plan and passes is not None and passes.begin_next():
-                yield from self._join(join, [make() for make in inputs], passes.number)
+                yield from operators.joined(join, [make() for make in inputs], self._options.seed, passes.number)
 
         return begin
 
-    def _join(self, join: Join, inputs: Sequence[ItemIterator], number: int) -> ItemIterator:
-        if join.kind == "zip":
-            return operators.zip_inputs(inputs)
-        if join.kind == "mix":
-            return operators.mixed(inputs, join, self._options.seed, number)
-        return itertools.chain.from_iterable(inputs)
+    def _stage(self, op: Op, plan: Plan, *, final: bool, counted: bool, kinds: Any) -> RunItems:
+        """Return what runs an operator on items; each time that it is called it begins anew.
 
-    def _stage(self, op: Op, plan: Plan, *, final: bool, counted: bool) -> RunItems:
-        """Return what runs an operator on items; each time that it is called it begins anew."""
+        `kinds`: the module of operators on items, or on blocks of rows.
+        """
         if isinstance(op, Take):
-            return partial(operators.taken, count=op.count)
+            return partial(kinds.taken, count=op.count)
         if isinstance(op, Skip):
-            return partial(operators.skipped, count=op.count, skipped_positions=self.skipped_positions)
+            return partial(kinds.skipped, count=op.count, skipped_positions=self.skipped_positions)
         if isinstance(op, Unbatch):
             made_by = name_of_last(plan.ops[: plan.ops.index(op)])
             return lambda items: operators.unbatch_rows(
@@ -345,9 +416,11 @@ class ItemStream:
             )
         if isinstance(op, Prefetch):
             # A debug run stays in its thread.
-            return (lambda items: items) if self._pool is None else partial(operators.prefetched, count=op.count)
+            return (lambda items: items) if self._pool is None else partial(kinds.prefetched, count=op.count)
         if isinstance(op, BatchingOp) and final:
             return lambda items: self._batches(op, items, final=final, counted=counted)
+        if isinstance(op, Shuffle):
+            return self._in_passes(op, plan, lambda items, n: kinds.shuffled(items, op, self._options.seed, n))
         return self._in_passes(op, plan, lambda items, number: self._held_back(op, items, number, counted=counted))
 
     def _in_passes(self, op: Op, plan: Plan, run: Callable[[ItemIterator, int], ItemIterator]) -> RunItems:
@@ -365,11 +438,9 @@ class ItemStream:
     def _held_back(self, op: Op, items: ItemIterator, number: int, *, counted: bool) -> ItemIterator:
         if isinstance(op, BatchingOp):
             return self._batches(op, items, final=False, counted=counted)
-        if isinstance(op, Shuffle):
-            return operators.shuffled(items, op, self._options.seed, number)
         if isinstance(op, Pack):
             return packed(items, op, self._options.seed, self.skipped_positions, self._pool)
-        raise _unknown(op)
+        raise unknown_op(op)
 
     def _batches(self, op: BatchingOp, items: ItemIterator, *, final: bool, counted: bool) -> ItemIterator:
         made = self._batching(op, items)
@@ -377,6 +448,12 @@ class ItemStream:
             return operators.without_remainder(made, self.skipped_positions)
         # Else it is decided at the end of the epoch what becomes of a smaller batch.
         return operators.as_full(made) if counted else made
+
+    def _items_for_batch(self, behind: Sequence[Op]) -> Callable[[RowBlock], list[Item]]:
+        """Return what makes items of rows that may hold anything: looked at here, unless operators follow."""
+        if changes(behind):
+            return RowBlock.own_items
+        return lambda block: with_arrays(list(self._can_be_sent(block.own_items(), "the source")))
 
     def _batching(self, op: BatchingOp, items: ItemIterator) -> ItemIterator:
         if isinstance(op, Batch):
@@ -387,20 +464,29 @@ class ItemStream:
             return operators.padded(items, op)
         if isinstance(op, BucketByLength):
             return operators.bucketed(items, op, self._options.on_error, self.skipped_positions, self._options.ranks)
-        raise _unknown(op)
+        raise unknown_op(op)
 
-    def _read_all(self, branch: int) -> ItemIterator:
+    def _read_all(self, branch: int, *, in_blocks: bool = False) -> Iterator[Any]:
         source, point = self._sources[branch], self._points.get(branch)
         cached = None if point is None else self._cached[point.name]
         streams = self._streams[branch]
         take = take_beside(self._leases, branch, streams) if self._runs is None else next_of(self._runs.run(branch))
 
-        def read(lease: Lease) -> ItemIterator:
+        columnar = as_columnar(source) if in_blocks else None
+
+        def read(lease: Lease) -> Iterator[Any]:
             self.epoch = lease.epoch
+            if columnar is not None:
+                return blocks_of(self._read_columns(columnar, lease), streams)
             return self._read(source, lease, self._leases) if cached is None else cached.items(lease)
 
         begun = take if self._runs is not None else lambda reading: self._begun(take(reading))
-        yield from in_turn(begun, streams, read, lambda item: item is not None)
+        yield from in_turn(begun, streams, read, lambda one: 0 if one is None else one.rows)
+
+    def _read_columns(self, source: ColumnarSource, lease: Lease) -> Iterator[Run | None]:
+        yield from read_lease_columns(source, lease, self._leases, self.skipped_positions, self._options.on_error)
+        if self.skipped_positions.due:
+            yield None
 
     def _read(self, source: Source, lease: Lease, leases: Leases) -> ItemIterator:
         skipped_positions = self.skipped_positions
@@ -410,28 +496,3 @@ class ItemStream:
                 yield None
         if skipped_positions.due:
             yield None
-
-
-def arrays_in(items: ItemIterator) -> ItemIterator:
-    """Make arrays of images and tensors that go into batches."""
-    for item in items:
-        yield item if item is None else with_arrays([item])[0]
-
-
-def applied(begin: MakeItems, stages: Sequence[RunItems]) -> MakeItems:
-    """Return what begins anew with some stages behind a beginning."""
-    return lambda: functools.reduce(lambda items, stage: stage(items), stages, begin())
-
-
-def runs_on_elements(op: Op) -> bool:
-    """Tell whether an operator takes elements one by one: a function, or a point that lets all through."""
-    return isinstance(op, (ElementOp, Autocache))
-
-
-def changes(ops: Sequence[Op]) -> bool:
-    """Tell whether some of the operators may change columns, or batches."""
-    return any(isinstance(op, (ElementOp, BatchingOp, Unbatch, Pack)) for op in ops)
-
-
-def _unknown(op: Op) -> PlanError:
-    return PlanError(f"{op.name}: the python engine does not know the operator {type(op).__name__}.")

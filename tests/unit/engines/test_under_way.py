@@ -256,7 +256,7 @@ def test_a_thread_that_waits_for_a_function_in_a_process_says_so() -> None:
     options, processes = EngineOptions(), Processes({"f": abs}, 1)
     (op,) = (op for op in pipe.plan.ops if isinstance(op, ElementOp))
     chain = Chain([op], options, SkippedPositions(), lambda _: processes.function("f"))
-    (step,) = chain._steps
+    (step,) = chain.steps
     inspect_locals = call_stages(options)[Chain._call.__code__]
     assert inspect_locals({"self": chain, "step": step}) == ThreadStage("operator", "f", in_process=True)
     processes.close()

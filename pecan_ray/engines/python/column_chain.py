@@ -1,0 +1,312 @@
+"""Maps and filters of single columns on rows of a table: a function sees its column, and the others stay as they are.
+
+A function is called once for each row, as it is for elements, with what an element would hold; no element is made.
+What it returns is a new column, or says which rows stay.  Where a function makes arrays, lists or other things that can
+be written into, its column is no table's any more, and rows go on as elements.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.counting import EVERY, Counts, column_bytes
+from pecan_ray.engines.fork_tracker import forks
+from pecan_ray.engines.items import Item, copied
+from pecan_ray.engines.own_results import FIXED, HeldValue, own_element
+from pecan_ray.engines.positions import SkippedPositions
+from pecan_ray.engines.python.call_stacks import working
+from pecan_ray.engines.python.chain import (
+    Chain,
+    ChainProtocol,
+    ChainStep,
+    apply_error_policy,
+    end_child,
+    op_error,
+    run_in_order,
+)
+from pecan_ray.engines.row_block import RowBlock, RowNumbers, parts_of
+from pecan_ray.engines.stages import Recognized, ThreadStage
+from pecan_ray.engines.under_way import Recognize, ThreadActivity
+from pecan_ray.errors import ElementError, is_interrupt
+from pecan_ray.plan.operators import Autocache, ElementOp, Filter, Map, Subset
+from pecan_ray.plan.splits import Array
+from pecan_ray.sampling.subsets import is_member
+
+NUMBER_KINDS = "biufc"
+"""Kinds of dtypes whose numbers tell their dtype by their class."""
+
+
+def column_chain(
+    chain: ChainProtocol,
+    ops: Sequence[ElementOp | Autocache],
+    options: EngineOptions,
+    skipped_positions: SkippedPositions,
+) -> ColumnChain | None:
+    """Return what runs operators on rows of a table; None where one of them needs whole elements."""
+    if type(chain) is not Chain or not all(map(sees_columns, ops)):
+        return None
+    return ColumnChain(chain, options, skipped_positions)
+
+
+def sees_columns(op: ElementOp | Autocache) -> bool:
+    """Tell whether an operator needs nothing but a column of an element, or its place."""
+    if isinstance(op, (Autocache, Subset)):
+        return True
+    return op.on is not None and type(op) in (Map, Filter) and not op.processes
+
+
+@dataclass
+class _Rows:
+    """Rows under way."""
+
+    block: RowBlock
+    """All rows, as they were given."""
+    alive: RowNumbers
+    """RowNumbers of those that are left."""
+    changed: dict[str, Array]
+    """Columns that functions have made, of the rows that are left."""
+
+    def column(self, name: str) -> Array:
+        """Return a column of the rows that are left."""
+        found = self.changed.get(name)
+        return self._left_of(self.block.columns[name]) if found is None else found
+
+    def _left_of(self, column: Array) -> Array:
+        return column if len(self.alive) == self.block.rows else column[self.alive]
+
+    def item(self, place: int) -> Item:
+        """Return a row that is left as it was given, as an element of its own."""
+        row = int(self.alive[place])
+        (item,) = self.block.cut(row, row + 1).own_items()
+        return item
+
+    def keep(self, places: NDArray[Any]) -> None:
+        """Keep some of the rows that are left; `places`: their numbers, or which of them."""
+        self.alive = self.alive[places]
+        self.changed = {name: column[places] for name, column in self.changed.items()}
+
+    def result(self) -> RowBlock:
+        """Return what has become of the rows."""
+        block = self.block
+        columns = {name: self.column(name) for name in block.columns}
+        return RowBlock(columns, block.leases, self._left_of(block.lease_of), self._left_of(block.elements))
+
+
+class ColumnChain:
+    """Runs the operators of a chain on rows of a table, as the chain does on elements."""
+
+    def __init__(self, chain: Chain, options: EngineOptions, skipped_positions: SkippedPositions) -> None:
+        self._chain, self.options, self._skipped_positions = chain, options, skipped_positions
+        self.steps: Sequence[ChainStep] = chain.steps
+        self._makes_objects = False
+        """A function has returned something that can be written into."""
+
+    def takes(self, block: RowBlock) -> bool:
+        """Tell whether rows can go through by columns: no function can write into what it is given."""
+        if not self.steps:
+            return True
+        # The first element goes through the chain, which then seeds global generators anew.
+        if self._makes_objects or self._chain.is_new or any(lease.passed for lease in block.leases):
+            return False
+        columns = [None if step.op.on is None else block.columns.get(step.op.on) for step in self.steps]
+        subsets = sum(isinstance(step.op, Subset) for step in self.steps)
+        return sum(column is not None and _is_fixed(column) for column in columns) + subsets == len(columns)
+
+    def run(self, block: RowBlock) -> tuple[RowBlock, BaseException | None]:
+        """Return what becomes of rows; with the error of the first one that failed, if it is to be raised: up to it."""
+        rows = _Rows(block, np.arange(block.rows), {})
+        failed: BaseException | None = None
+        for step in self.steps:
+            counted = self._counted(rows)
+            before = self._bytes(rows, counted)
+            if isinstance(step.op, Subset):
+                self._keep(rows, np.array([self._is_member(step.op, block, row) for row in rows.alive], bool))
+            else:
+                failed = self._step(step, rows) or failed
+            if counted is not None:
+                left = self._counted(rows)
+                counted_in, counted_out = int(counted.sum()), 0 if left is None else int(left.sum())
+                self._add_counts(step.op.name, counted_in, counted_out, before, self._bytes(rows, left))
+        return rows.result(), failed
+
+    def _is_member(self, op: Subset, block: RowBlock, row: int) -> bool:
+        lease = block.leases[block.lease_of[row]]
+        return is_member(op, lease.split.index, int(block.elements[row]))
+
+    def _step(self, step: ChainStep, rows: _Rows) -> BaseException | None:
+        """Run an operator; return the error at which the rows end."""
+        assert step.op.on is not None
+        results, bad, failed = self._call_each(step, rows, rows.column(step.op.on))
+        if failed is not None:
+            rows.keep(np.arange(len(results)))
+        if step.filters:
+            # Bad rows are dealt with: they only have to be left out.
+            left = np.ones(len(results), bool)
+            left[bad] = False
+            rows_left = np.flatnonzero(left)
+            if bad:
+                rows.keep(rows_left)
+            self._keep(rows, np.array(results, bool)[rows_left])
+            return failed
+        if bad:
+            good = np.setdiff1d(np.arange(len(results)), bad)
+            rows.keep(good)
+            results = [results[place] for place in good]
+        rows.changed[step.op.on] = column_of(results)
+        return failed
+
+    def _keep(self, rows: _Rows, kept: NDArray[np.bool_]) -> None:
+        """Leave rows out that filters do not let pass."""
+        if kept.all():
+            return
+        block, out = rows.block, rows.alive[~kept]
+        parts = parts_of(block.leases, block.lease_of[out], block.elements[out])
+        self._skipped_positions.add(parts, elements=len(out))
+        rows.keep(kept)
+
+    def _call_each(
+        self, step: ChainStep, rows: _Rows, column: Array
+    ) -> tuple[list[Any], list[int], BaseException | None]:
+        """Call a function on each value of a column; return results, rows without one, and the error that ends it."""
+        # `columns_under` finds `step`, `rows` and `place` in this frame by their names.
+        results: list[Any] = []
+        bad: list[int] = []
+        call, filters, tracker = step.call, step.filters, forks
+        keywords: dict[str, Any] = {}
+        wants_keywords = step.wants_rng or step.wants_epoch
+        for place, value in enumerate(column):
+            generation = tracker.generation
+            try:
+                try:
+                    if wants_keywords:
+                        keywords = self._chain.keywords(step, self._named(rows, place), 0)
+                    result = call(value, **keywords)
+                except BaseException as error:
+                    if tracker.generation != generation:
+                        end_child(step.op.name, self._named(rows, place), error)
+                    result = self._chain.result_behind(error, step, value, self._named(rows, place), 0)
+                if tracker.generation != generation:
+                    end_child(step.op.name, self._named(rows, place))
+                if result is not True and result is not False and (filters or type(result) not in FIXED):
+                    result = self._checked(step, result, value, rows, place)
+            except ElementError as bad_element:
+                if self.options.on_error == "raise" or bad_element.fields.get("ends_job"):
+                    return results, bad, bad_element
+                self._leave_out(rows, place, bad_element)
+                bad.append(place)
+                result = False
+            results.append(result)
+        return results, bad, None
+
+    def _named(self, rows: _Rows, place: int) -> Item:
+        """Return an element without its value."""
+        row = rows.alive[place]
+        return Item(None, [], rows.block.leases[rows.block.lease_of[row]], int(rows.block.elements[row]))
+
+    def _leave_out(self, rows: _Rows, place: int, error: ElementError) -> None:
+        item = rows.item(place)
+        kept = copied(item.value) if self.options.on_error == "quarantine" else None
+        apply_error_policy(item, error, self.options.on_error, self._skipped_positions, kept)
+
+    def _checked(self, step: ChainStep, result: Any, value: Any, rows: _Rows, place: int) -> Any:
+        """Return a result that is not plain as the engine's own; raises `OutputTypeError` where it is none."""
+        item = self._named(rows, place)
+        if step.filters:
+            if isinstance(result, bool):
+                return result
+            raise self._chain.wrong_type(step.op, item, result, "whether to keep the element: True or False")
+        if isinstance(result, types.CoroutineType):
+            raise self._chain.wrong_type(step.op, item, result, "a value")
+        if type(result) in FIXED:
+            return result
+        self._makes_objects = True
+        element = {"": result}
+        del result
+        held: list[HeldValue] = []
+        try:
+            return own_element(element, {"": value}, element, held)[""]
+        except BaseException as error:  # what holds itself
+            if is_interrupt(error):
+                raise
+            raise op_error(step.op.name, item, error) from error
+
+    def _counted(self, rows: _Rows) -> NDArray[np.bool_] | None:
+        """Return which rows are counted; None where nothing is."""
+        block = rows.block
+        if self._chain.counts is None or block.lease.epoch != self.options.count_epoch:
+            return None
+        splits = np.array([lease.split.index for lease in block.leases])
+        counted: NDArray[np.bool_] = (splits[block.lease_of[rows.alive]] + block.elements[rows.alive]) % EVERY == 0
+        return counted
+
+    def _bytes(self, rows: _Rows, counted: NDArray[np.bool_] | None) -> int:
+        if counted is None:
+            return 0
+        return sum(column_bytes(rows.column(name)[counted]) for name in rows.block.columns)
+
+    def _add_counts(self, op: str, rows_in: int, rows_out: int, bytes_in: int, bytes_out: int) -> None:
+        counts: Counts | None = self._chain.counts
+        if counts is not None:
+            counts.add_rows(op, rows_in, bytes_in, bytes_out, rows_out=rows_out)
+
+
+class BlockChain:
+    """Runs operators on blocks of rows: by columns where it can be, else on elements, which make a block of objects."""
+
+    def __init__(self, columns: ColumnChain, alone: ChainProtocol) -> None:
+        self._columns, self._alone = columns, alone
+
+    def run(self, block: RowBlock) -> tuple[RowBlock, BaseException | None]:
+        """Return what becomes of rows, up to the first one that fails, and its error."""
+        if self._columns.takes(block):
+            return self._columns.run(block)
+        items, failed = run_in_order(self._alone, block.own_items())
+        return RowBlock.of_items(items), failed
+
+
+def _is_fixed(column: Array) -> bool:
+    """Tell whether nobody can write into the values of a column."""
+    if column.ndim > 1 or column.dtype.kind == "V":
+        return False
+    return column.dtype != object or FIXED.issuperset(map(type, column.tolist()))
+
+
+def column_of(values: list[Any]) -> Array:
+    """Return a column that gives each of some values back as it was."""
+    kinds = set(map(type, values))
+    if len(kinds) == 1 and issubclass(kind := kinds.pop(), np.generic):
+        dtype = np.dtype(kind)
+        if dtype.kind in NUMBER_KINDS and dtype.type is kind:
+            return np.fromiter(values, dtype, len(values))
+    return np.fromiter(values, object, len(values))
+
+
+def columns_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
+    """Return the function by which a stack shows on which row an engine with these very options works by columns."""
+
+    def inspect_locals(local: Mapping[str, Any]) -> ThreadActivity | None:
+        chain, step, rows, place = (local.get(name) for name in ("self", "step", "rows", "place"))
+        if chain is None or chain.options is not options or step is None or rows is None or place is None:
+            return None
+        return working(step.op, [chain._named(rows, place)], 0)
+
+    return {ColumnChain._call_each.__code__: inspect_locals}
+
+
+def column_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
+    """Return the function by which a stack shows in which operator of an engine with these very options it is."""
+
+    def inspect_locals(local: Mapping[str, Any]) -> ThreadStage | None:
+        chain, step = local.get("self"), local.get("step")
+        if chain is None or chain.options is not options or step is None:
+            return None
+        return ThreadStage("operator", step.op.name)
+
+    return {ColumnChain._call_each.__code__: inspect_locals}

@@ -1,0 +1,48 @@
+"""Whether what operators have made can travel to the trainer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.engines.foreign import with_arrays_inside
+from pecan_ray.engines.items import Item, has_rows
+from pecan_ray.engines.nesting import NestedValueError, check_nesting
+from pecan_ray.engines.serializable import MASKED, why_not_serializable
+from pecan_ray.errors import OpError, to_str
+
+
+def check_serializable(item: Item, op: str) -> None:
+    """Raise `OpError` for an element, or a batch, that cannot travel to the trainer."""
+    for name, value in list(item.value.items()):
+        if not (reason := _why_not(value)):
+            continue
+        if not _why_not(arrays := _without_tensors(value)):
+            item.value[name] = arrays
+            continue
+        where = item.where() if item.members is None else f"the batch that begins with {item.where()}"
+        if item.members and has_rows(value) and len(value) == len(item.members):
+            row, reason = next((r, why) for r, one in enumerate(value) if (why := _why_not(one)))
+            where = item.members[row].where()
+        raise OpError(
+            f"{op}: column {to_str(name)} of {where} cannot be sent to the trainer: {reason}. Drop it, or make bytes, "
+            "numbers or an array of it, by a map before.",
+            op=op,
+            file=item.lease.split.file_of(item.element),
+            element=item.element,
+            column=name,
+        )
+
+
+def _without_tensors(value: Any) -> Any:
+    """Return a value with arrays in the place of tensors, unless it holds itself."""
+    try:
+        check_nesting(value)
+    except NestedValueError:
+        return value
+    return with_arrays_inside(value)
+
+
+def _why_not(value: Any) -> str:
+    return MASKED if isinstance(value, np.ma.MaskedArray) else why_not_serializable(value)

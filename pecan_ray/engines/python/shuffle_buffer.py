@@ -1,0 +1,164 @@
+"""The buffer of a shuffle that holds columns: it draws what it would draw row by row, many rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pecan_ray.engines.row_block import (
+    PIECE_ROWS,
+    RowBlock,
+    RowNumbers,
+    alike,
+    as_objects,
+    objects_of,
+    put_together,
+    row_bytes,
+)
+from pecan_ray.plan.splits import Array, Lease
+
+LARGE_ROW_BYTES = 4096
+"""Longer rows of a column are held one by one: they move by reference, and a copy takes longer than that."""
+MAX_LEASES = 1024
+"""So many leases are listed before those are left out of which no row is held any more."""
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """Which rows leave the buffer for which new ones."""
+
+    places: RowNumbers
+    """By row that leaves: its place in the buffer; one behind the last place: it is a new one that never gets in."""
+    of_new: RowNumbers
+    """The rows that leave of which the new rows hold the values: they came and went among these rows."""
+    new: RowNumbers
+    """Which new rows those are."""
+    filled: RowNumbers
+    """Places that hold another row behind this."""
+    by: RowNumbers
+    """Which new rows fill them."""
+
+
+class ShuffleBuffer:
+    """Holds up to `size` - 1 rows between two blocks, and gives back one for each that it has no place for."""
+
+    def __init__(self, size: int, rng: np.random.Generator) -> None:
+        self._places, self._rng = size - 1, rng
+        self._filling: list[RowBlock] = []
+        self._to_fill = self._places
+        """Places that are free."""
+        self._held: RowBlock | None = None
+        """The rows in their places, once all are filled; its columns are the buffer's own."""
+        self._leases: list[Lease] = []
+        self._last: tuple[tuple[Lease, ...], int] = (), 0
+        """The leases of the last block, and where they begin in the list."""
+
+    def add(self, block: RowBlock) -> RowBlock | None:
+        """Take rows in, and return as many as there is no place for."""
+        block = _with_large_rows_apart(block)
+        if self._to_fill:
+            count = min(self._to_fill, block.rows)
+            self._filling.append(block.cut(0, count))
+            self._to_fill -= count
+            block = block.cut(count, block.rows)
+        if not block.rows:
+            return None
+        if self._held is None:
+            self._held = self._filled(block)
+        return self._exchanged(self._held, block)
+
+    def rest(self) -> Iterator[RowBlock]:
+        """Yield the rows that are held, in an order that is drawn."""
+        held = self._held
+        if held is not None:
+            held = RowBlock(held.columns, tuple(self._leases), held.lease_of, held.elements)
+        elif self._filling:
+            held = put_together(self._filling)
+        else:
+            return
+        self._held, self._filling = None, []
+        drawn = self._rng.permutation(held.rows)
+        for rows in np.split(drawn, range(PIECE_ROWS, len(drawn), PIECE_ROWS)):
+            yield held.take(rows)
+
+    def _filled(self, like: RowBlock) -> RowBlock:
+        """Return what has filled the buffer; of one without places, nothing like a block."""
+        held = put_together(self._filling) if self._filling else like.take(np.empty(0, np.int64))
+        self._leases, self._filling = list(held.leases), []
+        return held
+
+    def _exchanged(self, held: RowBlock, block: RowBlock) -> RowBlock:
+        exchange = _drawn(self._rng.integers(self._places + 1, size=block.rows), self._places)
+        lease_of = self._places_of_leases(block)
+        columns: dict[str, Array] = {}
+        own = dict(held.columns)
+        for name in dict.fromkeys((*own, *block.columns)):
+            mine, new = own.get(name), block.columns.get(name)
+            if mine is None or new is None or not alike(mine, new):
+                mine, new = as_objects(mine, held.rows), as_objects(new, block.rows)
+                own[name] = mine
+            columns[name] = _exchange(mine, new, exchange)
+        # The arrays stay where they are: rows are exchanged in place.
+        leaving = _exchange(held.lease_of, lease_of, exchange), _exchange(held.elements, block.elements, exchange)
+        self._held = RowBlock(own, (), held.lease_of, held.elements)
+        found = RowBlock(columns, tuple(self._leases), *leaving)
+        if len(self._leases) > MAX_LEASES:
+            self._leave_out_leases(held.lease_of)
+        return found
+
+    def _places_of_leases(self, block: RowBlock) -> RowNumbers:
+        """Return the places of a block's leases in the buffer's list."""
+        leases, begin = self._last
+        if block.leases is not leases:
+            begin = len(self._leases)
+            self._leases += block.leases
+            self._last = block.leases, begin
+        return block.lease_of + begin
+
+    def _leave_out_leases(self, lease_of: RowNumbers) -> None:
+        used, lease_of[:] = np.unique(lease_of, return_inverse=True)
+        self._leases, self._last = [self._leases[place] for place in used], ((), 0)
+
+
+def _with_large_rows_apart(block: RowBlock) -> RowBlock:
+    large = {
+        name: objects_of(column)
+        for name, column in block.columns.items()
+        if column.ndim > 1 and row_bytes(column) > LARGE_ROW_BYTES
+    }
+    if not large:
+        return block
+    return RowBlock({**block.columns, **large}, block.leases, block.lease_of, block.elements)
+
+
+def _drawn(drawn: RowNumbers, places: int) -> _Exchange:
+    """Return what happens if a new row at a time is put in the place of the one that is drawn.
+
+    Row by row: the new one is put behind the last place, a place is drawn, and the row there leaves; the new one
+    takes its place.  So a row that leaves is the new one that was put there last, or the one that was there before.
+    """
+    rows = len(drawn)
+    order = np.argsort(drawn, kind="stable")
+    sorted_places = drawn[order]
+    same = sorted_places[1:] == sorted_places[:-1]
+    """Of those draws in order: whether the one before is of the same place."""
+    before = np.full(rows, -1)
+    before[order[1:][same]] = order[:-1][same]
+    behind = np.flatnonzero(drawn == places)
+    before[behind] = behind
+    of_new = np.flatnonzero(before >= 0)
+    last = order[np.append(~same, True)]
+    last = last[drawn[last] < places]
+    return _Exchange(drawn, of_new, before[of_new], drawn[last], last)
+
+
+def _exchange(held: Array, new: Array, exchange: _Exchange) -> Array:
+    """Return the values that leave a column, and put the new ones in their places."""
+    if not len(held):
+        return new[exchange.new]
+    leaving: Array = held.take(exchange.places, axis=0, mode="clip")
+    leaving[exchange.of_new] = new[exchange.new]
+    held[exchange.filled] = new[exchange.by]
+    return leaving
