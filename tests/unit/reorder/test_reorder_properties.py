@@ -92,6 +92,7 @@ def test_by_its_own_estimate_the_search_is_never_slower_than_the_user(ops: list[
         assert after <= before * (1 + 1e-9)
         if plan.seconds_before is not None:
             assert (plan.seconds_before, plan.seconds_after) == pytest.approx((before, after))
+            assert (plan.expected_speedup or 1.0) >= 1 - 1e-9
             assert after < 1e-9 or plan.expected_speedup == pytest.approx(before / after)
 
 
