@@ -65,6 +65,8 @@ class Feeder:
         """Threads at work, on their own chunk or on elements that others have left in line."""
         self._ready: queue.SimpleQueue[Produced | BaseException | None] = queue.SimpleQueue()
         """Waiting for it takes a third of the time that a condition of Python takes, and it comes with every batch."""
+        self._pass_number = 0
+        """Of the rows that were handed out last."""
         self._stopped = False
         self._left = False
         """Nobody takes what becomes ready."""
@@ -133,8 +135,13 @@ class Feeder:
     def _submit_block(self, number: int, block: RowBlock, writer: BatchWriter) -> int:
         """Hand out rows in pieces; return the number of the next chunk."""
         start = 0
+        plain = self._columns is not None and not self._columns.steps
+        if plain and block.lease.repetition != self._pass_number:
+            # Rows that are only copied do not overtake those of the pass before them.
+            with self._lock:
+                self._wait(lambda: not self._working)
+            self._pass_number = block.lease.repetition
         while start < block.rows:
-            plain = self._columns is not None and not self._columns.steps
             most = self._rows_in_piece(block.first, writer) if plain else int(min(MOST_PER_CHUNK, self._pace.elements))
             stop = min(block.rows, start + max(1, most))
             piece = block.cut(start, stop)
