@@ -17,20 +17,26 @@ def ending_with_the_last_batch(stream: Iterable[Produced]) -> Generator[Produced
     held: Produced | None = None
     empty: Produced | None = None
     carried: dict[LeaseKey, Spans] = {}
-    for produced in stream:
-        # A batch is held until the next one comes, because only then is it known not to be the last.
-        if produced.rows:
-            if held is not None:
-                yield held
-            held = produced
-            continue
-        empty = Produced({}, {}, 0, produced.epoch)
-        for key, intervals in produced.spans.items():
-            spans = carried.setdefault(key, Spans())
-            for start, stop in intervals:
-                spans.add(start, stop)
-        if produced.bad:
-            yield Produced({}, {}, 0, produced.epoch, bad=produced.bad)
+    try:
+        for produced in stream:
+            # A batch is held until the next one comes, because only then is it known not to be the last.
+            if produced.rows:
+                if held is not None:
+                    yield held
+                held = produced
+                continue
+            empty = Produced({}, {}, 0, produced.epoch)
+            for key, intervals in produced.spans.items():
+                spans = carried.setdefault(key, Spans())
+                for start, stop in intervals:
+                    spans.add(start, stop)
+            if produced.bad:
+                yield Produced({}, {}, 0, produced.epoch, bad=produced.bad)
+    except Exception:
+        # What stands before an error is made, and comes before it.
+        if held is not None:
+            yield held
+        raise
     last = held or empty
     if last is not None:
         for key, spans in carried.items():

@@ -14,7 +14,7 @@ from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.column_chain import BlockChain, sees_columns
 from pecan_ray.engines.python.columns import Table
 from pecan_ray.engines.python.feed import MOST_PER_CHUNK
-from pecan_ray.engines.python.ordered_results import ITEM_BYTES, ResultsInOrder
+from pecan_ray.engines.python.ordered_results import ITEM_BYTES, ResultsInOrder, up_to_an_error
 from pecan_ray.engines.python.pace import ElementPace
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.shuffle_buffer import ShuffleBuffer
@@ -68,7 +68,7 @@ def items_of(blocks: Blocks) -> ItemIterator:
 
 
 def mapped(blocks: Blocks, chain: BlockChain, pool: Threads) -> Blocks:
-    """Run functions of single columns on rows, some pieces at a time, in order."""
+    """Run functions of single columns on rows, some pieces at a time, in order, as `operators.mapped` does."""
     pace = ElementPace()
 
     def run(piece: RowBlock) -> tuple[RowBlock, BaseException | None]:
@@ -77,20 +77,26 @@ def mapped(blocks: Blocks, chain: BlockChain, pool: Threads) -> Blocks:
         pace.note(time.perf_counter() - began, piece.rows)
         return found
 
+    failed: BaseException | None = None
     with closing(ResultsInOrder(pool, run, lambda found: _bytes_of(found[0]))) as results:
-        for block in blocks:
+        for block in up_to_an_error(blocks):
             if block is None:
                 yield None
                 continue
+            if isinstance(block, BaseException):
+                failed = block
+                break
             start = 0
             while start < block.rows:
                 stop = min(block.rows, start + max(1, int(min(MOST_PER_CHUNK, pace.elements))))
                 results.add(block.cut(start, stop))
                 start = stop
                 while results.is_due():
-                    yield from _up_to_an_error(results.take()[1])
+                    yield from _rows_of(*results.take()[1])
         while results:
-            yield from _up_to_an_error(results.take()[1])
+            yield from _rows_of(*results.take()[1])
+    if failed is not None:
+        raise failed
 
 
 def _bytes_of(block: RowBlock) -> int:
@@ -98,8 +104,7 @@ def _bytes_of(block: RowBlock) -> int:
     return block.rows * (element_bytes(block.first) + ITEM_BYTES) if block.rows else 0
 
 
-def _up_to_an_error(found: tuple[RowBlock, BaseException | None]) -> Blocks:
-    block, failed = found
+def _rows_of(block: RowBlock, failed: BaseException | None) -> Blocks:
     if block.rows:
         yield block
     if failed is not None:

@@ -17,7 +17,7 @@ from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.chain import ChainProtocol, run_in_order
 from pecan_ray.engines.python.column_chain import ColumnChain
-from pecan_ray.engines.python.ordered_results import EARLY_BYTES
+from pecan_ray.engines.python.ordered_results import EARLY_BYTES, up_to_an_error
 from pecan_ray.engines.python.pace import CHUNK_S, ElementPace
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.row_block import RowBlock
@@ -89,7 +89,7 @@ class Feeder:
             number = 0
             chunk: list[Item] = []
             # Decision 150: where order is kept, an error of the source has a place behind the elements before it.
-            reading = _up_to_an_error(items) if writer.strict else items
+            reading = up_to_an_error(items) if writer.strict else items
             for item in reading:
                 if item is None:
                     self._pass_on(report())
@@ -281,18 +281,6 @@ class Feeder:
         with contextlib.suppress(queue.Empty):
             while True:
                 _drop(self._ready.get_nowait())
-
-
-def _up_to_an_error(
-    items: Iterator[Item | KeptRows | RowBlock | None],
-) -> Iterator[Item | KeptRows | RowBlock | BaseException | None]:
-    """Yield items, and the error that reading them ends with."""
-    try:
-        yield from items
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        yield error
 
 
 def _drop(result: Produced | BaseException | None) -> None:

@@ -16,7 +16,7 @@ from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.chain import apply_error_policy
 from pecan_ray.engines.python.collate import collate, collate_padded, length_of
 from pecan_ray.engines.python.element_outputs import evenly, split_into_parts
-from pecan_ray.engines.python.ordered_results import ResultsInOrder, items_bytes
+from pecan_ray.engines.python.ordered_results import ResultsInOrder, items_bytes, up_to_an_error
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.row_kinds import rows_of_one_kind
@@ -35,7 +35,7 @@ _END = Item({}, [], Lease(0, Split(0)), 0)
 
 
 def mapped(items: ItemIterator, run: RunItem, pool: Threads | None, watch: WatchedRun | None = None) -> ItemIterator:
-    """RunItem a chain on each item, some of them at a time, in order.
+    """Run a chain on each item, some of them at a time, in order; an error of reading comes behind what was read.
 
     `watch` is told what has come out.
     """
@@ -52,17 +52,23 @@ def mapped(items: ItemIterator, run: RunItem, pool: Threads | None, watch: Watch
             else:
                 yield from given_on(seen(item.lease, run(item)))
         return
+    failed: BaseException | None = None
     with closing(ResultsInOrder(pool, run, items_bytes)) as results:
-        for item in items:
-            if item is None:
+        for read in up_to_an_error(items):
+            if read is None:
                 yield None
                 continue
-            pool.weigh(item.value)
-            results.add(item)
+            if isinstance(read, BaseException):
+                failed = read
+                break
+            pool.weigh(read.value)
+            results.add(read)
             while results.is_due():
                 yield from given_on(seen(*results.take()))
         while results:
             yield from given_on(seen(*results.take()))
+    if failed is not None:
+        raise failed
 
 
 def given_on(items: list[Item]) -> Iterator[Item]:

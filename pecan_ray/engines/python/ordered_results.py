@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
@@ -21,6 +21,11 @@ ITEM_BYTES = 1 << 10
 """An element takes about so much beside its values: an item, a dict, positions and array objects."""
 
 
+S = TypeVar("S")
+T = TypeVar("T", Item, RowBlock)
+R = TypeVar("R")
+
+
 def items_bytes(items: list[Item]) -> int:
     """Return about how many bytes items take: they are like the first one."""
     if not items:
@@ -32,8 +37,14 @@ def items_bytes(items: list[Item]) -> int:
     return len(items) * (nbytes + ITEM_BYTES)
 
 
-T = TypeVar("T", Item, RowBlock)
-R = TypeVar("R")
+def up_to_an_error(items: Iterator[S]) -> Iterator[S | BaseException]:
+    """Yield items, and the error that reading them ends with: its place is behind what is made of those before it."""
+    try:
+        yield from items
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        yield error
 
 
 class ResultsInOrder(Generic[T, R]):

@@ -258,7 +258,9 @@ class TensorFlowEngine:
                 # First what the source raised: in the graph it only ended the stream, whose error may follow from it.
                 stretch.raise_source_error()
                 raise self._locate_failure(error, stretch) from error
-        stretch.raise_source_error()
+        # In a plan that runs as a whole it has its place in the graph, unless that leaves out what fails.
+        if not self._serial or self._options.on_error != "raise":
+            stretch.raise_source_error()
         if self._graph.failed is not None:
             raise self._graph.failed
         for _ in self._account_for_the_rest(stretch):

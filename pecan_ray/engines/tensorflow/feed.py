@@ -208,7 +208,7 @@ class GraphFeed:
             yield Read(lease, number, value, parts)
 
     def _chunks(self) -> Iterator[tuple[dict[str, Any], Any]]:
-        """Yield chunks for the graph; ends at an error, which is kept."""
+        """Yield chunks for the graph; ends at an error, which is kept, and raised where the plan runs as a whole."""
         assert self.signature is not None
         chunk = Chunk(self.signature)
         try:
@@ -231,6 +231,9 @@ class GraphFeed:
             self.error = error
         if chunk.rows:
             yield self._flush_chunk(chunk)
+        if self._runs is not None and self.error is not None:
+            # The graph keeps its place: `take` may end before it, and nothing is taken from behind it.
+            raise self.error
 
     def _cut(self, run: Run, columns: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
         for start, stop in cuts(columns, run.rows):
