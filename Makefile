@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 LOWER := build/lower
 
-.PHONY: demo check test test-all test-lower lint docs bench simulate-job fuzz chaos mutate
+.PHONY: demo check test test-all test-lower lint docs bench simulate-job model fuzz chaos mutate
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/resnet50.py --step-time 0.05
@@ -51,6 +51,10 @@ CHAOS ?=
 # The control plane under faults: docs/reliability.md.
 simulate-job: $(VENV)/ready
 	$(BIN)/python -m tests.protocol --minutes $(MINUTES) --workers-of-cpu 2
+
+# The core of the control plane, in all interleavings: needs Debian's packages spin and gcc.
+model: $(VENV)/ready
+	$(BIN)/python -m tests.model
 
 # Real jobs on a cluster of several raylets, to which one thing after the other happens: docs/reliability.md.
 chaos: $(VENV)/ready
