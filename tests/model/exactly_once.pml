@@ -32,7 +32,6 @@
 
 #define BIT(n) (1 << (n))
 #define TRAINER(n) BIT(WORKERS + (n))  /* beside workers, in one set */
-#define EVERYBODY 15
 
 /* Control messages.  A question and its answer bear a number: a question that comes again has the same answer. */
 chan ask[WORKERS] = [1] of { byte };            /* number */
@@ -58,7 +57,7 @@ byte started;                    /* workers that have a process */
 bool broken;                     /* the controller has died, and the next one has not come */
 byte used[UNITS];
 byte told_lost[TRAINERS];        /* workers of whose loss this process of the controller has told */
-byte again;                      /* whose messages may be gone with the process before: they send them again */
+byte again;                      /* whose question or report is gone with a process of the controller: it comes again */
 byte deaths = DEATHS, suspicions = SUSPICIONS, crashes = CRASHES, repeats = REPEATS;
 
 #define finished (done == EVERY_UNIT)
@@ -94,7 +93,7 @@ inline reply_unit(worker) {
     if
     :: full(answer[worker]) -> answer[worker]?_, _; answer[worker]!answered[worker], given[worker]  /* an older one */
     :: empty(answer[worker]) -> answer[worker]!answered[worker], given[worker]
-    :: crashes > 0 -> crash()
+    :: crashes > 0 -> crash(); again = again | BIT(worker)
     fi
 }
 
@@ -169,34 +168,39 @@ inline start(worker) {
     fi
 }
 
-inline drop_message(channel) {
+inline drop_question(worker) {
     if
-    :: nempty(channel) -> channel?_
-    :: empty(channel)
+    :: nempty(ask[worker]) -> ask[worker]?_; again = again | BIT(worker)
+    :: empty(ask[worker])
+    fi;
+    if
+    :: nempty(answer[worker]) -> answer[worker]?_, _; again = again | BIT(worker)
+    :: empty(answer[worker])
     fi
 }
-inline drop_pair(channel) {
+
+inline drop_report(trainer) {
     if
-    :: nempty(channel) -> channel?_, _
-    :: empty(channel)
-    fi
+    :: nempty(report[trainer]) -> report[trainer]?_, _; again = again | TRAINER(trainer)
+    :: empty(report[trainer])
+    fi;
+    if
+    :: nempty(orders[trainer]) -> orders[trainer]?_
+    :: empty(orders[trainer])
+    fi;
+    told_lost[trainer] = 0
 }
 
 /* The next process: what was sent to the one before, and by it, is gone; the journal is there. */
 inline restart() {
-    drop_message(ask[0]); drop_message(ask[1]);
-    drop_pair(answer[0]); drop_pair(answer[1]);
-    drop_pair(report[0]); drop_pair(report[1]);
-    drop_message(orders[0]); drop_message(orders[1]);
+    drop_question(0); drop_question(1);
+    drop_report(0); drop_report(1);
 #ifdef FAULT_NO_JOURNAL
     queued = EVERY_UNIT; done = 0; held[0] = 0; held[1] = 0; answered[0] = 0; answered[1] = 0;
 #endif
 #ifndef FAULT_NO_ADOPTION
     started = started | wanted;
 #endif
-    told_lost[0] = 0;
-    told_lost[1] = 0;
-    again = EVERYBODY;
     broken = false
 }
 

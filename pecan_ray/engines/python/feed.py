@@ -136,7 +136,7 @@ class Feeder:
         """Hand out rows in pieces; return the number of the next chunk."""
         start = 0
         plain = self._columns is not None and not self._columns.steps
-        if plain and block.lease.repetition != self._pass_number:
+        if plain and block.rows and block.lease.repetition != self._pass_number:
             # Rows that are only copied do not overtake those of the pass before them.
             with self._lock:
                 self._wait(lambda: not self._working)
