@@ -14,6 +14,7 @@ from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.column_chain import BlockChain, sees_columns
 from pecan_ray.engines.python.columns import Table
 from pecan_ray.engines.python.feed import MOST_PER_CHUNK
+from pecan_ray.engines.python.operators import given_on
 from pecan_ray.engines.python.ordered_results import ITEM_BYTES, ResultsInOrder, up_to_an_error
 from pecan_ray.engines.python.pace import ElementPace
 from pecan_ray.engines.python.read_ahead import read_ahead
@@ -64,7 +65,7 @@ def items_of(blocks: Blocks) -> ItemIterator:
             yield None
             continue
         for piece in block.pieces():
-            yield from piece.own_items()
+            yield from given_on(piece.own_items())
 
 
 def mapped(blocks: Blocks, chain: BlockChain, pool: Threads) -> Blocks:
