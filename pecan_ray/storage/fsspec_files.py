@@ -140,11 +140,13 @@ class FsspecFiles:
     def write(self, path: str, data: bytes) -> None:
         """Write a file whole."""
         self._ask(path, lambda: self._fs.pipe_file(path, data), "write")
+        self._known.pop(path, None)  # its size and version are others now
 
     def delete(self, path: str) -> None:
         """Remove a file, if it is there."""
         if self.info(path) is not None:
             self._ask(path, lambda: self._fs.rm_file(path), "remove")
+        self._known.pop(path, None)
 
     def _piece(self, path: str, start: int, end: int, size: int) -> bytes:
         # One byte more than the size that a web server has told: what is there would be lost.

@@ -34,5 +34,5 @@ def test_a_file_needs_what_it_or_what_it_imports_names(tmp_path: Path) -> None:
 
 def test_decisions_and_the_job_are_tested_in_make_check() -> None:
     quick = {file.name for file in UNIT.rglob("test_*.py") if is_quick(file)}
-    assert {"test_job_ledger.py", "test_placement_control.py", "test_cache_eviction.py", "test_plan_shape.py"} <= quick
+    assert {"test_ledger.py", "test_placement_control.py", "test_cache_eviction.py", "test_plan_shape.py"} <= quick
     assert not {"test_storage_s3.py", "test_tensorflow_engine.py", "test_ring.py", "test_python_processes.py"} & quick
