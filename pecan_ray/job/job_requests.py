@@ -240,7 +240,7 @@ class JobRequests:
             answer = replace(answer, behind=0)  # what was left out is in no batch, so that its elements do not tell
         self._begin_epoch(answer.epoch)
         version = 0 if self.reverted else self._version_of(answer.epoch)
-        runs, alone = self._ledger.runs, len(self._ledger.workers) == 1
+        runs, alone = self._ledger.runs, _expected_workers(self._job) == 1
         least_s = (ALONE_S if runs.joins and alone else RUN_S) if runs.kept else LEAST_LOT_S
         lot_s = max(least_s, len(self._ledger.workers) / CALLS_PER_SECOND)
         return Assigned(answer, version, lot_s)
@@ -273,7 +273,7 @@ class JobRequests:
         if self._job.error is not None or request.epoch != self._ledger.epoch:
             return ()
         if self._ledger.runs.kept:
-            run = self._ledger.take_run(worker, request.most)
+            run = self._ledger.take_run(worker, request.most, _expected_workers(self._job))
             # Taking a run may show that the order cannot be kept. Then leases follow as in any other job.
             if self._ledger.runs.kept:
                 return run
@@ -284,7 +284,7 @@ class JobRequests:
         if request.streams > 1:
             # Half of an even share may be fewer splits than it reads at a time. `Queues.piece` leaves others theirs.
             share = max(share, request.streams - request.reading)
-        most, workers = min(most, share), sum(not one.draining for one in self._job.fleet.workers.values())
+        most, workers = min(most, share), _expected_workers(self._job)
         # Near the end of an epoch a lot goes on until it fills a batch. A worker that got only the short rest of a
         # split would find nothing to fill its batch with later.
         while len(leases) < most or (leases and in_a_batch(worker, self._ledger.shape, self._ledger.workers)):
@@ -324,6 +324,11 @@ def _say_order(job: JobCore, now: float, done: list[Instruction]) -> None:
         said = f"rows come as workers finish them from now on, and not in order: {job.ledger.runs.given_up}"
         job.tell("order", said, now)
         done.append(Log("warning", said))
+
+
+def _expected_workers(job: JobCore) -> int:
+    """Return how many workers are there, or are being started, and stay."""
+    return sum(not one.draining for one in job.fleet.workers.values())
 
 
 def _handle_fatal_elements(job: JobCore, now: float, done: list[Instruction]) -> tuple[LeftOutElement, ...]:

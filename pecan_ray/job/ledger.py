@@ -101,12 +101,13 @@ class Ledger(LedgerState):
         answer = next_lease(worker, branch, state, self.shape, self.queues, self.fatal_elements, there, wanted, side)
         return state.give(answer) if isinstance(answer, Lease) else answer
 
-    def take_run(self, worker: str, most: int) -> tuple[Lease, ...] | None:
+    def take_run(self, worker: str, most: int, expected: int = 0) -> tuple[Lease, ...] | None:
         """Give a worker the next run of about so many rows; none ends its assignment; None: more are being listed."""
         state = self._living(worker)
         if state is None or self._end.left:
             return ()
-        run = self.runs.take(state, most, self.rows_in_turn, len(self.workers), self.fatal_elements)
+        # The first worker that comes leaves something for those that are being started: a short epoch is one run else.
+        run = self.runs.take(state, most, self.rows_in_turn, max(len(self.workers), expected), self.fatal_elements)
         return None if run is None else tuple(map(state.give, run))
 
     def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:

@@ -13,6 +13,7 @@ from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.lots import elements_in
 from pecan_ray.job.messages import AskLeases, LeftOutElement, SplitOpenFailure
 from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
 from pecan_ray.job.row_order import row_order
@@ -141,6 +142,18 @@ def test_a_state_behind_whose_rows_the_epochs_remainder_was_dropped_goes_on_in_o
     ledger.ack(0, "w", 0, {lease.key: lease.spans for lease in run})
     assert ledger.take_run("w", 100) == () and ledger.assignment_ended("w", {}) == "flush"
     assert ledger.finished
+
+
+@pytest.mark.parametrize(("expected", "rows"), [(1, 12), (2, 3)])
+def test_the_first_worker_leaves_rows_to_those_that_are_being_started(expected: int, rows: int) -> None:
+    """Else a short epoch is one run: what comes a moment later would stand by until the next epoch."""
+    ledger = Ledger(LedgerShape(numbered=True, joined=True, batch_size=2, epochs=1), None)
+    ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
+    ledger.end_listing(0)
+    ledger.join("first")
+    ledger.next_assignment("first")
+    run = ledger.take_run("first", 100, expected) or ()
+    assert sum(elements_in(lease) or 0 for lease in run) == rows
 
 
 def die(ledger: Ledger, worker: str) -> None:
