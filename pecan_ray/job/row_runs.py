@@ -165,12 +165,14 @@ class RowRuns:
     def _wanted(self, most: int, workers: int) -> int:
         """Return how many rows, or elements, a run has: no more than half of an even share (guided self-scheduling)."""
         size, even_share = self._shape.batch_size, self._left() // (2 * max(1, workers))
+        # One worker alone must not use up the window: the others would stand by until its rows have come.
+        most = min(most, even_share, self._window(workers) // (2 * workers)) if workers > 1 else most
         if not self._shape.joined:
             return max(1, min(most, even_share) // size) * size
         # Nobody waits for the end of an only worker's run, so no share is left for others.
         if workers == 1:
             return max(size, most)
-        return max(1, size // workers, min(most, even_share, self._window(workers) // (2 * workers)))
+        return max(1, size // workers, most)
 
     def _placed(self, lease: Lease) -> Lease:
         """Return a lease with its place in the epoch."""
