@@ -117,7 +117,7 @@ class WithoutAcknowledgements(TrainerState):
         if sum(self.queue._received.values()) == 3:
             self.outgoing.acknowledge = lambda *batches: None  # type: ignore[method-assign]  # the planted bug
         super()._on_batches(event, now, done)
-        self.outgoing.acknowledge = before  # type: ignore[method-assign]
+        self.outgoing.acknowledge = before  # type: ignore[method-assign]  # as it was
 
 
 class ForgetsTheHeld(JobState):
