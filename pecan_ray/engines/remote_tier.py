@@ -41,6 +41,8 @@ class _Listing:
     """It was listed to its end at least once."""
     due: float = float("-inf")
     """When it is to be listed next."""
+    dropped: set[str] = field(default_factory=set)
+    """Keys that the listing under way may still name although their damaged entries are dropped."""
 
 
 class RemoteTier:
@@ -160,7 +162,9 @@ class RemoteTier:
             self._say(f"an entry of a newer version is left alone: {error.message}")
         elif error.fields.get("damaged"):
             with self._changed:
-                self._listing_of(kind).keys.discard(key)
+                listing = self._listing_of(kind)
+                listing.keys.discard(key)
+                listing.dropped.add(key)
                 begun = key in self._pending_deletes  # for another reader of it
                 self._pending_deletes.add(key)
             self._say(f"a damaged entry is dropped from the remote store: {error.message}")
@@ -179,6 +183,7 @@ class RemoteTier:
             and not self._closed.is_set()
         ):
             listing.under_way = True
+            listing.dropped = set(self._pending_deletes)
             self._lister.start(partial(self._list, kind, listing))
         return listing
 
@@ -191,7 +196,7 @@ class RemoteTier:
                     # Only the first listing is used while it grows: later ones find keys that are known.
                     if not listing.complete:
                         with self._changed:
-                            listing.keys.add(key)
+                            listing.keys |= {key} - listing.dropped
                     if self._closed.is_set():
                         return
             complete = True
@@ -205,7 +210,8 @@ class RemoteTier:
                 listing.under_way, listing.due = False, now + max(LISTED_AGAIN_S, 20 * (now - began))
                 if complete:
                     # What was written meanwhile may have come too late for its page.
-                    listing.keys |= found
+                    # A page may name an entry that is dropped since: who computes it anew has to write it.
+                    listing.keys |= found - listing.dropped
                     listing.complete = True
 
     def _write(self, kind: str, key: str, parts: Sequence[bytes | memoryview], elements: int, seconds: float) -> None:

@@ -296,6 +296,33 @@ def test_what_others_write_is_found_after_a_while(s3: tuple[str, FlakyProxy]) ->
     tier.close()
 
 
+def test_a_damaged_entry_that_a_listing_still_names_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = str(tmp_path / "mounted" / "cache")
+    objects = EntryObjects(url)
+    objects.put(KIND, "a", [b"x"], elements=1, seconds=1.0)
+    ((key, file),) = objects.entries(KIND)
+    storage.write_file(file.path, b"spoiled")
+    named, dropped = threading.Event(), threading.Event()
+
+    def slowly(self: EntryObjects, kind: str) -> Iterator[tuple[str, storage.FileInfo]]:
+        yield key, file
+        named.set()
+        assert dropped.wait(60)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EntryObjects, "entries", slowly)
+        tier = RemoteTier(EntryObjects(url), lambda text: None)
+        assert tier.get(KIND, key) is None and named.wait(60)
+        dropped.set()
+        until(lambda: tier.lacks(KIND, key), "the listing has ended, and the entry is known to be away")
+        tier.put(KIND, key, [b"y"], elements=1, seconds=1.0)
+        tier.close()
+    found = EntryObjects(url).get(KIND, key)
+    assert found is not None and bytes(found.data) == b"y"
+
+
 def test_a_stores_speed_is_measured_once_and_kept(tmp_path: Path) -> None:
     url = str(tmp_path / "mounted" / "cache")
     objects = EntryObjects(url)
