@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,23 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray import sources
-from pecan_ray.engines.contract import EngineOptions, Leases, Produced
+from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.lease_tracker import LeaseTracker
 from pecan_ray.engines.leases_behind import LeasesBehind
+from pecan_ray.engines.positions import SkippedPositions
+from pecan_ray.engines.reading import read_lease
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.job.leftovers import Leftovers
-from pecan_ray.job.pending_leases import WorkerLeaseState
-from pecan_ray.job.saved_state import no_state_of
-from pecan_ray.options import EngineName, IterOptions
+from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.behind import counts_its_elements, plan_behind
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease, Source, Split
 from pecan_ray.sampling.spans import Span
-from pecan_ray.sources import Arrays
-from pecan_ray.transport.outbox import Outbox
+from pecan_ray.sources import Arrays, TextLines
 from pecan_ray.transport.owned_slots import OwnedSlots
 from pecan_ray.transport.ring import RingSlots
 from tests.ray.waiting import until
@@ -41,7 +40,6 @@ from tests.unit.engines.engine_leases import (
     running,
     whole_leases,
 )
-from tests.unit.transport.outbox_batches import Memory, batch, number_of
 
 KEY = (0, 0, 0)
 
@@ -69,6 +67,70 @@ def test_positions_that_an_engine_says_nothing_of_are_given_back_or_lost_by_an_e
     for length, mentioned, lost in ((None, [elements(0, 1), elements(2, 3)], 1), (3, [elements(0, 2)], 2)):
         with pytest.raises(PecanError, match=f"neither delivered nor left out element {lost} of split 0"):
             given((0, END), length=length, mentioned=mentioned).unresolved_spans()
+
+
+class Given:
+    """Leases of a worker among others: what it cannot open is given to these."""
+
+    def __init__(self, others: bool) -> None:
+        self.others = others
+        self.elsewhere_told: list[BadElement] = []
+        self.lengths: list[int] = []
+
+    def take(self, branch: int = 0) -> Lease | None:
+        return None
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        self.lengths.append(elements)
+
+    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
+        self.elsewhere_told.append(bad)
+        return self.others
+
+
+WRAPPED: dict[str, Callable[[Leases, Source], Leases]] = {
+    "as given": lambda leases, source: leases,
+    "accounted": lambda leases, source: LeaseTracker(leases),
+    "behind none": lambda leases, source: LeasesBehind(leases, [source], [0]),
+}
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
+@pytest.mark.parametrize("others", [True, False])
+@pytest.mark.parametrize("content", [None, b"good\n", b"\xff\n"])
+def test_a_reader_leaves_to_others_what_it_cannot_open(
+    tmp_path: Path, content: bytes | None, others: bool, wrapped: str
+) -> None:
+    path = tmp_path / "a.txt"
+    lease = Lease(0, Split(0, str(path), 0, 5))
+    if content is not None:
+        path.write_bytes(content)
+    given, source = Given(others), TextLines(str(path))
+    leases = WRAPPED[wrapped](given, source)
+    read = read_lease(source, lease, leases, SkippedPositions(), "skip")
+    found = [value["text"] for _, value, _ in read]
+    assert found == (["good"] if content == b"good\n" else [])
+    assert len(given.elsewhere_told) == (content is None)
+    opened = content is not None  # a line that cannot be read is an element, too
+    assert given.lengths == ([] if not opened and others else [int(opened)])
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_nothing_is_missing_of_a_lease_that_is_left_to_others(others: bool) -> None:
+    lease = Lease(0, Split(0, elements=3))
+
+    class One(Given):
+        def take(self, branch: int = 0) -> Lease | None:
+            return None if self.elsewhere_told else lease
+
+    leases = LeaseTracker(One(others))
+    assert leases.take() == lease
+    assert leases.elsewhere(lease, BadElement("a source", "split 0", "no such file")) == others
+    if others:
+        assert leases.unresolved_spans() == {}
+    else:
+        with pytest.raises(PecanError, match="neither delivered nor left out"):
+            leases.unresolved_spans()
 
 
 class Dedup:
@@ -105,43 +167,6 @@ def test_what_a_worker_gives_back_passes_the_filter_that_it_was_behind(pipe: pec
             delivered += [int(i) for i in produced.columns.get("i", ())]
     wanted = {i % 100 // 2 + i // 100 * 50 for i in delivered}
     assert len(delivered) == len(wanted) == (20 if any(i >= 100 for i in delivered) else 10)
-
-
-def test_what_a_lost_worker_held_goes_through_filters_again() -> None:
-    state = WorkerLeaseState()
-    lease = Lease(0, Split(0), ((0, 4 << OUTPUT_BITS),))
-    state.give(lease)
-    state.give(replace(lease, spans=((6 << OUTPUT_BITS, 8 << OUTPUT_BITS),), passed=True))
-    (held,) = state.pending_leases.values()
-    assert not held.rest().passed, "nobody knows which of its elements are behind them"
-
-
-def test_an_outbox_drops_left_epochs_and_lets_those_go_on_who_wait_for_room() -> None:
-    outbox = Outbox(most_bytes=8)
-    batches = [batch(0), batch(1), batch(2, epoch=1)]
-    outbox.put(batches[0], 0)
-    waiting = threading.Thread(target=outbox.put, args=(batches[1], 0))
-    waiting.start()
-    outbox.leave_epochs(1)
-    waiting.join(10)
-    assert not waiting.is_alive()
-    outbox.put(batches[2], 0)
-    outbox.close()
-    assert [number_of(one) for one in outbox.take(0)] == [2] and outbox.take(0) == []
-    assert [one.slot.released for one in batches if isinstance(one.slot, Memory)] == [1, 1, 0]
-
-
-def test_a_slot_that_nobody_refers_to_is_given_back_but_not_one_that_was_handed_on() -> None:
-    ring = RingSlots(100)
-    slots = OwnedSlots(ring)
-    held = [slots.acquire(60), slots.acquire(60)]
-    detach_slot = held[0].detach_slot()
-    held.clear()
-    until(lambda: ring._slots_in_flight == 1, "a slot that was forgotten stays in flight")
-    assert detach_slot is not None
-    detach_slot.release()
-    assert ring._slots_in_flight == 0
-    ring.close()
 
 
 class LateLeases:
@@ -375,9 +400,3 @@ def test_what_has_no_rounds_is_refused_when_the_job_is_begun(
 ) -> None:
     with pytest.raises(PlanError, match=said):
         pipe().iter_batches(**{"rank": 0, "world_size": 2, "coordinated": True, **options})
-
-
-def test_a_coordinated_job_has_a_state_unless_data_may_be_lost() -> None:
-    options = IterOptions(rank=1, world_size=2, coordinated=True)
-    assert no_state_of(options) == ""
-    assert "lets data be lost" in no_state_of(replace(options, visitation="at_most_once"))

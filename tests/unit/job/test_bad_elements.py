@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from pecan_ray.engines.contract import BadElement, Leases
-from pecan_ray.engines.lease_tracker import LeaseTracker
-from pecan_ray.engines.leases_behind import LeasesBehind
-from pecan_ray.engines.positions import SkippedPositions
-from pecan_ray.engines.reading import read_lease
-from pecan_ray.errors import ErrorBudgetError, PecanError
+from pecan_ray.errors import ErrorBudgetError
 from pecan_ray.job import bad_elements, events
 from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
 from pecan_ray.job.job_requests import MOST_LOGGED
@@ -21,9 +14,8 @@ from pecan_ray.job.messages import AskLeases, EndData, LeftOutElement, SplitOpen
 from pecan_ray.job.split_open_failures import PLACE_S
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Workers
-from pecan_ray.plan.splits import Lease, Source, Split
+from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.budget import BadCount, over_budget
-from pecan_ray.sources import TextLines
 from tests.protocol import Scenario, SplitModel
 from tests.unit.job.job_histories import played
 from tests.unit.job.job_rig import JobRig, said
@@ -179,67 +171,3 @@ def test_a_split_is_left_out_when_the_last_worker_that_could_try_is_gone() -> No
     assert "1 split(s) that no worker that runs can open wait" in said(done) and rig.job.bad.count == 0
     done = rig.handle(events.TimePassed(), after=PLACE_S)
     assert "left out element 0 of /0.txt" in said(done) and rig.job.bad.count == 1
-
-
-class Given:
-    """Leases of a worker among others: what it cannot open is given to these."""
-
-    def __init__(self, others: bool) -> None:
-        self.others = others
-        self.elsewhere_told: list[BadElement] = []
-        self.lengths: list[int] = []
-
-    def take(self, branch: int = 0) -> Lease | None:
-        return None
-
-    def ended(self, lease: Lease, elements: int) -> None:
-        self.lengths.append(elements)
-
-    def elsewhere(self, lease: Lease, bad: BadElement) -> bool:
-        self.elsewhere_told.append(bad)
-        return self.others
-
-
-WRAPPED: dict[str, Callable[[Leases, Source], Leases]] = {
-    "as given": lambda leases, source: leases,
-    "accounted": lambda leases, source: LeaseTracker(leases),
-    "behind none": lambda leases, source: LeasesBehind(leases, [source], [0]),
-}
-
-
-@pytest.mark.parametrize("wrapped", WRAPPED)
-@pytest.mark.parametrize("others", [True, False])
-@pytest.mark.parametrize("content", [None, b"good\n", b"\xff\n"])
-def test_a_reader_leaves_to_others_what_it_cannot_open(
-    tmp_path: Path, content: bytes | None, others: bool, wrapped: str
-) -> None:
-    path = tmp_path / "a.txt"
-    lease = Lease(0, Split(0, str(path), 0, 5))
-    if content is not None:
-        path.write_bytes(content)
-    given, source = Given(others), TextLines(str(path))
-    leases = WRAPPED[wrapped](given, source)
-    read = read_lease(source, lease, leases, SkippedPositions(), "skip")
-    found = [value["text"] for _, value, _ in read]
-    assert found == (["good"] if content == b"good\n" else [])
-    assert len(given.elsewhere_told) == (content is None)
-    opened = content is not None  # a line that cannot be read is an element, too
-    assert given.lengths == ([] if not opened and others else [int(opened)])
-
-
-@pytest.mark.parametrize("others", [True, False])
-def test_nothing_is_missing_of_a_lease_that_is_left_to_others(others: bool) -> None:
-    lease = Lease(0, Split(0, elements=3))
-
-    class One(Given):
-        def take(self, branch: int = 0) -> Lease | None:
-            return None if self.elsewhere_told else lease
-
-    leases = LeaseTracker(One(others))
-    assert leases.take() == lease
-    assert leases.elsewhere(lease, BadElement("a source", "split 0", "no such file")) == others
-    if others:
-        assert leases.unresolved_spans() == {}
-    else:
-        with pytest.raises(PecanError, match="neither delivered nor left out"):
-            leases.unresolved_spans()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -15,6 +16,7 @@ from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers, by_element, merged
 from pecan_ray.job.lots import SideBySide, cut, elements_in, lot, piece
+from pecan_ray.job.pending_leases import WorkerLeaseState
 from pecan_ray.options import Visitation
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.spans import Spans
@@ -59,6 +61,15 @@ def test_what_a_lost_worker_held_is_dropped_at_most_once_and_given_out_at_once_z
     lease = ledger.take(second)
     assert isinstance(lease, Lease) and (lease.split.index, lease.spans) == (split, ((0, END),))
     assert [one.split.index for one in ledger.dropped.leases] == dropped
+
+
+def test_what_a_lost_worker_held_goes_through_filters_again() -> None:
+    state = WorkerLeaseState()
+    lease = Lease(0, Split(0), ((0, 4 << OUTPUT_BITS),))
+    state.give(lease)
+    state.give(replace(lease, spans=((6 << OUTPUT_BITS, 8 << OUTPUT_BITS),), passed=True))
+    (held,) = state.pending_leases.values()
+    assert not held.rest().passed, "nobody knows which of its elements are behind them"
 
 
 def test_what_is_dropped_is_counted_in_elements_and_in_ends_that_nobody_knows() -> None:

@@ -19,7 +19,7 @@ from pecan_ray.errors import StateError
 from pecan_ray.job import events, state_numbers
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
-from pecan_ray.job.saved_state import SavedState, checksum_of, compatible_state
+from pecan_ray.job.saved_state import SavedState, checksum_of, compatible_state, no_state_of
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.job.state_numbers import StateNumbers
@@ -287,6 +287,12 @@ def test_another_pipeline_over_the_same_source_begins_the_epoch_behind_the_state
     for said, point in not_at_one.items():
         with pytest.raises(StateError, match="taken in the middle of epoch 2"):
             raise AssertionError(said, fitted(point))
+
+
+def test_a_coordinated_job_has_a_state_unless_data_may_be_lost() -> None:
+    options = IterOptions(rank=1, world_size=2, coordinated=True)
+    assert no_state_of(options) == ""
+    assert "lets data be lost" in no_state_of(replace(options, visitation="at_most_once"))
 
 
 OF_FORMAT_1 = """

@@ -21,7 +21,7 @@ from pecan_ray.transport.flight_lanes import LOT_BYTES
 from pecan_ray.transport.outbox import MOST_BATCHES, MOST_WAITING, Outbox
 from tests.long_form import examples
 from tests.ray.waiting import ENDS_S, until
-from tests.unit.transport.outbox_batches import batch, number_of, outbox_of
+from tests.unit.transport.outbox_batches import Memory, batch, number_of, outbox_of
 
 
 @contextlib.contextmanager
@@ -238,3 +238,18 @@ def test_whoever_takes_and_stops_every_batch_comes_once_and_to_whom_it_is_for(
     for rank, number in got:
         address = batches[number][0]
         assert address is None or address % ranks == rank
+
+
+def test_an_outbox_drops_left_epochs_and_lets_those_go_on_who_wait_for_room() -> None:
+    outbox = Outbox(most_bytes=8)
+    batches = [batch(0), batch(1), batch(2, epoch=1)]
+    outbox.put(batches[0], 0)
+    waiting = threading.Thread(target=outbox.put, args=(batches[1], 0))
+    waiting.start()
+    outbox.leave_epochs(1)
+    waiting.join(10)
+    assert not waiting.is_alive()
+    outbox.put(batches[2], 0)
+    outbox.close()
+    assert [number_of(one) for one in outbox.take(0)] == [2] and outbox.take(0) == []
+    assert [one.slot.released for one in batches if isinstance(one.slot, Memory)] == [1, 1, 0]

@@ -24,6 +24,7 @@ from pecan_ray.engines.reading import Run
 from pecan_ray.errors import ClusterError
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.transport.messages import BatchReader, encode_ring
+from pecan_ray.transport.owned_slots import OwnedSlots
 from pecan_ray.transport.ring import MOST_IN_FLIGHT, RingReader, RingSlot, RingSlots
 from tests.ray.waiting import until
 from tests.unit.transport.flight_rig import produce
@@ -270,3 +271,16 @@ def test_a_signal_is_never_lost_to_a_batch_that_is_just_being_released() -> None
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
     assert done.stderr == ""
     assert set(done.stdout.split()) == {"told"}
+
+
+def test_a_slot_that_nobody_refers_to_is_given_back_but_not_one_that_was_handed_on() -> None:
+    ring = RingSlots(100)
+    slots = OwnedSlots(ring)
+    held = [slots.acquire(60), slots.acquire(60)]
+    detach_slot = held[0].detach_slot()
+    held.clear()
+    until(lambda: ring._slots_in_flight == 1, "a slot that was forgotten stays in flight")
+    assert detach_slot is not None
+    detach_slot.release()
+    assert ring._slots_in_flight == 0
+    ring.close()
