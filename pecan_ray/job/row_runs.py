@@ -120,47 +120,67 @@ class RowRuns:
 
         None: it must wait for the listing, or the order was given up.
         """
-        size, room = self._shape.batch_size, self._room(received, workers)
+        room = self._room(received, workers)
         if state.ends or room <= 0 or state.waits_for(self._queues.common[0].returned):
             return ()
-        wanted = self._wanted(min(most, room), workers)
+        run = self._next_run(state, self._wanted(min(most, room), workers), fatal_elements)
+        if run is None:
+            return None
+        rows = sum(elements_in(lease) or 0 for lease in run)
+        state.taken += rows
+        state.ends = self._shape.joined or rows % self._shape.batch_size > 0 or state.alone is not None
+        for lease in run:
+            # What came back lies before rows that others were given.
+            self._given = max(self._given, _rows_of(lease)[1])
+        return tuple(map(self._placed, run)) if self._shape.joined else tuple(run)
+
+    def _next_run(
+        self, state: WorkerLeaseState, wanted: int, fatal_elements: FatalElementTracker
+    ) -> list[Lease] | None:
+        """Return the leases of the next `wanted` rows; fewer where a run has to end, None as `take` does."""
         run: list[Lease] = []
-        rows, more = 0, True
-        while rows < wanted and (more := (lease := self._next(fatal_elements)) is not None):
-            assert lease is not None
+        rows = 0
+        while rows < wanted:
+            lease = self._next(fatal_elements)
+            if lease is None:
+                # A run may end within a batch only if the epoch does, which the listing has yet to tell.
+                if self._queues.listed:
+                    break
+                self.put_back(run)
+                return None
             elements = elements_in(lease)
             if elements is None or lease.split.elements is None:
                 self.put_back([*run, replace(lease, row=None)])
                 self.give_up(f"{lease.split.where(0)} and what follows are not counted before they are read")
                 return None
-            if run and self._shape.joined and not _follows(run[-1], lease):
-                self.put_back([lease])  # others have what lies between
+            alone = self._must_be_alone(lease, rows)
+            if (run and self._lies_apart(run[-1], lease)) or (alone and (run or state.taken)):
+                self.put_back([lease])
                 break
-            begins = self._shape.joined or rows % size == 0
-            apart = begins and elements > 0 and self._is_suspected(self._batch(lease))
-            if apart and (run or state.taken):
-                self.put_back([lease])  # it is for a worker that works on nothing else
-                break
-            if apart:
+            if alone:
+                size = self._shape.batch_size
                 wanted, state.alone = size - _rows_of(lease)[0] % size, self._batch(lease)
-            # Decision 151: a batch with which two workers have died is a run of its own, so the one before ends there.
-            room = min(wanted - rows, self._rows_before_suspected(lease))
-            if elements > room:
-                lease, rest = cut(lease, room)
-                self.put_back([rest])
-                elements = room
-            rows += elements
-            run.append(lease)
-        # A run may end within a batch only if the epoch does, which the listing has yet to tell.
-        if not more and not self._queues.listed:
-            self.put_back(run)
-            return None
-        state.taken += rows
-        state.ends = self._shape.joined or rows % size > 0 or state.alone is not None
-        for lease in run:
-            # What came back lies before rows that others were given.
-            self._given = max(self._given, _rows_of(lease)[1])
-        return tuple(map(self._placed, run)) if self._shape.joined else tuple(run)
+            run.append(self._cut(lease, min(wanted - rows, self._rows_before_suspected(lease))))
+            rows += elements_in(run[-1]) or 0
+        return run
+
+    def _lies_apart(self, before: Lease, lease: Lease) -> bool:
+        """Tell whether others have rows between two leases that would be joined."""
+        return self._shape.joined and not _follows(before, lease)
+
+    def _must_be_alone(self, lease: Lease, rows: int) -> bool:
+        """Tell whether a lease begins a batch for a worker that works on nothing else."""
+        begins = self._shape.joined or rows % self._shape.batch_size == 0
+        return begins and bool(elements_in(lease)) and self._is_suspected(self._batch(lease))
+
+    def _cut(self, lease: Lease, most: int) -> Lease:
+        """Return at most so many elements of a lease, and put back the rest."""
+        if (elements_in(lease) or 0) <= most:
+            return lease
+        # Decision 151: a batch with which two workers have died is a run of its own, so the one before ends there.
+        part, rest = cut(lease, most)
+        self.put_back([rest])
+        return part
 
     def _wanted(self, most: int, workers: int) -> int:
         """Return how many rows, or elements, a run has: no more than half of an even share (guided self-scheduling)."""

@@ -195,16 +195,10 @@ class Flow:
         return max(client.got for client in self.clients)
 
     def advance(self, until: float, most: int) -> bool:
-        """Take `most` batches for each client, but begin none after `until`; return whether all could be taken."""
-        if len(self.clients) == 1:
-            return advance_alone(self, self.clients[0], self.feed, until, most)
-        return self.advance_together(until, most)
+        """Take `most` batches for each client, but begin none after `until`; return whether all could be taken.
 
-    def advance_together(self, until: float, most: int) -> bool:
-        """The same for any number of clients, whose accelerators step together.
-
-        The clients take turns in being first.  A step of which some clients have their batch is finished, also after
-        `until`, unless nobody works.
+        The accelerators step together, and the clients take turns in being first.  A step of which some clients have
+        their batch is finished, also after `until`, unless nobody works.
         """
         count = len(self.clients)
         for _ in range(most):
@@ -227,7 +221,8 @@ class Flow:
         got = max(client.asked, self.feed.entry())
         self.feed.take(got)
         if self.consumed >= WARM_UP:
-            client.totals = client.totals.step(got - client.got, got - client.asked, queued)
+            alone = len(self.clients) == 1
+            client.totals = client.totals.step(got - client.got, got - client.asked, queued, alone=alone)
         else:
             client.totals = client.totals.after_skipped_step(got - client.asked)
         client.got = got
@@ -269,89 +264,3 @@ class Flow:
         trainer = self.trainer
         periods = [trainer.sync_every, trainer.pause_every, self._per_epoch if trainer.epoch_pause_s else 0]
         return min((self.consumed // period + 1) * period for period in periods if period) if any(periods) else NEVER
-
-
-def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float, most: int) -> bool:
-    """Do what `Flow.advance_together` does, for one client and written out: this loop is where simulations spend time.
-
-    Everything is kept in local variables meanwhile, the sums of `StepTotals.step` too: a new value for each batch makes
-    runs of benchmarks/simulator.py 12 % (3,000 batches a job) to 39 % (100,000) slower.  That both loops give the same
-    sums is tested (test_simulator_flow.py).
-    """
-    heap, ready, taken, capacity = feed.heap, feed.ready, feed.taken, feed.capacity
-    service_s, remote, totals, ahead = feed.service_s, feed.remote, client.totals, flow.ahead
-    most_ahead, at_once, held = ahead.maxlen, not flow.trainer.run_ahead, feed.client_slots
-    got, asked, done, step_s, dispatch_s = client.got, client.asked, flow.done, flow.step_s, flow.dispatch_s
-    noise, drawn, steps = feed.noise, feed.drawn, flow.noise
-    batches, seconds, squares = totals.batches, totals.seconds, totals.squares
-    waited, queued, all_waits = totals.waited, totals.queued, flow.waited
-    work_done, starved, produced, received, places, complete = 0.0, 0.0, 0, 0, len(taken), True
-    blocked = feed.blocked
-    for _ in range(most):
-        if asked > until:
-            complete = False
-            break
-        place = len(ready)
-        while heap and place < capacity:
-            entered = heap[0][0]
-            if places == capacity and taken[place] > entered:
-                entered = taken[place]
-            if entered > (asked if place else until):
-                break
-            if drawn >= BLOCK:
-                noise, drawn = feed.services.block(), 0
-            finished, worker = heap[0]
-            blocked[worker in remote] += entered - finished
-            service = service_s[worker] * noise[drawn]
-            drawn += 1
-            heapreplace(heap, (entered + service, worker))
-            produced += 1
-            if worker in remote:
-                work_done += service
-                received += 1
-            ready.append((entered, worker))
-            place += 1
-        if not place or ready[0][0] > until:
-            complete = False
-            break
-        entered = ready.popleft()[0]
-        now = asked if asked > entered else entered
-        interval, wait = now - got, now - asked
-        all_waits += wait
-        if flow.consumed >= WARM_UP:
-            stock = 0.0 if entered > asked else place if place < held else held
-            batches += 1
-            seconds += interval
-            squares += interval * interval
-            waited += wait
-            queued += stock
-        got = now
-        taken.append(now)
-        if places < capacity:
-            places += 1
-        if not steps:
-            steps = flow.steps.block()
-        if now > done:
-            starved += now - done
-            done = now
-        done += step_s * steps.pop()
-        flow.consumed += 1
-        asked = ahead[0] if len(ahead) == most_ahead else now
-        ahead.append(done)
-        if at_once:
-            asked = done
-        if flow.consumed >= flow.special:
-            flow.done = done
-            asked = flow.pause()
-            done = flow.done
-        if asked < now + dispatch_s:
-            asked = now + dispatch_s
-    client.got, client.asked, feed.noise, feed.drawn = got, asked, noise, drawn
-    feed.produced += produced
-    feed.received += received
-    feed.work_done += work_done
-    flow.waited = all_waits
-    flow.done, flow.noise = done, steps
-    flow.starved += starved
-    client.totals = StepTotals(batches, seconds, squares, waited, queued)
-    return complete

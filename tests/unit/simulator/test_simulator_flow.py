@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.job.loop_steps import WARM_UP
 from pecan_ray.job.windows import WindowMeter
-from pecan_ray.simulator.flow import NEVER, Flow, SimulatedFeed, advance_alone
+from pecan_ray.simulator.flow import NEVER, Flow, SimulatedFeed
 from pecan_ray.simulator.noise import Services, StepTimes, generator
 from pecan_ray.simulator.workload import Trainer
 from tests.long_form import examples
@@ -49,37 +47,6 @@ def test_without_noise_a_batch_takes_the_longer_of_step_and_supply(
     # Workers of unlike speed take turns unevenly: over 400 batches the end of the last turn shows.
     longest = max(services_s) / 400
     assert pace(flow) == pytest.approx(max(step_s, clients / supply), rel=0.02, abs=longest)
-
-
-@given(
-    seed=st.integers(0, 1000),
-    step_s=st.floats(0.01, 0.2),
-    run_ahead=st.integers(0, 6),
-    sync_every=st.sampled_from([0, 7, 50]),
-    pause_every=st.sampled_from([0, 40]),
-    moments=st.lists(st.floats(0.0, 40.0), min_size=1, max_size=5),
-)
-@examples(60)
-def test_the_written_out_loop_gives_what_the_plain_one_gives(
-    seed: int, step_s: float, run_ahead: int, sync_every: int, pause_every: int, moments: list[float]
-) -> None:
-    trainer = Trainer(
-        step_s, run_ahead=run_ahead, sync_every=sync_every, pause_every=pause_every, pause_s=5.0, dispatch_s=0.001
-    )
-    fast, plain = (quiet_flow(trainer, [0.1, 0.17, 0.06], 3, cv=0.3, seed=seed) for _ in range(2))
-    for moment in sorted(moments):
-        one = advance_alone(fast, fast.clients[0], fast.feed, moment, 150)
-        other = plain.advance_together(moment, 150)
-        assert one == other
-        for flow in (fast, plain):
-            flow.feed.produce_until(moment)
-    assert fast.consumed == plain.consumed
-    assert fast.clients[0].got == plain.clients[0].got
-    assert fast.done == plain.done
-    # Single steps are looked at where there are several clients.
-    assert fast.clients[0].totals == replace(plain.clients[0].totals, sampled=(), waited_last=0.0)
-    assert (fast.paused, fast.feed.received) == (plain.paused, plain.feed.received)
-    assert fast.starved == pytest.approx(plain.starved)
 
 
 def test_a_program_that_runs_ahead_is_no_faster_and_catches_up_where_it_waits_for_the_accelerators() -> None:
