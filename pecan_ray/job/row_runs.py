@@ -25,10 +25,11 @@ was promised, the job ends with an error instead.
 from __future__ import annotations
 
 import itertools
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from pecan_ray.job.deadly_batches import STRIKES, DeadlyBatches
 from pecan_ray.job.fatal_elements import FatalElementTracker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.lots import cut, elements_in
@@ -43,8 +44,6 @@ WINDOW_BATCHES = 4
 LEAST_SHARE = 1 / 64
 """Elements become this share of rows at least, as far as the window goes: behind filters that let fewer through, those
 that let more of them through later do not fill memory."""
-STRIKES = 2
-"""A batch is made apart once so many workers have died with it, and is to blame once so many have died of it alone."""
 
 
 class RowRuns:
@@ -65,10 +64,7 @@ class RowRuns:
         """The same of all epochs before this one."""
         self._begins = 0, 0
         """The first split and position of the epoch, or of what is left of it, by the split's number in the epoch."""
-        self._died_with: Counter[int] = Counter()
-        """How many workers of this epoch have died with each batch, by its number,"""
-        self._died_of: Counter[int] = Counter()
-        """and how many that worked on it alone."""
+        self._deadly = DeadlyBatches(shape.batch_size)
         self.fatal_reason = ""
         """Why the order cannot be kept, where it was promised."""
         self.given_up = ""
@@ -103,8 +99,7 @@ class RowRuns:
         self._in_all = self._in_all[0] + self.elements, self._in_all[1] + self.rows
         self._first = self._given = self.elements = self.rows = 0
         self._begins = 0, 0
-        self._died_with.clear()
-        self._died_of.clear()
+        self._deadly.clear()
 
     def may_begin(self, received: int, workers: int) -> bool:
         """Tell whether a worker could be given something; `received`: so many rows have had their turn."""
@@ -154,30 +149,30 @@ class RowRuns:
                 self.give_up(f"{lease.split.where(0)} and what follows are not counted before they are read")
                 return None
             alone = self._must_be_alone(lease, rows)
-            if (run and self._lies_apart(run[-1], lease)) or (alone and (run or state.taken)):
+            parted = self._shape.joined and not _follows(run, lease)
+            if parted or (alone and (run or state.taken)):
                 self.put_back([lease])
                 break
             if alone:
                 size = self._shape.batch_size
                 wanted, state.alone = size - _rows_of(lease)[0] % size, self._batch(lease)
-            run.append(self._cut(lease, min(wanted - rows, self._rows_before_suspected(lease))))
+            run.append(self._cut(lease, wanted - rows))
             rows += elements_in(run[-1]) or 0
         return run
-
-    def _lies_apart(self, before: Lease, lease: Lease) -> bool:
-        """Tell whether others have rows between two leases that would be joined."""
-        return self._shape.joined and not _follows(before, lease)
 
     def _must_be_alone(self, lease: Lease, rows: int) -> bool:
         """Tell whether a lease begins a batch for a worker that works on nothing else."""
         begins = self._shape.joined or rows % self._shape.batch_size == 0
-        return begins and bool(elements_in(lease)) and self._is_suspected(self._batch(lease))
+        return begins and bool(elements_in(lease)) and self._deadly.is_suspected(self._batch(lease))
 
     def _cut(self, lease: Lease, most: int) -> Lease:
         """Return at most so many elements of a lease, and put back the rest."""
+        # Decision 151: a batch with which two workers have died is a run of its own, so the one before ends there.
+        first = _rows_of(lease)[0]
+        suspected = self._deadly.next_suspected_row(first)
+        most = most if suspected is None else min(most, suspected - first)
         if (elements_in(lease) or 0) <= most:
             return lease
-        # Decision 151: a batch with which two workers have died is a run of its own, so the one before ends there.
         part, rest = cut(lease, most)
         self.put_back([rest])
         return part
@@ -230,25 +225,15 @@ class RowRuns:
     def _batch(self, lease: Lease) -> int:
         return _rows_of(lease)[0] // self._shape.batch_size
 
-    def _is_suspected(self, batch: int) -> bool:
-        return self._died_with[batch] >= STRIKES
-
-    def _rows_before_suspected(self, lease: Lease) -> int:
-        """Return how many rows there are from a lease's first one to the next batch that is made apart."""
-        first, size = _rows_of(lease)[0], self._shape.batch_size
-        begins = (batch * size for batch, died in self._died_with.items() if died >= STRIKES)
-        return min((row - first for row in begins if row > first), default=MANY)
-
     def died(self, state: WorkerLeaseState, rest: Sequence[Lease]) -> bool:
         """Note that a worker has died with leases; tell whether these go to others in order."""
         if not self.kept:
             return False
         if state.alone is None:
             # Decision 151: a death says something about the batches that the worker held, and nothing about the order.
-            self._died_with.update({batch for lease in rest for batch in self._batches(lease)})
+            self._deadly.died_with(batch for lease in rest for batch in _batches(lease, self._shape.batch_size))
             return True
-        self._died_of[state.alone] += 1
-        if self._died_of[state.alone] >= STRIKES:
+        if self._deadly.died_of(state.alone):
             size = self._shape.batch_size
             first, files = state.alone * size, sorted({one.split.path for one in rest if one.split.path})
             of = f" of {', '.join(files)}" if files else ""
@@ -257,11 +242,6 @@ class RowRuns:
                 f"epoch{of} alone, and {STRIKES} more with these and others"
             )
         return self.kept
-
-    def _batches(self, lease: Lease) -> Iterator[int]:
-        """Yield the numbers of the batches that rows of a lease belong to."""
-        for first, end in _intervals(lease):
-            yield from range(first // self._shape.batch_size, -(-end // self._shape.batch_size))
 
     def put_back(self, leases: Iterable[Lease]) -> None:
         """Let leases be the next ones, together with those that came back before, in the order of the source."""
@@ -327,11 +307,20 @@ class RowRuns:
         return parts[0][0]
 
 
-def _follows(before: Lease, lease: Lease) -> bool:
-    """Tell whether nothing lies between two leases."""
+def _follows(run: Sequence[Lease], lease: Lease) -> bool:
+    """Tell whether nothing lies between a run and a lease, so that their rows can be joined."""
+    if not run:
+        return True
+    before = run[-1]
     if before.key == lease.key:
         return before.spans[-1][1] == lease.spans[0][0]
     return before.spans[-1][1] == END and lease.spans[0][0] == 0 and _rows_of(before)[1] == _rows_of(lease)[0]
+
+
+def _batches(lease: Lease, size: int) -> Iterator[int]:
+    """Yield the numbers of the batches of so many rows that rows of a lease belong to."""
+    for first, end in _intervals(lease):
+        yield from range(first // size, -(-end // size))
 
 
 def has_row(lease: Lease, row: int) -> bool:
