@@ -172,10 +172,15 @@ class OperatorMethods(ABC):
         *,
         padding: Any = 0,
         shapes: Mapping[str, tuple[int | None, ...]] | None = None,
+        same_shape: Sequence[str] = (),
         drop_remainder: bool = False,
     ) -> Self:
-        """Stack elements of unequal shapes, lists too, padded with `padding` (a value, or one per column)."""
-        size = positive("padded_batch", size)
+        """Stack elements of unequal shapes, lists too, padded with `padding` (a value, or one per column).
+
+        Columns under `same_shape` are padded to one shape, the largest of them all, so that a loop can put one behind
+        the other: ``same_shape=("chosen", "rejected")``.
+        """
+        size, same_shape = positive("padded_batch", size), self._padded_together("padded_batch", same_shape)
         return self._then(
             PaddedBatch(
                 name=self._unique("padded_batch"),
@@ -183,6 +188,7 @@ class OperatorMethods(ABC):
                 drop_remainder=drop_remainder,
                 padding=padding,
                 shapes=shapes,
+                same_shape=same_shape,
             )
         )
 
@@ -193,12 +199,15 @@ class OperatorMethods(ABC):
         sizes: int | Sequence[int],
         length: Function | str,
         padding: Any = 0,
+        same_shape: Sequence[str] = (),
         drop_remainder: bool = False,
     ) -> Self:
         """Batch elements of similar length: bucket i takes lengths below ``boundaries[i]``, the last one the rest.
 
-        `length` is a column, or a function of the element; `sizes` a batch size, or one per bucket.
+        `length` is a column, or a function of the element; `sizes` a batch size, or one per bucket; `padding` and
+        `same_shape` as of `padded_batch`.
         """
+        same_shape = self._padded_together("bucket_by_length", same_shape)
         length = length if isinstance(length, str) else a_function("bucket_by_length(length=...)", length)
         bounds, per_bucket = buckets(boundaries, sizes)
         return self._then(
@@ -209,8 +218,16 @@ class OperatorMethods(ABC):
                 sizes=per_bucket,
                 drop_remainder=drop_remainder,
                 padding=padding,
+                same_shape=same_shape,
             )
         )
+
+    def _padded_together(self, where: str, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns that are padded to one shape."""
+        named: tuple[str, ...] = tuple(of_kind(f"{where}(same_shape=...)", columns, Sequence[str]))
+        if named and self._engine != "python":
+            raise PlanError(f"{where}(same_shape=...) needs engine='python', but this pipeline's is {self._engine!r}.")
+        return named
 
     def unbatch(self, *, same_rows: bool = False) -> Self:
         """Split batches into elements again.

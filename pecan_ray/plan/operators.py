@@ -147,6 +147,8 @@ class PaddedBatch(FixedSizeBatchingOp):
     """Value to pad with, or one per column."""
     shapes: Mapping[str, tuple[int | None, ...]] | None = None
     """Fixed padded shape per column; None in a shape: the longest of the batch."""
+    same_shape: tuple[str, ...] = ()
+    """Columns that are padded to one shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +162,8 @@ class BucketByLength(BatchingOp):
     sizes: tuple[int, ...]
     """Batch size of each bucket; one more than boundaries."""
     padding: Any = 0
+    same_shape: tuple[str, ...] = ()
+    """Columns that are padded to one shape."""
 
     @property
     def most_rows(self) -> int:

@@ -18,13 +18,14 @@ from pecan_ray.engines.nested_columns import extract_arrays
 from pecan_ray.engines.positions import SkippedPositions, merge
 from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.call_stacks import call_stages, calls_under
-from pecan_ray.engines.python.collate import collate, collate_padded
+from pecan_ray.engines.python.collate import collate
 from pecan_ray.engines.python.column_chain import column_chain, column_stages, columns_under
 from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers, table_items
 from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.feed import Feeder
 from pecan_ray.engines.python.fused import FusedPlan, fused
 from pecan_ray.engines.python.open_batch import OpenBatch
+from pecan_ray.engines.python.padding import collate_padded
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.row_maps import row_stages, rows_under

@@ -14,9 +14,10 @@ import numpy as np
 from pecan_ray.engines.items import Item, ItemIterator, has_rows, leading
 from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.chain import apply_error_policy
-from pecan_ray.engines.python.collate import collate, collate_padded, length_of
+from pecan_ray.engines.python.collate import collate, length_of
 from pecan_ray.engines.python.element_outputs import evenly, split_into_parts
 from pecan_ray.engines.python.ordered_results import ResultsInOrder, items_bytes, up_to_an_error
+from pecan_ray.engines.python.padding import collate_padded
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.row_kinds import rows_of_one_kind
@@ -119,7 +120,7 @@ def element_lists(items: ItemIterator, op: Gather) -> ItemIterator:
 
 def padded(items: ItemIterator, op: PaddedBatch) -> ItemIterator:
     """Pad and stack `size` items at a time; what is left at the end is marked partial."""
-    return _grouped(items, op.size, lambda rows: collate_padded(rows, op.name, op.padding, op.shapes))
+    return _grouped(items, op.size, lambda rows: collate_padded(rows, op))
 
 
 def _grouped(items: ItemIterator, size: int, put_together: Callable[[list[Item]], dict[str, Any]]) -> ItemIterator:
@@ -165,7 +166,7 @@ def bucketed(
         if len(buckets[place]) == op.sizes[place] * (ranks or 1):
             rows, buckets[place] = buckets[place], []
             if ranks is None:
-                yield _joined(rows, collate_padded(rows, op.name, op.padding, None), False)
+                yield _joined(rows, collate_padded(rows, op), False)
             else:
                 yield from _round(rows, op, ranks, partial=False)
     if ranks is not None and not op.drop_remainder:
@@ -173,14 +174,14 @@ def bucketed(
         return
     while buckets:
         if rows := buckets.pop(0):
-            yield _joined(rows, collate_padded(rows, op.name, op.padding, None), True)
+            yield _joined(rows, collate_padded(rows, op), True)
 
 
 def _round(items: Sequence[Item], op: BucketByLength, ranks: int, *, partial: bool) -> ItemIterator:
     """Yield a batch for each rank."""
     for rank in range(ranks):
         rows = [items[place] for place in of_rank(range(len(items)), rank, ranks)]
-        yield replace(_joined(rows, collate_padded(rows, op.name, op.padding, None), partial), rank=rank)
+        yield replace(_joined(rows, collate_padded(rows, op), partial), rank=rank)
 
 
 def _rounds_of_the_rest(buckets: Sequence[list[Item]], op: BucketByLength, ranks: int) -> ItemIterator:
@@ -190,7 +191,7 @@ def _rounds_of_the_rest(buckets: Sequence[list[Item]], op: BucketByLength, ranks
     for elements in rounds:
         yield from _round(rest[elements.start : elements.stop], op, ranks, partial=True)
     if left := rest[sum(map(len, rounds)) :]:
-        yield _joined(left, collate_padded(left, op.name, op.padding, None), True)
+        yield _joined(left, collate_padded(left, op), True)
 
 
 def without_remainder(items: ItemIterator, skipped_positions: SkippedPositions) -> ItemIterator:

@@ -45,12 +45,32 @@ def test_padded_batch_pads_to_the_longest_of_each_batch_or_to_fixed_shapes_with_
     assert columns == {"x": [[[1, 1], [-1.5, -1.5]]], "y": [[1, 1, 0]], "s": ["text"]}
 
 
+PAIRS = [{"a": [1, 1], "b": [2, 2, 2], "c": [1, 2, 3, 4]}, {"a": [], "b": [2], "c": []}, {"a": [], "b": [], "c": [1]}]
+
+
+@pytest.mark.parametrize("batched", ["padded_batch", "bucket_by_length"])
+def test_columns_are_padded_to_one_shape_and_a_batch_of_empty_lists_has_the_dtype_of_its_padding(batched: str) -> None:
+    padding: dict[str, Any] = {"same_shape": ("a", "b"), "padding": {"a": -1}}
+    pairs = PecanPipeline(Items(PAIRS)).map(dict)
+    if batched == "padded_batch":
+        first, second = in_order(pairs.padded_batch(2, **padding))
+    else:
+        first, second = in_order(pairs.bucket_by_length([1], sizes=2, length="b", **padding))
+    assert first.columns["a"].tolist() == [[1, 1, -1], [-1, -1, -1]] and first.columns["b"].shape == (2, 3)
+    assert first.columns["c"].shape == (2, 4), "as long as its own values"
+    dtypes = {name: str(column.dtype) for name, column in second.columns.items()}
+    assert dtypes == {"a": "int64", "b": "float64", "c": "int64"}
+    with pytest.raises(BatchShapeError, match=r"column 'a' of element 0 .* is no array of 2 dimensions, as another"):
+        in_order(pairs.map(lambda element: {**element, "b": [element["b"]]}).padded_batch(2, **padding))
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"shapes": {"x": (2,)}}, BatchShapeError, r"column 'x' of element 1 .*shape \[3\], longer than .* \[2\]"),
         ({"shapes": {"z": (2,)}}, ColumnError, r"shapes names the column 'z', but the elements have \['n', 'x'\]"),
         ({"padding": {"z": 2}}, ColumnError, "padding names the column 'z'"),
+        ({"same_shape": ("x", "z")}, ColumnError, "same_shape names the column 'z'"),
         ({"shapes": {"x": (2, 2)}}, PlanError, "shapes gives 2 dimensions for column 'x', but element 0 .* has 1"),
         ({"padding": 0.5}, PlanError, "padding 0.5 is no value of column 'x', whose dtype is int16"),
         ({"padding": -40_000}, PlanError, "padding -40000 is no value"),
