@@ -259,7 +259,8 @@ class OperatorMethods(ABC):
             among: elements whose tokens share rows.
             padding: stands behind the tokens of a row.
             along: other columns with a number for each token, or one for all, and what stands for padding in each:
-                ``{"labels": -100, "loss_mask": 0}``.
+                ``{"labels": -100, "loss_mask": 0}``.  None: no other column has a number for each token, or it is an
+                error; ``{}`` leaves such columns out.
         """
         if self._engine != "python":
             raise PlanError(
@@ -269,9 +270,11 @@ class OperatorMethods(ABC):
         others: dict[str, Any] = dict(of_kind("pack(along=...)", {} if along is None else along, Mapping[str, Any]))
         if taken := others.keys() & {of_kind("pack(on=...)", on, str), "segment", "position"}:
             raise PlanError(f"pack(along=...): the column {min(taken)!r} is one that pack makes itself.")
-        alone = self.map(TokensAlone(on, tuple(others)), name=self._unique("pack_tokens"), keep_position=True)
-        name = alone._unique("pack")
-        return alone._then(Pack(name=name, length=length, on=on, among=among, padding=padding, along=others))
+        checks = along is None
+        tokens = TokensAlone(on, tuple(others), others=checks)
+        alone = self.map(tokens, name=self._unique("pack_tokens"), keep_position=True)
+        rows: dict[str, Any] = {"length": length, "on": on, "among": among, "padding": padding}
+        return alone._then(Pack(name=alone._unique("pack"), **rows, along=others, checks_others=checks))
 
     def shuffle(
         self, buffer: int, seed: int | None = None, reshuffle: bool = True, splits: int = SPLITS_OF_A_SHUFFLE

@@ -14,6 +14,8 @@ class TokensAlone:
 
     on: str
     along: tuple[str, ...] = ()
+    others: bool = False
+    """All other columns stay too, so that they can be looked at."""
 
     def __call__(self, element: dict[str, Any]) -> dict[str, Any]:
         """Return the tokens; raises TypeError for what is no sequence of whole numbers."""
@@ -29,7 +31,8 @@ class TokensAlone:
             raise TypeError(
                 f"pack(on={self.on!r}) needs a list of whole numbers, but got {tokens.dtype}{list(tokens.shape)}"
             )
-        return {self.on: tokens, **{name: self._along(name, element, len(tokens)) for name in self.along}}
+        others = element if self.others else {}
+        return {**others, self.on: tokens, **{name: self._along(name, element, len(tokens)) for name in self.along}}
 
     def _along(self, name: str, element: dict[str, Any], count: int) -> Any:
         """Return the values of another column, one for each token; a single number stands for all tokens."""

@@ -150,6 +150,11 @@ class PaddedBatch(FixedSizeBatchingOp):
     same_shape: tuple[str, ...] = ()
     """Columns that are padded to one shape."""
 
+    @property
+    def excluded_fields(self) -> frozenset[str]:
+        """Leave out of fingerprints what earlier versions did not have."""
+        return frozenset() if self.same_shape else frozenset({"same_shape"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class BucketByLength(BatchingOp):
@@ -164,6 +169,11 @@ class BucketByLength(BatchingOp):
     padding: Any = 0
     same_shape: tuple[str, ...] = ()
     """Columns that are padded to one shape."""
+
+    @property
+    def excluded_fields(self) -> frozenset[str]:
+        """Leave out of fingerprints what earlier versions did not have."""
+        return frozenset() if self.same_shape else frozenset({"same_shape"})
 
     @property
     def most_rows(self) -> int:
@@ -189,11 +199,13 @@ class Pack(Op):
     padding: int
     along: Mapping[str, Any] = field(default_factory=dict)
     """Other columns that have a value for each token, and what stands for padding in each."""
+    checks_others: bool = False
+    """Other columns with a number for each token are refused: the user has said nothing of them."""
 
     @property
     def excluded_fields(self) -> frozenset[str]:
-        """Leave out of fingerprints what earlier versions did not have."""
-        return frozenset() if self.along else frozenset({"along"})
+        """Leave out of fingerprints what earlier versions did not have, and what changes no row."""
+        return frozenset({"checks_others"} if self.along else {"along", "checks_others"})
 
 
 SPLITS_OF_A_SHUFFLE = 10

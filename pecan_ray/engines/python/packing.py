@@ -80,8 +80,37 @@ def _groups(items: ItemIterator, op: Pack) -> ItemIterator:
 
 def _group(members: list[Item], op: Pack) -> Item:
     first = members[0]
+    if op.checks_others and len(members) > 1:
+        _check_others(members, op)
     value = {name: [member.value[name] for member in members] for name in (op.on, *op.along)}
     return Item(value, [], first.lease, first.element, first.output, members=members)
+
+
+def _check_others(members: Sequence[Item], op: Pack) -> None:
+    """Raise OutputTypeError for a column that has a number for each token in all elements, and that no row would have.
+
+    One element alone says nothing: a list may be as long as its tokens by chance.
+    """
+    counts = [len(member.value[op.on]) for member in members]
+    for name in members[0].value:
+        if name == op.on or [_numbers_in(member.value.get(name)) for member in members] != counts:
+            continue
+        raise OutputTypeError(
+            f"{op.name}: column {name!r} has a number for each token of {op.on!r} in all {len(members)} elements from "
+            f"{members[0].where()} on, and no row would have it. Pack it along, with a value that stands for padding "
+            f"(along={{{name!r}: 0}}), or leave such columns out (along={{}}).",
+            op=op.name,
+            column=name,
+            ends_job=True,
+        )
+
+
+def _numbers_in(value: Any) -> int:
+    """Return how many numbers a list holds; -1 for what is no list of numbers."""
+    if isinstance(value, list) and value and not isinstance(value[0], (bool, int, float)):
+        return -1
+    numbers = isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf")
+    return len(value) if numbers and np.ndim(value) == 1 else -1
 
 
 def _rows(op: Pack, seed: int, skipped_positions: SkippedPositions, group: Item) -> list[Item]:

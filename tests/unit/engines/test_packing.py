@@ -151,18 +151,20 @@ LABELS = {"labels": 0}
         ({"tokens": [1], "labels": ["a"]}, {"along": LABELS}, r"'labels' is <U1\[1\]"),
         ({"tokens": [1]}, {"along": LABELS}, r"there is no column 'labels'; there are \['tokens'\]"),
         ({"tokens": [1], "x": np.array([1], np.uint8)}, {"along": {"x": -100}}, "padding -100 is no value of column"),
+        ({"tokens": [1, 2], "labels": [3, 4]}, {}, r"'labels' has a number for each token of 'tokens' in all 2"),
         ({"tokens": [1]}, {"along": {"segment": 0}}, r"'segment' is one that pack makes itself"),
         ({"tokens": [1]}, {"along": ["labels"]}, r"pack\(along=\.\.\.\) must be"),
     ],
 )
 def test_what_cannot_be_packed_is_refused_by_name(element: Any, options: Any, said: str) -> None:
-    with pytest.raises((PlanError, KeyError, ValueError, TypeError), match=said):
-        list(PecanPipeline(Items([element])).pack(4, **options).batch(1).iter_batches(debug=True))
+    with pytest.raises((PlanError, KeyError, ValueError, TypeError, OutputTypeError), match=said):
+        list(PecanPipeline(Items([element] * 2)).pack(4, **options).batch(1).iter_batches(debug=True))
 
 
 def test_rows_of_a_group_come_mixed_and_tell_where_their_segments_begin() -> None:
     given = [np.full(length, 1) for length in np.random.default_rng(0).integers(1, 60, 400)]
-    pipe = PecanPipeline(Items([{"tokens": one} for one in given]), name="p").pack(64, among=400).batch(1000)
+    elements = [{"tokens": one, "mask": one, "bounds": np.arange(4)} for one in given]
+    pipe = PecanPipeline(Items(elements), name="p").pack(64, among=400, along={}).batch(1000)
     (batch,) = pipe.iter_batches(debug=True)
     many = batch["segment"].max(axis=1) > 2
     third = len(many) // 3
