@@ -65,26 +65,34 @@ def dumps(value: Any, *, maps_by_path: bool = False) -> bytes:
 
 class _WithMapsByPath(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is np.memmap and (place := _place_in_file(obj)) is not None:
+        if type(obj) in (np.memmap, np.ndarray) and (place := _place_in_file(obj)) is not None:
             return _mapped, place
         return super().reducer_override(obj)
 
 
-def _place_in_file(array: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
-    """Return where a map of a file, or a part of one, lies in it; None where it cannot be opened again so."""
+def _place_in_file(array: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
+    """Return where a map of a file, or a view of one, lies in it; None where it cannot be opened again so."""
     whole: Any = array
-    while isinstance(whole.base, np.memmap):
+    while isinstance(whole.base, np.ndarray):
         whole = whole.base
-    of_file = isinstance(whole.base, mmap.mmap) and whole.mode == "r" and whole.filename is not None
-    if not of_file or not array.nbytes or not array.flags.forc:
+    if not (isinstance(whole, np.memmap) and isinstance(whole.base, mmap.mmap)):
+        return None
+    of_file = whole.mode == "r" and whole.filename is not None
+    if not of_file or not array.nbytes or array.dtype.hasobject or min(array.strides, default=0) < 0:
         return None
     begin = whole.offset + array.ctypes.data - whole.ctypes.data
-    return str(whole.filename), array.dtype, begin, array.shape, "C" if array.flags.c_contiguous else "F"
+    is_map = type(array) is np.memmap
+    return str(whole.filename), array.dtype, begin, array.shape, array.strides, is_map
 
 
-def _mapped(path: str, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], order: Any) -> Any:
+def _mapped(
+    path: str, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], is_map: bool
+) -> Any:
+    nbytes = dtype.itemsize + sum((count - 1) * stride for count, stride in zip(shape, strides, strict=True))
     try:
-        return np.memmap(path, dtype, "r", offset, shape, order)
+        mapped = np.memmap(path, np.uint8, "r", offset, (nbytes,))
+        array = np.ndarray(shape, dtype, mapped, 0, strides)
+        return array.view(np.memmap) if is_map else array
     except (OSError, ValueError) as error:
         raise OSError(
             f"the memory map of {path}, which the pipeline holds, cannot be opened here: {error}. Put the file where "

@@ -53,8 +53,9 @@ def _pickled(value: Any, arrays: NamedArrays | None) -> bytes:
 def _warn_of_large_values(plan: Plan) -> None:
     for op in plan.all_ops():
         for name, value in held_by(op.fn) if isinstance(op, ElementOp) else ():
-            size = getattr(value, "nbytes", None)
-            if isinstance(size, int) and size > LARGE_BYTES and len(dumps(value, maps_by_path=True)) > LARGE_BYTES:
+            # Pickled, because an array may lie within a list, a dict or an object.
+            size = len(dumps(value, maps_by_path=True))
+            if size > LARGE_BYTES:
                 logger.warning(
                     "%s holds %r, %d MB, and each worker gets a copy of it. Write it to a file, and let the function "
                     "hold a memory map, numpy.load(path, mmap_mode='r'): workers open it again, and share its memory",

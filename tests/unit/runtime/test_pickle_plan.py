@@ -40,8 +40,11 @@ def test_memory_maps_are_opened_again_by_their_paths(tmp_path: Path) -> None:
     np.save(tmp_path / "tokens.npy", np.arange(200_000).reshape(1000, 200))
     np.save(tmp_path / "columns.npy", np.asfortranarray(np.arange(6).reshape(2, 3)))
     whole = np.load(tmp_path / "tokens.npy", mmap_mode="r")
-    parts = [whole, whole[10:20], whole[990:, None][1:], np.load(tmp_path / "columns.npy", mmap_mode="r")]
-    copied = [whole[:, ::2], np.load(tmp_path / "columns.npy", mmap_mode="c"), whole[:0]]
+    np.save(tmp_path / "fields.npy", np.zeros(7, [("a", "i1"), ("b", "f8")]))
+    columns, fields = (np.load(tmp_path / name, mmap_mode="r") for name in ("columns.npy", "fields.npy"))
+    maps = [whole, whole[10:20], whole[990:, None][1:], columns, whole[:, 1::2], whole[3:4, None].T, fields["b"]]
+    parts = [*maps, np.asarray(whole)]
+    copied = [whole[::-500], np.load(tmp_path / "columns.npy", mmap_mode="c"), whole[:0]]
     held = parts + copied
 
     def summed(i: Any) -> Any:
@@ -52,7 +55,8 @@ def test_memory_maps_are_opened_again_by_their_paths(tmp_path: Path) -> None:
     (op,) = pickle.loads(sent).ops
     (arrived,) = (cell.cell_contents for cell in op.fn.__closure__)
     assert all(map(np.array_equal, arrived, held))
-    assert [isinstance(part, np.memmap) and part.mode == "r" for part in arrived[: len(parts)]] == [True] * len(parts)
+    assert [isinstance(part, np.memmap) for part in arrived[: len(parts)]] == [True] * len(maps) + [False]
+    assert not any(part.flags.writeable for part in arrived[: len(parts)])
     (tmp_path / "columns.npy").unlink()
     with pytest.raises(OSError, match=r"columns\.npy, which the pipeline holds, cannot be opened here"):
         pickle.loads(sent)
@@ -63,10 +67,12 @@ def test_large_arrays_that_functions_hold_are_warned_of_by_name(caplog: Any, mon
     table, small = np.zeros(1 << 18), np.zeros(8)
     np.save(tmp_path / "map.npy", table)
     mapped = np.load(tmp_path / "map.npy", mmap_mode="r")
+    tables = {"within": [np.zeros(1 << 18)]}
     pipe = numbers().map(lambda i: table[i] + small[i] + mapped[i], on="i", name="look_up")
-    pickle_plan(pipe.plan)
-    (said,) = caplog.messages
+    pickle_plan(pipe.map(lambda i: tables["within"][0][i] + i, on="i").plan)
+    said, within = caplog.messages
     assert said.startswith("look_up holds 'table', 2 MB, and each worker gets a copy of it.")
+    assert "holds 'tables', 2 MB" in within
 
 
 SPAWNING = """
