@@ -65,6 +65,8 @@ class Outgoing:
         self._number = self._kept = 0
         self.heard = 0
         """The newest report that the job is known to have."""
+        self.heard_kept = 0
+        """Batches of which it knows by that: received, and not given back."""
         self._quarantined = 0
         """Bad elements that were taken from orders."""
         self._wanted = False
@@ -148,7 +150,7 @@ class Outgoing:
     def answered(self, number: int, now: float) -> None:
         """Note that the job has taken a report."""
         if self._pending_report is not None and self._pending_report.number == number:
-            self.heard, self._pending_report = number, None
+            self.heard, self.heard_kept, self._pending_report = number, self._pending_report.kept, None
 
     def want(self) -> None:
         """Let the next report be sent at once."""

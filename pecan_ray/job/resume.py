@@ -16,11 +16,11 @@ from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint, Step
 from pecan_ray.job.split_queue import SplitQueue
 from pecan_ray.plan.splits import END, LeaseKey
-from pecan_ray.sampling.spans import Span, Spans
+from pecan_ray.sampling.spans import Span, Spans, merged
 
 WHOLE = ((0, END),)
-Missing: TypeAlias = dict[LeaseKey, "tuple[Span, ...] | Spans"]
-"""Of each split what is missing: an interval, or more of them."""
+Missing: TypeAlias = dict[LeaseKey, list[Span]]
+"""Of each split what is missing: intervals in any order, which may touch and overlap."""
 MOST_INTERVALS = 4096
 """So many intervals of the last batches a state holds at most: some 15 KB."""
 MOST_TOLD = 64
@@ -40,17 +40,26 @@ class ResumePoints:
         self._told: dict[int, ResumePoint] = {}
 
     def at(
-        self, ledger: Ledger, log: DeliveryLog, batches: int, complete: Callable[[ResumePoint], ResumePoint]
+        self,
+        ledger: Ledger,
+        log: DeliveryLog,
+        batches: int,
+        complete: Callable[[ResumePoint], ResumePoint],
+        *,
+        early: bool = False,
     ) -> ResumePoint | None:
         """Return where the job stands after so many batches of each rank; None before all of these were reported.
 
-        `complete`: called with the point, adds what else is known.
+        `complete`: called with the point, adds what else is known.  `early`: the loop may not have used them yet, and
+        may leave their epoch, so that the point is not kept for others.
         """
         self._told = {told: point for told, point in self._told.items() if told >= log.first_known}
         if batches not in self._told:
             point = resume_point(ledger, log, batches)
             if point is None:
                 return None
+            if early:
+                return complete(point)
             self._told[batches] = complete(point)
             if len(self._told) > MOST_TOLD:
                 del self._told[next(iter(self._told))]
@@ -135,20 +144,13 @@ def _begun(ledger: Ledger) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
 
 def _add(missing: Missing, more: Iterable[tuple[LeaseKey, Iterable[Span]]]) -> None:
     for key, spans in more:
-        told, known = tuple(spans), missing.get(key)
-        if known is None and len(told) == 1 and told[0][0] < told[0][1]:
-            missing[key] = told  # most splits have one interval: a hundred thousand sets would take a while
-            continue
-        if not isinstance(known, Spans):
-            known = missing[key] = Spans(known or ())
-        for start, stop in told:
-            known.add(start, stop)
+        missing.setdefault(key, []).extend(spans)
 
 
 def _remaining_parts(missing: Missing, branch: int) -> Iterator[Rest]:
     for of, repetition, index in sorted(missing):
-        if of == branch and (spans := missing[of, repetition, index]):
-            yield Rest(index, repetition, tuple(spans))
+        if of == branch and (spans := merged(missing[of, repetition, index])):
+            yield Rest(index, repetition, spans)
 
 
 def _point(queue: SplitQueue, remaining_parts: tuple[Rest, ...]) -> BranchPoint:

@@ -247,9 +247,12 @@ class JobState(JobCore):
         soon, later = (tuple(present), ()) if all_of_them else self.trainers.held()
         done += [one for one in (TellTrainers(soon), TellTrainers(later, only_limit_raised=True)) if one.ranks]
 
-    def resume_point(self, batches: int) -> ResumePoint | None:
-        """Return where the job stands after so many batches of each rank; None before they were reported."""
-        return self._points.at(self.ledger, self.log, batches, self._completed)
+    def resume_point(self, batches: int, *, early: bool = False) -> ResumePoint | None:
+        """Return where the job stands after so many batches of each rank; None before they were reported.
+
+        `early`: the loop has not used all of them.
+        """
+        return self._points.at(self.ledger, self.log, batches, self._completed, early=early)
 
     def pool_requests(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers on nodes that others may want as well."""

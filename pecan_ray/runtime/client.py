@@ -14,7 +14,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import ray
@@ -115,6 +115,20 @@ class ForLoop:
         return self.forget(answer.batch) if isinstance(answer, events.HandOver) else ()
 
 
+@dataclass(frozen=True)
+class StatePlace:
+    """On what it depends which state a loop is told."""
+
+    used: int
+    """Batches that the loop has, or has left."""
+    left: int
+    """It has left the epochs before this one."""
+    epoch: int
+    """Of the job."""
+    finished: bool
+    """The job has come to its end."""
+
+
 class BatchClient:
     """Feeds one trainer (rank) of a job."""
 
@@ -208,8 +222,7 @@ class BatchClient:
         """Wait until the job knows of all that was received; return how many batches the loop has."""
         outgoing = self.state.outgoing
         with self._lock:
-            # Decision 88: a batch that was handed over when a signal ended the wait is not used.
-            used = self.state.yielded + self.state.queue.passed - self._for_loop.handed
+            used = _used(self)
             report = outgoing.all_told_by
             if outgoing.heard < report:
                 self._handle(events.ReportWanted())
@@ -375,6 +388,22 @@ class BatchClient:
                 self._controller.report, pickle.dumps(report), meanwhile=lambda: self._happened(events.TrainerTime())
             )
             self._orders_came(answer, report.number)
+
+
+def _used(client: BatchClient) -> int:
+    # Decision 88: a batch that was handed over when a signal ended the wait is not used.
+    return client.state.yielded + client.state.queue.passed - client._for_loop.handed
+
+
+def state_place(client: BatchClient, ahead: int) -> tuple[StatePlace, int]:
+    """Return where the loop is, and of how many batches the job is known to know.
+
+    `ahead`: so many of the batches that the loop has are not used yet.
+    """
+    with client._lock:
+        queue, orders = client.state.queue, client.state.orders
+        place = StatePlace(max(0, _used(client) - ahead), queue.left, orders.epoch, orders.finished)
+        return place, client.state.outgoing.heard_kept
 
 
 def _open(client: BatchClient, worker: WorkerInfo) -> None:

@@ -72,9 +72,9 @@ class AutoPlacementController:
         """Take a trainer off the job that has so many batches which it will not use."""
         return await self._process.leave(rank, incarnation, unused, finished)
 
-    async def resume_point(self, batches: int) -> bytes:
+    async def resume_point(self, batches: int, early: bool = False) -> bytes:
         """Return where the job stands after so many batches of each trainer, pickled; None before they were told of."""
-        return await self._process.resume_point(batches)
+        return await self._process.resume_point(batches, early)
 
     async def begin(
         self,

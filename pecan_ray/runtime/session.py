@@ -20,7 +20,7 @@ import ray
 
 from pecan_ray.by_value import NamedArrays
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import ClusterError, PlanError, StateError
+from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.ledger_shape import LedgerShape
@@ -50,6 +50,7 @@ from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.paid import PaidSoFar
 from pecan_ray.runtime.pickling import pickle_plan, pickle_sources
+from pecan_ray.runtime.state_points import StatePoints
 from pecan_ray.runtime.worker_actor import worker_actor_spec
 from pecan_ray.sampling.random_keys import split_orders
 from pecan_ray.sampling.subsets import members
@@ -133,6 +134,7 @@ class Session:
         self.client = BatchClient(self.controller, *ranks, me, options.prefetch_bytes, keep, spec.shape.joins)
         self.client.start()
         self.paid = PaidSoFar(self.client.calls, self.controller)
+        self._points = StatePoints(self.name, self.client, self.controller, alone=options.world_size == 1)
         self._facts: JobFacts | None = None
         self._leaving = Leaving(self.name, self.client, self.controller, options.rank, self._incarnation)
         # At the interpreter's end it would run too late: `leaving` leaves all jobs there, before Ray ends.
@@ -279,17 +281,7 @@ class Session:
 
         `ahead`: so many of those that it was given are not used yet.
         """
-        with LongWait(f"job {self.name}: {NO_ANSWER}; it must know what the training loop has before there is a state"):
-            used = max(0, self.client.tell_all() - ahead)
-        point = pickle.loads(self._ask(self.controller.resume_point, used))
-        if not isinstance(point, ResumePoint):
-            if self.client.tell_all() > used + ahead:
-                raise StateError(
-                    "there is no state: the training loop has gone on in another thread while it was being taken. Call "
-                    "state_dict() in the thread of the loop, or while that stands between two batches."
-                )
-            raise StateError("there is no state: the job does not know of all batches that were used.")
-        return point, used
+        return self._points.at_loop(ahead)
 
     def has_controller_response(self) -> bool:
         """Tell whether the controller answers in the time that leaving it may take."""
@@ -323,6 +315,7 @@ class Session:
         """End the job: no actor of it is left.  With several trainers, the last one to close ends it."""
         if self._facts is None:
             self.paid.close()
+            self._points.close()
             self._facts = self._leaving.leave()
 
 

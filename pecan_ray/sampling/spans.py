@@ -8,6 +8,22 @@ from collections.abc import Iterable, Iterator
 Span = tuple[int, int]
 
 
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return intervals in order, and as one where they touch; faster than `Spans` for many that come at once."""
+    found: list[Span] = []
+    start = stop = 0
+    for begin, end in sorted(spans):
+        if begin > stop or start == stop:
+            if start < stop:
+                found.append((start, stop))
+            start, stop = begin, max(begin, end)
+        elif end > stop:
+            stop = end
+    if start < stop:
+        found.append((start, stop))
+    return tuple(found)
+
+
 class Spans:
     """A mutable set of positions; adding and removing an interval costs O(log n + what it touches)."""
 

@@ -37,10 +37,14 @@ class Saved:
 def save(world: World, rank: int, before: Saved | None) -> Saved | None:
     """Take a state between two batches of a rank; None while the job does not know of all that it has.
 
-    Now and then the rank's loader has fetched one batch ahead, or two, that are not used.
+    Now and then the rank's loader has fetched batches ahead that are not used.
     """
     used = world.trainers[rank].used
-    used = max(0, used - used % (MOST_AHEAD + 1))
+    some = used % (MOST_AHEAD + 1)
+    # A rank that is alone may have asked before its loop had the batches.
+    if len(world.trainers) == 1 and some % 2 and (early := world.job.state.resume_point(used + some, early=True)):
+        return _saved(world, early, [used + some], before)
+    used = max(0, used - some)
     point = world.job.state.resume_point(used)
     if point is None:
         return None

@@ -44,8 +44,10 @@ def test_what_was_not_yielded_comes_from_a_state_also_where_an_iterator_that_run
     pipe = numbers(ROWS).flat_map(even_twice).shuffle(100).repeat(2).batch(11)
     once = Counter({i: 4 if i % 2 == 0 else 2 for i in range(ROWS)})
     with pipe.iter_batches(epochs=2, workers=TWO) as it:
-        got = ids(islice(it, 40))
-        state = saved(it.state_dict())
+        got, state = list[int](), {}
+        for batch in islice(it, 40):
+            got += ids([batch])
+            state = saved(it.state_dict())
     assert saved(it.state_dict()) == state, "a closed iterator knows its last state"
     with pytest.raises(PlanError, match="only the last state is known"):
         it.state_dict(ahead=1)

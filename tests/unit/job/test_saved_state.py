@@ -26,7 +26,7 @@ from pecan_ray.job.state_numbers import StateNumbers
 from pecan_ray.job.state_remaining_parts import pack_remaining_parts
 from pecan_ray.options import IterOptions
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
-from pecan_ray.sampling.spans import Spans
+from pecan_ray.sampling.spans import Spans, merged
 from tests.long_form import examples, some_later
 
 WIDTH = 1 << OUTPUT_BITS
@@ -71,6 +71,11 @@ several_rests = st.lists(
     unique_by=lambda rest: (rest.repetition, rest.index),
 ).map(lambda remaining_parts: sorted(remaining_parts, key=lambda rest: (rest.repetition, rest.index)))
 places = intervals.map(lambda some: some[:-1])
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=20))
+def test_merged_intervals_are_those_of_a_set(spans: list[tuple[int, int]]) -> None:
+    assert merged(spans) == tuple(Spans(spans))
 
 
 @given(several_rests, places, st.integers(1, 9))
