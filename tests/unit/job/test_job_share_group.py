@@ -97,17 +97,6 @@ def all_of(*epochs: int) -> list[tuple[int, int]]:
     return [(epoch, number) for epoch in epochs for number in range(EACH)]
 
 
-def test_readers_in_step_share_all_that_is_made_and_no_entry_more_is_made() -> None:
-    play = GroupPlay()
-    for name in "abc":
-        play.join(name, 2)
-    for _ in range(2 * EACH + 1):
-        for name in "abc":
-            play.wish(name)
-    assert all([entry[1:] for entry in play.got[name]] == all_of(0, 1) for name in "abc")
-    assert play.made == 2 * EACH and play.skipped == dict.fromkeys("abc", 0) and play.runs == [BeginRun(2, anew=0)]
-
-
 def test_what_a_slow_reader_lacks_waits_on_disk_until_that_fails() -> None:
     play = GroupPlay(capacity=1, disk=10)
     play.join("fast")

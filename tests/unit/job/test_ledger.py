@@ -17,7 +17,6 @@ from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers, by_element, merged
 from pecan_ray.job.lots import SideBySide, cut, elements_in, lot, piece
 from pecan_ray.job.pending_leases import WorkerLeaseState
-from pecan_ray.options import Visitation
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.spans import Spans
 
@@ -44,23 +43,6 @@ def test_a_position_in_two_places_is_found() -> None:
     ledger.workers[second].give(lease)
     with pytest.raises(AssertionError, match="two places"):
         check_ledger(ledger)
-
-
-@pytest.mark.parametrize(("visitation", "split", "dropped"), [("at_most_once", 1, [0]), ("zero_or_more", 0, [])])
-def test_what_a_lost_worker_held_is_dropped_at_most_once_and_given_out_at_once_zero_or_more_times(
-    visitation: Visitation, split: int, dropped: list[int]
-) -> None:
-    ledger, (first, second) = ledger_of(LedgerShape(world_size=2, visitation=visitation), 2, 2)
-    ledger.next_assignment(first)
-    ledger.take(first)
-    ledger.lost(first)
-    assert visitation != "zero_or_more" or ledger.unresolved() == {}, "no rank is asked"
-    for rank in range(2):
-        ledger.settled(rank, first)
-    ledger.next_assignment(second)
-    lease = ledger.take(second)
-    assert isinstance(lease, Lease) and (lease.split.index, lease.spans) == (split, ((0, END),))
-    assert [one.split.index for one in ledger.dropped.leases] == dropped
 
 
 def test_what_a_lost_worker_held_goes_through_filters_again() -> None:
@@ -215,27 +197,6 @@ def filled(leftovers: Leftovers, counts: list[int]) -> Leftovers:
     for index, count in enumerate(counts):
         leftovers.add(Lease(0, Split(index), spans=()), [(0, count << OUTPUT_BITS)])
     return leftovers
-
-
-@pytest.mark.parametrize(
-    ("ranks", "batch", "only_full", "counts", "sizes", "left_out"),
-    [
-        (1, 4, False, [3, 0, 7], [10], 0),
-        (64, 32, False, [64 * 26 * 3], [26] * 64, 0),
-        (4, 8, False, [3], [], 3),
-        (2, 4, True, [19], [4, 4], 0),
-        (3, 2, False, [], [], 0),
-    ],
-    ids=["one rank has one group", "a batch for each rank", "too few to share", "full ones alone", "nothing is left"],
-)
-def test_a_tail_is_groups_of_one_size_one_for_each_rank(
-    ranks: int, batch: int, only_full: bool, counts: list[int], sizes: list[int], left_out: int
-) -> None:
-    leftovers = filled(Leftovers(ranks, batch, only_full=only_full), counts)
-    assert leftovers.distribute() == left_out
-    assert [len(elements_of(group)) for group in leftovers.groups] == sizes
-    assert [group.rank for group in leftovers.groups] == list(range(len(sizes)))
-    assert bool(leftovers) == bool(sizes)
 
 
 def test_a_lease_has_a_unit_for_each_element_each_part_of_one_and_an_end_that_nobody_knows() -> None:

@@ -86,15 +86,6 @@ def test_a_split_that_is_not_named_by_its_place_is_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_passes_follow_one_another_each_in_an_order_of_its_own(seed: int | None) -> None:
-    queue = queue_of(6, seed, passes=3)
-    assert (queue.passes_left, len(queue)) == (2, 6)
-    passes = [drain(queue, 6) for _ in range(3)]
-    assert passes == [permutation(6, 3, 0, number) if seed else list(range(6)) for number in range(3)]
-    assert queue.passes_left == 0 and queue.take() is None
-
-
-@pytest.mark.parametrize("seed", [None, 3])
 def test_what_came_back_goes_first_the_latest_before_the_others_until_the_pass_begins_anew(seed: int | None) -> None:
     queue = queue_of(4, seed)
     for lease in [queue.take(), queue.take()]:
