@@ -14,7 +14,6 @@ from tests.fuzz.packed import ENDINGS, from_packed, packed
 IN_TAR = (*damage.ANY, *(formats.header_field,) * 12, *(formats.pax_record,) * 4)
 WHOLE = (values.as_it_is,)
 HALF_WHOLE = (*WHOLE * len(damage.ANY), *damage.ANY)
-IN_TAR = (*damage.ANY, *(formats.header_field,) * 12, *(formats.pax_record,) * 4)
 IN_RECORDS = (*damage.ANY, *(formats.lying_length,) * 4)
 TEXT_CELLS: dict[str, Any] = {
     "plain": lambda element: tuple(element.values()),
