@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray import errors
-from pecan_ray.plan.splits import Split
 from pecan_ray.runtime import session
 from pecan_ray.runtime.controller_actor import AutoPlacementController
 
@@ -27,21 +25,6 @@ CONFIG = pecan.Config(cpus_per_worker=0.1, reorder="off", journal="off", placeme
 def pipeline(source: Any = None, config: pecan.Config = CONFIG) -> pecan.PecanPipeline:
     source = source or pecan.sources.Arrays(i=np.arange(10_000))
     return pecan.PecanPipeline(source, name="broken", config=config).batch(4)
-
-
-class Numbered(pecan.sources.Items):
-    """A source whose splits bear one number."""
-
-    def splits(self) -> Iterator[Split]:
-        yield from (dataclasses.replace(split, index=0) for split in super().splits())
-
-
-def test_a_source_that_numbers_its_splits_wrongly_is_named() -> None:
-    with (
-        pipeline(Numbered([{"i": 0}, {"i": 1}], split_rows=1)).iter_batches(workers=pecan.Workers(local=1)) as batches,
-        pytest.raises(errors.SourceError, match=r"Numbered\.splits\(\) has numbered split 0 where split 1 was due"),
-    ):
-        list(batches)
 
 
 ELSEWHERE = """

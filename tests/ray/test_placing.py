@@ -61,17 +61,6 @@ def test_autoorders_sample_says_with_how_many_workers_to_begin() -> None:
         until(lambda: bool(begun()), lambda: str(batches.report()))
 
 
-def test_a_trainer_s_node_may_have_too_few_cpus_for_a_worker() -> None:
-    """As a head node that has none for Ray."""
-    config = pecan.Config(cpus_per_worker=64.0, threads_per_worker=1, reorder="off")
-    with (
-        numbers(50, "cramped", config=config).batch(4).iter_batches(workers=pecan.AutoWorkers(max_remote=0)) as batches
-    ):
-        assert sum(len(batch["i"]) for batch in batches) == 50
-        told = [event.text for event in batches.report().events if event.kind == "placement"]
-    assert any("a worker takes 64 (Config(cpus_per_worker=...))" in text for text in told), told
-
-
 def test_remote_workers_go_to_the_cheapest_nodes_and_cost_what_those_cost() -> None:
     prices = Prices(1.0, 3.0, (PriceTier("cheap", 0.1, 4, {"market": "ondemand"}),))
     workers = auto(prices=prices, max_local=0, min_remote=2, max_remote=2)

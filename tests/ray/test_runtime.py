@@ -79,11 +79,6 @@ def test_scaling_in_and_out_while_it_runs_keeps_every_element() -> None:
     assert seen == times(1500)
 
 
-def test_static_sharding() -> None:
-    with numbers(100).batch(7).iter_batches(epochs=2, sharding="static", workers=TWO) as it:
-        assert Counter(ids(it)) == times(100, 2)
-
-
 def test_a_worker_without_a_place_is_named_and_waited_for_and_workers_leave_the_controller_its_time() -> None:
     config = pecan.Config(remote_labels={"zone": "moon"}, placement_warning_s=0.5)
     with numbers(ROWS, config=config).batch(8).iter_batches(workers=TWO, **ONE_BY_ONE) as it:

@@ -6,6 +6,8 @@ import queue
 from collections.abc import Iterator
 from concurrent.futures import Future
 
+import pytest
+
 from pecan_ray.errors import SourceError
 from pecan_ray.job.events import Event, JobFailed, ListingEnded, SplitsListed
 from pecan_ray.plan.splits import Element, Split
@@ -15,15 +17,15 @@ WAIT_S = 60.0
 
 
 class Files:
-    """A source of names; it fails after so many."""
+    """A source of names, numbered from `first` on; it fails after so many."""
 
-    def __init__(self, count: int, fails: bool = False) -> None:
-        self.count, self.fails, self.listed = count, fails, 0
+    def __init__(self, count: int, fails: bool = False, first: int = 0) -> None:
+        self.count, self.fails, self.first, self.listed = count, fails, first, 0
 
     def splits(self) -> Iterator[Split]:
         for index in range(self.count):
             self.listed += 1
-            yield Split(index, f"file-{index}")
+            yield Split(self.first + index, f"file-{index}")
         if self.fails:
             raise OSError("the bucket is gone")
 
@@ -64,9 +66,16 @@ def test_the_next_page_waits_until_the_one_before_was_handled() -> None:
     assert sizes == [1, PAGE, PAGE]
 
 
-def test_a_source_that_fails_ends_the_job_with_its_name() -> None:
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (Files(0, fails=True), "listing Files failed: OSError: the bucket is gone"),
+        (Files(1, first=1), "Files.splits() has numbered split 1 (file-0) where split 0 was due"),
+    ],
+)
+def test_a_source_that_fails_or_numbers_its_splits_wrongly_ends_the_job_with_its_name(source: Files, said: str) -> None:
     handled = Handled()
-    list_sources([Files(0, fails=True)], (), handled)
+    list_sources([source], (), handled)
     event, _ = handled.events.get(timeout=WAIT_S)
     assert isinstance(event, JobFailed) and isinstance(event.error, SourceError)
-    assert "listing Files failed: OSError: the bucket is gone" in str(event.error)
+    assert said in str(event.error)
