@@ -1,4 +1,4 @@
-"""What a user may set, as small frozen groups that refuse nonsense when they are made."""
+"""User options, as small frozen dataclasses that validate their values."""
 
 from __future__ import annotations
 
@@ -59,34 +59,34 @@ class AutoWorkers:
     """Lets AutoPlacement find the numbers of workers while the job runs."""
 
     mode: PlacementMode = "auto"
-    """Which search: ours, or one of the papers' (Pecan §5.1, Cachew §4.3) to compare with."""
+    """The search: "auto", or a search of the papers (Pecan §5.1, Cachew §4.3) for comparison."""
     objective: ObjectiveName | Deadline = "cost"
-    """What is looked for: the cheapest workers (without `prices` as "no_wait"), the fewest beside which the trainer
-    waits for less than 2 % of its time, or the fewest with which the job ends by a `Deadline`; the last two in mode
-    "auto"."""
+    """The goal: the cheapest workers ("cost"; without `prices` as "no_wait"), the fewest workers with which the
+    trainer waits for less than 2 % of its time ("no_wait"), or the fewest with which the job ends by a `Deadline`.
+    The last two need mode "auto"."""
     prices: Prices | None = None
-    """None: no dollars are told, and in the papers' modes hosts and workers weigh as in Pecan's experiments."""
+    """None: reports contain no costs, and the papers' modes use the cost ratio of Pecan's experiments."""
     threshold: float = 0.03
-    """A change of the batch time by less than this share is no change."""
+    """Changes of the batch time below this share are ignored."""
     max_local: int | None = None
-    """Most workers on the trainers' nodes; None: as many as their CPUs hold."""
+    """Maximum number of workers on the trainers' nodes; None: as many as fit on their CPUs."""
     max_remote: int | None = None
-    """Most workers on other nodes; None: as many as the CPUs of the present ones hold.  Where Ray's autoscaler
-    brings nodes up, say how many workers may run on them."""
+    """Maximum number of workers on other nodes; None: as many as fit on the CPUs of the current nodes.  Set it if
+    Ray's autoscaler adds nodes."""
     min_local: int = 0
     min_remote: int = 0
     max_per_hour: float | None = None
     """Budget in $ per hour, trainers' nodes included; needs `prices`."""
     max_local_cpu_fraction: float | None = None
-    """Share of a trainer's node that local workers may use."""
+    """Maximum share of a trainer's node that local workers use."""
     fast_removal: bool = False
-    """Remove workers at once; what they hold is dropped, and counted.  Needs ``visitation="at_most_once"``."""
+    """Remove workers at once and drop, but count, their elements.  Needs ``visitation="at_most_once"``."""
     window_batches: int | None = None
-    """Batches of a window: of the papers' modes between two decisions, else of reports; None: as the mode has it."""
+    """Batches per window, after which the papers' modes decide and "auto" reports; None: the mode's default."""
     window_s: float = 5.0
-    """A window of reports ends after this time too, if it holds some batches; one of the papers' modes does not."""
+    """In mode "auto" a window also ends after this time, if it has some batches."""
     patience_s: float = 180.0
-    """How long a remote worker may wait for a node before AutoPlacement does without it."""
+    """Seconds that a remote worker may wait for a node before AutoPlacement continues without it."""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -129,33 +129,32 @@ LEAST_SOURCE_BYTES = 64 * MIB
 
 @dataclass(frozen=True)
 class Cache:
-    """Where the entries of `autocache` points lie, and how much room they have on each node."""
+    """Location and size of the caches that a job uses on each node."""
 
     path: str | os.PathLike[str] | None = None
-    """A folder on a disk of the node; None: ``pecan_ray/cache`` in the user's cache folder."""
+    """Folder of `autocache` entries on the node's disk; None: ``pecan_ray/cache`` in the user's cache folder."""
     max_bytes: int = 32 * GIB
-    """What no longer fits goes: that which saves least time for its bytes."""
+    """Maximum bytes on disk.  When the cache is full, entries that save the least time per byte are evicted first."""
     memory_bytes: int = 0
-    """Of the node's shared memory, for entries that were read from the disk once; 0: none.  It stays with them when the
-    job is over, until ``pecan cache rm`` or the next start of the machine."""
+    """Bytes of the node's shared memory for entries that were read from the disk once; 0: none.  The memory stays in
+    use after the job, until ``pecan cache rm`` or a restart of the machine."""
     remote: str | os.PathLike[str] | None = None
-    """Where entries are kept for all machines: ``s3://bucket/prefix``, ``gs://bucket/prefix``, or a folder that all
-    have mounted; None: nowhere.  Nothing goes from there by itself."""
+    """Store that all machines share: ``s3://bucket/prefix``, ``gs://bucket/prefix``, or a folder that all machines
+    have mounted; None: no shared store.  Its entries are never evicted automatically."""
 
     source_bytes: int = 0
-    """Of the disk, for bytes of buckets as they are, which all jobs and workers of the node read once; 0: none."""
+    """Bytes of the disk for raw blocks of buckets, which all jobs and workers of the node share; 0: none."""
     digests: Sequence[str | os.PathLike[str]] = ()
-    """Digest files of datasets (``pecan cache digest``): what buckets send is held against them, and kept by what it
-    is."""
+    """Digest files (``pecan cache digest``): blocks of buckets are verified against them, and cached by content."""
     spread: bool = False
-    """Nodes keep blocks of buckets for one another: each block is on one node, and the others ask for it there.  Else
-    each node keeps what it reads itself."""
+    """True: each block of a bucket is cached on one node, and the other nodes fetch it from there.  False: each node
+    caches the blocks that it reads itself."""
     cached_first: bool = True
-    """Where several jobs on a node read the same shuffled data, each takes first what others have brought there."""
+    """If several jobs on a node read the same shuffled data, each job first reads what is already cached."""
 
     @property
     def memory_folder(self) -> Path | None:
-        """The folder of entries in memory; None: none are kept there."""
+        """Folder of the entries in shared memory; None: memory is not used."""
         if not self.memory_bytes or not SHARED_MEMORY.is_dir():
             return None
         name = hashlib.blake2b(os.fsencode(self.folder.absolute()), digest_size=8).hexdigest()
@@ -163,19 +162,19 @@ class Cache:
 
     @property
     def folder(self) -> Path:
-        """The folder."""
+        """Folder of the entries on disk."""
         if self.path is not None:
             return Path(self.path)
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pecan_ray" / "cache"
 
     @property
     def source_folder(self) -> Path:
-        """The folder of bytes of buckets."""
+        """Folder of the raw blocks of buckets."""
         return self.folder / "source"
 
     @property
     def remote_url(self) -> str | None:
-        """Where entries are kept for all machines, without a slash at its end; None: nowhere."""
+        """URL of the shared store without a trailing slash; None: no shared store."""
         return None if self.remote is None else os.fspath(self.remote).rstrip("/")
 
     def __post_init__(self) -> None:
@@ -213,22 +212,22 @@ def _check_remote(url: str) -> None:
 
 @dataclass(frozen=True)
 class ClusterIo:
-    """What all jobs of a cluster share that have it as `Config(remote_io=...)`: a pipe to object stores, and caches.
+    """Read bandwidth to object stores, and cache space, that jobs of a cluster share through `Config(remote_io=...)`.
 
-    Both are divided anew when such jobs come and go, and when their speeds change.
+    Both are divided again when such jobs start and end, and when their speeds change.
     """
 
     bytes_per_s: float | None = None
-    """Of the pipe, for all of these jobs together; None: as another job has said."""
+    """Total read bandwidth of these jobs, in bytes per second.  None: keep the value set by another job."""
     cache_bytes: int | None = None
-    """That each node keeps of their datasets; None: as another job has said, or else as ``Cache(source_bytes=...)``."""
+    """Cache bytes per node for their datasets.  None: set by another job, or else ``Cache(source_bytes=...)``."""
     policy: SharingPolicy | None = None
-    """What is aimed at: the largest sum of speeds, short jobs first, or that the slowest job be as fast as can be;
-    None: as another job has said, or else "greedy"."""
+    """The goal: the largest sum of speeds ("greedy"), short jobs first ("sjf"), or the highest speed of the slowest
+    job ("max_min").  None: the value set by another job, or else "greedy"."""
     ideal_bytes_per_s: float | None = None
-    """What this job reads a second when it never waits for data; None: it is measured."""
+    """Bytes per second that this job reads if it never waits for data; None: measured."""
     dataset_bytes: float | None = None
-    """That this job reads in an epoch; None: it is measured."""
+    """Bytes that this job reads per epoch; None: measured."""
 
     def __post_init__(self) -> None:
         settle(self, "ClusterIo")
@@ -265,7 +264,7 @@ def check_least(options: object, bounds: Mapping[str, tuple[float, str]]) -> Non
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of a pipeline that have good defaults.
+    """Settings of a pipeline, all with defaults.
 
     Sizes are in bytes, times in seconds.
     """
@@ -273,86 +272,86 @@ class Config:
     cpus_per_worker: float = 1.0
     """CPUs that Ray reserves for a worker (`num_cpus` of its actor)."""
     threads_per_worker: int | None = None
-    """Threads of a worker; None: as many as its CPUs at first (those of its node, which the job's local workers share),
-    then as many as make it fastest (python engine)."""
+    """Threads of a worker.  None: the number of its CPUs at first (local workers share those of their node), later
+    tuned for speed while the job runs (python engine)."""
     ring_bytes: int = 512 * MIB
-    """Bound on batches that a worker has finished and the trainer has not taken, and on the elements in progress where
-    a worker tunes its threads."""
+    """Maximum bytes of finished batches that wait for the trainer in a worker, and of elements in progress if the
+    worker tunes its threads."""
     remote_labels: Mapping[str, str] = field(default_factory=dict)
-    """Label selector for remote workers; empty: ``pecan-role=remote`` where a node has it, else any node
-    that is not a trainer's."""
+    """Label selector for remote workers; empty: nodes with ``pecan-role=remote`` if there are any, else all nodes
+    without a trainer."""
     remote_io: float | ClusterIo | None = None
-    """Bytes a second that the workers of a job together read of object stores at most, each an equal share; None: as
-    many as they can; a `ClusterIo`: what it is given of what all jobs of the cluster share."""
+    """Maximum bytes per second that all workers of a job together read from object stores, in equal shares.  None: no
+    limit.  A `ClusterIo`: this job's share of a limit for all jobs of the cluster."""
     trainer_timeout_s: float = 60.0
-    """A trainer that is not heard for so long is taken for lost, and the job ends, unless Ray knows that its process
-    exists: that is waited for.  Its threads report every second while Python runs at all, each of N > 100 trainers
-    every N / 100 s; three times that is the least."""
+    """After this time without a message from a trainer the job ends, unless Ray knows that the trainer's process
+    exists: then the job waits for it.  Trainers report every second (each of N > 100 trainers every N / 100 s), and
+    the timeout is at least three times that interval."""
     worker_timeout_s: float = 60.0
-    """A worker that is not heard for so long is taken for lost and killed, and what it held is given out again."""
+    """After this time without a message a worker is killed, and its work is reassigned."""
     hung_after_s: float = 1800.0
-    """A worker that works on one element, or reads one, for so long is killed and replaced.  An element at which two
-    workers have hung is left out, or ends the job, as `on_error` says.  Loading the pipeline may take 300 s at least.
-    `math.inf`: never."""
+    """A worker that processes or reads one element for longer than this is killed and replaced.  An element on which
+    two workers have hung is left out, or ends the job, as `on_error` says.  Loading the pipeline may always take 300
+    s.  `math.inf`: no limit."""
     storage_patience_s: float = 300.0
-    """How long a storage (a mount too) that fails or does not answer is asked again, before it ends the job under every
-    `on_error`: of the processes of the job, and of the trainer's own from its last `iter_batches` or `peek` on."""
+    """Seconds for which reads from a storage or mount that fails or does not answer are retried.  After that the job
+    ends, whatever `on_error` says.  The trainer's own process uses the value of its last `iter_batches` or `peek`."""
     hedged_reads: bool = True
-    """Whether a read of an object store that is late by what others took lately is asked for a second time, of which
-    the first answer is taken: at most 5 % of the requests, and of the bytes."""
+    """Send a second request for a read of an object store that takes longer than other recent reads, and use the first
+    response.  At most 5 % of the requests, and of the bytes, are sent twice."""
     placement_warning_s: float = 5.0
-    """How long a worker may wait for a node before the log says what is missing."""
+    """Seconds that a worker may wait for a node before the log names the missing resources."""
     error_budget: float = 0.01
-    """With ``on_error="skip"`` or ``"quarantine"``: the share of elements that may be bad (at least 10 may)."""
+    """Maximum share of bad elements with ``on_error="skip"`` or ``"quarantine"``; 10 are always allowed."""
     quarantine_path: str | None = None
     """File for quarantined elements; None: ``pecan-quarantine-<job>.jsonl`` in the working directory."""
     share_window_bytes: int = 256 * MIB
-    """Bound on the batches that a shared group keeps for readers that lag; one batch must fit."""
+    """Maximum bytes of batches that a shared group keeps for slow readers; at least one batch must fit."""
     share_disk_bytes: int = 0
-    """Bound on the batches that such a group keeps besides on disk, where the window in memory is full and somebody has
-    not read them: in the system's folder for temporary files."""
+    """Maximum bytes of unread batches that a shared group moves to the system's temporary folder when the window in
+    memory is full."""
     share_linger_s: float = 10.0
-    """A shared group that nobody reads ends after this time."""
+    """A shared group without readers ends after this time."""
     cache: Cache = Cache()
-    """For pipelines with `autocache` points."""
+    """Caches of `autocache` points and of object stores."""
     journal: str | os.PathLike[str] | None = None
-    """Folder of the controller's journal, from which a controller goes on whose process was lost; None: one beside
-    Ray's session, on the controller's node; ``s3://...`` or ``gs://...``: as None, and a copy there, about a second
-    behind, for ``journal_state``; "off": there is none, and the job ends with its controller."""
+    """Folder of the controller's journal, from which a restarted controller recovers.  None: a folder of Ray's session
+    on the controller's node.  ``s3://...`` or ``gs://...``: as None, with a copy there for ``journal_state``, about a
+    second behind.  "off": no journal; the job ends with its controller."""
     progress: bool | None = None
     """Show a bar in any case, or nothing; None: a bar on a terminal, a line in a notebook, one a minute elsewhere."""
     transport: TransportChoice = "auto"
-    """How batches travel; a way that does not work between two nodes is replaced by one that does."""
+    """Transport of batches; one that does not work between two nodes is replaced by one that does."""
     flight_streams: int = 1
-    """Parallel streams from a worker on another node to a trainer; one where the order of batches counts."""
+    """Parallel streams from a worker on another node to a trainer; always one if the order of batches matters."""
     compression: Compression = "auto"
-    """Of batches from other nodes; "auto": where it makes a slow link faster, as measured on the first batches."""
+    """Compression of batches from other nodes; "auto": only if it is faster on the first batches."""
     reorder: ReorderMode = "safe"
-    """What AutoOrder may change to make the pipeline faster.  "strict": only what leaves the sample's results equal;
-    "safe": also rewrites of operators that it knows (one warp, decoding less), within documented bounds, and exchanges
-    that change results by a small share of what the exchanged operators do to them; "pecan": the order of Pecan's
-    Algorithm 2, by data volume alone, and values may change; "off": nothing."""
+    """What AutoOrder may change to make the pipeline faster.  "strict": only changes that keep the sample's results
+    equal.  "safe": also rewrites of known operators (one warp, partial decoding) within documented bounds, and
+    exchanges that change results by a small share of the effect of the exchanged operators.  "pecan": the order of
+    Pecan's Algorithm 2, by data volume alone; values may change.  "off": nothing."""
     reorder_exchanges: bool = True
-    """False: no two operators are exchanged; `map(keep_position=True)` keeps single ones where they are."""
+    """False: operators are never exchanged; `map(keep_position=True)` keeps a single one in place."""
     reorder_rewrites: bool = True
-    """False: no operator is rewritten, whatever AutoOrder knows of it."""
+    """False: operators are never rewritten."""
     report_folder: str | os.PathLike[str] | None = None
-    """Folder where the report of a job is left at its end, which `pecan report` and the dashboard read; None:
-    ``pecan_ray/jobs`` in the user's cache folder; "": nowhere."""
+    """Folder to which a job writes its report at its end, for `pecan report` and the dashboard.  None:
+    ``pecan_ray/jobs`` in the user's cache folder; "": no report is written."""
     order_file: str | os.PathLike[str] | None = None
-    """Pins the order of operators to that of a file, which `pecan explain --save` writes: nothing is sampled."""
+    """File with a fixed order of operators, written by `pecan explain --save`; no sample is run."""
     order_folder: str | os.PathLike[str] | None = None
-    """Folder of the orders that AutoOrder has found, which later jobs of the same pipeline run without a sample; None:
-    ``pecan_ray/orders`` in the user's cache folder; "": none is kept."""
+    """Folder of the orders that AutoOrder has found, so that later jobs of the same pipeline need no sample.  None:
+    ``pecan_ray/orders`` in the user's cache folder; "": orders are not stored."""
     sample_elements: int | None = None
-    """Elements that AutoOrder runs, in a process of its own; None: 300."""
+    """Elements that AutoOrder runs as a sample, in a separate process; None: 300."""
     sample_seconds: float | None = None
-    """Bound on the CPU time of that, of which three seconds of waiting count as one; on a busy machine 15 times as long
-    may pass by the clock.  None: 20 s, and, where `sample_elements` is None too, at most 2 % of a job whose number of
+    """Maximum CPU time of the sample; three seconds of waiting count as one, and on a busy machine 15 times as long
+    may pass on the clock.  None: 20 s, and at most 2 % of the job if `sample_elements` is None and the number of
     elements is known."""
     reorder_check: Callable[[dict[str, Any], dict[str, Any]], Any] | None = None
-    """Called with an element as your order makes it and as another one does; False, or an exception, refuses that
-    order."""
+    """Called with an element from your order and the same element from another order.  False, or an exception, rejects
+    the other order."""
 
     def __post_init__(self) -> None:
         settle(self)
