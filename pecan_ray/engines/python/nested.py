@@ -14,6 +14,7 @@ import numpy as np
 from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.foreign import as_array, is_text_tensor
 from pecan_ray.engines.items import Item
+from pecan_ray.engines.python.collate import is_empty_list
 from pecan_ray.errors import BatchShapeError, listed, to_str
 from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.splits import Array
@@ -100,7 +101,7 @@ class _NestedColumn:
         """Return what stands for values at one path in this column."""
         if TEXTS.issuperset(map(type, values)):
             return np.fromiter(values, object, len(values))
-        values = [_plain(value) for value in values]
+        values = _with_empty_lists([_plain(value) for value in values])
         first = next(row for row, value in enumerate(values) if value is not None)
         kind = _kind(values[first])
         for row, value in enumerate(values):
@@ -157,6 +158,13 @@ class _NestedColumn:
                 "before; a function on batches behind may return a list of such values"
             )
         raise self.rows.refusal(row, self.name, path, said)
+
+
+def _with_empty_lists(values: list[Any]) -> list[Any]:
+    """Return values in which empty lists are lists, if others are: of JSON they come as empty arrays."""
+    if not any(isinstance(value, (list, tuple)) for value in values):
+        return values
+    return [[] if is_empty_list(value) else value for value in values]
 
 
 def _plain(value: Any) -> Any:

@@ -126,6 +126,11 @@ def test_lists_of_equal_lengths_become_arrays_and_others_tuples_of_columns(end: 
         ),
         ([0.5, 1], [1, 2], r" of element 0 of split 2 is float64\[2\], but .* Convert elements to one dtype before"),
         ([{}], [{}, {}], " of element 0 of split 2 has 1 values, but that of element 0 of split 0 has 2. Pad it"),
+        (
+            np.array([]),
+            [{}, {}],
+            " of element 0 of split 2 has 0 values, but that of element 0 of split 0 has 2. Pad it",
+        ),
         (None, [1, 2], " of element 0 of split 2 is None, but that of element 0 of split 0 is a list. Fill in"),
         ({"a": 1}, [1, 2], " of element 0 of split 2 is a dict, but that of .* is a list. Convert one of them"),
         ({"a": 1}, {}, r" of element 0 of split 2 has the keys \['a'\], but that of element 0 .* has \[\]"),
