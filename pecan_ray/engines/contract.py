@@ -161,6 +161,8 @@ class EngineOptions:
     """Where entries of `autocache` points lie; None: nothing is kept, and nothing taken from there."""
     ranks: int | None = None
     """Make rounds of buckets, a batch for each of so many trainers; None: no rounds."""
+    tail_ranks: int = 1
+    """So many trainers get equally many of the batches that groups of elements leave at the end of an epoch."""
 
 
 @dataclass(frozen=True)

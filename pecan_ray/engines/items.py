@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -50,6 +50,22 @@ class Item:
     def without_value(self) -> Item:
         """Return what is known of the item beside its value."""
         return replace(self, value=None)
+
+
+def batch_of(items: Sequence[Item], columns: dict[str, Any], partial: bool) -> Item:
+    """Return the batch that some items make, which holds these columns."""
+    parts = [part for item in items for part in item.parts]
+    first = items[0]
+    return Item(
+        columns,
+        parts,
+        first.lease,
+        first.element,
+        first.output,
+        rows=len(items),
+        members=[item.without_value() for item in items],
+        partial=partial,
+    )
 
 
 def copied(value: dict[str, Any]) -> dict[str, Any]:

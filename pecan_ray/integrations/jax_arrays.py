@@ -16,11 +16,12 @@ from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import Converter, each
 from pecan_ray.integrations.jax_range import check_compatible
 from pecan_ray.integrations.jax_shapes import OneShape, Shapes
-from pecan_ray.plan.operators import Batch, BucketByLength, Filter, FlatMap, Map, PaddedBatch, Plan, Unbatch
+from pecan_ray.plan.grouping import BucketByLength, GroupBy, GroupingOp
+from pecan_ray.plan.operators import Batch, Filter, FlatMap, Map, PaddedBatch, Plan, Unbatch
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime.client import BatchClient, ahead
 
-MAKE_BATCHES = (Batch, PaddedBatch, BucketByLength)
+MAKE_BATCHES = (Batch, PaddedBatch, GroupingOp)
 CHANGE_ROWS = (Map, FlatMap, Filter, Unbatch)
 """Behind these a batch may have any number of rows."""
 
@@ -170,14 +171,15 @@ def _check_batch_divisible(one: NamedSharding, plan: Plan) -> None:
     last = next((op for op in reversed(plan.ops) if isinstance(op, (*MAKE_BATCHES, *CHANGE_ROWS))), None)
     if isinstance(last, MAKE_BATCHES):
         op = last
-        sizes = op.sizes if isinstance(op, BucketByLength) else (op.size,)
-        for size in sizes:
+        for size in op.full_sizes:
             if size % parts:
                 raise PlanError(_not_divisible_message(one, f"the batch of {op.name!r}", (size,), 0, parts))
-        if jax.process_count() > 1 and not op.drop_remainder:
+        fills = isinstance(op, GroupBy) and op.tail == "fill"
+        if jax.process_count() > 1 and not (op.drop_remainder or fills):
+            drop = 'tail="drop"' if isinstance(op, GroupBy) else "drop_remainder=True"
             raise PlanError(
                 f"sharding: with {jax.process_count()} processes of JAX all must have batches of the same size, and "
-                f"the last ones of an epoch may be smaller: say drop_remainder=True for {op.name!r}."
+                f"the last ones of an epoch may be smaller: say {drop} for {op.name!r}."
             )
 
 

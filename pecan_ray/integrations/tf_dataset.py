@@ -14,7 +14,8 @@ from pecan_ray.engines.contract import is_plain
 from pecan_ray.errors import PlanError, listed
 from pecan_ray.integrations.passes import Passes, PassesState
 from pecan_ray.integrations.tf_structure import Structure
-from pecan_ray.plan.operators import Batch, BucketByLength, PaddedBatch, Plan
+from pecan_ray.plan.grouping import GroupingOp
+from pecan_ray.plan.operators import Batch, PaddedBatch, Plan
 from pecan_ray.plan.shape import yields_batches
 from pecan_ray.plan.splits import Element
 
@@ -183,9 +184,9 @@ def spec_of(plan: Plan, batches: Sequence[Element], elements: Sequence[Element])
 
 
 def before_padding(plan: Plan) -> Plan | None:
-    """Return what gives the elements that a plan pads; None if it pads none."""
+    """Return what gives the elements of a plan whose batches have unequal shapes; None if they are all equal."""
     for place, op in reversed(list(enumerate(plan.ops))):
-        if isinstance(op, (PaddedBatch, BucketByLength)):
+        if isinstance(op, (PaddedBatch, GroupingOp)):
             return Plan(head=plan.head, ops=plan.ops[:place])
         if isinstance(op, Batch):
             return None

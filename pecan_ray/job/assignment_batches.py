@@ -40,8 +40,9 @@ class AssignmentBatches:
     def is_batch(self, remainder_part: EngineBatch) -> bool:
         """Tell whether what is left at the end is a batch for somebody, if it is not returned."""
         wanted = remainder_part.rows > 0 and not self._shape.drop_remainder
-        # Elements that are in no round are for no rank in particular.
-        return wanted and (remainder_part.rank is not None or not self._shape.coordinated)
+        # Elements that no rank can get are for none in particular.
+        for_ranks = self._shape.coordinated or self._shape.tail_ranks > 1
+        return wanted and (remainder_part.rank is not None or not for_ranks)
 
     def ending(self, lengths: Lengths, split_open_failures: tuple[SplitOpenFailure, ...]) -> EndAssignment:
         """Return the question of what becomes of the leftovers."""

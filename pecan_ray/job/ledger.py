@@ -152,14 +152,15 @@ class Ledger(LedgerState):
         self.left_out_elements += self._whole.ended(worker, batches, rest)
         # Decision 4: a worker may flush only if nobody else holds anything, so an epoch has at most one smaller batch.
         others = any(other.holds for name, other in self.workers.items() if name != worker)
-        alone = self.shape.groups == 1 and self.closing() and not (others or self.leftovers or self.rounds.revoked)
+        alone = self.shape.flushes_alone and self.closing()
+        alone = alone and not (others or self.leftovers or self.rounds.revoked)
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
         flush = flush or (self.runs.kept and state.ends)
         # Decision 98: if it could not open a part of a group, another worker gets all of the group.
         returns = bool(state.refused) or not flush
         if returns:
             # Decision 47: one worker makes rounds of what coordinated reads leave, so nothing of that is dealt before.
-            self.leftovers.take_back(state, remainder_part, early=state.can_reassign and not self.shape.coordinated)
+            self.leftovers.take_back(state, remainder_part, early=state.can_reassign and self.shape.deals_early)
         self._advance()
         return "return" if returns else "flush"
 

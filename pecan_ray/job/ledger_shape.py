@@ -35,6 +35,8 @@ class LedgerShape:
     """It can be, and makes one sequence: one worker at a time gets splits, in order, and ranks get batches in turn."""
     coordinated: bool = False
     """Workers make rounds, a batch for each rank."""
+    grouped: bool = False
+    """Each batch is of one group of elements, of which only the workers know."""
     counts: bool = False
     """Of a plan that cannot be cut it is known how many elements its first batches took."""
     keeps: bool = False
@@ -85,8 +87,24 @@ class LedgerShape:
 
     @property
     def groups(self) -> int:
-        """So many ranks the leftovers of an epoch are dealt to: to none of several where one worker makes rounds."""
-        return 1 if self.coordinated else self.world_size
+        """So many ranks the leftovers of an epoch are dealt to: one where one worker makes batches of all of them."""
+        return 1 if self.coordinated or self.tail_ranks > 1 else self.world_size
+
+    @property
+    def tail_ranks(self) -> int:
+        """Ranks for which one worker makes batches of all leftovers of an epoch, each for a certain one of them."""
+        return self.world_size if self.grouped and not self.coordinated else 1
+
+    @property
+    def flushes_alone(self) -> bool:
+        """Whether a worker may make smaller batches of what it is left with, if no other has anything."""
+        return self.world_size == 1 or self.coordinated
+
+    @property
+    def deals_early(self) -> bool:
+        """Whether leftovers become batches before all of them are together."""
+        # Decision 170: a batch of elements seldom holds a batch of one group.
+        return not (self.coordinated or self.grouped)
 
     @property
     def runs_whole(self) -> bool:

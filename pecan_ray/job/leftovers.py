@@ -75,7 +75,7 @@ class Leftovers:
         full = len(units) // round_size * round_size
         for first in range(0, full, self._batch_size):
             # For no rank, because trainers take batches for a certain rank beyond their bound of bytes.
-            self.groups.append(_group(None, units[first : first + self._batch_size]))
+            self.groups.append(as_group(None, units[first : first + self._batch_size]))
         for unit in units[full:]:
             self.add(unit, unit.spans, early=True)
 
@@ -99,7 +99,7 @@ class Leftovers:
         }
         leases = [replace(lease, spans=tuple(spans)) for lease, spans in state.take_back(whole) if spans]
         if leases:
-            self.groups.appendleft(_group(state.rank, leases))
+            self.groups.appendleft(as_group(state.rank, leases))
 
     def begin_epoch(self) -> None:
         """Forget what the last epoch was about."""
@@ -126,7 +126,7 @@ class Leftovers:
         self.rounds += 1
         # Decision 4: one worker gets all of it, so that it makes full batches and at most one smaller one.
         if self._world_size == 1:
-            self.groups.append(_group(0, leases))
+            self.groups.append(as_group(0, leases))
             return 0
         units = [unit for lease in leases for unit in by_element(lease)]
         now = self._in_this_round(len(units))
@@ -135,7 +135,7 @@ class Leftovers:
             return len(units)
         for rank in range(self._world_size):
             share = units[rank * now // self._world_size : (rank + 1) * now // self._world_size]
-            self.groups.append(_group(rank, share))
+            self.groups.append(as_group(rank, share))
         for unit in units[now:]:
             self.add(unit, unit.spans)
         return 0
@@ -155,7 +155,7 @@ class Leftovers:
         return before is not None and positions >= before
 
 
-def _group(rank: int | None, leases: Sequence[Lease]) -> Group:
+def as_group(rank: int | None, leases: Sequence[Lease]) -> Group:
     """Make a group of what workers or ranks gave back: all of it was behind the filters."""
     # Decision 4: a filter with a state (a set of what it has seen) would refuse these elements the second time.
     return Group(rank, tuple(replace(lease, passed=True) for lease in merged(leases)))

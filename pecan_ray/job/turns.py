@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pecan_ray.job.fatal_elements import FatalElementTracker, positions_in
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.job.leftovers import Group, Leftovers
+from pecan_ray.job.leftovers import Leftovers, as_group
 from pecan_ray.job.lots import ONE_BY_ONE, SideBySide, cut, elements_in, lot
 from pecan_ray.job.pending_leases import WorkerLeaseState, within, without
 from pecan_ray.job.queues import NoLease, Queues
@@ -132,7 +132,7 @@ def give_out_again(
             keys, left = frozenset(one.key for one in rest), sum(map(positions_in, rest))
             fatal_elements.record_death_without_progress(keys, -left, "a batch of leftovers", state.died)
         # Decision 4: the group stays whole, because it is the batch that its rank is due.
-        leftovers.groups.appendleft(Group(state.rank, tuple(rest)))
+        leftovers.groups.appendleft(as_group(state.rank, rest))
         return ()
     if state.apart:
         rest = _settle_apart(state, rest, fatal_elements)

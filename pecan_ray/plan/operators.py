@@ -95,8 +95,13 @@ class BatchingOp(Op, ABC):
 
     @property
     @abstractmethod
+    def full_sizes(self) -> tuple[int, ...]:
+        """Elements in a full batch: one number, or several that occur; empty where the elements decide it."""
+
+    @property
     def most_rows(self) -> int:
-        """Elements in its largest batches."""
+        """Elements in its largest batches; 1 where that is not known."""
+        return max(self.full_sizes, default=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +111,9 @@ class FixedSizeBatchingOp(BatchingOp):
     size: int
 
     @property
-    def most_rows(self) -> int:
+    def full_sizes(self) -> tuple[int, ...]:
         """Elements in a batch."""
-        return self.size
+        return (self.size,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,31 +159,6 @@ class PaddedBatch(FixedSizeBatchingOp):
     def excluded_fields(self) -> frozenset[str]:
         """Leave out of fingerprints what earlier versions did not have."""
         return frozenset() if self.same_shape else frozenset({"same_shape"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class BucketByLength(BatchingOp):
-    """Batches elements of similar length together, padded within the bucket."""
-
-    length: Function | str
-    """A column whose first dimension is the length, or a function of the element."""
-    boundaries: tuple[int, ...]
-    """Bucket i holds lengths below boundaries[i]; the last one the rest."""
-    sizes: tuple[int, ...]
-    """Batch size of each bucket; one more than boundaries."""
-    padding: Any = 0
-    same_shape: tuple[str, ...] = ()
-    """Columns that are padded to one shape."""
-
-    @property
-    def excluded_fields(self) -> frozenset[str]:
-        """Leave out of fingerprints what earlier versions did not have."""
-        return frozenset() if self.same_shape else frozenset({"same_shape"})
-
-    @property
-    def most_rows(self) -> int:
-        """Elements in a batch of the bucket with the largest ones."""
-        return max(self.sizes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.element_identity import identity_loss
-from pecan_ray.plan.operators import BucketByLength, Map, Plan, Prefetch, Repeat
+from pecan_ray.plan.grouping import BucketByLength
+from pecan_ray.plan.operators import Map, Plan, Prefetch, Repeat
 from pecan_ray.plan.shape import last_batching, plan_shape
 
 

@@ -10,12 +10,12 @@ from typing import TypeAlias
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.behind import counts_its_elements
 from pecan_ray.plan.element_identity import identity_lost_at
+from pecan_ray.plan.grouping import GroupingOp
 from pecan_ray.plan.operators import (
     Autocache,
     Batch,
     BatchingOp,
     BatchInRows,
-    BucketByLength,
     ElementOp,
     Filter,
     FixedSizeBatchingOp,
@@ -52,6 +52,8 @@ class PlanShape:
     holds_back: bool
     """A plan that can be cut, whose workers keep elements back in a way that depends on all that came before: in
     shuffles, buckets, mixes, rows of tokens, batches in the middle of the plan."""
+    grouped: bool = False
+    """Batches are of one group of elements each."""
     does_rebatch: bool = False
     """A plan that can be read in parts, of which some operator makes items that are not known by their elements
     (`pecan_ray.plan.element_identity`): one worker runs it, and numbers of batches tell what was delivered."""
@@ -100,6 +102,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         shuffled=tuple(None if serial and _has_seed(op) else op for op in _shuffled(plan)),
         drop_remainder=batching is not None and batching.drop_remainder,
         holds_back=not serial and _holds_back(plan),
+        grouped=isinstance(batching, GroupingOp),
         does_rebatch=not serial and bool(identity_lost_at(plan)),
         keeps=any(isinstance(op, Autocache) for op in plan.all_ops()),
         counts=counts_its_elements(plan),
@@ -173,7 +176,7 @@ def _is_order_dependent(join: Join) -> bool:
 def keeps_source_order(plan: Plan) -> bool:
     """Tell whether batches in one sequence have the rows in the order of the source, or of sources one by one."""
     joins = [plan.head] if isinstance(plan.head, Join) else []
-    reordered = any(isinstance(op, (Shuffle, BucketByLength)) for op in plan.all_ops())
+    reordered = any(isinstance(op, (Shuffle, GroupingOp)) for op in plan.all_ops())
     inner = (keeps_source_order(branch) for join in joins for branch in join.inputs)
     return not reordered and all(join.kind != "mix" for join in joins) and all(inner)
 
@@ -183,7 +186,7 @@ def _holds_back(plan: Plan) -> bool:
         return True
     last = last_batching(plan)
     return any(
-        isinstance(op, (Shuffle, BucketByLength, Pack)) or (isinstance(op, BatchingOp) and op is not last)
+        isinstance(op, (Shuffle, GroupingOp, Pack)) or (isinstance(op, BatchingOp) and op is not last)
         for op in plan.ops
     )
 
@@ -288,7 +291,7 @@ def _after(op: Op, count: float) -> float | None:
         return max(0, count - op.count)
     if isinstance(op, Repeat):
         return _times(count, op.count)
-    if isinstance(op, (Filter, FlatMap, BucketByLength, Unbatch, Pack)):
+    if isinstance(op, (Filter, FlatMap, GroupingOp, Unbatch, Pack)):
         return None
     raise PlanError(f"{op.name}: an operator of unknown kind {type(op).__name__}.")
 

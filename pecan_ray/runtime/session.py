@@ -370,6 +370,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         serial=serial,
         in_order=one_sequence and not (serial or numbered),
         coordinated=options.coordinated and options.world_size > 1,
+        grouped=shape.grouped and not serial and options.sharding != "off",
         counts=serial and shape.counts,
         keeps=shape.keeps,
         numbered=numbered,

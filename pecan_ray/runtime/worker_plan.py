@@ -150,6 +150,7 @@ def engine_options(job: Job, sharing: int, users_order: UsersOrder | None) -> En
         users_order=users_order,
         cache=job.config.cache,
         ranks=job.spec.shape.world_size if job.spec.shape.coordinated else None,
+        tail_ranks=job.spec.shape.tail_ranks,
     )
 
 

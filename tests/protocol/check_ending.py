@@ -17,7 +17,7 @@ from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.plan.splits import OUTPUT_BITS, LeaseKey
 from tests.protocol.audit import Audit, must, undisturbed
 from tests.protocol.clock import HEARD_WITHIN_S
-from tests.protocol.engine import WIDTH, ModelPiece, pieces_of
+from tests.protocol.engine import WIDTH, ModelPiece, bucket_of, pieces_of
 from tests.protocol.scenario import BAD, FATAL, TIMEOUT_S, Scenario
 
 if TYPE_CHECKING:
@@ -163,8 +163,19 @@ def check_numbers(audit: Audit, trainers: list[TrainerModel], epochs: int) -> No
         # Where data is given out again at once, a batch of a lost worker may come when its epoch is over.
         even = len(set(counts)) <= 1 or (scenario.visitation == "zero_or_more" and not undisturbed(audit.world))
         must(even, f"ranks have {counts} batches of epoch {epoch}")
+        if scenario.tail is not None and scenario.plain and not scenario.lossy:
+            _check_few_rests(scenario, counts, epoch)
         if scenario.ranks == 1 and not scenario.lossy and scenario.sharding != "off":
-            must(audit.short[epoch] <= 1, f"{audit.short[epoch]} smaller batches in epoch {epoch}")
+            must(
+                audit.short[epoch] <= max(1, scenario.buckets), f"{audit.short[epoch]} smaller batches in epoch {epoch}"
+            )
+
+
+def _check_few_rests(scenario: Scenario, counts: list[int], epoch: int) -> None:
+    """Of each bucket one batch is smaller, and fewer than there are ranks were halved."""
+    elements = Counter(bucket_of(piece, scenario.buckets) for piece in scenario_pieces(scenario))
+    most = sum(-(-elements[bucket] // size) for bucket, size in enumerate(scenario.bucket_sizes)) + scenario.ranks - 1
+    must(sum(counts) <= most, f"there are {counts} batches in epoch {epoch}, which can have {most}")
 
 
 def check_positions(audit: Audit, job: JobModel, epochs: int) -> None:
@@ -211,7 +222,7 @@ def _check_few(audit: Audit, job: JobModel, epoch: int, missing: list[ModelPiece
     """Only what cannot be divided among ranks, or fills no batch, is left out."""
     scenario = audit.scenario
     most = (scenario.batch_size if scenario.drop_remainder else 1) * scenario.ranks - 1
-    if scenario.coordinated:
+    if scenario.bucket_sizes:
         if scenario.drop_remainder:
             most = sum(size * scenario.ranks - 1 for size in scenario.bucket_sizes)
         # What a worker has made no rounds of is left out by then; what another one is lost with comes back later.

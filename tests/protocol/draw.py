@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from pecan_ray.options import OnError
+from pecan_ray.plan.grouping import Tail
 from tests.protocol.scenario import BAD, DEADLY, FATAL, HANGING, Fault, FaultKind, Scenario, SplitModel
 
 MIB = 1 << 20
@@ -102,6 +103,16 @@ def _can_have_rounds(scenario: Scenario) -> bool:
     return scenario.ranks > 1 and dealt and not scenario.one_sequence
 
 
+def _can_have_groups(scenario: Scenario) -> bool:
+    return not (scenario.buckets or scenario.one_sequence) and scenario.sharding != "off"
+
+
+def _grouped(random: Random, scenario: Scenario) -> Scenario:
+    """Batches are of one bucket each."""
+    tails: tuple[Tail, ...] = ("drop",) if scenario.drop_remainder else ("keep", "merge")
+    return replace(scenario, buckets=random.choice((1, 2, 3, 5)), tail=random.choice(tails))
+
+
 def _fatal(random: Random, scenario: Scenario, kind: int) -> Scenario:
     """Put elements into a scenario whose workers are lost."""
     places = [
@@ -191,6 +202,7 @@ def _numbered(random: Random, scenario: Scenario) -> Scenario:
 
 def _can_be_numbered(scenario: Scenario) -> bool:
     alone = scenario.ranks == 1 and len(scenario.sources) == 1 and not (scenario.one_sequence or scenario.shuffled)
+    alone = alone and scenario.tail is None
     dealt_once = scenario.sharding == "dynamic" and scenario.visitation == "exactly_once"
     return (
         alone
@@ -237,6 +249,7 @@ def _all_are_there(scenario: Scenario) -> bool:
 CHANGES_OF_DATA = (
     Change("in order", 0.12, _in_order, lambda one: not one.serial and one.sharding != "off"),
     Change("coordinated", 0.3, _choose(buckets=(1, 2, 3, 5)), _can_have_rounds),
+    Change("grouped", 0.15, _grouped, _can_have_groups),
 )
 """Before faults are drawn;"""
 KILLED = partial(_hurt_controller, kind="kill controller", seconds=(0.1, 1.0, 3.0))

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.job.messages import LeftOutElement
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Origin, origin_of
+from pecan_ray.sampling.group_tails import tail_batches
 from pecan_ray.sampling.spans import Span
 from pecan_ray.sampling.tail_rounds import of_rank, tail_rounds
 from tests.protocol.scenario import BAD, DEADLY, HANGING, Scenario
@@ -124,9 +125,13 @@ class EngineModel:
         self._skipped_positions = Made(epoch)
         """Positions that yield nothing: the next batch carries them."""
         self._buckets: list[list[ModelItem]] = [[] for _ in scenario.bucket_sizes]
-        """Outputs of which rounds are made, where they are;"""
+        """Outputs that are in no batch of their bucket yet, where there are any;"""
         self._round: deque[Made] = deque()
-        """and batches of the one that is under way."""
+        """batches that are made and not told;"""
+        self._full: deque[list[ModelItem]] = deque()
+        """what is kept back, because the end of an epoch may have to divide it among ranks."""
+        self._ends_epoch, self._batches = False, 0
+        """What was given back by others is made into batches; so many batches were made of buckets."""
         self._rows = 0
         """Outputs so far, where only some are taken."""
         self._given: list[Lease] = []
@@ -190,14 +195,15 @@ class EngineModel:
             skipped_positions.carry(rest)
         if skipped_positions.spans or skipped_positions.left_out:
             yield skipped_positions
-        for made in self.tail() if self._scenario.coordinated else [rest]:
-            made.partial = True
+        for made in self.tail() if self._buckets else [rest]:
+            made.partial = self._scenario.tail != "drop" or made.rank is None
             if made.spans or made.left_out:
                 yield made
 
     def feed(self, lease: Lease) -> None:
         """Take a lease to work on."""
         self._given.append(lease)
+        self._ends_epoch = self._ends_epoch or (lease.passed and self._scenario.ranks > 1)
         take = self._scenario.take
         if take is None or self._rows < take:
             read = self._read(lease)
@@ -227,7 +233,7 @@ class EngineModel:
                 take = self._scenario.take
                 if take is not None and self._rows > take:
                     continue
-            if item.piece is not None and self._scenario.coordinated:
+            if item.piece is not None and self._buckets:
                 self._collect(item, item.piece)
                 if self._round:
                     return self._round.popleft(), work_done
@@ -245,21 +251,36 @@ class EngineModel:
         if self._scenario.serial:
             for lease in self._given:
                 skipped_positions.spans.setdefault(lease.key, []).extend(lease.spans)
-        if self._scenario.serial or not (self._scenario.apart or self._scenario.coordinated):
+        if self._scenario.serial or not (self._scenario.apart or self._buckets):
             made.carry(skipped_positions)
         return made, skipped_positions
 
     # --- rounds --------------------------------------------------------------------------------------------
 
     def _collect(self, item: ModelItem, piece: ModelPiece) -> None:
-        """Put an output into its bucket, and make a round of a bucket that is full."""
-        (_, _, split), element, _ = piece
-        place = (7 * split + 3 * element) % len(self._buckets)
+        """Put an output into its bucket, and make a batch or a round of a bucket that is full."""
+        place = bucket_of(piece, len(self._buckets))
         self._buckets[place].append(item)
-        if len(self._buckets[place]) == self._scenario.bucket_sizes[place] * self._scenario.ranks:
-            items, self._buckets[place] = self._buckets[place], []
+        rounds = self._scenario.coordinated
+        if len(self._buckets[place]) < self._scenario.bucket_sizes[place] * (self._scenario.ranks if rounds else 1):
+            return
+        items, self._buckets[place] = self._buckets[place], []
+        if rounds:
             self._round.extend(self._round_of(items))
+        else:
+            self._full.append(items)
+            while len(self._full) > (self._scenario.ranks - 1 if self._ends_epoch else 0):
+                rank = self._batches % self._scenario.ranks if self._ends_epoch else None
+                self._round.append(self._batch_of(self._full.popleft(), rank))
+                self._batches += 1
+        if self._round:
             self._round[0].carry(self._skipped_positions)
+
+    def _batch_of(self, items: Iterable[ModelItem], rank: int | None) -> Made:
+        made = Made(self._epoch, rank=rank)
+        for item in items:
+            made.add(item)
+        return made
 
     def _round_of(self, items: Sequence[ModelItem]) -> list[Made]:
         ranks = self._scenario.ranks
@@ -270,16 +291,22 @@ class EngineModel:
         return batches
 
     def tail(self) -> list[Made]:
-        """Return rounds of what is left in the buckets, and a last one of what is in no round."""
+        """Return batches of what is left in the buckets, and at last what no rank gets."""
+        ranks, sizes = self._scenario.ranks, self._scenario.bucket_sizes
+        if (tail := self._scenario.tail) is not None:
+            left = [*self._full, *self._buckets]
+            items = [item for part in left for item in part]
+            sizes = [*map(len, self._full), *sizes]
+            batches, used = tail_batches(list(map(len, left)), sizes, tail, ranks, self._batches)
+            for_ranks = [(self._batches + number) % ranks if ranks > 1 else None for number in range(used)]
+            for_ranks += [None] * (len(batches) - used)
+            return [self._batch_of([items[n] for n in one], who) for one, who in zip(batches, for_ranks, strict=True)]
         items = [item for bucket in self._buckets for item in bucket]
         rounds = []
         if not self._scenario.drop_remainder:
-            rounds = tail_rounds(list(map(len, self._buckets)), self._scenario.bucket_sizes, self._scenario.ranks)
+            rounds = tail_rounds(list(map(len, self._buckets)), sizes, ranks)
         made = [one for elements in rounds for one in self._round_of([items[n] for n in elements])]
-        rest = Made(self._epoch)
-        for item in items[sum(map(len, rounds)) :]:
-            rest.add(item)
-        return [*made, rest]
+        return [*made, self._batch_of(items[sum(map(len, rounds)) :], None)]
 
     # --- reading -------------------------------------------------------------------------------------------
 
@@ -329,6 +356,12 @@ class EngineModel:
 def within(spans: list[Span], start: int, stop: int) -> list[Span]:
     """Return the part of some intervals that lies in another one."""
     return [(max(a, start), min(b, stop)) for a, b in spans if a < stop and b > start]
+
+
+def bucket_of(piece: ModelPiece, buckets: int) -> int:
+    """Return which of some buckets an output belongs to."""
+    (_, _, split), element, _ = piece
+    return (7 * split + 3 * element) % buckets
 
 
 def pieces_of(scenario: Scenario, key: LeaseKey) -> list[ModelPiece]:

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.options import OnError, Sharding, Visitation
+from pecan_ray.plan.grouping import Tail
 from pecan_ray.sampling.random_keys import SplitOrder
 
 BAD = -1
@@ -101,7 +102,9 @@ class Scenario:
     promised: bool = False
     """This order is never given up."""
     buckets: int = 0
-    """Batches are made in rounds, one for each rank, from so many buckets; 0: they are not."""
+    """Each batch is of one of so many buckets, and made in rounds, one for each rank; 0: of any elements."""
+    tail: Tail | None = None
+    """Not None: there are no rounds, and this becomes of what fills no batch of its bucket."""
     take: int | None = None
     """A whole-sequence plan yields so many elements only."""
     page: int = 100
@@ -179,6 +182,7 @@ class Scenario:
             serial=self.serial,
             in_order=self.in_order,
             coordinated=self.coordinated,
+            grouped=self.tail is not None,
             numbered=self.numbered,
             joined=self.joined,
             promised=self.promised,
@@ -187,12 +191,13 @@ class Scenario:
     @property
     def coordinated(self) -> bool:
         """Whether batches are made in rounds: a rank that is alone has none."""
-        return self.buckets > 0 and self.ranks > 1
+        return self.buckets > 0 and self.ranks > 1 and self.tail is None
 
     @property
     def bucket_sizes(self) -> list[int]:
-        """Elements in a batch of each bucket, where there are rounds: fewer of longer ones."""
-        return [max(1, self.batch_size >> bucket) for bucket in range(self.buckets if self.coordinated else 0)]
+        """Elements in a batch of each bucket, where there are any: fewer of longer ones."""
+        buckets = self.buckets if self.coordinated or self.tail is not None else 0
+        return [max(1, self.batch_size >> bucket) for bucket in range(buckets)]
 
     @property
     def one_sequence(self) -> bool:

@@ -11,16 +11,10 @@ import numpy as np
 
 from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.foreign import as_array
-from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.python.chain import end_child, op_error
 from pecan_ray.engines.serializable import MASKED
 from pecan_ray.errors import (
     BatchShapeError,
-    ColumnError,
-    OpError,
-    OutputTypeError,
-    is_interrupt,
     listed,
     to_str,
     told,
@@ -188,47 +182,3 @@ def mismatch(message: str, name: str, item: Item, op: str) -> BatchShapeError:
     return BatchShapeError(
         message, op=op, file=item.lease.split.file_of(item.element), element=item.element, column=name
     )
-
-
-def length_of(item: Item, length: Any, op: str) -> int:
-    """Return an element's length for bucketing: a function of it, or the first dimension of a column.
-
-    Raises OpError if the function does, or the column has no dimension.
-    """
-    if callable(length):
-        generation = forks.generation
-        try:
-            found = length(item.value)
-            if forks.generation != generation:
-                end_child(op, item)
-            if not isinstance(found, (str, bytes, bytearray)) and found is not None:
-                return int(found)
-        except BaseException as error:
-            if forks.generation != generation:
-                end_child(op, item, error)
-            if is_interrupt(error):
-                raise
-            raise op_error(op, item, error) from error
-        raise OutputTypeError(
-            f"{op}: length returned {type(found).__name__} for {item.where()}, but it must return one number.",
-            op=op,
-            file=item.lease.split.file_of(item.element),
-            element=item.element,
-        )
-    if length not in item.value:
-        raise ColumnError(
-            f"{op}: there is no column {length!r} in {item.where()}; there are {listed(item.value)}.",
-            op=op,
-            column=length,
-        )
-    try:
-        return len(item.value[length])
-    except TypeError as error:
-        raise OpError(
-            f"{op}: column {length!r} of {item.where()} is {type(item.value[length]).__name__}, which has no length. "
-            f"If it is the length, pass length=lambda element: element[{length!r}].",
-            op=op,
-            file=item.lease.split.file_of(item.element),
-            element=item.element,
-            column=length,
-        ) from error

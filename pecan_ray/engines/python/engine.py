@@ -154,8 +154,8 @@ class PythonEngine:
                 continue
             # Decision 4: a partial batch may go back to the job, and what waits for a batch must not go with it.
             parts, bad = ([], []) if item.partial else stream.skipped_positions.take()
-            # Many batches are partial at a time where rounds are made, too many for the slots, perhaps.
-            slots = HeapSlots() if item.partial and self._options.ranks else self._slots
+            # Groups of elements leave many partial batches at a time, perhaps too many for the slots.
+            slots = HeapSlots() if item.partial else self._slots
             columns, slot = into_slot(extract_arrays(item.value), slots)
             yield Produced(
                 columns,

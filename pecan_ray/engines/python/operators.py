@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -11,23 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.items import Item, ItemIterator, has_rows, leading
+from pecan_ray.engines.items import Item, ItemIterator, batch_of, has_rows, leading
 from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.chain import apply_error_policy
-from pecan_ray.engines.python.collate import collate, length_of
+from pecan_ray.engines.python.collate import collate
 from pecan_ray.engines.python.element_outputs import evenly, split_into_parts
 from pecan_ray.engines.python.ordered_results import ResultsInOrder, items_bytes, up_to_an_error
 from pecan_ray.engines.python.padding import collate_padded
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.row_kinds import rows_of_one_kind
-from pecan_ray.errors import BatchShapeError, ElementError, PlanError
+from pecan_ray.errors import BatchShapeError, PlanError
 from pecan_ray.options import OnError
 from pecan_ray.plan.empty_pass import WatchedRun
-from pecan_ray.plan.operators import ELEMENTS, Batch, BucketByLength, Gather, Join, PaddedBatch, Shuffle, Unbatch
+from pecan_ray.plan.operators import ELEMENTS, Batch, Gather, Join, PaddedBatch, Shuffle, Unbatch
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.random_keys import generator, mix_key, shuffle_key
-from pecan_ray.sampling.tail_rounds import of_rank, tail_rounds
 
 RunItem = Callable[[Item], list[Item]]
 
@@ -79,21 +77,6 @@ def given_on(items: list[Item]) -> Iterator[Item]:
         yield items.pop()
 
 
-def _joined(items: Sequence[Item], columns: dict[str, Any], partial: bool) -> Item:
-    parts = [part for item in items for part in item.parts]
-    first = items[0]
-    return Item(
-        columns,
-        parts,
-        first.lease,
-        first.element,
-        first.output,
-        rows=len(items),
-        members=[item.without_value() for item in items],
-        partial=partial,
-    )
-
-
 def batched(items: ItemIterator, op: Batch) -> ItemIterator:
     """Stack `size` items at a time; what is left at the end is marked partial.
 
@@ -110,7 +93,7 @@ def batched(items: ItemIterator, op: Batch) -> ItemIterator:
 
 def _blocks(items: ItemIterator, op: Batch) -> ItemIterator:
     for rows in rows_of_one_kind(items, op.size, lambda item: item.value):
-        yield None if rows is None else _joined(rows, collate(rows, op.name), False)
+        yield None if rows is None else batch_of(rows, collate(rows, op.name), False)
 
 
 def element_lists(items: ItemIterator, op: Gather) -> ItemIterator:
@@ -132,66 +115,12 @@ def _grouped(items: ItemIterator, size: int, put_together: Callable[[list[Item]]
         rows.append(item)
         if len(rows) == size:
             # `rows` is given up before the yield: elements must not stay in memory beside their batch.
-            batch = _joined(rows, put_together(rows), False)
+            batch = batch_of(rows, put_together(rows), False)
             rows = []
             yield batch
             del batch
     if rows:
-        yield _joined(rows, put_together(rows), True)
-
-
-def bucketed(
-    items: ItemIterator,
-    op: BucketByLength,
-    on_error: OnError,
-    skipped_positions: SkippedPositions,
-    ranks: int | None = None,
-) -> ItemIterator:
-    """Collect items by length; each bucket yields a padded batch, or one for each of `ranks`, whenever it is full."""
-    buckets: list[list[Item]] = [[] for _ in op.sizes]
-    for item in items:
-        if item is None:
-            yield None
-            continue
-        try:
-            length = length_of(item, op.length, op.name)
-        except ElementError as error:
-            apply_error_policy(
-                item, error, on_error, skipped_positions, item.value if on_error == "quarantine" else None
-            )
-            continue
-        place = bisect_right(op.boundaries, length)
-        buckets[place].append(item)
-        # Decision 47: in each step all ranks have batches of one bucket, made by one worker.
-        if len(buckets[place]) == op.sizes[place] * (ranks or 1):
-            rows, buckets[place] = buckets[place], []
-            if ranks is None:
-                yield _joined(rows, collate_padded(rows, op), False)
-            else:
-                yield from _round(rows, op, ranks, partial=False)
-    if ranks is not None and not op.drop_remainder:
-        yield from _rounds_of_the_rest(buckets, op, ranks)
-        return
-    while buckets:
-        if rows := buckets.pop(0):
-            yield _joined(rows, collate_padded(rows, op), True)
-
-
-def _round(items: Sequence[Item], op: BucketByLength, ranks: int, *, partial: bool) -> ItemIterator:
-    """Yield a batch for each rank."""
-    for rank in range(ranks):
-        rows = [items[place] for place in of_rank(range(len(items)), rank, ranks)]
-        yield replace(_joined(rows, collate_padded(rows, op), partial), rank=rank)
-
-
-def _rounds_of_the_rest(buckets: Sequence[list[Item]], op: BucketByLength, ranks: int) -> ItemIterator:
-    """Yield smaller batches of what fills no round, and at last what is in no round at all, which is for no rank."""
-    rest = [item for rows in buckets for item in rows]
-    rounds = tail_rounds(list(map(len, buckets)), op.sizes, ranks)
-    for elements in rounds:
-        yield from _round(rest[elements.start : elements.stop], op, ranks, partial=True)
-    if left := rest[sum(map(len, rounds)) :]:
-        yield _joined(left, collate_padded(left, op), True)
+        yield batch_of(rows, put_together(rows), True)
 
 
 def without_remainder(items: ItemIterator, skipped_positions: SkippedPositions) -> ItemIterator:

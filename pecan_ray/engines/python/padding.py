@@ -20,7 +20,8 @@ from pecan_ray.engines.python.collate import (
 )
 from pecan_ray.errors import ColumnError, PlanError, listed, to_str
 from pecan_ray.plan.exact_arrays import exact_array
-from pecan_ray.plan.operators import BucketByLength, PaddedBatch
+from pecan_ray.plan.grouping import BucketByLength
+from pecan_ray.plan.operators import PaddedBatch
 from pecan_ray.plan.splits import Array
 
 

@@ -23,6 +23,7 @@ from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.column_chain import BlockChain, column_chain
 from pecan_ray.engines.python.fallback import FallbackChain
 from pecan_ray.engines.python.fused import FusedPlan
+from pecan_ray.engines.python.grouping import grouped
 from pecan_ray.engines.python.item_stages import (
     RunItems,
     applied,
@@ -45,12 +46,12 @@ from pecan_ray.engines.row_block import RowBlock
 from pecan_ray.engines.side_by_side import Streams, in_turn, next_of, take_beside
 from pecan_ray.errors import OpError
 from pecan_ray.plan.empty_pass import EmptyPasses, operators_before, watched_run
+from pecan_ray.plan.grouping import GroupingOp
 from pecan_ray.plan.operators import (
     Autocache,
     Batch,
     BatchingOp,
     BatchInRows,
-    BucketByLength,
     Collate,
     ElementOp,
     Gather,
@@ -462,8 +463,8 @@ class ItemStream:
             return operators.element_lists(items, op)
         if isinstance(op, PaddedBatch):
             return operators.padded(items, op)
-        if isinstance(op, BucketByLength):
-            return operators.bucketed(items, op, self._options.on_error, self.skipped_positions, self._options.ranks)
+        if isinstance(op, GroupingOp):
+            return grouped(items, op, self._options, self.skipped_positions)
         raise unknown_op(op)
 
     def _read_all(self, branch: int, *, in_blocks: bool = False) -> Iterator[Any]:

@@ -28,7 +28,8 @@ from pecan_ray.errors import (
     is_interrupt,
     told,
 )
-from pecan_ray.plan.operators import Batch, BatchingOp, BucketByLength, Filter, FlatMap, Map, Op, Plan
+from pecan_ray.plan.grouping import BucketByLength
+from pecan_ray.plan.operators import Batch, BatchingOp, Filter, FlatMap, Map, Op, Plan
 from pecan_ray.plan.shape import element_ops_from
 from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
 

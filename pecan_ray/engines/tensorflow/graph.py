@@ -30,11 +30,11 @@ from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
 from pecan_ray.engines.tensorflow.watched_calls import WatchedCalls
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError, is_interrupt, told
 from pecan_ray.plan.empty_pass import EmptyPasses, endless_behind, operators_before
+from pecan_ray.plan.grouping import BucketByLength
 from pecan_ray.plan.operators import (
     Autocache,
     Batch,
     BatchingOp,
-    BucketByLength,
     ElementOp,
     Filter,
     FlatMap,

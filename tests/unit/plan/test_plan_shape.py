@@ -169,6 +169,7 @@ def test_the_length_that_is_told_is_the_length_that_comes(draft: Draft) -> None:
         numbers().flat_map(list),
         numbers().batch(2).unbatch(),
         numbers().bucket_by_length([3], sizes=2, length="x"),
+        numbers().group_by("i", 2),
         numbers().repeat(),
         numbers().concat(numbers().filter(bool)),
         numbers().filter(bool).take(3),
