@@ -277,11 +277,11 @@ def test_a_job_is_bounded_only_where_another_one_wants_more_than_there_is_on_the
 
 
 def test_what_is_stale_or_gone_is_dropped() -> None:
-    sharing, mine = heard(bid("b", *[9.0] * 99)), [bid("a", *[1.0] * 99)]
+    sharing, mine = heard(bid("b", *[9.0] * 99), now=7.0), [bid("a", *[1.0] * 99)]
     assert sharing.shares(mine) == {"remote": 0}
-    sharing.handle_update((), {"remote": NODES}, CPUS, STALE_S)
+    sharing.handle_update((), {"remote": NODES}, CPUS, 7.0 + STALE_S)
     assert sharing.shares(mine) == {"remote": 0}
-    sharing.handle_update((), {"remote": NODES}, CPUS, STALE_S + 1)
+    sharing.handle_update((), {"remote": NODES}, CPUS, 8.0 + STALE_S)
     assert sharing.shares(mine) == {"remote": None}
     ended = heard(bid("b", *[9.0] * 99))
     ended.forget(["b"])

@@ -33,15 +33,17 @@ def test_a_window_holds_the_means_of_its_steps(steps: list[tuple[float, float, i
 
 
 def test_a_window_ends_when_every_trainer_has_its_batches() -> None:
-    meter = WindowMeter(trainers=2, batches=20)
+    meter, before = WindowMeter(trainers=2, batches=20), totals([(9.0, 0.5, 7)] * 3)
     for rank in range(2):
-        meter.add(rank, StepTotals())
-    meter.add(0, totals([(0.1, 0.5, 2)] * 30))
-    assert meter.close() is None and meter.still_missing == 20
-    meter.add(1, totals([(0.3, 0.5, 4)] * 20))
+        meter.add(rank, before)
+    meter.add(0, totals([(0.1, 0.5, 2)] * 30, before))
+    meter.add(1, totals([(0.3, 0.5, 4)] * 5, before))
+    assert meter.close() is None and meter.still_missing == 15
+    meter.add(1, totals([(0.3, 0.5, 4)] * 20, before))
     window = meter.close()
     assert window is not None and not window.invalid_reason()
     assert (round(window.batch_time, 6), round(window.queue_size, 6), window.batches) == (0.2, 3.0, 20)
+    assert window.stderr == pytest.approx(0, abs=1e-6)
     assert meter.close() is None
 
 
