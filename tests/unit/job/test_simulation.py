@@ -17,7 +17,7 @@ from pecan_ray.job.state import JobState
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.job.worker import WorkerState
 from tests.long_form import some_later
-from tests.protocol import Fault, Scenario, SplitModel, World, draw, play, play_seeds, shrink
+from tests.protocol import Fault, Scenario, SplitModel, World, draw, play, play_seeds
 from tests.protocol.__main__ import main
 from tests.protocol.going_on import play_in_pieces
 from tests.unit.job.job_histories import CASES, REPEATS
@@ -227,16 +227,6 @@ def test_time_in_which_the_controller_stood_still_must_not_count(monkeypatch: py
     assert play(scenario).failure == ""
     monkeypatch.setattr("tests.protocol.job.LONGEST_GAP_S", math.inf)  # the planted bug
     assert "has not been heard" in play(scenario).failure
-
-
-def test_a_failing_history_becomes_a_smaller_one_that_fails_alike() -> None:
-    def run(scenario: Scenario) -> Any:
-        return World(scenario, trainer_state=WithoutAcknowledgements).run()
-
-    seed = next(seed for seed in range(300) if run(draw(seed)).failure.startswith("ViolationError: it hangs"))
-    small = shrink(draw(seed), run)
-    assert run(small).failure.startswith("ViolationError: it hangs")
-    assert sum(map(len, small.sources)) <= 4 and len(small.faults) <= 1
 
 
 @pytest.mark.parametrize("arguments", [("--seed", "3"), ("--histories", "40", "--first", "50", "--hurt-controllers")])
