@@ -24,8 +24,9 @@ from pecan_ray.observe.dashboard.frame import message_page, token_page
 from pecan_ray.observe.dashboard.from_view import line_of, record_of
 from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
-from pecan_ray.observe.dashboard_cluster import ReadCache, node_names, read_jobs, read_view
+from pecan_ray.observe.dashboard_cluster import ReadCache, read_jobs, read_view
 from pecan_ray.observe.dashboard_past import BROKEN, PastShelf
+from pecan_ray.runtime.cluster import node_names
 
 SESSION = "pecan-dashboard"
 """The cookie of those who have shown the token."""

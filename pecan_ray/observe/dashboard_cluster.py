@@ -73,11 +73,5 @@ def read_view(job: str) -> JobView | None:
     return view
 
 
-def node_names() -> dict[str, str]:
-    """Return the names of the cluster's machines by their nodes' ids."""
-    nodes: Any = ray.nodes
-    return {str(node["NodeID"]): str(node.get("NodeManagerHostname") or node["NodeManagerAddress"]) for node in nodes()}
-
-
 def _controller(name: str) -> Any:
     return ray.get_actor(name, namespace=cluster.NAMESPACE)

@@ -14,6 +14,7 @@ from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.share_directory import GroupRecord
 from pecan_ray.observe.report import Report
 from pecan_ray.runtime import cluster
+from pecan_ray.runtime.host_names import named
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.service import SERVICE
 from pecan_ray.runtime.share_messages import PREFIX, GroupFacts
@@ -87,7 +88,7 @@ def run_stop(asked: argparse.Namespace) -> int:
 
 def job_facts() -> list[JobFacts]:
     """Ask the jobs of the cluster that this process is connected to; those that begin or have ended tell nothing."""
-    return _answers(cluster.other_jobs("").values(), "facts")
+    return [facts for facts in _answers(cluster.other_jobs("").values(), "facts") if facts is not None]
 
 
 def job_line(facts: JobFacts) -> str:
@@ -110,7 +111,7 @@ def io_lines(shared: SharedIo, jobs: int) -> list[str]:
 def group_lines(facts: GroupFacts) -> list[str]:
     """Spell out a shared group and its readers."""
     lines = [
-        f"shared group {facts.name}: pipeline {facts.pipeline} ({facts.fingerprint}) on node {facts.node[:8]}, "
+        f"shared group {facts.name}: pipeline {facts.pipeline} ({facts.fingerprint}) on node {named(facts.node)}, "
         f"{_several(len(facts.readers), 'reader')}, epoch {facts.place.epoch}, {facts.window_entries} batches of "
         f"{facts.window_bytes / 1e6:.1f} MB in its window"
     ]

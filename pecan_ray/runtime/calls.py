@@ -68,9 +68,13 @@ class Calls:
     def connection(self) -> Iterator[None]:
         """Keep the connection while something is asked of Ray; raises `ClusterError` if it has gone."""
         with _connecting:
-            if cluster.connection() != self._connection:
+            if not self.connected():
                 raise ClusterError("Ray was shut down while the job ran: close the iterator before ray.shutdown()")
             yield
+
+    def connected(self) -> bool:
+        """Return whether this process still has the connection that the calls began with."""
+        return cluster.connection() == self._connection
 
     def begin(self, method: Any, *arguments: Any) -> PendingAnswer:
         """Call an actor's method; return its answer, which must be waited for by `result`, or closed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import logging
 import os
@@ -17,6 +18,7 @@ import ray
 from ray.core.generated import gcs_pb2
 
 from pecan_ray.errors import ClusterError
+from pecan_ray.job.host_names import names_of_nodes
 from pecan_ray.job.room import Placement, Room
 from pecan_ray.runtime.addresses import (
     LOCAL,
@@ -35,6 +37,8 @@ from pecan_ray.runtime.placement_groups import groups_on
 logger = logging.getLogger(__name__)
 
 NAMESPACE = "pecan"
+ROOM_S = 1.0
+"""A job that does not answer within this time, whether it can make room, is named all the same."""
 
 _attaching = threading.Lock()
 """One thread connects this process, the others wait for it: Ray does not bear two calls of `ray.init` at a time."""
@@ -331,6 +335,14 @@ def alive_nodes() -> set[str]:
     return {str(node["NodeID"]) for node in _nodes() if node["Alive"]}
 
 
+def node_names() -> dict[str, str]:
+    """Return the names of nodes by their ids: those of their hosts."""
+    nodes = _nodes()
+    return names_of_nodes(
+        (str(one["NodeID"]), one.get("NodeManagerHostname") or one["NodeManagerAddress"]) for one in nodes
+    )
+
+
 def lives(actor: Any) -> bool:
     """Tell whether Ray has started an actor's process, and has not missed it."""
     found: Any = ray._private.state.actors(actor._actor_id.hex())
@@ -353,14 +365,19 @@ def other_jobs(job: str) -> dict[str, str]:
 
 def ask_for_room(job: str) -> list[str]:
     """Ask other jobs of ours to give up workers, as far as they may; return the names of these jobs."""
-    others = other_jobs(job)
-    for name in others.values():
+    asked: dict[Any, str] = {}
+    for other, name in other_jobs(job).items():
         try:
-            controller = ray.get_actor(name, namespace=NAMESPACE)
+            controller: Any = ray.get_actor(name, namespace=NAMESPACE)
         except ValueError:  # it has ended meanwhile
             continue
-        controller.make_room.remote(job)
-    return list(others)
+        asked[controller.make_room.remote(job)] = other
+    answered, late = ray.wait(list(asked), num_returns=len(asked), timeout=ROOM_S) if asked else ([], [])
+    found = [asked[one] for one in late]
+    for one in answered:
+        with contextlib.suppress(ray.exceptions.RayError):  # it has ended meanwhile
+            found += [asked[one]] if ray.get(one) else []
+    return sorted(found)
 
 
 def why_no_placement(selector: Mapping[str, str], cpus: float, job: str) -> str:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -25,6 +26,7 @@ from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import ClusterIo
 from pecan_ray.plan.splits import Source
 from pecan_ray.runtime.cluster import leaving_nodes, process_exists, remote_selector, room_for
+from pecan_ray.runtime.host_names import named, named_error
 from pecan_ray.runtime.io_sharing import IoSharing, datasets_of
 from pecan_ray.runtime.job_arrays import ReceivedJob
 from pecan_ray.runtime.job_tasks import JobTasks, unexpected_failure
@@ -94,7 +96,7 @@ class JobHost:
             instructions.LimitRemoteIo: lambda one: self.workers.limit_remote_io(one),
             instructions.Answer: self._answer,
             instructions.TellTrainers: lambda one: self.board.tell(one.ranks, only_limit_raised=one.only_limit_raised),
-            instructions.Log: lambda one: logger.log(logging.getLevelName(one.level.upper()), one.text),
+            instructions.Log: lambda one: logger.log(logging.getLevelName(one.level.upper()), named(one.text)),
             instructions.EndJob: self._end,
         }
 
@@ -172,11 +174,12 @@ class JobHost:
 
     def live(self) -> LiveJob:
         """Return how the job is at this moment."""
-        return live_job(
+        live = live_job(
             *(self.state, self.now(), self.job.pipeline, self._speed),
             datasets=datasets_of(self.state) or (),
             shares_io=isinstance(self.job.config.remote_io, ClusterIo),
         )
+        return replace(live, error=named(live.error))
 
     async def _share_io(self) -> None:
         while not self.ended:
@@ -250,7 +253,7 @@ class JobHost:
                 call.set_result(instruction.reply)
 
     def _reject(self, instruction: instructions.RejectTrainer) -> None:
-        self.refused[instruction.incarnation] = instruction.error
+        self.refused[instruction.incarnation] = named_error(instruction.error)
 
     def _kill(self, instruction: instructions.KillWorker) -> None:
         self.board.remove_worker(instruction.worker)

@@ -10,13 +10,14 @@ import asyncio
 import math
 import pickle
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
 from pecan_ray.by_value import dumps
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.notification_schedule import NotificationSchedule
+from pecan_ray.runtime.host_names import named, named_error
 from pecan_ray.runtime.job_tasks import JobTasks
 from pecan_ray.runtime.messages import WorkerInfo
 
@@ -105,6 +106,8 @@ class NoticeBoard:
         key = _words(orders)
         if key not in self._pickled:
             handles = [self._handles[worker] for worker in orders.newcomers if worker in self._handles]
+            error = None if orders.error is None else named_error(orders.error)
+            orders = replace(orders, error=error, waits=tuple(map(named, orders.waits)))
             dump = pickle.dumps if orders.error is None else dumps  # errors may be of the user's own kinds
             self._pickled[key] = bytes(dump((orders, handles)))
         return self._pickled[key]

@@ -14,6 +14,7 @@ from pecan_ray.errors import ClusterError, PlanError, UnpicklablePlanError, told
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.own_attributes import own_attribute
 from pecan_ray.runtime import cluster
+from pecan_ray.runtime.host_names import named
 
 logger = logging.getLogger("pecan_ray")
 
@@ -72,9 +73,9 @@ def unpickle_here(data: bytes, what: str, arrays: NamedArrays | None = None) -> 
     except Exception as error:  # it runs code of the user's modules
         lacks = f"no module {error.name!r}" if isinstance(error, ModuleNotFoundError) else told(error)
         raise ClusterError(
-            f"{what} cannot be unpickled on node {cluster.this_node()}: {lacks}. pecan_ray, and the modules that the "
-            "pipeline's source comes from, must be importable on every node: install them there, or send them by "
-            "`ray job submit --working-dir .` or a runtime environment."
+            f"{what} cannot be unpickled on node {named(cluster.this_node())}: {lacks}. pecan_ray, and the modules "
+            "that the pipeline's source comes from, must be importable on every node: install them there, or send "
+            "them by `ray job submit --working-dir .` or a runtime environment."
         ) from error
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.host_names import in_host_names
 from pecan_ray.job.job_cost import spent
 from pecan_ray.job.job_views import JobView, LiveJob, TrainerView, changes_something
 from pecan_ray.job.messages import TrainerProgress
@@ -65,7 +66,10 @@ def record_of(view: JobView, nodes: Mapping[str, str]) -> JobRecord:
         cost=_cost(facts, progress),
         workers=_workers_of(view, nodes),
         trainers=_trainers_of(view, nodes),
-        events=tuple(SeenEvent(one.seconds, one.kind, one.text) for one in facts.events),
+        events=tuple(
+            SeenEvent(one.seconds, one.kind, in_host_names(one.text, lambda node: named(node, nodes)))
+            for one in facts.events
+        ),
         bad=report.bad_in_words() if facts.bad_elements else "",
         order_text=view.order_text,
         report=str(replace(report, events=())),
@@ -74,8 +78,8 @@ def record_of(view: JobView, nodes: Mapping[str, str]) -> JobRecord:
 
 
 def named(node: str, nodes: Mapping[str, str]) -> str:
-    """Return a node's name with the beginning of its id."""
-    return f"{nodes[node]} ({node[:8]})" if node in nodes else node[:8]
+    """Return the name of a node's host."""
+    return nodes.get(node, node[:8])
 
 
 def together(trainers: Iterable[TrainerView]) -> TrainerProgress:

@@ -156,7 +156,7 @@ def test_status_tells_of_a_group_and_a_report_of_a_reader() -> None:
         "g", "numbers", "abcd", "0123456789", Place(3, 4), readers, 2_000_000, 5, Report("j", 1.0, 9, 36)
     )
     head, run, *each = group_lines(facts)
-    assert head.startswith("shared group g: pipeline numbers (abcd) on node 01234567, 2 readers, epoch 3, ")
+    assert head.startswith("shared group g: pipeline numbers (abcd) on node 0123456789, 2 readers, epoch 3, ")
     assert head.endswith("5 batches of 2.0 MB in its window")
     assert run == "  its run j: 9 batches by 0 worker(s)"
     assert each == ["  reader r1: 7 read, 2 skipped, 1 behind", "  reader r2: waits for the next epoch, 0 behind"]
