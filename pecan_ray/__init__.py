@@ -48,7 +48,7 @@ __all__ = [
     "sources",
     "split",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __getattr__ = lazy_names(
     __name__,

@@ -1,10 +1,9 @@
-"""The manifests of the documentation have the fields that KubeRay and Kubernetes know, with values of their kinds."""
+"""The manifests in deploy/ have the fields that KubeRay and Kubernetes know, with values of their kinds."""
 
 from __future__ import annotations
 
 import copy
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ jsonschema = pytest.importorskip("jsonschema")
 
 HERE = Path(__file__).resolve()
 SCHEMA = json.loads((HERE.parent / "kuberay_schema.json").read_text())
-PAGE = (HERE.parents[2] / "docs" / "operations.md").read_text()
-MANIFESTS = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
+DEPLOY = HERE.parents[2] / "deploy"
+MANIFESTS = [yaml.safe_load(path.read_text()) for path in sorted(DEPLOY.glob("*.yaml"))]
 
 
 def faults(manifest: Any) -> list[str]:
@@ -48,3 +47,8 @@ def test_workers_have_the_label_by_which_they_are_found_and_mounts_have_volumes(
         volumes = {volume["name"] for volume in pod.get("volumes", ())}
         mounts = {mount["name"] for one in pod["containers"] for mount in one.get("volumeMounts", ())}
         assert mounts == volumes
+
+
+def test_the_image_has_the_ray_of_the_manifests() -> None:
+    versions = {manifest["spec"].get("rayClusterSpec", manifest["spec"])["rayVersion"] for manifest in MANIFESTS}
+    assert versions == {"2.60.0"} and '==2.60.0"' in (DEPLOY / "Dockerfile").read_text()

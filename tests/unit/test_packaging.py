@@ -65,12 +65,13 @@ def copy_of_the_tree(target: Path) -> Path:
 
 
 def build_wheel(tree: Path) -> list[str]:
-    """Build a wheel of a tree and return the names of the files in it."""
+    """Build a source archive of a tree, and a wheel of that; return the names of the files in the wheel."""
     out = tree.parent / f"{tree.name}-wheel"
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(tree)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(tree)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "is absent from the `packages` configuration" not in done.stdout + done.stderr
+    assert len([*out.glob("*.tar.gz")]) == 1
     (wheel,) = out.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()
