@@ -179,9 +179,9 @@ class JobController:
     async def resume_point(self, batches: int, early: bool = False) -> bytes:
         """Return where the job stands after so many batches of each trainer, pickled; None before they were told of.
 
-        `early`: the loop has not used all of them.  Not before the trainers have kept all bad elements that count as
-        dealt with.
+        `early`: the loop has not used all of them.
         """
+        # Not before the trainers have kept all bad elements that count as dealt with.
         state = self._host.state
         while state.quarantine.waiting and state.error is None and not self._host.ended:
             await asyncio.sleep(LOOK_S)
