@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -46,6 +47,7 @@ from pecan_ray.plan.pass_dependent_choices import why_choices_move
 from pecan_ray.plan.rounds import check_rounds_supported
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
+from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.next_job import NextJob
 from pecan_ray.runtime.session import check_not_exiting
 from pecan_ray.sampling.subsets import members
@@ -180,10 +182,8 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         self._set_storage()
         found: list[Element] = []
         with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed, as_listed=True)
-        for element in with_limit:
-            found.append(element)
-            if len(found) == count:
-                break
+        with LongWait(f"{self._name}: peek() runs the operators in this process, and they take long"):
+            found.extend(itertools.islice(with_limit, count))
         with_limit.close()
         if not found:
             raise PlanError(f"peek: the pipeline {self._name} yields nothing.")

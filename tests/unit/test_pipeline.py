@@ -18,7 +18,9 @@ import pecan_ray as pecan
 from pecan_ray.errors import PlanError
 from pecan_ray.peer_words import ARGUMENTS, METHODS
 from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.runtime import long_wait
 from pecan_ray.sources import Arrays, Items
+from tests.ray.waiting import until
 
 OPS, NAME = "ops", "name"
 
@@ -130,6 +132,16 @@ def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
 
 
 # --- a look at the data --------------------------------------------------------------------------------------
+
+
+def test_peek_says_what_takes_long(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(long_wait, "SAY_AFTER_S", 0.01)
+
+    def waits(i: int) -> int:
+        until(lambda: "peek() runs the operators in this process" in caplog.text, "nothing is said")
+        return i
+
+    assert PecanPipeline(Items([{"i": 1}])).map(waits, on="i").peek() == {"i": 1}
 
 
 def test_peek_returns_the_first_element_or_batch_or_an_error_and_reads_no_further() -> None:
