@@ -132,7 +132,13 @@ def test_detection_has_lists_of_images_of_one_aspect_ratio() -> None:
     theirs = loaded(Detection(), EpochSampler(by_aspect), collate_fn=lists)
     found = ours(detection())
     assert plain(found) == plain(theirs)
-    assert all(len({image.shape for image in batch["image"]}) == 1 for batch in found)
+    shuffled = pecan.PecanPipeline.from_torch_dataset(Detection(), shuffle=True, name="grouped")
+    grouped = ours(shuffled.group_by(lambda element: element["image"].shape, 4, tail="merge", collate=lists))
+    for batch in [*found, *grouped]:
+        assert len({image.shape for image in batch["image"]}) == 1 and len(batch["index"]) == 4
+    for epoch in range(EPOCHS):
+        mine = grouped[30 * epoch : 30 * epoch + 30]
+        assert sorted(index for batch in mine for index in batch["index"]) == list(range(ROWS))
 
 
 WITHOUT = 1
