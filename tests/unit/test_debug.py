@@ -59,18 +59,6 @@ def test_closed_runs_end_and_endless_epochs_over_nothing_too_and_epochs_go_one_b
     assert "ranks: debug=True: rank 1 of 2 gets all batches, not a part" in caplog.text
 
 
-def test_a_quarantined_element_is_as_it_was_before_functions_wrote_into_it(tmp_path: Path) -> None:
-    def scaled(target: dict[str, Any]) -> dict[str, Any]:
-        target["boxes"] *= 2
-        raise ValueError("no")
-
-    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"), error_budget=1.0)
-    pipe = PecanPipeline(Items([{"target": {"boxes": np.ones(2)}}]), config=config).map(scaled, on="target")
-    assert list(pipe.iter_batches(debug=True, on_error="quarantine")) == []
-    (bad,) = quarantined(tmp_path / "bad.jsonl")
-    assert bad.element is not None and bad.element["target"]["boxes"].tolist() == [1.0, 1.0]
-
-
 def test_a_quarantined_element_fails_again_with_its_own_random_numbers(tmp_path: Path) -> None:
     list(jumping(tmp_path).iter_batches(epochs=2, debug=True, on_error="quarantine"))
     kept = list(quarantined(tmp_path / "bad.jsonl"))
