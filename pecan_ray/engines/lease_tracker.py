@@ -89,8 +89,7 @@ class LeaseTracker:
                 missing = self._missing.get(key)
                 if missing is None:
                     continue
-                for start, stop in intervals:
-                    missing.remove(start, stop)
+                missing.remove_all(intervals)
                 if not missing:
                     del self._missing[key], self._given[key]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
+from pecan_ray.sampling.spans import merged
 
 Part = tuple[LeaseKey, int, int]
 """An interval of positions: lease key, start, stop."""
@@ -141,17 +142,13 @@ def elements_in(parts: Iterable[Part]) -> int:
 
 def merge(parts: Sequence[Part]) -> SpansByKey:
     """Group positions by split, as few sorted intervals."""
-    if len(parts) == 1:
-        key, start, stop = parts[0]
-        return {key: [(start, stop)]}
-    spans: SpansByKey = {}
-    for key, start, stop in sorted(parts):
-        intervals = spans.setdefault(key, [])
-        if intervals and start <= intervals[-1][1]:
-            intervals[-1] = (intervals[-1][0], max(stop, intervals[-1][1]))
+    found: SpansByKey = {}
+    for key, start, stop in parts:
+        if key in found:
+            found[key].append((start, stop))
         else:
-            intervals.append((start, stop))
-    return spans
+            found[key] = [(start, stop)]
+    return {key: list(merged(found[key])) for key in sorted(found)}
 
 
 def parts_of_spans(spans: SpansByKey) -> list[Part]:

@@ -158,8 +158,7 @@ class WorkerLeaseState:
             held = self.pending_leases.get(key)
             if held is None:
                 continue
-            for span in done:
-                held.missing.remove(*span)
+            held.missing.remove_all(done)
             if not held.missing:
                 del self.pending_leases[key]
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
 
 Span = tuple[int, int]
+MANY = 32
+"""Intervals that are removed at a time: of fewer, one after the other takes as little time."""
+MOST_WAITING = 1 << 17
+"""Removed intervals that wait, 2 MiB of them, unless the set has more of its own: so many share the work on both."""
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
@@ -27,11 +35,15 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
 class Spans:
     """A mutable set of positions; adding and removing an interval costs O(log n + what it touches)."""
 
-    __slots__ = ("_starts", "_stops")
+    __slots__ = ("_least", "_removed", "_starts", "_stops")
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._starts: list[int] = []
         self._stops: list[int] = []
+        self._removed: list[NDArray[np.int64]] = []
+        """What was removed and is still in the lists: taken out together, many intervals cost a tenth."""
+        self._least = 0
+        """While something is: at least so many positions are left."""
         for start, stop in spans:
             self.add(start, stop)
 
@@ -39,9 +51,13 @@ class Spans:
         return Spans, (tuple(self),)  # by default slots take pickle five times as long, and a snapshot has many
 
     def __iter__(self) -> Iterator[Span]:
+        self._settle()
         return zip(self._starts, self._stops, strict=True)
 
     def __bool__(self) -> bool:
+        if self._least > 0:
+            return True
+        self._settle()
         return bool(self._starts)
 
     def __eq__(self, other: object) -> bool:
@@ -53,6 +69,7 @@ class Spans:
         return f"Spans({list(self)})"
 
     def __contains__(self, position: int) -> bool:
+        self._settle()
         place = bisect_right(self._starts, position) - 1
         return place >= 0 and position < self._stops[place]
 
@@ -64,6 +81,7 @@ class Spans:
         """Put [start, stop) into the set."""
         if start >= stop:
             return
+        self._settle()
         first = bisect_left(self._stops, start)
         last = bisect_right(self._starts, stop)
         if first < last:
@@ -76,6 +94,7 @@ class Spans:
         """Take [start, stop) out of the set; parts that are not in it are ignored."""
         if start >= stop:
             return
+        self._settle()
         first = bisect_right(self._stops, start)
         last = bisect_left(self._starts, stop)
         if first >= last:
@@ -95,5 +114,41 @@ class Spans:
         """Tell whether all of [start, stop) is in the set."""
         if start >= stop:
             return True
+        self._settle()
         place = bisect_right(self._starts, start) - 1
         return place >= 0 and stop <= self._stops[place]
+
+    def remove_all(self, spans: Iterable[Span]) -> None:
+        """Take intervals of 64-bit numbers out of the set, as `remove` does one."""
+        spans = list(spans)
+        if not self._removed and len(spans) < MANY:
+            for start, stop in spans:
+                self.remove(start, stop)
+            return
+        removed = np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans)).reshape(-1, 2)
+        removed = removed[removed[:, 0] < removed[:, 1]]
+        if not len(removed):
+            return
+        if not self._removed:
+            self._least = self.size()
+        self._removed.append(removed)
+        self._least -= sum((removed[:, 1] - removed[:, 0]).tolist())  # which may need more than 64 bits
+        if sum(map(len, self._removed)) > max(MOST_WAITING, len(self._starts)):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Take out what was removed."""
+        if not self._removed:
+            return
+        removed = np.concatenate(self._removed)
+        self._removed, self._least = [], 0
+        bounds = np.concatenate([self._starts, self._stops, removed[:, 0], removed[:, 1]])
+        order = np.argsort(bounds)
+        # One more interval begins or ends at each bound: of the set, or, counted the other way, of what is removed.
+        mine, others = len(self._starts), len(removed)
+        levels = np.cumsum(np.repeat([1, -1, -1, 1], [mine, mine, others, others])[order])
+        bounds = bounds[order]
+        last_of_place = np.append(bounds[1:] != bounds[:-1], True)
+        bounds, is_in = bounds[last_of_place], levels[last_of_place] == 1
+        changes = np.diff(is_in, prepend=False)
+        self._starts, self._stops = bounds[changes & is_in].tolist(), bounds[changes & ~is_in].tolist()

@@ -1,0 +1,37 @@
+"""Sets of positions: whatever is added and removed, one by one or many at a time, they are sets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pecan_ray.sampling.spans as spans_module
+from pecan_ray.sampling.spans import Spans
+from tests.long_form import examples
+
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(-1, 9)).map(lambda one: (one[0], sum(one))), max_size=6)
+
+
+@examples(1000)
+@given(st.lists(st.tuples(st.sampled_from(["add", "remove", "remove_all", "ask"]), SPANS), max_size=8))
+def test_a_set_of_spans_is_a_set(steps: list[tuple[str, list[tuple[int, int]]]]) -> None:
+    spans, expected = Spans(), set[int]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spans_module, "MANY", 2)
+        patch.setattr(spans_module, "MOST_WAITING", 5)
+        for step, given in steps:
+            numbers = {n for start, stop in given for n in range(start, stop)}
+            if step == "ask":
+                assert bool(spans) == bool(expected) and spans.size() == len(expected)
+            elif step == "remove_all":
+                spans.remove_all(given)
+            else:
+                for span in given:
+                    getattr(spans, step)(*span)
+            expected = expected | numbers if step == "add" else expected - numbers if "remove" in step else expected
+        assert bool(spans) == bool(expected)
+    found = list(spans)
+    assert {n for start, stop in found for n in range(start, stop)} == expected
+    assert all(start < stop for start, stop in found) and found == sorted(found)
+    assert not {stop for _, stop in found} & {start for start, _ in found}, "neighbours are one"
