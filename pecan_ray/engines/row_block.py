@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from pecan_ray.engines.items import Item
 from pecan_ray.engines.layout import Layout
 from pecan_ray.engines.positions import Part
 from pecan_ray.engines.reading import Run
+from pecan_ray.engines.row_kinds import are_of_one_kind
 from pecan_ray.engines.serializable import PLAIN_OR_NUMBERS
 from pecan_ray.engines.slots import layout_of
 from pecan_ray.plan.splits import OUTPUT_BITS, Array, Columns, Lease
@@ -88,6 +90,12 @@ class RowBlock:
         objects = (column for column in self.columns.values() if column.dtype.hasobject)
         return all(column.ndim == 1 and all(map(_is_sendable, _samples(column))) for column in objects)
 
+    @functools.cached_property
+    def is_of_one_kind(self) -> bool:
+        """Whether it is known that all rows can be rows of one batch."""
+        objects = (column for column in self.columns.values() if not is_plain(column.dtype))
+        return not self.rows or all(column.ndim == 1 and are_of_one_kind(column.tolist()) for column in objects)
+
     def layout(self, size: int) -> Layout | None:
         """Return that of a batch of so many such rows; None where the values have to be looked at."""
         if not self.plain:
@@ -117,6 +125,15 @@ class RowBlock:
         """Return the positions to deliver with rows `start` to `stop`."""
         return parts_of(self.leases, self.lease_of[start:stop], self.elements[start:stop])
 
+    def row_parts(self, start: int, stop: int) -> list[Part]:
+        """Return the last positions to deliver with each of some rows, whose leases have one interval."""
+        begins = self.elements[start:stop] << OUTPUT_BITS
+        bounds = np.array([lease.spans[-1][1] for lease in self.leases])[self.lease_of[start:stop]]
+        ends = np.minimum(begins + (1 << OUTPUT_BITS), bounds)
+        keys = [lease.key for lease in self.leases]
+        keys_of_rows = [keys[place] for place in self.lease_of[start:stop].tolist()]
+        return list(zip(keys_of_rows, begins.tolist(), ends.tolist(), strict=True))
+
     def column(self, name: str, start: int, stop: int) -> Array:
         """Return rows of a column."""
         return self.columns[name][start:stop]
@@ -143,7 +160,7 @@ class RowBlock:
             value = {name: column for name, column in zip(names, one, strict=True) if column is not MISSING}
             item = self._item(row, value)
             begin = item.element << OUTPUT_BITS
-            item.parts, item.width = list(_asked_for(item.lease, [(begin, begin + whole)])), whole
+            item.parts, item.width = _asked_for(item.lease, [begin], [begin + whole]), whole
             found.append(item)
         return found
 
@@ -164,30 +181,29 @@ def parts_of(leases: Sequence[Lease], lease_of: RowNumbers, elements: RowNumbers
         elements: their numbers, in any order.
     """
     found: list[Part] = []
-    for place in np.unique(lease_of):
-        numbers = np.sort(elements[lease_of == place])
+    places = np.unique(lease_of) if len(leases) > 1 else [0] * bool(len(elements))
+    for place in places:
+        numbers = np.sort(elements[lease_of == place] if len(places) > 1 else elements)
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         begins = numbers[np.concatenate(([0], breaks))] << OUTPUT_BITS
         ends = (numbers[np.concatenate((breaks, [0])) - 1] + 1) << OUTPUT_BITS
-        lease = leases[place]
-        found += _asked_for(lease, list(zip(begins.tolist(), ends.tolist(), strict=True)))
+        found += _asked_for(leases[place], begins.tolist(), ends.tolist())
     return found
 
 
-def _asked_for(lease: Lease, intervals: Sequence[tuple[int, int]]) -> Iterator[Part]:
-    """Yield what a lease asks for of some intervals, which are in order."""
+def _asked_for(lease: Lease, begins: list[int], ends: list[int]) -> list[Part]:
+    """Return what a lease asks for of some intervals, which are in order."""
     start, stop = lease.spans[0]
     key = lease.key
-    if len(lease.spans) == 1 and start <= intervals[0][0] and intervals[-1][1] <= stop:
-        for begin, end in intervals:
-            yield key, begin, end
-        return
+    if len(lease.spans) == 1 and start <= begins[0] and ends[-1] <= stop:
+        return list(zip(itertools.repeat(key), begins, ends, strict=False))
+    found: list[Part] = []
     # There may be many spans, of an epoch that was left in the middle.
-    for begin, end in intervals:
+    for begin, end in zip(begins, ends, strict=True):
         first = bisect_right(lease.spans, begin, key=lambda span: span[1])
         last = bisect_left(lease.spans, end, key=lambda span: span[0])
-        for start, stop in lease.spans[first:last]:
-            yield key, max(start, begin), min(stop, end)
+        found += [(key, max(start, begin), min(stop, end)) for start, stop in lease.spans[first:last]]
+    return found
 
 
 def _samples(column: Array) -> Iterable[Any]:

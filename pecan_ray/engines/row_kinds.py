@@ -102,10 +102,11 @@ def _are_alike(items: list[Item]) -> bool:
     names = list(items[0].value)
     if any(list(item.value) != names for item in items):
         return False
-    return all(_of_one_kind([item.value[name] for item in items]) for name in names)
+    return all(are_of_one_kind([item.value[name] for item in items]) for name in names)
 
 
-def _of_one_kind(values: list[Any]) -> bool:
+def are_of_one_kind(values: list[Any]) -> bool:
+    """Tell whether values of a column are all of one kind, if their types show it."""
     first = type(values[0])
     if set(map(type, values)) != {first}:
         return False

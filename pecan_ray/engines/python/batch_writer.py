@@ -284,7 +284,10 @@ class BatchWriter:
     @staticmethod
     def _goes_into(batch: OpenBatch, piece: Piece) -> bool:
         """Tell whether elements are of the batch's kind, or it is an error if they are not."""
-        return not (batch.is_joined and isinstance(piece, list)) or kind_of(piece[0].value) == batch.kind
+        if not batch.is_joined:
+            return True
+        first = piece[0] if isinstance(piece, list) else piece.rows.named(piece.start)
+        return kind_of(first.value) == batch.kind
 
     def _claimed(self, batch: OpenBatch | None, head: Piece) -> tuple[OpenBatch, int, Piece]:
         """Take elements for a batch, or for the next one if it is full; the caller holds the lock."""

@@ -13,7 +13,6 @@ from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.positions import SkippedPositions
 from pecan_ray.engines.python.column_chain import BlockChain, sees_columns
 from pecan_ray.engines.python.columns import Table
-from pecan_ray.engines.python.feed import MOST_PER_CHUNK
 from pecan_ray.engines.python.operators import given_on
 from pecan_ray.engines.python.ordered_results import ITEM_BYTES, ResultsInOrder, up_to_an_error
 from pecan_ray.engines.python.pace import ElementPace
@@ -89,7 +88,7 @@ def mapped(blocks: Blocks, chain: BlockChain, pool: Threads) -> Blocks:
                 break
             start = 0
             while start < block.rows:
-                stop = min(block.rows, start + max(1, int(min(MOST_PER_CHUNK, pace.elements))))
+                stop = min(block.rows, start + max(1, int(min(PIECE_ROWS, pace.elements))))
                 results.add(block.cut(start, stop))
                 start = stop
                 while results.is_due():

@@ -1,4 +1,4 @@
-"""What a thread's stack shows of a chain: which operator works, and on which element."""
+"""What a thread's stack shows of chains and maps: which operator works, and on which element."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.chain import Chain
+from pecan_ray.engines.python.column_chain import ColumnChain
 from pecan_ray.engines.python.processes import InProcess
+from pecan_ray.engines.python.row_maps import RowMaps
 from pecan_ray.engines.stages import Recognized, ThreadStage
 from pecan_ray.engines.under_way import Recognize, ThreadActivity
 from pecan_ray.plan.operators import ElementOp
@@ -31,7 +33,24 @@ def calls_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
             return None
         return working(step.op, items, items[0].output)
 
-    return {Chain._call.__code__: one, Chain._call_ahead.__code__: several}
+    def by_columns(local: Mapping[str, Any]) -> ThreadActivity | None:
+        chain, step, rows, place = (local.get(name) for name in ("self", "step", "rows", "place"))
+        if chain is None or chain._options is not options or step is None or rows is None or place is None:
+            return None
+        return working(step.op, [chain._named(rows, place)], 0)
+
+    def in_rows(local: Mapping[str, Any]) -> ThreadActivity | None:
+        maps, op, item = local.get("self"), local.get("op"), local.get("item")
+        if maps is None or maps._options is not options or op is None or item is None:
+            return None
+        return working(op, [item], item.output)
+
+    return {
+        Chain._call.__code__: one,
+        Chain._call_ahead.__code__: several,
+        ColumnChain._call_each.__code__: by_columns,
+        RowMaps._call.__code__: in_rows,
+    }
 
 
 def call_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
@@ -39,11 +58,13 @@ def call_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
 
     def inspect_locals(local: Mapping[str, Any]) -> ThreadStage | None:
         chain, step = local.get("self"), local.get("step")
-        if chain is None or chain._options is not options or step is None:
+        op = local.get("op") if step is None else step.op
+        if chain is None or chain._options is not options or op is None:
             return None
-        return ThreadStage("operator", step.op.name, isinstance(step.call, InProcess))
+        return ThreadStage("operator", op.name, step is not None and isinstance(step.call, InProcess))
 
-    return {Chain._call.__code__: inspect_locals, Chain._call_ahead.__code__: inspect_locals}
+    calls = (Chain._call, Chain._call_ahead, ColumnChain._call_each, RowMaps._call)
+    return dict.fromkeys((call.__code__ for call in calls), inspect_locals)
 
 
 def working(op: ElementOp, items: Sequence[Item], output: int) -> ThreadActivity:

@@ -52,6 +52,9 @@ SILENT_CALLS = 8
 SHOWN_CALLS = 20
 """Of a traceback, so many calls are shown at its beginning and at its end."""
 
+ELEMENT_WANTED = "a dict from column name to value"
+"""What a map of elements must return, in words."""
+
 
 @dataclass(frozen=True)
 class ChainStep:
@@ -336,7 +339,7 @@ class Chain:
                 raise self.wrong_type(step.op, item, result, "a value")
             return {**value, step.op.on: result}
         if not isinstance(result, dict):
-            raise self.wrong_type(step.op, item, result, "a dict from column name to value")
+            raise self.wrong_type(step.op, item, result, ELEMENT_WANTED)
         return result
 
     def _check_inplace_result(self, op: ElementOp, value: Any, result: Any, item: Item) -> None:

@@ -1,14 +1,16 @@
-"""Maps and filters of single columns on rows of a table: a function sees its column, and the others stay as they are.
+"""Maps and filters on rows of a table: a function sees the columns that it reads, and the others stay as they are.
 
-A function is called once for each row, as it is for elements, with what an element would hold; no element is made.
-What it returns is a new column, or says which rows stay.  Where a function makes arrays, lists or other things that can
-be written into, its column is no table's any more, and rows go on as elements.
+A function is called once for each row, as it is for elements: with the value of its column (`on=`), or with an element
+of the columns that its code reads (`pecan_ray.plan.columns_read`).  What it returns is a new column, or new columns, or
+says which rows stay.  Where a function makes arrays, lists or other things that can be written into, its column is no
+table's any more, and rows go on as elements.
 """
 
 from __future__ import annotations
 
+import itertools
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +23,8 @@ from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item, copied
 from pecan_ray.engines.own_results import FIXED, HeldValue, own_element
 from pecan_ray.engines.positions import SkippedPositions
-from pecan_ray.engines.python.call_stacks import working
 from pecan_ray.engines.python.chain import (
+    ELEMENT_WANTED,
     Chain,
     ChainProtocol,
     ChainStep,
@@ -31,12 +33,11 @@ from pecan_ray.engines.python.chain import (
     op_error,
     run_in_order,
 )
-from pecan_ray.engines.row_block import RowBlock, RowNumbers, parts_of
-from pecan_ray.engines.stages import Recognized, ThreadStage
-from pecan_ray.engines.under_way import Recognize, ThreadActivity
+from pecan_ray.engines.row_block import MISSING, RowBlock, RowNumbers, parts_of
 from pecan_ray.errors import ElementError, is_interrupt
+from pecan_ray.plan.columns_read import columns_read
 from pecan_ray.plan.operators import Autocache, ElementOp, Filter, Map, Subset
-from pecan_ray.plan.splits import Array
+from pecan_ray.plan.splits import Array, Element
 from pecan_ray.sampling.subsets import is_member
 
 NUMBER_KINDS = "biufc"
@@ -52,14 +53,24 @@ def column_chain(
     """Return what runs operators on rows of a table; None where one of them needs whole elements."""
     if type(chain) is not Chain or not all(map(sees_columns, ops)):
         return None
+    # The columns behind a map of elements are not known before it has run.
+    if any(isinstance(step.op, Map) and step.op.on is None for step in chain.steps[:-1]):
+        return None
     return ColumnChain(chain, options, skipped_positions)
 
 
 def sees_columns(op: ElementOp | Autocache) -> bool:
-    """Tell whether an operator needs nothing but a column of an element, or its place."""
-    if isinstance(op, (Autocache, Subset)):
-        return True
-    return op.on is not None and type(op) in (Map, Filter) and not op.processes
+    """Tell whether an operator needs nothing but known columns of an element, or its place."""
+    return isinstance(op, Autocache) or _columns_seen(op) is not None
+
+
+def _columns_seen(op: ElementOp) -> tuple[str, ...] | None:
+    """Return the columns that an operator needs of an element; None: it may need all of them."""
+    if isinstance(op, Subset):
+        return ()
+    if type(op) not in (Map, Filter) or op.processes:
+        return None
+    return columns_read(op.fn) if op.on is None else (op.on,)
 
 
 @dataclass
@@ -72,6 +83,8 @@ class _Rows:
     """RowNumbers of those that are left."""
     changed: dict[str, Array]
     """Columns that functions have made, of the rows that are left."""
+    names: Iterable[str]
+    """Of all columns."""
 
     def column(self, name: str) -> Array:
         """Return a column of the rows that are left."""
@@ -95,7 +108,7 @@ class _Rows:
     def result(self) -> RowBlock:
         """Return what has become of the rows."""
         block = self.block
-        columns = {name: self.column(name) for name in block.columns}
+        columns = {name: self.column(name) for name in self.names}
         return RowBlock(columns, block.leases, self._left_of(block.lease_of), self._left_of(block.elements))
 
 
@@ -103,10 +116,11 @@ class ColumnChain:
     """Runs the operators of a chain on rows of a table, as the chain does on elements."""
 
     def __init__(self, chain: Chain, options: EngineOptions, skipped_positions: SkippedPositions) -> None:
-        self._chain, self.options, self._skipped_positions = chain, options, skipped_positions
+        self._chain, self._options, self._skipped_positions = chain, options, skipped_positions
         self.steps: Sequence[ChainStep] = chain.steps
         self._makes_objects = False
         """A function has returned something that can be written into."""
+        self._columns_seen = [_columns_seen(step.op) or () for step in chain.steps]
 
     def takes(self, block: RowBlock) -> bool:
         """Tell whether rows can go through by columns: no function can write into what it is given."""
@@ -115,21 +129,20 @@ class ColumnChain:
         # The first element goes through the chain, which then seeds global generators anew.
         if self._makes_objects or self._chain.is_new or any(lease.passed for lease in block.leases):
             return False
-        columns = [None if step.op.on is None else block.columns.get(step.op.on) for step in self.steps]
-        subsets = sum(isinstance(step.op, Subset) for step in self.steps)
-        return sum(column is not None and _is_fixed(column) for column in columns) + subsets == len(columns)
+        names = set(itertools.chain.from_iterable(self._columns_seen))
+        return names <= block.columns.keys() and all(_is_fixed(block.columns[name]) for name in names)
 
     def run(self, block: RowBlock) -> tuple[RowBlock, BaseException | None]:
         """Return what becomes of rows; with the error of the first one that failed, if it is to be raised: up to it."""
-        rows = _Rows(block, np.arange(block.rows), {})
+        rows = _Rows(block, np.arange(block.rows), {}, block.columns)
         failed: BaseException | None = None
-        for step in self.steps:
+        for step, columns in zip(self.steps, self._columns_seen, strict=True):
             counted = self._counted(rows)
             before = self._bytes(rows, counted)
             if isinstance(step.op, Subset):
                 self._keep(rows, np.array([self._is_member(step.op, block, row) for row in rows.alive], bool))
             else:
-                failed = self._step(step, rows) or failed
+                failed = self._step(step, rows, columns) or failed
             if counted is not None:
                 left = self._counted(rows)
                 counted_in, counted_out = int(counted.sum()), 0 if left is None else int(left.sum())
@@ -140,10 +153,14 @@ class ColumnChain:
         lease = block.leases[block.lease_of[row]]
         return is_member(op, lease.split.index, int(block.elements[row]))
 
-    def _step(self, step: ChainStep, rows: _Rows) -> BaseException | None:
-        """Run an operator; return the error at which the rows end."""
-        assert step.op.on is not None
-        results, bad, failed = self._call_each(step, rows, rows.column(step.op.on))
+    def _step(self, step: ChainStep, rows: _Rows, columns: Sequence[str]) -> BaseException | None:
+        """Run an operator, which sees some columns; return the error at which the rows end."""
+        arguments: Iterable[Any]
+        if step.op.on is not None:
+            arguments = rows.column(step.op.on)
+        else:
+            arguments = _elements(columns, [rows.column(name) for name in columns], len(rows.alive))
+        results, bad, failed = self._call_each(step, rows, arguments)
         if failed is not None:
             rows.keep(np.arange(len(results)))
         if step.filters:
@@ -159,7 +176,11 @@ class ColumnChain:
             good = np.setdiff1d(np.arange(len(results)), bad)
             rows.keep(good)
             results = [results[place] for place in good]
-        rows.changed[step.op.on] = column_of(results)
+        if step.op.on is not None:
+            rows.changed[step.op.on] = column_of(results)
+        else:
+            rows.names = list(dict.fromkeys(itertools.chain.from_iterable(results)))
+            rows.changed = {name: column_of([one.get(name, MISSING) for one in results]) for name in rows.names}
         return failed
 
     def _keep(self, rows: _Rows, kept: NDArray[np.bool_]) -> None:
@@ -172,16 +193,17 @@ class ColumnChain:
         rows.keep(kept)
 
     def _call_each(
-        self, step: ChainStep, rows: _Rows, column: Array
+        self, step: ChainStep, rows: _Rows, arguments: Iterable[Any]
     ) -> tuple[list[Any], list[int], BaseException | None]:
-        """Call a function on each value of a column; return results, rows without one, and the error that ends it."""
-        # `columns_under` finds `step`, `rows` and `place` in this frame by their names.
+        """Call a function for each row; return results, rows without one, and the error that ends it."""
+        # `call_stacks` finds `step`, `rows` and `place` in this frame by their names.
         results: list[Any] = []
         bad: list[int] = []
         call, filters, tracker = step.call, step.filters, forks
+        makes_elements = step.op.on is None and not filters
         keywords: dict[str, Any] = {}
         wants_keywords = step.wants_rng or step.wants_epoch
-        for place, value in enumerate(column):
+        for place, value in enumerate(arguments):
             generation = tracker.generation
             try:
                 try:
@@ -194,10 +216,12 @@ class ColumnChain:
                     result = self._chain.result_behind(error, step, value, self._named(rows, place), 0)
                 if tracker.generation != generation:
                     end_child(step.op.name, self._named(rows, place))
-                if result is not True and result is not False and (filters or type(result) not in FIXED):
+                if makes_elements:
+                    result = self._checked_element(step, result, value, rows, place)
+                elif result is not True and result is not False and (filters or type(result) not in FIXED):
                     result = self._checked(step, result, value, rows, place)
             except ElementError as bad_element:
-                if self.options.on_error == "raise" or bad_element.fields.get("ends_job"):
+                if self._options.on_error == "raise" or bad_element.fields.get("ends_job"):
                     return results, bad, bad_element
                 self._leave_out(rows, place, bad_element)
                 bad.append(place)
@@ -212,8 +236,8 @@ class ColumnChain:
 
     def _leave_out(self, rows: _Rows, place: int, error: ElementError) -> None:
         item = rows.item(place)
-        kept = copied(item.value) if self.options.on_error == "quarantine" else None
-        apply_error_policy(item, error, self.options.on_error, self._skipped_positions, kept)
+        kept = copied(item.value) if self._options.on_error == "quarantine" else None
+        apply_error_policy(item, error, self._options.on_error, self._skipped_positions, kept)
 
     def _checked(self, step: ChainStep, result: Any, value: Any, rows: _Rows, place: int) -> Any:
         """Return a result that is not plain as the engine's own; raises `OutputTypeError` where it is none."""
@@ -226,12 +250,24 @@ class ColumnChain:
             raise self._chain.wrong_type(step.op, item, result, "a value")
         if type(result) in FIXED:
             return result
-        self._makes_objects = True
         element = {"": result}
         del result
+        return self._own(step, element, {"": value}, item)[""]
+
+    def _checked_element(self, step: ChainStep, result: Any, value: Element, rows: _Rows, place: int) -> dict[str, Any]:
+        if type(result) is dict and FIXED.issuperset(map(type, result.values())):
+            return dict(result)  # the function may fill this one again for the next element
+        item = self._named(rows, place)
+        if not isinstance(result, dict):
+            raise self._chain.wrong_type(step.op, item, result, ELEMENT_WANTED)
+        return self._own(step, result, value, item)
+
+    def _own(self, step: ChainStep, result: dict[str, Any], value: dict[str, Any], item: Item) -> dict[str, Any]:
+        """Return what a function has made of `value`, which may be written into, as the engine's own."""
+        self._makes_objects = True
         held: list[HeldValue] = []
         try:
-            return own_element(element, {"": value}, element, held)[""]
+            return dict(own_element(result, value, result, held))
         except BaseException as error:  # what holds itself
             if is_interrupt(error):
                 raise
@@ -240,7 +276,7 @@ class ColumnChain:
     def _counted(self, rows: _Rows) -> NDArray[np.bool_] | None:
         """Return which rows are counted; None where nothing is."""
         block = rows.block
-        if self._chain.counts is None or block.lease.epoch != self.options.count_epoch:
+        if self._chain.counts is None or block.lease.epoch != self._options.count_epoch:
             return None
         splits = np.array([lease.split.index for lease in block.leases])
         counted: NDArray[np.bool_] = (splits[block.lease_of[rows.alive]] + block.elements[rows.alive]) % EVERY == 0
@@ -249,7 +285,7 @@ class ColumnChain:
     def _bytes(self, rows: _Rows, counted: NDArray[np.bool_] | None) -> int:
         if counted is None:
             return 0
-        return sum(column_bytes(rows.column(name)[counted]) for name in rows.block.columns)
+        return sum(column_bytes(rows.column(name)[counted]) for name in rows.names)
 
     def _add_counts(self, op: str, rows_in: int, rows_out: int, bytes_in: int, bytes_out: int) -> None:
         counts: Counts | None = self._chain.counts
@@ -278,6 +314,16 @@ def _is_fixed(column: Array) -> bool:
     return column.dtype != object or FIXED.issuperset(map(type, column.tolist()))
 
 
+def _elements(names: Sequence[str], columns: Sequence[Array], rows: int) -> Iterator[Element]:
+    """Yield rows as elements with some columns, each as it is asked for."""
+    if not names:
+        return ({} for _ in range(rows))
+    if len(names) == 1:
+        name = names[0]
+        return ({name: value} for value in columns[0])
+    return (dict(zip(names, values)) for values in zip(*columns))  # noqa: B905 - they are equally many
+
+
 def column_of(values: list[Any]) -> Array:
     """Return a column that gives each of some values back as it was."""
     kinds = set(map(type, values))
@@ -286,27 +332,3 @@ def column_of(values: list[Any]) -> Array:
         if dtype.kind in NUMBER_KINDS and dtype.type is kind:
             return np.fromiter(values, dtype, len(values))
     return np.fromiter(values, object, len(values))
-
-
-def columns_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
-    """Return the function by which a stack shows on which row an engine with these very options works by columns."""
-
-    def inspect_locals(local: Mapping[str, Any]) -> ThreadActivity | None:
-        chain, step, rows, place = (local.get(name) for name in ("self", "step", "rows", "place"))
-        if chain is None or chain.options is not options or step is None or rows is None or place is None:
-            return None
-        return working(step.op, [chain._named(rows, place)], 0)
-
-    return {ColumnChain._call_each.__code__: inspect_locals}
-
-
-def column_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
-    """Return the function by which a stack shows in which operator of an engine with these very options it is."""
-
-    def inspect_locals(local: Mapping[str, Any]) -> ThreadStage | None:
-        chain, step = local.get("self"), local.get("step")
-        if chain is None or chain.options is not options or step is None:
-            return None
-        return ThreadStage("operator", step.op.name)
-
-    return {ColumnChain._call_each.__code__: inspect_locals}

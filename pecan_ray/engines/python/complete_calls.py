@@ -41,6 +41,8 @@ def _filter_result(fn: Call, value: Any, **keywords: Any) -> Any:
     None is what has no truth of its own: a coroutine, a generator, a function that nobody has called.
     """
     answer = fn(value, **keywords)
+    if type(answer) is bool or type(answer) is np.bool_:
+        return bool(answer)
     if answer is None or isinstance(answer, (np.ma.MaskedArray, *NO_ANSWERS)):
         return answer
     if isinstance(answer, (float, np.floating)) and answer != answer:  # bool(NaN) is True

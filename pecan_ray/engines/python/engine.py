@@ -19,7 +19,7 @@ from pecan_ray.engines.positions import SkippedPositions, merge
 from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.call_stacks import call_stages, calls_under
 from pecan_ray.engines.python.collate import collate
-from pecan_ray.engines.python.column_chain import column_chain, column_stages, columns_under
+from pecan_ray.engines.python.column_chain import column_chain
 from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers, table_items
 from pecan_ray.engines.python.complete_calls import complete_call
 from pecan_ray.engines.python.feed import Feeder
@@ -28,7 +28,6 @@ from pecan_ray.engines.python.open_batch import OpenBatch
 from pecan_ray.engines.python.padding import collate_padded
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.python.read_ahead import read_ahead
-from pecan_ray.engines.python.row_maps import row_stages, rows_under
 from pecan_ray.engines.python.sendable import check_serializable
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.python.threads import engine_threads
@@ -66,8 +65,7 @@ class PythonEngine:
         self._kept = kept_points(plan) if options.cache is not None else {}
         self._cache = SplitCache(options.cache) if options.cache and self._kept else None
         self._counts = None if options.count_epoch is None else Counts()
-        calls = {**calls_under(options), **rows_under(options), **columns_under(options)}
-        self._watch = StackWatch({**calls, **reading_of(self._sources)})
+        self._watch = StackWatch({**calls_under(options), **reading_of(self._sources)})
         limit_native_threads()
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
@@ -239,8 +237,6 @@ class PythonEngine:
         """Return the functions by which the stacks of its threads show what they do."""
         return {
             **call_stages(self._options),
-            **row_stages(self._options),
-            **column_stages(self._options),
             **reading_stages(self._sources),
             **waiting_for_room(self._slots),
             **dict.fromkeys(PUT_TOGETHER, lambda _: ThreadStage("batching")),

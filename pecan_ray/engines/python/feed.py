@@ -142,7 +142,7 @@ class Feeder:
                 self._wait(lambda: not self._working)
             self._pass_number = block.lease.repetition
         while start < block.rows:
-            most = self._rows_in_piece(block.first, writer) if plain else int(min(MOST_PER_CHUNK, self._pace.elements))
+            most = self._rows_in_piece(block.first, writer) if plain else int(min(MOST_ROWS, self._pace.elements))
             stop = min(block.rows, start + max(1, most))
             piece = block.cut(start, stop)
             self._submit(piece.first, piece.rows, partial(self._work, number, piece, writer))
@@ -213,12 +213,13 @@ class Feeder:
     ) -> tuple[list[Item] | RowBlock, BaseException | None]:
         """Return what becomes of a chunk; where order is kept, up to an element that fails, and the error."""
         if isinstance(chunk, RowBlock):
-            # Rows that the trainer joins are known one by one.
-            if self._columns is not None and chunk.lease.place is None and self._columns.takes(chunk):
+            if self._columns is not None and self._columns.takes(chunk):
                 rows, failed = self._columns.run(chunk)
                 if failed is not None and not writer.strict:
                     raise failed
-                return rows if rows.sendable else rows.own_items(), failed
+                # Rows that the trainer joins stand in a batch beside their like only.
+                as_rows = rows.sendable and (chunk.lease.place is None or rows.is_of_one_kind)
+                return rows if as_rows else rows.own_items(), failed
             chunk = chunk.own_items()
         if not writer.strict:
             return self._chain.run_all(chunk), None

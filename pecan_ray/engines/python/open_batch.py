@@ -115,7 +115,9 @@ class OpenBatch:
                 self._write_each(name, column[rows], items, first)
         if self._row_parts:
             self._row_parts[first : first + len(items)] = [item.parts[-1] for item in items]
-        return self._note(len(items), itertools.chain.from_iterable([item.parts for item in items]))
+        parts: list[Part] = []
+        join(parts, itertools.chain.from_iterable([item.parts for item in items]))
+        return self._note(len(items), parts)
 
     def _write_each(self, name: str, rows: np.ndarray[Any, Any], items: list[Item], first: int) -> None:
         """Write one column, element by element, into rows of the batch from `first` on."""
@@ -155,12 +157,14 @@ class OpenBatch:
                 copy_into(rows, numbers)
             else:
                 self._write_each(name, rows, run.items(name, start, stop), first)
+        if self._row_parts and isinstance(run, RowBlock):
+            self._row_parts[first : first + stop - start] = run.row_parts(start, stop)
         return self._note(stop - start, run.parts(start, stop))
 
     def _note(self, rows: int, parts: Iterable[Part]) -> bool:
         with self._lock:
             self._done += rows
-            join(self.parts, parts)
+            self.parts += parts
             # Rows are done in any order, so their number tells, and not the last row.
             self.complete = self._done == self.stop
             return self.complete

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,15 +19,13 @@ from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import Counts, column_bytes
 from pecan_ray.engines.fork_tracker import forks
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.python.call_stacks import working
 from pecan_ray.engines.python.chain import ChainProtocol, end_child
 from pecan_ray.engines.python.rows import NUMBERS, HeldColumn, NotInRowsError, RowsColumn, RowsWatch, array_of
 from pecan_ray.engines.reading import Run
-from pecan_ray.engines.stages import Recognized, ThreadStage
-from pecan_ray.engines.under_way import Recognize, ThreadActivity
+from pecan_ray.engines.row_block import RowBlock
 from pecan_ray.errors import is_interrupt, told
 from pecan_ray.plan.operators import ElementOp
-from pecan_ray.plan.splits import OUTPUT_BITS, Array
+from pecan_ray.plan.splits import Array
 
 logger = logging.getLogger("pecan_ray")
 
@@ -87,7 +84,7 @@ class RowMaps:
         return found
 
     def _call(self, op: ElementOp, value: Any, item: Item) -> Any:
-        # `rows_under` finds `op` and `item` in this frame by their names.
+        # `call_stacks` finds `op` and `item` in this frame by their names.
         generation = forks.generation
         try:
             made = op.fn(value)
@@ -179,9 +176,7 @@ class RowsChain:
             made = self._run(columns, part.rows, Item(None, [], run.lease, part.first))
             if made is not None:
                 return replace(part, columns=made)
-        whole = 1 << OUTPUT_BITS
-        items = [replace(part.item(row), parts=part.parts(row, row + 1), width=whole) for row in range(part.rows)]
-        return self._alone.run_all(items)
+        return self._alone.run_all(RowBlock.of_run(part).own_items())
 
     def _run(self, columns: Mapping[str, Any], rows: int, first: Item) -> dict[str, Array] | None:
         """Return what becomes of rows; None where they have to go through one by one."""
@@ -204,27 +199,3 @@ class RowsChain:
         if not said:
             names = ", ".join(op.name for op in self._maps.ops)
             logger.info("%s run element by element from %s on: %s (this is said once)", names, first.where(), why)
-
-
-def rows_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
-    """Return the function by which a stack shows which map an engine with these very options runs on rows."""
-
-    def inspect_locals(local: Mapping[str, Any]) -> ThreadActivity | None:
-        maps, op, item = local.get("self"), local.get("op"), local.get("item")
-        if maps is None or maps._options is not options or op is None or item is None:
-            return None
-        return working(op, [item], item.output)
-
-    return {RowMaps._call.__code__: inspect_locals}
-
-
-def row_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
-    """Return the function by which a stack shows in which map of an engine with these very options it is."""
-
-    def inspect_locals(local: Mapping[str, Any]) -> ThreadStage | None:
-        maps, op = local.get("self"), local.get("op")
-        if maps is None or maps._options is not options or op is None:
-            return None
-        return ThreadStage("operator", op.name)
-
-    return {RowMaps._call.__code__: inspect_locals}

@@ -315,14 +315,19 @@ def test_an_element_that_fails_among_others_is_named_and_left_out_alone(columns:
     assert delivered(new) == delivered(usual)
 
 
-def test_a_function_that_begins_to_look_at_all_numbers_goes_on_one_by_one() -> None:
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_function_that_begins_to_look_at_all_numbers_goes_on_one_by_one(columns: bool) -> None:
     def largest(element: Element) -> Element:
         if element["x"].dtype == np.float32:
             return {**element, "x": element["x"] * 2}
-        return {**element, "x": (element["x"] / element["x"].max()).astype(np.float64)}
+        element["x"] /= element["x"].max()
+        return element
 
-    wide = [{"x": one["x"].astype(np.float64)} for one in elements()]
-    pipe = pecan.PecanPipeline(pecan.sources.Items(wide)).map(largest).batch(16)
+    wide = np.stack([one["x"].astype(np.float64) for one in elements()])
+    before, rows = wide.copy(), [{"x": one} for one in wide]
+    source: Any = pecan.sources.Arrays(x=wide) if columns else pecan.sources.Items(rows)
+    pipe = pecan.PecanPipeline(source).map(largest).batch(16)
     usual, new = run(pipe.plan), run(maps_in_rows(pipe, "largest"))
     for one, other in zip(usual, new, strict=True):
         assert np.array_equal(one.columns["x"], other.columns["x"])
+    assert np.array_equal(wide, before), "it has written into copies"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from pecan_ray import PecanPipeline
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.row_block import RowBlock
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError
+from pecan_ray.plan.columns_read import columns_read
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Columns, Element, Lease, LeaseKey, Source, Split, as_columnar
 from pecan_ray.sampling.spans import Spans
@@ -36,7 +39,7 @@ def run(source: Source, build: Build, leases: list[Lease] | None = None, **optio
     passes = plan_shape(plan).repetitions or 1
     listed = ListedLeases(whole_leases([source], repetitions=passes) if leases is None else leases)
     produced = run_engine(plan, listed, **options)
-    batches = [(in_words(one.columns), one.rows) for one in produced if one.rows]
+    batches = [(in_words(one.columns), one.rows, list(one.row_parts)) for one in produced if one.rows]
     spans = together(produced) if plan_shape(plan).serial else delivered(produced)
     return batches, spans, [(bad.where, bad.error, in_words(bad.element)) for one in produced for bad in one.bad]
 
@@ -71,6 +74,15 @@ def is_odd(value: Any) -> bool:
     return bool(value % 2)
 
 
+def is_drawn(element: Element, rng: np.random.Generator) -> bool:
+    return bool(element["n"] % 2 or rng.integers(3))
+
+
+def emptied(element: Element) -> bool:
+    element["n"] = -1
+    return True
+
+
 def doubled(element: Element) -> Element:
     return {**element, "twice": np.arange(2)}
 
@@ -89,6 +101,10 @@ STEPS: dict[str, Build] = {
     "draw": lambda pipe: pipe.map(drawn, on="n"),
     "double": lambda pipe: pipe.map(doubled),
     "part": lambda pipe: pipe.filter(lambda element: element["n"] % 3 > 0, name="third"),
+    "drawn": lambda pipe: pipe.filter(is_drawn),
+    "empty": lambda pipe: pipe.filter(emptied),
+    "pick": lambda pipe: pipe.map(lambda element: {"m": 3, "n": element["n"] * 2}, name="pick"),
+    "list": lambda pipe: pipe.map(lambda e: {"n": e["n"], "l": [1]} if e["n"] % 5 else {"n": 0, "l": []}, name="list"),
 }
 
 
@@ -119,22 +135,27 @@ class NumberedColumns(NumberedRows):
     steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=3, unique=True),
     size=st.integers(1, ROWS + 5),
     threads=st.sampled_from([1, 3]),
+    joined=st.booleans(),
 )
 def test_random_pipelines_give_what_they_give_row_by_row(
-    folder: Path, kind: str, rows: list[tuple[str, int]], steps: list[str], size: int, threads: int
+    folder: Path, kind: str, rows: list[tuple[str, int]], steps: list[str], size: int, threads: int, joined: bool
 ) -> None:
+    """`joined`: by the trainer, which is told where each row comes from, as behind a filter and not a shuffle."""
+    joined = joined and bool(steps)
+
     def build(pipe: PecanPipeline) -> PecanPipeline:
-        for name, count in rows:
+        for name, count in () if joined else rows:
             pipe = ROW_STEPS[name](pipe, count)
         for name in steps:
             pipe = STEPS[name](pipe)
         return pipe.batch(size)
 
     source, on = sources(folder)[kind], ON[kind.split()[0].strip(",")]
-    found = [
-        run(numbered(source, on), build, order="strict", threads=threads, seed=size)
-        for numbered in (NumberedColumns, NumberedRows)
-    ]
+    found = []
+    for numbered in (NumberedColumns, NumberedRows):
+        table = numbered(source, on)
+        leases = [replace(one, place=one.split.index) for one in whole_leases([table])] if joined else None
+        found.append(run(table, build, leases, order="strict", threads=threads, seed=size))
     assert found[0] == found[1]
 
 
@@ -152,13 +173,37 @@ def test_what_is_missing_of_splits_is_shuffled_and_filtered(bounds: list[int], f
     both(source, lambda pipe: pipe.shuffle(buffer).filter(is_odd, on="n").batch(7), [lease])
 
 
+def read_otherwise(element: Element) -> Any:
+    element["a"] += 1
+    return element["a"]
+
+
+@pytest.mark.parametrize(
+    ("fn", "columns"),
+    [
+        (lambda e: e["a"] > 1 and (e["b"] or not e["a"]), ("a", "b")),
+        (lambda e, rng: {"x": e["a"][0], "y": f"{e['b']}"}, ("a", "b")),
+        (functools.partial(lambda e, least: e["a"] > least, least=3), ("a",)),
+        (lambda e: True, ()),
+        *(
+            (fn, None)
+            for fn in (read_otherwise, len, lambda e: {**e, "a": 1}, lambda e: e.get("a"), lambda e: "a" in e)
+        ),
+        *((fn, None) for fn in (lambda e: [e[name] for name in "ab"], lambda e: locals()["e"], lambda *e: e[0]["a"])),
+    ],
+)
+def test_columns_that_a_function_reads_are_known_if_it_does_nothing_else(fn: Any, columns: Any) -> None:
+    assert columns_read(fn) == columns
+
+
 def test_nothing_is_read_row_by_row() -> None:
     class ColumnsAlone(Arrays):
         def read(self, split: Split, start: int = 0) -> Iterator[Element]:
             raise AssertionError("a row was asked for")
 
     source = ColumnsAlone(n=np.arange(100_000), x=np.ones((100_000, 2)))
-    pipe = PecanPipeline(source).shuffle(1000).filter(is_odd, on="n").map(added, on="n").batch(64)
+    pipe = PecanPipeline(source).shuffle(1000).filter(is_odd, on="n").map(added, on="n")
+    pipe = pipe.filter(lambda element: element["n"] >= 0).batch(64)
     produced = run_engine(pipe.plan, ListedLeases(whole_leases([source])))
     assert sum(one.rows for one in produced) == 50_000
     found = run_engine(PecanPipeline(source).skip(10).shuffle(1000).take(500).batch(64))
@@ -259,6 +304,7 @@ def test_functions_write_into_no_column_of_the_source() -> None:
         return element
 
     both(source, lambda pipe: pipe.shuffle(5).map(write).batch(4))
+    both(source, lambda pipe: pipe.filter(lambda one: one["x"].fill(0) or one["n"] > 3).batch(4))
     both(source, lambda pipe: pipe.skip(3).map(lambda value: [*value, 0], on="listed").batch(4))
     assert held.tolist() == np.arange(40.0).reshape(20, 2).tolist() and rows.tolist() == [[n] for n in range(20)]
 
