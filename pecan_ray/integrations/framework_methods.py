@@ -157,19 +157,20 @@ class FrameworkMethods:
     def from_hf_dataset(
         cls, dataset: Any, *, name: str | None = None, seed: int | None = None, config: Config | None = None
     ) -> Self:
-        """Read a `datasets.Dataset` of Hugging Face, in its format, or as NumPy arrays where it has none."""
+        """Read a `datasets.Dataset` of Hugging Face, in its format, or as NumPy arrays where it has none.
+
+        One that is streamed gives its rows as they are; its shards are dealt out to workers.
+        """
         try:
-            from datasets import Dataset
+            from datasets import Dataset, IterableDataset
         except ImportError as error:
             raise MissingExtraError("from_hf_dataset needs datasets: pip install datasets", extra="datasets") from error
+        make: Callable[..., Self] = cls
+        if isinstance(dataset, IterableDataset):
+            return make(HuggingFace(dataset), name=name, seed=seed, config=config)
         if not isinstance(dataset, Dataset):
             splits = f", one of its splits: {sorted(map(str, dataset))}" if isinstance(dataset, Mapping) else ""
-            raise PlanError(
-                f"from_hf_dataset needs a datasets.Dataset{splits}, but got {type(dataset).__name__}. One that is "
-                "streamed cannot be divided among workers: load it without streaming=True, or read its files by "
-                "pecan_ray.sources."
-            )
-        make: Callable[..., Self] = cls
+            raise PlanError(f"from_hf_dataset needs a datasets.Dataset{splits}, but got {type(dataset).__name__}.")
         if not dataset.format["type"]:
             return make(HuggingFace(dataset), name=name, seed=seed, config=config)
         return cls.from_torch_dataset(dataset, name=name, seed=seed, config=config)
