@@ -20,6 +20,7 @@ from pecan_ray.integrations.train_context import train_place
 try:
     from torch.utils.data import DataLoader, IterableDataset
     from transformers import Trainer, TrainerCallback
+    from transformers.trainer_pt_utils import find_batch_size
     from transformers.trainer_utils import get_last_checkpoint
 except ImportError as missing:
     raise MissingExtraError(
@@ -117,6 +118,13 @@ class PipelinesInTrainer:
         parent: Any = super()
         return int(parent.num_examples(dataloader))
 
+    def log(self, logs: dict[str, Any], *rest: Any, **others: Any) -> None:
+        """Log as the `Trainer` does, with the samples a second that were trained on: it multiplies by a batch size."""
+        if self._training is not None and "train_samples_per_second" in logs:
+            logs["train_samples_per_second"] = round(self._training.rows / logs["train_runtime"], 3)
+        parent: Any = super()
+        parent.log(logs, *rest, **others)
+
     def _eval_loader(self, pipe: Any, given: Mapping[str, Any] | None = None) -> Any:
         """Return what a loop goes over; `given`: options in place of `eval_options`."""
         options = {**(self._eval_options if given is None else given), **_place(self._eval_options, self.args)}
@@ -148,6 +156,8 @@ class TrainerEpochs(IterableDataset[Any]):
         self.options = options
         self._pipe, self._data_set = pipe, None
         self._resumed, self._skipped = False, 0
+        self.rows = 0
+        """Of all batches that the trainer was given since `begin`."""
 
     def begin(self, more: Mapping[str, Any], state: Mapping[str, Any] | None) -> None:
         """Let the next pass begin a job, from its start or where a state was taken."""
@@ -155,7 +165,7 @@ class TrainerEpochs(IterableDataset[Any]):
         data_set: Any = self._pipe.to_torch(**{**more, **self.options})
         if state is not None:
             data_set.load_state_dict(state)
-        self._data_set, self._resumed = data_set, state is not None
+        self._data_set, self._resumed, self.rows = data_set, state is not None, 0
 
     def skip(self, global_step: int, accumulated: int) -> None:
         """Prepare for a trainer that skips what it has had of its epoch."""
@@ -177,6 +187,7 @@ class TrainerEpochs(IterableDataset[Any]):
             yielded = False
             for batch in self._data_set:
                 yielded = True
+                self.rows += find_batch_size(batch) or 0
                 yield batch
             if yielded:
                 return

@@ -100,8 +100,9 @@ def test_gradients_of_several_batches_are_one_step(tmp_path: Path) -> None:
     with pytest.raises(CutError):  # in the second batch of the second epoch, of whose batches none was in a step
         trainer(first, tmp_path, **several).train()
     going_on = trainer(second, tmp_path, **several)
-    going_on.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    told = going_on.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2")).metrics
     assert going_on.state.global_step == EPOCHS * 2
+    assert round(told["train_samples_per_second"] * told["train_runtime"]) == 2 * ROWS, "not of 8 for each batch"
     assert flat(second.seen) == sorted([*range(ROWS)] * 2), "the second epoch and the third"
 
 
