@@ -165,12 +165,9 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
     reading = seen.reading_s / max(seen.watched_s, 1e-9)
     pool = (seen.computing_s + seen.batching_s) / max(seen.threads_s, 1e-9)
     if seen.watched_s >= SEEN_S:  # else shares of it tell nothing
-        if seen.blocked_s > BLOCKED * seen.watched_s:
-            return _network(run, where)
-        if seen.operators and max(reading, pool) < BUSY:
-            return _dispatch_overhead(run, where)
-        if reading > pool and not _lock_is_held(seen):
-            return _storage(run, where, reading, pool)
+        other_than_operators = _beside_operators(run, where, reading, pool)
+        if other_than_operators is not None:
+            return other_than_operators
     # Decision 58: C code without our Python frames (graphs of TensorFlow) is seen as nothing. There the times of
     # AutoOrder's sample stand in.
     operators = dict(seen.operators) or dict(run.op_seconds)
@@ -188,6 +185,18 @@ def _input(run: RunNumbers, waits: float) -> Bottleneck:
         change = "let elements be smaller where they are batched (uint8 instead of float32, fewer columns)"
         return _told("batching", text, gain, change)
     return _operator(run, name, share, gain, where)
+
+
+def _beside_operators(run: RunNumbers, where: str, reading: float, pool: float) -> Bottleneck | None:
+    """Say what holds a run up, if workers were seen to wait for something other than operators and batching."""
+    seen = run.stages
+    if seen.blocked_s > BLOCKED * seen.watched_s:
+        return _network(run, where)
+    if seen.operators and max(reading, pool) < BUSY:
+        return _dispatch_overhead(run, where)
+    if reading > pool and not _lock_is_held(seen):
+        return _storage(run, where, reading, pool)
+    return None
 
 
 def _network(run: RunNumbers, where: str) -> Bottleneck:

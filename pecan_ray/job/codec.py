@@ -113,13 +113,19 @@ def _dataclass_form(kind: type[Any]) -> _Form:
 
 
 def _union_form(arguments: tuple[Any, ...]) -> _Form:
-    classes = [kind for kind in arguments if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
-    others = [hint for hint in arguments if hint not in classes and hint is not type(None)]
-    lists = [_form(hint) for hint in others if get_origin(hint) is tuple]
-    words = [_form(hint) for hint in others if get_origin(hint) is not tuple]
+    classes: dict[str, type] = {}
+    lists: list[_Form] = []
+    words: list[_Form] = []
+    for hint in arguments:
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            classes[hint.__name__] = hint
+        elif get_origin(hint) is tuple:
+            lists.append(_form(hint))
+        elif hint is not type(None):
+            words.append(_form(hint))
     if len(lists) > 1 or len(words) > 1:
         raise JournalError(f"values of {' | '.join(map(str, arguments))} cannot be told apart in a journal.")
-    members = _Members({kind.__name__: kind for kind in classes}, lists, words)
+    members = _Members(classes, lists, words)
     return _Form(members.encode, members.decode)
 
 

@@ -74,12 +74,7 @@ class DeliveryLog:
         if rest is not None:
             self._remaining_parts[rank] = rest
         if self._rounds:
-            waiting = self._without_turn[rank]
-            for one in delivery_records:
-                waiting.setdefault(one.worker, deque()).append(one)
-            if gone:
-                left = ((worker, deque(one for one in mine if one.id not in gone)) for worker, mine in waiting.items())
-                self._without_turn[rank] = {worker: mine for worker, mine in left if mine}
+            self._keep_for_turns(rank, delivery_records, gone)
             return
         known = self._received_by_rank[rank]
         # Before the filter below, because a batch may come and go back within one report.
@@ -88,6 +83,15 @@ class DeliveryLog:
             known = self._received_by_rank[rank] = deque(one for one in known if one.id not in gone)
         self._kept[rank] = kept
         self._forget(rank)
+
+    def _keep_for_turns(self, rank: int, delivery_records: Iterable[Delivery], gone: set[int]) -> None:
+        """Keep what a rank has received, by its worker, until that worker's turn has come."""
+        waiting = self._without_turn[rank]
+        for one in delivery_records:
+            waiting.setdefault(one.worker, deque()).append(one)
+        if gone:
+            left = ((worker, deque(one for one in mine if one.id not in gone)) for worker, mine in waiting.items())
+            self._without_turn[rank] = {worker: mine for worker, mine in left if mine}
 
     def take_turns(self, workers: Sequence[str]) -> None:
         """Note the turns of rounds, by the workers that have made these: of each, every rank's next batch is used."""

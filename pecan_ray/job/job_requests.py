@@ -240,10 +240,7 @@ class JobRequests:
             answer = replace(answer, behind=0)  # what was left out is in no batch, so that its elements do not tell
         self._begin_epoch(answer.epoch)
         version = 0 if self.reverted else self._version_of(answer.epoch)
-        runs, alone = self._ledger.runs, _expected_workers(self._job) == 1
-        least_s = (ALONE_S if runs.joins and alone else RUN_S) if runs.kept else LEAST_LOT_S
-        lot_s = max(least_s, len(self._ledger.workers) / CALLS_PER_SECOND)
-        return Assigned(answer, version, lot_s)
+        return Assigned(answer, version, _lot_s(self._job))
 
     def _leases(self, worker: str, request: AskLeases) -> tuple[Lease, ...] | Lookahead | NoMoreLeases | None:
         leases = self._taken(worker, request)
@@ -277,14 +274,14 @@ class JobRequests:
             # Taking a run may show that the order cannot be kept. Then leases follow as in any other job.
             if self._ledger.runs.kept:
                 return run
+        return self._take_leases(worker, request)
+
+    def _take_leases(self, worker: str, request: AskLeases) -> tuple[Lease, ...] | None:
+        """Take leases one by one; None if the worker has to wait for some."""
         leases: list[Lease] = []
         wanted = deque(request.at_hand)
-        fewer = MISSING_SHARE if request.look and not wanted else 1
-        most, share = max(1, request.most // fewer), self._ledger.share(worker, request.branch)
-        if request.streams > 1:
-            # Half of an even share may be fewer splits than it reads at a time. `Queues.piece` leaves others theirs.
-            share = max(share, request.streams - request.reading)
-        most, workers = min(most, share), _expected_workers(self._job)
+        most = _max_leases(request, self._ledger.share(worker, request.branch))
+        workers = _expected_workers(self._job)
         # Near the end of an epoch a lot goes on until it fills a batch. A worker that got only the short rest of a
         # split would find nothing to fill its batch with later.
         while len(leases) < most or (leases and in_a_batch(worker, self._ledger.shape, self._ledger.workers)):
@@ -360,3 +357,24 @@ def _stale_worker_reply(request: WorkerQuestion) -> Reply:
     if isinstance(request, AskLeases):
         return ()
     return "return" if isinstance(request, EndAssignment) else "noted"
+
+
+def _lot_s(job: JobCore) -> float:
+    """Return how many seconds of work a worker asks for at a time."""
+    runs = job.ledger.runs
+    if not runs.kept:
+        least_s = LEAST_LOT_S
+    elif runs.joins and _expected_workers(job) == 1:
+        least_s = ALONE_S
+    else:
+        least_s = RUN_S
+    return max(least_s, len(job.ledger.workers) / CALLS_PER_SECOND)
+
+
+def _max_leases(request: AskLeases, share: int) -> int:
+    """Return how many leases a worker gets at a time, but for those that fill a batch."""
+    fewer = MISSING_SHARE if request.look and not request.at_hand else 1
+    if request.streams > 1:
+        # Half of an even share may be fewer splits than it reads at a time. `Queues.piece` leaves others theirs.
+        share = max(share, request.streams - request.reading)
+    return min(max(1, request.most // fewer), share)

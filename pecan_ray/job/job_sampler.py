@@ -107,11 +107,11 @@ class JobSampler:
         if sums.batches > before.batches:
             self.taken_at_s = sums.elapsed_s
         # Of trainers in step, only the one that waits longest waits for no other trainer (`lockstep`).
-        waited = max(now - then for now, then in zip(sums.waited_s, before.waited_s, strict=True))
+        waited = max(_differences(sums.waited_s, before.waited_s))
         self.wait = min(1.0, waited / dt)
         seen = [worker.told.stages for worker in fleet.workers.values() if worker.running]
-        watched = [now - then for now, then in zip(sums.watched_s, before.watched_s, strict=True)]
-        blocked = [now - then for now, then in zip(sums.blocked_s, before.blocked_s, strict=True)]
+        watched = _differences(sums.watched_s, before.watched_s)
+        blocked = _differences(sums.blocked_s, before.blocked_s)
         return Observation(
             dt=dt,
             running=fleet.running(),
@@ -155,9 +155,7 @@ class JobSampler:
         slots = sum(int(cpus / cpus_per_worker) for cpus in fleet.hosts.values())
         nodes, usable = len(fleet.hosts), available_cpus(trainers, fleet)
         local = [one for one in fleet.workers.values() if one.placement == "local" and one.running]
-        at_work_s = sum(one.told.stages.watched_s - one.told.stages.blocked_s for one in local)
-        # With a longer look, functions that sleep would have too few workers for that time.
-        each = sum(one.told.stages.cpu_s for one in local) / at_work_s if at_work_s >= TICK_S else cpus_per_worker
+        each = _cpus_each(local, cpus_per_worker)
         by_cpu = round((usable - self.trainer_cpus()) / max(each, 0.05 * cpus_per_worker))
         memory = [one.memory_bytes for one in hosts if one.memory_bytes is not None]
         by_memory = len(local) + int(min(memory) * MEMORY_SHARE / WORKER_BYTES) * nodes if memory else slots
@@ -166,6 +164,17 @@ class JobSampler:
     def started(self, seconds: float) -> None:
         """Note how long a remote worker took from the request to its first work."""
         self.starts_s = [*self.starts_s[-9:], seconds]
+
+
+def _differences(now: Sequence[float], then: Sequence[float]) -> list[float]:
+    return [later - earlier for later, earlier in zip(now, then, strict=True)]
+
+
+def _cpus_each(workers: Sequence[FleetWorker], reserved: float) -> float:
+    """Return the CPUs that each of these workers has used while it was at work; those reserved if that is not known."""
+    at_work_s = sum(one.told.stages.watched_s - one.told.stages.blocked_s for one in workers)
+    # With a longer look, functions that sleep would have too few workers for that time.
+    return sum(one.told.stages.cpu_s for one in workers) / at_work_s if at_work_s >= TICK_S else reserved
 
 
 def available_cpus(trainers: Iterable[TrainerProgress], fleet: Fleet) -> float:

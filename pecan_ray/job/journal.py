@@ -191,15 +191,7 @@ def _bodies(data: bytes) -> Iterator[tuple[bytes, int]]:
 def _entry(body: bytes, number: int) -> JournalEntry:
     try:
         if not body.startswith(b"{"):
-            entry = _unpickle(body, number)
-            if not isinstance(entry, get_args(JournalEntry)):
-                raise TypeError(f"it is a {type(entry).__name__}")
-            # Unpickling sets fields without a look at the class, so an entry of another version would pass.
-            if still_missing := [one.name for one in fields(entry) if not hasattr(entry, one.name)]:
-                raise TypeError(f"a {type(entry).__name__} without {', '.join(still_missing)}")
-            if more := vars(entry).keys() - {one.name for one in fields(entry)}:
-                raise TypeError(f"a {type(entry).__name__} with {', '.join(sorted(map(repr, more)))}")
-            return cast(JournalEntry, entry)
+            return _unpickled_entry(body, number)
         written = json.loads(body)
         if "journal" in written:
             if written["journal"] != FORMAT_VERSION:
@@ -218,6 +210,19 @@ def _entry(body: bytes, number: int) -> JournalEntry:
         raise
     except Exception as error:  # values of any kind where others should be, or nested without end
         raise JournalError(f"entry {number} of a journal cannot be read: {error!r}.", entry=number) from error
+
+
+def _unpickled_entry(body: bytes, number: int) -> JournalEntry:
+    """Return an entry that was pickled; raises TypeError where it has other fields than its class has now."""
+    entry = _unpickle(body, number)
+    if not isinstance(entry, get_args(JournalEntry)):
+        raise TypeError(f"it is a {type(entry).__name__}")
+    # Unpickling sets fields without a look at the class, so an entry of another version would pass.
+    if still_missing := [one.name for one in fields(entry) if not hasattr(entry, one.name)]:
+        raise TypeError(f"a {type(entry).__name__} without {', '.join(still_missing)}")
+    if more := vars(entry).keys() - {one.name for one in fields(entry)}:
+        raise TypeError(f"a {type(entry).__name__} with {', '.join(sorted(map(repr, more)))}")
+    return cast(JournalEntry, entry)
 
 
 def _unpickle(body: bytes, number: int) -> Any:

@@ -285,12 +285,7 @@ class LeaseLots:
         if branch.here:
             branch.wanted = None
             lease = branch.give(None if unread else now)
-            if lease.place is not None:
-                self.blocks = self.blocks or RunBlocks()
-                self.blocks.add(lease)
-            elif lease.row is not None:
-                self._rows[lease.key] = lease.row, lease.split.elements or 0
-                self._in_line.append((lease.row + (lease.spans[0][0] >> OUTPUT_BITS), elements_in(lease) or 0))
+            self._note_rows(lease)
             done.append(GiveLease(number, lease))
             if self._ahead and branch.wants_more():
                 had = side.reading + 1 + len(branch.here) if side.streams > 1 else 0
@@ -305,6 +300,15 @@ class LeaseLots:
                 self._ask(number, MOST_IN_LOT, 0, (), now, done)
             else:
                 self._look(number, branch, side, done)
+
+    def _note_rows(self, lease: Lease) -> None:
+        """Note which rows of the epoch a lease has, where they are numbered."""
+        if lease.place is not None:
+            self.blocks = self.blocks or RunBlocks()
+            self.blocks.add(lease)
+        elif lease.row is not None:
+            self._rows[lease.key] = lease.row, lease.split.elements or 0
+            self._in_line.append((lease.row + (lease.spans[0][0] >> OUTPUT_BITS), elements_in(lease) or 0))
 
     def _look(self, number: int, branch: Branch, side: SideBySide, done: list[WorkerInstruction]) -> None:
         # Decision 157: the number, and no flag, because an answer may come after its assignment was left. It must not

@@ -60,22 +60,29 @@ def merged(known: tuple[SampledStep, ...], newer: tuple[SampledStep, ...]) -> tu
 
 def own_share(ranks: Sequence[tuple[SampledStep, ...]]) -> float | None:
     """Return which share of the steps of trainers is their own work; None where too few are known of all."""
-    known = [{one.number: one for one in steps} for steps in ranks]
-    common = sorted(set.intersection(*(set(steps) for steps in known)))
+    common = _common_steps(ranks)
     if len(common) < LEAST_COMMON:
         return None
-    held_up: list[list[float]] = [[] for _ in ranks]
+    own_when_last: list[list[float]] = [[] for _ in ranks]
     taken = 0.0
-    for number in common:
-        step = [steps[number] for steps in known]
+    for step in common:
         length = fmean(one.own + one.waited for one in step)
-        longest = max(one.waited for one in step) - TOGETHER * length
         taken += length
-        for own, one in zip(held_up, step, strict=True):
-            if one.waited >= longest:
-                own.append(one.own)
-    owns = [
-        fmean(own) if own else fmean(steps[number].own for number in common)
-        for own, steps in zip(held_up, known, strict=True)
-    ]
+        for rank in _waited_longest(step, length):
+            own_when_last[rank].append(step[rank].own)
+    # A rank that never waited longest is held up by its own work in every step.
+    owns = [fmean(own or [step[rank].own for step in common]) for rank, own in enumerate(own_when_last)]
     return min(1.0, max(owns) * len(common) / taken) if taken > 0 else None
+
+
+def _common_steps(ranks: Sequence[tuple[SampledStep, ...]]) -> list[list[SampledStep]]:
+    """Return the steps that are known of all trainers, each as every rank saw it."""
+    known = [{one.number: one for one in steps} for steps in ranks]
+    common = sorted(set.intersection(*(set(steps) for steps in known)))
+    return [[steps[number] for steps in known] for number in common]
+
+
+def _waited_longest(step: Sequence[SampledStep], length: float) -> list[int]:
+    """Return the ranks that waited longest in a step, so that they waited for no other rank."""
+    longest = max(one.waited for one in step) - TOGETHER * length
+    return [rank for rank, one in enumerate(step) if one.waited >= longest]

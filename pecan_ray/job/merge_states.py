@@ -50,20 +50,9 @@ def _check_same_job(rank: int, one: SavedState, first: SavedState) -> None:
 
 def _merged(most: SavedState, batches: Sequence[int]) -> ResumePoint:
     """Return where the run stands that has used most, with what other ranks have not used missing as well."""
-    ranks, steps = len(batches), most.point.steps
+    steps = most.point.steps
     behind = [most.batches - one for one in batches]
-    if most.order == "strict" or most.point.made:
-        raise StateError(
-            f"merge_states: ranks have used {_listed(batches)} batches, and these are one sequence, of which none may "
-            "be missing in the middle: save the states of all ranks after the same number of batches."
-        )
-    if steps and len(steps[0].ranks) != ranks:
-        raise StateError(f"merge_states: these are {ranks} states of {len(steps[0].ranks)} ranks: pass those of all.")
-    if max(behind) > len(steps):
-        raise StateError(
-            f"merge_states: ranks have used {_listed(batches)} batches, and a state of this job knows the last "
-            f"{len(steps)} of each: save the states of all ranks after the same number of batches, or nearly so."
-        )
+    _check_that_steps_are_known(most, batches, max(behind))
     epoch = steps[max(behind) - 1].epoch
     if epoch != most.point.epoch and any(step.epoch != epoch for step in steps[: max(behind)]):
         raise StateError(
@@ -80,6 +69,23 @@ def _merged(most: SavedState, batches: Sequence[int]) -> ResumePoint:
     else:  # the one that has used most is between two epochs
         points = [ended(most.point.passes, _joined(remaining_parts)) for remaining_parts in unused]
     return replace(most.point, epoch=epoch, branches=tuple(points), steps=())
+
+
+def _check_that_steps_are_known(most: SavedState, batches: Sequence[int], behind: int) -> None:
+    """Raise StateError unless the state that has used most knows the last `behind` steps, of each of these ranks."""
+    ranks, steps = len(batches), most.point.steps
+    if most.order == "strict" or most.point.made:
+        raise StateError(
+            f"merge_states: ranks have used {_listed(batches)} batches, and these are one sequence, of which none may "
+            "be missing in the middle: save the states of all ranks after the same number of batches."
+        )
+    if steps and len(steps[0].ranks) != ranks:
+        raise StateError(f"merge_states: these are {ranks} states of {len(steps[0].ranks)} ranks: pass those of all.")
+    if behind > len(steps):
+        raise StateError(
+            f"merge_states: ranks have used {_listed(batches)} batches, and a state of this job knows the last "
+            f"{len(steps)} of each: save the states of all ranks after the same number of batches, or nearly so."
+        )
 
 
 def _unused(point: ResumePoint, behind: Sequence[int]) -> Iterator[list[Rest]]:

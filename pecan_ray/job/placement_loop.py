@@ -154,9 +154,7 @@ class PlacementLoop:
         wanted, kept = self.placing.target, dict(shares)
         if wanted.workers == 1:
             side: Placement = "local" if wanted.local else "remote"
-            here = [one for one in fleet.workers.values() if one.placement == side and not one.draining]
-            moves = self.spec.shape.sharding != "off" and any(one.delivered.batches for one in here)
-            if kept.get(side) == 0 and not moves:
+            if kept.get(side) == 0 and not self._may_move_only_worker(side, fleet):
                 kept[side] = 1
         limits = self.placing.policy.restrict(kept.get("local"), kept.get("remote"))
         fewer = limits.clamp(wanted.local, wanted.remote)
@@ -164,6 +162,10 @@ class PlacementLoop:
             return None
         self.placing.target = fewer
         return fewer
+
+    def _may_move_only_worker(self, side: Placement, fleet: Fleet) -> bool:
+        here = [one for one in fleet.workers.values() if one.placement == side and not one.draining]
+        return self.spec.shape.sharding != "off" and any(one.delivered.batches for one in here)
 
     def give_up_local(self, count: int, now: float) -> None:
         """Have no more local workers than these for a while: another job waits for CPUs."""

@@ -64,12 +64,16 @@ class RowSequence:
             return ()
         due: list[ReceivedBatch] = []
         self._turn(batch, due)
+        self._release(due)
+        return due
+
+    def _release(self, due: list[ReceivedBatch]) -> None:
+        """Add the batches that came early and whose turn has come by now."""
         while self._order and self._order[0][0] == self._epoch and self._order[0][1] <= self._next:
             following = self._early.pop(heapq.heappop(self._order))
             self.nbytes -= sum(one.nbytes for one in following)
             for one in following:
                 self._turn(one, due)
-        return due
 
     def _keep(self, batch: ReceivedBatch, first: int) -> None:
         key = batch.epoch, first

@@ -305,16 +305,7 @@ class ShareGroup(Generic[SharedEntry]):
 
     def _go_on(self) -> list[GroupInstruction[SharedEntry]]:
         """Push what waits to be pushed, and have more produced if somebody at the front wishes for it."""
-        done: list[GroupInstruction[SharedEntry]] = []
-        if self._held is not None and self.window.may_push(self._held[1]):
-            (entry, nbytes, place), self._held = self._held, None
-            self.window.push((place, entry), nbytes)
-            self._places.append(place)
-            done += [MoveToDisk(moved) for _, moved in self.window.take_overflow()]
-            while len(self._places) > len(self.window):
-                self._places.popleft()
-            self._next = replace(place, index=place.index + 1)
-            done += self._serve_all()
+        done = self._push_held()
         if self._asked or self._held is not None or not self.window.may_push():
             return done
         # Decision 44: nothing is made before it is wished for. What runs ahead is the queue of the run's job.
@@ -328,6 +319,20 @@ class ShareGroup(Generic[SharedEntry]):
             return [*done, self._begin()]
         self._asked = True
         return [*done, Produce()]
+
+    def _push_held(self) -> list[GroupInstruction[SharedEntry]]:
+        """Push the entry that waits for room in the window, if there is room now, and serve readers with it."""
+        if self._held is None or not self.window.may_push(self._held[1]):
+            return []
+        (entry, nbytes, place), self._held = self._held, None
+        self.window.push((place, entry), nbytes)
+        self._places.append(place)
+        done: list[GroupInstruction[SharedEntry]] = []
+        done += [MoveToDisk(moved) for _, moved in self.window.take_overflow()]
+        while len(self._places) > len(self.window):
+            self._places.popleft()
+        self._next = replace(place, index=place.index + 1)
+        return done + self._serve_all()
 
     def _begin(self) -> BeginRun:
         """Begin a run that is as long as its readers need, and take its first entry."""

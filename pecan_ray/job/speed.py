@@ -70,11 +70,7 @@ class SpeedMeter:
         """Return the speed since the oldest look that is not too old."""
         workers = [*job.fleet.past.values(), *job.fleet.workers.values()]
         totals = _totals(job, [worker.told for worker in workers], now)
-        # The newest of the old looks stays, because a speed is to span all of LATELY_S.
-        while len(self._looks) > 1 and now - self._looks[1].now >= LATELY_S:
-            self._looks.popleft()
-        then = self._looks[0] if self._looks else totals
-        self._looks.append(totals)
+        then = self._since(totals)
         self._look_at_dataset(job, totals.remote_bytes + totals.node_bytes)
         remote, node = totals.remote_bytes - then.remote_bytes, totals.node_bytes - then.node_bytes
         if remote + node > 0:
@@ -95,6 +91,15 @@ class SpeedMeter:
             ideal_bytes_per_s=min(MOST_BYTES_PER_S, ideal * row_bytes) if row_bytes and rows else None,
             dataset_bytes=self._dataset_bytes,
         )
+
+    def _since(self, totals: _Totals) -> _Totals:
+        """Keep the newest look; return the one from which on a speed is measured."""
+        # The newest of the old looks stays, because a speed is to span all of LATELY_S.
+        while len(self._looks) > 1 and totals.now - self._looks[1].now >= LATELY_S:
+            self._looks.popleft()
+        then = self._looks[0] if self._looks else totals
+        self._looks.append(totals)
+        return then
 
     def _look_at_dataset(self, job: JobState, nbytes: int) -> None:
         """Compare two moments at which workers have just told what they read.

@@ -148,6 +148,8 @@ class SplitQueue:
 
     def places(self, indices: Sequence[int]) -> list[int]:
         """Return the places in the pass's order of splits that were begun in it."""
+        if not indices:
+            return []  # sooner than by going through all splits
         if isinstance(self._order, range):
             return [self._order.index(index) for index in indices]
         by_index = np.empty(len(range(self._first, self._seen, self._step)), np.int64)
@@ -326,18 +328,32 @@ class SplitQueue:
         """Let begun splits of a run before this one wait, as far as they have places, in the order of their passes."""
         if self._replay:
             return
-        found: list[tuple[int, int, Lease]] = []
         latest = self._pass_at_hand
-        while latest == self.repetition and self._missing and self._missing[0][0] < len(self._order):
-            start, stop = self._missing.popleft()
-            known = min(stop, len(self._order))
-            found += [(self.repetition, at, self._lease(int(self._order[at]))) for at in range(start, known)]
-            if known < stop:
-                self._missing.appendleft((known, stop))
-        listed = [rest for rest in self._unlisted if rest.index < self._seen and rest.repetition <= latest]
-        self._unlisted = [rest for rest in self._unlisted if rest.index >= self._seen or rest.repetition > latest]
-        places = self.places([rest.index for rest in listed]) if listed else []
+        missing = _take_below(self._missing, len(self._order)) if latest == self.repetition else []
+        found = [(self.repetition, at, self._lease(int(self._order[at]))) for at in missing]
+        listed, self._unlisted = _listed_apart(self._unlisted, self._seen, latest)
+        places = self.places([rest.index for rest in listed])
         for rest, place in zip(listed, places, strict=True):
             lease = Lease(self._epoch, self._listing[rest.index], rest.spans, self._branch, rest.repetition)
             found.append((rest.repetition, place, lease))
         self.returned.extend(lease for _, _, lease in sorted(found, key=itemgetter(0, 1)))
+
+
+def _take_below(ranges: deque[tuple[int, int]], end: int) -> list[int]:
+    """Take the numbers below `end` out of ranges that follow one another."""
+    taken: list[int] = []
+    while ranges and ranges[0][0] < end:
+        start, stop = ranges.popleft()
+        taken += range(start, min(stop, end))
+        if end < stop:
+            ranges.appendleft((end, stop))
+    return taken
+
+
+def _listed_apart(rests: Iterable[Rest], seen: int, latest: int) -> tuple[list[Rest], list[Rest]]:
+    """Return the rests whose splits are among the first `seen`, of passes up to the latest, and the other rests."""
+    listed: list[Rest] = []
+    others: list[Rest] = []
+    for rest in rests:
+        (listed if rest.index < seen and rest.repetition <= latest else others).append(rest)
+    return listed, others

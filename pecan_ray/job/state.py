@@ -28,7 +28,7 @@ from pecan_ray.job.job_cost import spent, wait_share
 from pecan_ray.job.job_requests import JobRequests
 from pecan_ray.job.job_summary import completed, job_facts
 from pecan_ray.job.listing import SourceListing
-from pecan_ray.job.messages import Orders
+from pecan_ray.job.messages import Orders, TrainerReport
 from pecan_ray.job.recovery import WorkerRecovery
 from pecan_ray.job.remote_io import RemoteIoShares
 from pecan_ray.job.resume import ResumePoints
@@ -121,23 +121,9 @@ class JobState(JobCore):
             return
         passed = report.progress.passed > trainer.progress.passed
         trainer.take(report)
-        for ack in report.received_batches:
-            self.rows += ack.rows
-            self.bytes += ack.bytes
-            self.ledger.ack(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches, ack.rows)
-            # The window that was begun before a worker's first batch belongs to no deployment.
-            if self.fleet.deliver(ack):
-                self.placement.touched()
-        # Decision 135: the window of rows is what fits into `prefetch_bytes`, by the mean size of a row so far.
-        self.ledger.runs.max_within_budget = self.spec.prefetch_bytes * self.rows // max(1, self.bytes)
+        self._acknowledge(report)
+        self._log_received(report, now)
         back = report.given_back
-        if self.spec.shape.world_size == 1:
-            self.log.used([report.progress.used])
-        returned = back.ids if back is not None else ()
-        self.log.received(report.rank, report.kept, report.delivery_records, returned, report.rest)
-        if self.spec.shape.coordinated:
-            self.log.take_turns(self.ledger.rounds.take_turns(min(self.trainers.used)))
-            self.held_up.look(now, self.ledger.rounds, self.trainers.used_by_held)
         if back is not None:
             self.rows -= back.rows
             self.ledger.given_back(report.rank, back.epoch, back.spans, back.batches, back.rows)
@@ -157,6 +143,27 @@ class JobState(JobCore):
         if not self.over:
             self.placement.reported(report.rank, report.progress.steps, now)
             self.scaling.place(now, done)
+
+    def _acknowledge(self, report: TrainerReport) -> None:
+        for ack in report.received_batches:
+            self.rows += ack.rows
+            self.bytes += ack.bytes
+            self.ledger.ack(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches, ack.rows)
+            # The window that was begun before a worker's first batch belongs to no deployment.
+            if self.fleet.deliver(ack):
+                self.placement.touched()
+        # Decision 135: the window of rows is what fits into `prefetch_bytes`, by the mean size of a row so far.
+        self.ledger.runs.max_within_budget = self.spec.prefetch_bytes * self.rows // max(1, self.bytes)
+
+    def _log_received(self, report: TrainerReport, now: float) -> None:
+        """Log which batches a rank has received and used, of which states of the job are made."""
+        if self.spec.shape.world_size == 1:
+            self.log.used([report.progress.used])
+        returned = report.given_back.ids if report.given_back is not None else ()
+        self.log.received(report.rank, report.kept, report.delivery_records, returned, report.rest)
+        if self.spec.shape.coordinated:
+            self.log.take_turns(self.ledger.rounds.take_turns(min(self.trainers.used)))
+            self.held_up.look(now, self.ledger.rounds, self.trainers.used_by_held)
 
     # --- failures and time --------------------------------------------------------------------
 

@@ -168,18 +168,22 @@ class TrainerState:
             self._give_back(self.queue.close(orders.epoch, orders.level), done)
             # Also if nothing goes back: the job forgets the epoch when every rank has said that it takes nothing more.
             self.outgoing.want()
-        for worker in orders.newcomers:
-            if worker not in self._seen and not orders.finished:
-                self._seen.add(worker)
-                self._streams.add(worker)
-                done.append(OpenStream(worker))
-                # Decision 22: a rank without batches has a credit with every worker, so whatever is finished may come.
-                _grant(self._credits.opened(worker, self._room(), self.queue.starved(orders, [worker])), done)
+        if not orders.finished:
+            self._open_streams(orders, done)
         self._maybe_return_batches(done)
         for worker in orders.settle:
             self._settle(worker, done)
         self.queue.forget_before(orders.epoch - 1)
         self._grant_freed(done)
+
+    def _open_streams(self, orders: Orders, done: list[TrainerInstruction]) -> None:
+        for worker in orders.newcomers:
+            if worker not in self._seen:
+                self._seen.add(worker)
+                self._streams.add(worker)
+                done.append(OpenStream(worker))
+                # Decision 22: a rank without batches has a credit with every worker, so whatever is finished may come.
+                _grant(self._credits.opened(worker, self._room(), self.queue.starved(orders, [worker])), done)
 
     def _on_batches(self, event: BatchesCame, now: float, done: list[TrainerInstruction]) -> None:
         for batch in event.batches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -109,8 +110,13 @@ def _own(ledger: Ledger, ranks: list[int], unkept: Unkept) -> dict[int, Own]:
     first = min(ranks, default=0)
     for rank in ranks:
         richer = keep if keep is not None and ledger.counts[rank] > keep else None
-        settle = tuple(worker for worker, owing in lost.items() if rank in owing)
+        settle = _to_settle(rank, lost)
         mine = unkept if rank == first else NONE_UNKEPT
         if richer is not None or settle or mine[1]:
             own[rank] = (settle, richer, mine)
     return own
+
+
+def _to_settle(rank: int, lost: Mapping[str, Collection[int]]) -> tuple[str, ...]:
+    """Return the lost workers that a rank has not settled about yet."""
+    return tuple(worker for worker, owing in lost.items() if rank in owing)

@@ -70,16 +70,27 @@ def next_lease(
     part = queues.piece(worker, branch, replace(side, workers=max(side.workers, workers))) if mixes else 0
     if mixes and side.reading and not part:
         return "none"
-    while True:
-        grouped = state.grouped
-        answer = state.take_of_group(branch) if grouped else queues.take(worker, branch, wanted, fresh_first=mixes)
-        if not isinstance(answer, Lease):
-            return answer
-        if (lease := fatal_elements.without_fatal_elements(answer)) is not None:
-            break
-    alone = workers < 2 and not part
-    if state.grouped or alone or not shape.cuts_splits or (elements := elements_in(lease)) is None:
+    lease = _take_waiting(worker, branch, state, queues, fatal_elements, wanted, fresh_first=mixes)
+    if not isinstance(lease, Lease) or state.grouped or not shape.cuts_splits:
         return lease
+    alone = workers < 2 and not part
+    elements = elements_in(lease)
+    if alone or elements is None:
+        return lease
+    return _cut_to_lot(lease, elements, branch, part, workers, state, shape, queues)
+
+
+def _cut_to_lot(
+    lease: Lease,
+    elements: int,
+    branch: int,
+    part: float,
+    workers: int,
+    state: WorkerLeaseState,
+    shape: LedgerShape,
+    queues: Queues,
+) -> Lease:
+    """Return as much of a lease as a worker gets at a time, and put the rest back; `part`: of a worker that mixes."""
     waiting = elements + queues.leases_waiting(branch) * (lease.split.elements or elements)
     most = part - state.taken % shape.batch_size if part else lot(waiting, workers, shape.batch_size, state.taken)
     if elements > most:
@@ -88,6 +99,30 @@ def next_lease(
     state.taken += int(min(elements, most))
     state.in_lots = not part and (elements >= most or waiting < 2 * workers * shape.batch_size)
     return lease
+
+
+def _take_waiting(
+    worker: str,
+    branch: int,
+    state: WorkerLeaseState,
+    queues: Queues,
+    fatal_elements: FatalElementTracker,
+    wanted: WantedSplits,
+    *,
+    fresh_first: bool,
+) -> Lease | NoLease:
+    """Take the next lease that waits, without what kills workers; leases of nothing else are dropped."""
+    while True:
+        answer: Lease | NoLease
+        if state.grouped:
+            answer = state.take_of_group(branch)
+        else:
+            answer = queues.take(worker, branch, wanted, fresh_first=fresh_first)
+        if not isinstance(answer, Lease):
+            return answer
+        lease = fatal_elements.without_fatal_elements(answer)
+        if lease is not None:
+            return lease
 
 
 def in_a_batch(worker: str, shape: LedgerShape, workers: Mapping[str, WorkerLeaseState]) -> bool:
@@ -127,20 +162,11 @@ def give_out_again(
     if shape.visitation == "at_most_once" and not state.drains:
         return rest
     if state.rank is not None and rest:
-        if state.died:
-            # A batch of leftovers cannot be run apart in pieces. It comes further if fewer positions are left.
-            keys, left = frozenset(one.key for one in rest), sum(map(positions_in, rest))
-            fatal_elements.record_death_without_progress(keys, -left, "a batch of leftovers", state.died)
+        _note_death_in_group(state, rest, fatal_elements)
         # Decision 4: the group stays whole, because it is the batch that its rank is due.
         leftovers.groups.appendleft(as_group(state.rank, rest))
         return ()
-    if state.apart:
-        rest = _settle_apart(state, rest, fatal_elements)
-    elif state.died and shape.in_order and state.died.at is None and rest:
-        # Decision 35: out of turn nothing can be run apart, so deaths at one place end the job.
-        fatal_elements.record_death_without_progress("in order", delivered, 'a plan with order="strict"', state.died)
-    elif state.died:
-        rest = _died(state, rest, state.died, fatal_elements, runs)
+    rest = _without_suspects(state, rest, shape, fatal_elements, runs, delivered)
     if runs.kept:
         runs.put_back(rest)
         return ()
@@ -148,6 +174,33 @@ def give_out_again(
     for lease in reversed(rest):
         queues.put_back(lease)
     return ()
+
+
+def _note_death_in_group(state: WorkerLeaseState, rest: Sequence[Lease], fatal_elements: FatalElementTracker) -> None:
+    if state.died:
+        # A batch of leftovers cannot be run apart in pieces. It comes further if fewer positions are left.
+        keys, left = frozenset(one.key for one in rest), sum(map(positions_in, rest))
+        fatal_elements.record_death_without_progress(keys, -left, "a batch of leftovers", state.died)
+
+
+def _without_suspects(
+    state: WorkerLeaseState,
+    rest: Sequence[Lease],
+    shape: LedgerShape,
+    fatal_elements: FatalElementTracker,
+    runs: RowRuns,
+    delivered: int,
+) -> Sequence[Lease]:
+    """Note what a lost worker may have died of; return what other workers may have of what it held."""
+    if state.apart:
+        return _settle_apart(state, rest, fatal_elements)
+    if not state.died:
+        return rest
+    if shape.in_order and state.died.at is None and rest:
+        # Decision 35: out of turn nothing can be run apart, so deaths at one place end the job.
+        fatal_elements.record_death_without_progress("in order", delivered, 'a plan with order="strict"', state.died)
+        return rest
+    return _died(state, rest, state.died, fatal_elements, runs)
 
 
 def _settle_apart(
