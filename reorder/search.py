@@ -46,8 +46,7 @@ class SectionSearch:
     def _exact(self, members: Sequence[int], price: float) -> list[int]:
         """Order the members (in the user's order) by dynamic programming; bit b of a set stands for members[b]."""
         count = len(members)
-        bit = {index: number for number, index in enumerate(members)}
-        needed = [sum(1 << bit[other] for other in self.needs.get(index, ()) if other in bit) for index in members]
+        needed = self._needed_sets(members)
         costs = [math.inf] * (1 << count)
         last = [-1] * (1 << count)
         volumes = [self.start] * (1 << count)
@@ -68,6 +67,11 @@ class SectionSearch:
                 if last[done | place] < 0 or cost < costs[done | place]:
                     costs[done | place], last[done | place] = cost, number
         return _walk_back(members, last)
+
+    def _needed_sets(self, members: Sequence[int]) -> list[int]:
+        """Return for each member the set of members that must have run before it."""
+        bit = {index: number for number, index in enumerate(members)}
+        return [sum(1 << bit[other] for other in self.needs.get(index, ()) if other in bit) for index in members]
 
 
 def _walk_back(members: Sequence[int], last: Sequence[int]) -> list[int]:

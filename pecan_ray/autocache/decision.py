@@ -244,9 +244,7 @@ class _Decision:
         told = source.num_elements() or listing.elements
         likely = told or elements_by_bytes(listing, costs.source.nbytes)
         elements = likely or UNKNOWN_ELEMENTS
-        known = [split.elements for split in listing.splits if split.elements]
-        each = sum(known) / len(known) if known else ELEMENTS_OF_A_SPLIT
-        splits = len(listing.splits) if listing.complete and listing.splits else max(1, round(elements / each))
+        splits = _number_of_splits(listing, elements)
         alike = (elements / splits,) if likely and listing.complete else ()
         rows = _rows(self.whole)
         return ExecutionProfile(
@@ -290,6 +288,15 @@ def _costs_from_json(text: str) -> SampledCosts | None:
         return SampledCosts(SourceCost(**written["source"]), tuple(OperatorCost(**op) for op in written["ops"]))
     except (KeyError, TypeError, ValueError):
         return None  # another version has written it
+
+
+def _number_of_splits(listing: FirstSplits, elements: float) -> int:
+    """Return how many splits a source has, by those that are listed where the listing stops before its end."""
+    if listing.complete and listing.splits:
+        return len(listing.splits)
+    known = [split.elements for split in listing.splits if split.elements]
+    each = sum(known) / len(known) if known else ELEMENTS_OF_A_SPLIT
+    return max(1, round(elements / each))
 
 
 def elements_by_bytes(listing: FirstSplits, element_bytes: float) -> float | None:

@@ -25,12 +25,16 @@ def costs_of(plan: Plan, orders: Sequence[OpSequenceOrder]) -> SampledCosts | No
     first = next((one.sample for one in orders if names[0] in one.names), None)
     if first is None or first.reading_s is None:
         return None
-    head = samples[names[0]]
+    source = _source_cost(plan, samples[names[0]], first.reading_s)
+    return SampledCosts(source, tuple(_cost(samples[name]) for name in names))
+
+
+def _source_cost(plan: Plan, head: OpSample, reading_s: float) -> SourceCost:
+    """Return what an element of the source costs; `head`: the first operator, which is given these."""
     remote = "://" in str(getattr(plan.head, "patterns", "") or getattr(plan.head, "root", ""))
     # What lies in memory is read no faster from a disk, whatever the sample says.
-    reading = 0.0 if type(plan.head) in (Arrays, Items) else first.reading_s
-    source = SourceCost(reading, head.bytes_in / head.elements_in, REMOTE_WAITING if remote else 0.0)
-    return SampledCosts(source, tuple(_cost(samples[name]) for name in names))
+    reading = 0.0 if type(plan.head) in (Arrays, Items) else reading_s
+    return SourceCost(reading, head.bytes_in / head.elements_in, REMOTE_WAITING if remote else 0.0)
 
 
 def _measured(op: OpSample) -> bool:

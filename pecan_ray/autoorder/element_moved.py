@@ -41,21 +41,25 @@ def element_moved(
     `given`: the element that entered both operators; `each`: neither of them mixes values.
     """
     before, after = leaves(user), leaves(exchanged)
-    others, entered = [leaves(one) for one in without if one is not None], leaves(given)
+    others = [leaves(one) for one in without if one is not None]
+    enters = leaves(given)
     worst = ColumnMoved("", Moved(0.0))
     for column in sorted(before.keys() | after.keys()):
         if column not in before or column not in after:
             return ColumnMoved(column, Moved(math.inf, why="it is there in one order only"))
-        u, x = before[column], after[column]
-        if isinstance(u, np.ndarray) and isinstance(x, np.ndarray):
-            effects = [_array_or_none(one.get(column)) for one in others]
-            enters = _array_or_none(entered.get(column))
-            found = moved(u, x, effects, 0.0 if enters is None else step_of([enters], [u]), each=each)
-        else:
-            found = Moved(0.0) if same(u, x) else Moved(math.inf, why="it becomes another one")
+        effects = [one.get(column) for one in others]
+        found = _value_moved(before[column], after[column], effects, enters.get(column), each=each)
         if found.excess > worst.moved.excess or (found.why and not worst.moved.why):
             worst = ColumnMoved(column, found)
     return worst
+
+
+def _value_moved(user: Any, exchanged: Any, without: Sequence[Any], enters: Any, *, each: bool) -> Moved:
+    """Return what an exchange moves a column of an element by."""
+    if not isinstance(user, np.ndarray) or not isinstance(exchanged, np.ndarray):
+        return Moved(0.0) if same(user, exchanged) else Moved(math.inf, why="it becomes another one")
+    step = step_of([enters], [user]) if isinstance(enters, np.ndarray) else 0.0
+    return moved(user, exchanged, [_array_or_none(one) for one in without], step, each=each)
 
 
 def _array_or_none(value: Any) -> Array | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from pecan_ray.autoorder.adopted import VALUES_MAY_DIFFER, OpSequenceOrder, Ordering
 from pecan_ray.autoorder.exchange_check import ExchangeResult
 from pecan_ray.autoorder.facts import OpSample
-from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE
+from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE, Pushed
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import ElementOp, Op, Plan
 
@@ -265,8 +265,15 @@ def _row_facts(row: Row) -> dict[str, Any]:
     return facts | {"factor": factor, "microseconds": None if seconds is None else 1e6 * seconds, "points": one.points}
 
 
+def _pushed_json(pushed: Sequence[Pushed]) -> dict[str, Any]:
+    return {
+        "in_rows": next((one.ops for one in pushed if one.rule == ROWS_AT_ONCE), ()),
+        "taken_over": [one.ops for one in pushed if one.rule != ROWS_AT_ONCE],
+    }
+
+
 def _op_sequence_json(stretch: OpSequenceOrder) -> dict[str, Any]:
-    adopted, found, pushed = stretch.adopted, stretch.measured, stretch.taken_over.pushed
+    adopted, found = stretch.adopted, stretch.measured
     return {
         "before": stretch.names,
         "after": adopted.order,
@@ -276,8 +283,7 @@ def _op_sequence_json(stretch: OpSequenceOrder) -> dict[str, Any]:
         "measured": found and asdict(found),
         "share": stretch.share,
         "whole_speedup": stretch.whole_speedup,
-        "in_rows": next((one.ops for one in pushed if one.rule == ROWS_AT_ONCE), ()),
-        "taken_over": [one.ops for one in pushed if one.rule != ROWS_AT_ONCE],
+        **_pushed_json(stretch.taken_over.pushed),
         "differences": [asdict(one) for one in stretch.detected_changes],
         "exchanges": [asdict(one) for one in stretch.exchanges],
         "moves": [{**move._asdict(), "from": move.from_} for move in adopted.moves],

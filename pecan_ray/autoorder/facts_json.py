@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import types
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -23,7 +24,7 @@ PACKAGES = ("pecan_ray.autoorder.", "pecan_ray.reorder.")
 
 def to_json(value: Any) -> FactJson:
     """Return a fact as a value that JSON has; raises TypeError for what is none."""
-    if value is None or isinstance(value, (bool, str)):
+    if isinstance(value, (bool, str, types.NoneType)):
         return value
     if isinstance(value, int):
         return int(value)
@@ -33,6 +34,10 @@ def to_json(value: Any) -> FactJson:
         return {"operator": value.name}
     if _is_serializable(type(value)):
         return {"is": f"{type(value).__module__}.{type(value).__qualname__}", **_fields(value)}
+    return _container_to_json(value)
+
+
+def _container_to_json(value: Any) -> FactJson:
     if isinstance(value, (tuple, list)):
         return [to_json(one) for one in value]
     if isinstance(value, (set, frozenset)):

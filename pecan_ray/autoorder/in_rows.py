@@ -69,11 +69,17 @@ def maps_from_source(plan: Plan) -> tuple[Map, ...]:
     """Return the maps between a source and `batch` if all may be run so, as far as the plan tells; else none."""
     if int(np.__version__.partition(".")[0]) < 2 or isinstance(plan.head, Join) or plan_shape(plan).serial:
         return ()  # before NumPy 2 the dtype of a result depended on whether there was one number or several
+    maps = _maps_and_then_batch(plan)
+    return maps if maps and as_columnar(plan.head) is not None else ()  # asked last: it may look at all of the data
+
+
+def _maps_and_then_batch(plan: Plan) -> tuple[Map, ...]:
+    """Return the maps of a plan that has nothing else before its `batch`, and nothing behind it; else none."""
     ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
     maps = tuple(op for op in itertools.takewhile(_may_be, ops) if isinstance(op, Map))
-    if not maps or len(ops) != len(maps) + 1 or not isinstance(ops[-1], Batch):
+    if len(ops) != len(maps) + 1 or not isinstance(ops[-1], Batch):
         return ()
-    return maps if as_columnar(plan.head) is not None else ()  # asked last: it may look at all of the data
+    return maps
 
 
 def _may_be(op: Op) -> bool:

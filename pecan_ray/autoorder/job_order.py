@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import wait
 from dataclasses import replace
 
@@ -159,18 +159,18 @@ class JobOrder:
         told = (*rewritten(plan, self._engine, ordering.decoders)[1], *keeps.said, *self._seed_notes())
         said = [text for text in (ordering.summary(), *told) if text]
         loud = (*keeps.frozen, *([ordering.summary()] if ordering.may_change_values else ()))
-        for text in said:
-            logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
+        self._log(said, loud)
         pinned = self._config.order_file is not None or self._state_pins is not None
         look = None if once or pinned else self._after_epoch(ordering, end, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._replace, self._plan)
         row_s = ordering.row_seconds()
+        late = beside is not None and not ordering.final
         return Ordered(
             keeps.plan,
             order,
             tuple(said),
             ordering.op_seconds(),
-            math.inf if row_s is None and beside is not None and not ordering.final else row_s,
+            math.inf if row_s is None and late else row_s,
             reorder_after_epoch=look,
             beside=beside,
             reverted=reverted,
@@ -179,6 +179,10 @@ class JobOrder:
             order_text=as_json(self._name, ordering),
             end=end,
         )
+
+    def _log(self, said: Collection[str], loud: Collection[str]) -> None:
+        for text in said:
+            logger.log(logging.WARNING if text in loud else logging.INFO, "%s: %s", self._name, text)
 
     def order_text(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""
@@ -276,14 +280,17 @@ class JobOrder:
         request = self._request(skip_bad=skip_bad, job=self._bound(job))
         request = replace(request, apart=runs_apart(request))
         look = self._joined(request, end)
-        keeps = any(isinstance(op, Autocache) for op in self._plan.all_ops())  # entries belong to an order
-        waits = job is None or not job.continues or not request.apart or keeps
         # Decision 139: a look holds up a job no longer. What it finds is a later version of the plan.
-        if not waits and not wait([look.found], self._waited_s).done:
+        if not self._waits_for_look(request, job) and not wait([look.found], self._waited_s).done:
             written = Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False)
             return written, None if once else functools.partial(self._found_late, look)
         self._looks.pop(skip_bad, None)
         return look.found.result(), None
+
+    def _waits_for_look(self, request: OrderRequest, job: JobSize | None) -> bool:
+        """Tell whether a job needs its order before it begins."""
+        keeps = any(isinstance(op, Autocache) for op in self._plan.all_ops())  # entries belong to an order
+        return job is None or not job.continues or not request.apart or keeps
 
     def _joined(self, request: OrderRequest, end: JobEnd) -> LateLook[Ordering]:
         """Return the look that is under way, or one that begins, for a job."""

@@ -107,10 +107,11 @@ class KeptOrder:
         if any(tuple(sorted(order)) not in known for order in self.orders):
             return None
         after = reordered(plan, {known[tuple(sorted(order))]: order for order in self.orders})
+        facts = self.facts or {}
         try:
-            found: tuple[OpSequenceOrder, ...] = from_json((self.facts or {}).get("stretches", []), ops)
-            seconds, notes = float((self.facts or {}).get("seconds", 0.0)), (self.facts or {}).get("notes", ())
-            notes = tuple(str(note) for note in notes)
+            found: tuple[OpSequenceOrder, ...] = from_json(facts.get("stretches", []), ops)
+            seconds = float(facts.get("seconds", 0.0))
+            notes = tuple(str(note) for note in facts.get("notes", ()))
             fitting = all(one.names in known.values() for one in found)
         except (KeyError, TypeError, ValueError, AttributeError, ImportError, PecanError):
             return None  # another version has written it

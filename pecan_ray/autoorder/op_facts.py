@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.engines.foreign import with_array
 from pecan_ray.plan.operators import Filter
+from pecan_ray.plan.splits import Array
 from pecan_ray.reorder.never import OpFacts
 from pecan_ray.reorder.relative_bound import CHANNELS, SMALL
 
@@ -69,15 +70,21 @@ def _by_content(lengths: set[tuple[int, int]]) -> bool:
     return not any(rules)
 
 
+def _large_numbers(columns: Mapping[str, Any], names: Collection[str]) -> dict[str, Array]:
+    """Return columns as arrays if all of them are numbers, so many that their places tell; else none."""
+    arrays = {}
+    for name in names:
+        array = array_of(columns.get(name))
+        if array is None or array.size <= SMALL or array.dtype.kind not in "iuf":
+            return {}
+        arrays[name] = array
+    return arrays
+
+
 def _is_pointwise(sampled: Sampled, stage: Stage, number: int, token: Token) -> bool:
     """Tell whether an operator, given values at other places, makes the same of them there."""
     tally, columns = sampled.accumulators[stage.names[0]], sampled.runner.columns(token)
-    changed = {}
-    for name in tally.reads & tally.writes:
-        array = array_of(columns.get(name))
-        if array is None or array.size <= SMALL or array.dtype.kind not in "iuf":
-            return False
-        changed[name] = array
+    changed = _large_numbers(columns, tally.reads & tally.writes)
     if not changed or tally.creates or tally.drops:
         return False
     moved = {name: with_array(columns[name], _shuffled(array)) for name, array in changed.items()}

@@ -68,9 +68,9 @@ def order_plan(request: OrderRequest, known: Sequence[OpSequenceOrder] = (), job
     Raises `ElementError` for an element that the user's order cannot take, unless `skip_bad`, and `PecanError` where
     the `job` ends that it is for.
     """
-    plan, engine, mode = request.plan, request.engine, request.mode
+    plan, mode = request.plan, request.mode
     began = time.perf_counter()
-    wanted = [one for one in stretches(plan) if request.sample_all or (mode != "off" and one.movable > 1)]
+    wanted = _wanted_stretches(request)
     if not wanted:
         return Ordering(plan, plan, mode)
     found = {one.names: one for one in known}
@@ -79,15 +79,29 @@ def order_plan(request: OrderRequest, known: Sequence[OpSequenceOrder] = (), job
     if runs < LEAST_RUNS:
         return Ordering(plan, plan, mode, notes=(TOO_SHORT,), final=False)
     request = replace(request, runs=runs, elements=int(min(request.elements, runs / RUNS_OF_AN_ELEMENT)))
-    if runs_apart(request) if request.apart is None else request.apart:
-        seconds = WALL_PER_CPU * request.seconds
-        made = call_in_subprocess(_orders, request, missing, engine=engine, seconds=seconds, job=job)
-    else:
-        made = _orders(request, missing)
-    found.update({one.names: replace(one, sample=with_ops_of(plan, one.sample)) for one in made})
+    found.update({one.names: one for one in _look(request, missing, job)})
     orders = [found[one.names] for one in wanted]
     cut_short = runs < math.inf or any(one.sample.elements < LEAST_ELEMENTS for one in orders)
     return _adopted(plan, mode, orders, time.perf_counter() - began, cut_short=cut_short)
+
+
+def _wanted_stretches(request: OrderRequest) -> list[OpSequence]:
+    """Return the stretches to sample: those in which operators may move, or all."""
+    found = stretches(request.plan)
+    if request.sample_all:
+        return found
+    return [one for one in found if request.mode != "off" and one.movable > 1]
+
+
+def _look(request: OrderRequest, missing: Sequence[OpOrder], job: JobEnd | None) -> list[OpSequenceOrder]:
+    """Sample stretches, in a process of its own where the request says so; return what they adopt."""
+    apart = runs_apart(request) if request.apart is None else request.apart
+    if apart:
+        seconds = WALL_PER_CPU * request.seconds
+        made = call_in_subprocess(_orders, request, missing, engine=request.engine, seconds=seconds, job=job)
+    else:
+        made = _orders(request, missing)
+    return [replace(one, sample=with_ops_of(request.plan, one.sample)) for one in made]
 
 
 def _adopted(plan: Plan, mode: Mode, orders: Sequence[OpSequenceOrder], seconds: float, *, cut_short: bool) -> Ordering:

@@ -126,7 +126,7 @@ class DecoderTakesOver:
         maps, first = _maps(ops), True
         if not maps or not _is_decoder(maps[0]):
             return
-        casts = {op.name for op in maps if only_casts(op)} if engine == "python" else set[str]()
+        casts = _names_of_casts(maps) if engine == "python" else set[str]()
         known = list(itertools.takewhile(lambda op: op.name in casts or isinstance(op.fn, GEOMETRY), maps[1:]))
         for rule, run, fn, reduces in self._merge_candidates([op for op in known if op.name not in casts], engine):
             span = maps[: maps.index(run[-1]) + 1]
@@ -134,11 +134,11 @@ class DecoderTakesOver:
             if between and not reduces:
                 continue
             names = tuple(op.name for op in span)
+            decoder = names[0] if first else "+".join(names)
             why = _why_taken_over(names[0], run, between, early=rule in EARLY)
-            rewrite = Pushed(rule, names, names[0] if first else "+".join(names), why, reduces)
             only_parts = engine == "python" and not reduces
-            made = (replace(run[0], fn=fn), *between)
-            yield Match(replace(rewrite, only_parts=only_parts), len(span), made)
+            rewrite = Pushed(rule, names, decoder, why, reduces, only_parts=only_parts)
+            yield Match(rewrite, len(span), (replace(run[0], fn=fn), *between))
             first = False
 
     def _merge_candidates(
@@ -152,6 +152,10 @@ class DecoderTakesOver:
             fits = len(run) == len(one.behind) and all(isinstance(op.fn, kind) for op, kind in kinds)
             if fits:
                 yield one.rule, run, one.merge(*(op.fn for op in run)), one.reduces
+
+
+def _names_of_casts(maps: Sequence[Map]) -> set[str]:
+    return {op.name for op in maps if only_casts(op)}
 
 
 def only_casts(op: Map) -> bool:

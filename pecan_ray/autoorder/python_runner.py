@@ -132,10 +132,7 @@ class PythonRunner:
         draws = randomness.moved()
         for output in outputs:
             output.value = dict(output.value)
-        # Also in place: the operator was given copies, which differ from the element if it has written into them.
-        writes = {name for name in before if not equal(before[name], given[name])}
-        for output in outputs:
-            writes |= {name for name in before if name in output.value and output.value[name] is not given[name]}
+        writes = _written_columns(before, given, outputs)
         reads = {op.on} if op.on is not None else set(recording.seen)
         known = self._known.setdefault(op.name, set())
         known |= reads
@@ -160,6 +157,15 @@ def _items(stream: ItemStream) -> Generator[Item, None, None]:
 
 def _with(item: Item, value: Any) -> Item:
     return replace(item, value=value, parts=list(item.parts))
+
+
+def _written_columns(before: Element, given: Mapping[str, Any], outputs: Sequence[Item]) -> set[str]:
+    """Return the columns that an operator has written: in place, or as others in its outputs."""
+    # Also in place: the operator was given copies, which differ from the element if it has written into them.
+    writes = {name for name in before if not equal(before[name], given[name])}
+    for output in outputs:
+        writes |= {name for name in before if name in output.value and output.value[name] is not given[name]}
+    return writes
 
 
 def _make_copy(element: Element) -> Element:

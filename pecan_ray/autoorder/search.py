@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 from pecan_ray.autoorder.adopted import OpSequenceOrder, Refused
@@ -27,6 +27,20 @@ WORTH_IN_A_HURRY = 1.5
 too."""
 
 
+@dataclass(frozen=True)
+class TriedOrder:
+    """How a trial of an order ended."""
+
+    plan: OrderPlan
+    """The order, without moves that gain little beside the others."""
+    refused: str
+    """Why it is not adopted; empty if it is."""
+    blamed: Sequence[Pair]
+    """Exchanges that the next order shall not have; empty if none is known to be the cause."""
+    found: SpeedComparison | None = None
+    """How it compares with the user's, if it was measured."""
+
+
 class OrderSearch:
     """Tries the policy's orders on the sample, the best first, until one is adopted."""
 
@@ -36,6 +50,8 @@ class OrderSearch:
         self._sample, self._trial, self._mode, self._again = sample, trial, mode, again
         self._forbidden = list(draws_would_change(sample.ops))
         self._refused: dict[OpOrder, str] = {}
+        self._measured = 0
+        """How many orders were run against the user's."""
         self._notes: list[str] = []
         self._user: OpOrder = tuple(op.name for op in sample.ops)
 
@@ -71,37 +87,45 @@ class OrderSearch:
 
     def _search(self, plan: OrderPlan) -> tuple[OrderPlan | None, SpeedComparison | None]:
         """Return the order that is adopted, and how it compares with the user's; None where none passed."""
-        measured = 0
         for _ in range(MOST_TRIED):
-            if not plan.changed or plan.order in self._refused or measured == MOST_MEASURED:
+            if not plan.changed or plan.order in self._refused or self._measured == MOST_MEASURED:
                 break
-            blamed: list[Pair] = []
-            found: SpeedComparison | None = None
-            refused = self._trial.look(plan.order)
-            if refused:
-                blamed = self._suspected_pairs(plan)
-            elif self._mode != "pecan":
-                refused = self._low_estimate(plan)
-                if not refused:
-                    measured += 1
-                    if self._trial.taken_over(plan.order).pushed and self._trial.only_here(plan.order):
-                        self._trial.measure_taken_over(plan.order)  # what is slow by that is not the order
-                    found, failed = self._trial.compare(plan.order)
-                    refused = failed or _too_slow(found)
-                    if found is not None and not refused:
-                        plan, found = self._prune_moves(plan, found)
-                blamed = [self._least(plan)] if refused else []
-            if not refused:
-                refused, pair, ran = self._trial.verify(plan.order)
-                blamed = [] if pair is None else [pair]
-                refused = refused or self._cut_short(plan, found, ran)
-                if not refused:
-                    self._note(ran)
-                    return replace(plan, ops=self._again().profiled), found  # with the times in the new order
-            self._refused[plan.order] = refused
-            self._forbidden += blamed or self._suspected_pairs(plan)
+            tried = self._try(plan)
+            if not tried.refused:
+                return replace(tried.plan, ops=self._again().profiled), tried.found  # with the times in the new order
+            self._refused[tried.plan.order] = tried.refused
+            self._forbidden += tried.blamed or self._suspected_pairs(tried.plan)
             plan = self._policy()
         return None, None
+
+    def _try(self, plan: OrderPlan) -> TriedOrder:
+        """Look at an order on the first elements, compare its speed, and verify it: the first failure refuses it."""
+        refused = self._trial.look(plan.order)
+        if refused:
+            return TriedOrder(plan, refused, self._suspected_pairs(plan))
+        found: SpeedComparison | None = None
+        if self._mode != "pecan":
+            found, refused = self._compare(plan)
+            if refused:
+                return TriedOrder(plan, refused, [self._least(plan)])
+            if found is not None:
+                plan, found = self._prune_moves(plan, found)
+        refused, pair, ran = self._trial.verify(plan.order)
+        refused = refused or self._cut_short(plan, found, ran)
+        if not refused:
+            self._note(ran)
+        return TriedOrder(plan, refused, [] if pair is None else [pair], found)
+
+    def _compare(self, plan: OrderPlan) -> tuple[SpeedComparison | None, str]:
+        """Return how an order compares with the user's, and why it is refused; empty if it is faster."""
+        refused = self._low_estimate(plan)
+        if refused:
+            return None, refused
+        self._measured += 1
+        if self._trial.taken_over(plan.order).pushed and self._trial.only_here(plan.order):
+            self._trial.measure_taken_over(plan.order)  # what is slow by that is not the order
+        found, failed = self._trial.compare(plan.order)
+        return found, failed or _too_slow(found)
 
     def _prune_moves(self, plan: OrderPlan, found: SpeedComparison) -> tuple[OrderPlan, SpeedComparison]:
         """Return an order without the moves that gain little beside the others: ties keep the user's places."""

@@ -110,17 +110,20 @@ def known_functions(named: Sequence[tuple[str, Any]], *, decodes: bool) -> Known
     `named`: operators' names, and their functions, each of which is known.  None where there is nothing to do, or
     where all of them are the package's own, which have rules by themselves.
     """
-    steps = list[tuple[str, KnownStep]]()
-    for name, fn in named:
-        steps += [(name, step) for step in steps_of(fn) or ()]
     if all(own_step(fn) is not None for _, fn in named):
         return None
-    steps, leading = _in_form(steps)
+    steps, leading = _in_form([(name, step) for name, fn in named for step in steps_of(fn) or ()])
     places = [step for step in leading if isinstance(step, GeometricStep)]
-    warps = [step.name for step in places] if len(places) > 1 and any(step.warps for step in places) else []
     part, smaller = _decoded_less(places) if decodes and places else ([], [])
-    equal, unequal = tuple(part), tuple(warps or smaller)
+    equal, unequal = tuple(part), tuple(_one_warp(places) or smaller)
     return KnownFunctions(tuple(steps), decodes, equal, unequal) if equal or unequal else None
+
+
+def _one_warp(places: list[GeometricStep]) -> list[str]:
+    """Return the names of steps that are worth one warp in their place."""
+    if len(places) < 2 or not any(step.warps for step in places):
+        return []
+    return [step.name for step in places]
 
 
 def _decoded_less(places: list[GeometricStep]) -> tuple[list[str], list[str]]:

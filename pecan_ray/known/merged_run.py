@@ -72,7 +72,7 @@ class KnownRun:
         places = self._places()
         first = places[0] if places else None
         name = self.steps[self._convert_count][0] if places else ""
-        if isinstance(first, CropStep) and (cut := first.cut(shape, rng(name) if first.wants_rng else None)):
+        if isinstance(first, CropStep) and (cut := first.cut(shape, _draw(first, name, rng))):
             return self._cut_out(encoded, first, cut, rng)
         if isinstance(first, ResizeStep) and self.reduces:
             target = first.target(shape)
@@ -93,7 +93,7 @@ class KnownRun:
         if resize is None or wanted is None or ratio == 1 or first.target() is not None:
             return first.finish(image, cut._replace(height=part.shape[0], width=part.shape[1])), 1
         for name, step in behind[:mirrors]:
-            image = step(image, rng(name) if step.wants_rng else None)
+            image = step(image, _draw(step, name, rng))
         return resize.to(image, wanted), mirrors + 2
 
     def _converted(self, image: Any, rng: Draw, *, others_may_see: bool = False) -> Any:
@@ -103,7 +103,7 @@ class KnownRun:
             if isinstance(step, ConvertStep) and may_be_a_view and not others_may_see and _is_byte_image(image):
                 image = step.apply_without_copy(image)
             else:
-                image = step(image, rng(name) if step.wants_rng else None)
+                image = step(image, _draw(step, name, rng))
         return image
 
     def _finished(self, value: Any, steps: RunSteps, rng: Draw) -> Any:
@@ -111,7 +111,7 @@ class KnownRun:
         for name, step in steps:
             if isinstance(step, OtherStep):
                 value = as_contiguous(value)
-            value = step(value, rng(name) if step.wants_rng else None)
+            value = step(value, _draw(step, name, rng))
         return as_contiguous(value)
 
 
@@ -120,6 +120,11 @@ def mirror_steps_and_resize(steps: Sequence[KnownStep]) -> tuple[int, ResizeStep
     mirrors = len(list(itertools.takewhile(lambda step: isinstance(step, MirrorStep) and not step.warps, steps)))
     behind = steps[mirrors] if mirrors < len(steps) else None
     return mirrors, behind if isinstance(behind, ResizeStep) else None
+
+
+def _draw(step: KnownStep, name: str, rng: Draw) -> Any:
+    """Return what a step draws with, by its operator's name; None for one that draws nothing."""
+    return rng(name) if step.wants_rng else None
 
 
 def _known_run(steps: RunSteps, decodes: bool, reduces: bool) -> KnownRun:
