@@ -14,6 +14,24 @@ from pecan_ray.cache.store_model import Numbers
 from pecan_ray.errors import PlanError
 
 
+def _dataset_numbers(jobs: Sequence[JobDemand]) -> list[int]:
+    """Return which dataset each job reads; without a name it is a dataset of that job alone."""
+    numbers: dict[tuple[str, bool], int] = {}
+    sizes: dict[int, JobDemand] = {}
+    datasets = []
+    for job in jobs:
+        key = (job.name, False) if job.dataset is None else (job.dataset, True)
+        number = numbers.setdefault(key, len(numbers))
+        first = sizes.setdefault(number, job)
+        if first.dataset_bytes != job.dataset_bytes:
+            raise PlanError(
+                f"allocate: dataset {job.dataset!r} has {first.dataset_bytes:g} bytes for job {first.name!r} and "
+                f"{job.dataset_bytes:g} for job {job.name!r}; one name means one dataset."
+            )
+        datasets.append(number)
+    return datasets
+
+
 @dataclass(frozen=True, eq=False)
 class Demands:
     """Of each job, what `JobDemand` says."""
@@ -35,23 +53,10 @@ class Demands:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise PlanError(f"allocate: two jobs are named {twice!r}.")
-        numbers: dict[tuple[str, bool], int] = {}
-        sizes: dict[int, JobDemand] = {}
-        datasets = []
-        for job in jobs:
-            key = (job.name, False) if job.dataset is None else (job.dataset, True)
-            number = numbers.setdefault(key, len(numbers))
-            first = sizes.setdefault(number, job)
-            if first.dataset_bytes != job.dataset_bytes:
-                raise PlanError(
-                    f"allocate: dataset {job.dataset!r} has {first.dataset_bytes:g} bytes for job {first.name!r} and "
-                    f"{job.dataset_bytes:g} for job {job.name!r}; one name means one dataset."
-                )
-            datasets.append(number)
         return cls(
             np.array([job.ideal_bytes_per_s for job in jobs], np.float64),
             np.array([job.dataset_bytes for job in jobs], np.float64),
-            np.array(datasets, np.intp),
+            np.array(_dataset_numbers(jobs), np.intp),
             np.array([job.dataset_bytes if job.remaining_bytes is None else job.remaining_bytes for job in jobs]),
             np.array([job.gpus for job in jobs], np.float64),
             np.array([np.inf if job.cached_bytes is None else job.cached_bytes for job in jobs]),

@@ -110,11 +110,8 @@ def choose_execution(
     room = math.inf if max_bytes is None else checked_count("choose_execution(max_bytes=...)", max_bytes)
     took = measured or {}
     options = tuple(
-        option
-        if seconds is None or (option.too_large and not option.share)
-        else replace(option, seconds=checked_amount("measured seconds", seconds), measured=True)
+        _as_measured(option, took.get((option.mode, option.point)))
         for option in _options(profile, store_model, room, memory, remote, most_entry_bytes)
-        for seconds in [took.get((option.mode, option.point))]
     )
     chosen, reason = _chosen(options)
     large = tuple(one.too_large for one in options if one.too_large and (one.point or chosen.mode == "compute"))
@@ -122,6 +119,13 @@ def choose_execution(
     frozen = tuple(text for name, text in random.items() if name == chosen.point)
     warnings = (*random.values(), *large)
     return ExecutionChoice(chosen.mode, chosen.point, chosen.seconds, reason, options, chosen.remote, warnings, frozen)
+
+
+def _as_measured(option: ExecutionOption, seconds: float | None) -> ExecutionOption:
+    """Return an option with what an epoch took that was run so, if one was and it is not left out for its entries."""
+    if seconds is None or (option.too_large and not option.share):
+        return option
+    return replace(option, seconds=checked_amount("measured seconds", seconds), measured=True)
 
 
 def _chosen(options: Sequence[ExecutionOption]) -> tuple[ExecutionOption, str]:

@@ -189,9 +189,7 @@ class _Rules(Trials):
         sure = self.whole and self._rates_known() and self.sums.load > FULL
         if not sure or not known or count < 2 or share >= ALONE:
             return None
-        if state.clocks.held_since is None:
-            self.state = replace(self.state, clocks=replace(state.clocks, held_since=self.now))
-        held_s = self.now - (self.state.clocks.held_since or self.now)
+        held_s = self._held_s()
         knee = max(1, math.ceil(KNEE * count * share))
         if held_s < state.clocks.quiet_s or knee >= count:
             return self.hold(f"something shared lets a worker work for {share:.0%} of its time")
@@ -204,6 +202,13 @@ class _Rules(Trials):
         self._try("fewer")
         target = (knee, running.remote) if side == 0 else (running.local, knee)
         return self.ask(*target, "trial", f"something shared lets a worker work for {share:.0%} of its time")
+
+    def _held_s(self) -> float:
+        """Return for how long workers, or the trainer, have been held up: from the first look on that has seen it."""
+        clocks = self.state.clocks
+        since = self.now if clocks.held_since is None else clocks.held_since
+        self.state = replace(self.state, clocks=replace(clocks, held_since=since))
+        return self.now - since
 
     def _rates_known(self) -> bool:
         """Return whether there were rows enough, and more than the first batch of each worker."""
@@ -268,10 +273,8 @@ class _Rules(Trials):
         if lag <= LAGS or running.local < 2:
             self.state = replace(self.state, clocks=replace(clocks, held_since=None))
             return None
-        since = self.now if clocks.held_since is None else clocks.held_since
-        self.state = replace(self.state, clocks=replace(clocks, held_since=since))
         why = f"the trainer stands in line for a CPU for {lag:.0%} of its time"
-        if self.now - since < clocks.quiet_s:
+        if self._held_s() < clocks.quiet_s:
             return self.hold(why)
         self._try("lag")
         self.state = replace(self.state, clocks=replace(clocks, held_since=None))

@@ -175,10 +175,7 @@ class Trials:
         """Try half of the local workers, with remote ones in their place: neighbours may slow the trainer down."""
         running, trial_history, (local, remote) = self.o.running, self.state.trial_history, self.state.known.each
         remote = remote or self.guess_remote()
-        calm = self.state.needs.stable_s >= self.quiet_s - LOOK_S
-        few = running.local < 2 and not running.remote
-        fixed = few or running.local <= self.o.least.local or not self.o.room.remote
-        if self.per_hour is None or fixed or trial_history.stride == 0 or not calm:
+        if self.per_hour is None or trial_history.stride == 0 or not self._may_replace_local():
             return None
         if trial_history.stride is None:
             self.state = replace(
@@ -208,6 +205,13 @@ class Trials:
         )
         why = "fewer neighbours of the trainer may make a row cheaper"
         return self.ask(running.local if more > running.remote else target.local, more, "trial", why)
+
+    def _may_replace_local(self) -> bool:
+        """Tell whether local workers can be spared, remote ones have room, and needs have been stable for long."""
+        running = self.o.running
+        few = running.local < 2 and not running.remote
+        fixed = few or running.local <= self.o.least.local or not self.o.room.remote
+        return not fixed and self.state.needs.stable_s >= self.quiet_s - LOOK_S
 
     def _bill_s(self) -> float:
         """Return how long a bill is looked at."""

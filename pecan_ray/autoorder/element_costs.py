@@ -18,9 +18,9 @@ REMOTE_WAITING = 0.9
 
 def costs_of(plan: Plan, orders: Sequence[OpSequenceOrder]) -> SampledCosts | None:
     """Return what reading and the operators of a plan cost, as a sample shows it; None where it does not."""
-    samples = {op.name: op for one in orders for op in one.sample.ops}
+    samples = {op.name: op for one in orders for op in one.sample.ops if _measured(op)}
     names = [op.name for op in element_ops_from(plan, 0)]
-    if not names or any(name not in samples or not _measured(samples[name]) for name in names):
+    if not names or not samples.keys() >= set(names):
         return None
     first = next((one.sample for one in orders if names[0] in one.names), None)
     if first is None or first.reading_s is None:

@@ -163,14 +163,12 @@ class JobOrder:
         pinned = self._config.order_file is not None or self._state_pins is not None
         look = None if once or pinned else self._after_epoch(ordering, end, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._replace, self._plan)
-        row_s = ordering.row_seconds()
-        late = beside is not None and not ordering.final
         return Ordered(
             keeps.plan,
             order,
             tuple(said),
             ordering.op_seconds(),
-            math.inf if row_s is None and late else row_s,
+            _row_seconds(ordering, late=beside is not None and not ordering.final),
             reorder_after_epoch=look,
             beside=beside,
             reverted=reverted,
@@ -423,6 +421,12 @@ def rewritten(plan: Plan, engine: EngineName, decoders: tuple[str, ...]) -> tupl
     """Return an ordered plan with what `decoders` names done to it, and that in words."""
     plan, done = rewrites.rewritten((*RULES, RowsAtOnce()), plan, engine, decoders)
     return plan, tuple(one.told() for one in done)
+
+
+def _row_seconds(ordering: Ordering, *, late: bool) -> float | None:
+    """Return the seconds of a row; as many as can be where a look goes on, which has taken too long to tell."""
+    row_s = ordering.row_seconds()
+    return math.inf if row_s is None and late else row_s
 
 
 SEEDED = (

@@ -127,8 +127,8 @@ class DecoderTakesOver:
         if not maps or not _is_decoder(maps[0]):
             return
         casts = _names_of_casts(maps) if engine == "python" else set[str]()
-        known = list(itertools.takewhile(lambda op: op.name in casts or isinstance(op.fn, GEOMETRY), maps[1:]))
-        for rule, run, fn, reduces in self._merge_candidates([op for op in known if op.name not in casts], engine):
+        moving = _moving_pixels(maps[1:], casts)
+        for rule, run, fn, reduces in self._merge_candidates(moving, engine):
             span = maps[: maps.index(run[-1]) + 1]
             between = [op for op in span if op.name in casts]
             if between and not reduces:
@@ -152,6 +152,12 @@ class DecoderTakesOver:
             fits = len(run) == len(one.behind) and all(isinstance(op.fn, kind) for op, kind in kinds)
             if fits:
                 yield one.rule, run, one.merge(*(op.fn for op in run)), one.reduces
+
+
+def _moving_pixels(behind: Sequence[Map], casts: Collection[str]) -> list[Map]:
+    """Return the croppings, warps and resizings right behind a decoder, between which there may be casts."""
+    known = itertools.takewhile(lambda op: op.name in casts or isinstance(op.fn, GEOMETRY), behind)
+    return [op for op in known if op.name not in casts]
 
 
 def _names_of_casts(maps: Sequence[Map]) -> set[str]:

@@ -52,6 +52,10 @@ class _HeldSegment:
         """Return one of which nothing was checked yet."""
         return cls(file_version, memory, np.frombuffer(memory, np.uint8).ctypes.data)
 
+    def is_of(self, file_version: tuple[int, int, int], nbytes: int) -> bool:
+        """Tell whether it maps at least so many bytes of a file that has not been changed since."""
+        return self.file_version == file_version and nbytes <= len(self.memory)
+
     def note(self, start: int, nbytes: int, checksum: int) -> None:
         """Note that an entry, which is not known yet, was checked."""
         self.checked[start] = nbytes, checksum
@@ -219,20 +223,13 @@ class CheckedSegments:
         if nbytes < LEAST_MAPPED or self._most_bytes < nbytes or not self._can_hold():
             return None
         known, now = self._held.get(path), _stat_of(path)
-        if (
-            known is not None
-            and now is not None
-            and known.file_version == _file_version(now)
-            and start + nbytes <= len(known.memory)
-        ):
+        if now is None:
+            self._held.pop(path, None)
+            return None
+        if known is not None and known.is_of(_file_version(now), start + nbytes):
             return known
         self._held.pop(path, None)
-        if now is None or now.st_size < start + nbytes or not self._fits(nbytes):
-            return None
-        # Whole segments are mapped, of which a removed one takes its room until it is let go of.
-        full = self._held and self.mapped_bytes + now.st_size > MAPPED_TIMES * self._most_bytes
-        if full or len(self._held) >= MOST_SEGMENTS:
-            self.refused = True
+        if now.st_size < start + nbytes or not self._fits(nbytes) or not self._may_map(now.st_size):
             return None
         # Decision 83: two changes within one tick of the file system's clock look the same.
         if not _settled(path, _file_version(now)):
@@ -242,6 +239,15 @@ class CheckedSegments:
             return None
         held = self._held[path] = _HeldSegment.of(_file_version(now), memory)
         return held
+
+    def _may_map(self, nbytes: int) -> bool:
+        """Tell whether there is room for one more segment of so many bytes."""
+        # Whole segments are mapped, of which a removed one takes its room until it is let go of.
+        full = self._held and self.mapped_bytes + nbytes > MAPPED_TIMES * self._most_bytes
+        if full or len(self._held) >= MOST_SEGMENTS:
+            self.refused = True
+            return False
+        return True
 
     def _can_hold(self) -> bool:
         """Tell whether this system tells of its pages, and maps may be as large as they like; asked once."""

@@ -310,7 +310,7 @@ class EntryStore:
     def nbytes(self) -> int:
         """Bytes of all segments: what counts against `max_bytes`."""
         with self._reporter():
-            return sum(size for _, size in sizes_of_segments(self._index))
+            return self._segment_bytes_of(None)
 
     def remove(self, kinds: Iterable[str] | None = None) -> int:
         """Drop the entries of some kinds, or all; return how many.  Segments go when nothing is left in them."""
@@ -433,15 +433,23 @@ class EntryStore:
         used = [path.stat().st_mtime for path in paths if path.exists()]
         return should_store(now - min(used, default=0.0), nbytes / self._segment_bytes, random.random())
 
+    def _surely_fits(self, kind: str | None) -> bool:
+        """Tell whether everything fits, as far as the sizes of segments tell; `kind`: that which has grown."""
+        if self._segment_bytes_of(None) > self._max_bytes:
+            return False
+        if self.rooms is None or (kind is not None and kind not in self.rooms):
+            return True
+        return kind is not None and self._segment_bytes_of(kind) <= self._room(kind)
+
+    def _segment_bytes_of(self, kind: str | None) -> int:
+        return sum(size for _, size in sizes_of_segments(self._index, kind))
+
     def _evict(self, kind: str | None) -> list[str]:
         """Take the entries of the segments that are worth least out of the index until the rest fits.
 
         `kind`: that which has grown; None: any may be too large.
         """
-        total = sum(size for _, size in sizes_of_segments(self._index))
-        bounded = self.rooms is not None and (kind is None or kind in self.rooms)
-        mine = sum(size for _, size in sizes_of_segments(self._index, kind)) if bounded and kind is not None else 0
-        if total <= self._max_bytes and (not bounded or (kind is not None and mine <= self._room(kind))):
+        if self._surely_fits(kind):
             return []  # what follows goes through all entries
         writing = {one.name for one in self._writing.values()}
         stored = stored_segments(self._index, writing)

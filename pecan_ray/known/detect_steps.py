@@ -114,7 +114,7 @@ def known_functions(named: Sequence[tuple[str, Any]], *, decodes: bool) -> Known
         return None
     steps, leading = _in_form([(name, step) for name, fn in named for step in steps_of(fn) or ()])
     places = [step for step in leading if isinstance(step, GeometricStep)]
-    part, smaller = _decoded_less(places) if decodes and places else ([], [])
+    part, smaller = _decoded_less(places) if decodes else ([], [])
     equal, unequal = tuple(part), tuple(_one_warp(places) or smaller)
     return KnownFunctions(tuple(steps), decodes, equal, unequal) if equal or unequal else None
 
@@ -128,6 +128,8 @@ def _one_warp(places: list[GeometricStep]) -> list[str]:
 
 def _decoded_less(places: list[GeometricStep]) -> tuple[list[str], list[str]]:
     """Return the names of the steps for which a part is decoded, and of those for which a smaller image is."""
+    if not places:
+        return [], []
     first = places[0]
     if isinstance(first, ResizeStep):
         return [], [first.name]

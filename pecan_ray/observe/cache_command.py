@@ -53,12 +53,20 @@ def run_cache(asked: argparse.Namespace) -> int:
     for one in [folder] if act is bench else folders:
         with EntryStore(one, max_bytes=sys.maxsize) as store:
             result = max(result, (act if act is not show or one == folder else show_blocks)(store, asked))
+    if act in (tell_size, verify, forget):
+        result = max(result, _on_memory_tier(folder, asked))
+    return result
+
+
+def _on_memory_tier(folder: Path, asked: argparse.Namespace) -> int:
+    """Do what was asked with the entries in memory, if there are any."""
     memory = Cache(folder, memory_bytes=MIB).memory_folder  # where it is does not hang on its size
-    if act in (tell_size, verify, forget) and memory is not None and (memory / "index.sqlite").exists():
-        with EntryStore(memory, max_bytes=sys.maxsize, private=True) as store:
-            result = max(result, act(store, asked))
-        if act is forget and asked.all:
-            shutil.rmtree(memory)
+    if memory is None or not (memory / "index.sqlite").exists():
+        return 0
+    with EntryStore(memory, max_bytes=sys.maxsize, private=True) as store:
+        result: int = asked.act(store, asked)
+    if asked.act is forget and asked.all:
+        shutil.rmtree(memory)
     return result
 
 

@@ -58,7 +58,7 @@ def found(what: str | None, folder: Path) -> Iterator[tuple[str, dict[str, Any]]
         yield of_file(path)
         return
     over = next((one for one in past_jobs(folder) if what in (None, one.job, one.pipeline)), None)
-    live = [] if over is not None and over.job == what else [one for one in _live() if what in (None, one.job)]
+    live = [] if over is not None and over.job == what else _live(what)
     for facts in live:
         yield so_far(facts)
     if live:
@@ -111,9 +111,9 @@ def line_of(ended: PastJob) -> str:
     return f"{ended.job} (pipeline {ended.pipeline}) ended at {when} {how}"
 
 
-def _live() -> list[JobFacts]:
-    """Return what is known of the jobs that run on the cluster at hand, if there is one."""
+def _live(what: str | None) -> list[JobFacts]:
+    """Return what is known of the jobs, or of one of that name, that run on the cluster at hand, if there is one."""
     if not cluster.runs_here():
         return []
     cluster.attach_to_running()
-    return job_facts()
+    return [one for one in job_facts() if what in (None, one.job)]
