@@ -256,9 +256,13 @@ class OperatorMethods(BatchingMethods):
     # --- joins ---------------------------------------------------------------------------------------------
 
     def zip(self, *others: Self) -> Self:
-        """Pair elements of several pipelines; their columns must differ.  One worker runs such a pipeline.
+        """Pair element i with element i of the others, up to the end of the shortest; their columns must differ.
 
         Sides that are shuffled need equal seeds, ``shuffle(n, seed=1)``, for equal orders.
+
+        Several workers make the pairs where sources have rows with numbers (`Arrays`, `Items`, data sets of torch, and
+        all that a sampler reads), with maps alone in front of the zip and the shortest first.  Else one worker does,
+        and `batches.explain()` says why.
         """
         return self._join("zip", others)
 

@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pecan_ray.engines.foreign import as_array, is_tensor
 from pecan_ray.engines.items import Item
@@ -31,6 +31,7 @@ class DatasetIndices:
     count: int
     split_rows: ClassVar[int | None] = None
     counts_splits: ClassVar[bool] = True
+    rows_by_range: ClassVar[Literal[True]] = True
 
     def splits(self) -> Iterator[Split]:
         """Yield ranges of indices."""

@@ -36,14 +36,21 @@ WHOLE_PLAN = "a plan that one worker runs as a whole"
 Bundle: TypeAlias = tuple[Lease, ...]
 
 
-def hung(progress: WorkerProgress, hung_after_s: float) -> Suspicion | None:
-    """Return what a worker hangs at by what it tells; None as long as it does not."""
+def hung(progress: WorkerProgress, hung_after_s: float, branches: int) -> Suspicion | None:
+    """Return what a worker hangs at by what it tells; None as long as it does not.
+
+    `branches`: of sources beyond so many, which are read in step with the first one, no element is known here.
+    """
     at, origin = progress.at, progress.at.origin if progress.at is not None else None
     if at is None or progress.stuck_s <= hung_after_s:
         return None
     said = "it hangs: " + progress.stuck.replace("{seconds}", f"{progress.stuck_s:.0f} s")
     why = f"{at.op} had not done with it after {hung_after_s:.0f} s, twice (Config(hung_after_s=...))"
-    place = None if origin is None else ((origin.branch, origin.repetition, origin.split), origin.element)
+    place = (
+        None
+        if origin is None or origin.branch >= branches
+        else ((origin.branch, origin.repetition, origin.split), origin.element)
+    )
     return Suspicion(at.op, why, said, place, at.reads)
 
 

@@ -35,7 +35,8 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
             True, f'batches come in one sequence, as order="strict" asks for: {_producers(options, shape)}.'
         )
     if shape.is_one_sequence:
-        return RowOrder(True, "batches come in one sequence: the plan needs the whole of it, and one worker runs it.")
+        why = shape.whole_reason or "the plan needs the whole of it"
+        return RowOrder(True, f"batches come in one sequence, and one worker runs it: {why}.")
     finished = "batches and rows come as workers finish them"
     if options.order == "relaxed":
         return RowOrder(False, f'{finished}, as order="relaxed" says.')

@@ -194,6 +194,22 @@ def compatible_state(
     return replace(saved, point=point, engine=engine, parts=tuple(parts), order=order)
 
 
+def point_for(point: ResumePoint, branches: int) -> ResumePoint:
+    """Return where a run of so many sources goes on; raises StateError in the midst of an epoch of other ones.
+
+    A zip that is read in step counts as one source.
+    """
+    if len(point.branches) == branches:
+        return point
+    epoch = epoch_that_begins(point)
+    if epoch is None:
+        raise StateError(
+            "the state was taken in the midst of an epoch of a run that has read its zip in another way: in step where "
+            'on_error="raise", else by one worker. Go on with the options of that run, or from the end of an epoch.'
+        )
+    return ResumePoint(epoch, (BranchPoint(),) * branches, point.listings[:branches])
+
+
 def epoch_that_begins(point: ResumePoint) -> int | None:
     """Return the epoch of which nothing was used where a state was taken; None in the middle of one."""
     if all(branch == BranchPoint() for branch in point.branches) and not point.made:

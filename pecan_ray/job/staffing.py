@@ -131,7 +131,8 @@ class Staffing:
                 self._replace(now, done)
             if event.progress.fell_back:
                 self._worker_requests.restore_user_order(event.progress.fell_back, now, done)
-            if (by := hung(event.progress, self._job.spec.hung_after_s)) is not None:
+            spec = self._job.spec
+            if (by := hung(event.progress, spec.hung_after_s, spec.shape.branches)) is not None:
                 self.lose(event.worker, "hung", by.said, now, done, by)
 
     def _on_order_failed(self, event: events.OrderFailed, now: float, done: Instructions) -> None:

@@ -279,6 +279,8 @@ class Join:
     """For mix: end with the first input that runs out, or when all have."""
     schedule: WeightSchedule | None = None
     """For mix: weights that change; `weights` are the first ones."""
+    in_step: bool = False
+    """For zip: each worker reads the same rows of all inputs (`pecan_ray.plan.in_step`)."""
 
     @property
     def counts_draws(self) -> bool:
@@ -322,6 +324,16 @@ class Plan:
                 yield from plan.sources()
         else:
             yield self.head
+
+    def dealt_sources(self) -> list[Source]:
+        """Return the sources whose splits a job deals out: of those that are read in step the first one."""
+        sources = list(self.sources())
+        return sources[:1] if self.is_in_step else sources
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether it begins with a zip whose inputs are read in step."""
+        return isinstance(self.head, Join) and self.head.in_step
 
     def all_ops(self) -> Iterator[Op]:
         """Yield every operator, inputs of joins first."""

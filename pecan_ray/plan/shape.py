@@ -70,6 +70,9 @@ class PlanShape:
     """It is not known which row an element becomes, since some are left out or become several: rows are joined to
     batches in order."""
 
+    whole_reason: str = ""
+    """Why one worker runs the plan, where several could run others like it; empty: they do, or none like it."""
+
     @property
     def is_one_sequence(self) -> bool:
         """Whether one worker runs the plan, and must yield the same batches in the same order when it runs again."""
@@ -108,13 +111,14 @@ def plan_shape(plan: Plan) -> PlanShape:
         counts=counts_its_elements(plan),
         as_listed=keeps_source_order(plan),
         unordered_reason=_why_unordered(plan),
-        joined=not isinstance(plan.head, Join) and any(isinstance(op, (Filter, FlatMap)) for op in plan.ops),
+        joined=(plan.is_in_step or not isinstance(plan.head, Join))
+        and any(isinstance(op, (Filter, FlatMap)) for op in plan.ops),
     )
 
 
 def _why_unordered(plan: Plan) -> str:
     """Return why several workers cannot keep the order of an epoch's rows; empty where they can."""
-    if isinstance(plan.head, Join):
+    if isinstance(plan.head, Join) and not plan.head.in_step:
         return f"{plan.head.kind} joins several sources"
     last = last_batching(plan)
     for op in plan.ops:
@@ -125,8 +129,9 @@ def _why_unordered(plan: Plan) -> str:
     if changes and (why := _unjoinable(plan, last)):
         said = "leaves elements out" if isinstance(changes[0], Filter) else "makes several elements of one"
         return f"{changes[0].name} {said}, and {why}"
-    if not (isinstance(plan.head, CountingSource) and plan.head.counts_splits):
-        return f"{type(plan.head).__name__} does not tell how many elements its splits hold before they are read"
+    source = next(plan.sources())
+    if not (isinstance(source, CountingSource) and source.counts_splits):
+        return f"{type(source).__name__} does not tell how many elements its splits hold before they are read"
     return ""
 
 
@@ -163,7 +168,7 @@ def _shuffled(plan: Plan, behind: Shuffle | None = None) -> Iterator[Shuffle | N
     head = plan.head
     if isinstance(head, Join):
         for branch in head.inputs:
-            yield from _shuffled(branch, None if _is_order_dependent(head) else behind)
+            yield from _shuffled(branch, None if _is_order_dependent(head) and not head.in_step else behind)
     else:
         yield behind
 
@@ -182,7 +187,7 @@ def keeps_source_order(plan: Plan) -> bool:
 
 
 def _holds_back(plan: Plan) -> bool:
-    if isinstance(plan.head, Join):
+    if isinstance(plan.head, Join) and not plan.head.in_step:
         return True
     last = last_batching(plan)
     return any(
@@ -206,7 +211,7 @@ def _is_serial(plan: Plan) -> bool:
     if any(isinstance(op, (Take, Skip)) or (op is not last and _drops(op)) for op in plan.ops):
         return True
     head = plan.head
-    if not isinstance(head, Join):
+    if not isinstance(head, Join) or head.in_step:
         return False
     # What an input with a weight of 0 holds is never asked for: that counts as done where one worker runs the plan.
     if _is_order_dependent(head) or head.counts_draws or head.leaves_out:

@@ -100,6 +100,16 @@ class CountingSource(Source, Protocol):
 
 
 @runtime_checkable
+class RowRangeSource(CountingSource, Protocol):
+    """A source whose rows have numbers: split after split holds those from its `start` to its `stop`.
+
+    Listing its splits reads nothing, and gives the same ones in each process.
+    """
+
+    rows_by_range: ClassVar[Literal[True]]
+
+
+@runtime_checkable
 class SequentialSource(Source, Protocol):
     """A source that reads the files of its splits from the front, so that their beginnings can be fetched early."""
 

@@ -44,7 +44,7 @@ def pickle_plan(plan: Plan, arrays: NamedArrays | None = None) -> bytes:
 
 def pickle_sources(plan: Plan, arrays: NamedArrays | None) -> bytes:
     """Pickle the sources of a plan for the controller; `arrays` as for `pickle_plan`."""
-    return _pickled(list(plan.sources()), arrays)
+    return _pickled(plan.dealt_sources(), arrays)
 
 
 def _pickled(value: Any, arrays: NamedArrays | None) -> bytes:

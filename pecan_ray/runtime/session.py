@@ -26,7 +26,7 @@ from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.registering import GiveUp, Hindered, Registration, TurnedAway
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.row_order import runs_in_order
-from pecan_ray.job.saved_state import SavedState
+from pecan_ray.job.saved_state import SavedState, point_for
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.waiting import NO_ANSWER
 from pecan_ray.options import AutoWorkers, ClusterIo, Config, EngineName, IterOptions, Workers
@@ -34,6 +34,7 @@ from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.element_identity import identity_loss
 from pecan_ray.plan.empty_pass import endless_passes
 from pecan_ray.plan.fingerprint import described
+from pecan_ray.plan.in_step import read_in_step, why_not_in_step
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.plan.stretches import OpOrders, orders_in
@@ -90,6 +91,8 @@ class Session:
         run already.
         """
         check_no_loader_workers()
+        self._in_step = not why_not_in_step(plan, engine, options.on_error)
+        plan = self._dealt(plan)
         arrays: NamedArrays = {}
         self._apart = None if options.world_size > 1 else arrays  # ranks would name each its own
         payload = pickle_plan(plan, self._apart)
@@ -106,10 +109,12 @@ class Session:
         if shape.does_rebatch and options.workers != Workers():
             logger.warning("job %s: one worker at a time runs it, since %s", self.name, identity_loss(plan))
         sources = pickle_sources(plan, self._apart)
-        spec = job_spec(self.name, shape, len(list(plan.sources())), seed, config, options)
+        spec = job_spec(self.name, shape, len(plan.dealt_sources()), seed, config, options)
         spec = with_deadline(spec, plan, options)
         if saved is not None:
-            spec = replace(spec, start=saved.point, allow_changed_source=allow_changed_source)
+            spec = replace(
+                spec, start=point_for(saved.point, spec.shape.branches), allow_changed_source=allow_changed_source
+            )
         empty_passes = endless_passes(plan) if shape.repetitions is None else None  # else the engine looks
         spec = replace(spec, op_order=orders_in(plan), empty_passes=empty_passes)
         if config.journal not in (None, OFF) and not is_remote(os.fspath(config.journal)):
@@ -131,6 +136,10 @@ class Session:
         self._leaving = Leaving(self.name, self.client, self.controller, options.rank, self._incarnation)
         # At the interpreter's end it would run too late: `leaving` leaves all jobs there, before Ray ends.
         weakref.finalize(self, self._leaving.leave_in_background).atexit = False
+
+    def _dealt(self, plan: Plan) -> Plan:
+        """Return a plan as workers run it."""
+        return read_in_step(plan) if self._in_step else plan
 
     def _register(self, job: Job, arrays: NamedArrays, parts: tuple[tuple[str, str], ...]) -> Any:
         """Find or start the controller and become one of its trainers; raises PecanError if that cannot be."""
@@ -221,7 +230,7 @@ class Session:
         for an element; `order_text`: what AutoOrder found, as JSON.
         """
         if not self._options.rank:
-            pickled = None if plan is None else pickle_plan(plan, self._apart)
+            pickled = None if plan is None else pickle_plan(self._dealt(plan), self._apart)
             self._ask(self.controller.begin, pickled, order, row_s, op_seconds, decoders, order_text)
         self.client.begin()
 
@@ -250,7 +259,8 @@ class Session:
 
         `order_text`: what AutoOrder found, as JSON; empty: what was told before.
         """
-        self._ask(self.controller.change_plan, pickle_plan(plan, self._apart), order, said, decoders, order_text)
+        payload = pickle_plan(self._dealt(plan), self._apart)
+        self._ask(self.controller.change_plan, payload, order, said, decoders, order_text)
 
     def drop_order(self, said: str) -> None:
         """Let all workers run the operators as the user wrote them, from now on."""
@@ -351,7 +361,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         world_size=options.world_size,
         batch_size=shape.batch_size,
         drop_remainder=shape.drop_remainder,
-        orders=split_orders(shape.shuffled, seed),
+        orders=split_orders(shape.shuffled[:branches], seed),
         serial=serial,
         in_order=one_sequence and not (serial or numbered),
         coordinated=options.coordinated and options.world_size > 1,

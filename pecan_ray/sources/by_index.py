@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -139,6 +139,7 @@ class ByIndex:
     """Whether a pipeline stacks the elements of each batch, as nobody else does."""
     seed: int
     _kept: SequencesKept = field(repr=False)
+    rows_by_range: ClassVar[Literal[True]] = True
 
     def __init__(
         self,

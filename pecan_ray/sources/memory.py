@@ -8,7 +8,7 @@ import itertools
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class Items:
     split_rows: int | None = field(default=None, kw_only=True)
     """Elements in a split; None: so that there are at least 16 splits."""
     counts_splits: ClassVar[bool] = True
+    rows_by_range: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "items", list(self.items))
@@ -207,6 +208,7 @@ class Arrays:
     arrays: dict[str, np.ndarray[Any, Any]] = field(repr=False)
     split_rows: int | None = None
     counts_splits: ClassVar[bool] = True
+    rows_by_range: ClassVar[Literal[True]] = True
 
     def __init__(
         self, columns: Mapping[str, Any] | Any = None, /, *, split_rows: int | None = None, **arrays: Any

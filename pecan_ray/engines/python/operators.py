@@ -259,14 +259,17 @@ def prefetched(items: ItemIterator, count: int) -> ItemIterator:
 def joined(join: Join, inputs: Sequence[ItemIterator], seed: int, number: int) -> ItemIterator:
     """Make one stream of several; `number`: of the pass."""
     if join.kind == "zip":
-        return zip_inputs(inputs)
+        return zip_inputs(inputs, in_step=join.in_step)
     if join.kind == "mix":
         return mixed(inputs, join, seed, number)
     return itertools.chain.from_iterable(inputs)
 
 
-def zip_inputs(branches: Sequence[ItemIterator]) -> ItemIterator:
-    """Pair items; ends with the shortest branch."""
+def zip_inputs(branches: Sequence[ItemIterator], *, in_step: bool = False) -> ItemIterator:
+    """Pair items; ends with the shortest branch.
+
+    `in_step`: the job knows the positions of the first branch alone.
+    """
     while True:
         items: list[Item] = []
         for branch in branches:
@@ -282,7 +285,7 @@ def zip_inputs(branches: Sequence[ItemIterator]) -> ItemIterator:
                     f"zip: both sides have the column {sorted(clash)[0]!r}. Rename it on one side by a map before zip."
                 )
             value.update(item.value)
-        parts = [part for item in items for part in item.parts]
+        parts = [part for item in (items[:1] if in_step else items) for part in item.parts]
         yield Item(value, parts, items[0].lease, items[0].element, items[0].output, rows=items[0].rows)
 
 

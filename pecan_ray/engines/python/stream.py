@@ -13,6 +13,7 @@ import pecan_ray.engines.python.operators as operators
 from pecan_ray.engines.caching import CachedReading, SplitCache
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced
 from pecan_ray.engines.counting import Counts
+from pecan_ray.engines.in_step import InStepLeases
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.lease_replay import LeaseReplay, PassLeases, joined_in_passes, passes_before
@@ -98,6 +99,7 @@ class ItemStream:
         """
         self.plan, self._sources, self._options = plan, sources, options
         shape = plan_shape(plan)
+        leases = InStepLeases(leases, sources) if plan.is_in_step else leases
         self._runs = LeaseReplay(leases, split_orders(shape.shuffled, options.seed)) if shape.serial else None
         """Of a plan that runs as a whole: its leases, for as many runs as `repeat` makes."""
         self._passes = PassLeases(leases, len(shape.shuffled)) if joined_in_passes(plan) else None
@@ -110,7 +112,9 @@ class ItemStream:
         """By source: where what it gives is kept."""
         self._cached = {} if cache is None else self._cached_reads(cache)
         """By the name of a point: how what is behind it is read."""
-        self._streams = [Streams.of(shuffle, source) for shuffle, source in zip(shape.shuffled, sources, strict=True)]
+        # Of sources that are read in step one split after the other is read, so that their rows come in one order.
+        shuffled = (None,) * len(sources) if plan.is_in_step else shape.shuffled
+        self._streams = [Streams.of(shuffle, source) for shuffle, source in zip(shuffled, sources, strict=True)]
         """By source: how many splits of it are read at a time."""
         self._take_lock = threading.Lock()
         """Guards the taking of leases where several threads read."""

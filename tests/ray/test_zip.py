@@ -1,0 +1,86 @@
+"""Two sources zipped, as FixMatch does, on several workers: every pair once, in order, whatever dies or is cut off."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from tests.ray.workers import ONE_BY_ONE, lose
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+ROWS, LABELLED = 400, 30
+
+
+def again(epoch: int, seed: int) -> Any:
+    return np.random.default_rng((seed, epoch)).integers(0, LABELLED, ROWS)
+
+
+def fixmatch(name: str, made: str) -> pecan.PecanPipeline:
+    """Unlabelled images beside labelled ones, which come again and again; `made`: a file that lists what is made."""
+
+    def weak_and_strong(element: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        with open(made, "a") as file:
+            file.write(f"{element['u']}\n")
+        return {"u": element["u"], "weak": rng.integers(1000), "strong": rng.integers(1000)}
+
+    def weak(element: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"label": element["label"], "image": rng.integers(1000)}
+
+    labelled = pecan.PecanPipeline(pecan.sources.Arrays(label=np.arange(LABELLED)), sampler=again).map(weak)
+    source = pecan.sources.Arrays(u=np.arange(ROWS), split_rows=30)
+    unlabelled = pecan.PecanPipeline(source, shuffle=True, name=name, seed=5).map(weak_and_strong)
+    return unlabelled.zip(labelled).batch(4)
+
+
+def rows_of(batches: Any) -> list[tuple[int, ...]]:
+    return [row for batch in batches for row in zip(*(batch[name].tolist() for name in sorted(batch)), strict=True)]
+
+
+def test_workers_share_a_zip_in_order_and_a_state_goes_on_where_it_was_taken(tmp_path: Any) -> None:
+    made = str(tmp_path / "made")
+    whole = rows_of(fixmatch("fixmatch", made).iter_batches(debug=True))
+    first, workers = [], set()
+    options: dict[str, Any] = {"workers": pecan.Workers(local=1, remote=1), **ONE_BY_ONE}
+    with fixmatch("fixmatch", made).iter_batches(**options) as batches:
+        for batch in batches:
+            assert batches.provenance is not None
+            workers.add(batches.provenance.worker)
+            first.append(batch)
+            if len(first) == 10:
+                lose(batches, next(iter(batches.report().workers)))
+            if len(first) == 60:
+                assert "rows come in the order of the source" in batches.explain()
+                state = batches.state_dict()
+                break
+    assert len(workers) > 1 and rows_of(first) == whole[:240]
+    os.remove(made)
+    with fixmatch("fixmatch", made).iter_batches(state=state, workers=pecan.Workers(local=2)) as batches:
+        assert rows_of(batches) == whole[240:]
+    columns = sorted(("u", "weak", "strong", "label", "image"))
+    used = {row[columns.index("u")] for row in whole[:240]}
+    with open(made) as file:
+        assert not used & set(map(int, file)), "nothing that was used is made again"
+
+
+def test_ranks_share_a_zip_and_another_one_says_why_one_worker_runs_it(tmp_path: Any) -> None:
+    def train(rank: int) -> list[tuple[int, ...]]:
+        options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "zip-ranks"}
+        pipe = fixmatch("zip-ranks", str(tmp_path / "made"))
+        with pipe.iter_batches(workers=pecan.Workers(local=2), **options) as batches:
+            return rows_of(batches)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(train, range(2))
+    whole = rows_of(fixmatch("zip-ranks", str(tmp_path / "debug")).iter_batches(debug=True))
+    assert len(first) == len(second) and sorted(first + second) == sorted(whole)
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(9)), name="apart")
+    pipe = pipe.zip(pecan.PecanPipeline(pecan.sources.Arrays(j=np.arange(9))).shuffle(3)).batch(2)
+    with pipe.iter_batches(workers=pecan.Workers(local=1)) as batches:
+        assert "one worker runs it: behind shuffle elements are not known by their rows" in batches.explain()
+        assert sum(len(batch["i"]) for batch in batches) == 9
