@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import tempfile
@@ -163,6 +164,7 @@ def no_actor_left() -> Iterator[None]:
     yield
     from tests.ray.waiting import until
 
+    gc.collect()  # a pipeline in a circle of references keeps the processes of its next job until then
     try:
         until(lambda: not living_actors(), lambda: f"{living_actors()} are still alive")
     except AssertionError:
