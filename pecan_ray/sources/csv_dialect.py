@@ -174,8 +174,8 @@ class CsvDialect:
 
 
 def is_only_line_end(data: bytes) -> bool:
-    """Tell whether a line has nothing but its end."""
-    return data == b"\r"
+    """Tell whether a line has nothing but its end, or not even that."""
+    return data in (b"", b"\r")
 
 
 @functools.cache

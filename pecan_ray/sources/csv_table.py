@@ -251,7 +251,7 @@ class Csv:
                 continue
             closes = dialect.changes_quote_state(line.data)
             if first is None and not closes:
-                element += bool(line.data) and not is_only_line_end(line.data)
+                element += not is_only_line_end(line.data)
                 yield line
                 continue
             if first is None:

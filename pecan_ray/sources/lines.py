@@ -119,12 +119,11 @@ def lines_of(stream: BinaryIO, bad: BadLines, end: bytes = b"\r") -> Iterator[Te
 def _blocks(stream: BinaryIO, bad: BadLines) -> Iterator[list[bytes] | LongLine]:
     r"""Yield, some at a time, what lies between the ``\n`` of a stream, and behind the last one if it is not empty."""
     split, most = bad.split, bad.max_record_bytes
-    at, stop = max(split.start - 1, 0), split.stop
+    at, stop = max(split.start - 1, 0), sys.maxsize if split.stop is None else split.stop
     open_line = _OpenLine(most, belongs_to_split=split.start == 0)
     while True:
         # Behind the range no more is read than the end of its last line takes: a store would fetch it for nothing.
-        count = BLOCK_BYTES if stop is None else min(BLOCK_BYTES, stop - at) if at < stop else TAIL_BYTES
-        block = stream.read(count)
+        block = stream.read(min(BLOCK_BYTES, stop - at) if at < stop else TAIL_BYTES)
         if not block:
             break
         at += len(block)
@@ -133,23 +132,33 @@ def _blocks(stream: BinaryIO, bad: BadLines) -> Iterator[list[bytes] | LongLine]
         if open_line.is_too_long and (not bad.past_errors or open_line.nbytes > ENDLESS_RATIO * most):
             raise _endless(split, at - len(block) + len(lines[0]) - open_line.nbytes, most)
         if len(lines) == 1:
-            if not open_line.belongs_to_split and stop is not None and at >= stop:
+            if not open_line.belongs_to_split and at >= stop:
                 return  # no line begins in the range
             continue
         tail = lines.pop()
-        if open_line.nbytes > most:
-            yield open_line.as_long()
-            del lines[0]
-        else:
-            lines[0] = open_line.whole()
-        if most < BLOCK_BYTES:
-            yield from _bounded(lines, most)
-        else:
-            yield lines
-        if stop is not None and at - len(tail) >= stop:
+        yield from _with_whole_first(lines, open_line, most)
+        if at - len(tail) >= stop:
             return
         open_line = _OpenLine(most)
         open_line.add(tail)
+    yield from _last_line(open_line, at, most)
+
+
+def _with_whole_first(lines: list[bytes], first: _OpenLine, most: int) -> Iterator[list[bytes] | LongLine]:
+    """Yield lines of which the first one began in an earlier block."""
+    if first.nbytes > most:
+        yield first.as_long()
+        del lines[0]
+    else:
+        lines[0] = first.whole()
+    if most < BLOCK_BYTES:
+        yield from _bounded(lines, most)
+    else:
+        yield lines
+
+
+def _last_line(open_line: _OpenLine, at: int, most: int) -> Iterator[list[bytes] | LongLine]:
+    """Yield what lies behind the last line's end of a stream that ends at `at`, if it is not empty."""
     if open_line.nbytes > most:
         yield open_line.as_long()
     elif (last := open_line.whole()) and not (last == _BYTE_ORDER_MARK and at == len(last)):

@@ -243,7 +243,7 @@ class JsonLines:
         with opened_for_lines(bad.split) as stream:
             lines = filled(lines_of(stream, bad), bad.split, bytes.isspace)
             for number, line in enumerate(islice(lines, start, None), start=start):
-                if refused and line.number in refused:
+                if line.number in refused:
                     yield bad.error(line, number, refused.pop(line.number))
                     continue
                 try:

@@ -87,13 +87,7 @@ class TokenFiles:
     def _held(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """All tokens, and where documents begin, and the last one ends."""
         index = self._mapped("idx", np.dtype("u1"))
-        if len(index) < HEADER.size:
-            self._reject("it has no header")
-        magic, version, code, sequences, documents = HEADER.unpack(index[: HEADER.size].tobytes())
-        if magic != MAGIC or version != 1 or code not in TYPES:
-            self._reject(f"it begins with {bytes(magic)!r}, version {version}, tokens of type {code}")
-        if len(index) != HEADER.size + sequences * SEQUENCE_BYTES + documents * DOCUMENT_BYTES:
-            self._reject(f"it has {len(index)} bytes, which are not those of {sequences} sequences")
+        code, sequences, documents = self._header(index)
         at = HEADER.size
         sizes = np.frombuffer(index, "<i4", sequences, at).astype(np.int64)
         places = np.frombuffer(index, "<i8", sequences, at + 4 * sequences)
@@ -105,6 +99,17 @@ class TokenFiles:
         if not documents or firsts[0] != 0 or firsts[-1] != sequences or (np.diff(firsts) < 0).any():
             self._reject(f"its documents are not made of its {sequences} sequences")
         return tokens, ends[firsts]
+
+    def _header(self, index: npt.NDArray[Any]) -> tuple[int, int, int]:
+        """Return the code of the tokens' type, and how many sequences and entries of documents an index has."""
+        if len(index) < HEADER.size:
+            self._reject("it has no header")
+        magic, version, code, sequences, documents = HEADER.unpack(index[: HEADER.size].tobytes())
+        if magic != MAGIC or version != 1 or code not in TYPES:
+            self._reject(f"it begins with {bytes(magic)!r}, version {version}, tokens of type {code}")
+        if len(index) != HEADER.size + sequences * SEQUENCE_BYTES + documents * DOCUMENT_BYTES:
+            self._reject(f"it has {len(index)} bytes, which are not those of {sequences} sequences")
+        return code, sequences, documents
 
     def _mapped(self, ending: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         path = f"{self.path}.{ending}"

@@ -191,6 +191,18 @@ class _Open:
     identity: tuple[int, int]
 
 
+def _is_among(folder: _Open, above: list[_Open]) -> bool:
+    return any(folder.identity == one.identity for one in above)
+
+
+def _check_visits(path: str, visits: int) -> None:
+    if visits > MOST_VISITS:
+        raise SourceError(
+            f"Links lead to the folder {path} in more than {MOST_VISITS} ways. Name what to read, or remove links.",
+            path=path,
+        )
+
+
 def _walk(root: str, descend: Descend) -> Iterator[str]:
     """Yield the files below a folder (which ends in a slash) in an object store's order.
 
@@ -210,18 +222,13 @@ def _walk(root: str, descend: Descend) -> Iterator[str]:
                 yield path
             elif descend(path[:-1], len(above) - 1):
                 folder = _open(path)
-                if linked and any(folder.identity == one.identity for one in above):
+                if linked and _is_among(folder, above):
                     continue
                 if linked and linked_at is None:
                     linked_at = len(above)
                 if linked_at is not None:
                     visits[folder.identity] += 1
-                    if visits[folder.identity] > MOST_VISITS:
-                        raise SourceError(
-                            f"Links lead to the folder {path} in more than {MOST_VISITS} ways. Name what to read, or "
-                            "remove links.",
-                            path=path,
-                        )
+                    _check_visits(path, visits[folder.identity])
                 above.append(folder)
                 break
         else:
