@@ -21,6 +21,7 @@ MOST_STEPS = 40
 NEAR = 1e-7
 """Steps of the time for which an LRU keeps an item: how many, and which is the last."""
 TINY = 1e-300
+"""Stands for a share of 0 in divisions and logarithms."""
 
 
 def coordl(demands: Demands, cluster: ClusterResources) -> Division:

@@ -10,6 +10,7 @@ import numpy as np
 UPRIGHT = 1
 """As it is stored."""
 TAG = 0x0112
+"""Exif's field for the orientation."""
 FIRST_SWAPPED = 5
 """From this number on rows are stored as columns."""
 FLIPPED_ROWS = (3, 4, 7, 8)

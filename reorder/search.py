@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pecan_ray.reorder.cost import CostModel, LogSize
 
 EXACT_OPS = 10
+"""The exact search looks at each member of each subset: 10,240 steps, which double with each op more."""
 EXCHANGE_SHARE = 0.01
 """Share of the user's total that each exchange of two ops has to gain: what was measured is not more certain;"""
 EXCHANGES_SHARE = 0.1

@@ -16,6 +16,7 @@ from statistics import fmean
 SAMPLED_PER_S = 32
 """Steps that are looked at singly: so many a second, the same ones at all trainers."""
 SHORTEST_STEP_S = 1e-6
+"""Steps that took no time, as far as the clock tells, have no logarithm."""
 GOLDEN = 0x9E3779B1
 """2**32 times the golden ratio less 1."""
 KEPT_STEPS = 64

@@ -21,6 +21,7 @@ KNOCK_S = 5.0
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 """What a client of gRPC says first: the preface of HTTP/2 and empty settings (RFC 9113, 3.4). It carries no token."""
 FRAME_HEAD_BYTES = 9
+"""Length, type, flags and stream of a frame of HTTP/2 (RFC 9113, 4.1)."""
 SETTINGS_FRAME = 4
 """The type of the frame that a server of HTTP/2 answers with, in the fourth byte of the frame's head."""
 
