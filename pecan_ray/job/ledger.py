@@ -148,6 +148,7 @@ class Ledger(LedgerState):
         self.changes += 1
         self.fatal_elements.came_through(state.suspected)
         state.working, state.finished_epoch, state.made, state.alone = False, self.epoch, batches, None
+        state.stale_spans = {}  # it works on nothing any more, so it may be the second worker of these rows itself
         rest = rows if self.shape.serial and self.shape.drop_remainder else 0
         self.left_out_elements += self._whole.ended(worker, batches, rest)
         # Decision 4: a worker may flush only if nobody else holds anything, so an epoch has at most one smaller batch.

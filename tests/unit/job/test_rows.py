@@ -12,7 +12,7 @@ from pecan_ray.job import events
 from pecan_ray.job.blocks import RowPlaces
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
-from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.lots import elements_in
 from pecan_ray.job.messages import AskLeases, LeftOutElement, SplitOpenFailure
 from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
@@ -220,6 +220,23 @@ def test_a_worker_is_late_by_what_workers_need_and_not_by_their_start_or_the_ste
         now += step_s
         head.look(ledger, 1, now)
     assert head.look(ledger, 0, now + 1.1) == "late"
+
+
+def test_rows_that_each_worker_was_late_with_are_given_to_one_that_has_ended_its_assignment() -> None:
+    ledger = numbered_ledger()
+    for worker in ("one", "other"):
+        ledger.join(worker)
+        ledger.next_assignment(worker)
+    ((first,), _) = (ledger.take_run(worker, 2) or () for worker in ("one", "other"))
+    for row in (0, 2):
+        assert ledger.seconds.help(ledger.workers, row)
+    for worker in ("one", "other"):
+        assert ledger.take_run(worker, 2) == (), "it may be at work on what waits"
+        ledger.assignment_ended(worker, {})
+    assert isinstance(ledger.next_assignment("one"), Assignment)
+    (again,) = ledger.take_run("one", 2) or ()
+    assert (again.key, again.spans) == (first.key, first.spans)
+    check_ledger(ledger)
 
 
 def test_a_remainder_that_two_workers_drop_is_counted_once() -> None:
