@@ -164,9 +164,12 @@ def no_actor_left() -> Iterator[None]:
     yield
     from tests.ray.waiting import until
 
-    gc.collect()  # a pipeline in a circle of references keeps the processes of its next job until then
+    def nobody_lives() -> bool:
+        gc.collect()  # a pipeline in a circle of references keeps the processes of its next job until then
+        return not living_actors()
+
     try:
-        until(lambda: not living_actors(), lambda: f"{living_actors()} are still alive")
+        until(nobody_lives, lambda: f"{living_actors()} are still alive")
     except AssertionError:
         end_actors()
         raise
