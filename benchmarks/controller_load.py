@@ -48,7 +48,7 @@ from pecan_ray.plan.splits import Element, Split
 from pecan_ray.runtime.cluster import NAMESPACE
 from pecan_ray.runtime.controller import JobController
 from pecan_ray.runtime.messages import Job, WorkerInfo
-from pecan_ray.runtime.next_job import MOST_CALLS
+from pecan_ray.runtime.session import MOST_CALLS
 from pecan_ray.runtime.worker_actors import WorkerActors
 from pecan_ray.sampling.random_keys import SplitOrder
 

@@ -41,9 +41,8 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.quarantine import QuarantineFile, default_path, keeper
 from pecan_ray.runtime.client import has_left
 from pecan_ray.runtime.cluster import check_same_process
-from pecan_ray.runtime.next_job import NextJob
 from pecan_ray.runtime.received import Provenance, Received
-from pecan_ray.runtime.session import Session
+from pecan_ray.runtime.session import Session, job_name
 from pecan_ray.runtime.share_session import ShareRequest, ShareSession
 
 if TYPE_CHECKING:
@@ -93,22 +92,21 @@ class Batches(EpochLoops[BatchT]):
         mesh: OnMesh | None = None,
         clock: RunClock | None = None,
         passes: RunPasses,
-        next_job: NextJob,
     ) -> None:
         """`go_on`: makes another one of these that begins at a state; `share`: be a reader of this group, no job.
 
         `mesh`: places batches on the devices of JAX; `clock`: begun when the user has asked for this; `passes`: counts
-        the epochs that begin; `next_job`: what runs already of the pipeline's next job, which this may be.
+        the epochs that begin.
         """
-        self._clock, self._go_on, self._passes, self._next_job = clock or RunClock(), go_on, passes, next_job
+        self._clock, self._go_on, self._passes = clock or RunClock(), go_on, passes
         self._convert = converter(options.format if mesh is None else "numpy", plan)
         self._device = device_copies(options.device) if mesh is None else mesh
         self._options, self._config, self._name = options, config, name
         self._yielded, self._limits = 0, BatchLimits(options, saved)
         self._turn = threading.RLock()
         """One thread at a time asks for a batch; reentrant, so that a function that iterates over its own job fails."""
-        # All batches were yielded.
         self._over = False
+        """All batches were yielded."""
         self._failure = self._interrupted = ""
         """What the job ended with, if that was an error; what has ended a wait for a batch while the job ran on."""
         self._session: Session | ShareSession | None = None
@@ -120,19 +118,20 @@ class Batches(EpochLoops[BatchT]):
         self._reverted: Callable[[str], None] | None = None
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
-        self._job, started = (name, None) if debug else next_job.begin(name, options, config.journal)
+        self._job = name if debug else job_name(name, options)
         self._quarantine = None if share is not None else self._open_quarantine(saved)
-        # Where the run stood when it ended.
         self._state: dict[str, Any] | None = None
+        """Where the run stood when it ended."""
         self._parts, self._seed, self._engine = tuple(parts or ()), seed, engine
-        self._no_state, self._batches_before = no_state_of(options), saved.batches if saved is not None else 0
+        self._no_state = no_state_of(options)
+        self._batches_before = saved.batches if saved is not None else 0
         self._prepared: list[JobEvent] = []
         self._reorder_after_epoch: ReorderAfterEpoch | None = None
         self._epoch_estimate: EpochEstimate | None = None
+        self._watch = EpochWatch()
         self._epoch = saved.point.epoch if saved is not None else options.first_epoch
         """In which the training loop is."""
-        kept = not debug and options.rank == 0
-        self._watch, self._ending = EpochWatch(), Ending(name, self._job, config.report_folder, kept=kept)
+        self._ending = Ending(name, self._job, config.report_folder, kept=not debug and options.rank == 0)
         if share is not None:
             self._join(share)
             return
@@ -154,7 +153,6 @@ class Batches(EpochLoops[BatchT]):
                 saved=saved,
                 allow_changed_source=allow_changed_source,
                 keep=keeper(self._quarantine, saved),
-                started=started,
             )
             ordered = self._begun(session, plan, order)
         self._take_over(ordered)
@@ -482,7 +480,7 @@ class Batches(EpochLoops[BatchT]):
         if self._looks_end is not None:
             self._looks_end()
         if self._session is not None:
-            self._session.close(None if self._failure else self._next_job)
+            self._session.close()
             self._note_reverted(self._session.facts().reverted)
         if self._quarantine is not None:
             self._quarantine.close()

@@ -48,7 +48,6 @@ from pecan_ray.plan.rounds import check_rounds_supported
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.runtime.long_wait import LongWait
-from pecan_ray.runtime.next_job import NextJob
 from pecan_ray.runtime.session import check_not_exiting
 from pecan_ray.sampling.subsets import members
 from pecan_ray.sharing import own_options, share_request
@@ -135,7 +134,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         self._engine: EngineName = engine
         self._seed, self._seeded = natural("seed", 0 if seed is None else seed), seed is not None
         self._config: Config = of_kind("PecanPipeline(config=...)", config, Config | None) or Config()
-        self._counts, self._next_job = PassCounts(), NextJob()
+        self._counts = PassCounts()
 
     def with_config(self, **changes: Any) -> PecanPipeline:
         """Return the pipeline under other settings: fields of `Config` by name."""
@@ -353,6 +352,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             steps=steps,
         )
         check_rounds_supported(self._plan, self._engine, on_error=on_error, asked=coordinated)
+        self._set_storage()
         saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
         found.check()  # trainers that share a job must run one plan: it is that of the first one to have an order
         shared = self._shared(options) if share and not debug else None
@@ -379,7 +379,6 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
                 mesh=mesh,
                 clock=clock,
                 passes=passes,
-                next_job=self._next_job,
             )
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -392,8 +391,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
     def _placed(
         self, sharding: Any, format: Format, rank: int | None, world_size: int | None, job: str | None, *, shares: bool
     ) -> tuple[OnMesh | None, Sharding, tuple[int, int, str | None]]:
-        """Set up reads; return what places batches on a mesh, how splits are dealt, rank, world size and job's name."""
-        self._set_storage()
+        """Return what places batches on a mesh, how splits are dealt, and rank, world size and the job's name."""
         if isinstance(sharding, str):
             dealt: Any = sharding
             return None, dealt, placed(self._name, rank, world_size, job, shares=shares)
@@ -446,7 +444,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         new = object.__new__(PecanPipeline)
         new._plan, new._name, new._engine = plan, self._name, self._engine
         new._seed, new._seeded, new._config = self._seed, self._seeded, self._config
-        new._counts, new._next_job = self._counts, self._next_job
+        new._counts = self._counts
         return new
 
     @functools.cached_property

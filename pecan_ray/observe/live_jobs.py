@@ -28,10 +28,8 @@ def live_jobs(timeout_s: float) -> tuple[list[LiveJob], list[str]]:
     found: list[LiveJob] = []
     for one in answered:
         try:
-            told: LiveJob | None = ray.get(one)
+            found.append(ray.get(one))
         except ray.exceptions.RayError as error:  # it ends, or begins
             logger.info("job %s tells nothing: %s", asked[one], error)
             silent.append(asked[one])
-        else:
-            found += [] if told is None else [told]
     return sorted(found, key=lambda job: job.job), sorted(silent)

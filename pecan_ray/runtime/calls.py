@@ -68,13 +68,9 @@ class Calls:
     def connection(self) -> Iterator[None]:
         """Keep the connection while something is asked of Ray; raises `ClusterError` if it has gone."""
         with _connecting:
-            if not self.connected():
+            if cluster.connection() != self._connection:
                 raise ClusterError("Ray was shut down while the job ran: close the iterator before ray.shutdown()")
             yield
-
-    def connected(self) -> bool:
-        """Return whether this process still has the connection that the calls began with."""
-        return cluster.connection() == self._connection
 
     def begin(self, method: Any, *arguments: Any) -> PendingAnswer:
         """Call an actor's method; return its answer, which must be waited for by `result`, or closed."""

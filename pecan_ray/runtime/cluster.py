@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import logging
 import os
@@ -37,8 +36,6 @@ from pecan_ray.runtime.placement_groups import groups_on
 logger = logging.getLogger(__name__)
 
 NAMESPACE = "pecan"
-ROOM_S = 1.0
-"""A job that does not answer within this time, whether it can make room, is named all the same."""
 
 _attaching = threading.Lock()
 """One thread connects this process, the others wait for it: Ray does not bear two calls of `ray.init` at a time."""
@@ -365,19 +362,14 @@ def other_jobs(job: str) -> dict[str, str]:
 
 def ask_for_room(job: str) -> list[str]:
     """Ask other jobs of ours to give up workers, as far as they may; return the names of these jobs."""
-    asked: dict[Any, str] = {}
-    for other, name in other_jobs(job).items():
+    others = other_jobs(job)
+    for name in others.values():
         try:
-            controller: Any = ray.get_actor(name, namespace=NAMESPACE)
+            controller = ray.get_actor(name, namespace=NAMESPACE)
         except ValueError:  # it has ended meanwhile
             continue
-        asked[controller.make_room.remote(job)] = other
-    answered, late = ray.wait(list(asked), num_returns=len(asked), timeout=ROOM_S) if asked else ([], [])
-    found = [asked[one] for one in late]
-    for one in answered:
-        with contextlib.suppress(ray.exceptions.RayError):  # it has ended meanwhile
-            found += [asked[one]] if ray.get(one) else []
-    return sorted(found)
+        controller.make_room.remote(job)
+    return list(others)
 
 
 def why_no_placement(selector: Mapping[str, str], cpus: float, job: str) -> str:

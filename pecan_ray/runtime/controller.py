@@ -37,18 +37,16 @@ WATCH_S = 10.0
 """A call that only tells whether this process lives is answered after so long."""
 JOB_COMES_S = 60.0
 """A controller to which nobody sends a job within this time ends."""
-NEXT_JOB_COMES_S = 300.0
-"""So does one that was started ahead: what its start takes (5 s) is then 2 % of the time between two jobs."""
 
 
 class JobController:
     """Controller of one job.  Its methods are those of the actor, in which they are called."""
 
-    def __init__(self, name: str, journal: str | None, *, ahead: bool = False) -> None:
-        """`journal`: its folder, or a bucket, as in `Config`; `ahead`: started before its job is wanted."""
+    def __init__(self, name: str, journal: str | None) -> None:
+        """`journal`: its folder, or a bucket, as in `Config`."""
         # The job itself comes by `open`, or from the journal of a process before this one: it can be larger than what
         # Ray keeps for starting an actor again.
-        self._name, self._ahead = name, ahead
+        self._name = name
         self._place = None if journal == OFF else place_of(journal, name)
         # Decision 37: not in the journal, so after a restart the counts begin anew.
         self._counts: dict[str, Mapping[str, OpCount]] = {}
@@ -87,20 +85,16 @@ class JobController:
         if self._lost is not None:
             raise self._lost
 
-    def _waits(self) -> bool:
-        return self._opened is None and self._lost is None
-
     async def watch(self) -> None:
         """Go on with a job whose controller was lost, though nobody calls; end where no job comes."""
-        until = time.monotonic() + (NEXT_JOB_COMES_S if self._ahead else JOB_COMES_S)
-        while self._opened is None and time.monotonic() < until:
+        began = time.monotonic()
+        while self._opened is None and time.monotonic() < began + JOB_COMES_S:
             await asyncio.sleep(TICK_S)
         if self._opened is not None:
             self._opened.begin()
         else:
             gone = "those who have started its controller are gone"
-            level = logging.INFO if self._ahead and self._lost is None else logging.WARNING
-            logger.log(level, "job %s ends: %s", self._name, gone if self._lost is None else self._lost.message)
+            logger.warning("job %s ends: %s", self._name, gone if self._lost is None else self._lost.message)
             ray.kill(ray.get_runtime_context().current_actor)
 
     async def watched(self) -> None:
@@ -171,7 +165,7 @@ class JobController:
         await self._host.flush()
         self._host.happened(events.TrainerLeft(rank, incarnation, unused, finished))
         self._host.board.release(rank)
-        facts = named_facts(self._host.state.facts(self._host.now()))
+        facts = await self.facts()
         if self._host.ended:
             await self._host.wait_for_cleanup()
         return facts, self._host.ended
@@ -276,21 +270,19 @@ class JobController:
 
     async def pool_requests(self) -> bytes:
         """Return what this job bids for nodes that others may want as well, pickled."""
-        return pickle.dumps(() if self._waits() else self._host.state.pool_requests())
+        return pickle.dumps(self._host.state.pool_requests())
 
-    async def make_room(self, job: str) -> bool:
-        """Give up a worker for another job, if this one may; return whether there is a job here."""
-        if there := not self._waits():
-            self._host.happened(events.RoomAsked(job))
-        return there
+    async def make_room(self, job: str) -> None:
+        """Give up a worker for another job, if this one may."""
+        self._host.happened(events.RoomAsked(job))
 
-    async def facts(self) -> JobFacts | None:
-        """Return the facts of the job so far; None: no job has come yet."""
-        return None if self._waits() else named_facts(self._host.state.facts(self._host.now()))
+    async def facts(self) -> JobFacts:
+        """Return the facts of the job so far."""
+        return named_facts(self._host.state.facts(self._host.now()))
 
-    async def live(self) -> LiveJob | None:
-        """Return how the job is at this moment; None: no job has come yet."""
-        return None if self._waits() else self._host.live()
+    async def live(self) -> LiveJob:
+        """Return how the job is at this moment."""
+        return self._host.live()
 
     async def view(self) -> JobView:
         """Return what a page about the job shows, which is bounded."""

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 class AutoPlacementController:
     """The actor around a job's controller; run as a named one in the namespace `pecan`."""
 
-    def __init__(self, name: str, journal: str | None, ahead: bool = False) -> None:
-        """`journal`: its folder, or a bucket, as in `Config`; `ahead`: started before its job is wanted."""
+    def __init__(self, name: str, journal: str | None) -> None:
+        """`journal`: its folder, or a bucket, as in `Config`."""
         from pecan_ray.runtime.controller import JobController  # in this process alone
 
-        self._process = JobController(name, journal, ahead=ahead)
+        self._process = JobController(name, journal)
 
     async def watch(self) -> None:
         """Go on with a job whose controller was lost, though nobody calls; end where no job comes."""
@@ -126,16 +126,16 @@ class AutoPlacementController:
         """Return what this job bids for nodes that others may want as well, pickled."""
         return await self._process.pool_requests()
 
-    async def make_room(self, job: str) -> bool:
-        """Give up a worker for another job, if this one may; return whether there is a job here."""
-        return await self._process.make_room(job)
+    async def make_room(self, job: str) -> None:
+        """Give up a worker for another job, if this one may."""
+        await self._process.make_room(job)
 
-    async def facts(self) -> JobFacts | None:
-        """Return the facts of the job so far; None: no job has come yet."""
+    async def facts(self) -> JobFacts:
+        """Return the facts of the job so far."""
         return await self._process.facts()
 
-    async def live(self) -> LiveJob | None:
-        """Return how the job is at this moment; None: no job has come yet."""
+    async def live(self) -> LiveJob:
+        """Return how the job is at this moment."""
         return await self._process.live()
 
     async def view(self) -> JobView:

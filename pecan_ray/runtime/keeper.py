@@ -71,15 +71,10 @@ class WorkerKeeper:
 
     async def expect(self, worker_actor_spec: WorkerActorSpec) -> None:
         """Start a worker that the controller will ask for, unless it has asked for one: it starts as slowly as that."""
-        name, ahead = worker_actor_spec.began.worker, self._expected
-        if ahead is not None and ahead.ahead and ahead.began == worker_actor_spec.began:
-            made = self._with_job(self._workers[name], worker_actor_spec)
-        elif not self._workers:
-            made = self._made(worker_actor_spec)
-        else:
-            return
-        # Decision 67: a guess, of which the controller knows nothing: no event, no state, nothing in its journal.
-        self._expected, self._workers[name] = worker_actor_spec, asyncio.ensure_future(made)
+        if not self._workers:
+            # Decision 67: a guess, of which the controller knows nothing: no event, no state, nothing in its journal.
+            self._expected = worker_actor_spec
+            self._workers[worker_actor_spec.began.worker] = asyncio.ensure_future(self._made(worker_actor_spec))
 
     async def _settle(self, asked: WorkerActorSpec | None) -> None:
         """End the worker that was expected, if it is another one than what is asked for first."""
@@ -104,15 +99,6 @@ class WorkerKeeper:
         except ray.exceptions.RayError:
             self._workers.pop(name, None)
             raise
-
-    async def _with_job(self, made: asyncio.Future[Any], worker_actor_spec: WorkerActorSpec) -> Any:
-        """Give a worker that was started ahead its job; where it has ended, start another one."""
-        handle = await made
-        try:
-            await handle.take_job.remote(worker_actor_spec.job)
-        except ray.exceptions.RayActorError:
-            return await self._made(worker_actor_spec)
-        return handle
 
     async def _made(self, worker_actor_spec: WorkerActorSpec) -> Any:
         until = time.monotonic() + NAME_FREE_S

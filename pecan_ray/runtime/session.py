@@ -22,6 +22,7 @@ from pecan_ray.by_value import NamedArrays
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.registering import GiveUp, Hindered, Registration, TurnedAway
 from pecan_ray.job.resume_point import ResumePoint
@@ -39,23 +40,32 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.plan.stretches import OpOrders, orders_in
 from pecan_ray.runtime import cluster, leaving
+from pecan_ray.runtime.actors import actor
 from pecan_ray.runtime.calls import LOOK_S
 from pecan_ray.runtime.client import BatchClient, KeepBad
-from pecan_ray.runtime.host_names import named
+from pecan_ray.runtime.controller_actor import AutoPlacementController
 from pecan_ray.runtime.journal_file import OFF
+from pecan_ray.runtime.keeper import keeper_of
 from pecan_ray.runtime.leaving import Leaving
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.messages import Job
-from pecan_ray.runtime.next_job import NextJob, StartedJob, expect_worker, is_private, start_controller
 from pecan_ray.runtime.paid import PaidSoFar
 from pecan_ray.runtime.pickling import pickle_plan, pickle_sources
 from pecan_ray.runtime.state_points import StatePoints
+from pecan_ray.runtime.worker_actor import worker_actor_spec
 from pecan_ray.sampling.random_keys import split_orders
 from pecan_ray.sampling.subsets import members
 from pecan_ray.storage import is_remote
 
 logger = logging.getLogger("pecan_ray")
 
+_runs: dict[str, int] = {}
+"""How often this process has begun a shared job of a name: ranks that run the same program agree on it."""
+
+MOST_CALLS = 100_000
+"""Calls that a controller can have open: each trainer waits for orders in one, each idle worker for work in another."""
+MOST_RESTARTS = 100
+"""A controller that dies more often is not started again: something kills it whatever it does."""
 LOOK_AGAIN_S = 0.2
 """Between two tries to become a trainer."""
 GIVES_WAY_S = 3.0
@@ -82,13 +92,11 @@ class Session:
         saved: SavedState | None = None,
         allow_changed_source: bool = False,
         keep: KeepBad,
-        started: StartedJob | None = None,
     ) -> None:
         """Start the job's actors, which wait for `begin`.
 
         `parts`: what `described` tells of the plan, if known.  `saved`: go on there, with other data as well where
-        `allow_changed_source`.  `keep`: called with bad elements, before they are acknowledged.  `started`: actors that
-        run already.
+        `allow_changed_source`.  `keep`: called with bad elements, before they are acknowledged.
         """
         check_no_loader_workers()
         self._in_step = not why_not_in_step(plan, engine, options.on_error)
@@ -98,8 +106,8 @@ class Session:
         payload = pickle_plan(plan, self._apart)
         self.name = name
         self._options = options
-        own_ray, self.attach_time_s = cluster.attach(ranks=options.world_size), time.monotonic()
-        if own_ray and options.world_size > 1 and os.environ.get("LOCAL_WORLD_SIZE") != str(options.world_size):
+        started, self.attach_time_s = cluster.attach(ranks=options.world_size), time.monotonic()
+        if started and options.world_size > 1 and os.environ.get("LOCAL_WORLD_SIZE") != str(options.world_size):
             logger.warning(
                 "rank %d of %d has started a Ray of its own, since there was none: only ranks that the same process "
                 "has started on this machine find it. Run `ray start --head` first, so that all meet on one cluster.",
@@ -123,7 +131,7 @@ class Session:
         before = (saved.batches, saved.passed) if saved is not None else (0, 0)
         told = parts, *before, pipeline, bool(arrays)
         job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again, *told)
-        self._node, self._job, self._started = cluster.this_node(), job, started
+        self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
         self.controller = self._register(job, arrays, _told(parts, engine, seed, options, saved))
         me = (self.name, self._incarnation, self._node)
@@ -143,7 +151,7 @@ class Session:
 
     def _register(self, job: Job, arrays: NamedArrays, parts: tuple[tuple[str, str], ...]) -> Any:
         """Find or start the controller and become one of its trainers; raises PecanError if that cannot be."""
-        with LongWait(f"job {self.name}: its controller is being started on node {named(self._node)}") as wait:
+        with LongWait(f"job {self.name}: its controller is being started on node {self._node}") as wait:
             return self._registered(job, arrays, parts, wait)
 
     def _registered(self, job: Job, arrays: NamedArrays, parts: tuple[tuple[str, str], ...], wait: LongWait) -> Any:
@@ -153,7 +161,7 @@ class Session:
         while True:
             try:
                 if controller is None:
-                    controller = self._controller(job)
+                    controller = self._controller(job, pickled)
                 me = self._options.rank, self._incarnation, self._node
                 if self._answered(controller, controller.register.remote(*me, parts, cluster.this_process()), wait):
                     return controller
@@ -166,9 +174,6 @@ class Session:
                 ray.exceptions.RayActorError,
                 ray.exceptions.ActorAlreadyExistsError,
             ) as error:
-                if self._started is not None and isinstance(error, ray.exceptions.RayActorError):
-                    self._started = controller = None  # it has ended unused: start another one
-                    continue
                 next_step = registration.decide(self._registration_failure(error), time.monotonic())
                 if isinstance(next_step, GiveUp):
                     if next_step.kill and controller is not None:
@@ -203,14 +208,29 @@ class Session:
                 if cluster.lives(controller):
                     wait.becomes(f"job {self.name}: {NO_ANSWER}")
 
-    def _controller(self, job: Job) -> Any:
+    def _controller(self, job: Job, pickled: bytes) -> Any:
         journal, shared = job.config.journal, self._options.world_size > 1
-        if self._started is not None:
-            controller = self._started.controller
-        else:
-            controller = start_controller(self.name, self._node, journal, shared=shared)
-        if journal != OFF:
-            expect_worker(controller, job.spec, self._node, job)
+        controller = actor(
+            AutoPlacementController,
+            f"pecan:{self.name}:controller",
+            # On a node for remote workers it would keep an autoscaler from taking the node back.
+            cluster.local_selector(self._node),
+            # Decision 93: a run of one rank joins no other job.  `_registration_failure` asks a controller of its name.
+            get_if_exists=shared,
+            # A job of several trainers belongs to none of their processes; it ends when nobody is heard any more.
+            lifetime="detached" if shared else None,
+            num_cpus=0,
+            # Without a journal another process could not go on.
+            max_restarts=0 if journal == OFF else MOST_RESTARTS,
+            max_concurrency=MOST_CALLS,
+            # Hundreds of calls a second would fill the dashboard's table of tasks, at a tenth of their cost.
+            enable_task_events=False,
+        ).remote(self.name, None if journal is None else os.fspath(journal))
+        if journal != OFF:  # it would be started by the controller, but half a second later
+            keeper = keeper_of(self.name, controller._actor_id.hex())
+            began = None if shared else first_worker(job.spec, self._node, cluster.cpus_of(self._node))
+            if began is not None:  # as that would be asked for by the controller, seconds later
+                keeper.expect.remote(worker_actor_spec(began, cluster.local_selector(self._node), job, pickled))
         return controller
 
     def begin(
@@ -301,17 +321,12 @@ class Session:
         """Let the other ranks go on when this one closes: its loop has all that it asked for."""
         self._leaving.finished = True
 
-    def close(self, next_job: NextJob | None = None) -> None:
-        """End the job: no actor of it is left.  With several trainers, the last one to close ends it.
-
-        `next_job`: where the processes of the pipeline's next job are started, if that is of this process alone too.
-        """
+    def close(self) -> None:
+        """End the job: no actor of it is left.  With several trainers, the last one to close ends it."""
         if self._facts is None:
             self.paid.close()
             self._points.close()
             self._facts = self._leaving.leave()
-            if next_job is not None and is_private(self._options):
-                next_job.prepare(self._job, self._node)
 
 
 def _registration_failure(error: ray.exceptions.RayError) -> TurnedAway | Hindered:
@@ -425,3 +440,13 @@ def _told(
     chosen = [(f"iter_batches({name}=...)", repr(value)) for name, value in vars(options).items() if name not in OWN]
     state = "none" if saved is None else f"one of batch {saved.batches} ({saved.to_json()['checksum']})"
     return (("engine", engine), ("seed", str(seed)), ("iter_batches(state=...)", state), *chosen, *parts)
+
+
+def job_name(name: str, options: IterOptions) -> str:
+    """Return the name of the job that a pipeline of a name begins, or joins."""
+    if options.job:
+        return options.job
+    if options.world_size == 1:
+        return f"{name}-{os.getpid():x}{secrets.token_hex(2)}"
+    _runs[name] = _runs.get(name, 0) + 1
+    return f"{name}-shared-{_runs[name]}"

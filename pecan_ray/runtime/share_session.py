@@ -293,7 +293,7 @@ class ShareSession:
         """Change the numbers of workers, for all readers."""
         self._calls.ask(self.producer.scale, workers.local, workers.remote)
 
-    def close(self, _: object = None) -> None:
+    def close(self) -> None:
         """Leave the group, which ends if nobody else comes."""
         if self._facts is None:
             self.run_report()

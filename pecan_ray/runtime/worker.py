@@ -10,11 +10,9 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from pecan_ray.by_value import loads_apart
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.lease_tracker import LeaseTracker
-from pecan_ray.engines.registry import load_framework
 from pecan_ray.errors import PecanError, told
 from pecan_ray.job import worker_events as words
 from pecan_ray.job.heartbeat import HEARTBEAT_S, Heartbeat
@@ -27,7 +25,6 @@ from pecan_ray.options import AutoWorkers, ClusterIo
 from pecan_ray.runtime.cache_node import keep_blocks
 from pecan_ray.runtime.job_arrays import MappedArrays
 from pecan_ray.runtime.messages import Job, left_out, left_out_whole
-from pecan_ray.runtime.sigterm import SigtermNotice
 from pecan_ray.runtime.worker_plan import WorkerPlan
 from pecan_ray.runtime.worker_reporter import NEWS_S, WorkerReporter
 from pecan_ray.runtime.worker_requests import EngineLeases, WorkerRequests, ask_again
@@ -61,9 +58,9 @@ class EngineRun:
 class WorkerProcess:
     """Runs a job's plan; one process on one node.  Its methods are those of the actor, in which they are called."""
 
-    def __init__(self, began: StartWorker, job: Job, controller: Any, sigterm: SigtermNotice) -> None:
+    def __init__(self, began: StartWorker, job: Job, controller: Any) -> None:
         self._name, self._job, self._controller = began.worker, job, controller
-        apply_settings(job, began)
+        prepare_process(job, began)
         self._outbox = Outbox(job.config.ring_bytes, job.spec.shape.world_size, began.number)
         self._plan = WorkerPlan(self._name, job, began.sharing, MappedArrays(job, controller))
         about = job.spec.shape, heartbeat_of(job), job.config.hung_after_s
@@ -74,7 +71,7 @@ class WorkerProcess:
         self._worker_requests = WorkerRequests(self._name, controller)
         self._leases = EngineLeases(self._worker_requests, self._happened)
         self._streams = WorkerStreams(self._name, job, self._outbox)
-        self._reporter = WorkerReporter(self._name, controller, self._plan, self._over, sigterm)
+        self._reporter = WorkerReporter(self._name, controller, self._plan, self._over)
         self._current_assignment: EngineRun | None = None
         self._instruction_handlers: dict[type, Callable[[Any], None]] = {
             words.AskJob: self._ask,
@@ -263,30 +260,15 @@ def heartbeat_of(job: Job) -> Heartbeat:
     return Heartbeat(min(job.config.worker_timeout_s, job.config.hung_after_s), every_s=every_s)
 
 
-def apply_settings(job: Job, began: StartWorker) -> None:
-    """Let this process work by a job's settings, and read no more than its share of object stores until it is told."""
+def prepare_process(job: Job, began: StartWorker) -> None:
+    """Make a process one that works for a job, and reads no more than its share of object stores until it is told."""
     set_patience(job.config.storage_patience_s)
     hedge_reads(job.config.hedged_reads)
     tell_elsewhere()  # the heartbeat says what is tried again
     # Decision 51: from its start on, so that no worker reads without bound until the job has told it.
     limit_remote_io(began.remote_io)
     bound_datasets(began.rooms)
-
-
-def prepare_process() -> SigtermNotice:
-    """Make this process one that works for jobs; called in its main thread, which alone can take over signals.
-
-    Returns whether the process was asked to end.
-    """
     os.nice(NICE)
     os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
     # Decision 15: memory that goes back to the system with each element costs page faults for the next one.
     keep_freed_memory()
-    return SigtermNotice()
-
-
-def load_ahead(job: Job) -> None:
-    """Import what a job's plan needs, before a job like it comes."""
-    load_framework(job.engine)
-    if not job.shares_arrays:  # arrays are those of one job
-        loads_apart(job.plan, {})

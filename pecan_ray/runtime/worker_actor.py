@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +42,6 @@ class WorkerActorSpec:
     """Clients that it can serve at a time."""
     job: bytes
     """The job, pickled."""
-    ahead: bool = False
-    """The job is the one before: `PreprocessingWorker.take_job` brings the one that it works for."""
 
 
 def worker_actor_spec(
@@ -63,23 +61,10 @@ def worker_actor_spec(
 class PreprocessingWorker:
     """The actor around a worker's process; its groups keep long runs and streams from delaying control messages."""
 
-    def __init__(self, began: StartWorker, job: bytes, controller: Any, ahead: bool = False) -> None:
-        """`ahead`: `job` is the one before, and `take_job` is called before anything else."""
-        from pecan_ray.runtime.worker import WorkerProcess, load_ahead, prepare_process  # in this process alone
+    def __init__(self, began: StartWorker, job: bytes, controller: Any) -> None:
+        from pecan_ray.runtime.worker import WorkerProcess  # in this process alone
 
-        sigterm = prepare_process()
-        self._make: Callable[[bytes], WorkerProcess] = lambda job: WorkerProcess(
-            began, pickle.loads(job), controller, sigterm
-        )
-        if ahead:
-            load_ahead(pickle.loads(job))
-        else:
-            self._process = self._make(job)
-
-    @ray.method(concurrency_group="control")
-    def take_job(self, job: bytes) -> None:
-        """Begin to work for a job, pickled."""
-        self._process = self._make(job)
+        self._process = WorkerProcess(began, pickle.loads(job), controller)
 
     @ray.method(concurrency_group="control")
     def placed(self) -> tuple[str, int]:
@@ -163,4 +148,4 @@ def make_worker(worker_actor_spec: WorkerActorSpec, controller: Any) -> Any:
             f"Ray refuses the labels {selector} with which nodes are chosen for {name}: {error}. Correct "
             "Config(remote_labels=...)."
         ) from error
-    return made.remote(worker_actor_spec.began, worker_actor_spec.job, controller, worker_actor_spec.ahead)
+    return made.remote(worker_actor_spec.began, worker_actor_spec.job, controller)

@@ -24,15 +24,13 @@ NEWS_S = 1.0
 class WorkerReporter:
     """The thread of a worker that lets it tell how it gets on, until its process is ended."""
 
-    def __init__(
-        self, worker: str, controller: Any, plan: WorkerPlan, over: threading.Event, sigterm: SigtermNotice
-    ) -> None:
+    def __init__(self, worker: str, controller: Any, plan: WorkerPlan, over: threading.Event) -> None:
         """`over`: set when the work has ended."""
         self._worker, self._controller, self._plan, self._over = worker, controller, plan, over
         self.stages = StageWatch(lambda: plan.engine, over)
         self.bytes = 0
         """Of batches that were put out."""
-        self._sigterm, self._retried = sigterm, 0.0
+        self._sigterm, self._retried = SigtermNotice(), 0.0
         """When a storage was last seen to fail."""
         self._thread: threading.Thread | None = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import os
 import tempfile
@@ -164,12 +163,8 @@ def no_actor_left() -> Iterator[None]:
     yield
     from tests.ray.waiting import until
 
-    def nobody_lives() -> bool:
-        gc.collect()  # a pipeline in a circle of references keeps the processes of its next job until then
-        return not living_actors()
-
     try:
-        until(nobody_lives, lambda: f"{living_actors()} are still alive")
+        until(lambda: not living_actors(), lambda: f"{living_actors()} are still alive")
     except AssertionError:
         end_actors()
         raise

@@ -14,7 +14,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray import errors
-from pecan_ray.runtime import next_job
+from pecan_ray.runtime import session
 from pecan_ray.runtime.controller_actor import AutoPlacementController
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
@@ -100,7 +100,7 @@ def train(rank: int, ranks: int) -> str:
 
 @pytest.mark.parametrize("doing", BROKEN)
 def test_what_breaks_in_the_controller_is_raised_by_every_trainer(doing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_job, "AutoPlacementController", breaking(*BROKEN[doing]))
+    monkeypatch.setattr(session, "AutoPlacementController", breaking(*BROKEN[doing]))
     ranks = 2 if doing in ("handling SplitsListed", "") else 1
     with ThreadPoolExecutor(ranks) as pool:
         heard = list(pool.map(train, range(ranks), [ranks] * ranks))

@@ -52,9 +52,9 @@ def test_who_begins_asks_for_a_state_reads_or_closes_is_told_that_it_does_not_an
         with frozen(pid):
             until(lambda: STARTS in caplog.text, "nothing is said")
 
-    def started(self: Session, job: Job) -> Any:
+    def started(self: Session, job: Job, pickled: bytes) -> Any:
         """Start a controller, and freeze it as soon as it has answered once."""
-        controller = start(self, job)
+        controller = start(self, job, pickled)
         pids.append(ray.get(controller.process_id.remote()))
         os.kill(pids[0], signal.SIGSTOP)
         threading.Thread(target=thaw, args=(pids[0],)).start()

@@ -22,7 +22,7 @@ from pecan_ray.errors import StateError
 from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.start_worker import StartWorker
-from pecan_ray.runtime import next_job
+from pecan_ray.runtime import session
 from tests.long_form import some_later
 from tests.ray.conftest import living_actors
 from tests.ray.pipelines import ONE, TWO, ids, numbers, times
@@ -142,7 +142,7 @@ def test_a_job_leaves_no_classes_in_ray_and_ends_a_guess_of_its_first_worker_tha
     made: Any = ray._private.state.actors
     assert sum(actor["Name"] == "pecan:first:local-0" for actor in made().values()) == 1
     assert kept_behind_a_job() == kept
-    monkeypatch.setattr(next_job, "first_worker", wrong)
+    monkeypatch.setattr(session, "first_worker", wrong)
     assert kept_behind_a_job() == kept
 
 

@@ -142,6 +142,8 @@ def test_random_pipelines_give_what_they_give_row_by_row(
 ) -> None:
     """`joined`: by the trainer, which is told where each row comes from, as behind a filter and not a shuffle."""
     joined = joined and bool(steps)
+    if not joined:
+        steps = [name for name in steps if name != "list"]  # its elements differ, and only joined rows are cut there
 
     def build(pipe: PecanPipeline) -> PecanPipeline:
         for name, count in () if joined else rows:
