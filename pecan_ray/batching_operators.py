@@ -141,8 +141,9 @@ class BatchingMethods(ABC):
             size: elements in a batch, or a function of the key that returns their number.
             tail: what becomes of the elements of a key that fill no batch when an epoch ends. "keep": a smaller batch.
                 "fill": a batch of full size, which holds its elements again, from the first one on, behind all of them.
-                "merge": batches of several keys, at most as large as the sizes of their keys allow; only the last may
-                be smaller than that. "drop": nothing, and `report().left_out_elements` counts them.
+                "merge": batches of several keys, each at most as large as the smallest size of its keys; where all
+                keys have one size, only the last may be smaller. "drop": nothing, and `report().left_out_elements`
+                counts them.
             collate: a function that takes the list of elements and returns the batch, as that of `batch`.
         """
         if self._engine != "python":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import cmath
 import itertools
-import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -186,11 +187,14 @@ def key_of(item: Item, op: GroupBy) -> Hashable:
 
 
 def _is_comparable(key: Hashable) -> bool:
+    if isinstance(key, tuple):
+        return all(map(_is_comparable, key))
     try:
         hash(key)
     except TypeError:
         return False
-    return not (isinstance(key, float) and math.isnan(key))
+    # What never equals another value, as not-a-number, would make a group of each element.
+    return not isinstance(key, (float, complex, Decimal)) or not cmath.isnan(key)
 
 
 def _size_of(key: Hashable, item: Item, op: GroupBy) -> int:

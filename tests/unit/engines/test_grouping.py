@@ -64,6 +64,7 @@ def test_keys_and_sizes_are_values_or_functions_and_lists_go_to_collate() -> Non
         (lambda: keyed(key=lambda e: 1 // int(e["i"])), OpError, "group_by failed on element 0 .*: ZeroDivisionError"),
         (lambda: keyed(key=lambda e: [1]), OutputTypeError, r"key of element 0 .* is \[1\], but it must be one number"),
         (lambda: keyed(key=lambda e: np.nan), OutputTypeError, "key of element 0 .* is nan, but"),
+        (lambda: keyed(key=lambda e: (1, np.nan)), OutputTypeError, "key of element 0 .* is .*nan.*, but"),
         (lambda: keyed(size=lambda key: 0), OutputTypeError, "size returned 0 for the key 0: it must return a whole"),
         (
             lambda: numbers(2, 9).map(lambda e: {"x": np.zeros(e["i"])}).group_by(lambda e: 0, 2),
