@@ -73,6 +73,12 @@ class TarMember:
             _broken(self.path, self.offset + len(data), f"it ends inside {self.name!r}")
         return data
 
+    def skip_rest(self, padded: int) -> None:
+        """Go to the next header; `padded`: bytes that the data takes in the archive."""
+        left = padded - self.consumed
+        if skip_bytes(self.stream, left) < left:
+            _broken(self.path, self.offset, f"it ends inside {self.name!r}")
+
 
 def members(
     path: str, stream: BinaryIO, size: int | None, max_record_bytes: int = MAX_RECORD_BYTES
@@ -94,30 +100,26 @@ def members(
             if not header:
                 return
             continue
-        data_at = offset + BLOCK
         name = overrides.get("path", info.name)
         if not name:
             _broken(path, offset, "a member has no name")
-        length = _length(path, offset, info, overrides)
-        padded = -(-length // BLOCK) * BLOCK
-        if size is not None and data_at + padded > size:
+        member = TarMember(path, name, offset + BLOCK, _length(path, offset, info, overrides), stream)
+        padded = -(-member.size // BLOCK) * BLOCK
+        if size is not None and member.offset + padded > size:
             _broken(path, size, f"it ends inside {name!r}")
-        member = TarMember(path, name, data_at, length, stream)
         if info.type in _EXTENSIONS:
             overrides, announced = overrides | _extended_header(info.type, member, offset, overrides), True
         else:
             if size is None:
-                _check_bound(path, offset, repr(name), length, max_record_bytes)
+                _check_bound(path, offset, repr(name), member.size, max_record_bytes)
             if info.type not in _IGNORED:
                 member.irregular = _unsupported_kind(info.type, overrides)
                 yield member
             if info.type == tarfile.GNUTYPE_SPARSE:
                 _broken(path, offset, f"{name!r} is a sparse file: pack it with `tar` without --sparse")
             overrides, announced = {}, False
-        left = padded - member.consumed
-        if skip_bytes(stream, left) < left:
-            _broken(path, data_at, f"it ends inside {member.name!r}")
-        offset = data_at + padded
+        member.skip_rest(padded)
+        offset = member.offset + padded
         header = stream.read(BLOCK)
 
 

@@ -129,10 +129,7 @@ class BlockCache:
                 with alone(self._fetching, reading.key(first)):
                     size = self._size(reading, first)  # another one may just have fetched it
                     if size is None:
-                        run = BlockRun(first, first if stop is None else -(-stop // BLOCK_BYTES))
-                        piece = ask(run.start, None if stop is None else run.stop, version)
-                        self._keep(reading, first, piece, missed)
-                        return FileRange(_cut(piece.data, run.start, start, stop), piece.size, version)
+                        return self._fetch_first(ask, reading, missed, start, stop)
             end = size if stop is None else min(stop, size)
             blocks = self._blocks(ask, reading, missed, BlockRun(first, max(first, -(-end // BLOCK_BYTES))), size)
         found = _cut(b"".join(data for data, _ in blocks), first * BLOCK_BYTES, start, stop)
@@ -140,6 +137,14 @@ class BlockCache:
         with self._lock:
             self.nbytes += here
         return FileRange(found, size, version)
+
+    def _fetch_first(self, ask: Ask, reading: _Reading, missed: BlockMisses, start: int, stop: int | None) -> FileRange:
+        """Return a range of an object of which nothing is known yet, not even its size, and keep its blocks."""
+        first = start // BLOCK_BYTES
+        run = BlockRun(first, first if stop is None else -(-stop // BLOCK_BYTES))
+        piece = ask(run.start, None if stop is None else run.stop, reading.version)
+        self._keep(reading, first, piece, missed)
+        return FileRange(_cut(piece.data, run.start, start, stop), piece.size, reading.version)
 
     def size(self, path: str, version: str) -> int | None:
         """Return the size of a version of an object, if a digest or what is kept of it tells it."""

@@ -83,6 +83,13 @@ class _RequestResult(NamedTuple):
     piece: FileRange | None
     error: BaseException | None
 
+    def result(self) -> FileRange:
+        """Return the range, or raise what the request failed with."""
+        if self.piece is None:
+            assert self.error is not None
+            raise self.error
+        return self.piece
+
 
 class HedgedReads:
     """The reads of one process, which must not be used by a forked child."""
@@ -177,11 +184,9 @@ class HedgedReads:
                 break
         # Decision 72: the other request is not cancelled, which boto3 and gcsfs cannot do safely from here.
         over.set()
-        if got.piece is None:
-            assert got.error is not None
-            raise got.error
+        piece = got.result()
         with self._lock:
             if twice:
-                self._budget = self._budget.corrected(expected, len(got.piece.data))
+                self._budget = self._budget.corrected(expected, len(piece.data))
             self.count = self.count._replace(won=self.count.won + (got.flight is not first))
-        return got.piece
+        return piece

@@ -77,20 +77,19 @@ class ObjectStore:
         if literal is not None:
             yield literal
             return
-        magic = MAGIC.search(key)
-        prefix = key[: magic.start()] if magic else key
-        # With a delimiter the store leaves out what lies deeper than the pattern can match.
-        delimiter = "" if "/" in key[len(prefix) :] or "**" in key else "/"
+        prefix, delimiter = _listed_part(key)
         matches, found = compile_glob(key).match, False
         start = len(f"{self.api.scheme}://{bucket}/")
         for number, page in enumerate(self.api.pages(bucket, prefix, delimiter)):
             # A star comes before letters and digits: an object that is called so is among the first ones listed.
-            if number == 0 and (called := [file for file in page.files if file.path == pattern]):
-                yield called[0]
+            called = _named(page, pattern) if number == 0 else None
+            if called is not None:
+                yield called
                 return
-            files = [file for file in page.files if not file.path.endswith("/") and matches(file.path[start:])]
-            found = found or bool(files)
-            yield from files
+            for file in page.files:
+                if not file.path.endswith("/") and matches(file.path[start:]):
+                    found = True
+                    yield file
         if not found:
             yield from self.folder(pattern)
 
@@ -119,3 +118,15 @@ class ObjectStore:
     def _split(self, path: str) -> tuple[str, str]:
         bucket, _, key = path[len(self.api.scheme) + 3 :].partition("/")
         return bucket, key
+
+
+def _listed_part(key: str) -> tuple[str, str]:
+    """Return the fixed beginning of a pattern, and the delimiter with which to list what begins so."""
+    magic = MAGIC.search(key)
+    prefix = key[: magic.start()] if magic else key
+    # With a delimiter the store leaves out what lies deeper than the pattern can match.
+    return prefix, "" if "/" in key[len(prefix) :] or "**" in key else "/"
+
+
+def _named(page: Page, path: str) -> FileInfo | None:
+    return next((file for file in page.files if file.path == path), None)
