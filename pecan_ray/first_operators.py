@@ -28,11 +28,15 @@ def begun(source: Source, engine: EngineName, collate: Function | None) -> Plan:
     if isinstance(written, ImageFolder) and written.decode:
         decode = Map(name="Decode", fn=decode_all) if in_batches else Map(name="Decode", fn=Decode(), on="image")
         plan = plan.then(decode)
-    if not in_batches:
-        return plan
-    fn = stacked if collate is None else a_function("PecanPipeline(collate=...)", collate)
-    name = "collate" if collate is None or function_name(fn) == "<lambda>" else function_name(fn)
-    return plan.then(Collate(name=name, fn=fn))
+    return plan.then(_collate(collate)) if in_batches else plan
+
+
+def _collate(collate: Function | None) -> Collate:
+    """Return the operator that makes batches of what a batch sampler has drawn; None: arrays are stacked."""
+    if collate is None:
+        return Collate(name="collate", fn=stacked)
+    fn = a_function("PecanPipeline(collate=...)", collate)
+    return Collate(name="collate" if function_name(fn) == "<lambda>" else function_name(fn), fn=fn)
 
 
 def decode_all(batch: Element) -> Element:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,9 +75,9 @@ class InProcessRun:
         return one_batch(batches, self._plan, self._options, self._is_left) if self._options.headspace else batches
 
     def _batches(self, ordered: Ordered, note_reverted: Callable[[str], None]) -> Iterator[Any]:
-        plan, first, end = self._plan, self._options.first_epoch, self._options.end_epoch
+        plan, end = self._plan, self._options.end_epoch
         users_order = self._users_order
-        for epoch in itertools.count(first) if end is None else range(first, end):
+        for epoch in self._epochs():
             before = self.elements
             if users_order is not None and users_order.taken:
                 ordered, users_order = replace(ordered, plan=plan), None
@@ -96,6 +96,10 @@ class InProcessRun:
             if end is None and self.elements == before:
                 return  # Epochs without an element would follow each other for ever.
             yield EndOfEpoch()
+
+    def _epochs(self) -> Iterable[int]:
+        first, end = self._options.first_epoch, self._options.end_epoch
+        return itertools.count(first) if end is None else range(first, end)
 
     def _is_left(self, epoch: int) -> bool:
         return epoch < self._left

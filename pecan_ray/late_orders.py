@@ -36,12 +36,7 @@ def run_when_found(
             found = look()
             if found is None or is_over():
                 return
-            if found.dropped and isinstance(job, (Session, InProcessRun)):
-                job.drop_order(found.said)
-            if found.plan is not None and isinstance(job, Session):
-                job.change_plan(found.plan, found.order, found.said, found.decoders, found.order_text)
-            elif not (found.dropped and isinstance(job, Session)):
-                note(found.said)
+            _adopt(job, found, note)
             logger.log(logging.WARNING if found.dropped else logging.INFO, "%s: %s", name, found.said)
         except Exception as error:  # whatever a user's function, a source or an ended job can raise
             if not is_over():
@@ -51,3 +46,15 @@ def run_when_found(
         return isinstance(job, Session) and job.closed
 
     threading.Thread(target=looked, name="pecan-reorder", daemon=True).start()
+
+
+def _adopt(
+    job: Session | ShareSession | InProcessRun | None, found: ReorderResult, note: Callable[[str], None]
+) -> None:
+    """Let a job run what was found; note what no controller tells."""
+    if found.dropped and isinstance(job, (Session, InProcessRun)):
+        job.drop_order(found.said)
+    if found.plan is not None and isinstance(job, Session):
+        job.change_plan(found.plan, found.order, found.said, found.decoders, found.order_text)
+    elif not (found.dropped and isinstance(job, Session)):
+        note(found.said)

@@ -102,7 +102,7 @@ class AutoWorkers:
             raise PlanError(f"threshold must be a share in [0, 1), but got {self.threshold}.")
         self._check_budget()
         fraction = self.max_local_cpu_fraction
-        if fraction is not None and not 0 <= fraction <= 1:
+        if not 0 <= (fraction or 0.0) <= 1:
             raise PlanError(f"max_local_cpu_fraction must be a share in [0, 1], but got {fraction}.")
         for name in ("window_s", "patience_s"):
             if not getattr(self, name) > 0:

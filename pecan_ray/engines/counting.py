@@ -26,7 +26,7 @@ def element_bytes(element: Mapping[str, Any]) -> int:
 def column_bytes(value: Any) -> int:
     """Return the bytes of a value: of its items, where it is an array of objects, a list, or a dict."""
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        return sum(column_bytes(item) for item in value.ravel().tolist())
+        return sum(map(column_bytes, value.ravel().tolist()))
     if isinstance(value, (np.ndarray, np.generic)):
         return int(value.nbytes)
     if isinstance(value, (bytes, bytearray, str)):
@@ -34,7 +34,7 @@ def column_bytes(value: Any) -> int:
     if isinstance(value, Mapping):
         return element_bytes(value)
     if isinstance(value, (list, tuple, set, frozenset)):
-        return sum(column_bytes(item) for item in value)
+        return sum(map(column_bytes, value))
     if isinstance(value, bool) or value is None:
         return int(value is not None)
     if is_pil_image(value):

@@ -112,17 +112,21 @@ class _OwnValues:
             return one
         if kind in (list, tuple, dict):
             return self._container(one, alone or kind is tuple or id(one) in self._given)
-        if isinstance(one, np.ndarray):
-            owner = _owner(one)
-            fixed = not one.flags.writeable and not isinstance(owner, np.ndarray)  # a library says that nobody writes
-            if fixed or id(owner) in self._given or (alone and _keeps_to_itself(owner, owner is one or owner_alone)):
-                return self._objects(one) if one.dtype.hasobject else one
-        elif is_tensor(one):
-            if alone and not shares_storage(one):
-                return one
-        elif alone or not _may_be_written(one):
-            return one
-        return self._copy(one)
+        if not self._stays(one, alone, owner_alone):
+            return self._copy(one)
+        if isinstance(one, np.ndarray) and one.dtype.hasobject:
+            return self._objects(one)
+        return one
+
+    def _stays(self, one: Any, alone: bool, owner_alone: bool) -> bool:
+        """Tell whether nobody writes into a value any more; `owner_alone`: nobody else refers to its memory's owner."""
+        if is_tensor(one):
+            return alone and not shares_storage(one)
+        if not isinstance(one, np.ndarray):
+            return alone or not _may_be_written(one)
+        owner = _owner(one)
+        fixed = not one.flags.writeable and not isinstance(owner, np.ndarray)  # a library says that nobody writes
+        return fixed or id(owner) in self._given or (alone and _keeps_to_itself(owner, owner is one or owner_alone))
 
     def _container(self, one: Any, alone: bool) -> Any:
         """Return a list, tuple or dict that holds nothing of others', itself if it is nobody else's and does not."""

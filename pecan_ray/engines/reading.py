@@ -108,10 +108,8 @@ def read_lease(
             begin, end = number << OUTPUT_BITS, (number + 1) << OUTPUT_BITS
             start, stop = missing[0]
             # The usual case spares a call of `_until` for each element.
-            if start <= begin and end <= stop:
-                parts = [(key, begin, end)]
-            else:
-                parts = [(key, max(a, begin), min(b, end)) for a, b in _until(missing, end)]
+            whole = start <= begin and end <= stop
+            parts = [(key, begin, end)] if whole else _parts(missing, key, begin, end)
             if parts:
                 yield number, value, parts
             while missing and missing[0][1] <= end:
@@ -121,7 +119,7 @@ def read_lease(
             if not missing:
                 return
     except SourceError as error:
-        if on_error == "raise" or _ends_job(error):
+        if _is_fatal(error, on_error):
             raise
         leave_out(source, lease, number, missing, error, leases, skipped_positions)
         return
@@ -147,7 +145,7 @@ def read_lease_columns(
             if not missing:
                 return
     except SourceError as error:
-        if on_error == "raise" or _ends_job(error):
+        if _is_fatal(error, on_error):
             raise
         leave_out(source, lease, number, missing, error, leases, skipped_positions)
         return
@@ -239,8 +237,17 @@ def _end(lease: Lease, number: int, leases: Leases, skipped_positions: SkippedPo
     leases.ended(lease, number)
 
 
+def _is_fatal(error: SourceError, on_error: OnError) -> bool:
+    return on_error == "raise" or _ends_job(error)
+
+
 def _ends_job(error: SourceError) -> bool:
     return isinstance(error, StorageOutageError) or bool(error.fields.get("ends_job"))
+
+
+def _parts(missing: deque[tuple[int, int]], key: LeaseKey, begin: int, end: int) -> list[Part]:
+    """Return the missing positions of one element."""
+    return [(key, max(a, begin), min(b, end)) for a, b in _until(missing, end)]
 
 
 def _until(spans: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:

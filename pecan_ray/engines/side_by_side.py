@@ -70,6 +70,11 @@ def next_of(leases: Iterator[Lease]) -> TakeBeside:
     return lambda reading: next(leases, None)
 
 
+def _one_after_the_other(take: TakeBeside, read: Callable[[Lease], Iterator[T]]) -> Iterator[T]:
+    while (lease := take(0)) is not None:
+        yield from read(lease)
+
+
 def in_turn(
     take: TakeBeside, streams: Streams, read: Callable[[Lease], Iterator[T]], size: Callable[[T], int]
 ) -> Iterator[T]:
@@ -82,8 +87,7 @@ def in_turn(
         size: returns how many elements something that was read is.
     """
     if streams.count == 1:
-        while (only := take(0)) is not None:
-            yield from read(only)
+        yield from _one_after_the_other(take, read)
         return
     reading: deque[Iterator[T]] = deque()
     number, early, more = 0, None, True
@@ -91,11 +95,12 @@ def in_turn(
     while True:
         while more and early is None and len(reading) < streams.count:
             lease = take(len(reading))
-            more = lease is not None
+            if lease is None:
+                more = False
             # A split of the next pass waits until those of this pass are at their ends: passes follow one another.
-            if lease is not None and reading and lease.repetition != number:
+            elif reading and lease.repetition != number:
                 early = lease
-            elif lease is not None:
+            else:
                 number = lease.repetition
                 reading.append(read(lease))
         if reading:

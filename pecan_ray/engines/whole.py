@@ -27,9 +27,7 @@ def ending_with_the_last_batch(stream: Iterable[Produced]) -> Generator[Produced
                 continue
             empty = Produced({}, {}, 0, produced.epoch)
             for key, intervals in produced.spans.items():
-                spans = carried.setdefault(key, Spans())
-                for start, stop in intervals:
-                    spans.add(start, stop)
+                _add(carried.setdefault(key, Spans()), intervals)
             if produced.bad:
                 yield Produced({}, {}, 0, produced.epoch, bad=produced.bad)
     except Exception:
@@ -40,7 +38,11 @@ def ending_with_the_last_batch(stream: Iterable[Produced]) -> Generator[Produced
     last = held or empty
     if last is not None:
         for key, spans in carried.items():
-            for start, stop in last.spans.get(key, ()):
-                spans.add(start, stop)
+            _add(spans, last.spans.get(key, ()))
             last.spans[key] = list(spans)
         yield last
+
+
+def _add(spans: Spans, intervals: Iterable[tuple[int, int]]) -> None:
+    for start, stop in intervals:
+        spans.add(start, stop)

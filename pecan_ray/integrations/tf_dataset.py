@@ -193,6 +193,14 @@ def before_padding(plan: Plan) -> Plan | None:
     return None
 
 
+def _shapes_as_rows(name: str, elements: Sequence[Element], batch: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the shapes that elements have in a column, as if they were batches; none if they do not fit into one."""
+    inner = [np.shape(element[name]) for element in elements if name in element]
+    if any(len(shape) != len(batch) - 1 for shape in inner):
+        return []
+    return [(batch[0], *shape) for shape in inner]  # as rows of a batch, whose length they do not tell
+
+
 def _column_spec(name: str, values: Sequence[Any], elements: Sequence[Element], rows: bool) -> Any:
     if isinstance(values[0], (dict, tuple)):
         raise PlanError(
@@ -203,9 +211,7 @@ def _column_spec(name: str, values: Sequence[Any], elements: Sequence[Element], 
     dtype = _dtype(name, values[0])
     if any(len(shape) != len(shapes[0]) for shape in shapes):
         return tf.TensorSpec(None, dtype)
-    inner = [np.shape(element[name]) for element in elements if name in element]
-    if all(len(shape) == len(shapes[0]) - 1 for shape in inner):
-        shapes += [(shapes[0][0], *shape) for shape in inner]  # as rows of a batch, whose length they do not tell
+    shapes += _shapes_as_rows(name, elements, shapes[0])
     seen = [set(lengths) for lengths in zip(*shapes, strict=True)]
     lengths = [one.pop() if len(one) == 1 else None for one in seen]
     return tf.TensorSpec([None, *lengths[1:]] if rows and lengths else lengths, dtype)

@@ -59,7 +59,12 @@ def placed(
     if place is None:
         warn_of_tasks(name)
         return 0, 1, job
-    if job is None and place.world_size > 1 and place.run:
-        _begun[place.run, name] += 1
-        job = f"{name}-{place.run}-{_begun[place.run, name]}"
-    return place.rank, place.world_size, job
+    return place.rank, place.world_size, _job_of_run(place, name) if job is None else job
+
+
+def _job_of_run(place: TrainPlace | Launch, name: str) -> str | None:
+    """Return a name for the next job of a pipeline, on which all ranks of a run agree; None where a rank is alone."""
+    if place.world_size < 2 or not place.run:
+        return None
+    _begun[place.run, name] += 1
+    return f"{name}-{place.run}-{_begun[place.run, name]}"

@@ -151,6 +151,9 @@ class CanonicalSerializer:
             return f"{type(value).__name__}[{','.join(sorted(self.to_text(item) for item in value))}]"
         if type(value) in (dict, types.MappingProxyType):
             return f"dict[{','.join(f'{self.to_text(k)}={self.to_text(v)}' for k, v in value.items())}]"
+        return self._definition_or_instance(value)
+
+    def _definition_or_instance(self, value: Any) -> str:
         if isinstance(value, types.CodeType):
             return self._code(value)
         if isinstance(value, types.FunctionType):

@@ -116,14 +116,18 @@ def plan_shape(plan: Plan) -> PlanShape:
     )
 
 
+def _keeps_places(op: Op, last: Op | None) -> bool:
+    one_by_one = isinstance(op, (Map, Filter, FlatMap, Prefetch, Repeat))
+    return one_by_one or (op is last and isinstance(op, FixedSizeBatchingOp))
+
+
 def _why_unordered(plan: Plan) -> str:
     """Return why several workers cannot keep the order of an epoch's rows; empty where they can."""
     if isinstance(plan.head, Join) and not plan.head.in_step:
         return f"{plan.head.kind} joins several sources"
     last = last_batching(plan)
     for op in plan.ops:
-        one_by_one = isinstance(op, (Map, Filter, FlatMap, Prefetch, Repeat))
-        if not (one_by_one or (op is last and isinstance(op, FixedSizeBatchingOp))):
+        if not _keeps_places(op, last):
             return f"behind {op.name} elements are not known by their places in the source"
     changes = [op for op in plan.ops if isinstance(op, (Filter, FlatMap))]
     if changes and (why := _unjoinable(plan, last)):
@@ -216,10 +220,11 @@ def _is_serial(plan: Plan) -> bool:
     # What an input with a weight of 0 holds is never asked for: that counts as done where one worker runs the plan.
     if _is_order_dependent(head) or head.counts_draws or head.leaves_out:
         return True
-    return any(
-        _is_serial(branch) or any(isinstance(op, Repeat) or _drops(op) for op in branch.all_ops())
-        for branch in head.inputs
-    )
+    return any(map(_needs_one_worker_in_join, head.inputs))
+
+
+def _needs_one_worker_in_join(branch: Plan) -> bool:
+    return _is_serial(branch) or any(isinstance(op, Repeat) or _drops(op) for op in branch.all_ops())
 
 
 def _drops(op: Op) -> bool:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 import pickle
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,6 +112,15 @@ def unpicklable_variables(fn: Any) -> Iterator[str]:
             yield name
 
 
+def _held_by_code(fn: Any, code: types.CodeType) -> Iterator[tuple[str, Any]]:
+    """Yield the closure variables, globals and defaults of a function of Python."""
+    cells = zip(code.co_freevars, fn.__closure__ or (), strict=False)
+    yield from ((name, cell.cell_contents) for name, cell in cells)
+    yield from ((name, fn.__globals__[name]) for name in code.co_names if name in fn.__globals__)
+    parameters = inspect.signature(fn).parameters.values()
+    yield from ((each.name, each.default) for each in parameters if each.default is not each.empty)
+
+
 def held_by(fn: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a function holds: closure variables, globals, defaults, bound arguments and attributes."""
     if isinstance(fn, functools.partial):
@@ -121,11 +131,7 @@ def held_by(fn: Any) -> Iterator[tuple[str, Any]]:
         return
     code = own_attribute(fn, "__code__")
     if code is not None:
-        cells = zip(code.co_freevars, fn.__closure__ or (), strict=False)
-        yield from ((name, cell.cell_contents) for name, cell in cells)
-        yield from ((name, fn.__globals__[name]) for name in code.co_names if name in fn.__globals__)
-        parameters = inspect.signature(fn).parameters.values()
-        yield from ((each.name, each.default) for each in parameters if each.default is not each.empty)
+        yield from _held_by_code(fn, code)
     owner = own_attribute(fn, "__self__", fn)
     yield from own_attribute(owner, "__dict__", {}).items()
     for kind in type(owner).__mro__:

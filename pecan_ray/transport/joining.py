@@ -65,12 +65,7 @@ class _JoinedColumn:
         """Return the rows of what stands at one path in this column."""
         first = parts[0][0]
         if type(first) is dict:
-            for part, (column, row, _) in enumerate(parts):
-                if type(column) is not dict or column.keys() != first.keys():
-                    self._refuse(part, column, row, parts[0], path)
-            return {
-                key: self.joined([(one[key], *rows) for one, *rows in parts], f"{path}[{to_str(key)}]") for key in first
-            }
+            return self._dicts(parts, path)
         if any(type(one) is tuple for one, _, _ in parts):
             return self._tuples(parts, path)
         if len(parts) == 1:
@@ -79,6 +74,15 @@ class _JoinedColumn:
             if not _go_together(column, first):
                 self._refuse(part, column, row, parts[0], path)
         return np.concatenate([one[start:stop] for one, start, stop in parts])
+
+    def _dicts(self, parts: Sequence[tuple[Any, int, int]], path: str) -> Any:
+        first = parts[0][0]
+        for part, (column, row, _) in enumerate(parts):
+            if type(column) is not dict or column.keys() != first.keys():
+                self._refuse(part, column, row, parts[0], path)
+        return {
+            key: self.joined([(one[key], *rows) for one, *rows in parts], f"{path}[{to_str(key)}]") for key in first
+        }
 
     def _tuples(self, parts: Sequence[tuple[Any, int, int]], path: str) -> Any:
         """Return lists of values of unlike types: a column for each place."""

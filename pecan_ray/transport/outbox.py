@@ -103,8 +103,7 @@ class Outbox:
         with self._lock:
             self._room.wait_for(lambda: self._closed or produced.epoch < self.left or self._has_room(rank, nbytes))
             if produced.epoch < self.left:
-                if produced.slot is not None:
-                    produced.slot.release()
+                _release_slot(produced)
                 return nbytes
             batch = _Waiting(self._next, rank, produced, nbytes)
             self._next += 1
@@ -185,8 +184,7 @@ class Outbox:
                     self._batches[rank] = kept
             self._room.notify_all()
         for _, batch in dropped:
-            if batch.produced.slot is not None:
-                batch.produced.slot.release()
+            _release_slot(batch.produced)
 
     def close(self) -> None:
         """No more batches come: takers get what is left, then nothing."""
@@ -311,3 +309,8 @@ class Outbox:
         for taker in consumers:
             taker.woken = True
             taker.changed.notify()
+
+
+def _release_slot(produced: Produced) -> None:
+    if produced.slot is not None:
+        produced.slot.release()

@@ -94,34 +94,38 @@ class Feeder:
                 if item is None:
                     self._pass_on(report())
                     continue
-                rows = None
                 if isinstance(item, Item):
                     chunk.append(item)
                     if len(chunk) < min(MOST_PER_CHUNK, self._pace.elements):
                         continue
-                else:
-                    rows = item
-                if chunk:
-                    self._submit(chunk[0].value, len(chunk), partial(self._work, number, chunk, writer))
-                    number, chunk = number + 1, []
-                if isinstance(rows, KeptRows):
-                    number = self._submit_rows(number, rows, writer)
-                elif isinstance(rows, RowBlock):
-                    number = self._submit_block(number, rows, writer)
-                elif rows is not None:
-                    self._submit({}, 1, partial(self._fail, number, rows, writer))
+                number, chunk = self._submit_chunk(number, chunk, writer), []
+                if isinstance(item, KeptRows):
+                    number = self._submit_rows(number, item, writer)
+                elif isinstance(item, RowBlock):
+                    number = self._submit_block(number, item, writer)
+                elif isinstance(item, BaseException):
+                    self._submit({}, 1, partial(self._fail, number, item, writer))
                     return
                 if self._stopped or writer.failed:
                     return
-            if chunk:
-                self._submit(chunk[0].value, len(chunk), partial(self._work, number, chunk, writer))
-            with self._lock:
-                # The end comes behind the last batch, which a thread may still be filling.
-                self._wait(lambda: not self._working)
-            if not writer.failed:  # else its place in the sequence has come, or is about to
-                self.put(None)
+            self._submit_chunk(number, chunk, writer)
+            self._put_end(writer)
         except BaseException as error:
             self.put(error)
+
+    def _put_end(self, writer: BatchWriter) -> None:
+        with self._lock:
+            # The end comes behind the last batch, which a thread may still be filling.
+            self._wait(lambda: not self._working)
+        if not writer.failed:  # else its place in the sequence has come, or is about to
+            self.put(None)
+
+    def _submit_chunk(self, number: int, chunk: list[Item], writer: BatchWriter) -> int:
+        """Hand out a chunk, if it is not empty; return the next number."""
+        if not chunk:
+            return number
+        self._submit(chunk[0].value, len(chunk), partial(self._work, number, chunk, writer))
+        return number + 1
 
     def _submit_rows(self, number: int, rows: KeptRows, writer: BatchWriter) -> int:
         """Hand out rows of an entry in pieces; return the number of the next chunk."""

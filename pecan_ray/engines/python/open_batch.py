@@ -121,19 +121,13 @@ class OpenBatch:
 
     def _write_each(self, name: str, rows: np.ndarray[Any, Any], items: list[Item], first: int) -> None:
         """Write one column, element by element, into rows of the batch from `first` on."""
-        shape, dtype, objects = rows.shape[1:], rows.dtype, rows.dtype.hasobject
-        other, opened_by = "", self._item.value[name]
-        lists = objects and (type(opened_by) in (list, tuple) or is_empty_list(opened_by))
+        shape, dtype = rows.shape[1:], rows.dtype
+        if dtype.hasobject:
+            self._write_objects(name, rows, items, first)
+            return
+        other = ""
         for row, item in enumerate(items):
             value = item.value[name]
-            if objects:
-                if is_columnar(value) and not (lists and is_empty_list(value)):
-                    check_is_object(name, value, opened_by, item, self.first, self.op)
-                rows[row] = value
-                if type(value) not in STAY:
-                    # For errors at the end, which name the element. Its value would stay in memory until then.
-                    self._rows[first + row] = item.without_value()
-                continue
             if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
                 other = other or self.first
                 value = checked_array(name, value, shape, dtype, item, other, self.op)
@@ -142,6 +136,19 @@ class OpenBatch:
                 copy_into(rows[row : row + 1], value[None])
             else:
                 rows[row] = value
+
+    def _write_objects(self, name: str, rows: np.ndarray[Any, Any], items: list[Item], first: int) -> None:
+        """Write one column of objects, of which lists and values that fit no array are made at the end."""
+        opened_by = self._item.value[name]
+        lists = type(opened_by) in (list, tuple) or is_empty_list(opened_by)
+        for row, item in enumerate(items):
+            value = item.value[name]
+            if is_columnar(value) and not (lists and is_empty_list(value)):
+                check_is_object(name, value, opened_by, item, self.first, self.op)
+            rows[row] = value
+            if type(value) not in STAY:
+                # For errors at the end, which name the element. Its value would stay in memory until then.
+                self._rows[first + row] = item.without_value()
 
     def write_run(self, first: int, run: Run | KeptRows | RowBlock, start: int, stop: int) -> bool:
         """Write some of a run's elements into rows from `first` on; True if the batch is complete with them."""

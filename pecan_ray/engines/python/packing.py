@@ -118,11 +118,7 @@ def _rows(op: Pack, seed: int, skipped_positions: SkippedPositions, group: Item)
 
     Packing begins rows with the longest sequences, so rows are mixed: else each group would run from long to short.
     """
-    missing = [one for member in group.members or () for one in _missing_tokens(member, op.on)]
-    for one in missing:
-        if one.first == one.end:
-            skipped_positions.add(one.parts)
-    there = [one for one in missing if one.first < one.end]
+    there = _with_tokens(op, skipped_positions, group)
     if not there:
         return []
     dtypes = {name: _common_dtype(name, there, op, group) for name in (op.on, *op.along)}
@@ -145,6 +141,15 @@ def _common_dtype(name: str, sequences: Sequence[MissingTokens], op: Pack, group
         column=name,
         ends_job=True,
     )
+
+
+def _with_tokens(op: Pack, skipped_positions: SkippedPositions, group: Item) -> list[MissingTokens]:
+    """Return the sequences of a group that hold missing tokens; the other ones are noted as skipped."""
+    missing = [one for member in group.members or () for one in _missing_tokens(member, op.on)]
+    for one in missing:
+        if one.first == one.end:
+            skipped_positions.add(one.parts)
+    return [one for one in missing if one.first < one.end]
 
 
 def _missing_tokens(item: Item, on: str) -> Iterator[MissingTokens]:

@@ -40,6 +40,13 @@ def _stacked(op: str, name: str, value: Any) -> Tensor:
         ) from error
 
 
+def _kind_of(column: Any) -> str:
+    """Say what a column is, for an error."""
+    if isinstance(column, tf.TensorSpec):
+        return f"a tensor of {column.dtype.name}"
+    return f"a {column.value_type.__name__ if isinstance(column, tf.TypeSpec) else type(column).__name__}"
+
+
 def check_columns(
     op: str, spec: Mapping[str, Any], makers: Mapping[str, str], *, ragged: bool, where: str, sparse: bool = False
 ) -> None:
@@ -54,8 +61,7 @@ def check_columns(
             continue
         if sparse and (isinstance(column, tf.SparseTensorSpec) or is_none(column)):
             continue
-        found = column.value_type.__name__ if isinstance(column, tf.TypeSpec) else type(column).__name__
-        found = f"a tensor of {column.dtype.name}" if isinstance(column, tf.TensorSpec) else f"a {found}"
+        found = _kind_of(column)
         made = f", which {makers[name]} made," if name in makers else ""
         may_be = "tensors and ragged tensors" if ragged else "tensors"
         raise OutputTypeError(
@@ -110,13 +116,18 @@ class RowCheck:
         return same_rows(self.name, columns, row if row.shape.rank == 2 else None)
 
 
+def _known_lengths(op: str, columns: TensorColumns) -> dict[str, int]:
+    """Return the rows of the columns whose shapes tell them; raises OutputTypeError for a column without rows."""
+    for name, value in columns.items():
+        if value.shape.rank == 0:
+            raise OutputTypeError(f"{op}: column {name!r} is one value and has no rows.", op=op, column=name)
+    return {name: value.shape[0] for name, value in columns.items() if value.shape.rank and value.shape[0] is not None}
+
+
 def same_rows(op: str, columns: TensorColumns, elements: Tensor | None = None) -> TensorColumns:
     """Return columns of equally many rows; others are an error, at once where shapes are known or as the graph runs."""
     there = columns if elements is None else {**columns, "(elements of the batch)": elements}
-    for name, value in there.items():
-        if value.shape.rank == 0:
-            raise OutputTypeError(f"{op}: column {name!r} is one value and has no rows.", op=op, column=name)
-    known = {name: value.shape[0] for name, value in there.items() if value.shape.rank and value.shape[0] is not None}
+    known = _known_lengths(op, there)
     if len(set(known.values())) > 1:
         hint = "" if elements is None else ROW_HINT
         raise OutputTypeError(f"{op} returned columns of unequal lengths: {known}.{hint}", op=op)

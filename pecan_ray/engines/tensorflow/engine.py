@@ -37,14 +37,14 @@ from pecan_ray.engines.tensorflow.failure_locator import (
     run_alone,
 )
 from pecan_ray.engines.tensorflow.feed import GraphFeed
-from pecan_ray.engines.tensorflow.graph import Graph
+from pecan_ray.engines.tensorflow.graph import Data, Graph
 from pecan_ray.engines.tensorflow.iterating import Elements, while_waiting
 from pecan_ray.engines.tensorflow.native import native_computing, run_native
 from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.under_way import Recognize, StackWatch, ThreadActivity
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import ElementError, OpError, OrderError, PecanError, PlanError
-from pecan_ray.plan.operators import BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Plan, wants_rng
+from pecan_ray.plan.operators import BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Op, Plan, wants_rng
 from pecan_ray.plan.shape import element_ops_from, last_batching, name_of_last, plan_shape
 from pecan_ray.plan.splits import AtWork, Source, Split, with_seed
 from pecan_ray.sampling.random_keys import split_orders
@@ -127,20 +127,29 @@ def graph_computing() -> dict[CodeType, Recognize]:
     return {_computed.__code__: inspect_locals}
 
 
+def _check_no_processes(plan: Plan) -> None:
+    for op in plan.all_ops():
+        if isinstance(op, ElementOp) and op.processes:
+            raise PlanError(f'{op.name}: processes=True needs engine="python"; graphs do not hold the GIL.')
+
+
+def _last_function_on_batches(plan: Plan, last: Op | None) -> str:
+    """Return the name of the last function behind the `last` operator that makes batches; empty if there is none."""
+    behind = plan.ops[plan.ops.index(last) + 1 :] if last is not None else ()
+    return name_of_last(behind) if any(isinstance(op, ElementOp) for op in behind) else ""
+
+
 class TensorFlowEngine:
     """Runs a plan as a tf.data graph; one stretch at a time."""
 
     def __init__(self, plan: Plan, sources: Sequence[Source], options: EngineOptions, slots: Slots) -> None:
-        for op in plan.all_ops():
-            if isinstance(op, ElementOp) and op.processes:
-                raise PlanError(f'{op.name}: processes=True needs engine="python"; graphs do not hold the GIL.')
+        _check_no_processes(plan)
         self._plan, self._options, self._slots = plan, options, slots
         self._sources = tuple(with_seed(source, options.seed) for source in sources)
         self._serial = plan_shape(plan).serial
         last = last_batching(plan)
         self._batched = last is not None
-        behind = plan.ops[plan.ops.index(last) + 1 :] if last is not None else ()
-        self._changes = name_of_last(behind) if any(isinstance(op, ElementOp) for op in behind) else ""
+        self._changes = _last_function_on_batches(plan, last)
         """The last function on batches, if there is one."""
         self._drops_nothing = not isinstance(plan.head, Join) and not any(
             isinstance(op, BatchingOp) and op.drop_remainder and op is not last for op in plan.ops
@@ -241,11 +250,7 @@ class TensorFlowEngine:
     def _run(self, stretch: GraphAssignment) -> Generator[Produced, None, None]:
         # A worker never computes on an accelerator: it belongs to the trainer.
         with tf.device("/CPU:0"):
-            for branch, feed in enumerate(stretch.feeds):
-                self._signature_by_branch[branch] = feed.open()
-            if self._sums is not None:
-                self._sums.switch(stretch.epoch == self._options.count_epoch)
-            data = self._graph.dataset(stretch.feeds, stretch.epoch)
+            data = self._dataset(stretch)
         with contextlib.closing(Elements(data)) as elements:
             try:
                 results = self._results(elements, stretch)
@@ -263,14 +268,23 @@ class TensorFlowEngine:
             stretch.raise_source_error()
         if self._graph.failed is not None:
             raise self._graph.failed
+        yield from self._reports_at_the_end(stretch)
+
+    def _dataset(self, stretch: GraphAssignment) -> Data | None:
+        for branch, feed in enumerate(stretch.feeds):
+            self._signature_by_branch[branch] = feed.open()
+        if self._sums is not None:
+            self._sums.switch(stretch.epoch == self._options.count_epoch)
+        return self._graph.dataset(stretch.feeds, stretch.epoch)
+
+    def _reports_at_the_end(self, stretch: GraphAssignment) -> Iterator[Produced]:
+        """Yield what did not come out of the graph, now that it has ended."""
+        skipped = stretch.skipped_positions
         for _ in self._account_for_the_rest(stretch):
-            if (
-                stretch.skipped_positions.due
-                and (report := stretch.skipped_positions.report(stretch.epoch)) is not None
-            ):
+            if skipped.due and (report := skipped.report(stretch.epoch)) is not None:
                 yield report
         self._running.stretch = None
-        if (rest := stretch.skipped_positions.report(stretch.epoch)) is not None:
+        if (rest := skipped.report(stretch.epoch)) is not None:
             yield rest
 
     def _results(self, elements: Elements, stretch: GraphAssignment) -> Iterator[tuple[dict[str, Any], Any] | None]:

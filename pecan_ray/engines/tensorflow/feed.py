@@ -231,6 +231,9 @@ class GraphFeed:
             self.error = error
         if chunk.rows:
             yield self._flush_chunk(chunk)
+        self._raise_in_whole_plan()
+
+    def _raise_in_whole_plan(self) -> None:
         if self._runs is not None and self.error is not None:
             # The graph keeps its place: `take` may end before it, and nothing is taken from behind it.
             raise self.error

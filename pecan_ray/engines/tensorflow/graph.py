@@ -121,12 +121,7 @@ class Graph:
     def _of_plan(self, plan: Plan, feeds: Iterator[GraphFeed]) -> Data | None:
         if self._serial:
             plan = replace(plan, ops=endless_behind(plan.ops))
-        if isinstance(plan.head, Join):
-            branches = [self._of_plan(branch, feeds) for branch in plan.head.inputs]
-            data = self._joined(plan.head, branches)
-        else:
-            feed = next(feeds)
-            data = None if feed.signature is None else feed.dataset()
+        data = self._of_head(plan, feeds)
         todo = list(plan.ops)
         self._should_watch = self._serial or _batches(plan.head)
         while todo and data is not None:
@@ -146,6 +141,12 @@ class Graph:
                     f"{op.name}: tf.data cannot do it with {data.element_spec[0]}: {told(error)}", op=op.name
                 ) from error
         return data
+
+    def _of_head(self, plan: Plan, feeds: Iterator[GraphFeed]) -> Data | None:
+        if isinstance(plan.head, Join):
+            return self._joined(plan.head, [self._of_plan(branch, feeds) for branch in plan.head.inputs])
+        feed = next(feeds)
+        return None if feed.signature is None else feed.dataset()
 
     def _joined(self, join: Join, branches: list[Data | None]) -> Data | None:
         there = [data for data in branches if data is not None]
@@ -172,19 +173,13 @@ class Graph:
         if isinstance(op, FlatMap):
             return self._spread(data, op)
         if isinstance(op, Batch):
-            # In parallel it takes half as long again for lines of text, and 7 % longer for photographs.
-            return data.batch(op.size, drop_remainder=op.drop_remainder and op is not self._last)
+            return self._batched(data, op)
         if isinstance(op, (PaddedBatch, BucketByLength)):
             return self._padded(data, op)
         if isinstance(op, Unbatch):
-            if data.element_spec[1].shape.rank == 1:
-                return self._rows_of_elements(data, op, plan)
-            return unbatch_rows(self._in_rows(data, op, plan))
+            return self._unbatched(data, op, plan)
         if isinstance(op, Shuffle):
-            seed = graph_seed(shuffle_key(op, self._options.seed, self._epoch))
-            again = self._has_repeat and op.reshuffle
-            with without_global_seed():
-                return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=again)
+            return self._shuffled(data, op)
         if isinstance(op, Take):
             return data.take(op.count)
         if isinstance(op, Skip):
@@ -196,6 +191,21 @@ class Graph:
         if isinstance(op, Autocache):
             return data  # entries are kept by the python engine
         raise PlanError(f"{op.name}: the tensorflow engine does not know the operator {type(op).__name__}.")
+
+    def _batched(self, data: Data, op: Batch) -> Data:
+        # In parallel it takes half as long again for lines of text, and 7 % longer for photographs.
+        return data.batch(op.size, drop_remainder=op.drop_remainder and op is not self._last)
+
+    def _unbatched(self, data: Data, op: Unbatch, plan: Plan) -> Data:
+        if data.element_spec[1].shape.rank == 1:
+            return self._rows_of_elements(data, op, plan)
+        return unbatch_rows(self._in_rows(data, op, plan))
+
+    def _shuffled(self, data: Data, op: Shuffle) -> Data:
+        seed = graph_seed(shuffle_key(op, self._options.seed, self._epoch))
+        again = self._has_repeat and op.reshuffle
+        with without_global_seed():
+            return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=again)
 
     def _again(self, data: Data, op: Repeat, plan: Plan) -> Data:
         """Repeat what is before: each iteration of a dataset reads its sources, and draws, anew."""

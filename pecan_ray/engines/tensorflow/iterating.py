@@ -87,9 +87,11 @@ def while_waiting(results: Iterator[T], due: Callable[[], bool]) -> Iterator[T |
         while True:
             with changed:
                 changed.wait_for(lambda: ready or ended, LOOK_S)
-                if not ready and ended:
+                found: T | None = None
+                if ready:
+                    found = ready.pop()
+                elif ended:
                     break
-                found = ready.pop() if ready else None
                 changed.notify_all()
             if found is not None or due():
                 yield found
