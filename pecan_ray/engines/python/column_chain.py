@@ -321,7 +321,7 @@ def _elements(names: Sequence[str], columns: Sequence[Array], rows: int) -> Iter
     if len(names) == 1:
         name = names[0]
         return ({name: value} for value in columns[0])
-    return (dict(zip(names, values)) for values in zip(*columns))  # noqa: B905 - they are equally many
+    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
 
 
 def column_of(values: list[Any]) -> Array:
