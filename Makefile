@@ -12,7 +12,7 @@ demo: $(VENV)/ready
 
 PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 WITHOUT_CLUSTER := tests/parity tests/unit
-# In the order of the clusters that they share: docs/decisions/0120-what-tests-ask-of-ray.md.
+# In the order of the clusters that they share: docs/decisions/tests.md#120-what-tests-ask-of-ray.
 ON_CLUSTERS := --no-loadscope-reorder tests/ray tests/e2e tests/chaos
 
 # What needs no framework, no server and no process of its own: tests/tiers.py.
@@ -80,7 +80,7 @@ BENCH ?=
 bench: $(VENV)/bench-ready
 	$(BIN)/python -m benchmarks.peers --json build/bench.json --plot build/bench.png $(BENCH)
 
-# Libraries of others in which pipelines are used: docs/decisions/0048-libraries-in-the-test-environment.md.
+# Libraries of others in which pipelines are used: docs/decisions/tests.md#48-libraries-of-the-test-environment.
 LIBRARIES := accelerate ipykernel jax pytorch-lightning transformers
 
 # The CPU builds of TensorFlow and torch: the other ones bring gigabytes that a machine without a GPU cannot use.

@@ -1,7 +1,8 @@
 """Freed memory stays with the process: what one element's arrays leave, the next element's take.
 
 By its own rule the C library gives large pieces back to the system, and takes them again page by page, each of which
-the system has to clear: a fifth of the CPU time where an element's arrays hold megabytes (docs/decisions/0015).
+the system has to clear: a fifth of the CPU time where an element's arrays hold megabytes
+(docs/decisions/python-engine.md#15-freed-memory-stays-keras-waits).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ of them draws its own numbers and the same again.  States of `tf.random.Generato
 it too.
 
 What decides which elements a shard has must be alike in all shards: that is known only once the dataset is there, and
-then it is made again (docs/decisions/0137).
+then it is made again (docs/decisions/tensorflow-engine.md#137-seeds-of-datasets).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `make_dataset` is called for each shard in each pass.  To trace its functions takes most of the time of a call: 30 to 50
 ms of CPU for a few operations.  A function is traced again only if its code, or a value that it holds, has changed
-(docs/decisions/0160).
+(docs/decisions/tensorflow-engine.md#160-traces-are-used-again).
 """
 
 from __future__ import annotations

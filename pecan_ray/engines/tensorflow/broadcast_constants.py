@@ -2,7 +2,7 @@
 
 TensorFlow broadcasts three values over an image three to five times more slowly than the same values repeated for each
 pixel of a row, with the same result: a fifth of the time of decoding, cropping, resizing and normalizing a photograph
-(docs/decisions/0017).
+(docs/decisions/tensorflow-engine.md#17-constants-as-wide-as-rows).
 """
 
 from __future__ import annotations
