@@ -11,6 +11,8 @@ For speeds s a cache saves most of the pipe where s / d is largest; so whether s
 filling the cache in that order, and adding up what still misses. The last two policies are searches for such speeds.
 
 Other systems' policies have the same form, to be compared with: [rivals](allocation_rivals.py).
+
+Decisions: docs/decisions/shared-cache-and-pipe.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ time nothing held the workers back (`load`).  With FULL, the load up to which wo
 If supply grows slower than linearly with the workers, neither step passes what is needed.  Local CPUs are paid for
 already: they are used at once, and given back when nobody waits.  Each removal and each remote worker is a trial:
 judged with all workers present, undone if it was wrong, and remembered.
+
+Decisions: docs/decisions/placement.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The standard library where decisions are made, files and clocks that are reached without an import, frameworks at import
 time, names that are imported as text, and what belongs to tests.  All of it is told from the source alone.
+
+Decisions: docs/decisions/tests.md.
 """
 
 from __future__ import annotations

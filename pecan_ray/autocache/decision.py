@@ -1,6 +1,8 @@
 """What a job keeps at its `autocache` points: decided before its first epoch, from a sample and the store's speed.
 
 The decision is `pecan_ray.cache.choose_execution`; this gives it its numbers, and writes its answer into the plan.
+
+Decisions: docs/decisions/autocache.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""AutoOrder at work: sample a plan, ask the policy for orders, try them on the sample, adopt one."""
+"""AutoOrder at work: sample a plan, ask the policy for orders, try them on the sample, adopt one.
+
+Decisions: docs/decisions/autoorder.md.
+"""
 
 from __future__ import annotations
 

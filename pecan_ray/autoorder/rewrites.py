@@ -3,6 +3,8 @@
 A rule says of operators that follow one another what could stand in their place.  What it is worth, and whether values
 may be others so, is not its matter: it is run on the sample like an order is (`pecan_ray.autoorder.trial`,
 `in_rows`), within the bounds of docs/rewrites.md.
+
+Decisions: docs/decisions/rewrites.md.
 """
 
 from __future__ import annotations

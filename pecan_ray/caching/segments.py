@@ -1,4 +1,7 @@
-"""Segments of a store: files that only grow, and the checksums of what lies in them."""
+"""Segments of a store: files that only grow, and the checksums of what lies in them.
+
+Decisions: docs/decisions/autocache.md.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ A run is its start, and then batch after batch.  Of these, either the trainer se
 the input does.  Of the input the stage sets the pace that is busy all the time: the source's reader, or the threads
 that run operators and put elements together; where neither is, and finished batches lie at the workers, it is the way
 between these and the trainer.
+
+Decisions: docs/decisions/observing.md.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ would do something else is refused, since actions were taken that it knows nothi
 
 Splits are written apart from it, a page of a listing at a time: they stay as they are, and a snapshot need not hold
 them.
+
+Decisions: docs/decisions/restart-and-journal.md.
 """
 
 from __future__ import annotations

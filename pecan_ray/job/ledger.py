@@ -9,6 +9,8 @@ Words: an idle worker is given an *assignment*.  In it the worker takes leases u
 elements that do not fill a batch.  If it is the only one with work it may *flush* them as a smaller batch; otherwise
 it *returns* them, and what all have returned is distributed in groups (`pecan_ray.job.leftovers`).  So an epoch has at
 most one smaller batch, whatever the number of workers; with several trainers, equally large ones for each.
+
+Decisions: docs/decisions/exactly-once.md.
 """
 
 from __future__ import annotations

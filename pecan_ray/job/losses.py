@@ -1,4 +1,7 @@
-"""When the loss of workers means that the job cannot run, and not that a machine failed."""
+"""When the loss of workers means that the job cannot run, and not that a machine failed.
+
+Decisions: docs/decisions/faults-and-silence.md.
+"""
 
 from __future__ import annotations
 

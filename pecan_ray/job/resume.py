@@ -3,6 +3,8 @@
 What a trainer has *received* is acknowledged to the job; what its loop was given is *used* (yielded); what a state that
 was taken holds is committed.  A resume point holds what was used: all that was acknowledged, less the deliveries
 beyond the batch after which it was taken.
+
+Decisions: docs/decisions/states-and-resume.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""In which order a job's rows come, and why."""
+"""In which order a job's rows come, and why.
+
+Decisions: docs/decisions/order-and-rows.md.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What a group of sharing readers does: who reads where, what must be produced, how far a run goes, when all is over.
 
 Pure, like the job beneath it: things happen to it, and it returns what must be done.
+
+Decisions: docs/decisions/sharing.md.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 No Ray, thread, clock or file: time comes with the events.  The actor around it (`pecan_ray.runtime.controller`) turns
 what happens into events and performs the instructions; the simulation drives the same object.  Replayed events give
 the same job.
+
+Decisions: docs/decisions/control-plane.md.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 It rounds a large integer beside a float or a small one, wraps a moment around in the finer unit of another one, cuts
 zero bytes off texts, and makes texts of numbers beside them.
+
+Decisions: docs/decisions/values.md.
 """
 
 from __future__ import annotations

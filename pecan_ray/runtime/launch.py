@@ -1,4 +1,7 @@
-"""Which rank of a launch this process is, if a launcher or a framework says so."""
+"""Which rank of a launch this process is, if a launcher or a framework says so.
+
+Decisions: docs/decisions/running-on-ray.md.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A key holds a seed, the pass (epoch and repetition), the operator, and of an element its origin.  It does not depend on
 workers, threads, batch sizes or the order of the work.  A seed that the user gives to an operator replaces the job's
 seed, the operator's name and the source's number: equal seeds give equal draws.
+
+Decisions: docs/decisions/randomness-and-passes.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What all file sources share: which files they name, how those are cut, and when they have changed."""
+"""What all file sources share: which files they name, how those are cut, and when they have changed.
+
+Decisions: docs/decisions/sources.md.
+"""
 
 from __future__ import annotations
 

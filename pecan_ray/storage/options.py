@@ -2,6 +2,8 @@
 
 A source is pickled into plans, journals and jobs.  So a secret is never a value in it: it is the name of an environment
 variable, which each machine looks up when it opens the storage.
+
+Decisions: docs/decisions/security.md.
 """
 
 from __future__ import annotations

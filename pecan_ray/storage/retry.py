@@ -2,6 +2,8 @@
 
 An outage of a storage is waited out.  One that lasts longer than the patience of this process is a
 `StorageOutageError`, which no `on_error` takes for a bad element.
+
+Decisions: docs/decisions/storage.md.
 """
 
 from __future__ import annotations

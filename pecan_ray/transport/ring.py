@@ -4,6 +4,8 @@ Slots are cut out of anonymous memory files (memfd), many out of one file, and t
 ones are: a process may have 1,024 files open, or 256. The reader opens them through ``/proc/<pid>/fd``, so there is no
 name to unlink and no crash can leak one. The reader says through a pipe of the writer, opened the same way, when the
 trainer has *taken* a batch and when it has *released* it, that is when the last view of it was garbage-collected.
+
+Decisions: docs/decisions/transport.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The four root folders as sub-packages: links for the checkout, a mapping for builds, and the two agree."""
+"""The four root folders as sub-packages: links for the checkout, a mapping for builds, and the two agree.
+
+Decisions: docs/decisions/packaging-and-dependencies.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The python engine: the user's functions on a pool of threads, batches written once."""
+"""The python engine: the user's functions on a pool of threads, batches written once.
+
+Decisions: docs/decisions/python-engine.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Batches of elements of one group: of one key, or of similar lengths."""
+"""Batches of elements of one group: of one key, or of similar lengths.
+
+Decisions: docs/decisions/batches-and-groups.md.
+"""
 
 from __future__ import annotations
 

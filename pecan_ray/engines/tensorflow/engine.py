@@ -1,4 +1,7 @@
-"""The tensorflow engine: leases in, batches out, by one tf.data graph per stretch."""
+"""The tensorflow engine: leases in, batches out, by one tf.data graph per stretch.
+
+Decisions: docs/decisions/tensorflow-engine.md.
+"""
 
 from __future__ import annotations
 
