@@ -16,6 +16,8 @@ STATEFUL = ("RngReadAndSkip", "RngSkip", "AssignVariableOp", "AssignAddVariableO
 """Operations that move a generator on, or a variable: of `tf.random.Generator`, and of layers of Keras."""
 PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 """Operations that call Python: `tf.numpy_function`, `tf.py_function`, `Dataset.from_generator`."""
+HOLDS_MANY = ("_ShuffleDataset", "_GlobalShuffleDataset")
+"""Datasets that fill a buffer before they yield the first element; its size is bounded by the user's memory."""
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 MAX_DEPTH = 8
 """From the function that TensorFlow calls to a generator that the user's function holds; 5 for `from_generator`."""
@@ -44,6 +46,19 @@ def python_generators(data: Any) -> tuple[str, ...]:
                 module = type(held).__module__.partition(".")[0]
                 found[f"{node.op} (a {type(held).__name__} of {module})"] = None
     return tuple(found)
+
+
+def calls_python(data: Any) -> bool:
+    """Tell whether a dataset calls functions of Python, which may draw from the process's generators."""
+    return any(node.op in PYTHON for function in _functions(data) for node in nodes_called(function))
+
+
+def is_independent(data: Any) -> bool:
+    """Tell whether a dataset may compute elements beside other ones: it has no state, and holds few elements."""
+    if any(type(one).__name__ in HOLDS_MANY for one in chain(data)):
+        return False
+    called = (node.op for function in _functions(data) for node in nodes_called(function))
+    return not any(op in PYTHON or op in STATEFUL or op.startswith("ShuffleDataset") for op in called)
 
 
 def _functions(data: Any) -> Iterator[Any]:

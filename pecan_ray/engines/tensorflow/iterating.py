@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import sys
 import threading
 import weakref
@@ -44,6 +45,16 @@ class Elements:
         found = next(self._held[0])
         self.given += 1
         return found
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there may be more."""
+        return bool(self._held)
+
+    def draw(self) -> None:
+        """Compute the next element before it is asked for; an error of it is raised when it is asked for."""
+        first = _kept(self._held[0])
+        self._held[0] = itertools.chain(first, self._held[0])
 
     def close(self) -> None:
         """Give the iterator up; there are no more elements."""
@@ -115,6 +126,23 @@ def _close_all() -> None:
         elements.close()
     for elements in graphs:
         elements.join(EXIT_S / len(graphs))
+
+
+def _kept(elements: Iterator[T]) -> Iterator[T]:
+    """Compute one element; return an iterator that yields it, or raises its error."""
+    found = list[T]()
+    error: tf.errors.OpError | None = None
+    try:
+        found.extend(itertools.islice(elements, 1))
+    except tf.errors.OpError as raised:
+        error = raised
+
+    def kept() -> Iterator[T]:
+        if error is not None:
+            raise error
+        yield from found
+
+    return kept()
 
 
 def _iterator(data: Any) -> Iterator[Any]:

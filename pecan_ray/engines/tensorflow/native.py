@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping
+import functools
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -14,76 +16,109 @@ from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow.checks import check_columns
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.iterating import Elements
+from pecan_ray.engines.tensorflow.shards_ahead import ShardsAhead
 from pecan_ray.engines.under_way import Recognize, ThreadActivity
 from pecan_ray.errors import OpError, told
 from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, Lease, origin_of
 from pecan_ray.sources.tf_data import TfDataSource, columns_of
+from pecan_ray.sources.tf_random_state import calls_python, is_independent
+
+END_OF_SHARD = object()
+"""No element: that may be None."""
 
 
 def run_native(
     source: TfDataSource, leases: Leases, options: EngineOptions, slots: Slots
 ) -> Generator[Produced, None, None]:
     """Yield each element of each shard as it comes out of the user's graph."""
-    while (lease := leases.take()) is not None:
-        yield from _shard(source, lease, leases, options, slots)
+    with contextlib.closing(ShardsAhead(leases, functools.partial(open_shard, source))) as shards:
+        while (shard := shards.take()) is not None:
+            with contextlib.closing(shard):
+                yield from _read(shard, leases, options, slots)
 
 
-def _shard(
-    source: TfDataSource, lease: Lease, leases: Leases, options: EngineOptions, slots: Slots
-) -> Generator[Produced, None, None]:
-    number = lease.spans[0][0] >> OUTPUT_BITS
+@dataclass(frozen=True)
+class OpenShard:
+    """A shard of the user's dataset, of which the elements of a lease are to be read."""
+
+    source: TfDataSource
+    lease: Lease
+    first: int
+    """The number of its first element."""
+    elements: Elements
+    may_be_overtaken: bool
+
+    def close(self) -> None:
+        """Give it up."""
+        self.elements.close()
+
+
+def open_shard(
+    source: TfDataSource, lease: Lease, batched: Callable[[Any], Any] = lambda data: data, *, rows: int = 1
+) -> OpenShard:
+    """Open a shard, and begin to compute its first elements, if they may be computed beside others.
+
+    `batched`: makes batches of `rows` elements.
+    """
+    first = lease.spans[0][0] >> OUTPUT_BITS
     with tf.device("/CPU:0"):
-        data = source.of_lease(lease).made(lease.split).skip(number).prefetch(tf.data.AUTOTUNE)
-    spec = columns_of(data.element_spec)
-    check_columns(_name(source), spec, {}, ragged=True, sparse=True, where="it leaves the graph")
-    with contextlib.closing(Elements(data)) as elements:
-        yield from _iterated(elements, number, source, lease, leases, options, slots)
+        data = batched(source.of_lease(lease).made(lease.split).skip(first)).prefetch(tf.data.AUTOTUNE)
+        check_columns(
+            _name(source), columns_of(data.element_spec), {}, ragged=True, sparse=True, where="it leaves the graph"
+        )
+        shard = OpenShard(source, lease, first, Elements(data), not calls_python(data))
+        if is_independent(data):
+            _begun(shard.elements, source, lease, first, rows)
+    return shard
 
 
-def _iterated(
-    elements: Elements,
-    number: int,
-    source: TfDataSource,
-    lease: Lease,
-    leases: Leases,
-    options: EngineOptions,
-    slots: Slots,
-) -> Generator[Produced, None, None]:
+def _begun(elements: Elements, source: TfDataSource, lease: Lease, number: int, rows: int) -> None:
+    """Compute the first element, or the first ones."""
+    # `native_computing` finds these in this frame by their names.
+    elements.draw()
+
+
+def _read(shard: OpenShard, leases: Leases, options: EngineOptions, slots: Slots) -> Generator[Produced, None, None]:
+    source, lease, number = shard.source, shard.lease, shard.first
     stop = lease.spans[-1][1]
     while number << OUTPUT_BITS < stop:
         begin, end = number << OUTPUT_BITS, (number + 1) << OUTPUT_BITS
         parts = [(max(a, begin), min(b, end)) for a, b in lease.spans if a < end and b > begin]
         try:
-            columns = _computed(elements, source, lease, number)
-        except StopIteration:
-            leases.ended(
-                lease, number
-            )  # also of a lease that asks for some elements only, which may lie behind the end
-            return
+            columns = next_columns(shard, number)
         except tf.errors.OpError as error:
             yield _failed(source, lease, number, parts, error, options)
         else:
+            if columns is None:
+                leases.ended(lease, number)  # also of a lease that asks for some only, which may lie behind the end
+                return
             if parts:
                 yield _produced(columns, lease, parts, slots)
         number += 1
 
 
-def _computed(elements: Elements, source: TfDataSource, lease: Lease, number: int) -> dict[str, Any]:
-    """Return the next element, which is the one of this number."""
-    # `native_computing` finds `source`, `lease` and `number` in this frame by their names.
-    return columns_of(next(elements))
+def next_columns(shard: OpenShard, number: int, rows: int = 1) -> dict[str, Any] | None:
+    """Return the next element, which is the one of this number, or so many as `rows`; None at the end."""
+    return _computed(shard.elements, shard.source, shard.lease, number, rows)
+
+
+def _computed(elements: Elements, source: TfDataSource, lease: Lease, number: int, rows: int) -> dict[str, Any] | None:
+    # `native_computing` finds these in this frame by their names.
+    found = next(elements, END_OF_SHARD)
+    return None if found is END_OF_SHARD else columns_of(found)
 
 
 def native_computing() -> dict[CodeType, Recognize]:
-    """Return the function by which a stack shows that an element of a user's dataset is being computed."""
+    """Return the functions by which a stack shows that an element of a user's dataset is being computed."""
 
     def inspect_locals(local: Mapping[str, Any]) -> ThreadActivity | None:
         source, lease, number = local["source"], local["lease"], local["number"]
         text = f"{_name(source)} has yielded nothing for {{seconds}}, since before {lease.split.where(number)}"
-        at = AtWork(_name(source), origin_of(lease, number), reads=True)
+        # Of several elements in a batch it is not known which one is computed.
+        at = AtWork(_name(source), origin_of(lease, number) if local["rows"] == 1 else None, reads=True)
         return ThreadActivity((lease.epoch, lease.key, number), text, at)
 
-    return {_computed.__code__: inspect_locals}
+    return {_computed.__code__: inspect_locals, _begun.__code__: inspect_locals}
 
 
 def _name(source: TfDataSource) -> str:
