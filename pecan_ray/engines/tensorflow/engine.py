@@ -43,6 +43,7 @@ from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import Data, Graph
 from pecan_ray.engines.tensorflow.iterating import Elements, while_waiting
 from pecan_ray.engines.tensorflow.native import native_computing, run_native
+from pecan_ray.engines.tensorflow.native_batches import NotInBatchesError, reads_batches, run_batches
 from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.under_way import Recognize, StackWatch, ThreadActivity
 from pecan_ray.engines.whole import ending_with_the_last_batch
@@ -164,6 +165,7 @@ class TensorFlowEngine:
         self._sums = None if options.count_epoch is None else Sums(counted)
         self._in_graph = InGraph()
         self._signature_by_branch: dict[int, Signature | None] = {}
+        self._reads_batches = reads_batches(plan, options)
         self._one_by_one = False
         """The graph gives elements: which of them may be in one block only shows when they come."""
         self._current_assignment = GraphAssignment([], SkippedPositions())
@@ -182,10 +184,26 @@ class TensorFlowEngine:
         (head, *others) = self._sources
         if isinstance(head, TfDataSource) and not others and not self._plan.ops:
             yield from run_native(head, leases, self._options, self._slots)
+        elif self._reads_batches:
+            yield from self._native_batches(leases)
         elif plan_shape(self._plan).joined and self._options.order == "strict" and self._options.on_error == "raise":
             yield from self._in_blocks(leases)
         else:
             yield from self._assignment(leases)
+
+    def _native_batches(self, leases: Leases) -> Generator[Produced, None, None]:
+        """Yield the batches of one stretch; from what cannot be read in batches on, element by element."""
+        given = LeaseTracker(leases)
+        (source,) = self._sources
+        assert isinstance(source, TfDataSource)
+        try:
+            for produced in run_batches(source, self._size, given, self._slots):
+                given.mark_processed(produced.spans)
+                yield produced
+        except (NotInBatchesError, tf.errors.OpError):
+            self._reads_batches = False  # nor could it next time
+            given.close()  # a thread may be asking for the next lease
+            yield from self._assignment(GivenAgain(given.missing(), leases))
 
     def _in_blocks(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the rows of one stretch, which the trainer may join to batches: in blocks, up to an element that fails.
