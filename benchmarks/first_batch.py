@@ -32,7 +32,7 @@ import ray
 import pecan_ray as pecan
 from examples import asr_transformer, resnet50, retinanet, simclr
 from examples.photographs import derived_photographs
-from pecan_ray.autoorder.order import order_for_job
+from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest
 from pecan_ray.options import EngineName
 
@@ -76,7 +76,7 @@ def measure(pipe: pecan.PecanPipeline, rounds: int) -> dict[str, Any]:
 def looking_s(pipe: pecan.PecanPipeline) -> tuple[float, str]:
     """Return the seconds of a look at a pipeline, with nothing beside it, and what it has found."""
     began = time.perf_counter()
-    found = order_for_job(OrderRequest(pipe.plan, pipe.engine, "safe", job=JobSize(math.inf, 1)))
+    found = order_plan(OrderRequest(pipe.plan, pipe.engine, "safe", job=JobSize(math.inf, 1)))
     return time.perf_counter() - began, found.summary()
 
 

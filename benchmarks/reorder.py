@@ -32,7 +32,7 @@ from examples.photographs import derived_photographs
 from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.push_down import push_down
+from pecan_ray.autoorder.rewrites import rewritten
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.registry import build_engine
@@ -173,7 +173,7 @@ def bound(ordering: Ordering) -> float:
 
 def compare(pipe: pecan.PecanPipeline, ordering: Ordering, rounds: int, threads: int) -> dict[str, list[Pass]]:
     """Run both orders in turn."""
-    plans = {"user's order": ordering.before, "AutoOrder": push_down(ordering.plan, pipe.engine, ordering.decoders)[0]}
+    plans = {"user's order": ordering.before, "AutoOrder": rewritten(ordering.plan, pipe.engine, ordering.decoders)[0]}
     passes: dict[str, list[Pass]] = {name: [] for name in plans}
     for _ in range(rounds):
         for name, plan in plans.items():

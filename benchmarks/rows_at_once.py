@@ -23,9 +23,9 @@ import numpy as np
 
 import pecan_ray as pecan
 from benchmarks.reorder import OneSlot
-from pecan_ray.autoorder.job_order import rewritten
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.rewrites import rewritten
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.registry import build_engine

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from pecan_ray.images import REDUCTIONS, cut_out, decoded, jpeg_shape
-from pecan_ray.warps import Draw, Matrix, Placed, after, composed, opencv, reach, shifted, transform_image
+from pecan_ray.images import REDUCTIONS, cut_out
+from pecan_ray.warps import Draw, ImageSize, Matrix, Placed, after, composed, opencv, reach, shifted, transform_image
 
 MARGIN = 2
 """Pixels (of the reduced image) that are decoded around those that are needed."""
@@ -19,43 +18,24 @@ WarpSteps = tuple[tuple[str, Any], ...]
 """Names of operators, by which they draw, and their functions."""
 
 
-@dataclass(frozen=True)
-class Warp:
-    """One warp for several operators, or a few where one of them enlarges what another one has made coarse."""
-
-    steps: WarpSteps
-    draws_by_name: ClassVar[bool] = True
-    """It is given random numbers for each name."""
-
-    def __call__(self, image: Any, rng: Draw) -> Any:
-        """Warp an image."""
-        warps, (top, left, height, width) = composed(self.steps, image.shape[:2], rng)
-        return functools.reduce(transform_image, warps, image[top : top + height, left : left + width])
+def warp(steps: WarpSteps, image: Any, rng: Draw) -> Any:
+    """Return an image under one warp for several operators, or a few where one enlarges what another made coarse."""
+    warps, (top, left, height, width) = composed(steps, image.shape[:2], rng)
+    return functools.reduce(transform_image, warps, image[top : top + height, left : left + width])
 
 
-@dataclass(frozen=True)
-class DecodeWarp:
-    """Decode what is needed of a JPEG, at a reduced size where that has as many pixels as the result; then one warp."""
-
-    steps: WarpSteps
-    draws_by_name: ClassVar[bool] = True
-    """It is given random numbers for each name."""
-
-    def __call__(self, encoded: Any, rng: Draw) -> Any:
-        """Decode and warp."""
-        shape = jpeg_shape(encoded)
-        if shape is None:
-            return Warp(self.steps)(decoded(encoded), rng)
-        (to, *others), part = composed(self.steps, shape, rng)
-        ratio = reduction_under(to.matrix)
-        matrix = reduced(after(shifted(part[0], part[1]), to.matrix), ratio)
-        box = needed(matrix, to.size, part, ratio)
-        if min(box[2:]) < 1:
-            return np.zeros((*(others or [to])[-1].size, 3), np.uint8)
-        first = Placed(after(shifted(-box[0], -box[1]), matrix), to.size)
-        # OpenCV warps pixels of four bytes in two thirds of the time of those of three, to the same values.
-        made = functools.reduce(transform_image, (first, *others), cut_out(encoded, box, ratio, channels=4))
-        return made if made.shape[2] == 3 else opencv().cvtColor(made, opencv().COLOR_RGBA2RGB)
+def decode_and_warp(steps: WarpSteps, encoded: Any, shape: ImageSize, rng: Draw) -> Any:
+    """Decode what is needed of a JPEG, at a reduced size where that has as many pixels as the result; then warp it."""
+    (to, *others), part = composed(steps, shape, rng)
+    ratio = reduction_under(to.matrix)
+    matrix = reduced(after(shifted(part[0], part[1]), to.matrix), ratio)
+    box = needed(matrix, to.size, part, ratio)
+    if min(box[2:]) < 1:
+        return np.zeros((*(others or [to])[-1].size, 3), np.uint8)
+    first = Placed(after(shifted(-box[0], -box[1]), matrix), to.size)
+    # OpenCV warps pixels of four bytes in two thirds of the time of those of three, to the same values.
+    made = functools.reduce(transform_image, (first, *others), cut_out(encoded, box, ratio, channels=4))
+    return made if made.shape[2] == 3 else opencv().cvtColor(made, opencv().COLOR_RGBA2RGB)
 
 
 def reduction_under(matrix: Matrix) -> int:

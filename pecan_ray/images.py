@@ -2,7 +2,7 @@
 
     pipe.map(images.Decode(), on="image").map(images.RandomCrop(), on="image").map(images.Resize(224, 224), on="image")
 
-Any function can be mapped; these can moreover be pushed down into the decoder (`pecan_ray.autoorder.push_down`), which
+Any function can be mapped; these can moreover be pushed down into the decoder (`pecan_ray.autoorder.rewrites`), which
 then decodes only a part of a photograph, or at a half, a quarter or an eighth of its size; and a run of them, flips,
 rotations and shears among them, can become one warp. Images are uint8 RGB
 [height, width, 3]. They need OpenCV (python engine) or TensorFlow (tensorflow engine).
@@ -229,16 +229,13 @@ def _cropped(box: Box) -> Placed:
 
 @dataclass(frozen=True)
 class DecodeCrop:
-    """Decode a part only (JPEG)."""
+    """Decode a part only (JPEG; tensorflow engine, as the three that follow)."""
 
     crop: CenterCrop
 
     def __call__(self, encoded: Image) -> Image:
         """Decode the part."""
-        if _in_graph(encoded):
-            return _decoded_part(encoded, self.crop.box(_tf().image.extract_jpeg_shape(encoded)))
-        shape = jpeg_shape(encoded)
-        return self.crop(decoded(encoded)) if shape is None else cut_out(encoded, self.crop.box(shape))
+        return _decoded_part(encoded, self.crop.box(_tf().image.extract_jpeg_shape(encoded)))
 
 
 @dataclass(frozen=True)
@@ -249,10 +246,7 @@ class DecodeRandomCrop:
 
     def __call__(self, encoded: Image, rng: Any) -> Image:
         """Decode the part."""
-        if _in_graph(encoded):
-            return _decoded_part(encoded, self.crop.box(_tf().image.extract_jpeg_shape(encoded), rng))
-        shape = jpeg_shape(encoded)
-        return self.crop(decoded(encoded), rng) if shape is None else cut_out(encoded, self.crop.box(shape, rng))
+        return _decoded_part(encoded, self.crop.box(_tf().image.extract_jpeg_shape(encoded), rng))
 
 
 @dataclass(frozen=True)
@@ -263,10 +257,7 @@ class DecodeResize:
 
     def __call__(self, encoded: Image) -> Image:
         """Decode small, and resize."""
-        target = (self.resize.height, self.resize.width)
-        if not _in_graph(encoded):
-            return self.resize(decoded(encoded, reduction(jpeg_shape(encoded), target)))
-        tf = _tf()
+        tf, target = _tf(), (self.resize.height, self.resize.width)
         shape = tf.image.extract_jpeg_shape(encoded)
         cases = [(_fills_target(shape, ratio, target), _decoder(encoded, ratio)) for ratio in REDUCTIONS]
         return self.resize(tf.case(cases, default=lambda: decoded(encoded)))
@@ -281,19 +272,8 @@ class DecodeRandomCropResize:
 
     def __call__(self, encoded: Image, rng: Any) -> Image:
         """Decode small, crop, and resize."""
-        if _in_graph(encoded):
-            return self._in_graph(encoded, rng)
-        shape = jpeg_shape(encoded)
-        if shape is None:
-            return self.resize(self.crop(decoded(encoded), rng))
-        top, left, height, width = self.crop.box(shape, rng)
-        ratio = reduction((height, width), (self.resize.height, self.resize.width))
-        top, left, height, width = (round(side / ratio) for side in (top, left, height, width))
-        return self.resize(cut_out(encoded, (top, left, height, width), ratio))
-
-    def _in_graph(self, encoded: Image, seed: Any) -> Image:
-        tf = _tf()
-        top, left, height, width = self.crop.box(tf.image.extract_jpeg_shape(encoded), seed)
+        tf, target = _tf(), (self.resize.height, self.resize.width)
+        top, left, height, width = self.crop.box(tf.image.extract_jpeg_shape(encoded), rng)
 
         def cut(ratio: int) -> Any:
             def run() -> Any:
@@ -303,10 +283,8 @@ class DecodeRandomCropResize:
 
             return run
 
-        target = (self.resize.height, self.resize.width)
         cases = [(_fills_target((height, width), ratio, target), cut(ratio)) for ratio in REDUCTIONS]
-        whole = _decoded_part
-        return self.resize(tf.case(cases, default=lambda: whole(encoded, (top, left, height, width))))
+        return self.resize(tf.case(cases, default=lambda: _decoded_part(encoded, (top, left, height, width))))
 
 
 # --- both engines --------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Flips, rotations and shears of images, and any run of them with crops and resizes as one warp.
 
 Each of these operators gives a pixel the value at some place of its image, and that place is an affine function of the
-pixel's own.  So a run of them is one such function: AutoOrder composes it (`pecan_ray.autoorder.push_down`), and every
+pixel's own.  So a run of them is one such function: AutoOrder composes it (`pecan_ray.autoorder.rewrites`), and every
 pixel is computed once, from the photograph, instead of once for each operator.  They draw what they draw by themselves.
 """
 

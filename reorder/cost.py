@@ -2,8 +2,8 @@
 
 Let g_j be op j's factor of bytes per element and e_j its elements out per element in (I_j = g_j · e_j).  Behind a set
 S of ops an element has B·Π_S g_j bytes and there are Π_S e_j of them, whatever the order within S.  So op i placed
-behind S takes Π_S e_j · t_i(B·Π_S g_j), with t_i its measured seconds as a function of input bytes, and an order takes
-the sum.
+behind S takes Π_S e_j times its seconds, in proportion to the bytes of an element unless it looks at few of them, and
+an order takes the sum.
 
 The model takes a factor to be the same everywhere.  It is not for an op whose output has a fixed size (a resize
 behind a crop): therefore an order is run on the sample before it is adopted.
@@ -15,16 +15,21 @@ measured the estimate is the volume of data that flows into ops.
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import operator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from pecan_ray.errors import PlanError
 from pecan_ray.reorder.profile import ProfiledOp, check_ops, sections
 
-LARGEST_EXPONENT = 300.0
-"""Bound on |ln| of a product of factors: a thousand ops that double the data must not overflow."""
+LARGEST = 1e100
+"""Bound on a product of factors: a thousand ops that double the data must not overflow."""
+EXCHANGE_SHARE = 0.01
+"""Share of the user's total that each exchange of two ops has to gain: what was measured is not more certain;"""
+EXCHANGES_SHARE = 0.1
+"""and what one op has to gain that passes all others of a long section."""
+Needs: TypeAlias = Mapping[int, Collection[int]]
+"""Op -> the ops of its section that must run before it."""
 
 
 class Load(NamedTuple):
@@ -39,78 +44,79 @@ class Load(NamedTuple):
     """Expected time per element that enters the first op; None: not measured."""
 
 
-class LogSize(NamedTuple):
-    """The data at some place of a pipeline, relative to what enters the first op; logarithms."""
-
-    bytes: float = 0.0
-    """ln of the bytes per element."""
-    elements: float = 0.0
-    """ln of the number of elements."""
-
-
-@dataclass(frozen=True)
 class CostModel:
-    """Estimates for one list of ops; ops are named by their index in the user's order."""
+    """Estimates for one list of ops, which were measured in the user's order; ops are named by their index there."""
 
-    ops: tuple[ProfiledOp, ...]
-    growth: tuple[float, ...]
-    """ln g of each op."""
-    log_element_factors: tuple[float, ...]
-    """ln e of each op."""
-    measured: tuple[float, ...]
-    """ln of the relative bytes per element that each op was given while it was measured."""
-    rate: float
-    """Seconds per relative byte of an op that was not measured."""
-
-    def seconds(self, index: int, at: LogSize) -> float:
-        """Return op `index`'s seconds per source element when it is given `at`."""
-        known = self.ops[index].seconds_at(_exp(at.bytes - self.measured[index]))
-        return _exp(at.elements) * (self.rate * _exp(at.bytes) if known is None else known)
-
-    def behind(self, index: int, at: LogSize) -> LogSize:
-        """Return what comes out of op `index` when it is given `at`."""
-        return LogSize(at.bytes + self.growth[index], at.elements + self.log_element_factors[index])
-
-    def total(self, order: Iterable[int], start: LogSize | None = None) -> float:
-        """Return the seconds per source element of the ops in this order."""
-        at, total = start or LogSize(), 0.0
-        for index in order:
-            total += self.seconds(index, at)
-            at = self.behind(index, at)
-        return total
-
-    def measured_total(self, order: Sequence[int]) -> float | None:
-        """Return the seconds of the measured ops; None where an op that can move, or every op, is not measured."""
-        contested = [index for section in sections(self.ops) if len(section) > 1 for index in section]
-        unmeasured = any(self.ops[index].seconds is None for index in contested)
-        if unmeasured or all(op.seconds is None for op in self.ops):
-            return None
-        return sum(load.seconds or 0.0 for load in self.loads(order))
+    def __init__(self, ops: Sequence[ProfiledOp], neutral_band: float = 0.0) -> None:
+        self._ops = ops
+        # A neutral factor counts as 1: the noise of a sample would add up along an order.
+        neutral = [op.elements == 1.0 and op.comparison_result(neutral_band) == "neutral" for op in ops]
+        self._growth = [1.0 if same else op.inflation / op.elements for op, same in zip(ops, neutral, strict=True)]
+        self._measured_at = list(itertools.accumulate(self._growth, _times, initial=1.0))
+        """Bytes of an element that each op was given, over those that entered the first."""
+        known = [(at, op.seconds) for at, op in zip(self._measured_at, ops, strict=False) if op.seconds is not None]
+        volume = sum(at for at, _ in known)
+        self._rate = sum(seconds for _, seconds in known) / volume if volume else 1.0
+        """Seconds per relative byte of an op that was not measured."""
 
     def loads(self, order: Iterable[int]) -> list[Load]:
         """Return what each op is expected to be given, and to take."""
-        at, out = LogSize(), []
+        size, elements, out = 1.0, 1.0, []
         for index in order:
-            seconds = None if self.ops[index].seconds is None else self.seconds(index, at)
-            out.append(Load(self.ops[index].name, _exp(at.bytes), _exp(at.elements), seconds))
-            at = self.behind(index, at)
+            op = self._ops[index]
+            ratio = size / self._measured_at[index] if op.by_size else 1.0
+            seconds = None if op.seconds is None else elements * op.seconds * ratio
+            out.append(Load(op.name, size, elements, seconds))
+            size, elements = _times(size, self._growth[index]), _times(elements, op.elements)
         return out
 
+    def total(self, order: Iterable[int]) -> float:
+        """Return the seconds per source element of the ops in this order."""
+        volumes = ((one.seconds, one.elements * one.bytes_ratio) for one in self.loads(order))
+        return sum(self._rate * volume if seconds is None else seconds for seconds, volume in volumes)
 
-def cost_model(ops: tuple[ProfiledOp, ...], neutral_band: float = 0.0) -> CostModel:
-    """Build the model of ops that were measured in the user's order."""
-    log_element_factors = tuple(math.log(op.elements) for op in ops)
-    # A neutral factor counts as 1: the noise of a sample would add up along an order.
-    growth = tuple(
-        0.0
-        if op.elements == 1.0 and op.comparison_result(neutral_band) == "neutral"
-        else math.log(op.inflation) - elements
-        for op, elements in zip(ops, log_element_factors, strict=True)
-    )
-    measured = tuple(itertools.accumulate(growth[:-1], initial=0.0))[: len(ops)]
-    volumes = sum(_exp(place) for op, place in zip(ops, measured, strict=True) if op.seconds is not None)
-    seconds = sum(op.seconds_at(1.0) or 0.0 for op in ops)
-    return CostModel(ops, growth, log_element_factors, measured, seconds / volumes if volumes else 1.0)
+    def measured_total(self, order: Iterable[int]) -> float | None:
+        """Return the seconds of the measured ops; None where an op that can move, or every op, is not measured."""
+        contested = [index for section in sections(self._ops) if len(section) > 1 for index in section]
+        unmeasured = any(self._ops[index].seconds is None for index in contested)
+        if unmeasured or all(op.seconds is None for op in self._ops):
+            return None
+        return sum(load.seconds or 0.0 for load in self.loads(order))
+
+    def cheapest(self, section: range, needs: Needs) -> list[int]:
+        """Return the order of a section to which moves of single ops lead, each of which gains more than its price."""
+        order, begin = list(section), list(range(section.start))
+        share = min(EXCHANGE_SHARE, EXCHANGES_SHARE / max(len(order), 1))
+        price = max(share * self.total([*begin, *order]), 1e-300)
+
+        def cost(one: list[int]) -> float:
+            return self.total([*begin, *one]) + price * sum(a > b for a, b in itertools.combinations(one, 2))
+
+        known = cost(order)
+        while moved := [(cost(one), one) for one in _with_one_moved(order, needs)]:
+            least, best = min(moved, key=operator.itemgetter(0))
+            if not least < known:
+                break
+            known, order = least, best
+        return order
+
+
+def _times(one: float, other: float) -> float:
+    return min(max(one * other, 1 / LARGEST), LARGEST)
+
+
+def _with_one_moved(order: list[int], needs: Needs) -> Iterator[list[int]]:
+    """Yield the orders in which one op stands elsewhere, and follows those that it needs."""
+    for place, index in enumerate(order):
+        rest = [*order[:place], *order[place + 1 :]]
+        for to in range(place - 1, -1, -1):
+            if order[to] in needs.get(index, ()):
+                break
+            yield [*rest[:to], index, *rest[to:]]
+        for to in range(place + 1, len(order)):
+            if index in needs.get(order[to], ()):
+                break
+            yield [*rest[:to], index, *rest[to:]]
 
 
 def predict(ops: Iterable[ProfiledOp], order: Sequence[str]) -> list[Load]:
@@ -119,10 +125,4 @@ def predict(ops: Iterable[ProfiledOp], order: Sequence[str]) -> list[Load]:
     index = {op.name: number for number, op in enumerate(checked)}
     if sorted(order) != sorted(index):
         raise PlanError(f"order must name each op once: {list(index)}, but got {list(order)}.")
-    return cost_model(checked).loads(index[name] for name in order)
-
-
-def _exp(exponent: float) -> float:
-    if abs(exponent) > LARGEST_EXPONENT:
-        return math.exp(math.copysign(LARGEST_EXPONENT, exponent))
-    return math.exp(exponent)
+    return CostModel(checked).loads(index[name] for name in order)

@@ -4,10 +4,9 @@ Modes:
 
 - ``"pecan"``: Pecan's Algorithm 2 (`algorithm2`); where columns are known, an op still waits for those that it
   depends on (`dependencies`).
-- ``"strict"`` and ``"safe"``: the order of least estimated time (`cost`, `search`) over exchanges of two ops that
-  `commutes` allows.  An order all of whose exchanged pairs commute can be reached by exchanging neighbours only.  Each
-  exchange has to gain a share of all the time (`EXCHANGE_SHARE`), so that noise in what was measured does not decide.
-  The two differ in what commutes, which is not decided here.
+- ``"strict"`` and ``"safe"``: ops are moved, one at a time, as long as that makes the estimated time (`cost`) less, by
+  exchanges of two ops that `commutes` allows.  Each exchange has to gain a share of all the time (`EXCHANGE_SHARE`), so
+  that noise in what was measured does not decide.  The two differ in what commutes, which is not decided here.
 - ``"off"``: the user's order.
 
 Pure: nothing here runs an op.  Whoever calls runs the order on the sample before adopting it, and asks again, with
@@ -17,6 +16,7 @@ what has failed `forbidden`.
 from __future__ import annotations
 
 import functools
+import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -24,10 +24,9 @@ from itertools import chain
 from typing import TypeAlias, get_args
 
 from pecan_ray.errors import PlanError
-from pecan_ray.reorder.cost import CostModel, LogSize, cost_model
+from pecan_ray.reorder.cost import CostModel, Needs
 from pecan_ray.reorder.order_plan import Mode, Move, OrderPlan, fixed_ops, moves_with_reason
 from pecan_ray.reorder.profile import ProfiledOp, check_ops, sections
-from pecan_ray.reorder.search import SectionSearch, nearest_valid_order
 
 Pair: TypeAlias = tuple[str, str]
 Commutes: TypeAlias = Callable[[Pair], bool] | Collection[Pair]
@@ -56,15 +55,14 @@ def auto_order(
     ops = check_ops(ops)
     names = [op.name for op in ops]
     _check(names, mode, forbidden, neutral_band)
-    model, order, moves = cost_model(ops, neutral_band), list(range(len(ops))), list[Move]()
+    model, order, moves = CostModel(ops, neutral_band), list(range(len(ops))), list[Move]()
     may = functools.cache(commutes if callable(commutes) else functools.partial(_among, commutes))
     for section in sections(ops) if mode != "off" else ():
         needs = [*dependencies(ops, section), *_forbidden(names, forbidden, section)]
-        desired = algorithm2(ops, section, neutral_band)
         if mode == "pecan":
-            arranged = nearest_valid_order(desired, _needs(needs))
+            arranged = nearest_valid_order(algorithm2(ops, section, neutral_band), _needs(needs))
         else:
-            arranged = _cheapest(model, section, needs, desired, may)
+            arranged = _cheapest(names, model, section, needs, may)
         order[section.start : section.stop] = arranged
         moves += moves_with_reason(ops, section, arranged, neutral_band)
     return OrderPlan(
@@ -164,17 +162,42 @@ def _check(names: Sequence[str], mode: Mode, forbidden: Collection[Pair], neutra
 
 
 def _cheapest(
-    model: CostModel, section: range, needs: list[Constraint], desired: Sequence[int], may: Callable[[Pair], bool]
+    names: Sequence[str], model: CostModel, section: range, needs: list[Constraint], may: Callable[[Pair], bool]
 ) -> list[int]:
     """Return the order of a section that is estimated to cost least, of those that only exchange what may be."""
-    start = LogSize(sum(model.growth[: section.start]), sum(model.log_element_factors[: section.start]))
     while True:
-        found = SectionSearch(model, section, start, _needs(needs)).best(desired)
+        found = model.cheapest(section, _needs(needs))
         # Only exchanges of the best order are asked about, because each answer may cost runs on the sample.
-        refused = [(a, b) for a, b in _reversed_pairs(found) if not may((model.ops[a].name, model.ops[b].name))]
+        refused = [(a, b) for a, b in _reversed_pairs(found) if not may((names[a], names[b]))]
         if not refused:
             return found
         needs = [*needs, *refused]
+
+
+def nearest_valid_order(desired: Sequence[int], needs: Needs) -> list[int]:
+    """Return the order nearest to `desired` in which every op follows those that it needs.
+
+    Again and again the op that is wanted first, of those whose needs have run.  O((n + constraints) log n).
+    """
+    if not needs:
+        return list(desired)
+    place = {index: number for number, index in enumerate(desired)}
+    waiting = {index: len(set(needs.get(index, ()))) for index in desired}
+    unlocks: dict[int, list[int]] = {}
+    for index in desired:
+        for other in set(needs.get(index, ())):
+            unlocks.setdefault(other, []).append(index)
+    ready = [place[index] for index in desired if not waiting[index]]
+    heapq.heapify(ready)
+    out: list[int] = []
+    while ready:
+        index = desired[heapq.heappop(ready)]
+        out.append(index)
+        for follower in unlocks.get(index, ()):
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                heapq.heappush(ready, place[follower])
+    return out
 
 
 def _forbidden(names: Sequence[str], pairs: Collection[Pair], section: range) -> list[Constraint]:

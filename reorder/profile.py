@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
@@ -18,49 +17,6 @@ NEUTRAL_BAND = 0.05
 
 Without it the noise of a sample decides: an augmentation that keeps the size on average would be called
 inflationary at 1.003 and be moved behind the padding."""
-
-
-@dataclass(frozen=True)
-class CostCurve:
-    """Seconds per element as a function of its input bytes: measured points, joined by straight lines.
-
-    Beyond the points the outer lines go on; below the first one the time is never taken to be less than in
-    proportion to the bytes, and nowhere to fall while the bytes grow.  A single point means proportion.
-    """
-
-    points: tuple[tuple[float, float], ...]
-    """(bytes, seconds), sorted by bytes when the curve is made."""
-
-    def __post_init__(self) -> None:
-        points = tuple(sorted((float(size), float(seconds)) for size, seconds in self.points))
-        if not points:
-            raise PlanError("CostCurve(points=...) needs at least one (bytes, seconds).")
-        for size, seconds in points:
-            if not (0 < size < math.inf and 0 <= seconds < math.inf):
-                raise PlanError(f"CostCurve: bytes must be positive and seconds not negative: ({size}, {seconds}).")
-        if len({size for size, _ in points}) < len(points):
-            raise PlanError(f"CostCurve: two points have the same number of bytes; average them: {list(points)}.")
-        object.__setattr__(self, "points", points)
-
-    def at(self, size: float) -> float:
-        """Return the seconds for an element of `size` bytes."""
-        points = self.points
-        first, last = points[0], points[-1]
-        if size <= first[0]:
-            share = first[1] * size / first[0]
-            if len(points) == 1:
-                return share
-            return min(first[1], max(share, _on_line(first, points[1], size)))
-        if size >= last[0]:
-            if len(points) == 1:
-                return last[1] * size / last[0]
-            return max(last[1], _on_line(points[-2], last, size))
-        right = bisect_right(points, (size, math.inf))
-        return _on_line(points[right - 1], points[right], size)
-
-
-def _on_line(a: tuple[float, float], b: tuple[float, float], size: float) -> float:
-    return a[1] + (b[1] - a[1]) * (size - a[0]) / (b[0] - a[0])
 
 
 @dataclass(frozen=True)
@@ -84,8 +40,10 @@ class ProfiledOp:
     """It casts to a type such as bfloat16, with which CPUs compute slowly."""
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
-    seconds: float | CostCurve | None = None
-    """Time per element that it is given: at its measured input size, or as a function of it; None: not measured."""
+    seconds: float | None = None
+    """Time per element that it is given, at its measured input size; None: not measured."""
+    by_size: bool = True
+    """Whether that grows with the element's bytes; else it looks at few of them."""
     creates: frozenset[str] = frozenset()
     """Columns that its output has and its input lacks; those it writes without reading them count too."""
     drops: frozenset[str] = frozenset()
@@ -93,7 +51,7 @@ class ProfiledOp:
     elements: float = 1.0
     """Elements out per element in: below 1 for a filter, above 1 for a flat_map."""
     bytes_in: float | None = None
-    """Bytes of an element that it is given, where it was measured; a `CostCurve` needs it."""
+    """Bytes of an element that it is given, where it was measured."""
     random: bool | None = None
     """Whether equal inputs give different outputs, for explanations; None: not known.
 
@@ -108,10 +66,7 @@ class ProfiledOp:
         self._check_number("elements", self.elements, positive=True)
         if self.bytes_in is not None:
             self._check_number("bytes_in", self.bytes_in, positive=True)
-        if isinstance(self.seconds, CostCurve):
-            if self.bytes_in is None:
-                raise PlanError(f"op {self.name!r}: seconds as a CostCurve needs bytes_in, the measured input size.")
-        elif self.seconds is not None:
+        if self.seconds is not None:
             self._check_number("seconds", self.seconds, positive=False)
         for what in ("reads", "writes", "creates", "drops"):
             object.__setattr__(self, what, _names(self.name, what, getattr(self, what)))
@@ -145,14 +100,6 @@ class ProfiledOp:
         if abs(self.inflation - 1.0) <= neutral_band:
             return "neutral"
         return "deflates" if self.inflation < 1.0 else "inflates"
-
-    def seconds_at(self, ratio: float) -> float | None:
-        """Return the seconds per element for `ratio` times the input bytes that it was measured with."""
-        if self.seconds is None:
-            return None
-        if isinstance(self.seconds, CostCurve):
-            return self.seconds.at((self.bytes_in or 0.0) * ratio)
-        return self.seconds * ratio
 
 
 def _names(op: str, what: str, value: Iterable[str]) -> frozenset[str]:

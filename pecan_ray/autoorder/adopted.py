@@ -124,8 +124,6 @@ class Ordering:
     seconds: float = 0.0
     """How long it took."""
     notes: tuple[str, ...] = ()
-    failed: bool = False
-    """Whether the sample ended with an error."""
     final: bool = True
     """Whether a look with more time, or at more elements, would hardly find another order."""
     origin: str = ""
@@ -164,8 +162,6 @@ class Ordering:
 
     def summary(self) -> str:
         """Say in one line what was reordered; empty if nothing was even tried."""
-        if self.failed:
-            return self.notes[0]
         if self.origin:
             order = " -> ".join(op.name for op in self.plan.all_ops())
             runs = f"AutoOrder runs {order if self.changed else 'the order as it is written'}: {self.origin}"

@@ -43,4 +43,4 @@ def _measured(op: OpSample) -> bool:
 
 def _cost(op: OpSample) -> OperatorCost:
     size = op.bytes_out / op.elements_out if op.elements_out else 0.0
-    return OperatorCost(op.name, op.seconds or 0.0, size, op.elements_out / op.elements_in, op.random)
+    return OperatorCost(op.name, op.seconds or 0.0, size, op.elements_out / op.elements_in, op.profiled.random)

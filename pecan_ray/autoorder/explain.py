@@ -179,7 +179,7 @@ def as_text(name: str, ordering: Ordering) -> str:
 
 def _summary_line(ordering: Ordering) -> str:
     if not ordering.stretches:
-        if ordering.failed or not ordering.final:
+        if not ordering.final:
             return ordering.notes[0]
         why = "it is switched off" if ordering.mode == "off" else "there are no two operators to exchange"
         return f"AutoOrder left the order as it is written: {why}"
@@ -259,10 +259,10 @@ def _row_facts(row: Row) -> dict[str, Any]:
     one = row.sample
     if one is None:
         return facts
-    facts |= {what: getattr(one, what) for what in (*COUNTS, "random")}
-    facts |= {what: sorted(getattr(one, what)) for what in ("reads", "writes", "creates", "drops")}
+    facts |= {what: getattr(one, what) for what in COUNTS} | {"random": one.profiled.random}
+    facts |= {what: sorted(getattr(one.profiled, what)) for what in ("reads", "writes", "creates", "drops")}
     factor, seconds = one.inflation if one.measured else None, one.seconds
-    return facts | {"factor": factor, "microseconds": None if seconds is None else 1e6 * seconds, "points": one.points}
+    return facts | {"factor": factor, "microseconds": None if seconds is None else 1e6 * seconds}
 
 
 def _pushed_json(pushed: Sequence[Pushed]) -> dict[str, Any]:

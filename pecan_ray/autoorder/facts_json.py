@@ -1,7 +1,6 @@
 """What AutoOrder has found as JSON, and back: frozen values of this package and of `pecan_ray.reorder`.
 
-Made from the values themselves, so that a new fact needs nothing here.  An operator is written by its name: its
-function belongs to the pipeline that reads it again.
+Made from the values themselves, so that a new fact needs nothing here.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import math
 import types
 from collections.abc import Mapping
 from typing import Any, TypeAlias
-
-from pecan_ray.plan.operators import ElementOp
 
 FactJson: TypeAlias = Any
 """What `json` reads and writes."""
@@ -30,8 +27,6 @@ def to_json(value: Any) -> FactJson:
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"float": str(value)}
-    if isinstance(value, ElementOp):
-        return {"operator": value.name}
     if _is_serializable(type(value)):
         return {"is": f"{type(value).__module__}.{type(value).__qualname__}", **_fields(value)}
     return _container_to_json(value)
@@ -47,25 +42,23 @@ def _container_to_json(value: Any) -> FactJson:
     raise TypeError(f"{type(value).__name__} is no fact that can be written")
 
 
-def from_json(written: FactJson, ops: Mapping[str, ElementOp]) -> Any:
-    """Return the fact that was written, with the operators of those names.
+def from_json(written: FactJson) -> Any:
+    """Return the fact that was written.
 
     Raises KeyError, TypeError, ValueError, AttributeError, ImportError or PlanError for what another version wrote.
     """
     if isinstance(written, list):
-        return tuple(from_json(one, ops) for one in written)
+        return tuple(from_json(one) for one in written)
     if not isinstance(written, dict):
         return written
-    if "operator" in written:
-        return ops[written["operator"]]
     if "float" in written:
         return float(written["float"])
     if "set" in written:
-        return frozenset(from_json(one, ops) for one in written["set"])
+        return frozenset(from_json(one) for one in written["set"])
     if "dict" in written:
-        return {from_json(name, ops): from_json(one, ops) for name, one in written["dict"]}
+        return {from_json(name): from_json(one) for name, one in written["dict"]}
     kind = _class(written["is"])
-    return kind(**{name: from_json(one, ops) for name, one in written.items() if name != "is"})
+    return kind(**{name: from_json(one) for name, one in written.items() if name != "is"})
 
 
 def _is_serializable(kind: type) -> bool:

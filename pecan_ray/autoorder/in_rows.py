@@ -1,4 +1,4 @@
-"""The rewrite rule "rows at once": maps between a source with columns and `batch` run on many elements at a time.
+"""Trying the rewrite "rows at once": maps between a source with columns and `batch` run on many elements at a time.
 
 For tiny elements most of the time goes into calling functions, and into making an object of a row.  Both are saved
 where all maps back to the source can be run so, and only there.  A map that does nothing but arithmetic on each number
@@ -8,8 +8,7 @@ the sample is run besides, and compared.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,33 +17,15 @@ from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, TakenOver
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token
-from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE, Match, Pushed
+from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE, rows_at_once
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.python.row_maps import ROWS_BYTES, RowMaps, is_numbers, rows_at_a_time, stacked
 from pecan_ray.engines.python.rows import NotInRowsError
-from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import (
-    Batch,
-    BatchInRows,
-    Join,
-    Map,
-    Op,
-    Plan,
-    Prefetch,
-    Repeat,
-    is_idle,
-    is_pass_dependent,
-)
-from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import Source, as_columnar
+from pecan_ray.plan.operators import Map
 from pecan_ray.reorder import Mode
 
-SUFFIX = " in rows"
-"""How an order names it: after the operators, joined by a plus."""
-EXACTLY = " exactly"
-"""Behind that: only arithmetic whose last bit is prescribed may run so (mode "strict")."""
 LEAST_ELEMENTS = 16
 """On fewer nothing is proven."""
 MOST_PROVEN = 96
@@ -65,58 +46,14 @@ ROUNDS = 5
 """Runs of either kind, in turn, of which the shortest counts."""
 
 
-def maps_from_source(plan: Plan) -> tuple[Map, ...]:
-    """Return the maps between a source and `batch` if all may be run so, as far as the plan tells; else none."""
-    if int(np.__version__.partition(".")[0]) < 2 or isinstance(plan.head, Join) or plan_shape(plan).serial:
-        return ()  # before NumPy 2 the dtype of a result depended on whether there was one number or several
-    maps = _maps_and_then_batch(plan)
-    return maps if maps and as_columnar(plan.head) is not None else ()  # asked last: it may look at all of the data
-
-
-def _maps_and_then_batch(plan: Plan) -> tuple[Map, ...]:
-    """Return the maps of a plan that has nothing else before its `batch`, and nothing behind it; else none."""
-    ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
-    maps = tuple(op for op in itertools.takewhile(_may_be, ops) if isinstance(op, Map))
-    if len(ops) != len(maps) + 1 or not isinstance(ops[-1], Batch):
-        return ()
-    return maps
-
-
-def _may_be(op: Op) -> bool:
-    return isinstance(op, Map) and not (op.keep_position or op.processes or is_pass_dependent(op))
-
-
-class RowsAtOnce:
-    """All maps from the source to `batch` run on many elements at a time."""
-
-    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
-        """Yield it with all arithmetic, and with that alone whose last bit is prescribed."""
-        maps = maps_from_source(Plan(head=source, ops=tuple(ops))) if engine == "python" and source is not None else ()
-        for exactly in (False, True) if maps else ():
-            rewrite = _rewrite(maps, exactly=exactly)
-            yield Match(rewrite, len(ops), tuple(_in_rows(op, rewrite.ops, exactly=exactly) for op in ops))
-
-
-def _rewrite(maps: Sequence[Map], *, exactly: bool) -> Pushed:
-    names = tuple(op.name for op in maps)
-    name = "+".join(names) + SUFFIX + EXACTLY * exactly
-    return Pushed(ROWS_AT_ONCE, names, name, f"{', '.join(names)} run on many elements at a time")
-
-
-def _in_rows(op: Op, maps: tuple[str, ...], *, exactly: bool) -> Op:
-    if not isinstance(op, Batch):
-        return op
-    return BatchInRows(name=op.name, size=op.size, drop_remainder=op.drop_remainder, maps=maps, exactly=exactly)
-
-
 def try_in_rows(sampled: Sampled, maps: Sequence[Map], mode: Mode) -> TakenOver:
     """Return whether the maps of a sampled stretch, which are all of it, can be run in rows, and are worth it."""
     ops = sampled.profile().ops
     if not maps or mode in ("pecan", "off") or len(sampled.held) < LEAST_ELEMENTS or not all(map(is_tiny, ops)):
         return NOTHING_TAKEN_OVER
-    rewrite = _rewrite(maps, exactly=mode == "strict")
+    rewrite = rows_at_once(maps, exactly=mode == "strict")
     try:
-        if any(op.random or op.draws or op.unequal or op.stateful for op in ops):
+        if any(op.profiled.random or op.facts.draws or op.facts.unequal for op in ops):
             raise NotInRowsError("one of them draws random numbers, or holds state")
         measured = _measured(sampled, RowMaps(maps, EngineOptions(), exactly=mode == "strict"))
     except NotInRowsError as error:

@@ -12,20 +12,18 @@ from dataclasses import replace
 
 from pecan_ray import part_decoding
 from pecan_ray.autocache.decision import Kept, with_kept_points
-from pecan_ray.autoorder import rewrites
 from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.element_costs import costs_of
 from pecan_ray.autoorder.exchange_check import NO_TIME
 from pecan_ray.autoorder.explain import as_json
-from pecan_ray.autoorder.in_rows import RowsAtOnce
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, default_order_folder
 from pecan_ray.autoorder.late_look import JobEnd, LateLook
-from pecan_ray.autoorder.order import order_for_job, order_plan, runs_apart
+from pecan_ray.autoorder.order import order_plan, runs_apart
 from pecan_ray.autoorder.order_check import order_refused, reorder_after_epoch
 from pecan_ray.autoorder.order_key import order_key
 from pecan_ray.autoorder.order_request import LEAST_RUNS, JobSize, OrderRequest, mode_under, runs_allowed
 from pecan_ray.autoorder.ordered import Ordered, ReorderAfterEpoch, ReorderResult
-from pecan_ray.autoorder.push_down import RULES, choices
+from pecan_ray.autoorder.rewrites import choices, rewritten
 from pecan_ray.engines.available_cpus import available_cpus
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ColumnError, StateError, told
@@ -67,9 +65,9 @@ class JobOrder:
         self._mode = mode_under(config, seeded=seeded)
         folder = default_order_folder() if config.order_folder is None else config.order_folder
         self._folder = OrderFolder(folder) if os.fspath(folder) else None
-        self._found: dict[bool, Ordering] = {}
-        self._looks: dict[bool, LateLook[Ordering]] = {}
-        """Those that are under way; `skip_bad` or not."""
+        self._found: Ordering | None = None
+        self._look: LateLook[Ordering] | None = None
+        """The one that is under way."""
         self._state_pins: KeptOrder | None = None
 
     @functools.cached_property
@@ -136,27 +134,39 @@ class JobOrder:
 
         Decoders take over what was run and measured with them, or what a file pins; nothing where nothing was sampled.
         What goes wrong here is told and leaves the plan as it is, unless an order is pinned: the job shows an error
-        itself, if it has it too.
+        itself, where and as it should; or runs, on workers that have what this process lacks (files, packages).
         """
         pinned, end = self._pinned() is not None, JobEnd()
+        if not (pinned or self._can_change):
+            text = as_json(self._name, Ordering(self._plan, self._plan, self._mode))
+            return Ordered(self._plan, orders_in(self._plan), order_text=text, end=end)
         try:
             return self._decided(end, skip_bad=skip_bad, once=once, job=job)
         except BaseException as error:  # whatever a user's function, object or source can raise
             # The job runs as it is written, and what still looks for it would look in vain.
             end.come()
-            # A missing column is the user's own order's: `order_for_job`.
+            # A missing column is the user's own order's, on an element.
             if pinned or isinstance(error, (KeyboardInterrupt, ColumnError)):
                 raise
-            said = f"AutoOrder left the pipeline as it is written, since its look ended with {told(error)}"
+            said = _ended_with(error)
             logger.warning("%s: %s", self._name, said)
             return Ordered(self._plan, orders_in(self._plan), (said.partition("\n")[0],))
+
+    @property
+    def _can_change(self) -> bool:
+        """Whether there may be another order, a rewrite, or a point at which something is kept."""
+        return self.movable or any(isinstance(op, Autocache) for op in self._plan.all_ops())
 
     def _decided(self, end: JobEnd, *, skip_bad: bool, once: bool, job: JobSize | None) -> Ordered:
         ordering, beside = self._ordering(end, skip_bad=skip_bad, once=once, job=job)
         plan = ordering.plan if ordering.changed else self._plan
         order = orders_in(plan)
         keeps = self._keeps(plan, ordering, JobSize(1.0, 1.0) if job is None else job)
-        told = (*rewritten(plan, self._engine, ordering.decoders)[1], *keeps.said, *self._seed_notes())
+        told = (
+            *(one.told() for one in rewritten(plan, self._engine, ordering.decoders)[1]),
+            *keeps.said,
+            *self._seed_notes(),
+        )
         said = [text for text in (ordering.summary(), *told) if text]
         loud = (*keeps.frozen, *([ordering.summary()] if ordering.may_change_values else ()))
         self._log(said, loud)
@@ -187,14 +197,14 @@ class JobOrder:
         pinned = self._pinned()
         if pinned is not None:
             return self._with_facts(pinned)
-        found = None if again else self._known(skip_bad=False)
+        found = None if again else self._known()
         if found is not None and not found.stretches and found.origin:
             found = self._with_facts(found)
         elif found is None or len(found.stretches) < len(stretches(self._plan)):
             known = () if found is None else found.stretches
             found = self._keep(order_plan(self._asked(), known), again=again)
         said = [text for text in self._seed_notes() if text not in found.notes]
-        found = self._found[False] = replace(found, notes=(*found.notes, *said))
+        found = self._found = replace(found, notes=(*found.notes, *said))
         return found
 
     def told(self, *, again: bool = False) -> Ordering:
@@ -228,7 +238,7 @@ class JobOrder:
             if known and as_sampled:
                 return ordering
             request = self._request(skip_bad=True, sample_all=True)
-            return order_for_job(replace(request, plan=self._plan if as_sampled else plan, mode="off"))
+            return order_plan(replace(request, plan=self._plan if as_sampled else plan, mode="off"))
 
         return with_kept_points(
             plan,
@@ -270,7 +280,7 @@ class JobOrder:
         """
         # Decision 24: pinned, kept, found, or as written: the first that there is.
         pinned = self._pinned()
-        known = pinned or self._known(skip_bad=skip_bad)
+        known = pinned or self._known()
         if known is not None:
             # Decision 115: a sample does not show all, so long jobs compare a kept order on other elements.
             again = pinned is None and known.changed and runs_allowed(self._plan, job) >= LEAST_RUNS
@@ -282,7 +292,7 @@ class JobOrder:
         if not self._waits_for_look(request, job) and not wait([look.found], self._waited_s).done:
             written = Ordering(self._plan, self._plan, self._mode, notes=(STILL_LOOKING,), final=False)
             return written, None if once else functools.partial(self._found_late, look)
-        self._looks.pop(skip_bad, None)
+        self._look = None
         return look.found.result(), None
 
     def _waits_for_look(self, request: OrderRequest, job: JobSize | None) -> bool:
@@ -292,9 +302,9 @@ class JobOrder:
 
     def _joined(self, request: OrderRequest, end: JobEnd) -> LateLook[Ordering]:
         """Return the look that is under way, or one that begins, for a job."""
-        look = self._looks.get(request.skip_bad)
+        look = self._look
         if look is None or not look.joined(end):
-            look = self._looks[request.skip_bad] = LateLook(functools.partial(self._looked, request))
+            look = self._look = LateLook(functools.partial(self._looked, request))
             look.joined(end)
         return look
 
@@ -303,22 +313,24 @@ class JobOrder:
         return max(WAITED_S, self._config.sample_seconds or 0.0)
 
     def _looked(self, request: OrderRequest, end: JobEnd) -> Ordering:
-        found = order_for_job(request, end)
+        found = order_plan(request, job=end)
         # Decision 24: a look whose time was over says nothing about the pipeline, so the next job looks again.
-        if found.failed or not found.final:
-            return found
-        self._found[request.skip_bad] = self._keep(found)
-        return self._found[request.skip_bad]
+        if found.final:
+            found = self._found = self._keep(found)
+        return found
 
     def _found_late(self, look: LateLook[Ordering]) -> ReorderResult:
         """Wait for a look that goes on beside a job, and return what it has found."""
-        found = look.found.result()
+        try:
+            found = look.found.result()
+        except Exception as error:  # whatever a user's function, a source or the look's process can raise
+            return ReorderResult(None, (), _ended_with(error))
         if not (found.changed or found.decoders):
             return ReorderResult(None, (), found.summary())
         if found.may_change_values:
             logger.warning("%s: %s", self._name, found.summary())
-        plan, said = rewritten(found.plan, self._engine, found.decoders)
-        text, order_text = "; ".join((found.summary(), *said)), as_json(self._name, found)
+        plan, done = rewritten(found.plan, self._engine, found.decoders)
+        text, order_text = "; ".join((found.summary(), *(one.told() for one in done))), as_json(self._name, found)
         return ReorderResult(plan, orders_in(found.plan), text, found.decoders, order_text)
 
     def _pinned(self) -> Ordering | None:
@@ -336,15 +348,14 @@ class JobOrder:
         check_decoders(found, self._engine, path, self._name)
         return replace(found, origin=f"{os.fspath(path)} pins it")
 
-    def _known(self, *, skip_bad: bool) -> Ordering | None:
+    def _known(self) -> Ordering | None:
         """Return the order that was found before: by this pipeline, or by another one like it."""
-        if skip_bad in self._found or self._folder is None or not self.movable:
-            return self._found.get(skip_bad)
-        kept = self._folder.load(self._key)
-        found = None if kept is None else kept.ordering(self._plan, self._mode)
-        if found is not None and kept is not None:
-            self._found[skip_bad] = self._told_where(found, kept)
-        return self._found.get(skip_bad)
+        if self._found is None and self._folder is not None and self.movable:
+            kept = self._folder.load(self._key)
+            found = None if kept is None else kept.ordering(self._plan, self._mode)
+            if found is not None and kept is not None:
+                self._found = self._told_where(found, kept)
+        return self._found
 
     def _told_where(self, found: Ordering, kept: KeptOrder) -> Ordering:
         assert self._folder is not None
@@ -354,7 +365,7 @@ class JobOrder:
 
     def _keep(self, found: Ordering, *, again: bool = False) -> Ordering:
         """Keep what a look has found; return what another process has kept meanwhile, if one has."""
-        if self._folder is None or not found.final or found.failed or not self.movable or not found.stretches:
+        if self._folder is None or not (found.final and found.stretches and self.movable):
             return found
         mine = KeptOrder.of(found, self._name, self._key)
         if again:
@@ -409,18 +420,17 @@ class JobOrder:
 
     def _replace(self, plan: Plan, why: str) -> None:
         """Keep another order from now on, whatever becomes of bad elements."""
-        self._found.clear()
         kept = KeptOrder.in_place(plan, self._name, self._mode, self._key if self._folder else "", why)
+        found = kept.ordering(self._plan, self._mode)
         if self._folder is not None:
             self._folder.replace(self._key, kept)
-        elif (found := kept.ordering(self._plan, self._mode)) is not None:
-            self._found = dict.fromkeys((False, True), replace(found, origin=why))
+            self._found = None if found is None else self._told_where(found, kept)
+        else:
+            self._found = None if found is None else replace(found, origin=why)
 
 
-def rewritten(plan: Plan, engine: EngineName, decoders: tuple[str, ...]) -> tuple[Plan, tuple[str, ...]]:
-    """Return an ordered plan with what `decoders` names done to it, and that in words."""
-    plan, done = rewrites.rewritten((*RULES, RowsAtOnce()), plan, engine, decoders)
-    return plan, tuple(one.told() for one in done)
+def _ended_with(error: BaseException) -> str:
+    return f"AutoOrder left the order as it is written, since its look ended with {told(error)}"
 
 
 def _row_seconds(ordering: Ordering, *, late: bool) -> float | None:

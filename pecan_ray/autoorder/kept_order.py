@@ -16,11 +16,10 @@ from typing import Any
 from pecan_ray.autoorder.adopted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
-from pecan_ray.autoorder.in_rows import RowsAtOnce
-from pecan_ray.autoorder.push_down import choices
+from pecan_ray.autoorder.rewrites import choices
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import ElementOp, Join, Plan
+from pecan_ray.plan.operators import Join, Plan
 from pecan_ray.plan.stretches import orders_in, reordered, stretches
 
 logger = logging.getLogger("pecan_ray")
@@ -50,7 +49,7 @@ class KeptOrder:
     facts: FactJson = None
     """What was measured, as JSON."""
     decoders: tuple[str, ...] = ()
-    """Operators that take over the work of those that directly follow them (`pecan_ray.autoorder.push_down`)."""
+    """Operators that take over the work of those that directly follow them (`pecan_ray.autoorder.rewrites`)."""
 
     @classmethod
     def of(cls, ordering: Ordering, pipeline: str, fingerprint: str, why: str = "") -> KeptOrder:
@@ -102,14 +101,13 @@ class KeptOrder:
 
     def ordering(self, plan: Plan, mode: Any) -> Ordering | None:
         """Return the plan in this order, with what was measured; None where it was written for other operators."""
-        ops = {op.name: op for op in plan.all_ops() if isinstance(op, ElementOp)}
         known = {tuple(sorted(one.names)): one.names for one in stretches(plan)}
         if any(tuple(sorted(order)) not in known for order in self.orders):
             return None
         after = reordered(plan, {known[tuple(sorted(order))]: order for order in self.orders})
         facts = self.facts or {}
         try:
-            found: tuple[OpSequenceOrder, ...] = from_json(facts.get("stretches", []), ops)
+            found: tuple[OpSequenceOrder, ...] = from_json(facts.get("stretches", []))
             seconds = float(facts.get("seconds", 0.0))
             notes = tuple(str(note) for note in facts.get("notes", ()))
             fitting = all(one.names in known.values() for one in found)
@@ -140,11 +138,11 @@ class KeptOrder:
 
 def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[str], pipeline: str) -> None:
     """Raise `PlanError` for a pinned order with a decoder that has nothing to take over in it."""
-    able = [way.decoder for one in stretches(found.plan) for some in choices(one.ops, engine) for way in some]
     source = None if isinstance(found.plan.head, Join) else found.plan.head
-    in_rows = [one.rewrite.decoder for one in RowsAtOnce().matches(found.plan.ops, engine, source)]
+    runs = [*(choices(one.ops, engine) for one in stretches(found.plan)), choices(found.plan.ops, engine, source)]
+    able = list(dict.fromkeys(way.decoder for run in runs for some in run for way in some))
     for name in found.decoders:
-        if name not in (*able, *in_rows):
+        if name not in able:
             raise PlanError(
                 f"the order file {path} lets {name!r} take over what follows it, but in the pipeline {pipeline} on "
                 f'the {engine} engine it cannot: those that can are {_to_str(able)}. Take it out of "decoders".'

@@ -10,18 +10,22 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.autoorder.element_spec import has_custom_type, kind_of, leaves, rank_of, shape_of
-from pecan_ray.autoorder.facts import OpSample, Point
+from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.engines.counting import OpCount, column_bytes, element_bytes
-from pecan_ray.plan.operators import ElementOp, is_pass_dependent
+from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, is_pass_dependent, wants_epoch
 from pecan_ray.plan.splits import Element
+from pecan_ray.reorder.never import OpFacts
+from pecan_ray.reorder.profile import ProfiledOp
 
-LEAST_PER_POINT = 16
-"""Runs of which a mean tells something."""
-DISTINCT = 2.0
-"""Sizes whose largest is not more than this times the smallest tell nothing of how the time depends on the size."""
 OUTLIER_SHARE = 1 / 32
 """Share of the longest times that is left out: they are those of a machine that did something else."""
 LEAST_TIMED = 8
+INSENSITIVE_SHARE = 0.05
+"""Where the columns that an operator looks at are less than this share of an element, its time does not depend on the
+size of the element."""
+NOT_MEASURED = "it was not reached by the sample"
+HOLDS_STATE = "gives other results for an equal element, so it seems to hold state (random=True says that it does not)"
+BY_EPOCH = "is given the epoch's number, and a sample shows the first epoch alone"
 
 
 @dataclass
@@ -30,11 +34,10 @@ class OpAccumulator:
 
     op: ElementOp
     count: OpCount = field(default_factory=OpCount)
-    timed: list[Point] = field(default_factory=list)
-    watched: list[Point] = field(default_factory=list)
-    """Times of runs right behind another one on the same element: used only where there are few others."""
-    elsewhere: list[Point] = field(default_factory=list)
-    """Times in another place of the pipeline."""
+    timed: list[float] = field(default_factory=list)
+    """Seconds of runs,"""
+    watched: list[float] = field(default_factory=list)
+    """and of those right behind another one on the same element: used only where there are few others."""
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
     creates: set[str] = field(default_factory=set)
@@ -44,7 +47,9 @@ class OpAccumulator:
     watching_s: float = 0.0
     """Time that the watched runs have taken in addition."""
     draws: bool = False
-    stateful: bool = False
+    """Whether it draws from a generator that others share, and so other numbers in every run."""
+    unequal: bool = False
+    """Whether two runs on an equal element have differed."""
     arrays: set[str] = field(default_factory=set)
     """Columns that were arrays of numbers, or held some."""
     lengths: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
@@ -63,7 +68,7 @@ class OpAccumulator:
     def ran(self, before_bytes: int, outputs: Sequence[Element], seconds: float, *, watched: bool) -> None:
         """Add one timed run."""
         self.count += OpCount(1, len(outputs), before_bytes, sum(element_bytes(output) for output in outputs))
-        (self.watched if watched else self.timed).append((float(before_bytes), seconds))
+        (self.watched if watched else self.timed).append(seconds)
 
     def compare(self, before: Element, outputs: Sequence[Element]) -> None:
         """Compare an element with what it became: columns, kinds, dimensions, types."""
@@ -115,63 +120,81 @@ class OpAccumulator:
     def sample(self) -> OpSample:
         """Return the sums as facts."""
         usual = self.timed if len(self.timed) >= LEAST_TIMED else [*self.timed, *self.watched]
-        watched_bytes = sum(self.sizes.values())
-        touched = sum(self.sizes.get(name, 0) for name in self.reads | self.writes)
-        read_share = touched / watched_bytes if watched_bytes else 1.0
+        seconds = trimmed_mean(usual) if usual else None
+        spreads = isinstance(self.op, FlatMap)
         return OpSample(
-            **vars(self.count),
-            op=self.op,
-            bytes_read=round(read_share * self.count.bytes_in),
-            points=cost_points(usual, self.elsewhere),
-            seconds=trimmed_mean([seconds for _, seconds in usual]) if usual else None,
+            self.op.name, self._profiled(seconds), self._facts(), **vars(self.count), seconds=seconds, spreads=spreads
+        )
+
+    def _profiled(self, seconds: float | None) -> ProfiledOp:
+        count, keeps = self.count, self.op.keep_position
+        if not all(vars(count).values()):
+            return ProfiledOp(self.op.name, 1.0, keep_position=keeps, fixed=NOT_MEASURED, random=self._random())
+        touched = sum(self.sizes.get(name, 0) for name in self.reads | self.writes)
+        # `random=True` says that unequal results are chance, and no state.
+        stateful = self.unequal and self.op.random is not True
+        return ProfiledOp(
+            name=self.op.name,
+            inflation=count.bytes_out / count.bytes_in,
+            keep_position=keeps,
+            changes_kind=self.changes_kind or self._replaces_kind(),
+            changes_rank=self.changes_rank or self._replaces_rank(),
+            custom_dtype_cast=self.custom_dtype_cast,
             reads=frozenset(self.reads),
             writes=frozenset(self.writes),
             creates=frozenset(self.creates),
             drops=frozenset(self.drops),
-            random=self.op.random if self.op.random is not None else self._random(),
+            elements=count.elements_out / count.elements_in,
+            bytes_in=count.bytes_in / count.elements_in,
+            seconds=seconds,
+            by_size=not 0 < touched < INSENSITIVE_SHARE * sum(self.sizes.values()),
+            random=self._random(),
+            fixed=HOLDS_STATE if stateful else BY_EPOCH if wants_epoch(self.op.fn) else "",
+        )
+
+    def _facts(self) -> OpFacts:
+        count, random = self.count, self._random()
+        uneven = isinstance(self.op, FlatMap) and (not count.elements_in or count.elements_out % count.elements_in != 0)
+        return OpFacts(
+            name=self.op.name,
+            reads=frozenset(self.reads),
+            writes=frozenset(self.writes | self.creates | self.drops),
+            arrays=frozenset(self.arrays & self.reads),
+            decides=isinstance(self.op, Filter) or uneven,
             draws=self.draws,
-            unequal=self.stateful,
-            # `random=True` says that unequal results are chance, and no state.
-            stateful=self.stateful and self.op.random is not True,
-            changes_kind=self.changes_kind or self._replaces_kind(),
-            changes_rank=self.changes_rank or self._replaces_rank(),
-            custom_dtype_cast=self.custom_dtype_cast,
+            unequal=self.unequal and not self.draws,
+            removes=frozenset(name for name, sizes in self.lengths.items() if not random and _by_content(sizes)),
+            resizes={name: frozenset(axes) for name, axes in self.resizes.items() if axes},
         )
 
     def _random(self) -> bool | None:
-        if is_pass_dependent(self.op) or self.draws or self.stateful:
+        if self.op.random is not None:
+            return self.op.random
+        if is_pass_dependent(self.op) or self.draws or self.unequal:
             return True
         return False if self.count.elements_in else None
+
+
+def _by_content(lengths: set[tuple[int, int]]) -> bool:
+    """Tell whether new lengths do not follow from the old ones: not a constant, a bound, a difference or a ratio."""
+    if all(a == b for a, b in lengths):
+        return False
+    made = [b for _, b in lengths]
+    most, least = max(made), min(made)
+    ratio = sum(made) / max(sum(a for a, _ in lengths), 1)
+    rules = (
+        most == least,
+        all(b == min(a, most) for a, b in lengths),
+        all(b == max(a, least) for a, b in lengths),
+        len({b - a for a, b in lengths}) == 1,
+        all(abs(b - ratio * a) <= 1 for a, b in lengths),
+    )
+    return not any(rules)
 
 
 def _is_nothing(value: Any) -> bool:
     """Tell whether a value is of no kind: a missing one, or an empty list."""
     return value is None or (isinstance(value, (list, tuple)) and not value)
-
-
-def cost_points(usual: Sequence[Point], elsewhere: Sequence[Point] = ()) -> tuple[Point, ...]:
-    """Return mean seconds by size, which do not fall: of the smaller and the larger half of elements, at each place."""
-    points: list[Point] = []
-    for size, seconds in sorted([*_split_in_half(usual), *_split_in_half(elsewhere)]):
-        if points and size == points[-1][0]:
-            points[-1] = (size, statistics.fmean((points[-1][1], seconds)))
-        else:
-            points.append((size, max([seconds, *(before for _, before in points[-1:])])))
-    return tuple(points)
-
-
-def _split_in_half(runs: Sequence[Point]) -> list[Point]:
-    """Return mean bytes and seconds of the runs, halved by size where sizes differ much."""
-    known = sorted(run for run in runs if run[0] > 0)
-    if not known:
-        return []
-    several = known[-1][0] > DISTINCT * known[0][0] and len(known) >= 2 * LEAST_PER_POINT
-    half = len(known) // 2 if several else len(known)
-    groups = [group for group in (known[:half], known[half:]) if group]
-    return [
-        (statistics.fmean(size for size, _ in group), trimmed_mean([seconds for _, seconds in group]))
-        for group in groups
-    ]
 
 
 def reading_seconds(seconds: Sequence[float], fetched: int, used: int) -> float | None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from pecan_ray.autoorder.element_spec import array_of
-from pecan_ray.autoorder.op_accumulator import OpAccumulator
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.engines.foreign import with_array
-from pecan_ray.plan.operators import Filter
 from pecan_ray.plan.splits import Array
 from pecan_ray.reorder.never import OpFacts
 from pecan_ray.reorder.relative_bound import CHANNELS, SMALL
@@ -24,7 +23,7 @@ ONE_STEP = 1.0
 
 
 def facts_of(sampled: Sampled) -> dict[str, OpFacts]:
-    """Return the facts of all operators of a stretch."""
+    """Return the facts of all operators of a stretch, with whether they look at values one by one."""
     pointwise: dict[str, list[bool]] = {name: [] for name in sampled.accumulators}
     for number in range(min(TRIED, len(sampled.held))):
         pieces = [sampled.token(number)]
@@ -32,42 +31,8 @@ def facts_of(sampled: Sampled) -> dict[str, OpFacts]:
             (name,) = stage.names
             pointwise[name] += [_is_pointwise(sampled, stage, number, piece) for piece in pieces]
             pieces = [made for piece in pieces for made in stage(piece)]
-    return {name: _facts(tally, pointwise[name]) for name, tally in sampled.accumulators.items()}
-
-
-def _facts(tally: OpAccumulator, pointwise: Sequence[bool]) -> OpFacts:
-    op = tally.sample()
-    uneven = op.spreads and (not op.elements_in or op.elements_out % op.elements_in != 0)
-    by_content = frozenset(name for name, lengths in tally.lengths.items() if not op.random and _by_content(lengths))
-    return OpFacts(
-        name=op.name,
-        reads=op.reads,
-        writes=op.writes | op.creates | op.drops,
-        arrays=frozenset(tally.arrays & op.reads),
-        decides=isinstance(op.op, Filter) or uneven,
-        draws=op.draws,
-        unequal=op.unequal and not op.draws,
-        pointwise=bool(pointwise) and all(pointwise),
-        removes=by_content,
-        resizes={name: frozenset(axes) for name, axes in tally.resizes.items() if axes},
-    )
-
-
-def _by_content(lengths: set[tuple[int, int]]) -> bool:
-    """Tell whether new lengths do not follow from the old ones: not a constant, a bound, a difference or a ratio."""
-    if all(a == b for a, b in lengths):
-        return False
-    made = [b for _, b in lengths]
-    most, least = max(made), min(made)
-    ratio = sum(made) / max(sum(a for a, _ in lengths), 1)
-    rules = (
-        most == least,
-        all(b == min(a, most) for a, b in lengths),
-        all(b == max(a, least) for a, b in lengths),
-        len({b - a for a, b in lengths}) == 1,
-        all(abs(b - ratio * a) <= 1 for a, b in lengths),
-    )
-    return not any(rules)
+    facts = [one.facts for one in sampled.profile().ops]
+    return {one.name: replace(one, pointwise=all(pointwise[one.name] or [False])) for one in facts}
 
 
 def _large_numbers(columns: Mapping[str, Any], names: Collection[str]) -> dict[str, Array]:

@@ -16,11 +16,12 @@ from pecan_ray.autoorder.adopted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent, needs_own_process
 from pecan_ray.autoorder.exchange_check import OpOrder
 from pecan_ray.autoorder.facts import OpSequenceSample, SampleProfile
-from pecan_ray.autoorder.in_rows import maps_from_source, try_in_rows
+from pecan_ray.autoorder.in_rows import try_in_rows
 from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.look_clock import WALL_PER_CPU, LookClock
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, OrderRequest, runs_allowed
+from pecan_ray.autoorder.rewrites import maps_from_source
 from pecan_ray.autoorder.sample import (
     LEAST_ELEMENTS,
     Sampled,
@@ -28,17 +29,15 @@ from pecan_ray.autoorder.sample import (
     private_copy,
     sample_op_sequence,
     undisturbed,
-    with_ops_of,
 )
 from pecan_ray.autoorder.search import OrderSearch
 from pecan_ray.autoorder.trial import make_trial, trial_error
 from pecan_ray.autoorder.whole import apply_pipeline_threshold
-from pecan_ray.errors import ColumnError, told
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Map, Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import OpSequence, reordered, stretches
-from pecan_ray.reorder import NEUTRAL_BAND, Mode, ProfiledOp, auto_order
+from pecan_ray.reorder import NEUTRAL_BAND, Mode, OrderPlan, ProfiledOp, auto_order
 
 logger = logging.getLogger("pecan_ray")
 
@@ -101,10 +100,8 @@ def _look(request: OrderRequest, missing: Sequence[OpOrder], job: JobEnd | None)
     apart = runs_apart(request) if request.apart is None else request.apart
     if apart:
         seconds = WALL_PER_CPU * request.seconds
-        made = call_in_subprocess(_orders, request, missing, engine=request.engine, seconds=seconds, job=job)
-    else:
-        made = _orders(request, missing)
-    return [replace(one, sample=with_ops_of(request.plan, one.sample)) for one in made]
+        return call_in_subprocess(_orders, request, missing, engine=request.engine, seconds=seconds, job=job)
+    return _orders(request, missing)
 
 
 def _adopted(plan: Plan, mode: Mode, orders: Sequence[OpSequenceOrder], seconds: float, *, cut_short: bool) -> Ordering:
@@ -200,86 +197,53 @@ def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[OpSequenceO
     return apply_pipeline_threshold(request.plan, found)
 
 
-def order_for_job(request: OrderRequest, job: JobEnd | None = None) -> Ordering:
-    """Return what `order_plan` does, or the plan as it is where the sample fails.
-
-    The job then shows that error itself, where and as it should; or runs, on workers that have what this process
-    lacks (files, packages).  Only `ColumnError` is raised at once, which the user's own order has on an element.
-    """
-    try:
-        return order_plan(request, job=job)
-    except (ColumnError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # whatever a user's function, a source or a framework can raise
-        reason = f"AutoOrder left the order as it is written, since its sample ended with {told(error)}"
-        if job is None or not job.over:  # else the look has ended with it
-            logger.warning("%s", reason)
-        return Ordering(
-            request.plan,
-            request.plan,
-            request.mode,
-            notes=(reason.partition("\n")[0],),
-            failed=True,
-        )
-
-
 def _order_op_sequence(
     stretch: OpSequence, request: OrderRequest, limits: SampleLimits, clock: LookClock
 ) -> OpSequenceOrder:
+    """Sample a stretch and try other orders on it; whatever a trial raises, the order stays and says why.
+
+    The user's own order has run on these elements: an error can only come from a way in which no job would run.
+    """
     now = clock()
     half, late = (now + share * (limits.deadline - now) for share in (PROFILE_SHARE, LATE_SHARE))
     first = replace(limits, deadline=late, enough=min(half, now + ENOUGH_S), scarce=half)
     sampled = sample_op_sequence(stretch, request.engine, request.seed, first, clock=clock, skip_bad=request.skip_bad)
     sampled.limits = replace(limits, deadline=min(limits.deadline, sampled.allowed_until))
-    return _order_sampled(stretch, sampled, request)
-
-
-def _order_sampled(stretch: OpSequence, sampled: Sampled, request: OrderRequest) -> OpSequenceOrder:
-    """Try other orders on the sample; whatever a trial raises, the order stays and says why.
-
-    The user's own order has run on these elements: an error can only come from a way in which no job would run.
-    """
-    try:
-        return _try_orders(stretch, sampled, request)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever a user's function or object can raise where it is run otherwise
-        reason = trial_error(error)
-        logger.warning("AutoOrder left %s as it is written: %s", " -> ".join(stretch.names), reason)
-        sample = sampled.profile()
-        user = auto_order(sample.profiled, "off", neutral_band=NEUTRAL_BAND)
-        return OpSequenceOrder(sample, user, user, notes=(f"{reason}: the order stays as it is written",))
-
-
-def _try_orders(stretch: OpSequence, sampled: Sampled, request: OrderRequest) -> OpSequenceOrder:
-    mode = request.mode
     sample = sampled.profile()
     user = auto_order(sample.profiled, "off", neutral_band=NEUTRAL_BAND)
-    if mode == "off":
-        return OpSequenceOrder(sample, user, user)
-    if not sample.complete:
-        return OpSequenceOrder(sample, user, user, notes=(_why_incomplete(sample),))
-    # Mode "pecan" measures no times, so that few elements are enough for it.
-    if mode != "pecan" and sample.elements < LEAST_ELEMENTS:
-        note = f"{sample.elements} elements are too few to measure times on: the order stays as it is written"
-        return OpSequenceOrder(sample, user, user, notes=(note,))
+    why = "" if request.mode == "off" else _why_nothing_is_tried(sample, request.mode)
+    if request.mode != "off" and not why:
+        try:
+            return _try_orders(stretch, sampled, request, user)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever a user's function or object can raise where it is run otherwise
+            why = trial_error(error)
+            logger.warning("AutoOrder left %s as it is written: %s", " -> ".join(stretch.names), why)
+            sample = sampled.profile()
+    return OpSequenceOrder(sample, user, user, notes=(f"{why}: the order stays as it is written",) if why else ())
+
+
+def _try_orders(stretch: OpSequence, sampled: Sampled, request: OrderRequest, user: OrderPlan) -> OpSequenceOrder:
     ops = {op.name: op for op in stretch.ops}
     maps = maps_from_source(request.plan) if request.engine == "python" and request.rewrites else ()
     copies = [op for one in maps if isinstance(op := ops.get(one.name), Map)]
-    in_rows = try_in_rows(sampled, copies, mode)
+    in_rows = try_in_rows(sampled, copies, request.mode)
     if in_rows.pushed:  # which gains more than any order; an element that fails is run one by one, in the user's
-        return OpSequenceOrder(sample, user, user, taken_over=in_rows, users_taken_over=in_rows)
+        return OpSequenceOrder(sampled.profile(), user, user, taken_over=in_rows, users_taken_over=in_rows)
     trial = make_trial(sampled, request)
-    found = OrderSearch(sample, trial, mode if request.exchanges else "off", sampled.profile).run()
+    found = OrderSearch(sampled.profile(), trial, request.mode if request.exchanges else "off").run()
     return replace(found, refused=(*found.refused, *in_rows.refused))
 
 
-def _why_incomplete(sample: OpSequenceSample) -> str:
-    missing = next(op for op in sample.ops if not op.measured)
-    if missing.elements_in and not missing.elements_out:
-        why = f"{missing.name!r} let none of {missing.elements_in} elements through"
-    elif missing.elements_in:
-        why = f"the elements around {missing.name!r} hold no bytes"
-    else:
-        why = f"{missing.name!r} was not reached"
-    return f"{why}: the order stays as it is written"
+def _why_nothing_is_tried(sample: OpSequenceSample, mode: Mode) -> str:
+    """Return why a sample shows too little; empty if it shows enough."""
+    missing = next((op for op in sample.ops if not op.measured), None)
+    if missing is not None and missing.elements_in and not missing.elements_out:
+        return f"{missing.name!r} let none of {missing.elements_in} elements through"
+    if missing is not None:
+        never = f"the elements around {missing.name!r} hold no bytes"
+        return never if missing.elements_in else f"{missing.name!r} was not reached"
+    # Mode "pecan" measures no times, so that few elements are enough for it.
+    few = mode != "pecan" and sample.elements < LEAST_ELEMENTS
+    return f"{sample.elements} elements are too few to measure times on" if few else ""

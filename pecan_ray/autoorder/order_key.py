@@ -15,7 +15,7 @@ from pecan_ray.sources.audio_folder import AudioFolder
 from pecan_ray.sources.image_folder import ImageFolder
 from pecan_ray.storage import list_files, list_folder
 
-FORMAT = 10
+FORMAT = 11
 """Grows whenever the choice is made by other rules, so that what was kept before is looked for anew."""
 
 

@@ -20,7 +20,7 @@ from pecan_ray.autoorder.op_runner import (
     SampleLimits,
     Stage,
 )
-from pecan_ray.autoorder.push_down import with_decoders
+from pecan_ray.autoorder.rewrites import rewritten_ops
 from pecan_ray.autoorder.spread import entering
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import element_bytes
@@ -101,7 +101,7 @@ class PythonRunner:
 
     def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators as chains."""
-        ops = with_decoders([self._ops[name] for name in order], self._engine, decoders)
+        ops = rewritten_ops([self._ops[name] for name in order], self._engine, decoders)
         return [ChainStage(run, self._options) for run in ([ops] if fused else [[op] for op in ops])]
 
     def fresh(self, token: Item) -> Item:

@@ -1,24 +1,50 @@
-"""What a rewrite is, and the one pass that does those that an order names.
+"""Rewrites: what could stand in the place of operators that follow one another, and the one pass that puts it there.
 
-A rule says of operators that follow one another what could stand in their place.  What it is worth, and whether values
-may be others so, is not its matter: it is run on the sample like an order is (`pecan_ray.autoorder.trial`,
-`in_rows`), within the bounds of docs/rewrites.md.
+What a rewrite is worth, and whether values may be others so, is not a rule's matter: it is run on the sample like an
+order is (`pecan_ray.autoorder.trial`, `in_rows`), within the bounds of docs/rewrites.md.
+
+Decoding at a reduced size averages pixels that a bilinear resize would skip, and is for modes that may change them
+(docs/howto/ordering.md).  Decoding a part leaves pixels as they are in the python engine; in the tensorflow engine it
+differs at the border by the colour of the pixels outside (0.01 of 255 on average).  What is known of functions, the
+package's own and those of other libraries, is in `pecan_ray.known`.
 
 Decisions: docs/decisions/rewrites.md.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
+import types
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from pecan_ray import images
+from pecan_ray.engines.python.channel_arithmetic import PerChannelFunction, is_channel_arithmetic
+from pecan_ray.engines.python.rows import RowsColumn, RowsWatch, array_of
+from pecan_ray.known.detect_steps import OWN, known_functions, steps_of
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import Join, Op, Plan
-from pecan_ray.plan.splits import Source
+from pecan_ray.plan.operators import (
+    Batch,
+    BatchInRows,
+    ElementOp,
+    Join,
+    Map,
+    Op,
+    Plan,
+    Prefetch,
+    Repeat,
+    is_idle,
+    is_pass_dependent,
+)
+from pecan_ray.plan.shape import plan_shape
+from pecan_ray.plan.splits import Source, as_columnar
 
 ROWS_AT_ONCE = "rows at once"
-"""The rule of `pecan_ray.autoorder.in_rows`."""
+"""The rule that `pecan_ray.autoorder.in_rows` tries."""
 
 
 @dataclass(frozen=True)
@@ -63,48 +89,226 @@ class Rule(Protocol):
         ...
 
 
-def matches(
-    rules: Sequence[Rule], ops: Sequence[Op], engine: EngineName, source: Source | None = None
-) -> Iterator[Match]:
+CASTING = frozenset(("astype", "np", "numpy", "float16", "float32", "float64", "copy"))
+"""Names in a function that casts."""
+KNOWN_FUNCTIONS = "known functions"
+EXACTLY = " exactly"
+"""Behind the names of operators, joined by a plus: how an order names a rewrite that leaves results equal."""
+BY_ROWS_OF_PIXELS = " by rows of pixels"
+"""How an order names arithmetic of pixels, after the operator."""
+IN_ROWS = " in rows"
+"""And one that runs them on many elements at a time."""
+DECODER_RUNS: tuple[tuple[str, tuple[type, ...], Any, bool], ...] = (
+    ("decode+random_crop+resize", (images.RandomCrop, images.Resize), images.DecodeRandomCropResize, True),
+    ("decode+resize", (images.Resize,), images.DecodeResize, True),
+    ("decode+random_crop", (images.RandomCrop,), images.DecodeRandomCrop, False),
+    ("decode+crop", (images.CenterCrop,), images.DecodeCrop, False),
+)
+"""Rule, classes of the functions behind the decoder, the merged function, and whether images are decoded at a reduced
+size.  The first one that fits takes over most."""
+
+
+class KnownAtOnce:
+    """Several functions that are known are done at once.
+
+    Where pixels may be others, a cast of bytes to floats between the package's own is done to what comes out.
+    """
+
+    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+        """Yield it with other pixels, and with equal ones."""
+        maps = _maps(ops) if engine == "python" else []
+        decoder = maps[: bool(maps) and _is_decoder(maps[0])]
+        for reduces in (True, False):
+            casts = {op.name for op in maps if decoder and reduces and only_casts(op)}
+            run = _known_run(maps[len(decoder) :], casts)
+            moving = [op for op in run if op.name not in casts]
+            found = known_functions([(op.name, op.fn) for op in moving], decodes=bool(decoder)) if moving else None
+            steps = () if found is None else found.unequal if reduces else found.equal
+            if found is None or not steps:
+                continue
+            between, names = [op for op in run if op.name in casts], tuple(op.name for op in (*decoder, *run))
+            behind = f", behind which comes {', '.join(op.name for op in between)}" if between else ""
+            why = f"{', '.join(names)} are one, since AutoOrder knows {', '.join(steps)}{behind}"
+            only_parts = not reduces and all(type(op.fn) in OWN for op in moving)
+            name = "+".join(names) + EXACTLY * (not reduces)
+            rewrite = Pushed(KNOWN_FUNCTIONS, names, name, why, reduces, only_parts=only_parts)
+            yield Match(rewrite, len(names), (replace(moving[0], fn=found.merged(reduces=reduces)), *between))
+
+
+def _known_run(maps: Sequence[Map], casts: Collection[str]) -> list[Map]:
+    """Return the first maps whose functions are known, with casts between if all of them are the package's own."""
+    run = list(itertools.takewhile(lambda op: op.name in casts or steps_of(op.fn) is not None, maps))
+    if not all(op.name in casts or type(op.fn) in OWN for op in run):
+        run = list(itertools.takewhile(lambda op: op.name not in casts, run))
+    while run and run[-1].name in casts:
+        run.pop()
+    return run
+
+
+class ChannelArithmetic:
+    """A normalization in NumPy with a number for each channel computes with whole rows of an image at a time.
+
+    Its results are equal.
+    """
+
+    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+        """Yield it."""
+        for op in _maps(ops)[:1] if engine == "python" else ():
+            if is_channel_arithmetic(op):
+                why = f"{op.name} computes with rows of pixels where it does nothing but arithmetic"
+                rewrite = Pushed("arithmetic of pixels", (op.name,), op.name + BY_ROWS_OF_PIXELS, why)
+                yield Match(rewrite, 1, (replace(op, fn=PerChannelFunction(op.fn)),))
+
+
+class DecoderTakesOver:
+    """A decoder of TensorFlow takes over what follows it."""
+
+    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+        """Yield what it can take over, the most first."""
+        maps = _maps(ops) if engine == "tensorflow" else []
+        if not maps or not _is_decoder(maps[0]):
+            return
+        for rule, behind, merge, reduces in DECODER_RUNS:
+            run = maps[1 : 1 + len(behind)]
+            if [type(op.fn) for op in run] == list(behind):
+                names = tuple(op.name for op in (maps[0], *run))
+                why = f"the decoder takes over {', '.join(names[1:])}"
+                made = replace(run[0], fn=merge(*(op.fn for op in run)))
+                yield Match(Pushed(rule, names, "+".join(names), why, reduces), len(names), (made,))
+
+
+def only_casts(op: Map) -> bool:
+    """Tell whether an operator does nothing to images of bytes but make floats of them, values as they are.
+
+    Only a function is asked that names nothing but what a cast needs, so that asking it changes nothing: it is run on
+    each byte.
+    """
+    plain = isinstance(op.fn, types.FunctionType) and not op.fn.__closure__
+    by_name = plain and set(op.fn.__code__.co_names) <= CASTING
+    if is_pass_dependent(op) or not (by_name or type(op.fn) is operator.methodcaller):
+        return False
+    given, watch = np.arange(256, dtype=np.uint8).reshape(256, 1, 1, 1), RowsWatch(256, exactly=True)
+    try:
+        made = array_of(op.fn(RowsColumn(given, watch)), watch)
+    except Exception:  # what it raises it may raise of this alone
+        return False
+    return not watch.refused and made.dtype.kind == "f" and np.array_equal(made, given)
+
+
+def _is_decoder(op: Map) -> bool:
+    """Tell whether an operator is a decoder that can take over what follows: one that turns images has other boxes."""
+    return isinstance(op.fn, images.Decode) and not op.fn.upright
+
+
+def _maps(ops: Sequence[Op]) -> list[Map]:
+    """Return the first operators, as far as they are maps of one column that may be merged."""
+    first = ops[0]
+    if not isinstance(first, Map) or first.on is None:
+        return []
+    run = list[Map]()
+    for op in ops:
+        if not isinstance(op, Map) or op.on != first.on or op.keep_position or op.processes:
+            break
+        run.append(op)
+    return run
+
+
+def maps_from_source(plan: Plan) -> tuple[Map, ...]:
+    """Return the maps between a source and `batch` if all may be run so, as far as the plan tells; else none."""
+    if int(np.__version__.partition(".")[0]) < 2 or isinstance(plan.head, Join) or plan_shape(plan).serial:
+        return ()  # before NumPy 2 the dtype of a result depended on whether there was one number or several
+    maps = _maps_and_then_batch(plan)
+    return maps if maps and as_columnar(plan.head) is not None else ()  # asked last: it may look at all of the data
+
+
+def _maps_and_then_batch(plan: Plan) -> tuple[Map, ...]:
+    """Return the maps of a plan that has nothing else before its `batch`, and nothing behind it; else none."""
+    ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
+    maps = tuple(op for op in itertools.takewhile(_may_be, ops) if isinstance(op, Map))
+    if len(ops) != len(maps) + 1 or not isinstance(ops[-1], Batch):
+        return ()
+    return maps
+
+
+def _may_be(op: Op) -> bool:
+    return isinstance(op, Map) and not (op.keep_position or op.processes or is_pass_dependent(op))
+
+
+class RowsAtOnce:
+    """All maps from the source to `batch` run on many elements at a time."""
+
+    def matches(self, ops: Sequence[Op], engine: EngineName, source: Source | None) -> Iterator[Match]:
+        """Yield it with all arithmetic, and with that alone whose last bit is prescribed."""
+        maps = maps_from_source(Plan(head=source, ops=tuple(ops))) if engine == "python" and source is not None else ()
+        for exactly in (False, True) if maps else ():
+            rewrite = rows_at_once(maps, exactly=exactly)
+            yield Match(rewrite, len(ops), tuple(_in_rows(op, rewrite.ops, exactly=exactly) for op in ops))
+
+
+def rows_at_once(maps: Sequence[Map], *, exactly: bool) -> Pushed:
+    """Return the rewrite of maps that run on many elements at a time."""
+    names = tuple(op.name for op in maps)
+    name = "+".join(names) + IN_ROWS + EXACTLY * exactly
+    return Pushed(ROWS_AT_ONCE, names, name, f"{', '.join(names)} run on many elements at a time")
+
+
+def _in_rows(op: Op, maps: tuple[str, ...], *, exactly: bool) -> Op:
+    if not isinstance(op, Batch):
+        return op
+    return BatchInRows(name=op.name, size=op.size, drop_remainder=op.drop_remainder, maps=maps, exactly=exactly)
+
+
+RULES: tuple[Rule, ...] = (KnownAtOnce(), DecoderTakesOver(), ChannelArithmetic(), RowsAtOnce())
+
+
+def matches(ops: Sequence[Op], engine: EngineName, source: Source | None = None) -> Iterator[Match]:
     """Yield what all rules make of the first of some operators, what gains most first."""
-    for rule in rules:
+    for rule in RULES:
         yield from rule.matches(ops, engine, source)
 
 
-def rewritten(
-    rules: Sequence[Rule], plan: Plan, engine: EngineName, names: Collection[str] | None
-) -> tuple[Plan, tuple[Pushed, ...]]:
-    """Return the plan with what an order's `names` say done to it, to joins' inputs too, and that.
-
-    None: in each place the first that fits.
-    """
-    if names is not None and not names:
+def rewritten(plan: Plan, engine: EngineName, names: Collection[str]) -> tuple[Plan, tuple[Pushed, ...]]:
+    """Return the plan with what an order's `names` say done to it, to joins' inputs too, and that."""
+    if not names:
         return plan, ()
     head, before, source = plan.head, list[Pushed](), None
     if isinstance(head, Join):
-        branches = [rewritten(rules, branch, engine, names) for branch in head.inputs]
+        branches = [rewritten(branch, engine, names) for branch in head.inputs]
         before = [one for _, some in branches for one in some]
         head = replace(head, inputs=tuple(branch for branch, _ in branches))
     else:
         source = head
-    ops, done = rewritten_ops(rules, plan.ops, engine, names, source)
+    ops, done = _rewritten_ops(plan.ops, engine, names, source)
     return replace(plan, head=head, ops=ops), (*before, *done)
 
 
-def rewritten_ops(
-    rules: Sequence[Rule],
-    given: Sequence[Op],
-    engine: EngineName,
-    names: Collection[str] | None,
-    source: Source | None = None,
+def rewritten_ops(ops: Sequence[ElementOp], engine: EngineName, names: Collection[str]) -> list[ElementOp]:
+    """Do the same to operators on elements."""
+    found = _rewritten_ops(ops, engine, names)[0] if names else ops
+    return [op for op in found if isinstance(op, ElementOp)]
+
+
+def _rewritten_ops(
+    given: Sequence[Op], engine: EngineName, names: Collection[str], source: Source | None = None
 ) -> tuple[tuple[Op, ...], tuple[Pushed, ...]]:
-    """Do the same to operators."""
     ops, done, at = list(given), list[Pushed](), 0
     while at < len(ops):
-        found = matches(rules, ops[at:], engine, None if at else source)
-        taken = next((one for one in found if names is None or one.rewrite.decoder in names), None)
+        found = matches(ops[at:], engine, None if at else source)
+        taken = next((one for one in found if one.rewrite.decoder in names), None)
         if taken is not None:
             ops[at : at + taken.replaced] = taken.made
             done.append(taken.rewrite)
         at += 1
     return tuple(ops), tuple(done)
+
+
+def choices(ops: Sequence[Op], engine: EngineName, source: Source | None = None) -> list[list[Pushed]]:
+    """Return what each operator could become with those behind it, what gains most first."""
+    found, behind = list[list[Pushed]](), 0
+    for at in range(len(ops)):
+        # What another one could take over begins nothing of its own.
+        ways = [one.rewrite for one in matches(ops[at:], engine, None if at else source)] if at >= behind else []
+        behind = max([behind, *(at + len(one.ops) for one in ways)])
+        if ways:
+            found.append(ways)
+    return found

@@ -31,7 +31,7 @@ from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import ElementError
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import ElementOp, Op, Plan
+from pecan_ray.plan.operators import Op, Plan
 from pecan_ray.plan.stretches import OpSequence, with_ops
 from pecan_ray.storage.retry import patience_at_most
 
@@ -53,12 +53,6 @@ WATCHED_SHARE = 0.25
 """Share of the time that the watched runs may take, beyond the first elements."""
 LIMITED_AFTER = (4, 16, 64)
 """After so many elements it is known, each time better, what one takes."""
-
-
-def with_ops_of(plan: Plan, sample: OpSequenceSample) -> OpSequenceSample:
-    """Return the facts with the plan's own operators in place of the copies that were run."""
-    ops = {op.name: op for op in plan.all_ops() if isinstance(op, ElementOp)}
-    return replace(sample, ops=tuple(replace(one, op=ops[one.name]) for one in sample.ops))
 
 
 def private_copy(plan: Plan) -> Plan:
@@ -219,7 +213,7 @@ class Sampled:
         """Bound the look by what one of its elements takes, as the first ones have shown."""
         took = self.read_s
         for tally in self.accumulators.values():
-            if runs := [seconds for _, seconds in (*tally.timed, *tally.watched)]:
+            if runs := [*tally.timed, *tally.watched]:
                 took += statistics.median(runs) * tally.count.elements_in / number
         self.allowed_until = self.looked_from + self.limits.runs * took
 
@@ -287,7 +281,7 @@ class Sampled:
             tally.draws |= examined.draws
             if examined.comparable:
                 again = [self.runner.columns(output) for output in examined.outputs]
-                tally.stateful |= not equal(again, after)
+                tally.unequal |= not equal(again, after)
         tally.watching_s += self.clock() - began
         return outputs
 

@@ -15,7 +15,7 @@ from pecan_ray.autoorder.op_runner import (
     SampleLimits,
     Stage,
 )
-from pecan_ray.autoorder.push_down import with_decoders
+from pecan_ray.autoorder.rewrites import rewritten_ops
 from pecan_ray.autoorder.spread import entering
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.tensorflow.single import (
@@ -98,7 +98,7 @@ class TensorFlowRunner:
 
     def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators, compiled for what arrives at their places."""
-        ops = with_decoders([self._ops[name] for name in order], self._engine, decoders)
+        ops = rewritten_ops([self._ops[name] for name in order], self._engine, decoders)
         spec = self._single_elements.spec
         found: list[Stage] = []
         for group in compile_groups(ops) if fused else [[op] for op in ops]:

@@ -17,8 +17,7 @@ from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_accumulator import OpAccumulator
 from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
 from pecan_ray.autoorder.order_request import Check, OrderRequest
-from pecan_ray.autoorder.push_down import choices
-from pecan_ray.autoorder.rewrites import Pushed
+from pecan_ray.autoorder.rewrites import Pushed, choices
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled, timed_run
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
 from pecan_ray.errors import told
@@ -64,8 +63,6 @@ class Trial:
         """What operators did in orders that were looked at."""
         self.exchanges = ExchangeCheck(sampled, exactly=self._strict)
         """Which pairs may be exchanged, and what that changes."""
-        self.failed: str = ""
-        """The operator that failed in the order that was looked at last; empty if none did."""
 
     def loads(self, order: OpOrder) -> tuple[OpSample, ...]:
         """Return what operators are given in an order that was looked at."""
@@ -81,9 +78,6 @@ class Trial:
         """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
         accumulators = self._timed[order] = {name: OpAccumulator(self._ops[name]) for name in order}
         refused, ran = self._refused_on(order, range(FIRST_LOOK), accumulators=accumulators)
-        for name, tally in self._sampled.accumulators.items():
-            # Each try shows operators at other sizes, by which the policy estimates the next order better.
-            tally.elsewhere += accumulators[name].timed
         return refused or (NO_TIME if ran < min(FIRST_LOOK, len(self._sampled.held)) else "")
 
     def verify(self, order: OpOrder) -> tuple[str, Pair | None, int]:
@@ -129,7 +123,6 @@ class Trial:
         `usual`: what each result is judged beside; None: its form alone counts.  `accumulators`: operators are timed.
         """
         sampled, spec, ran = self._sampled, ElementSpec(), 0
-        self.failed = ""
         try:
             stages, others = (self._runner.stages(order, decoders=decoders), self._runner.stages(usual or ()))
             for number in numbers[: len(sampled.held)]:
@@ -146,7 +139,6 @@ class Trial:
                         return f"{self.exchanges.place(number, sampled.held[number])}: {refused}", ran
                 ran += 1
         except OP_FAILURES as error:
-            self.failed = str(error.fields.get("op", ""))
             return f"it fails: {error.message.splitlines()[0]}", ran
         return sampled.spec.difference(spec), ran
 
@@ -191,8 +183,8 @@ class Trial:
     def compare(self, order: OpOrder, *, beside: OpOrder | None = None) -> tuple[SpeedComparison | None, str]:
         """Run an order in turn with the user's, or with another one, until it is clear whether it is faster.
 
-        In the user's own order decoders take over what `measure_taken_over` has found of it so far.  Returns None if
-        there was no time for it, and how one of them fails on an element; empty if none does.
+        Decoders take over what `measure_taken_over` has found of an order, or of the user's.  Returns None if there was
+        no time for it, and how one of them fails on an element; empty if none does.
         """
         return self._in_turn([self._fused(beside or self._names), self._fused(order)], PATIENCE_S)
 
@@ -203,62 +195,47 @@ class Trial:
             return None, f"it fails: {error.message.splitlines()[0]}"
 
     def _fused(self, order: OpOrder) -> list[Stage]:
-        found = self._taken_over.get(order, NOTHING_TAKEN_OVER) if order == self._names else self.taken_over(order)
+        found = self._taken_over.get(order) or self._taken_over.get(self._names, NOTHING_TAKEN_OVER)
         return self._runner.stages(order, fused=True, decoders=found.decoders)
 
     # --- what decoders take over -----------------------------------------------------------------------------
 
-    def taken_over(self, order: OpOrder) -> TakenOver:
-        """Return what decoders may take over in an order: it was run on the sample, and its results may be so."""
+    def measure_taken_over(self, order: OpOrder) -> TakenOver:
+        """Return what decoders take over in an order: it has run on the sample, its results may be so, it is faster."""
         if order not in self._taken_over:
-            self._taken_over[order] = self._try_pushdown(order)
+            users, ways = self._taken_over.get(self._names), self._choices(order)
+            alike = users is not None and ways == self._choices(self._names)
+            self._taken_over[order] = users if alike and users is not None else self._if_faster(order, ways)
         return self._taken_over[order]
 
-    def only_here(self, order: OpOrder) -> bool:
-        """Tell whether decoders take something over in an order that they do not, so far, in the user's."""
-        here, users = (
-            {(one.rule, *sorted(one.ops)) for one in self._taken_over.get(names, NOTHING_TAKEN_OVER).pushed}
-            for names in (order, self._names)
-        )
-        return not here <= users
+    def _choices(self, order: OpOrder) -> list[list[Pushed]]:
+        return choices([self._ops[name] for name in order], self._decoding) if self._decoding else []
 
-    def measure_taken_over(self, order: OpOrder) -> TakenOver:
-        """Return what decoders take over in an order, which is nothing where that is not certainly faster.
-
-        In another order than the user's it stays where there is no time to tell: the whole is compared with it.
-        """
-        found = self.taken_over(order)
-        if found.pushed and found.measured is None:
-            found = self._taken_over[order] = self._if_faster(order, found)
-        return found
-
-    def _if_faster(self, order: OpOrder, found: TakenOver) -> TakenOver:
+    def _if_faster(self, order: OpOrder, ways: list[list[Pushed]]) -> TakenOver:
+        found = self._try_pushdown(order, ways)
+        if not found.pushed:
+            return found
         stages = [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
         measured, failed = self._in_turn(stages, TAKEN_OVER_PATIENCE_S)
-        if measured is None:
-            if not failed and order != self._names:
-                return found
-            return self._taken_over_not(found, failed or NO_TIME_TO_MEASURE)
-        if measured.faster:
+        if measured is not None and measured.faster:
             return replace(found, measured=measured)
-        refused = self._taken_over_not(found, f"it is not faster: {measured.told()}")
-        if not self.in_time() or not any(one.reduces for one in found.pushed):
+        why = failed or (NO_TIME_TO_MEASURE if measured is None else f"it is not faster: {measured.told()}")
+        refused = self._taken_over_not(found, why)
+        exact = [[one for one in some if not one.reduces] for some in ways]
+        if measured is None or exact == ways or not self.in_time():
             return refused
         # It may be faster with equal pixels: small photographs are hardly decoded smaller, but in part.
-        equally = self._try_pushdown(order, reduces=False)
-        equally = replace(equally, refused=(*refused.refused, *equally.refused))
-        return self._if_faster(order, equally) if equally.pushed else equally
+        equally = self._if_faster(order, exact)
+        return replace(equally, refused=(*refused.refused, *equally.refused))
 
     def _taken_over_not(self, found: TakenOver, why: str) -> TakenOver:
         return TakenOver(refused=(*found.refused, *(_not_taken_over(one, why) for one in found.pushed)))
 
-    def _try_pushdown(self, order: OpOrder, *, reduces: bool = True) -> TakenOver:
+    def _try_pushdown(self, order: OpOrder, ways: list[list[Pushed]]) -> TakenOver:
         """Run an order with what each decoder could take over in it, one after the other."""
         found = NOTHING_TAKEN_OVER
-        for ways in choices([self._ops[name] for name in order], self._decoding) if self._decoding else ():
-            for one in ways:
-                if one.reduces and not reduces:
-                    continue
+        for some in ways:
+            for one in some:
                 before = part_decoding.counts()
                 refused, detected_changes = self._pushdown_rejection(order, found.decoders, one)
                 if refused:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, OpSequenceOrder, Refused, TakenOver, whole_speedup
+from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, OpSequenceOrder, Refused, whole_speedup
 from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE
 from pecan_ray.autoorder.speed import WORTH
 from pecan_ray.plan.operators import Join, Plan
@@ -40,41 +40,31 @@ def _evaluate(one: OpSequenceOrder, whole: float) -> OpSequenceOrder:
     decoding = 1.0 if users.measured is None else whole_speedup(one.share, users.measured.speedup)
     # Decision 155: the gain that is certain has to be worth it, so that another look decides alike.
     if not _worth(whole, whole_speedup(one.share, least)):
-        return _left_as_written(one, _rejection_reason(one, gain, one.speedup))
-    if _worth(whole, decoding) and one.adopted.changed and not _worth(whole / decoding, gain / decoding):
-        speedup = one.measured.speedup if one.measured is not None else one.speedup
-        return _left_as_written(one, _rejection_reason(one, gain / decoding, speedup), users)
-    return one
+        kept = NOTHING_TAKEN_OVER
+    elif _worth(whole, decoding) and one.adopted.changed and not _worth(whole / decoding, gain / decoding):
+        kept, gain = users, gain / decoding
+    else:
+        return one
+    reason = (
+        f"it would make the whole pipeline {gain:.2f} times as fast, which is not worth another order "
+        f"(these operators take {one.share:.0%} of the time)"
+    )
+    tried = [one.adopted.order] if one.adopted.changed else [pushed.ops for pushed in one.taken_over.pushed]
+    return OpSequenceOrder(
+        one.sample,
+        auto_order(one.adopted.ops, "off", neutral_band=one.adopted.neutral_band),
+        one.policy_order,
+        refused=(*one.refused, *(Refused(order, reason) for order in tried)),
+        notes=one.notes,
+        share=one.share,
+        taken_over=kept,
+        users_taken_over=kept,
+    )
 
 
 def _worth(seconds: float, gain: float) -> bool:
     """Tell whether it is worth it that what takes so long becomes so many times as fast."""
     return gain >= WORTH and seconds * (1.0 - 1.0 / gain) >= LEAST_SAVED_S
-
-
-def _rejection_reason(one: OpSequenceOrder, gain: float, speedup: float | None) -> str:
-    return (
-        f"it would make the whole pipeline {gain:.2f} times as fast, which is not worth another order "
-        f"({speedup:.2f}x for these operators, which take {one.share:.0%} of the time)"
-    )
-
-
-def _left_as_written(one: OpSequenceOrder, reason: str, users: TakenOver = NOTHING_TAKEN_OVER) -> OpSequenceOrder:
-    """Return what was found of a stretch in the user's order, with what decoders take over in that."""
-    user = auto_order(one.adopted.ops, "off", neutral_band=one.adopted.neutral_band)
-    tried = [one.adopted.order] if one.adopted.changed else [pushed.ops for pushed in one.taken_over.pushed]
-    refused = (*one.refused, *(Refused(order, reason) for order in tried))
-    return OpSequenceOrder(
-        one.sample,
-        user,
-        one.policy_order,
-        None,
-        refused,
-        one.notes,
-        one.share,
-        taken_over=users,
-        users_taken_over=users,
-    )
 
 
 def _told(plan: Plan, one: OpSequenceOrder) -> float:

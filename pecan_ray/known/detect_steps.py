@@ -17,7 +17,6 @@ from pecan_ray.known.steps import (
     GeometricStep,
     ImageForm,
     KnownStep,
-    MirrorStep,
     OtherStep,
     ResizeStep,
     WarpStep,
@@ -27,7 +26,7 @@ from pecan_ray.warps import ImageSize, Placed, RandomFlip, RandomRotate, RandomS
 
 
 def _own_cut(fn: Any, size: ImageSize, rng: Any) -> Cut:
-    return Cut(*(fn.box(size) if rng is None else fn.box(size, rng)))
+    return Cut(*(fn.box(size, rng) if isinstance(fn, images.RandomCrop) else fn.box(size)))
 
 
 def _own_place(fn: Any, size: ImageSize, rng: Any) -> Placed:
@@ -50,9 +49,7 @@ OWN = (RandomFlip, RandomRotate, RandomShear, images.RandomCrop, images.CenterCr
 def own_step(fn: Any) -> KnownStep | None:
     """Return the step of an operator of the package."""
     kind, name = type(fn), f"images.{type(fn).__name__}"
-    if kind is RandomFlip:
-        return MirrorStep(name, fn, wants_rng=True, place=_own_place)
-    if kind in (RandomRotate, RandomShear):
+    if kind in (RandomFlip, RandomRotate, RandomShear):  # a flip costs a pass over all pixels, as the others do
         return WarpStep(name, fn, wants_rng=True, place=_own_place)
     if kind in (images.RandomCrop, images.CenterCrop):
         return CropStep(name, fn, wants_rng=kind is images.RandomCrop, draw=_own_cut, any_layout=True)
@@ -107,11 +104,8 @@ class KnownFunctions:
 def known_functions(named: Sequence[tuple[str, Any]], *, decodes: bool) -> KnownFunctions | None:
     """Return what can be done with functions that stand behind a decoder, or behind anything else.
 
-    `named`: operators' names, and their functions, each of which is known.  None where there is nothing to do, or
-    where all of them are the package's own, which have rules by themselves.
+    `named`: operators' names, and their functions, each of which is known.  None where there is nothing to do.
     """
-    if all(own_step(fn) is not None for _, fn in named):
-        return None
     steps, leading = _in_form([(name, step) for name, fn in named for step in steps_of(fn) or ()])
     places = [step for step in leading if isinstance(step, GeometricStep)]
     part, smaller = _decoded_less(places) if decodes else ([], [])

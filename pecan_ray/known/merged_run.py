@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pecan_ray.fused_warps import DecodeWarp, Warp
+from pecan_ray.fused_warps import decode_and_warp, warp
 from pecan_ray.images import cut_out, decoded, jpeg_shape, reduction
 from pecan_ray.known.steps import (
     ConvertStep,
@@ -54,9 +54,9 @@ class KnownRun:
         shape = jpeg_shape(value) if self.decodes else None
         if self.decodes and shape is None:
             value = decoded(value)
-        if self._warps and (shape is not None or _is_byte_image(value)):
+        if self._warps and (shape is not None or (type(value) is np.ndarray and value.ndim in (2, 3))):
             named = self.steps[self._convert_count : self._convert_count + self._geometric_steps]
-            made = (Warp if shape is None else DecodeWarp)(named)(value, rng)
+            made = warp(named, value, rng) if shape is None else decode_and_warp(named, value, shape, rng)
             value, done = self._converted(made, rng, others_may_see=False), len(named)
         elif shape is not None:
             value, done = self._decoded(value, shape, rng)

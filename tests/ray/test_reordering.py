@@ -16,7 +16,7 @@ import pecan_ray as pecan
 from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.job_order import STILL_LOOKING
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
-from pecan_ray.autoorder.order import order_for_job
+from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from tests.ray.pipelines import ONE, TWO
 from tests.ray.waiting import ENDS_S, until
@@ -63,12 +63,12 @@ def test_one_rank_looks_for_all_and_workers_run_the_order_that_was_adopted(monke
 
     def look(request: OrderRequest, job: Any) -> Ordering:
         looks.append(request)
-        return order_for_job(request, job)
+        return order_plan(request, job=job)
 
     def sides(batches: pecan.Batches) -> list[int]:
         return [side for batch in batches for side in batch["side"].tolist()]
 
-    monkeypatch.setattr("pecan_ray.autoorder.job_order.order_for_job", look)
+    monkeypatch.setattr("pecan_ray.autoorder.job_order.order_plan", look)
     options: dict[str, Any] = {"world_size": 2, "job": "ranks", "workers": TWO}
     later, first = (images().iter_batches(rank=rank, **options) for rank in (1, 0))
     with ThreadPoolExecutor(2) as threads, later, first:

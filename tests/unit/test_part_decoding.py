@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from pecan_ray import images, part_decoding
+from pecan_ray.known.detect_steps import known_functions
 from pecan_ray.part_decoding import JpegHeader, TurboJpeg, decode_part, read_header, told
 
 needs_turbojpeg = pytest.mark.skipif(part_decoding.library() == part_decoding.NOT_THERE, reason=part_decoding.NOT_THERE)
@@ -43,6 +44,13 @@ def whole(encoded: bytes, ratio: int = 1) -> Any:
     flag = REDUCED[ratio] | cv2.IMREAD_IGNORE_ORIENTATION
     image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flag)
     return None if image is None else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+
+
+def decode_crop(crop: Any, encoded: bytes, seed: int = 0) -> Any:
+    """What a decoder and a crop at once make of a file."""
+    known = known_functions([("crop", crop)], decodes=True)
+    assert known is not None
+    return known.merged(reduces=False)(encoded, lambda name: np.random.default_rng(seed))
 
 
 def cut(image: Any, part: part_decoding.PartBox) -> Any:
@@ -94,7 +102,7 @@ def test_other_files_are_decoded_whole_and_counted_by_why() -> None:
         assert read_header(encoded) == reason
         if whole(encoded) is not None:
             before = part_decoding.counts()
-            found = images.DecodeRandomCrop(crop)(encoded, np.random.default_rng(0))
+            found = decode_crop(crop, encoded, 0)
             assert np.array_equal(found, crop(whole(encoded), np.random.default_rng(0)))
             counted = part_decoding.counts() - before
             assert counted.total() == (reason != "it is no JPEG") and not counted[""]
@@ -149,9 +157,9 @@ def test_a_damaged_file_gives_the_same_error_or_the_same_pixels(capfd: pytest.Ca
         seen[expected is None] += 1
         if expected is None:
             with pytest.raises(ValueError, match="not an image"):
-                images.DecodeRandomCrop(crop)(encoded, np.random.default_rng(number))
+                decode_crop(crop, encoded, number)
         else:
-            found = images.DecodeRandomCrop(crop)(encoded, np.random.default_rng(number))
+            found = decode_crop(crop, encoded, number)
             assert np.array_equal(found, crop(expected, np.random.default_rng(number)))
     assert min(seen.values()) > 8
     capfd.readouterr()  # the decoders tell of every file on stderr
@@ -175,7 +183,7 @@ def test_the_orientation_of_a_camera_changes_nothing() -> None:
         exif = Image.Exif()
         exif[0x0112] = orientation
         encoded, before = of_pillow(photograph, exif=exif), part_decoding.counts()[""]
-        assert np.array_equal(images.DecodeCrop(crop)(encoded), crop(whole(encoded)))
+        assert np.array_equal(decode_crop(crop, encoded), crop(whole(encoded)))
         assert part_decoding.counts()[""] == before + 1
 
 
@@ -183,10 +191,10 @@ def test_the_orientation_of_a_camera_changes_nothing() -> None:
 def test_several_threads_decode_at_a_time() -> None:
     rng = np.random.default_rng(4)
     encoded = [some_jpeg(rng) for _ in range(40)]
-    crop = images.DecodeRandomCrop(images.RandomCrop())
+    crop = images.RandomCrop()
 
     def run(number: int) -> Any:
-        return crop(encoded[number % 40], np.random.default_rng(number))
+        return decode_crop(crop, encoded[number % 40], number)
 
     with ThreadPoolExecutor(8) as threads:
         at_once = list(threads.map(run, range(120)))
@@ -210,7 +218,7 @@ def test_without_a_library_the_whole_is_decoded(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(part_decoding, "libraries", lambda: iter(["/no/such/library", "libm.so.6"]))
     monkeypatch.setattr(part_decoding, "_loaded", [])
     encoded, crop, before = jpeg(np.zeros((40, 40, 3), np.uint8)), images.CenterCrop(8, 8), part_decoding.counts()
-    assert np.array_equal(images.DecodeCrop(crop)(encoded), crop(whole(encoded)))
+    assert np.array_equal(decode_crop(crop, encoded), crop(whole(encoded)))
     assert part_decoding.counts() - before == {part_decoding.NOT_THERE: 1}
 
 

@@ -13,6 +13,10 @@ from examples.photographs import parent_photographs
 from pecan_ray.autoorder.adopted import OpSequenceOrder, Ordering
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.rewrites import Pushed, choices, rewritten
+from pecan_ray.options import EngineName
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.stretches import stretches
 from pecan_ray.reorder import Mode
 
 ELEMENTS = 48
@@ -63,6 +67,12 @@ def tone(image: Any) -> Any:
 def half(image: Any) -> Any:
     """Work that makes all that follows cheaper."""
     return cv2.resize(image, (image.shape[1] // 2, image.shape[0] // 2))
+
+
+def push_down(plan: Plan, engine: EngineName) -> tuple[Plan, tuple[Pushed, ...]]:
+    """The plan with what gains most done in each place, unmeasured."""
+    names = [some[0].decoder for one in stretches(plan) for some in choices(one.ops, engine)]
+    return rewritten(plan, engine, names)
 
 
 def rejects(found: OpSequenceOrder) -> str:

@@ -28,7 +28,8 @@ def sampled(pipe: pecan.PecanPipeline, name: str) -> OpSample:
 
 def touched(op: OpSample) -> tuple[list[str], list[str], list[str], list[str]]:
     """Columns that an operator reads, writes, creates and drops."""
-    return sorted(op.reads), sorted(op.writes), sorted(op.creates), sorted(op.drops)
+    one = op.profiled
+    return sorted(one.reads), sorted(one.writes), sorted(one.creates), sorted(one.drops)
 
 
 def double(x: Any) -> Any:

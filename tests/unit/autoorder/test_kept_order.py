@@ -277,9 +277,9 @@ def test_a_state_names_operators_that_the_decoder_has_taken_over_too(tmp_path: P
     pipe = pipe.map(Decode(), on="image", name="decode").map(Resize(8, 8), on="image", name="resize")
     pipe = pipe.map(flip, on="image").batch(1)
     order = (("decode", "resize", "flip"),)
-    ordered = runs_under(pipe, order, "decode")
+    ordered = runs_under(pipe, order, "decode+resize")
     assert len(ordered.plan.ops) == 3, "the decoder resizes"
-    assert (ordered.order, ordered.decoders) == (order, ("decode",))
+    assert (ordered.order, ordered.decoders) == (order, ("decode+resize",))
     without = runs_under(pipe, order)
     assert len(without.plan.ops) == 4 and without.order == order, "it did not when the state was taken"
 

@@ -52,7 +52,7 @@ def test_later_jobs_go_back_to_the_users_order_if_results_are_others_by_now(
     equal = OrderRequest(pipeline(tmp_path, 90).plan, elements=16)
     assert not order_refused(equal, [("threshold", "dim")]), "no value is over 90"
     pipe, file = keeping_another_order
-    kept = pipe._order._known(skip_bad=False)
+    kept = pipe._order._known()
     assert kept is not None and kept.changed
     found = pipe._order._compare_again(kept, JobEnd(), False)
     assert found is not None and found.dropped and found.plan is None

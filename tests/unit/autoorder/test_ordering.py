@@ -365,7 +365,7 @@ def test_an_error_in_the_sample_names_operator_and_element_and_is_the_jobs_to_ra
         pipe.explain()
     batches = pipe.iter_batches(debug=True)
     (event,) = batches.report().events
-    assert "its sample ended with OpError: fragile failed on" in event.text
+    assert "its look ended with OpError: fragile failed on" in event.text
     with pytest.raises(ValueError, match="broken"):
         list(batches)
     found = ordering(pipe, skip_bad=True)

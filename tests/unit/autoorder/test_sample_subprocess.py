@@ -25,7 +25,7 @@ from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.late_look import JobEnd
 from pecan_ray.autoorder.look_clock import WAITING_PER_CPU, LookClock
 from pecan_ray.autoorder.order_request import JobSize
-from pecan_ray.errors import OpError
+from pecan_ray.errors import OpError, PecanError
 from pecan_ray.options import Config
 
 
@@ -160,14 +160,15 @@ def test_a_look_ends_with_the_last_job_that_waits_for_it(tmp_path: Path, monkeyp
     job = JobSize(3.0, 1.0, continues=True)
     first, second = (one.ordered(skip_bad=False, once=False, job=job) for _ in range(2))
     assert first.said == second.said == (job_order.STILL_LOOKING,)
-    (look,) = one._looks.values()
+    look = one._look
+    assert look is not None
     first.end.come()
     first.end.come()
     assert not look.found.done(), "the second job goes on"
     second.end.come()
-    assert look.found.result(timeout=60).failed
+    assert isinstance(look.found.exception(timeout=60), PecanError)
     third = one.ordered(skip_bad=False, once=False, job=job)
-    assert one._looks[False] is not look, "a later job looks anew"
+    assert one._look is not look, "a later job looks anew"
     third.end.come()
     assert list(tmp_path.iterdir()) == [], "nothing is kept of what was not found"
 

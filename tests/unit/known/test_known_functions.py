@@ -16,7 +16,7 @@ from pecan_ray import images
 from pecan_ray.known.detect_steps import steps_of
 from pecan_ray.known.steps import GeometricStep
 from pecan_ray.warps import transform_image
-from tests.unit.known.known_functions import found, photograph
+from tests.unit.known.known_functions import photograph
 
 
 class Loud(images.Resize):
@@ -51,7 +51,3 @@ def test_pixels_of_a_step_come_from_where_the_operator_takes_them(fn: Any) -> No
 )
 def test_what_is_another_is_not_known(fn: Any) -> None:
     assert steps_of(fn) is None
-
-
-def test_runs_of_the_packages_own_operators_have_rules_of_their_own() -> None:
-    assert found([images.RandomCrop(), images.Resize(8, 8)]) is None

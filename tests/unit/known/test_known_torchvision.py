@@ -13,7 +13,7 @@ from pecan_ray import images
 from pecan_ray.autoorder.explain import explain
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.push_down import AS_KNOWN, EXACTLY, push_down
+from pecan_ray.autoorder.rewrites import EXACTLY, rewritten
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.known.detect_steps import steps_of
 from pecan_ray.reorder import Mode
@@ -152,12 +152,12 @@ def test_autoorder_adopts_it_and_says_so(mode: Mode, monkeypatch: pytest.MonkeyP
         found = order_plan(OrderRequest(pipe.plan, "python", mode, seed=0, seconds=120.0, elements=12))
         if found.decoders:
             break
-    name = f"Decode+augment{AS_KNOWN}"
+    name = "Decode+augment"
     assert found.decoders in ([(f"{name}{EXACTLY}",)] if mode == "strict" else [(name,), (f"{name}{EXACTLY}",)])
     text = explain("album", found)
     assert "AutoOrder knows torchvision RandomResizedCrop (rule" in text
     assert ("'image': equal on" in text) == found.decoders[0].endswith(EXACTLY)
-    plan, _ = push_down(found.plan, "python", found.decoders)
+    plan, _ = rewritten(found.plan, "python", found.decoders)
     assert [op.name for op in plan.ops] == ["augment", "batch"]
     (first, *_) = run_inprocess(plan)
     assert first["image"].shape == (4, 3, 224, 224) and first["image"].dtype == np.float32

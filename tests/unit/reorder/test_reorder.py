@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pecan_ray.errors import PlanError
-from pecan_ray.reorder import NEUTRAL_BAND, CostCurve, Mode, ProfiledOp, auto_order, inflation_factor, predict
+from pecan_ray.reorder import NEUTRAL_BAND, Mode, ProfiledOp, auto_order, inflation_factor, predict
 from pecan_ray.reorder.never import OpFacts, never
 from tests.unit.commuting import any_pair
 
@@ -81,11 +81,7 @@ def test_nonsense_is_refused_by_name(before: Any, after: Any, counts: dict[str, 
 def test_no_exchange_is_made_that_gains_nothing_or_claims_a_speedup_without_times() -> None:
     ops = [ProfiledOp(name, 1.0, seconds=seconds) for name, seconds in (("a", 3.0), ("b", 1.0), ("c", 2.0))]
     assert auto_order(ops, "safe", commutes=any_pair).moves == ()
-    flat = CostCurve(((10.0, 1.0), (1000.0, 1.0)))
-    ops = [
-        ProfiledOp("label", 1.0, seconds=flat, bytes_in=1000.0),
-        ProfiledOp("resize", 0.5, seconds=CostCurve(((500.0, 1.0), (1000.0, 2.0))), bytes_in=1000.0),
-    ]
+    ops = [ProfiledOp("label", 1.0, seconds=1.0, by_size=False), ProfiledOp("resize", 0.5, seconds=2.0)]
     plan = auto_order(ops, "safe", commutes=any_pair)
     assert not plan.changed and plan.seconds_before == pytest.approx(3.0)
     ops = [ProfiledOp("pad", 4.0), ProfiledOp("crop", 0.1), ProfiledOp("resize", 0.9)]
@@ -102,27 +98,6 @@ def test_predicted_loads_follow_the_factors() -> None:
     assert c == pytest.approx(("c", 1.5, 0.5, 1.0))
     with pytest.raises(PlanError, match="order must name each op once"):
         predict(ops, ["keep"])
-
-
-def test_a_curve_runs_through_its_points_stays_sane_outside_of_them_and_refuses_nonsense() -> None:
-    curve = CostCurve(((200.0, 3.0), (100.0, 2.0)))
-    assert curve.points == ((100.0, 2.0), (200.0, 3.0))
-    assert [curve.at(size) for size in (100.0, 150.0, 200.0, 300.0, 50.0)] == pytest.approx([2.0, 2.5, 3.0, 4.0, 1.5])
-    steep = CostCurve(((100.0, 1.0), (200.0, 10.0)))
-    assert steep.at(50.0) == pytest.approx(0.5)
-    decreasing_steps = CostCurve(((100.0, 2.0), (200.0, 1.0)))
-    assert decreasing_steps.at(50.0) == 2.0 and decreasing_steps.at(400.0) == 1.0
-    single = CostCurve(((100.0, 2.0),))
-    assert [single.at(50.0), single.at(100.0), single.at(400.0)] == [1.0, 2.0, 8.0]
-    with pytest.raises(PlanError, match="at least one"):
-        CostCurve(())
-    with pytest.raises(PlanError, match="same number of bytes"):
-        CostCurve(((1.0, 1.0), (1.0, 2.0)))
-    for point in ((0.0, 1.0), (1.0, -1.0), (float("nan"), 1.0), (1.0, float("inf"))):
-        with pytest.raises(PlanError, match="bytes must be positive"):
-            CostCurve((point,))
-    with pytest.raises(PlanError, match="needs bytes_in"):
-        ProfiledOp("op", 1.0, seconds=CostCurve(((1.0, 1.0),)))
 
 
 def op(
