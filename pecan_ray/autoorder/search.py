@@ -105,7 +105,7 @@ class OrderSearch:
         refused = self._trial.look(order)
         if refused or self._mode == "pecan":
             return refused
-        # Decision 139: estimates only propose. A move has to earn its place by measurement.
+        # Decision 179: estimates only propose. A move has to earn its place by measurement.
         found, failed = self._trial.compare(order, beside=beside)
         return failed or _too_slow(found)
 
