@@ -1,4 +1,4 @@
-"""Importing TensorFlow in half of the time: its own import of Keras waits until a program asks for `tf.keras`."""
+"""Importing TensorFlow in half of the time: its own imports of Keras and JAX wait until a program asks for them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import importlib
 import sys
 from typing import Any
 
-EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers")
-"""What TensorFlow imports at its end, so that saved models find Keras' optimizers, and does without if it cannot."""
+EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "jax")
+"""What TensorFlow imports, and does without if it cannot: Keras' optimizers for saved models, `jax.jit` for TFLite."""
+WITH_JIT = ("tensorflow.lite.python.util", "tensorflow.lite.python.lite")
+"""Modules of TFLite's converter that hold `jax.jit` as `_jit`."""
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow, without Keras unless that is there already.
+    """Import TensorFlow, without Keras and JAX unless they are there already.
 
-    `tf.keras` stays usable: it is imported when it is first used.  Raises `ImportError` if there is no TensorFlow.
+    `tf.keras` and TFLite's converter stay usable: what they need is imported when they are first used.  Raises
+    `ImportError` if there is no TensorFlow.
     """
     modules: dict[str, Any] = sys.modules
     if "tensorflow" in modules:
@@ -25,3 +28,11 @@ def import_tensorflow() -> None:
     finally:
         for name in kept_away:
             del modules[name]
+    for module in (modules[name] for name in WITH_JIT if name in modules):
+        if getattr(module, "_jit", None) is None:
+            module._jit = _jit
+
+
+def _jit(*arguments: Any, **options: Any) -> Any:
+    """Do what `jax.jit` does, which is imported now."""
+    return importlib.import_module("jax").jit(*arguments, **options)

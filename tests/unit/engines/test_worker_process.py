@@ -186,23 +186,27 @@ from pecan_ray.engines.without_keras import import_tensorflow
 
 import_tensorflow()
 tensorflow = sys.modules["tensorflow"]
-print(any(name.partition(".")[0] == "keras" for name in sys.modules))
+print(sorted({"keras", "jax"} & {name.partition(".")[0] for name in sys.modules}))
 print(tensorflow.keras.layers.Rescaling(0.5)(tensorflow.ones((1, 2))).numpy().tolist())
 print(type(tensorflow.keras.optimizers.Adam()).__name__)
 import_tensorflow()  # once more does nothing
 print(sys.modules["tensorflow"] is tensorflow)
+twice = lambda x: 2 * x
+converter = tensorflow.lite.TFLiteConverter.experimental_from_jax([twice], [[("x", tensorflow.ones(2).numpy())]])
+print(len(converter.convert()) > 0)
 """
 
 
 @pytest.mark.parametrize(
     ("program", "said"),
-    [(NO_FRAMEWORK, ["[]"]), (NO_PANDAS, ["3 False"]), (NO_KERAS, ["False", "[[0.5, 0.5]]", "Adam", "True"])],
+    [(NO_FRAMEWORK, ["[]"]), (NO_PANDAS, ["3 False"]), (NO_KERAS, ["[]", "[[0.5, 0.5]]", "Adam", "True", "True"])],
     ids=["seeding", "entries", "tensorflow"],
 )
 def test_no_library_is_imported_before_it_is_needed(program: str, said: list[str]) -> None:
     """Importing one in the middle of an epoch takes as long as writing tens of entries; Keras, half of TensorFlow."""
     if program is NO_KERAS:
         pytest.importorskip("keras")
+        pytest.importorskip("jax")
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines() == said
 
