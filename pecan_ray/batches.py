@@ -440,6 +440,7 @@ class Batches(EpochLoops[BatchT]):
             assert here is not None
             elements, bad = here.elements * (self._yielded if one else 1), here.bad
             report = Report.of_debug(self._name, self._yielded, elements, bad, spent.total_s, finished, one)
+            report = replace(report, left_out_elements=here.dropped)
             report = report.with_time(spent, debug=True, headspace=one)
         elif isinstance(self._session, ShareSession):
             reader = self._session.client

@@ -45,7 +45,9 @@ class InProcessRun:
         self.elements = 0
         """Elements that were made,"""
         self.bad = BadCount()
-        """and those that were left out."""
+        """those that were left out,"""
+        self.dropped = 0
+        """and those of remainders that were dropped."""
         self._left = 0
         """Nobody wants epochs before this one."""
         self._users_order: UsersOrder | None = None
@@ -87,6 +89,7 @@ class InProcessRun:
                 if users_order is not None and users_order.said:
                     note_reverted(users_order.said)
                 self.elements += produced.rows
+                self.dropped += produced.dropped
                 self._note_bad(produced.bad)
                 if produced.rows:
                     self._passes.reach(epoch)

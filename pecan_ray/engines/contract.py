@@ -123,6 +123,7 @@ class Produced:
     spans: SpansByKey
     """Which data is in it, elements that were filtered or skipped on the way included."""
     rows: int
+    """How many, without those that repeat others of the batch."""
     epoch: int
     partial: bool = False
     """A batch smaller than the batch size since the stretch ended: the worker decides what becomes of it."""
@@ -138,6 +139,8 @@ class Produced:
     """Of each row its last positions; may be empty where rows are not joined to batches."""
     places: RowPlaces | None = None
     """Which part of the epoch its rows are, where these come in order: the worker says it."""
+    dropped: int = 0
+    """So many elements of a remainder were left out; known where the whole epoch is run in this process."""
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def run_produced(
 ) -> Generator[Produced, None, None]:
     """Yield one epoch's batches (or elements, of one row each) in the order of a job with ``order="strict"``.
 
-    What has no rows tells of bad elements only.
+    What has no rows tells of bad elements, and of those of a remainder that is dropped.
     With the python engine everything runs in the calling thread, and an exception of a user's function is raised
     as it is, with a note that names operator, file and element.
 
@@ -168,8 +168,8 @@ def _run(
             if watched is not None:
                 watched.look(produced)
             if produced.rows and produced.partial and shape.drop_remainder:
-                produced = Produced({}, produced.spans, 0, produced.epoch, bad=produced.bad)
-            if produced.rows or produced.bad:
+                produced = Produced({}, produced.spans, 0, produced.epoch, bad=produced.bad, dropped=produced.rows)
+            if produced.rows or produced.bad or produced.dropped:
                 yield produced
     finally:
         forget_ahead()  # what another reader of this process still wants of it, that one fetches itself

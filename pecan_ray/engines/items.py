@@ -30,6 +30,8 @@ class Item:
     width: int = 0
     """How many positions it stands for from there on, missing or not; 0: a batch or a pair, not to be divided."""
     rows: int = 1
+    repeats: int = 0
+    """For a batch: so many of its rows repeat others of it, and count as no elements."""
     members: list[Item] | None = None
     """For a batch: the items that it was made of, without their values."""
     partial: bool = False

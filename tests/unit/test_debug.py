@@ -59,6 +59,15 @@ def test_closed_runs_end_and_endless_epochs_over_nothing_too_and_epochs_go_one_b
     assert "ranks: debug=True: rank 1 of 2 gets all batches, not a part" in caplog.text
 
 
+@pytest.mark.parametrize("engine", ["python", "tensorflow"])
+def test_a_debug_run_reports_the_elements_of_remainders_that_are_dropped(engine: Any) -> None:
+    pipe = PecanPipeline(Arrays(i=np.arange(10)), engine=engine).batch(4, drop_remainder=True)
+    batches = pipe.iter_batches(debug=True, epochs=2)
+    assert len(list(batches)) == 4
+    report = batches.report()
+    assert (report.elements, report.left_out_elements) == (16, 4)
+
+
 def test_a_quarantined_element_fails_again_with_its_own_random_numbers(tmp_path: Path) -> None:
     list(jumping(tmp_path).iter_batches(epochs=2, debug=True, on_error="quarantine"))
     kept = list(quarantined(tmp_path / "bad.jsonl"))

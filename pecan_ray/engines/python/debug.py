@@ -30,9 +30,8 @@ def run_here(plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Pr
                     yield report
                 continue
             parts, bad = skipped_positions.take()
-            yield Produced(
-                dict(item.value), merge(item.parts + parts), item.rows, item.lease.epoch, item.partial, bad=bad
-            )
+            spans, rows = merge(item.parts + parts), item.rows - item.repeats
+            yield Produced(dict(item.value), spans, rows, item.lease.epoch, item.partial, bad=bad)
             forks.raise_told()
         if (report := skipped_positions.report(stream.epoch)) is not None:
             yield report

@@ -161,7 +161,7 @@ class PythonEngine:
             yield Produced(
                 columns,
                 merge(item.parts + parts),
-                item.rows,
+                item.rows - item.repeats,
                 item.lease.epoch,
                 partial=item.partial,
                 rank=item.rank,

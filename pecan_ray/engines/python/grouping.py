@@ -117,9 +117,10 @@ def _tail(left: Sequence[OpenGroup], op: GroupingOp, ranks: int, made: int) -> I
         size = rows[0][1]
         members = [rows.popleft()[0] for _ in places]
         rank = (made + number) % ranks if ranks > 1 and number < used else None
-        if op.rest == "fill" and number < used:
-            members += [_again(row) for row in itertools.islice(itertools.cycle(members), size - len(members))]
-        yield _batch(members, op, rank=rank, partial=op.rest != "drop" or number >= used)
+        repeats = size - len(members) if op.rest == "fill" and number < used else 0
+        members += [_again(row) for row in itertools.islice(itertools.cycle(members), repeats)]
+        batch = _batch(members, op, rank=rank, partial=op.rest != "drop" or number >= used)
+        yield replace(batch, repeats=repeats)
 
 
 def _again(row: Item) -> Item:
