@@ -301,9 +301,9 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
 
         `order`: batches and rows come as workers finish them with "relaxed"; with "strict" in one sequence, which has
         the order of the source where nothing shuffles, as it is with `debug`.  None: the order of the source where
-        nothing shuffles, mixes or makes buckets, for one trainer: with any workers where all operators are maps and the
-        source tells how many elements its splits hold, else with one fixed worker (``Workers(local=1)``).  Otherwise
-        "relaxed"; `Batches.explain` says which one it is.
+        nothing shuffles, mixes or makes buckets, for one trainer: with any workers where all operators are maps,
+        filters or `flat_map` and the source tells how many elements its splits hold, else with one fixed worker
+        (``Workers(local=1)``).  Otherwise "relaxed"; `Batches.explain` says which one it is.
 
         A pipeline without `batch` yields single elements.  `device`: with ``format="torch"``, where batches go.
         `sharding`: with ``format="jax"`` also a `jax.sharding.NamedSharding`, or one for each column by name.

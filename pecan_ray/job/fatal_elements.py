@@ -115,7 +115,8 @@ class FatalElementTracker:
         """Take what a worker has died with; return the part that any worker may have."""
         # Decision 36: an element that a worker has named need not be looked for in pieces, which costs fewer workers.
         if by.at is not None:
-            return self._hung(held, by, *by.at)
+            self.hung(held, by, *by.at)
+            return [left for one in held if (left := self.without_fatal_elements(one)) is not None]
         self._death_counts.update(map(_split_of, held))
         suspected = [lease for lease in held if self._death_counts[_split_of(lease)] >= STRIKES]
         self.isolate_leases(suspected)
@@ -130,29 +131,44 @@ class FatalElementTracker:
         if held:
             self._waiting.appendleft(tuple(held))
 
-    def _hung(self, held: Sequence[Lease], by: Suspicion, key: LeaseKey, element: int) -> list[Lease]:
-        """Take what a worker held that hung at one element; return the part that others may have."""
+    def hung(self, held: Sequence[Lease], by: Suspicion, key: LeaseKey, element: int) -> None:
+        """Note that a worker with these leases hung at one element, which the second such worker puts to blame."""
         begin, end = element << OUTPUT_BITS, (element + 1) << OUTPUT_BITS
         mine = [one for one in held if one.key == key and any(a < end and b > begin for a, b in one.spans)]
         if not mine:
-            return list(held)
+            return
         self._death_counts[(*key, element)] += 1
         # Decision 36: one worker may hang for another reason, so two must have hung at the element.
         if self._death_counts[(*key, element)] < STRIKES:
-            return list(held)
+            return
         if by.reads:  # what lies behind it is not bad, and nobody comes to it
             self.fatal_reason = (
                 f"{STRIKES} workers have hung while they were reading one element; the last one, since {by.said}. Look "
                 "at the storage; Config(hung_after_s=...) says how long one element may take"
             )
-            return list(held)
-        self._fatal_elements.setdefault(_split_of(mine[0]), {})[element] = by
-        return [left for one in held if (left := self.without_fatal_elements(one)) is not None]
+            return
+        self.blame(mine[0], element, by)
+
+    def blame(self, lease: Lease, element: int, by: Suspicion) -> None:
+        """Leave an element of a lease's split out from now on."""
+        self._fatal_elements.setdefault(_split_of(lease), {})[element] = by
+
+    def first_in(self, lease: Lease) -> int | None:
+        """Return the first element that is left out of those of a lease of one interval; None if there is none."""
+        ((begin, end),) = lease.spans
+        known = self._fatal_elements.get(_split_of(lease), ())
+        return min((n for n in known if n << OUTPUT_BITS < end and n + 1 << OUTPUT_BITS > begin), default=None)
+
+    def note_left_out(self, lease: Lease) -> None:
+        """Note that the element with which a lease begins is left out, if it kills workers."""
+        element = lease.spans[0][0] >> OUTPUT_BITS
+        if (by := self._fatal_elements.get(_split_of(lease), {}).get(element)) is not None:
+            self.found.append(FatalElement(lease, element, by))
 
     def died_apart(self, held: Sequence[Lease], by: Suspicion = CRASHED) -> None:
         """Take what a worker has died with that worked on nothing else."""
         if by.at is not None:
-            self.put_back(self._hung(held, by, *by.at))
+            self.put_back(self.died(held, by))
             return
         pieces = split_into_parts(held)
         for split in {_split_of(lease) for lease in held}:
@@ -174,7 +190,7 @@ class FatalElementTracker:
             self._waiting.appendleft((lease,))
             return
         del self._death_counts["apart", _split_of(lease)]
-        self._fatal_elements.setdefault(_split_of(lease), {})[element] = by
+        self.blame(lease, element, by)
         self.found.append(FatalElement(lease, element, by))
 
     def came_through(self, keys: Iterable[LeaseKey]) -> None:

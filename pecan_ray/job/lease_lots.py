@@ -144,7 +144,9 @@ class LeaseLots:
         self._in_line: deque[tuple[int, int]] = deque()
         """Rows that were taken and are in no batch yet: where runs begin, and how many they have."""
         self.blocks: RunBlocks | None = None
-        """The run of this assignment, where rows are joined to batches."""
+        """The run of this assignment, where rows are joined to batches,"""
+        self.has_refused = False
+        """and whether a part of it cannot be opened here: then others make all of it."""
         self._lengths: list[tuple[LeaseKey, int]] = []
         self._not_opened: list[SplitOpenFailure] = []
         self._epoch, self._assignments = 0, 0
@@ -155,7 +157,7 @@ class LeaseLots:
         self._assignments += 1
         self._rows.clear()
         self._in_line.clear()
-        self.blocks = None
+        self.blocks, self.has_refused = None, False
         self.noted()
         self._epoch, self.lot_s = assigned.assignment.epoch, assigned.lot_s
         for number, branch in self._branches.items():
@@ -225,6 +227,7 @@ class LeaseLots:
     def fail_open(self, split: SplitOpenFailure) -> None:
         """Note a split that cannot be opened here, for the next question that is due."""
         self._not_opened.append(split)
+        self.has_refused = self.blocks is not None
 
     def noted(self) -> tuple[Lengths, tuple[SplitOpenFailure, ...]]:
         """Return what was noted since the last question."""
@@ -284,9 +287,10 @@ class LeaseLots:
         unread, side = branch.wanted.unread, branch.wanted.side
         if branch.here:
             branch.wanted = None
-            lease = branch.give(None if unread else now)
+            left_out = branch.here[0].left_out
+            lease = branch.give(None if unread or left_out else now)
             self._note_rows(lease)
-            done.append(GiveLease(number, lease))
+            done.append(GiveLease(number, None if left_out else lease))
             if self._ahead and branch.wants_more():
                 had = side.reading + 1 + len(branch.here) if side.streams > 1 else 0
                 self._look(number, branch, SideBySide(side.streams, had), done)

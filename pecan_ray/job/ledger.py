@@ -79,7 +79,7 @@ class Ledger(LedgerState):
         if not self.runs.may_begin(self.rows_in_turn, len(self.workers)):
             return "wait"
         # Decision 152: what comes next is for a second worker. The late one works on it already, and stands back.
-        if self.runs.kept and state.waits_for(self.queues.common[0].returned):
+        if self.runs.kept and self.runs.stands_back(state, self.queues.barred(worker)):
             return "wait"
         taken = elsewhere(worker, self.shape, self._whole, self.workers)
         apart = bool(self.fatal_elements) and sees
@@ -109,7 +109,8 @@ class Ledger(LedgerState):
         if state is None or self._end.left:
             return ()
         # The first worker that comes leaves something for those that are being started: a short epoch is one run else.
-        run = self.runs.take(state, most, self.rows_in_turn, max(len(self.workers), expected), self.fatal_elements)
+        there, barred = max(len(self.workers), expected), self.queues.barred(worker)
+        run = self.runs.take(state, most, self.rows_in_turn, there, self.fatal_elements, barred)
         return None if run is None else tuple(map(state.give, run))
 
     def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:

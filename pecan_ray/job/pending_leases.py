@@ -52,8 +52,8 @@ class WorkerLeaseState:
     """the last ones in a lot, which ends with a full batch."""
     ends: bool = False
     """Nothing may follow the last run in its assignment: the epoch ends with it, and fills no batch, or it is"""
-    alone: int | None = None
-    """the only one, of a batch of this number with which other workers have died."""
+    alone: Span | None = None
+    """the only one, of these rows, with which other workers have died."""
     stale_spans: dict[LeaseKey, Spans] = field(default_factory=dict)
     """What it may work on in this epoch that is not its own any more: others were given it too, or have brought it."""
     working: bool = False

@@ -157,6 +157,10 @@ class Queues:
         self._excluded_leases.setdefault(worker, set()).add(key)
         self._failed_to_open.add(worker)
 
+    def barred(self, worker: str) -> Set[LeaseKey]:
+        """Return what a worker cannot open of what came back in this epoch."""
+        return self._excluded_leases.get(worker, frozenset())
+
     def bars(self, worker: str) -> bool:
         """Tell whether a worker may not have all that waits."""
         return worker in self._excluded_leases or worker in self._failed_to_open
@@ -164,6 +168,10 @@ class Queues:
     def refuses(self, worker: str, workers: Iterable[str]) -> bool:
         """Tell whether a worker could not open something so far, and there is one that has met nothing like that."""
         return worker in self._failed_to_open and not self._failed_to_open.issuperset(workers)
+
+    def has_returned(self, key: LeaseKey) -> bool:
+        """Tell whether something of a split came back, and waits."""
+        return any(lease.key == key for lease in self._shared[key[0]][0].returned)
 
     def take_returned_lease(self, key: LeaseKey) -> Lease | None:
         """Take a lease out that came back; None if somebody has it."""
@@ -189,7 +197,7 @@ class Queues:
         if self._shape.static and not self._distributed:
             return False
         may_come = not self.listed and (not self._shape.static or worker in self._own)
-        barred: Set[LeaseKey] = self._excluded_leases.get(worker, set())
+        barred = self.barred(worker)
         return may_come or any(queue.has_for(barred) for queues in self._shared for queue in queues)
 
     def offer(self, worker: str, branch: int, most: int) -> list[Split]:
@@ -239,7 +247,7 @@ class Queues:
             return "wait"  # what is drawn before would come in another order when it must be made again
         own = self._own.get(worker)
         for queue in ([own[branch]] if own else []) + self._shared[branch]:
-            lease = queue.take(wanted, self._excluded_leases.get(worker, set()), fresh_first=fresh_first)
+            lease = queue.take(wanted, self.barred(worker), fresh_first=fresh_first)
             if lease is not None:
                 return lease
         if not self.listings[branch].complete:

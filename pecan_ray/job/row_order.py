@@ -81,11 +81,16 @@ def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:
     """Return why it is not known beforehand which row of an epoch an element becomes; empty where it is."""
     if shape.unordered_reason:
         return shape.unordered_reason
-    if options.on_error != "raise":
-        return f"on_error={options.on_error!r} leaves bad elements out"
+    if options.on_error != "raise" and shape.unjoinable:
+        return f"on_error={options.on_error!r} leaves bad elements out, and {shape.unjoinable}"
     if options.sharding != "dynamic":
         return f"sharding={options.sharding!r} deals out whole splits"
     return "" if options.visitation == "exactly_once" else f"visitation={options.visitation!r} promises less"
+
+
+def joins_rows(options: IterOptions, shape: PlanShape) -> bool:
+    """Tell whether the trainer joins rows to batches: it is not known beforehand which row an element becomes."""
+    return shape.joined or options.on_error != "raise"
 
 
 def runs_in_order(options: IterOptions, shape: PlanShape) -> bool:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 
 from pecan_ray.job.deadly_batches import STRIKES, DeadlyBatches
@@ -35,7 +35,9 @@ from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.lots import cut, elements_in
 from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState
 from pecan_ray.job.queues import Queues
+from pecan_ray.job.suspicion import Suspicion
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
+from pecan_ray.sampling.spans import Span
 
 MANY = 1 << 40
 """More rows than an epoch has."""
@@ -65,6 +67,8 @@ class RowRuns:
         self._begins = 0, 0
         """The first split and position of the epoch, or of what is left of it, by the split's number in the epoch."""
         self._deadly = DeadlyBatches(shape.batch_size)
+        self._unopened: set[LeaseKey] = set()
+        """Splits of the epoch that nobody can open."""
         self.fatal_reason = ""
         """Why the order cannot be kept, where it was promised."""
         self.given_up = ""
@@ -100,6 +104,7 @@ class RowRuns:
         self._first = self._given = self.elements = self.rows = 0
         self._begins = 0, 0
         self._deadly.clear()
+        self._unopened.clear()
 
     def may_begin(self, received: int, workers: int) -> bool:
         """Tell whether a worker could be given something; `received`: so many rows have had their turn."""
@@ -109,16 +114,22 @@ class RowRuns:
         return not self.kept or (self._first is not None and self._room(received, workers) > 0)
 
     def take(
-        self, state: WorkerLeaseState, most: int, received: int, workers: int, fatal_elements: FatalElementTracker
+        self,
+        state: WorkerLeaseState,
+        most: int,
+        received: int,
+        workers: int,
+        fatal_elements: FatalElementTracker,
+        barred: Set[LeaseKey] = frozenset(),
     ) -> tuple[Lease, ...] | None:
         """Return the next run, of about `most` rows; none where the worker must end its assignment first.
 
-        None: it must wait for the listing, or the order was given up.
+        None: it must wait for the listing, or the order was given up.  `barred`: what the worker cannot open.
         """
         room = self._room(received, workers)
-        if state.ends or room <= 0 or state.waits_for(self._queues.common[0].returned):
+        if state.ends or room <= 0 or self.stands_back(state, barred):
             return ()
-        run = self._next_run(state, self._wanted(min(most, room), workers), fatal_elements)
+        run = self._next_run(state, self._wanted(min(most, room), workers), fatal_elements, barred)
         if run is None:
             return None
         rows = sum(elements_in(lease) or 0 for lease in run)
@@ -127,10 +138,22 @@ class RowRuns:
         for lease in run:
             # What came back lies before rows that others were given.
             self._given = max(self._given, _rows_of(lease)[1])
+            if lease.left_out:
+                fatal_elements.note_left_out(lease)
         return tuple(map(self._placed, run)) if self._shape.joined else tuple(run)
 
+    def stands_back(self, state: WorkerLeaseState, barred: Set[LeaseKey]) -> bool:
+        """Tell whether what comes next is for another worker: this one has it already, or cannot open it."""
+        returned = self._queues.common[0].returned
+        cannot = bool(returned) and returned[0].key in barred and returned[0].key not in self._unopened
+        return cannot or state.waits_for(returned)
+
+    def leave_out(self, key: LeaseKey) -> None:
+        """Let a split that nobody can open yield nothing from now on."""
+        self._unopened.add(key)
+
     def _next_run(
-        self, state: WorkerLeaseState, wanted: int, fatal_elements: FatalElementTracker
+        self, state: WorkerLeaseState, wanted: int, fatal_elements: FatalElementTracker, barred: Set[LeaseKey]
     ) -> list[Lease] | None:
         """Return the leases of the next `wanted` rows; fewer where a run has to end, None as `take` does."""
         run: list[Lease] = []
@@ -149,21 +172,24 @@ class RowRuns:
                 self.give_up(f"{lease.split.where(0)} and what follows are not counted before they are read")
                 return None
             alone = self._must_be_alone(lease, rows)
-            parted = self._shape.joined and not _follows(run, lease)
+            parted = self._shape.joined and (not _follows(run, lease) or (bool(run) and lease.key in barred))
             if parted or (alone and (run or state.taken)):
                 self.put_back([lease])
                 break
             if alone:
-                size = self._shape.batch_size
-                wanted, state.alone = size - _rows_of(lease)[0] % size, self._batch(lease)
+                first = _rows_of(lease)[0]
+                state.alone = self._deadly.unit(first)
+                wanted = state.alone[1] - first
             run.append(self._cut(lease, wanted - rows))
+            if lease.left_out:
+                break
             rows += elements_in(run[-1]) or 0
         return run
 
     def _must_be_alone(self, lease: Lease, rows: int) -> bool:
         """Tell whether a lease begins a batch for a worker that works on nothing else."""
         begins = self._shape.joined or rows % self._shape.batch_size == 0
-        return begins and bool(elements_in(lease)) and self._deadly.is_suspected(self._batch(lease))
+        return begins and bool(elements_in(lease)) and self._deadly.is_suspected(_rows_of(lease)[0])
 
     def _cut(self, lease: Lease, most: int) -> Lease:
         """Return at most so many elements of a lease, and put back the rest."""
@@ -222,32 +248,43 @@ class RowRuns:
                 self.elements += max(0, end - (start >> OUTPUT_BITS))
         return self.rows // self._shape.batch_size - before // self._shape.batch_size
 
-    def _batch(self, lease: Lease) -> int:
-        return _rows_of(lease)[0] // self._shape.batch_size
-
-    def died(self, state: WorkerLeaseState, rest: Sequence[Lease]) -> bool:
+    def died(
+        self, state: WorkerLeaseState, rest: Sequence[Lease], by: Suspicion, fatal_elements: FatalElementTracker
+    ) -> bool:
         """Note that a worker has died with leases; tell whether these go to others in order."""
         if not self.kept:
             return False
-        if state.alone is None:
+        if self._shape.joined and by.at is not None:
+            fatal_elements.hung(rest, by, *by.at)
+        elif state.alone is None:
             # Decision 151: a death says something about the batches that the worker held, and nothing about the order.
-            self._deadly.died_with(batch for lease in rest for batch in _batches(lease, self._shape.batch_size))
-            return True
-        if self._deadly.died_of(state.alone):
-            size = self._shape.batch_size
-            first, files = state.alone * size, sorted({one.split.path for one in rest if one.split.path})
+            self._deadly.died_with(row for lease in rest for row in range(*_rows_of(lease)))
+        elif self._shape.joined:
+            self._blame(state.alone, rest, by, fatal_elements)
+        elif self._deadly.died_of(state.alone):
+            (first, end), files = state.alone, sorted({one.split.path for one in rest if one.split.path})
             of = f" of {', '.join(files)}" if files else ""
             self.give_up(
-                f"{STRIKES} workers have died one after the other that worked on rows {first} to {first + size - 1} of "
+                f"{STRIKES} workers have died one after the other that worked on rows {first} to {end - 1} of "
                 f"epoch{of} alone, and {STRIKES} more with these and others"
             )
         return self.kept
+
+    def _blame(self, alone: Span, rest: Sequence[Lease], by: Suspicion, fatal_elements: FatalElementTracker) -> None:
+        """Look for the element of which a worker has died: among those of a batch, or it is this one."""
+        first, end = alone
+        if end - first > 1:
+            self._deadly.divide(first)
+        # It may hold others besides, which it made before and which wait for their turn.
+        elif (mine := next((one for one in rest if has_row(one, first)), None)) and self._deadly.died_of(alone):
+            fatal_elements.blame(mine, first - (mine.row or 0), by)
+            self._deadly.acquit(first)
 
     def put_back(self, leases: Iterable[Lease]) -> None:
         """Let leases be the next ones, together with those that came back before, in the order of the source."""
         queue = self._queues.common[0]
         # One interval a lease, because what came back from others may lie between two of them.
-        each = (replace(lease, spans=(span,)) for lease in leases for span in lease.spans)
+        each = (replace(lease, spans=(span,), left_out=False) for lease in leases for span in lease.spans)
         back = sorted((*queue.returned, *each), key=lambda one: (one.repetition, one.split.index, one.spans))
         queue.returned = deque(back)
 
@@ -278,9 +315,25 @@ class RowRuns:
 
     def _next(self, fatal_elements: FatalElementTracker) -> Lease | None:
         while (lease := self._queues.common[0].take()) is not None:
+            if self._shape.joined:
+                return self._up_to_left_out(self._numbered(lease), fatal_elements)
             if (rest := fatal_elements.without_fatal_elements(lease)) is not None:
                 return self._numbered(rest)
         return None
+
+    def _up_to_left_out(self, lease: Lease, fatal_elements: FatalElementTracker) -> Lease:
+        """Return what a lease holds before the next element that kills workers, or this one, and put back the rest."""
+        if lease.key in self._unopened:
+            return replace(lease, left_out=True)
+        element = fatal_elements.first_in(lease)
+        if element is None:
+            return lease
+        before = element - (lease.spans[0][0] >> OUTPUT_BITS)
+        count = before or 1
+        if count < (elements_in(lease) or 0):
+            lease, rest = cut(lease, count)
+            self.put_back([rest])
+        return lease if before else replace(lease, left_out=True)
 
     def _numbered(self, lease: Lease) -> Lease:
         """Return a lease with its row, where all splits before it are counted."""
@@ -315,12 +368,6 @@ def _follows(run: Sequence[Lease], lease: Lease) -> bool:
     if before.key == lease.key:
         return before.spans[-1][1] == lease.spans[0][0]
     return before.spans[-1][1] == END and lease.spans[0][0] == 0 and _rows_of(before)[1] == _rows_of(lease)[0]
-
-
-def _batches(lease: Lease, size: int) -> Iterator[int]:
-    """Yield the numbers of the batches of so many rows that rows of a lease belong to."""
-    for first, end in _intervals(lease):
-        yield from range(first // size, -(-end // size))
 
 
 def has_row(lease: Lease, row: int) -> bool:

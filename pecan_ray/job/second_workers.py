@@ -45,6 +45,10 @@ class SecondWorkers:
                 return name
         return ""
 
+    def replace(self, state: WorkerLeaseState) -> None:
+        """Let others make all that a worker holds, which cannot make a part of it."""
+        self._reassign_leases(state, [held.rest() for held in state.pending_leases.values()])
+
     def _reassign_leases(self, state: WorkerLeaseState, leases: list[Lease]) -> None:
         for lease in leases:
             state.revoke_lease(lease)

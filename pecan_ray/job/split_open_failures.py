@@ -112,6 +112,9 @@ class SplitOpenFailures:
                 continue
             refused = self._waiting.setdefault(one.key, _Refused(self._named(worker, one), now))
             refused.workers.add(worker)
+            if self._ledger.runs.joins:
+                self._refuse_in_order(worker, state, one.key)
+                continue
             self._ledger.runs.give_up(f"{worker} cannot open {one.error.where}, which is left to others")
             if self._can_continue and self._may_try(refused, now):
                 self._ledger.queues.bar(worker, one.key)
@@ -121,6 +124,12 @@ class SplitOpenFailures:
                 del self._waiting[one.key]
                 self._ledger.consumed(worker, epoch, {one.key: one.spans})
                 self._leave_out(one.key, refused.error, now, done)
+
+    def _refuse_in_order(self, worker: str, state: WorkerLeaseState, key: LeaseKey) -> None:
+        """Let others have a split and all else of its run, which comes before anything new; `settle` leaves it out."""
+        self._ledger.queues.bar(worker, key)
+        self._ledger.seconds.replace(state)
+        self._ledger.changes += 1
 
     def _hand_over(self, state: WorkerLeaseState, one: SplitOpenFailure) -> None:
         """Let others have a split; one of a group goes with the group, when the worker's assignment ends."""
@@ -138,15 +147,24 @@ class SplitOpenFailures:
         for key, refused in list(self._waiting.items()):
             if worker is None or self._may_try(refused, now):
                 continue
-            found = False
-            while (lease := self._ledger.queues.take_returned_lease(key)) is not None:  # it may have been cut
-                found = True
-                # The ledger takes as dealt with only what a worker holds, so any living one stands in.
-                self._ledger.workers[worker].give(lease)
-                self._ledger.consumed(worker, self._epoch, {key: lease.spans})
-            if found:  # else somebody has it
+            if self._left_out(worker, key):  # else somebody has it
                 del self._waiting[key]
                 self._leave_out(key, refused.error, now, done)
+
+    def _left_out(self, worker: str, key: LeaseKey) -> bool:
+        """Let a split yield nothing; tell whether it waited."""
+        ledger = self._ledger
+        if ledger.runs.joins and ledger.queues.has_returned(key):
+            ledger.runs.leave_out(key)
+            ledger.changes += 1
+            return True
+        found = False
+        while not ledger.runs.joins and (lease := ledger.queues.take_returned_lease(key)) is not None:
+            found = True  # it may have been cut
+            # The ledger takes as dealt with only what a worker holds, so any living one stands in.
+            ledger.workers[worker].give(lease)
+            ledger.consumed(worker, self._epoch, {key: lease.spans})
+        return found
 
     def _leave_out(self, key: LeaseKey, error: LeftOutElement, now: float, done: Instructions) -> None:
         """Count a split that nobody can open, by how much it holds as far as others tell."""

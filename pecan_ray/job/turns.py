@@ -221,9 +221,9 @@ def _died(
     state: WorkerLeaseState, rest: Sequence[Lease], by: Suspicion, fatal_elements: FatalElementTracker, runs: RowRuns
 ) -> Sequence[Lease]:
     """Return what others may have of what a worker has died with: the rest is looked at apart."""
-    if not runs.kept or by.at is not None:
+    if not runs.kept or (by.at is not None and not runs.joins):
         return fatal_elements.died(rest, by)
-    if runs.died(state, rest):
+    if runs.died(state, rest, by, fatal_elements):
         return rest
     fatal_elements.isolate_leases(rest)
     return ()

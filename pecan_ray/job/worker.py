@@ -155,6 +155,8 @@ class WorkerState:
         assert stretch is not None, "a batch of no assignment"
         if self._should_stop_assignment(stretch):
             self._leave(done)
+        elif self._lots.has_refused:
+            done.append(Release(batch))
         elif batch.partial:
             stretch.leftovers.append(event)
         elif not batch.rows:
@@ -187,8 +189,10 @@ class WorkerState:
     def _end_data(self, stretch: AssignmentBatches, made: BatchMade, done: list[WorkerInstruction]) -> None:
         """Tell the job of data that yields no batch."""
         done.append(Release(made.batch))
-        if self._lots.blocks is None:  # else the next block stands for it
+        if self._lots.blocks is None:
             self._to_ask.append(stretch.end_data(made))
+        elif made.left_out:  # the next block stands for the positions
+            self._to_ask.append(EndData(stretch.assignment.epoch, {}, left_out=made.left_out))
 
     def _on_assignment_finished(self, event: AssignmentFinished, now: float, done: list[WorkerInstruction]) -> None:
         stretch = self._current_assignment
@@ -210,7 +214,13 @@ class WorkerState:
         """Give up all rows of a run, and what lies behind them: the trainer joins them with those of others."""
         self._lots.end_run(now)
         leftovers, stretch.leftovers = stretch.leftovers, []
-        done += [Release(one.batch) for one in leftovers if not one.batch.rows]
+        if self._lots.has_refused:
+            done += [Release(one.batch) for one in leftovers]
+            self._to_ask.append(stretch.ending(*self._lots.noted()))
+            return
+        for one in leftovers:
+            if not one.batch.rows:
+                self._end_data(stretch, one, done)
         remaining_parts = [one.batch for one in leftovers if one.batch.rows]
         for batch in remaining_parts[:-1]:
             self._put_out(stretch, batch, done)

@@ -69,6 +69,8 @@ class PlanShape:
     joined: bool = False
     """It is not known which row an element becomes, since some are left out or become several: rows are joined to
     batches in order."""
+    unjoinable: str = ""
+    """Why the rows of several workers cannot be joined to batches; empty where they can."""
 
     whole_reason: str = ""
     """Why one worker runs the plan, where several could run others like it; empty: they do, or none like it."""
@@ -111,6 +113,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         counts=counts_its_elements(plan),
         as_listed=keeps_source_order(plan),
         unordered_reason=_why_unordered(plan),
+        unjoinable=_unjoinable(plan, batching),
         joined=(plan.is_in_step or not isinstance(plan.head, Join))
         and any(isinstance(op, (Filter, FlatMap)) for op in plan.ops),
     )

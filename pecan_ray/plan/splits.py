@@ -200,6 +200,8 @@ class Lease:
     """Where rows are joined: the number of the split in the epoch,"""
     begins: bool = False
     """and whether nothing of the epoch, or of what is left of it, lies before the lease."""
+    left_out: bool = False
+    """Where rows are joined: nobody can make what it holds, so the worker only says that it yields nothing."""
 
     @property
     def key(self) -> LeaseKey:

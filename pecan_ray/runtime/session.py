@@ -26,7 +26,7 @@ from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.registering import GiveUp, Hindered, Registration, TurnedAway
 from pecan_ray.job.resume_point import ResumePoint
-from pecan_ray.job.row_order import runs_in_order
+from pecan_ray.job.row_order import joins_rows, runs_in_order
 from pecan_ray.job.saved_state import SavedState, point_for
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.waiting import NO_ANSWER
@@ -384,7 +384,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         counts=serial and shape.counts,
         keeps=shape.keeps,
         numbered=numbered,
-        joined=numbered and shape.joined,
+        joined=numbered and joins_rows(options, shape),
         promised=numbered and one_sequence,
     )
     return JobSpec(

@@ -191,11 +191,16 @@ def _left(random: Random, scenario: Scenario) -> Scenario:
 def _numbered(random: Random, scenario: Scenario) -> Scenario:
     """Rows of one rank come in order."""
     known = random.random() > 0.05  # else the order is given up with the first split
-    filtered = any(0 in split.outputs for split in scenario.sources[0])
-    joined = filtered or Random(f"joined {scenario.seed}").random() < 0.3
-    scenario = replace(scenario, numbered=True, joined=joined, on_error="raise", lengths_known=known)
-    if joined:  # what cannot be read ends the job
-        scenario = replace(scenario, unseen=0.0)
+    splits = scenario.sources[0]
+    counted = all(split.torn is None and set(split.outputs) <= {1, *FATAL} for split in splits)
+    joined = not counted or Random(f"joined {scenario.seed}").random() < 0.3
+    bad = any(split.torn is not None or BAD in split.outputs for split in splits)
+    skips = bad or (joined and Random(f"skips {scenario.seed}").random() < 0.5)
+    scenario = replace(scenario, numbered=True, joined=joined, lengths_known=known)
+    if not skips:
+        scenario = replace(scenario, on_error="raise", unseen=0.0 if joined else scenario.unseen)
+    elif scenario.on_error == "raise":
+        scenario = replace(scenario, on_error="skip")
     scenario = replace(scenario, promised=known and not scenario.unseen and random.random() < 0.4)
     return _with_slow_heads(random, scenario) if random.random() < 0.3 else scenario
 
@@ -204,11 +209,7 @@ def _can_be_numbered(scenario: Scenario) -> bool:
     alone = scenario.ranks == 1 and len(scenario.sources) == 1 and not (scenario.one_sequence or scenario.shuffled)
     alone = alone and scenario.tail is None
     dealt_once = scenario.sharding == "dynamic" and scenario.visitation == "exactly_once"
-    return (
-        alone
-        and dealt_once
-        and all(split.torn is None and set(split.outputs) <= {0, 1, *FATAL} for split in scenario.sources[0])
-    )
+    return alone and dealt_once
 
 
 def _with_slow_heads(random: Random, scenario: Scenario) -> Scenario:

@@ -188,22 +188,33 @@ def test_the_sequence_is_the_same_for_any_workers_whatever_dies_and_across_a_cut
     assert got == values(pipe.iter_batches(debug=True, first_epoch=0, epochs=2)), "debug mode is one worker"
 
 
+def fail_at_7_of_50(i: Any) -> Any:
+    if i % 50 == 7:
+        raise ValueError("a seven")
+    return i
+
+
 @pytest.mark.parametrize("order", some_later([None, "strict"], "strict"))
 def test_rows_have_the_order_of_the_source_with_any_workers_whatever_dies_and_across_a_cut(
     tmp_path: Path, order: Literal["strict"] | None
 ) -> None:
-    pipe = numbers(400, config=pecan.Config(threads_per_worker=4)).map(gated(tmp_path), on="i")
-    left_out = 0 if order else 5  # with a filter one worker at a time makes one strict sequence
-    pipe = (pipe.filter(lambda i: i % left_out != 3, on="i") if left_out else pipe).batch(8)
-    with pipe.iter_batches(workers=TWO, epochs=2, order=order) as it:
+    pipe = numbers(400, config=pecan.Config(threads_per_worker=4, error_budget=0.1)).map(gated(tmp_path), on="i")
+    options: dict[str, Any] = {"epochs": 2, "order": order}
+    if order is None:
+        pipe = pipe.filter(lambda i: i % 5 != 3, on="i").map(fail_at_7_of_50, on="i")
+        options["on_error"] = "skip"
+    pipe = pipe.batch(8)
+    with pipe.iter_batches(workers=TWO, **options) as it:
         got = ids(islice(it, KILLED_AT))
         lose(it, maker(it))
         (tmp_path / "gate").touch()
         got += ids(islice(it, CUT_AT - KILLED_AT))
         state = json.loads(json.dumps(it.state_dict()))
         assert ("all workers make it" if order else "order: rows come in the order of the source") in it.explain()
-    got += ids(pipe.iter_batches(workers=ONE, state=state, epochs=2, order=order))
-    assert got == [i for i in range(400) if not left_out or i % left_out != 3] * 2
+    last = pipe.iter_batches(workers=ONE, state=state, **options)
+    got += ids(last)
+    assert got == [i for i in range(400) if order or (i % 5 != 3 and i % 50 != 7)] * 2
+    assert last.report().bad_elements == (0 if order else 13), "of which three were counted before"
 
 
 def test_rows_of_a_worker_that_is_late_are_made_by_another_one(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pecan_ray.engines.lease_tracker import LeaseTracker
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import CorruptSourceError, ElementError, PecanError
-from pecan_ray.options import EngineName
+from pecan_ray.options import EngineName, OnError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import OUTPUT_BITS, Element, Split
 from tests.unit.engines.engine_leases import ListedLeases, delivered, numbers, whole_leases
@@ -24,11 +24,11 @@ from tests.unit.engines.engine_leases import ListedLeases, delivered, numbers, w
 ENGINES: list[EngineName] = ["python", "tensorflow"]
 
 
-def blocks_of(pipe: PecanPipeline) -> tuple[list[Produced], PecanError | None]:
+def blocks_of(pipe: PecanPipeline, on_error: OnError = "raise") -> tuple[list[Produced], PecanError | None]:
     """Return what an engine makes of runs whose rows are joined; and its error."""
     leases = [replace(lease, row=0, place=lease.split.index) for lease in whole_leases(tuple(pipe.plan.sources()))]
     tracker, found = LeaseTracker(ListedLeases(leases)), []
-    options = EngineOptions(threads=3, order="strict")
+    options = EngineOptions(threads=3, order="strict", on_error=on_error)
     with closing(build_engine(pipe.engine, pipe.plan, options, HeapSlots())) as engine:
         try:
             for produced in engine.batches(tracker):
@@ -63,6 +63,16 @@ def test_what_stands_before_an_element_that_fails_is_given_up(
     blocks, error = blocks_of(behind(pipe))
     assert isinstance(error, ElementError) and error.element == 8 and not blocks[-1].partial
     assert [i for block in blocks for i in block.columns["i"]] == list(range(2, 29, 2))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_element_that_is_left_out_is_told_once_and_the_rows_around_it_keep_their_places(engine: EngineName) -> None:
+    pipe = numbers(engine=engine).map(fails_at_29, on="i").batch(4)
+    blocks, error = blocks_of(pipe, "skip")
+    rows = [i for block in blocks for i in block.columns["i"]]
+    assert error is None and rows == [i for i in range(len(rows) + 1) if i != 29]
+    places = [(key, start >> OUTPUT_BITS) for block in blocks for key, start, _ in block.row_parts]
+    assert places == sorted(places) and len(places) == len(rows)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

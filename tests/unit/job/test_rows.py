@@ -14,7 +14,7 @@ from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.lots import elements_in
-from pecan_ray.job.messages import AskLeases, LeftOutElement, SplitOpenFailure
+from pecan_ray.job.messages import AskLeases, EndAssignment, LeftOutElement, SplitOpenFailure
 from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
 from pecan_ray.job.row_order import row_order
 from pecan_ray.job.row_sequence import RowSequence
@@ -24,7 +24,7 @@ from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.options import AutoWorkers, IterOptions, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import END, Lease, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sources import Arrays, TextLines
 from tests.unit.job.job_rig import JobRig, elements, said
 
@@ -52,7 +52,13 @@ ONE, REMOTE = Workers(local=1), Workers(local=0, remote=1)
         (ROWS.flat_map(list).batch(2).map(dict), {"workers": AutoWorkers()}, False, "list makes several elements"),
         (ROWS.autocache(), {"workers": AutoWorkers()}, False, "behind autocache elements are not known"),
         (LINES, {"workers": AutoWorkers()}, False, "may make them and TextLines does not tell how many elements"),
-        (PLAIN, {"workers": AutoWorkers(), "on_error": "skip"}, False, "on_error='skip' leaves bad elements out"),
+        (PLAIN, {"workers": AutoWorkers(), "on_error": "skip"}, True, "whatever the workers"),
+        (
+            ROWS.batch(2).map(dict),
+            {"workers": AutoWorkers(), "on_error": "skip"},
+            False,
+            "elements out, and dict works",
+        ),
         (PLAIN, {"workers": AutoWorkers(), "visitation": "at_most_once"}, False, "'at_most_once' promises less"),
         (PLAIN, {"workers": ONE, "world_size": 2}, False, "several ranks share them"),
         (PLAIN, {"workers": Workers(local=2), "order": "strict"}, True, 'as order="strict" asks for'),
@@ -110,8 +116,8 @@ def test_the_order_is_given_up_where_a_split_is_not_counted_is_shorter_than_it_t
     assert f"{worker} cannot open split 0" in rig.job.facts(rig.now).order_given_up
 
 
-def numbered_ledger(start: ResumePoint | None = None, *, promised: bool = False) -> Ledger:
-    ledger = Ledger(LedgerShape(numbered=True, promised=promised, batch_size=2, epochs=1), start)
+def numbered_ledger(start: ResumePoint | None = None, *, promised: bool = False, joined: bool = False) -> Ledger:
+    ledger = Ledger(LedgerShape(numbered=True, joined=joined, promised=promised, batch_size=2, epochs=1), start)
     ledger.add_splits(0, [Split(index, elements=4) for index in range(3)])
     ledger.end_listing(0)
     return ledger
@@ -181,6 +187,43 @@ def test_a_batch_that_workers_die_of_alone_ends_the_order_and_nothing_else_does(
         die(ledger, worker)
     assert "worked on rows 2 to 3 of epoch alone" in (ledger.runs.fatal_reason if promised else ledger.runs.given_up)
     assert ledger.runs.kept == promised
+
+
+def test_of_joined_rows_an_element_that_workers_die_of_alone_yields_nothing_at_its_place() -> None:
+    ledger = numbered_ledger(joined=True)
+    for worker in "abc":  # the last one of the batch alone
+        die(ledger, worker)
+    alone: list[tuple[int, bool]] = []
+    for worker in "defgh":
+        ledger.join(worker)
+        ledger.next_assignment(worker)
+        (lease,) = ledger.take_run(worker, 100) or ()
+        alone.append((lease.spans[0][0] >> OUTPUT_BITS, lease.left_out))
+        if alone[-1] == (1, False):
+            ledger.lost(worker, died=CRASHED)
+            ledger.settled(0, worker)
+        else:
+            ledger.ack(0, worker, 0, {lease.key: lease.spans})
+    assert alone == [(0, False), (1, False), (1, False), (1, True), (2, False)] and ledger.runs.kept
+    assert [one.element for one in ledger.fatal_elements.found] == [1]
+
+
+def test_of_joined_rows_what_a_worker_cannot_open_is_for_others_and_yields_nothing_where_none_can() -> None:
+    rig = JobRig(LedgerShape(numbered=True, joined=True, batch_size=2), Workers(2), on_error="skip")
+    one, other = rig.come()
+    for worker in (one, other):
+        rig.place(worker)
+    rig.handle(events.SplitsListed(0, (Split(0, elements=4), Split(1, elements=4))))
+    rig.handle(events.ListingEnded(0))
+    for worker in (one, other):
+        rig.assign(worker)
+        (lease,) = rig.take(worker, 4)
+        assert (lease.split.index, lease.spans[0][0], lease.left_out) == (0, 0, False)
+        failure = SplitOpenFailure(lease.key, lease.spans, LeftOutElement("0", "read", "split 0", "it is not there"))
+        rig.answer(worker, EndAssignment(0, {}, split_open_failures=(failure,)))
+    rig.assign(one)
+    (lease,) = rig.take(one, 4)
+    assert (lease.split.index, lease.left_out) == (0, True) and rig.job.facts(rig.now).order_given_up == ""
 
 
 def test_rows_that_all_wait_for_belong_to_a_second_worker_and_are_used_once() -> None:
