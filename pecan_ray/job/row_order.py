@@ -48,12 +48,13 @@ def row_order(options: IterOptions, shape: PlanShape, workers: int | None = None
     if given_up:
         return RowOrder(True, f"{finished} from now on: {given_up}.")
     if options.world_size > 1:
-        return RowOrder(False, f"{finished}, since several ranks share them: {STRICT}.")
+        return RowOrder(False, f"{finished}, since several ranks share them: {STRICT}, in turn to each rank.")
     if not (unordered_reason := why_row_unknown(options, shape)):
         return RowOrder(True, "rows come in the order of the source, whatever the workers: no operator shuffles.")
     given = options.workers
     if not isinstance(given, Workers) or given.local + given.remote > 1:
-        return RowOrder(False, f"{finished}, since several workers may make them and {unordered_reason}: {STRICT}.")
+        why = f"several workers may make them and {unordered_reason}"
+        return RowOrder(False, f"{finished}, since {why}: {STRICT}; so does Workers(local=1).")
     if workers is not None and workers > 1:
         return RowOrder(
             True, f"{finished}, since scale() has asked for several workers and {unordered_reason}: {STRICT}."
@@ -74,7 +75,7 @@ def _producers(options: IterOptions, shape: PlanShape) -> str:
     return f"one worker at a time makes it, since {why_row_unknown(options, shape)}"
 
 
-STRICT = 'order="strict" gives them in the order of the source'
+STRICT = 'order="strict" gives them in the order of the source, made by one worker at a time'
 
 
 def why_row_unknown(options: IterOptions, shape: PlanShape) -> str:

@@ -130,6 +130,8 @@ def _why_unordered(plan: Plan) -> str:
         return f"{plan.head.kind} joins several sources"
     last = last_batching(plan)
     for op in plan.ops:
+        if isinstance(op, Autocache):
+            return f"{op.name} keeps what whole splits give, which several workers cannot divide"
         if not _keeps_places(op, last):
             return f"behind {op.name} elements are not known by their places in the source"
     changes = [op for op in plan.ops if isinstance(op, (Filter, FlatMap))]
@@ -138,7 +140,7 @@ def _why_unordered(plan: Plan) -> str:
         return f"{changes[0].name} {said}, and {why}"
     source = next(plan.sources())
     if not (isinstance(source, CountingSource) and source.counts_splits):
-        return f"{type(source).__name__} does not tell how many elements its splits hold before they are read"
+        return f"{type(source).__name__} learns how many elements its splits hold by reading them"
     return ""
 
 
