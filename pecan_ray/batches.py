@@ -438,9 +438,8 @@ class Batches(EpochLoops[BatchT]):
         if self._session is None:
             here, one, finished = self._here, bool(self._options.headspace), begun
             assert here is not None
-            elements, bad = here.elements * (self._yielded if one else 1), here.bad
-            report = Report.of_debug(self._name, self._yielded, elements, bad, spent.total_s, finished, one)
-            report = replace(report, left_out_elements=here.dropped)
+            elements, out = here.elements * (self._yielded if one else 1), here.dropped
+            report = Report.of_debug(self._name, self._yielded, elements, here.bad, out, spent.total_s, finished, one)
             report = report.with_time(spent, debug=True, headspace=one)
         elif isinstance(self._session, ShareSession):
             reader = self._session.client

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from pecan_ray.job.fatal_elements import FatalElementTracker
+from pecan_ray.job.lease_rows import has_row, intervals
+from pecan_ray.job.suspicion import Suspicion
+from pecan_ray.plan.splits import Lease
 from pecan_ray.sampling.spans import Span
 
 STRIKES = 2
@@ -14,9 +18,9 @@ STRIKES = 2
 class DeadlyBatches:
     """Deaths of workers by the rows that they held: those of a batch together, or one by one where it was divided."""
 
-    def __init__(self, batch_size: int) -> None:
-        """`batch_size`: rows of a batch."""
-        self._batch_size = batch_size
+    def __init__(self, batch_size: int, *, divides: bool) -> None:
+        """`batch_size`: rows of a batch.  `divides`: the element to blame is looked for within its batch."""
+        self._batch_size, self._divides = batch_size, divides
         self._died_with: Counter[int] = Counter()
         """By batch."""
         self._died_of: Counter[Span] = Counter()
@@ -46,20 +50,41 @@ class DeadlyBatches:
         begins = (batch * self._batch_size for batch, died in self._died_with.items() if died >= STRIKES)
         return min((first for first in begins if first > row), default=None)
 
-    def died_with(self, rows: Iterable[int]) -> None:
-        """Note that a worker has died that held several rows."""
-        self._died_with.update({row // self._batch_size for row in rows})
+    def died(
+        self, alone: Span | None, rest: Sequence[Lease], by: Suspicion, fatal_elements: FatalElementTracker
+    ) -> str:
+        """Note that a worker has died with leases; return why rows cannot come in order any more, if so.
 
-    def died_of(self, rows: Span) -> bool:
-        """Note that a worker has died that worked on these rows alone; tell whether they are to blame."""
-        self._died_of[rows] += 1
-        return self._died_of[rows] >= STRIKES
+        `alone`: it worked on nothing but these rows, but may hold others, which wait for their turn.
+        """
+        if self._divides and by.at is not None:
+            fatal_elements.hung(rest, by, *by.at)
+        elif alone is None:
+            # Decision 151: a death says something about the batches that the worker held, and nothing about the order.
+            rows = (row for lease in rest for first, end in intervals(lease) for row in range(first, end))
+            self._died_with.update({row // self._batch_size for row in rows})
+        elif self._divides:
+            self._blame(alone, rest, by, fatal_elements)
+        else:
+            self._died_of[alone] += 1
+            if self._died_of[alone] >= STRIKES:
+                (first, end), files = alone, sorted({one.split.path for one in rest if one.split.path})
+                of = f" of {', '.join(files)}" if files else ""
+                return (
+                    f"{STRIKES} workers have died one after the other that worked on rows {first} to {end - 1} of "
+                    f"epoch{of} alone, and {STRIKES} more with these and others"
+                )
+        return ""
 
-    def divide(self, row: int) -> None:
-        """Let each row of a row's batch be made apart from now on."""
-        self._divided.add(row // self._batch_size)
-
-    def acquit(self, row: int) -> None:
-        """Let the rows of a row's batch be made with others again: the one that is to blame is known."""
-        self._divided.discard(row // self._batch_size)
-        del self._died_with[row // self._batch_size]
+    def _blame(self, alone: Span, rest: Sequence[Lease], by: Suspicion, fatal_elements: FatalElementTracker) -> None:
+        """Let the rows of a batch be made one by one, or one that two workers have died of yield nothing."""
+        (first, end), batch = alone, alone[0] // self._batch_size
+        mine = next((one for one in rest if has_row(one, first)), None)
+        if end - first > 1:
+            self._divided.add(batch)
+        elif mine is not None:
+            self._died_of[alone] += 1
+            if self._died_of[alone] >= STRIKES:
+                fatal_elements.blame(mine, first - (mine.row or 0), by)
+                self._divided.discard(batch)
+                del self._died_with[batch]

@@ -79,7 +79,7 @@ class Ledger(LedgerState):
         if not self.runs.may_begin(self.rows_in_turn, len(self.workers)):
             return "wait"
         # Decision 152: what comes next is for a second worker. The late one works on it already, and stands back.
-        if self.runs.kept and self.runs.stands_back(state, self.queues.barred(worker)):
+        if self.runs.kept and self.runs.stands_back(worker, state):
             return "wait"
         taken = elsewhere(worker, self.shape, self._whole, self.workers)
         apart = bool(self.fatal_elements) and sees
@@ -105,12 +105,11 @@ class Ledger(LedgerState):
 
     def take_run(self, worker: str, most: int, expected: int = 0) -> tuple[Lease, ...] | None:
         """Give a worker the next run of about so many rows; none ends its assignment; None: more are being listed."""
-        state = self._living(worker)
-        if state is None or self._end.left:
+        if (state := self._living(worker)) is None or self._end.left:
             return ()
         # The first worker that comes leaves something for those that are being started: a short epoch is one run else.
-        there, barred = max(len(self.workers), expected), self.queues.barred(worker)
-        run = self.runs.take(state, most, self.rows_in_turn, there, self.fatal_elements, barred)
+        there = self.rows_in_turn, max(len(self.workers), expected)
+        run = self.runs.take(worker, state, most, *there, self.fatal_elements)
         return None if run is None else tuple(map(state.give, run))
 
     def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:

@@ -69,6 +69,8 @@ class Outgoing:
         """Batches of which it knows by that: received, and not given back."""
         self._quarantined = 0
         """Bad elements that were taken from orders."""
+        self.cut_off = False
+        """Something has failed, and perhaps no report is answered any more."""
         self._wanted = False
         self._alone = world_size == 1
         self._pending_report: TrainerReport | None = None

@@ -26,18 +26,18 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Set
 from dataclasses import replace
 
-from pecan_ray.job.deadly_batches import STRIKES, DeadlyBatches
+from pecan_ray.job.deadly_batches import DeadlyBatches
 from pecan_ray.job.fatal_elements import FatalElementTracker
+from pecan_ray.job.lease_rows import follows, rows_of
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.lots import cut, elements_in
+from pecan_ray.job.nobodys_places import NobodysPlaces
 from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState
 from pecan_ray.job.queues import Queues
-from pecan_ray.job.suspicion import Suspicion
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
-from pecan_ray.sampling.spans import Span
 
 MANY = 1 << 40
 """More rows than an epoch has."""
@@ -66,9 +66,8 @@ class RowRuns:
         """The same of all epochs before this one."""
         self._begins = 0, 0
         """The first split and position of the epoch, or of what is left of it, by the split's number in the epoch."""
-        self._deadly = DeadlyBatches(shape.batch_size)
-        self._unopened: set[LeaseKey] = set()
-        """Splits of the epoch that nobody can open."""
+        self.deadly = DeadlyBatches(shape.batch_size, divides=shape.joined)
+        self.nobodys = NobodysPlaces()
         self.fatal_reason = ""
         """Why the order cannot be kept, where it was promised."""
         self.given_up = ""
@@ -103,8 +102,8 @@ class RowRuns:
         self._in_all = self._in_all[0] + self.elements, self._in_all[1] + self.rows
         self._first = self._given = self.elements = self.rows = 0
         self._begins = 0, 0
-        self._deadly.clear()
-        self._unopened.clear()
+        self.deadly.clear()
+        self.nobodys.clear()
 
     def may_begin(self, received: int, workers: int) -> bool:
         """Tell whether a worker could be given something; `received`: so many rows have had their turn."""
@@ -114,22 +113,17 @@ class RowRuns:
         return not self.kept or (self._first is not None and self._room(received, workers) > 0)
 
     def take(
-        self,
-        state: WorkerLeaseState,
-        most: int,
-        received: int,
-        workers: int,
-        fatal_elements: FatalElementTracker,
-        barred: Set[LeaseKey] = frozenset(),
+        self, worker: str, state: WorkerLeaseState, most: int, received: int, workers: int, fatal: FatalElementTracker
     ) -> tuple[Lease, ...] | None:
         """Return the next run, of about `most` rows; none where the worker must end its assignment first.
 
-        None: it must wait for the listing, or the order was given up.  `barred`: what the worker cannot open.
+        None: it must wait for the listing, or the order was given up.
         """
         room = self._room(received, workers)
-        if state.ends or room <= 0 or self.stands_back(state, barred):
+        if state.ends or room <= 0 or self.stands_back(worker, state):
             return ()
-        run = self._next_run(state, self._wanted(min(most, room), workers), fatal_elements, barred)
+        barred = self._queues.barred(worker)
+        run = self._next_run(state, self._wanted(min(most, room), workers), fatal, barred)
         if run is None:
             return None
         rows = sum(elements_in(lease) or 0 for lease in run)
@@ -137,20 +131,16 @@ class RowRuns:
         state.ends = self._shape.joined or rows % self._shape.batch_size > 0 or state.alone is not None
         for lease in run:
             # What came back lies before rows that others were given.
-            self._given = max(self._given, _rows_of(lease)[1])
+            self._given = max(self._given, rows_of(lease)[1])
             if lease.left_out:
-                fatal_elements.note_left_out(lease)
+                fatal.note_left_out(lease)
         return tuple(map(self._placed, run)) if self._shape.joined else tuple(run)
 
-    def stands_back(self, state: WorkerLeaseState, barred: Set[LeaseKey]) -> bool:
+    def stands_back(self, worker: str, state: WorkerLeaseState) -> bool:
         """Tell whether what comes next is for another worker: this one has it already, or cannot open it."""
         returned = self._queues.common[0].returned
-        cannot = bool(returned) and returned[0].key in barred and returned[0].key not in self._unopened
-        return cannot or state.waits_for(returned)
-
-    def leave_out(self, key: LeaseKey) -> None:
-        """Let a split that nobody can open yield nothing from now on."""
-        self._unopened.add(key)
+        cannot = bool(returned) and returned[0].key in self._queues.barred(worker)
+        return state.waits_for(returned) or (cannot and not self.nobodys.has(returned[0]))
 
     def _next_run(
         self, state: WorkerLeaseState, wanted: int, fatal_elements: FatalElementTracker, barred: Set[LeaseKey]
@@ -172,13 +162,13 @@ class RowRuns:
                 self.give_up(f"{lease.split.where(0)} and what follows are not counted before they are read")
                 return None
             alone = self._must_be_alone(lease, rows)
-            parted = self._shape.joined and (not _follows(run, lease) or (bool(run) and lease.key in barred))
+            parted = self._shape.joined and (not follows(run, lease) or (bool(run) and lease.key in barred))
             if parted or (alone and (run or state.taken)):
                 self.put_back([lease])
                 break
             if alone:
-                first = _rows_of(lease)[0]
-                state.alone = self._deadly.unit(first)
+                first = rows_of(lease)[0]
+                state.alone = self.deadly.unit(first)
                 wanted = state.alone[1] - first
             run.append(self._cut(lease, wanted - rows))
             if lease.left_out:
@@ -189,13 +179,13 @@ class RowRuns:
     def _must_be_alone(self, lease: Lease, rows: int) -> bool:
         """Tell whether a lease begins a batch for a worker that works on nothing else."""
         begins = self._shape.joined or rows % self._shape.batch_size == 0
-        return begins and bool(elements_in(lease)) and self._deadly.is_suspected(_rows_of(lease)[0])
+        return begins and bool(elements_in(lease)) and self.deadly.is_suspected(rows_of(lease)[0])
 
     def _cut(self, lease: Lease, most: int) -> Lease:
         """Return at most so many elements of a lease, and put back the rest."""
         # Decision 151: a batch with which two workers have died is a run of its own, so the one before ends there.
-        first = _rows_of(lease)[0]
-        suspected = self._deadly.next_suspected_row(first)
+        first = rows_of(lease)[0]
+        suspected = self.deadly.next_suspected_row(first)
         most = most if suspected is None else min(most, suspected - first)
         if (elements_in(lease) or 0) <= most:
             return lease
@@ -248,38 +238,6 @@ class RowRuns:
                 self.elements += max(0, end - (start >> OUTPUT_BITS))
         return self.rows // self._shape.batch_size - before // self._shape.batch_size
 
-    def died(
-        self, state: WorkerLeaseState, rest: Sequence[Lease], by: Suspicion, fatal_elements: FatalElementTracker
-    ) -> bool:
-        """Note that a worker has died with leases; tell whether these go to others in order."""
-        if not self.kept:
-            return False
-        if self._shape.joined and by.at is not None:
-            fatal_elements.hung(rest, by, *by.at)
-        elif state.alone is None:
-            # Decision 151: a death says something about the batches that the worker held, and nothing about the order.
-            self._deadly.died_with(row for lease in rest for row in range(*_rows_of(lease)))
-        elif self._shape.joined:
-            self._blame(state.alone, rest, by, fatal_elements)
-        elif self._deadly.died_of(state.alone):
-            (first, end), files = state.alone, sorted({one.split.path for one in rest if one.split.path})
-            of = f" of {', '.join(files)}" if files else ""
-            self.give_up(
-                f"{STRIKES} workers have died one after the other that worked on rows {first} to {end - 1} of "
-                f"epoch{of} alone, and {STRIKES} more with these and others"
-            )
-        return self.kept
-
-    def _blame(self, alone: Span, rest: Sequence[Lease], by: Suspicion, fatal_elements: FatalElementTracker) -> None:
-        """Look for the element of which a worker has died: among those of a batch, or it is this one."""
-        first, end = alone
-        if end - first > 1:
-            self._deadly.divide(first)
-        # It may hold others besides, which it made before and which wait for their turn.
-        elif (mine := next((one for one in rest if has_row(one, first)), None)) and self._deadly.died_of(alone):
-            fatal_elements.blame(mine, first - (mine.row or 0), by)
-            self._deadly.acquit(first)
-
     def put_back(self, leases: Iterable[Lease]) -> None:
         """Let leases be the next ones, together with those that came back before, in the order of the source."""
         queue = self._queues.common[0]
@@ -292,7 +250,7 @@ class RowRuns:
         """Return how many rows may be given out: what came back in any case, else up to the end of the window."""
         size, returned = self._shape.batch_size, self._queues.common[0].returned
         # Decision 135: what came back needs no room in the window. Else the next rows might have no worker.
-        if returned and _rows_of(self._numbered(returned[0]))[0] < self._given:
+        if returned and rows_of(self._numbered(returned[0]))[0] < self._given:
             return size
         if self._shape.joined and workers == 1:
             return MANY  # nothing comes before its turn: what it makes waits with it
@@ -316,24 +274,12 @@ class RowRuns:
     def _next(self, fatal_elements: FatalElementTracker) -> Lease | None:
         while (lease := self._queues.common[0].take()) is not None:
             if self._shape.joined:
-                return self._up_to_left_out(self._numbered(lease), fatal_elements)
+                first, behind = self.nobodys.first_part(self._numbered(lease), fatal_elements)
+                self.put_back(behind)
+                return first
             if (rest := fatal_elements.without_fatal_elements(lease)) is not None:
                 return self._numbered(rest)
         return None
-
-    def _up_to_left_out(self, lease: Lease, fatal_elements: FatalElementTracker) -> Lease:
-        """Return what a lease holds before the next element that kills workers, or this one, and put back the rest."""
-        if lease.key in self._unopened:
-            return replace(lease, left_out=True)
-        element = fatal_elements.first_in(lease)
-        if element is None:
-            return lease
-        before = element - (lease.spans[0][0] >> OUTPUT_BITS)
-        count = before or 1
-        if count < (elements_in(lease) or 0):
-            lease, rest = cut(lease, count)
-            self.put_back([rest])
-        return lease if before else replace(lease, left_out=True)
 
     def _numbered(self, lease: Lease) -> Lease:
         """Return a lease with its row, where all splits before it are counted."""
@@ -348,7 +294,7 @@ class RowRuns:
             return 0  # it is given up with the first split that is not
         begun = queue.repetition * listing.elements + listing.elements_before(min(queue.cursor().taken, len(listing)))
         spans = [(self._numbered(one), span) for one in queue.returned for span in one.spans]
-        parts = sorted(_rows_of(replace(lease, spans=(span,))) for lease, span in spans)
+        parts = sorted(rows_of(replace(lease, spans=(span,))) for lease, span in spans)
         parts = [(first, end) for first, end in parts if first < end]
         places = [(lease.repetition * len(listing) + lease.split.index, span[0]) for lease, span in spans]
         cursor = queue.cursor()
@@ -358,31 +304,3 @@ class RowRuns:
         if any(end != first for (_, end), (first, _) in itertools.pairwise(parts)):
             self.give_up("the run goes on from a state of one whose rows came as workers finished them")
         return parts[0][0]
-
-
-def _follows(run: Sequence[Lease], lease: Lease) -> bool:
-    """Tell whether nothing lies between a run and a lease, so that their rows can be joined."""
-    if not run:
-        return True
-    before = run[-1]
-    if before.key == lease.key:
-        return before.spans[-1][1] == lease.spans[0][0]
-    return before.spans[-1][1] == END and lease.spans[0][0] == 0 and _rows_of(before)[1] == _rows_of(lease)[0]
-
-
-def has_row(lease: Lease, row: int) -> bool:
-    """Tell whether a lease holds a row of the epoch."""
-    return any(first <= row < end for first, end in _intervals(lease))
-
-
-def _intervals(lease: Lease) -> Iterator[tuple[int, int]]:
-    return (_rows_of(replace(lease, spans=(span,))) for span in lease.spans)
-
-
-def _rows_of(lease: Lease) -> tuple[int, int]:
-    """Return the first row of a lease, and the one behind its last."""
-    assert lease.row is not None
-    (start, _), (_, stop) = lease.spans[0], lease.spans[-1]
-    elements = lease.split.elements or 0
-    last = elements if stop == END else min(elements, stop >> OUTPUT_BITS)
-    return lease.row + (start >> OUTPUT_BITS), lease.row + last

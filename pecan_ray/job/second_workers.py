@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pecan_ray.job.lease_rows import has_row
 from pecan_ray.job.pending_leases import LeaseSpans, WorkerLeaseState, within, without
 from pecan_ray.job.queues import Queues
-from pecan_ray.job.row_runs import RowRuns, has_row
+from pecan_ray.job.row_runs import RowRuns
 from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.sampling.spans import Spans
 

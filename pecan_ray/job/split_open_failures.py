@@ -155,7 +155,7 @@ class SplitOpenFailures:
         """Let a split yield nothing; tell whether it waited."""
         ledger = self._ledger
         if ledger.runs.joins and ledger.queues.has_returned(key):
-            ledger.runs.leave_out(key)
+            ledger.runs.nobodys.leave_out(key)
             ledger.changes += 1
             return True
         found = False

@@ -86,7 +86,7 @@ class TrainerState:
         self._error: BaseException | None = None
         self._waits = Waits()
         self._handlers: dict[type, Callable[[Any, float, list[TrainerInstruction]], None]] = {
-            OrdersCame: self._on_orders,
+            OrdersCame: lambda event, now, done: self._apply_order_update(event.orders, done),
             BatchesCame: self._on_batches,
             StreamEnded: self._on_stream_ended,
             RecordedInfo: lambda event, now, done: self.outgoing.note(event.text),
@@ -143,9 +143,6 @@ class TrainerState:
             CONTROLLER: self.outgoing.awaiting_reply_since,
         }
         return {thing: began for thing, began in since.items() if began is not None}
-
-    def _on_orders(self, event: OrdersCame, now: float, done: list[TrainerInstruction]) -> None:
-        self._apply_order_update(event.orders, done)
 
     def _apply_order_update(self, orders: Orders, done: list[TrainerInstruction]) -> None:
         # Decision 22: orders say what holds now, so those that come late are of the past.
@@ -224,6 +221,7 @@ class TrainerState:
         self._maybe_return_batches(done)
 
     def _on_failed(self, event: TrainerFailed, now: float, done: list[TrainerInstruction]) -> None:
+        self.outgoing.cut_off = True
         if self._error is None and not self.orders.finished:
             self._error = event.error
 

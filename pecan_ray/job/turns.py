@@ -223,7 +223,9 @@ def _died(
     """Return what others may have of what a worker has died with: the rest is looked at apart."""
     if not runs.kept or (by.at is not None and not runs.joins):
         return fatal_elements.died(rest, by)
-    if runs.died(state, rest, by, fatal_elements):
+    if why := runs.deadly.died(state.alone, rest, by, fatal_elements):
+        runs.give_up(why)
+    if runs.kept:
         return rest
     fatal_elements.isolate_leases(rest)
     return ()

@@ -227,11 +227,15 @@ class Report:
         batches: int,
         elements: int,
         bad: BadCount,
+        left_out: int,
         seconds: float,
         epochs: int = 0,
         headspace: bool = False,
     ) -> Report:
-        """Report a run without workers; `headspace`: of one batch, which was given again and again."""
+        """Report a run without workers.
+
+        `left_out`: elements of remainders that were dropped.  `headspace`: of one batch, given again and again.
+        """
         job = f"{name} (headspace: one batch again and again)" if headspace else f"{name} (debug, in this process)"
         return cls(
             job,
@@ -241,6 +245,7 @@ class Report:
             bad_elements=bad.elements,
             bad_estimated=bad.estimated,
             bad_open_ends=bad.open_ends,
+            left_out_elements=left_out,
             epochs=epochs,
         )
 

@@ -226,7 +226,8 @@ class BatchClient:
             report = outgoing.all_told_by
             if outgoing.heard < report:
                 self._handle(events.ReportWanted())
-        while outgoing.heard < report and not self._over():
+        # A job that has finished may have yet to hear of the last batches, which were joined when it told its end.
+        while outgoing.heard < report and not (self.closed or outgoing.cut_off or self.state.orders.error):
             self._told.wait()
         return used
 

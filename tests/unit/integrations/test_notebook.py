@@ -45,7 +45,7 @@ def test_a_join_shows_its_inputs_within() -> None:
 
 
 def test_a_report_shows_what_its_text_tells_and_workers_and_events_in_tables() -> None:
-    report = Report.of_debug("rows <1>", 3, 12, BadCount(1), 2.0)
+    report = Report.of_debug("rows <1>", 3, 12, BadCount(1), 0, 2.0)
     report = replace(
         report,
         workers={"local-1": WorkerReport("local", 12, 3, 0)},
