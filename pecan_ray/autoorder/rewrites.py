@@ -118,21 +118,25 @@ class KnownAtOnce:
         """Yield it with other pixels, and with equal ones."""
         maps = _maps(ops) if engine == "python" else []
         decoder = maps[: bool(maps) and _is_decoder(maps[0])]
-        for reduces in (True, False):
-            casts = {op.name for op in maps if decoder and reduces and only_casts(op)}
-            run = _known_run(maps[len(decoder) :], casts)
-            moving = [op for op in run if op.name not in casts]
-            found = known_functions([(op.name, op.fn) for op in moving], decodes=bool(decoder)) if moving else None
-            steps = () if found is None else found.unequal if reduces else found.equal
-            if found is None or not steps:
-                continue
-            between, names = [op for op in run if op.name in casts], tuple(op.name for op in (*decoder, *run))
-            behind = f", behind which comes {', '.join(op.name for op in between)}" if between else ""
-            why = f"{', '.join(names)} are one, since AutoOrder knows {', '.join(steps)}{behind}"
-            only_parts = not reduces and all(type(op.fn) in OWN for op in moving)
-            name = "+".join(names) + EXACTLY * (not reduces)
-            rewrite = Pushed(KNOWN_FUNCTIONS, names, name, why, reduces, only_parts=only_parts)
-            yield Match(rewrite, len(names), (replace(moving[0], fn=found.merged(reduces=reduces)), *between))
+        casts = {op.name for op in maps[1:] if decoder and only_casts(op)}
+        for reduces, between in ((True, casts), (False, set[str]())):
+            run = _known_run(maps[len(decoder) :], between)
+            yield from _at_once(decoder, run, [op for op in run if op.name in between], reduces=reduces)
+
+
+def _at_once(decoder: list[Map], run: list[Map], casts: list[Map], *, reduces: bool) -> Iterator[Match]:
+    """Yield what a run of known functions becomes behind a decoder, if there is one, if anything is gained by it."""
+    moving = [op for op in run if op not in casts]
+    found = known_functions([(op.name, op.fn) for op in moving], decodes=bool(decoder))
+    if not (steps := found.unequal if reduces else found.equal):
+        return
+    names = tuple(op.name for op in (*decoder, *run))
+    behind = f", behind which comes {', '.join(op.name for op in casts)}" if casts else ""
+    why = f"{', '.join(names)} are one, since AutoOrder knows {', '.join(steps)}{behind}"
+    only_parts = not reduces and all(type(op.fn) in OWN for op in moving)
+    name = "+".join(names) + EXACTLY * (not reduces)
+    rewrite = Pushed(KNOWN_FUNCTIONS, names, name, why, reduces, only_parts=only_parts)
+    yield Match(rewrite, len(names), (replace(moving[0], fn=found.merged(reduces=reduces)), *casts))
 
 
 def _known_run(maps: Sequence[Map], casts: Collection[str]) -> list[Map]:

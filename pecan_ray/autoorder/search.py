@@ -8,8 +8,8 @@ from itertools import chain, combinations
 from pecan_ray.autoorder.adopted import OpSequenceOrder, Refused
 from pecan_ray.autoorder.exchange_check import OpOrder, exchanges
 from pecan_ray.autoorder.facts import OpSample, OpSequenceSample
-from pecan_ray.autoorder.speed import SpeedComparison
-from pecan_ray.autoorder.trial import NO_TIME_TO_MEASURE, Trial
+from pecan_ray.autoorder.speed import SpeedComparison, too_slow
+from pecan_ray.autoorder.trial import Trial
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, OrderPlan, auto_order
 from pecan_ray.reorder.policy import Pair
 
@@ -107,7 +107,7 @@ class OrderSearch:
             return refused
         # Decision 179: estimates only propose. A move has to earn its place by measurement.
         found, failed = self._trial.compare(order, beside=beside)
-        return failed or _too_slow(found)
+        return failed or too_slow(found)
 
     def _verified(self, plan: OrderPlan) -> tuple[SpeedComparison | None, str, Pair | None]:
         """Return how an order compares with the user's, and why it is refused on more elements, by which pair."""
@@ -115,7 +115,7 @@ class OrderSearch:
         if self._mode != "pecan":
             self._trial.measure_taken_over(plan.order)
             found, failed = self._trial.compare(plan.order)
-            if refused := failed or _too_slow(found):
+            if refused := failed or too_slow(found):
                 return found, refused, None
         refused, pair, ran = self._trial.verify(plan.order)
         refused = refused or self._cut_short(plan, found, ran)
@@ -137,12 +137,6 @@ class OrderSearch:
         if not self._trial.in_time() and (found is None or not found.exceeds_threshold(WORTH_IN_A_HURRY)):
             return f"the time was over, and it is not {WORTH_IN_A_HURRY} times as fast"
         return ""
-
-
-def _too_slow(found: SpeedComparison | None) -> str:
-    if found is None:
-        return NO_TIME_TO_MEASURE
-    return "" if found.faster else f"it is not faster: {found.told()}"
 
 
 def draws_would_change(ops: Sequence[OpSample]) -> Iterator[Pair]:

@@ -80,6 +80,13 @@ class SpeedComparison:
         return f"{self.speedup:.2f}x (±{self.error:.2f}) measured on {self.elements} elements"
 
 
+def too_slow(found: SpeedComparison | None) -> str:
+    """Return why an order is not adopted for its speed; empty if it is."""
+    if found is None:
+        return "there was no time to measure it"
+    return "" if found.faster else f"it is not faster: {found.told()}"
+
+
 def compare_speed(
     sampled: Sampled, stages: Sequence[Sequence[Stage]], patience_s: float = PATIENCE_S
 ) -> SpeedComparison | None:

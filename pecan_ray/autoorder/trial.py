@@ -19,7 +19,7 @@ from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
 from pecan_ray.autoorder.order_request import Check, OrderRequest
 from pecan_ray.autoorder.rewrites import Pushed, choices
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled, timed_run
-from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
+from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed, too_slow
 from pecan_ray.errors import told
 from pecan_ray.options import EngineName
 from pecan_ray.plan.splits import Element
@@ -39,7 +39,6 @@ TAKEN_OVER_S = 0.7
 """and the time for that;"""
 RUNS_OF_LEAST = 3
 """where operators are slow, it is enough to run the least number of elements so many times in the user's order."""
-NO_TIME_TO_MEASURE = "there was no time to measure it"
 TAKEN_OVER_PATIENCE_S = 0.7
 """Measured seconds that show whether it is faster so."""
 COMPARING: tuple[Mode, ...] = ("safe", "strict")
@@ -217,12 +216,11 @@ class Trial:
             return found
         stages = [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
         measured, failed = self._in_turn(stages, TAKEN_OVER_PATIENCE_S)
-        if measured is not None and measured.faster:
+        if not (why := failed or too_slow(measured)):
             return replace(found, measured=measured)
-        why = failed or (NO_TIME_TO_MEASURE if measured is None else f"it is not faster: {measured.told()}")
         refused = self._taken_over_not(found, why)
         exact = [[one for one in some if not one.reduces] for some in ways]
-        if measured is None or exact == ways or not self.in_time():
+        if exact == ways or not self.in_time():
             return refused
         # It may be faster with equal pixels: small photographs are hardly decoded smaller, but in part.
         equally = self._if_faster(order, exact)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, OpSequenceOrder, Refused, whole_speedup
+from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, OpSequenceOrder, Refused, TakenOver, whole_speedup
 from pecan_ray.autoorder.rewrites import ROWS_AT_ONCE
 from pecan_ray.autoorder.speed import WORTH
 from pecan_ray.plan.operators import Join, Plan
@@ -33,18 +33,21 @@ def apply_pipeline_threshold(plan: Plan, orders: Sequence[OpSequenceOrder]) -> l
 
 
 def _evaluate(one: OpSequenceOrder, whole: float) -> OpSequenceOrder:
-    gain, least, users = one.whole_speedup, one.least_speedup, one.users_taken_over
-    in_rows = any(pushed.rule == ROWS_AT_ONCE for pushed in users.pushed)  # which is judged by itself
+    in_rows = any(pushed.rule == ROWS_AT_ONCE for pushed in one.users_taken_over.pushed)  # which is judged by itself
+    gain, least, users = one.whole_speedup, one.least_speedup, one.users_taken_over.measured
     if gain is None or least is None or one.adopted.mode == "pecan" or in_rows:
         return one
-    decoding = 1.0 if users.measured is None else whole_speedup(one.share, users.measured.speedup)
     # Decision 155: the gain that is certain has to be worth it, so that another look decides alike.
     if not _worth(whole, whole_speedup(one.share, least)):
-        kept = NOTHING_TAKEN_OVER
-    elif _worth(whole, decoding) and one.adopted.changed and not _worth(whole / decoding, gain / decoding):
-        kept, gain = users, gain / decoding
-    else:
-        return one
+        return _as_written(one, gain, NOTHING_TAKEN_OVER)
+    decoding = 1.0 if users is None else whole_speedup(one.share, users.speedup)
+    if one.adopted.changed and _worth(whole, decoding) and not _worth(whole / decoding, gain / decoding):
+        return _as_written(one, gain / decoding, one.users_taken_over)
+    return one
+
+
+def _as_written(one: OpSequenceOrder, gain: float, taken_over: TakenOver) -> OpSequenceOrder:
+    """Return what was found of a stretch in the user's order, with what decoders take over in that."""
     reason = (
         f"it would make the whole pipeline {gain:.2f} times as fast, which is not worth another order "
         f"(these operators take {one.share:.0%} of the time)"
@@ -57,8 +60,8 @@ def _evaluate(one: OpSequenceOrder, whole: float) -> OpSequenceOrder:
         refused=(*one.refused, *(Refused(order, reason) for order in tried)),
         notes=one.notes,
         share=one.share,
-        taken_over=kept,
-        users_taken_over=kept,
+        taken_over=taken_over,
+        users_taken_over=taken_over,
     )
 
 

@@ -101,16 +101,15 @@ class KnownFunctions:
         return KnownRun(self.steps, decodes=self.decodes, reduces=reduces)
 
 
-def known_functions(named: Sequence[tuple[str, Any]], *, decodes: bool) -> KnownFunctions | None:
+def known_functions(named: Sequence[tuple[str, Any]], *, decodes: bool) -> KnownFunctions:
     """Return what can be done with functions that stand behind a decoder, or behind anything else.
 
-    `named`: operators' names, and their functions, each of which is known.  None where there is nothing to do.
+    `named`: operators' names, and their functions, each of which is known.
     """
     steps, leading = _in_form([(name, step) for name, fn in named for step in steps_of(fn) or ()])
     places = [step for step in leading if isinstance(step, GeometricStep)]
     part, smaller = _decoded_less(places) if decodes else ([], [])
-    equal, unequal = tuple(part), tuple(_one_warp(places) or smaller)
-    return KnownFunctions(tuple(steps), decodes, equal, unequal) if equal or unequal else None
+    return KnownFunctions(tuple(steps), decodes, tuple(part), tuple(_one_warp(places) or smaller))
 
 
 def _one_warp(places: list[GeometricStep]) -> list[str]:

@@ -47,8 +47,9 @@ def one_by_one(fns: Sequence[Any], value: Any, seed: int) -> Any:
 
 
 def found(fns: Sequence[Any], *, decodes: bool = True) -> KnownFunctions | None:
-    """What is known of functions."""
-    return known_functions([(f"op{number}", fn) for number, fn in enumerate(fns)], decodes=decodes)
+    """What is known of functions; None if there is nothing to do at once."""
+    known = known_functions([(f"op{number}", fn) for number, fn in enumerate(fns)], decodes=decodes)
+    return known if known.equal or known.unequal else None
 
 
 def at_once(fns: Sequence[Any], *, reduces: bool, decodes: bool = True) -> KnownRun:
