@@ -39,8 +39,6 @@ class SampleLimits:
     """Draw them from the whole data; else they are the first ones."""
     later: bool = False
     """Draw other elements than a first look at the same data has, as far as there are others."""
-    runs: float = float("inf")
-    """The look may take so many times as long as one element takes."""
 
 
 @dataclass(frozen=True)

@@ -192,15 +192,17 @@ def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[OpSequenceO
             deadline = now + (BEGIN_SHARE * request.seconds - now) / (len(names) - number)
             # Decision 24: a sample is spread over the data, unless the plan needs its beginning.
             spread = not plan_shape(request.plan).serial
-            limits = SampleLimits(request.elements, deadline, spread=spread, runs=request.runs / len(names))
-            found.append(_order_op_sequence(copies[one], request, limits, clock))
+            limits = SampleLimits(request.elements, deadline, spread=spread)
+            found.append(_order_op_sequence(copies[one], request, limits, clock, request.runs / len(names)))
     return apply_pipeline_threshold(request.plan, found)
 
 
 def _order_op_sequence(
-    stretch: OpSequence, request: OrderRequest, limits: SampleLimits, clock: LookClock
+    stretch: OpSequence, request: OrderRequest, limits: SampleLimits, clock: LookClock, runs: float
 ) -> OpSequenceOrder:
     """Sample a stretch and try other orders on it; whatever a trial raises, the order stays and says why.
+
+    `runs`: that may take so many times as long as one element takes.
 
     The user's own order has run on these elements: an error can only come from a way in which no job would run.
     """
@@ -208,8 +210,9 @@ def _order_op_sequence(
     half, late = (now + share * (limits.deadline - now) for share in (PROFILE_SHARE, LATE_SHARE))
     first = replace(limits, deadline=late, enough=min(half, now + ENOUGH_S), scarce=half)
     sampled = sample_op_sequence(stretch, request.engine, request.seed, first, clock=clock, skip_bad=request.skip_bad)
-    sampled.limits = replace(limits, deadline=min(limits.deadline, sampled.allowed_until))
     sample = sampled.profile()
+    element_s = sampled.read_s + (sample.seconds or 0.0)
+    sampled.limits = replace(limits, deadline=min(limits.deadline, now + runs * element_s if element_s else math.inf))
     user = auto_order(sample.profiled, "off", neutral_band=NEUTRAL_BAND)
     why = "" if request.mode == "off" else _why_nothing_is_tried(sample, request.mode)
     if request.mode != "off" and not why:

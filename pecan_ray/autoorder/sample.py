@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import math
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,8 +49,6 @@ WATCHED_IF_TRACED = 8
 """A graph has told what it reads and writes: what is watched is whether its results are the same twice."""
 WATCHED_SHARE = 0.25
 """Share of the time that the watched runs may take, beyond the first elements."""
-LIMITED_AFTER = (4, 16, 64)
-"""After so many elements it is known, each time better, what one takes."""
 
 
 def private_copy(plan: Plan) -> Plan:
@@ -126,9 +122,6 @@ class Sampled:
     began: float = 0.0
     read_s: float = 0.0
     """Time of reading an element."""
-    looked_from: float = 0.0
-    allowed_until: float = float("inf")
-    """When the look must end that may take so many times as long as one element."""
 
     def profile(self) -> OpSequenceSample:
         """Return the facts."""
@@ -152,11 +145,11 @@ class Sampled:
 
     def in_time(self) -> bool:
         """Tell whether something more may be begun."""
-        return self.clock() <= min(self.limits.deadline, self.allowed_until)
+        return self.clock() <= self.limits.deadline
 
     def left_s(self) -> float:
         """Return the seconds in which something may be begun."""
-        return max(min(self.limits.deadline, self.allowed_until) - self.clock(), 0.0)
+        return max(self.limits.deadline - self.clock(), 0.0)
 
     def read(self, until: float) -> None:
         """Read the elements, within the limits."""
@@ -186,8 +179,6 @@ class Sampled:
         self.began, bad = self.clock(), 0
         stages = self.runner.stages(self.stretch.names)
         for number, token in enumerate(tokens):
-            if number in LIMITED_AFTER and self.limits.runs < math.inf:
-                self._limit(number)
             try:
                 # A copy, because the element itself is kept for the other orders.
                 outputs = self._run(stages, self.runner.fresh(token), number)
@@ -208,14 +199,6 @@ class Sampled:
                 self.notes.append(few)
                 return
             self._keep(token, number, outputs)
-
-    def _limit(self, number: int) -> None:
-        """Bound the look by what one of its elements takes, as the first ones have shown."""
-        took = self.read_s
-        for tally in self.accumulators.values():
-            if runs := [*tally.timed, *tally.watched]:
-                took += statistics.median(runs) * tally.count.elements_in / number
-        self.allowed_until = self.looked_from + self.limits.runs * took
 
     def _keep(self, token: Token, place: int, outputs: list[Token]) -> None:
         self.held.append(token)
@@ -317,7 +300,7 @@ def sample_op_sequence(
     until = now + (limits.deadline - now) * READ_SHARE
     runner = make_runner(stretch, engine, seed, replace(limits, deadline=until), clock)
     accumulators = {op.name: OpAccumulator(op) for op in stretch.ops}
-    sampled = Sampled(stretch, runner, limits, clock, accumulators=accumulators, looked_from=now)
+    sampled = Sampled(stretch, runner, limits, clock, accumulators=accumulators)
     with patience_at_most(max(until - now, 0.0)):  # the job waits out an outage, and says so
         sampled.read(until)
     if not sampled.held:
