@@ -183,7 +183,6 @@ class Autoscaler:
         max_workers: int = 64,
         min_workers: int = 1,
         rule: ScalingRule = CACHEW,
-        settle_windows: int = 0,
         patience: int = PATIENCE,
     ) -> None:
         rule = rule.with_threshold(threshold)
@@ -192,7 +191,6 @@ class Autoscaler:
         self._pilot = SearchDriver(
             lambda start, limits: cachew(_remote_scale(limits), start.remote, rule),
             DeploymentLimits(0, max_workers, 0, min_workers),
-            settle_windows=settle_windows,
             patience=patience,
         )
         self.start = min_workers
@@ -201,11 +199,6 @@ class Autoscaler:
     def converged(self) -> bool:
         """Whether scaling is over; it goes on watching."""
         return self._pilot.converged
-
-    @property
-    def needs_more_data(self) -> bool:
-        """Whether an epoch that ends now should go on with the splits of the next one, so that scaling can finish."""
-        return self._pilot.needs_more_data
 
     def decide(self, window: Window, workers: int) -> Decision:
         """Return how many workers shall run (`Decision.workers`); `workers` ran during the window."""

@@ -16,8 +16,6 @@ from pecan_ray.plan.windows import Decision, Deployment, Removal, Window
 
 PATIENCE = 10
 """Windows in which what runs may differ from what was asked for, before less is taken for an answer."""
-EXTENDED = 200
-"""Windows of one search for whose sake an epoch may be extended by data of the next."""
 RETRY = 50
 """Converged windows after which workers that once did not come are asked for again; doubles with each refusal."""
 
@@ -93,32 +91,18 @@ class SearchDriver:
         begin: Begin,
         limits: DeploymentLimits,
         *,
-        settle_windows: int = 0,
         patience: int = PATIENCE,
         removal: Removal = "drain",
     ) -> None:
-        if settle_windows < 0 or patience < 1:
-            raise PlanError(
-                f"settle_windows must be at least 0 and patience at least 1, but got {settle_windows} and {patience}."
-            )
+        if patience < 1:
+            raise PlanError(f"patience must be at least 1, but got {patience}.")
         self._begin, self._limits = begin, limits
-        self._settle_windows, self._patience, self._removal = settle_windows, patience, removal
+        self._patience, self._removal = patience, removal
         self._search: Search | None = None
         self._move: Probe
-        self._windows_to_skip = 0
         self._mismatched_windows = 0
         self._retry_in = 0
         self._failed_moves = 0
-        self._search_windows = 0
-
-    @property
-    def needs_more_data(self) -> bool:
-        """Whether an epoch that ends now should go on with the splits of the next one (an artificial epoch).
-
-        Workers that come when all splits are given out change nothing that can be measured (Cachew §4.3).  Bounded: a
-        search that is not over after 200 windows does not extend epochs any more.
-        """
-        return not self.converged and self._search_windows < EXTENDED
 
     @property
     def converged(self) -> bool:
@@ -142,16 +126,12 @@ class SearchDriver:
         """Return what shall run next; `deployment` is what ran during the window."""
         if self._search is None:
             self._start(deployment, self._limits)
-        self._search_windows = 0 if self.converged else self._search_windows + 1
         invalid_reason = window.invalid_reason()
         if invalid_reason:
             return self._discard(invalid_reason)
         if deployment != self._move.target:
             return self._handle_mismatch(window, deployment)
         self._mismatched_windows = 0
-        if self._windows_to_skip:
-            self._windows_to_skip -= 1
-            return self._discard(f"it is one of the first {self._settle_windows} after a change")
         return self._feed(window, deployment)
 
     def _start(self, deployment: Deployment, limits: DeploymentLimits) -> None:
@@ -174,7 +154,6 @@ class SearchDriver:
     def _switch_to(self, move: Probe, deployment: Deployment) -> None:
         self._move = move
         self._mismatched_windows = 0
-        self._windows_to_skip = self._settle_windows if move.target != deployment else 0
 
     def _handle_mismatch(self, window: Window, deployment: Deployment) -> Decision:
         target = self._move.target

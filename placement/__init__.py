@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from pecan_ray.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from pecan_ray.placement.control import control
-    from pecan_ray.placement.costs import Cost, Host, UnitPrices, WorkerUse, cost_by_use, cost_of, cost_of_epoch
+    from pecan_ray.placement.costs import Cost, cost_of
     from pecan_ray.placement.looks import Observation
     from pecan_ray.placement.objective import COST, NO_WAIT, ComparedDeployment, DeploymentEstimate, Objective, rank
     from pecan_ray.placement.policy import MODES, AutoPlacement
@@ -28,18 +27,12 @@ __all__ = [
     "Decision",
     "Deployment",
     "DeploymentEstimate",
-    "Host",
     "Objective",
     "Observation",
     "PriceTier",
     "Prices",
-    "UnitPrices",
     "Window",
-    "WorkerUse",
-    "control",
-    "cost_by_use",
     "cost_of",
-    "cost_of_epoch",
     "rank",
     "spread_by_power",
 ]
@@ -54,7 +47,6 @@ __getattr__ = lazy_names(
         "Decision": "pecan_ray.plan.windows",
         "Deployment": "pecan_ray.plan.windows",
         "DeploymentEstimate": "pecan_ray.placement.objective",
-        "Host": "pecan_ray.placement.costs",
         "MODES": "pecan_ray.placement.policy",
         "NO_WAIT": "pecan_ray.placement.objective",
         "Objective": "pecan_ray.placement.objective",
@@ -62,13 +54,8 @@ __getattr__ = lazy_names(
         "PriceTier": "pecan_ray.plan.prices",
         "Prices": "pecan_ray.plan.prices",
         "ControlState": "pecan_ray.placement.trial_history",
-        "UnitPrices": "pecan_ray.placement.costs",
         "Window": "pecan_ray.plan.windows",
-        "WorkerUse": "pecan_ray.placement.costs",
-        "control": "pecan_ray.placement.control",
-        "cost_by_use": "pecan_ray.placement.costs",
         "cost_of": "pecan_ray.placement.costs",
-        "cost_of_epoch": "pecan_ray.placement.costs",
         "rank": "pecan_ray.placement.objective",
         "spread_by_power": "pecan_ray.placement.spread",
     },

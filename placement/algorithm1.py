@@ -18,8 +18,6 @@ from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, 
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
 
-LOOK_EVERY = 10
-
 
 def pecan(setting: Setting) -> Begin:
     """Return Algorithm 1 as a search."""
@@ -106,7 +104,7 @@ class Algorithm1:
         reference: Window | None = None
         while True:
             seen: list[Window] = []
-            while len(seen) < LOOK_EVERY:
+            while len(seen) < ScalingRule().look_every:
                 seen.append((yield stay))
             now = mean_window(seen)
             if reference is None:

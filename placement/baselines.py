@@ -6,7 +6,7 @@ from functools import partial
 
 from pecan_ray.autoscaler.policy import CACHEW, CACHEW_CODE, Scale, ScalingRule, cachew
 from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, stay
-from pecan_ray.placement.setting import Setting
+from pecan_ray.placement.setting import FIXED, Setting
 from pecan_ray.plan.windows import Deployment
 
 
@@ -36,20 +36,19 @@ def _remote_only(rule: ScalingRule, start: Deployment, limits: DeploymentLimits)
     return cachew(scale, min(max(start.remote, scale.least), scale.most), rule)
 
 
-def fastflow(setting: Setting) -> Begin:
+def fastflow(_setting: Setting) -> Begin:
     """A fixed number of remote workers, used if that is faster than the local ones alone (Pecan §4, §6.1).
 
     This is FastFlow as the Pecan paper describes and provisions it: the least time for workers that the user has
     fixed (two local, two remote), no scaling, no price.  FastFlow's own choice of a cut within the pipeline is not
     part of a placement policy.
     """
+    return _if_faster
 
-    return partial(_if_faster, setting)
 
-
-def _if_faster(setting: Setting, _start: Deployment, limits: DeploymentLimits) -> Search:
-    alone = limits.clamp(setting.fixed.local, 0)
-    both = limits.clamp(setting.fixed.local, setting.fixed.remote)
+def _if_faster(_start: Deployment, limits: DeploymentLimits) -> Search:
+    alone = limits.clamp(FIXED.local, 0)
+    both = limits.clamp(FIXED.local, FIXED.remote)
     first = yield Probe(alone, "scale_local", f"measure {alone} first.")
     second = yield Probe(both, "scale_remote", f"{alone} take {first.batch_time:.4g} s a batch: try {both}.")
     at = both if second.batch_time < first.batch_time else alone

@@ -21,6 +21,7 @@ import math
 from dataclasses import replace
 
 from pecan_ray.placement.looks import FULL, LOOK_S, ROWS, STEPS, Look, LookSums, NeedPeaks, Observation, newest
+from pecan_ray.placement.objective import NO_WAIT_SHARE
 from pecan_ray.placement.trial_history import (
     MAX_QUIET_S,
     QUIET_S,
@@ -42,7 +43,10 @@ LEAP = 4.0
 makes starts and surplus together cheapest, where nodes take 3 minutes and a host costs 10 workers."""
 GUESS_S = 0.02
 """No trainer's step is taken for shorter before one was seen: ResNet18's, the fastest known, takes 22 ms."""
-LAGS = 0.05
+MISSED_S = 0.25
+"""Nothing is added until the trainer has waited for so much longer than NO_WAIT_SHARE allows: half of a look, so that
+a trainer without rows is seen by the next one, and beats of accumulation are not taken for a lack of workers."""
+LAGS = (1 - FULL) / 2
 """Share of its time that the trainer's thread may stand in line for a CPU: half of what FULL leaves free."""
 
 
@@ -91,6 +95,7 @@ def _seen(state: ControlState, o: Observation) -> ControlState:
     same = state.running == o.running
     looks = newest((*(state.looks if same else ()), Look.of(o)), 2 * ROWS, 2 * batch_interval_s(state, o))
     taken = state.taken if same else (o.since_taken - o.dt, 0.0)
+    missed_s = max(0.0, (state.missed_s if same else 0.0) + o.waited - NO_WAIT_SHARE * o.dt)
     sums, known = LookSums.over(looks), state.known
     if sums.steps >= STEPS and o.steps:
         known = replace(known, step_s=(sums.span - min(sums.span, sums.waited)) / sums.steps)
@@ -99,6 +104,7 @@ def _seen(state: ControlState, o: Observation) -> ControlState:
         state,
         running=o.running,
         looks=looks,
+        missed_s=missed_s,
         known=replace(known, each=(each[0], each[1])),
         taken=(taken[0] + o.dt, taken[1] + o.rows),
     )
@@ -142,6 +148,8 @@ class _Rules(Trials):
             return None
         if self.o.running.workers and self.sums.work_done <= 0:
             return self.hold("workers have not begun")
+        if self.state.missed_s < MISSED_S:
+            return self.hold("the trainer has hardly waited")
         # Needs are those of a stretch without a wait, which ends here.
         self.state = replace(self.state, needs=NeedPeaks())
         short = 1 / max(1 - self.wait, 1e-3) / FULL
@@ -246,13 +254,14 @@ class _Rules(Trials):
         # Decision 126: what the trainer once took without a wait is no bound here.
         # With such a bound, a job that lost spot nodes cost up to 1.159 times the best bill, without it 1.070.
         wanted = min(wanted, self.o.pace / FULL)
-        # Without this, six more were asked for at once after ten minutes, over a link that was full.
-        if running.remote >= self.state.trial_history.bounds[1].count:  # more have brought nothing once: ask with few
+        # Where more have brought nothing once, few are asked for: over a full link six came again after ten minutes.
+        if running.remote >= self.state.trial_history.bounds[1].count:
             wanted = min(wanted, self.rate / FULL)
         more = int(min(top, running.remote + max(1, math.ceil((wanted - self.rate) / one))))
         if self.per_hour is not None:
             others = self.rate - running.remote * known.each[1]
-            more = cheapest(self.per_hour, others, one, running.remote, more, wanted)
+            # A bill counts what is taken: with room for drift, workers seemed to pay that end a wait of 2 %.
+            more = cheapest(self.per_hour, others, one, running.remote, more, FULL * wanted)
         if more <= running.remote:
             return None
         self._try("add")
@@ -262,9 +271,7 @@ class _Rules(Trials):
 
     def unknown(self) -> Ruling | None:
         """Judge nothing without steps of the trainer, or with other workers than were asked for."""
-        lags = (self.o.lag or 0.0) > LAGS
-        # A trainer that stands in line for a CPU may wait for that reason: `in_line` judges it.
-        if self.sums.steps >= STEPS and self.whole and self.sums.work_done > 0 and (not self.waits or lags):
+        if self.sums.steps >= STEPS and self.whole and self.sums.work_done > 0 and not self.waits:
             return None
         self.state = replace(self.state, clocks=replace(self.state.clocks, held_since=None))
         return self.hold("too little is known")

@@ -24,7 +24,7 @@ from pecan_ray.placement.control import begin, control
 from pecan_ray.placement.looks import Observation
 from pecan_ray.placement.objective import COST, NO_WAIT, Objective
 from pecan_ray.placement.released import pecan_code, pecan_cost
-from pecan_ray.placement.setting import FIXED, SearchMaker, Setting
+from pecan_ray.placement.setting import SearchMaker, Setting
 from pecan_ray.placement.trial_history import ControlState
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices
 from pecan_ray.plan.windows import Decision, Deployment, Removal, Window
@@ -50,8 +50,7 @@ class AutoPlacement:
     """Decides what shall run.  Pure: no clock, no IO; equal inputs give equal decisions.
 
     Counts are totals over all clients: `spread_by_power` deals local workers out.  Bounds hold for every decision.
-    Mode "auto" is asked by `look`, the papers' modes by `decide`.  `expected_workers`: remote workers that a paper's
-    mode begins with.
+    Mode "auto" is asked by `look`, the papers' modes by `decide`.
     """
 
     def __init__(
@@ -69,11 +68,8 @@ class AutoPlacement:
         max_local_cpu_fraction: float | None = None,
         host_cpus: float | None = None,
         cpus_per_worker: float = 1.0,
-        expected_workers: int | None = None,
-        fixed: Deployment = FIXED,
         visitation: Visitation = "exactly_once",
         fast_removal: bool = False,
-        settle_windows: int = 0,
         patience: int = PATIENCE,
         objective: Objective = COST,
         priced: bool = True,
@@ -98,18 +94,18 @@ class AutoPlacement:
         check_side(mode, limits)
         self.mode = mode
         self.limits = limits
-        self.start = first_deployment(mode, limits, expected_workers)
+        self.start = first_deployment(mode, limits)
         """What to launch before anything was measured."""
         self.window_batches = WINDOW_BATCHES.get(mode, 500)
         """Batches that a window should hold."""
         # Decision 126: without prices nobody has named the money that the trainer's time could be traded for.
         self.objective = NO_WAIT if mode == "auto" and objective == COST and not priced else objective
-        self.setting = Setting(prices, clients, threshold, fixed, priced)
+        self.setting = Setting(prices, clients, threshold, priced)
         self.within = limits
         """Bounds for now: not above `limits`."""
         self.state = ControlState()
         """Of mode "auto"."""
-        self._policy_options = (settle_windows, patience, how_to_remove(fast_removal, visitation))
+        self._patience, self._removal = patience, how_to_remove(fast_removal, visitation)
         self._last: Decision | None = None
         self._begin_search()
 
@@ -117,13 +113,10 @@ class AutoPlacement:
         self._began = self.within
         self._heard: list[Heard] = []
         """What a search has heard since it began: it is a generator, and is made again from this."""
-        settle_windows, patience, removal = self._policy_options
         self._pilot: SearchDriver | None = None
         if self.mode in SEARCHES:
             search = SEARCHES[self.mode](self.setting)
-            self._pilot = SearchDriver(
-                search, self.within, settle_windows=settle_windows, patience=patience, removal=removal
-            )
+            self._pilot = SearchDriver(search, self.within, patience=self._patience, removal=self._removal)
 
     def __getstate__(self) -> dict[str, Any]:
         # Decision 37: a search is a generator, which cannot be written down.
@@ -155,14 +148,6 @@ class AutoPlacement:
         """Whether it looks at the job twice a second (mode "auto"), and not at windows."""
         return self._pilot is None
 
-    @property
-    def needs_more_data(self) -> bool:
-        """Whether an epoch that ends now should go on with the splits of the next one, so that a search can finish.
-
-        Bounded; whoever extends an epoch reports the data that it repeats.
-        """
-        return self._pilot is not None and self._pilot.needs_more_data
-
     def per_hour(self, deployment: Deployment) -> float:
         """Return the weight of an hour: in dollars, where the prices are the user's."""
         return self.setting.per_hour(deployment)
@@ -180,9 +165,8 @@ class AutoPlacement:
         room = Deployment(min(o.room.local, most.max_local), min(o.room.remote, most.max_remote))
         by_price = self.objective == COST
         per_hour = (lambda remote: self.per_hour(Deployment(0, remote))) if by_price else None
-        removal = self._policy_options[2]
         decision, self.state = control(self.state, replace(o, room=room, least=least), now, per_hour)
-        self._last = replace(decision, removal=removal)
+        self._last = replace(decision, removal=self._removal)
         return self._last
 
     def decide(self, window: Window, deployment: Deployment) -> Decision:
@@ -265,12 +249,8 @@ def check_side(mode: str, limits: DeploymentLimits) -> None:
         raise PlanError("mode 'collocated' runs local workers only, but no local worker is allowed: raise max_local.")
 
 
-def first_deployment(mode: str, limits: DeploymentLimits, expected: int | None) -> Deployment:
-    """Return what to launch first: what is expected, else one worker where the mode looks first."""
-    if expected is not None:
-        if isinstance(expected, bool) or not isinstance(expected, int) or expected < 1:
-            raise PlanError(f"expected_workers must be a whole number >= 1, but got {expected!r}.")
-        return limits.clamp(0, expected)
+def first_deployment(mode: str, limits: DeploymentLimits) -> Deployment:
+    """Return what to launch first: one worker where the mode looks first."""
     return limits.clamp(1, 0) if mode in ("auto", "collocated", "fastflow") else limits.clamp(0, 1)
 
 
@@ -282,14 +262,3 @@ def how_to_remove(fast_removal: bool, visitation: Visitation) -> Removal:
             'use visitation="at_most_once" or leave fast_removal off.'
         )
     return "fast" if fast_removal else "drain"
-
-
-def expected_workers(trainer_rate: float, worker_rate: float) -> int:
-    """Return n_w = E[t_model] / E[t_worker] (Pecan §5.1), rounded up.
-
-    Batches per second: of the trainer on batches that are there at once, and of one worker.
-    """
-    for name, rate in (("trainer_rate", trainer_rate), ("worker_rate", worker_rate)):
-        if not 0 < rate < math.inf:
-            raise PlanError(f"{name} must be a positive number of batches per second, but got {rate!r}.")
-    return max(1, math.ceil(min(trainer_rate / worker_rate, 1e9) - 1e-9))

@@ -24,8 +24,6 @@ class Setting:
     clients: int
     threshold: float
     """T: a change of the batch time by less than this share is no change."""
-    fixed: Deployment = FIXED
-    """The deployment of the mode that does not search."""
     priced: bool = True
     """The prices are the user's: dollars may be told."""
 

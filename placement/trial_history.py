@@ -11,7 +11,7 @@ from pecan_ray.plan.windows import Deployment
 
 QUIET_S = 5.0
 """Workers go after so long a time in which fewer sufficed: two starts of local ones.  It doubles when one was wrong,"""
-MAX_QUIET_S = 640.0
+MAX_QUIET_S = 2**7 * QUIET_S
 """seven times at most; and what a trial has shown holds for so long."""
 
 TrialKind: TypeAlias = Literal["add", "fewer", "lag", "bill"]
@@ -107,6 +107,8 @@ class ControlState:
     running: Deployment | None = None
     """What ran during the looks."""
     looks: tuple[Look, ...] = ()
+    missed_s: float = 0.0
+    """Seconds in which the trainer waited beyond NO_WAIT_SHARE; what it does not use of that is set off."""
     known: Known = Known()
     needs: NeedPeaks = field(default_factory=NeedPeaks)
     taken: tuple[float, float] = (0.0, 0.0)

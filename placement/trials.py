@@ -16,10 +16,9 @@ PAUSE_STEPS = 10.0
 """A trainer that has not asked for a batch in so many of its steps does something else."""
 GAIN = 0.03
 """A change of rate or bill by less than this share is none: T of the papers (Pecan §5.1)."""
-PLAUSIBLE = 0.8
-"""Neighbours leave the trainer this share of its speed at least, so that no more is paid for their absence."""
-MAX_BEAT_S = 30.0
-"""Workers that take longer for a batch count as if they took so long: a state keeps two beats of looks."""
+SETTLED_S = 6 * QUIET_S
+"""After so long without a change what drift explains stays: a start, and what it shows, are over.  Workers that take
+longer for a batch count as if they took so long: a state keeps two beats of looks."""
 
 PerHour: TypeAlias = Callable[[int], float]
 """$ an hour of the trainers' hosts and so many remote workers."""
@@ -33,7 +32,7 @@ def batch_interval_s(state: ControlState, o: Observation) -> float:
     """
     counts = (o.running.local, o.running.remote)
     rates = [rate for rate, count in zip(state.known.each, counts, strict=True) if count]
-    return min(MAX_BEAT_S, o.grain / min(rates)) if rates and all(rates) else MAX_BEAT_S
+    return min(SETTLED_S, o.grain / min(rates)) if rates and all(rates) else SETTLED_S
 
 
 def hold(state: ControlState, o: Observation, phase: str, why: str) -> Ruling:
@@ -60,7 +59,7 @@ class Trials:
         # Decision 126: 40 of the trainer's steps, so that a pause of ten steps is a quarter of it at most.
         self.settled_s = max(2 * self.quiet_s, STEPS * PAUSE_STEPS * state.known.step_s)
         self.holds_s = MAX_QUIET_S * state.clocks.quiet_s / QUIET_S
-        self.phase = "converged" if now - state.clocks.changed > 6 * QUIET_S else "measure"
+        self.phase = "converged" if now - state.clocks.changed > SETTLED_S else "measure"
         each = state.known.each
         self.supply = o.running.local * each[0] + o.running.remote * each[1]
 
@@ -104,8 +103,10 @@ class Trials:
         before, running = trial.before, self.o.running
         bill = self.bill()
         self.state = replace(self.state, trial=None, removal=None)
-        least = GAIN if before.remote else 2 * GAIN  # chance shall bring no nodes
-        if bill <= trial.measure * (1 - least):
+        if bill <= trial.measure * (1 - GAIN):
+            # The wait beside them is cheaper than more neighbours: unbounded, these came and went each 40 s.
+            bounds = (self._bound_at(0, running.local, self.rate), self.state.trial_history.bounds[1])
+            self.state = replace(self.state, trial_history=replace(self.state.trial_history, bounds=bounds))
             return None
         # Decision 126: half of the local workers is tried first, and half of that next.
         stride = (self.state.trial_history.stride or 0) // 2
@@ -163,10 +164,13 @@ class Trials:
         self.state = replace(self.state, trial_history=replace(trial_history, shown=shown), clocks=clocks)
 
     def _bound(self, side: int, count: int, before: int, rate: float) -> Bound:
-        room = (self.o.room.local, self.o.room.remote)[side]
         if count <= before:
             return self.state.trial_history.bounds[side]
-        return Bound(before, max(self.rate, rate), room, self.now + self.holds_s)
+        return self._bound_at(side, before, max(self.rate, rate))
+
+    def _bound_at(self, side: int, count: int, rate: float) -> Bound:
+        room = (self.o.room.local, self.o.room.remote)[side]
+        return Bound(count, rate, room, self.now + self.holds_s)
 
     def _try(self, kind: TrialKind) -> None:
         self.state = replace(self.state, trial=PlacementTrial(kind, self.o.running, self.rate - self.not_reported))
@@ -193,9 +197,6 @@ class Trials:
             return None
         spare = self.supply - self.need / FULL
         more = int(min(self.o.room.remote, running.remote + max(0, math.ceil((stride * local - spare) / remote))))
-        if self.per_hour(more) * PLAUSIBLE > self.per_hour(running.remote):
-            self.state = replace(self.state, trial_history=replace(trial_history, stride=stride // 2))
-            return None
         target = Deployment(running.local - stride, more)
         self.state = replace(
             self.state,

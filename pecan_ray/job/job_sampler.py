@@ -18,12 +18,9 @@ from pecan_ray.plan.windows import Deployment
 
 TICK_S = LOOK_S / 2
 """Between two looks: two of them are the shortest stretch that a verdict rests on."""
-TRAINER_CPUS = 1.0
-"""That a training loop takes for itself, before it was measured."""
-WORKER_BYTES = 300 << 20
-"""Memory of a worker: Python with NumPy and a decoder, and its batches."""
-MEMORY_SHARE = 0.5
-"""Of the memory that is left, which workers may take: the trainer's first steps and the page cache have the rest."""
+WORKER_BYTES = 600 << 20
+"""Memory that must be left for a worker: 300 MB for Python with NumPy, a decoder and batches, and as much again for the
+trainer's first steps and the page cache."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +140,7 @@ class JobSampler:
         """Return the CPUs that all trainers together have used so far."""
         first, last = self.first, self.before
         if first is None or last is None or last.elapsed_s - first.elapsed_s < LOOK_S or not last.trainer_cpu_s:
-            return TRAINER_CPUS * self.trainers
+            return float(self.trainers)  # a training loop takes a CPU
         return (last.trainer_cpu_s - first.trainer_cpu_s) / (last.elapsed_s - first.elapsed_s)
 
     def room(self, trainers: Sequence[TrainerProgress], fleet: Fleet, cpus_per_worker: float) -> int:
@@ -158,7 +155,7 @@ class JobSampler:
         each = _cpus_each(local, cpus_per_worker)
         by_cpu = round((usable - self.trainer_cpus()) / max(each, 0.05 * cpus_per_worker))
         memory = [one.memory_bytes for one in hosts if one.memory_bytes is not None]
-        by_memory = len(local) + int(min(memory) * MEMORY_SHARE / WORKER_BYTES) * nodes if memory else slots
+        by_memory = len(local) + int(min(memory) / WORKER_BYTES) * nodes if memory else slots
         return max(1, min(slots, by_cpu, by_memory))
 
     def started(self, seconds: float) -> None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from pecan_ray.job.placing import MOST_STEPS
 from pecan_ray.job.windows import StepTotals, WindowMeter
+from pecan_ray.options import AutoWorkers
+from pecan_ray.placement.policy import WINDOW_BATCHES
 from pecan_ray.plan.windows import Deployment, Window
-
-BATCHES = 100
-"""A window ends after so many batches,"""
-SECONDS = 5.0
-"""or after this time."""
-MOST_WINDOWS = 1000
-"""Newest windows that are kept."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +26,8 @@ class Observed:
     """Cuts the steps of all trainers into windows."""
 
     def __init__(self, trainers: int) -> None:
-        self.meter = WindowMeter(trainers, BATCHES, SECONDS)
-        self.windows: deque[ObservedWindow] = deque(maxlen=MOST_WINDOWS)
+        self.meter = WindowMeter(trainers, WINDOW_BATCHES["auto"], AutoWorkers().window_s)
+        self.windows: deque[ObservedWindow] = deque(maxlen=MOST_STEPS)
 
     def report(self, rank: int, totals: StepTotals) -> None:
         """Take over a trainer's totals."""

@@ -73,7 +73,6 @@ def placement(
     workload: Workload,
     mode: str,
     threshold: float = 0.03,
-    expected_workers: int | None = None,
 ) -> AutoPlacement:
     """Return AutoPlacement for a workload, within what it allows."""
     return AutoPlacement(
@@ -83,6 +82,5 @@ def placement(
         threshold,
         max_local=workload.max_local,
         max_remote=workload.max_remote,
-        expected_workers=expected_workers,
         patience=PATIENCE,
     )

@@ -106,7 +106,7 @@ def test_of_several_trainers_the_one_that_waits_longest_counts() -> None:
         pytest.param(HostUse(cpus=2.0), (work_done(9, 10.0, cpu_s=1.0),), 8, id="workers that sleep need no CPUs"),
         pytest.param(HostUse(cpus=2.0), (work_done(0, 0.5, cpu_s=0.03),), 8, id="half a second shows it"),
         pytest.param(HostUse(cpus=2.0), (work_done(0, 0.4, cpu_s=0.03),), 1, id="less does not"),
-        pytest.param(HostUse(cpus=64.0, memory_bytes=4 * WORKER_BYTES), (), 2, id="half of the memory"),
+        pytest.param(HostUse(cpus=64.0, memory_bytes=2 * WORKER_BYTES), (), 2, id="memory for two"),
         pytest.param(HostUse(cpus=0.5), (), 1, id="one in any case"),
     ],
 )
