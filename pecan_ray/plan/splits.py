@@ -68,6 +68,25 @@ class Split:
         return f"element {element} of {strip_credentials(self.path) or f'split {self.index}'}"
 
 
+class SplitLister(Protocol):
+    """What lists the splits of a source."""
+
+    def splits(self) -> Iterator[Split]:
+        """Yield the splits in a fixed order, each as soon as it is known."""
+        ...
+
+
+@dataclass(frozen=True)
+class KnownSplits:
+    """The splits of a source, without what reads them."""
+
+    known: tuple[Split, ...]
+
+    def splits(self) -> Iterator[Split]:
+        """Yield the splits."""
+        yield from self.known
+
+
 @runtime_checkable
 class Source(Protocol):
     """What a pipeline reads from.  Instances are pickled to workers: they hold no open handle, no credential."""
@@ -121,6 +140,23 @@ class OneSplitSource(Source, Protocol):
     """A source of which a process reads one split at a time: each runs a pipeline of its own, with its own buffers."""
 
     one_split_at_a_time: ClassVar[Literal[True]]
+
+
+@runtime_checkable
+class ListedSource(Source, Protocol):
+    """A source that knows its splits without reading anything, and holds functions or objects of the user's.
+
+    The job lists its splits without these: unpickling them would import what they use, such as TensorFlow or torch.
+    """
+
+    def listed(self) -> KnownSplits:
+        """Return its splits."""
+        ...
+
+
+def lister_of(source: Source) -> SplitLister:
+    """Return what a job needs of a source to list its splits."""
+    return source.listed() if isinstance(source, ListedSource) else source
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ from pecan_ray.job.messages import Reply
 from pecan_ray.job.speed import JobSpeed, SpeedMeter
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import ClusterIo
-from pecan_ray.plan.splits import Source
+from pecan_ray.plan.splits import SplitLister
 from pecan_ray.runtime.cluster import leaving_nodes, process_exists, remote_selector, room_for
 from pecan_ray.runtime.host_names import named, named_error
 from pecan_ray.runtime.io_sharing import IoSharing, datasets_of
@@ -55,7 +55,7 @@ class JobHost:
         set_patience(self.job.config.storage_patience_s)
         tell_elsewhere()  # the job says what hinders its listing
         what = f"the source of job {self.job.spec.name}"
-        self._sources: list[Source] = unpickle_here(self.job.sources, what, received.arrays)
+        self._sources: list[SplitLister] = unpickle_here(self.job.sources, what, received.arrays)
         # Decision 132: the journal holds the large arrays too, because the object ends with this process.
         self._journaled = JournaledJob(self.job.spec, place, None if again else received.journaled, LONGEST_GAP_S)
         self.state = self._journaled.state

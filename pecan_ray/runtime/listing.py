@@ -11,7 +11,7 @@ from itertools import islice
 from pecan_ray.errors import PecanError, SourceError, told
 from pecan_ray.job.events import Event, JobFailed, ListingEnded, ListingResumed, SplitsListed
 from pecan_ray.job.listing_digest import ListingDigest
-from pecan_ray.plan.splits import Source, Split
+from pecan_ray.plan.splits import Split, SplitLister
 
 PAGE = 256
 FREEZE_EVERY = 64
@@ -20,7 +20,7 @@ every split again and again."""
 
 
 def list_sources(
-    sources: Sequence[Source], known: Sequence[int | None], happened: Callable[[Event], Future[None]]
+    sources: Sequence[SplitLister], known: Sequence[int | None], happened: Callable[[Event], Future[None]]
 ) -> None:
     """Begin to list all sources; `happened` is called by other threads, and what it returns ends with the handling.
 
@@ -36,7 +36,7 @@ def list_sources(
             threading.Thread(target=_list, args=work, name="pecan-list", daemon=True).start()
 
 
-def _check_numbers(source: Source, page: Sequence[Split], first: int) -> None:
+def _check_numbers(source: SplitLister, page: Sequence[Split], first: int) -> None:
     for place, split in enumerate(page, first):
         if split.index != place:
             of_file = split.path and f" ({split.path})"
@@ -46,7 +46,7 @@ def _check_numbers(source: Source, page: Sequence[Split], first: int) -> None:
             )
 
 
-def _list(branch: int, source: Source, known: int, happened: Callable[[Event], Future[None]]) -> None:
+def _list(branch: int, source: SplitLister, known: int, happened: Callable[[Event], Future[None]]) -> None:
     try:
         splits: Iterator[Split] = iter(source.splits())
         if known:

@@ -14,6 +14,7 @@ from pecan_ray.by_value import NamedArrays, dumps, dumps_apart, loads_apart
 from pecan_ray.errors import ClusterError, PlanError, UnpicklablePlanError, told
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.own_attributes import own_attribute
+from pecan_ray.plan.splits import lister_of
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.host_names import named
 
@@ -44,8 +45,8 @@ def pickle_plan(plan: Plan, arrays: NamedArrays | None = None) -> bytes:
 
 
 def pickle_sources(plan: Plan, arrays: NamedArrays | None) -> bytes:
-    """Pickle the sources of a plan for the controller; `arrays` as for `pickle_plan`."""
-    return _pickled(plan.dealt_sources(), arrays)
+    """Pickle what lists the sources of a plan, for the controller; `arrays` as for `pickle_plan`."""
+    return _pickled([lister_of(source) for source in plan.dealt_sources()], arrays)
 
 
 def _pickled(value: Any, arrays: NamedArrays | None) -> bytes:

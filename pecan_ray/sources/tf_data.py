@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.plan.fingerprint import canonical_text
-from pecan_ray.plan.splits import Element, Lease, Split
+from pecan_ray.plan.splits import Element, KnownSplits, Lease, Split
 from pecan_ray.sources.files import check_positive
 from pecan_ray.sources.tf_random_state import outside_states, python_generators
 from pecan_ray.sources.tf_seeds import DatasetPass, Scope, make_seeded
@@ -80,6 +80,10 @@ class TfDataSource:
         """Yield one split for each shard."""
         for index in range(self.shards):
             yield Split(index=index, path=f"shard {index} of {to_str(self.make_dataset)}")
+
+    def listed(self) -> KnownSplits:
+        """Return its splits without the function, which may import TensorFlow."""
+        return KnownSplits(tuple(self.splits()))
 
     def made(self, split: Split) -> Any:
         """Return a shard's tf.data.Dataset as the function makes it."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.splits import Element, Split
+from pecan_ray.plan.splits import Element, KnownSplits, Split
 from pecan_ray.sources.files import check_positive
 from pecan_ray.sources.libraries import library
 
@@ -44,6 +44,10 @@ class TorchIterable:
     def splits(self) -> Iterator[Split]:
         """Yield one split for each shard."""
         yield from (Split(index=index, payload=index) for index in range(self.shards))
+
+    def listed(self) -> KnownSplits:
+        """Return its splits without the data set, whose class imports torch."""
+        return KnownSplits(tuple(self.splits()))
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield elements from number `start` on; those before are iterated over."""

@@ -16,7 +16,7 @@ import pytest
 
 from pecan_ray.errors import PlanError, UnpicklablePlanError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.runtime.pickling import pickle_plan
+from pecan_ray.runtime.pickling import pickle_plan, pickle_sources
 from pecan_ray.sources import Arrays, Items
 from tests.unit.engines.engine_leases import column, run_engine
 
@@ -79,7 +79,7 @@ SPAWNING = """
 import multiprocessing
 import numpy as np
 import pecan_ray as pecan
-from pecan_ray.runtime.pickling import pickle_plan
+from pecan_ray.runtime.pickling import pickle_plan, pickle_sources
 OFFSET = 3
 
 class Shapes:
@@ -170,3 +170,21 @@ def test_sources_and_lengths_that_cannot_be_sent_are_errors_of_the_plan() -> Non
     pipe = numbers().bucket_by_length([2], sizes=2, length=lambda element: 1 if guard else 2)
     with pytest.raises(PlanError, match="the pipeline cannot be sent to workers: TypeError: cannot pickle"):
         pickle_plan(pipe.plan)
+
+
+LISTED = """
+import pickle, sys
+(lister,) = pickle.load(sys.stdin.buffer)
+print([(split.index, split.path) for split in lister.splits()], "tensorflow" in sys.modules)
+"""
+
+
+def test_a_controller_lists_the_shards_of_a_dataset_without_importing_tensorflow() -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    def make(num_shards: int, index: int) -> Any:
+        return tf.data.Dataset.range(8).shard(num_shards, index)
+
+    pickled = pickle_sources(PecanPipeline.from_tf_data(make, num_shards=2).plan, None)
+    done = subprocess.run([sys.executable, "-c", LISTED], input=pickled, check=True, capture_output=True)
+    assert done.stdout.decode().strip() == "[(0, 'shard 0 of make'), (1, 'shard 1 of make')] False"
