@@ -15,7 +15,7 @@ from pecan_ray.plan.splits import Element, KnownSplits, Lease, Split
 from pecan_ray.sources.files import check_positive
 from pecan_ray.sources.tf_random_state import outside_states, python_generators
 from pecan_ray.sources.tf_seeds import DatasetPass, Scope, make_seeded
-from pecan_ray.sources.tf_shards import check_shard, counted_by_shard
+from pecan_ray.sources.tf_shards import check_shard, counted_by_shard, smaller_batches
 from pecan_ray.sources.tf_traces import TracedFunctions
 
 logger = logging.getLogger("pecan_ray")
@@ -104,6 +104,8 @@ class TfDataSource:
             _warn_of_generators(name, held)
         if shards > 1 and (counted := counted_by_shard(made)):
             _warn_of_counting(name, counted, shards)
+        if shards > 1 and (size := smaller_batches(made)):
+            _warn_of_batches(name, size, shards)
         return made
 
     def dataset(self, split: Split) -> Any:
@@ -205,6 +207,16 @@ def _warn_of_counting(name: str, counted: tuple[str, ...], shards: int) -> None:
         "from_tf_data: %s calls %s on its shards: the number counts in each of the %d shards, so that %d times as many "
         "elements are taken, or left out, as it says. If it is meant for the whole, call it in front of .shard().",
         *(name, " and ".join(counted), shards, shards),
+    )
+
+
+@functools.lru_cache(maxsize=256)  # once for a function in each process
+def _warn_of_batches(name: str, size: int, shards: int) -> None:
+    logger.warning(
+        "from_tf_data: %s makes batches of %d in each of its %d shards, so that an epoch has up to %d smaller batches. "
+        "Let it return elements, and write from_tf_data(%s).batch(%d): TensorFlow makes these batches, too, which go "
+        "on from shard to shard.",
+        *(name, size, shards, shards, name, size),
     )
 
 

@@ -15,7 +15,10 @@ CUTS = ("_TakeDataset", "_TakeWhileDataset")
 """Datasets that may end though their input does not."""
 COUNTING = {"_TakeDataset": "take", "_SkipDataset": "skip"}
 """Datasets that leave elements out by their number, by the method that makes them."""
-BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset", "_WindowDataset")
+PLAIN_BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
+BATCHES = (*PLAIN_BATCHES, "_WindowDataset")
+ONE_EACH = ("_PrefetchDataset", "_MapDataset", "_ParallelMapDataset", "_OptionsDataset")
+"""Datasets that yield one element for each that they read."""
 
 
 def check_shard(data: Any, name: str, num_shards: int) -> None:
@@ -44,6 +47,17 @@ def counted_by_shard(data: Any) -> tuple[str, ...]:
         return ()
     mine = (COUNTING[kind],) if kind in COUNTING else ()
     return tuple(dict.fromkeys((*mine, *(name for given in inputs for name in counted_by_shard(given)))))
+
+
+def smaller_batches(data: Any) -> int:
+    """Return the size of the batches that a shard consists of, if its last one may be smaller; else 0."""
+    while type(data).__name__ in ONE_EACH:
+        (data,) = inputs_of(data)
+    if type(data).__name__ not in PLAIN_BATCHES:
+        return 0
+    (given,) = inputs_of(data)
+    size, count = int(data._batch_size), int(given.cardinality())
+    return size if count == UNKNOWN or count % size else 0
 
 
 def _endless(data: Any) -> bool:

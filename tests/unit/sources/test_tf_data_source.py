@@ -78,7 +78,7 @@ def test_shards_without_end_or_that_drop_a_remainder_are_refused_and_others_read
 
 def test_what_means_another_thing_for_a_shard_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     def counting(num_shards: int, index: int) -> Any:
-        return part(num_shards, index).skip(2).map(lambda n: n).take(3).batch(2)
+        return part(num_shards, index).skip(2).map(lambda n: n).take(3)
 
     def counting_first(num_shards: int, index: int) -> Any:
         return tf.data.Dataset.range(40).skip(2).shard(num_shards, index)
@@ -88,6 +88,33 @@ def test_what_means_another_thing_for_a_shard_is_warned_of_once(caplog: pytest.L
             opened(make, num_shards)
     (said,) = [record.getMessage() for record in caplog.records]
     assert "counting calls take and skip on its shards: the number counts in each of the 4 shards" in said
+
+
+def test_smaller_batches_of_each_shard_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    def uneven(num_shards: int, index: int) -> Any:
+        return (
+            tf.data.Dataset.range(22)
+            .shard(num_shards, index)
+            .batch(5, num_parallel_calls=2)
+            .map(lambda n: n)
+            .prefetch(1)
+        )
+
+    def unknown(num_shards: int, index: int) -> Any:
+        return tf.data.Dataset.range(20).filter(lambda n: n >= 0).padded_batch(5)
+
+    def even(num_shards: int, index: int) -> Any:
+        return tf.data.Dataset.range(20).shard(num_shards, index).batch(5)
+
+    def elements(num_shards: int, index: int) -> Any:
+        return tf.data.Dataset.range(22).batch(5).unbatch()
+
+    with caplog.at_level(logging.WARNING, "pecan_ray"):
+        for make, num_shards in ((uneven, 4), (uneven, 4), (uneven, 1), (unknown, 4), (even, 4), (elements, 4)):
+            opened(make, num_shards)
+    first, second = [record.getMessage() for record in caplog.records]
+    assert "uneven makes batches of 5 in each of its 4 shards" in first and "from_tf_data(uneven).batch(5)" in first
+    assert "unknown makes batches of 5" in second
 
 
 # --- random numbers ------------------------------------------------------------------------------------------
