@@ -41,8 +41,9 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.quarantine import QuarantineFile, default_path, keeper
 from pecan_ray.runtime.client import has_left
 from pecan_ray.runtime.cluster import check_same_process
+from pecan_ray.runtime.kept_jobs import JobProcesses, KeptJobs
 from pecan_ray.runtime.received import Provenance, Received
-from pecan_ray.runtime.session import Session, job_name
+from pecan_ray.runtime.session import Session
 from pecan_ray.runtime.share_session import ShareRequest, ShareSession
 
 if TYPE_CHECKING:
@@ -92,11 +93,12 @@ class Batches(EpochLoops[BatchT]):
         mesh: OnMesh | None = None,
         clock: RunClock | None = None,
         passes: RunPasses,
+        kept: KeptJobs,
     ) -> None:
         """`go_on`: makes another one of these that begins at a state; `share`: be a reader of this group, no job.
 
         `mesh`: places batches on the devices of JAX; `clock`: begun when the user has asked for this; `passes`: counts
-        the epochs that begin.
+        the epochs that begin; `kept`: processes of jobs before this one.
         """
         self._clock, self._go_on, self._passes = clock or RunClock(), go_on, passes
         self._convert = converter(options.format if mesh is None else "numpy", plan)
@@ -118,17 +120,16 @@ class Batches(EpochLoops[BatchT]):
         self._reverted: Callable[[str], None] | None = None
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
-        self._job = name if debug else job_name(name, options)
+        processes = JobProcesses(name) if debug else kept.begin(parts, name, options, config)
+        self._job = processes.job
         self._quarantine = None if share is not None else self._open_quarantine(saved)
         self._state: dict[str, Any] | None = None
         """Where the run stood when it ended."""
-        self._parts, self._seed, self._engine = tuple(parts or ()), seed, engine
-        self._no_state = no_state_of(options)
-        self._batches_before = saved.batches if saved is not None else 0
+        self._parts, self._seed, self._engine, self._watch = tuple(parts or ()), seed, engine, EpochWatch()
+        self._no_state, self._batches_before = no_state_of(options), 0 if saved is None else saved.batches
         self._prepared: list[JobEvent] = []
         self._reorder_after_epoch: ReorderAfterEpoch | None = None
         self._epoch_estimate: EpochEstimate | None = None
-        self._watch = EpochWatch()
         self._epoch = saved.point.epoch if saved is not None else options.first_epoch
         """In which the training loop is."""
         self._ending = Ending(name, self._job, config.report_folder, kept=not debug and options.rank == 0)
@@ -142,7 +143,7 @@ class Batches(EpochLoops[BatchT]):
             self._clock.enter("ray")
             self._session = session = Session(
                 plan,
-                name=self._job,
+                processes=processes,
                 pipeline=name,
                 engine=engine,
                 seed=seed,
@@ -418,11 +419,6 @@ class Batches(EpochLoops[BatchT]):
         check_remote_io(bytes_per_s)
         if self._session is None:
             raise PlanError("set_remote_io: there are no workers in debug mode.")
-        if isinstance(self._session, ShareSession):
-            raise PlanError(
-                "set_remote_io: the workers are those of a shared group, whose quota is Config(remote_io=...) of its "
-                "first reader: give it there."
-            )
         if isinstance(self._config.remote_io, ClusterIo):
             raise PlanError(
                 "set_remote_io: this job has its part of what the cluster's jobs share, which changes "
@@ -480,7 +476,7 @@ class Batches(EpochLoops[BatchT]):
         if self._looks_end is not None:
             self._looks_end()
         if self._session is not None:
-            self._session.close()
+            self._session.close(keep=self._over and not self._failure)
             self._note_reverted(self._session.facts().reverted)
         if self._quarantine is not None:
             self._quarantine.close()

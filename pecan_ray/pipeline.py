@@ -47,6 +47,7 @@ from pecan_ray.plan.pass_dependent_choices import why_choices_move
 from pecan_ray.plan.rounds import check_rounds_supported
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
+from pecan_ray.runtime.kept_jobs import KeptJobs
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.session import check_not_exiting
 from pecan_ray.sampling.subsets import members
@@ -134,7 +135,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         self._engine: EngineName = engine
         self._seed, self._seeded = natural("seed", 0 if seed is None else seed), seed is not None
         self._config: Config = of_kind("PecanPipeline(config=...)", config, Config | None) or Config()
-        self._counts = PassCounts()
+        self._counts, self._kept = PassCounts(), KeptJobs()
 
     def with_config(self, **changes: Any) -> PecanPipeline:
         """Return the pipeline under other settings: fields of `Config` by name."""
@@ -352,7 +353,6 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             steps=steps,
         )
         check_rounds_supported(self._plan, self._engine, on_error=on_error, asked=coordinated)
-        self._set_storage()
         saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
         found.check()  # trainers that share a job must run one plan: it is that of the first one to have an order
         shared = self._shared(options) if share and not debug else None
@@ -379,6 +379,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
                 mesh=mesh,
                 clock=clock,
                 passes=passes,
+                kept=self._kept,
             )
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -392,6 +393,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         self, sharding: Any, format: Format, rank: int | None, world_size: int | None, job: str | None, *, shares: bool
     ) -> tuple[OnMesh | None, Sharding, tuple[int, int, str | None]]:
         """Return what places batches on a mesh, how splits are dealt, and rank, world size and the job's name."""
+        self._set_storage()
         if isinstance(sharding, str):
             dealt: Any = sharding
             return None, dealt, placed(self._name, rank, world_size, job, shares=shares)
@@ -444,7 +446,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         new = object.__new__(PecanPipeline)
         new._plan, new._name, new._engine = plan, self._name, self._engine
         new._seed, new._seeded, new._config = self._seed, self._seeded, self._config
-        new._counts = self._counts
+        new._counts, new._kept = self._counts, self._kept
         return new
 
     @functools.cached_property

@@ -80,3 +80,12 @@ class Counts:
         """Return the counts so far, by operator."""
         with self._lock:
             return dict(self._of)
+
+
+def sum_of(counted: Iterable[Mapping[str, OpCount]]) -> dict[str, OpCount]:
+    """Return what several workers have counted, together."""
+    sums: dict[str, OpCount] = {}
+    for counts in counted:
+        for op, count in counts.items():
+            sums[op] = sums.get(op, OpCount()) + count
+    return sums

@@ -1,6 +1,8 @@
-"""Which worker a job will ask for first, known before its controller runs: so that both can start at a time."""
+"""Which workers a job will ask for first, known before its controller runs: so that both can start at a time."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.spec import JobSpec
@@ -10,9 +12,19 @@ from pecan_ray.plan.windows import Deployment
 
 
 def first_worker(spec: JobSpec, node: str, cpus: float) -> StartWorker | None:
-    """Return what a job of one trainer, on a node of so many CPUs, will ask for first; None: that cannot be told.
+    """Return the one of `first_workers` that is asked for before the others, if any is known."""
+    return next(iter(first_workers(spec, node, cpus)), None)
 
-    A wrong answer costs a process that starts in vain, and nothing else.
+
+def first_names(spec: JobSpec, hosts: Mapping[str, float]) -> set[str]:
+    """Return the names of `first_workers` on the trainer's node, which is given with its CPUs."""
+    return {one.worker for host, cpus in hosts.items() for one in first_workers(spec, host, cpus)}
+
+
+def first_workers(spec: JobSpec, node: str, cpus: float) -> list[StartWorker]:
+    """Return the local workers that a job of one trainer, on a node of so many CPUs, will ask for first, in this order.
+
+    Empty: that cannot be told.  A wrong answer costs a process that starts in vain, and nothing else.
     """
     workers = spec.workers
     if isinstance(workers, AutoWorkers):
@@ -21,8 +33,8 @@ def first_worker(spec: JobSpec, node: str, cpus: float) -> StartWorker | None:
     else:
         target = Deployment(workers.local, workers.remote)
     if spec.shape.world_size > 1 or not target.local:
-        return None
+        return []
     # A fleet like the job's own, so that the job will ask for a worker of the same name and kind.
     fleet = Fleet(spec.name, spec.cpus_per_worker, spec.remote_io)
     fleet.hosts = {node: cpus}
-    return next(one for one in fleet.scale(target, 0.0) if isinstance(one, StartWorker))
+    return [one for one in fleet.scale(target, 0.0) if isinstance(one, StartWorker) and one.host]

@@ -265,7 +265,7 @@ class JobState(JobCore):
 
     def pool_requests(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers on nodes that others may want as well."""
-        return self.scaling.pool_requests()
+        return () if self.ended else self.scaling.pool_requests()
 
     def cost(self, now: float, since: float = 0.0) -> Cost | None:
         """Return what the job has cost so far, from so many seconds after it began; None without prices."""

@@ -28,7 +28,8 @@ def live_jobs(timeout_s: float) -> tuple[list[LiveJob], list[str]]:
     found: list[LiveJob] = []
     for one in answered:
         try:
-            found.append(ray.get(one))
+            if (live := ray.get(one)) is not None:  # else its processes wait for the next pass
+                found.append(live)
         except ray.exceptions.RayError as error:  # it ends, or begins
             logger.info("job %s tells nothing: %s", asked[one], error)
             silent.append(asked[one])

@@ -88,7 +88,7 @@ def run_stop(asked: argparse.Namespace) -> int:
 
 def job_facts() -> list[JobFacts]:
     """Ask the jobs of the cluster that this process is connected to; those that begin or have ended tell nothing."""
-    return _answers(cluster.other_jobs("").values(), "facts")
+    return [facts for facts in _answers(cluster.other_jobs("").values(), "facts") if facts is not None]
 
 
 def job_line(facts: JobFacts) -> str:

@@ -22,16 +22,23 @@ def place_of(actor: Any, selector: Mapping[str, str], cpus: float) -> tuple[Plac
     found: Any = ray._private.state.actors(actor._actor_id.hex())
     if found and found["Address"]["Port"]:
         return "yes", f"its process was started on node {found['Address']['NodeID']}, and is importing"
+    for node, (unused, total) in cpus_without_actors(selector).items():
+        if cpus and unused >= cpus:
+            named = f"node {node}, on which no actor has {unused:g} of {total:g} CPUs"
+            return "perhaps", f"its process (CPU: {cpus:g}) is being started on {named}; if tasks use these, it waits"
+    return "no", ""
+
+
+def cpus_without_actors(selector: Mapping[str, str]) -> dict[str, tuple[float, float]]:
+    """Return of each node with certain labels the CPUs that no actor or placement group has, and all of them."""
     state: Any = ray._private.state
     total = {node["NodeID"]: float(node["Resources"].get("CPU", 0.0)) for node in state.nodes()}
     groups: Any = ray.util.placement_group_table()
+    found: dict[str, tuple[float, float]] = {}
     for node in matching_nodes(selector):
-        reserved = sum(reserved_cpus(groups, {node}).values())
-        unused = total.get(node, 0.0) - _used_by_actors(node) - reserved
-        if cpus and unused >= cpus:
-            named = f"node {node}, on which no actor has {unused:g} of {total[node]:g} CPUs"
-            return "perhaps", f"its process (CPU: {cpus:g}) is being started on {named}; if tasks use these, it waits"
-    return "no", ""
+        cpus, reserved = total.get(node, 0.0), sum(reserved_cpus(groups, {node}).values())
+        found[node] = cpus - _used_by_actors(node) - reserved, cpus
+    return found
 
 
 def _used_by_actors(node: str) -> float:

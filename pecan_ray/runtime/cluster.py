@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import logging
 import os
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.core.generated import gcs_pb2
+from ray.core.generated import autoscaler_pb2, gcs_pb2
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.host_names import names_of_nodes
@@ -327,6 +328,15 @@ def leaving_nodes() -> dict[str, float | None]:
     return {node: ends_ms / 1000 - now if ends_ms else None for node, ends_ms in told.items()}
 
 
+def has_pending_demand() -> bool:
+    """Tell whether a task, an actor or a placement group of anybody waits for resources of this cluster."""
+    worker: Any = ray._private.worker.global_worker
+    tables: Any = autoscaler_pb2
+    reply = tables.GetClusterResourceStateReply.FromString(worker.gcs_client.get_cluster_resource_state())
+    found = reply.cluster_resource_state
+    return bool(found.pending_resource_requests or found.pending_gang_resource_requests)
+
+
 def alive_nodes() -> set[str]:
     """Return the ids of the nodes that live."""
     return {str(node["NodeID"]) for node in _nodes() if node["Alive"]}
@@ -360,14 +370,25 @@ def other_jobs(job: str) -> dict[str, str]:
     return {other: name for other, name in jobs.items() if other != job}
 
 
+def end_idle(job: str) -> None:
+    """End the processes of other jobs of ours that have ended and wait for another pass: they hold CPUs."""
+    for controller in _controllers(other_jobs(job)):
+        controller.end_idle.remote()
+
+
+def _controllers(jobs: Mapping[str, str]) -> list[Any]:
+    """Return those of `other_jobs` that have not ended meanwhile."""
+    found: list[Any] = []
+    for name in jobs.values():
+        with contextlib.suppress(ValueError):
+            found.append(ray.get_actor(name, namespace=NAMESPACE))
+    return found
+
+
 def ask_for_room(job: str) -> list[str]:
     """Ask other jobs of ours to give up workers, as far as they may; return the names of these jobs."""
     others = other_jobs(job)
-    for name in others.values():
-        try:
-            controller = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:  # it has ended meanwhile
-            continue
+    for controller in _controllers(others):
         controller.make_room.remote(job)
     return list(others)
 

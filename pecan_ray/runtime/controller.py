@@ -15,7 +15,7 @@ from typing import Any
 import ray
 
 from pecan_ray.by_value import NamedArrays
-from pecan_ray.engines.counting import OpCount
+from pecan_ray.engines.counting import OpCount, sum_of
 from pecan_ray.errors import JournalError, OrderError, PecanError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.active_clock import TICK_S
@@ -27,7 +27,7 @@ from pecan_ray.plan.stretches import OpOrders
 from pecan_ray.runtime.host_names import named_facts
 from pecan_ray.runtime.job_arrays import receive
 from pecan_ray.runtime.job_host import JobHost
-from pecan_ray.runtime.journal_file import OFF, place_of
+from pecan_ray.runtime.journal_file import OFF, JournalPlace, place_of
 from pecan_ray.runtime.keeper import Keeping
 
 logger = logging.getLogger("pecan_ray.controller")
@@ -57,18 +57,10 @@ class JobController:
         self._lost: JournalError | None = None
         """Why this process cannot go on after one that was lost: whoever calls is told, in a sentence."""
         try:
-            job = self._place.job() if self._place is not None else None
-            if job is not None:
-                # The job's file is written behind the beginning of the journal:
-                # if it is there, a process ran before this one.
-                self._opened = JobHost(receive(job, {}), self._place, self._keeping, again=True)
+            self._opened = None if self._place is None else _gone_on(name, self._place, self._keeping)
         except JournalError as error:
             # Kept and not raised: callers would get Ray's traceback of a constructor that has failed.
-            self._lost = JournalError(
-                f"the controller of job {name} was lost, and no other one can go on from its journal: {error.message} "
-                "Start the run again, from its last state if there is one.",
-                **error.fields,
-            )
+            self._lost = error
         # Those who have started it may be gone before they call.
         ray.get_runtime_context().current_actor.watch.remote()
 
@@ -154,21 +146,32 @@ class JobController:
         self._raise_refusal(report.incarnation)
         return self._host.board.answer(report.rank)
 
-    async def leave(self, rank: int, incarnation: str, unused: int, finished: bool = False) -> tuple[JobFacts, bool]:
+    async def leave(
+        self, rank: int, incarnation: str, unused: int, finished: bool, keep: bool
+    ) -> tuple[JobFacts, bool]:
         """Take a trainer off the job that has so many batches which it will not use.
 
-        `finished`: it has had all that it asked for.
+        `finished`: it has had all that it asked for; `keep`: another job may follow in these processes.
 
-        Returns the facts, and whether it was the last one, who ends this actor.
+        Returns the facts, and whether it was the last one, who ends this actor, or keeps it.
         """
         # Before the job hears of it: when the last trainer leaves, the workers end with what they write behind.
         await self._host.flush()
+        self._host.keep = keep
         self._host.happened(events.TrainerLeft(rank, incarnation, unused, finished))
         self._host.board.release(rank)
-        facts = await self.facts()
+        facts = named_facts(self._host.state.facts(self._host.now()))
         if self._host.ended:
             await self._host.wait_for_cleanup()
         return facts, self._host.ended
+
+    async def claim(self) -> bool:
+        """Tell whether another job may begin in these processes: one has ended here well, and all of them live."""
+        idle = self._opened.idle if self._opened is not None else None
+        if idle is None or not await idle.claim():
+            return False
+        self._opened, self._counts, self._explained = None, {}, ""
+        return True
 
     async def resume_point(self, batches: int, early: bool = False) -> bytes:
         """Return where the job stands after so many batches of each trainer, pickled; None before they were told of.
@@ -276,13 +279,18 @@ class JobController:
         """Give up a worker for another job, if this one may."""
         self._host.happened(events.RoomAsked(job))
 
-    async def facts(self) -> JobFacts:
-        """Return the facts of the job so far."""
-        return named_facts(self._host.state.facts(self._host.now()))
+    async def end_idle(self) -> None:
+        """End these processes, if their job has ended: another one wants the place."""
+        if self._opened is not None and self._opened.idle is not None:
+            self._opened.idle.end()
 
-    async def live(self) -> LiveJob:
-        """Return how the job is at this moment."""
-        return self._host.live()
+    async def facts(self) -> JobFacts | None:
+        """Return the facts of the job so far; None: it has ended, and another one may follow."""
+        return None if self._host.idle is not None else named_facts(self._host.state.facts(self._host.now()))
+
+    async def live(self) -> LiveJob | None:
+        """Return how the job is at this moment; None: it has ended, and another one may follow."""
+        return None if self._host.idle is not None else self._host.live()
 
     async def view(self) -> JobView:
         """Return what a page about the job shows, which is bounded."""
@@ -295,8 +303,18 @@ class JobController:
 
     async def op_counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""
-        sums: dict[str, OpCount] = {}
-        for counts in self._counts.values():
-            for op, count in counts.items():
-                sums[op] = sums.get(op, OpCount()) + count
-        return sums
+        return sum_of(self._counts.values())
+
+
+def _gone_on(name: str, place: JournalPlace, keeping: Keeping | None) -> JobHost | None:
+    """Return the job of a process before this one, from its journal; None if there was none; raises JournalError."""
+    try:
+        # The job's file is written behind the beginning of the journal: if it is there, a process ran before this one.
+        job = place.job()
+        return None if job is None else JobHost(receive(job, {}), place, keeping, again=True)
+    except JournalError as error:
+        raise JournalError(
+            f"the controller of job {name} was lost, and no other one can go on from its journal: {error.message} "
+            "Start the run again, from its last state if there is one.",
+            **error.fields,
+        ) from error

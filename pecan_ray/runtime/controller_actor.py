@@ -68,9 +68,15 @@ class AutoPlacementController:
         """Take a trainer's report; return its orders, pickled."""
         return await self._process.report(pickled)
 
-    async def leave(self, rank: int, incarnation: str, unused: int, finished: bool = False) -> tuple[JobFacts, bool]:
+    async def leave(
+        self, rank: int, incarnation: str, unused: int, finished: bool = False, keep: bool = False
+    ) -> tuple[JobFacts, bool]:
         """Take a trainer off the job that has so many batches which it will not use."""
-        return await self._process.leave(rank, incarnation, unused, finished)
+        return await self._process.leave(rank, incarnation, unused, finished, keep)
+
+    async def claim(self) -> bool:
+        """Tell whether another job may begin in these processes."""
+        return await self._process.claim()
 
     async def resume_point(self, batches: int, early: bool = False) -> bytes:
         """Return where the job stands after so many batches of each trainer, pickled; None before they were told of."""
@@ -130,12 +136,16 @@ class AutoPlacementController:
         """Give up a worker for another job, if this one may."""
         await self._process.make_room(job)
 
-    async def facts(self) -> JobFacts:
-        """Return the facts of the job so far."""
+    async def end_idle(self) -> None:
+        """End these processes, if their job has ended: another one wants the place."""
+        await self._process.end_idle()
+
+    async def facts(self) -> JobFacts | None:
+        """Return the facts of the job so far; None: it has ended, and another one may follow."""
         return await self._process.facts()
 
-    async def live(self) -> LiveJob:
-        """Return how the job is at this moment."""
+    async def live(self) -> LiveJob | None:
+        """Return how the job is at this moment; None: it has ended, and another one may follow."""
         return await self._process.live()
 
     async def view(self) -> JobView:

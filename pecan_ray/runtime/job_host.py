@@ -19,6 +19,7 @@ from pecan_ray.engines.under_way import long_retry
 from pecan_ray.errors import PecanError
 from pecan_ray.job import events, instructions
 from pecan_ray.job.active_clock import LONGEST_GAP_S, TICK_S
+from pecan_ray.job.first_worker import first_names
 from pecan_ray.job.job_views import LiveJob, live_job
 from pecan_ray.job.messages import Reply
 from pecan_ray.job.speed import JobSpeed, SpeedMeter
@@ -27,6 +28,7 @@ from pecan_ray.options import ClusterIo
 from pecan_ray.plan.splits import SplitLister
 from pecan_ray.runtime.cluster import leaving_nodes, process_exists, remote_selector, room_for
 from pecan_ray.runtime.host_names import named, named_error
+from pecan_ray.runtime.idle_processes import IdleProcesses
 from pecan_ray.runtime.io_sharing import IoSharing, datasets_of
 from pecan_ray.runtime.job_arrays import ReceivedJob
 from pecan_ray.runtime.job_tasks import JobTasks, unexpected_failure
@@ -72,7 +74,9 @@ class JobHost:
             self.workers.find(worker.name for worker in self.state.fleet.workers.values() if worker.running)
         self.refused: dict[str, PecanError] = {}
         """Why trainers cannot take part, by incarnation."""
-        self.ended = False
+        self.ended = self.keep = False
+        self.idle: IdleProcesses | None = None
+        """What waits for another job, if the trainer that has ended this one wants to `keep` it."""
         self.broken: PecanError | None = None
         """Why the job's state takes no event any more: whoever calls is told."""
         self._calls: dict[tuple[str, str, int], list[asyncio.Future[Reply]]] = {}
@@ -120,7 +124,7 @@ class JobHost:
             if self._journaled.restarted:
                 self._go_on()
             self.tasks.begin("letting time pass", self._let_time_pass)
-            self.tasks.begin("looking for nodes that are taken away", self._watch_nodes)
+            self.tasks.begin("looking for nodes that are taken away", _watch_nodes, self)
             if isinstance(self.job.config.remote_io, ClusterIo):
                 self.tasks.begin("sharing the cluster's pipe and cache", self._share_io)
 
@@ -203,22 +207,6 @@ class JobHost:
                 self._tick()
             await asyncio.sleep(TICK_S)
 
-    async def _watch_nodes(self) -> None:
-        """Tell the job of nodes that will be taken away, as Ray was told."""
-        known: set[str] = set()
-        while not self.ended:
-            try:
-                # Decision 45: this call of Ray's blocks for 3 ms, and the event loop answers trainers and workers.
-                leaving = await asyncio.to_thread(leaving_nodes)
-            except ray.exceptions.RayError as error:  # no reason to end a job that has its workers
-                logger.warning("job %s cannot be told of nodes that are taken away: %s", self.job.spec.name, error)
-                leaving = {}
-            new = tuple((node, left_s) for node, left_s in leaving.items() if node not in known)
-            known.update(leaving)
-            if new and not self.ended:
-                self.happened(events.NodesLeave(new))
-            await asyncio.sleep(TICK_S)
-
     def _tick(self) -> None:
         now = time.monotonic()
         retrying = long_retry(now)
@@ -257,7 +245,14 @@ class JobHost:
 
     def _kill(self, instruction: instructions.KillWorker) -> None:
         self.board.remove_worker(instruction.worker)
-        self.workers.kill(instruction.worker)
+        if not self._may_keep:
+            self.workers.kill(instruction.worker)
+
+    @property
+    def _may_keep(self) -> bool:
+        """Whether the job has ended well, in one life of its controller, and another one may follow."""
+        same = self._keeping is not None and not self._keeping.generation
+        return self.keep and self.state.ended and self.state.error is None and same
 
     def _find_room(self, instruction: instructions.FindRoom) -> None:
         self.workers.trainer_nodes = instruction.nodes
@@ -297,8 +292,30 @@ class JobHost:
         self._journaled.end(deserted=instruction.orphaned)
         if self._pool_request_task is not None:
             self._pool_request_task.cancel()
+        if self._keeping is not None and self._may_keep:
+            self.idle = IdleProcesses(self.workers, self._keeping, first_names(self.job.spec, self.state.fleet.hosts))
+            for call in (one for calls in self._calls.values() for one in calls if not one.done()):
+                call.set_exception(PecanError(f"job {self.job.spec.name} has ended"))
+            return
         self.workers.stop()
         # The last trainer to leave ends this actor, and here there is none.
         if instruction.orphaned:
             logger.warning("job %s ends: none of its trainers can be heard", self.job.spec.name)
             ray.kill(ray.get_runtime_context().current_actor)
+
+
+async def _watch_nodes(host: JobHost) -> None:
+    """Tell a job of nodes that will be taken away, as Ray was told."""
+    known: set[str] = set()
+    while not host.ended:
+        try:
+            # Decision 45: this call of Ray's blocks for 3 ms, and the event loop answers trainers and workers.
+            leaving = await asyncio.to_thread(leaving_nodes)
+        except ray.exceptions.RayError as error:  # no reason to end a job that has its workers
+            logger.warning("job %s cannot be told of nodes that are taken away: %s", host.job.spec.name, error)
+            leaving = {}
+        new = tuple((node, left_s) for node, left_s in leaving.items() if node not in known)
+        known.update(leaving)
+        if new and not host.ended:
+            host.happened(events.NodesLeave(new))
+        await asyncio.sleep(TICK_S)

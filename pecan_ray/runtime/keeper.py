@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -39,6 +40,10 @@ class WorkerKeeper:
         """Their handles, as soon as Ray has made them: it ends an actor of which nobody has a handle."""
         self._expected: WorkerActorSpec | None = None
         """The worker that is being started before a controller has asked for it."""
+        self._specs: dict[str, WorkerActorSpec] = {}
+        """How these workers were made last."""
+        self._idle: set[str] = set()
+        """Those that have done all of a job, and wait for the next one."""
         ray.get_runtime_context().current_actor.watch.remote()
 
     async def watch(self) -> None:
@@ -76,14 +81,29 @@ class WorkerKeeper:
             self._expected = worker_actor_spec
             self._workers[worker_actor_spec.began.worker] = asyncio.ensure_future(self._made(worker_actor_spec))
 
+    async def keep_idle(self, names: list[str]) -> None:
+        """Keep these workers for the controller's next job, and end the others."""
+        self._idle = set(names)
+        for name in self._workers.keys() - self._idle:
+            await self._end(name)
+
+    async def has_idle(self) -> bool:
+        """Tell whether workers wait for the next job, and all of them live."""
+        handles = [self._workers[name].result() for name in self._idle]
+        await asyncio.gather(*(handle.placed.remote() for handle in handles))
+        return bool(handles)
+
+    async def _end(self, name: str) -> None:
+        made = self._workers.pop(name)
+        await asyncio.wait([made])
+        if made.exception() is None:
+            ray.kill(made.result())
+
     async def _settle(self, asked: WorkerActorSpec | None) -> None:
         """End the worker that was expected, if it is another one than what is asked for first."""
         expected, self._expected = self._expected, None
         if expected is not None and expected != asked:
-            made = self._workers.pop(expected.began.worker)
-            await asyncio.wait([made])
-            if made.exception() is None:
-                ray.kill(made.result())
+            await self._end(expected.began.worker)
 
     async def start(self, generation: int, worker_actor_spec: WorkerActorSpec) -> tuple[Any, int]:
         """Start a worker, unless it was; return its handle and this process's id."""
@@ -91,6 +111,10 @@ class WorkerKeeper:
         if generation < self._generation:
             raise ClusterError(f"{name} is not started: another process is the job's controller now.")
         await self._settle(worker_actor_spec)
+        if name in self._idle:
+            self._idle.discard(name)
+            if not await self._taken_on(worker_actor_spec):
+                await self._end(name)
         if name not in self._workers:
             self._workers[name] = asyncio.ensure_future(self._made(worker_actor_spec))
         try:
@@ -100,7 +124,20 @@ class WorkerKeeper:
             self._workers.pop(name, None)
             raise
 
+    async def _taken_on(self, wanted: WorkerActorSpec) -> bool:
+        """Give a worker that waits the next job, if it is what that asks for."""
+        made = self._specs[wanted.began.worker]
+        if replace(made, began=wanted.began, job=wanted.job) != wanted:
+            return False
+        self._specs[wanted.began.worker] = wanted
+        try:
+            await self._workers[wanted.began.worker].result().take.remote(wanted.began, wanted.job)
+        except ray.exceptions.RayActorError:
+            return False
+        return True
+
     async def _made(self, worker_actor_spec: WorkerActorSpec) -> Any:
+        self._specs[worker_actor_spec.began.worker] = worker_actor_spec
         until = time.monotonic() + NAME_FREE_S
         while True:
             try:
@@ -161,6 +198,14 @@ class Keeping:
             except ray.exceptions.RayActorError:
                 await asyncio.sleep(PAUSE_S)
                 self._handle = await asyncio.to_thread(self._found)
+
+    async def keep_idle(self, names: list[str]) -> None:
+        """Have it keep these workers for the next job, and end the others."""
+        await self._ask("keep_idle", names)
+
+    async def has_idle(self) -> bool:
+        """Tell whether workers wait for the next job, and all of them live; raises RayError where it does not."""
+        return bool(await self._handle.has_idle.remote())
 
     def end(self) -> None:
         """End it, with all workers."""

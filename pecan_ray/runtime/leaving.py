@@ -32,6 +32,8 @@ class Leaving:
         self._job, self._client, self._controller = job, client, controller
         self._rank, self._incarnation = rank, incarnation
         self._process = os.getpid()
+        self.keep = self.kept = False
+        """Another job may follow in the processes of this one; they wait for it."""
         self.finished = False
         """The training loop has all that it asked for: the others may go on."""
         self._once = threading.Lock()
@@ -68,7 +70,8 @@ class Leaving:
             facts, last = JobFacts(self._job, lost="Ray was shut down before the job was closed"), False
         client.join()
         with contextlib.suppress(ClusterError):
-            if last:
+            self.kept = last and self.keep and not facts.lost
+            if last and not self.kept:
                 calls.kill(self._controller)
         return facts
 
@@ -89,7 +92,8 @@ class Leaving:
 
         while True:
             asked = calls.begin(
-                self._controller.leave, self._rank, self._incarnation, self._client.state.unused, self.finished
+                self._controller.leave,
+                *(self._rank, self._incarnation, self._client.state.unused, self.finished, self.keep),
             )
             try:
                 answer: tuple[JobFacts, bool] = calls.result(asked, max(0.0, until - time.monotonic()), say)

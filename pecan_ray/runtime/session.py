@@ -46,6 +46,7 @@ from pecan_ray.runtime.client import BatchClient, KeepBad
 from pecan_ray.runtime.controller_actor import AutoPlacementController
 from pecan_ray.runtime.journal_file import OFF
 from pecan_ray.runtime.keeper import keeper_of
+from pecan_ray.runtime.kept_jobs import JobProcesses, make_way
 from pecan_ray.runtime.leaving import Leaving
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.messages import Job
@@ -58,9 +59,6 @@ from pecan_ray.sampling.subsets import members
 from pecan_ray.storage import is_remote
 
 logger = logging.getLogger("pecan_ray")
-
-_runs: dict[str, int] = {}
-"""How often this process has begun a shared job of a name: ranks that run the same program agree on it."""
 
 MOST_CALLS = 100_000
 """Calls that a controller can have open: each trainer waits for orders in one, each idle worker for work in another."""
@@ -81,7 +79,7 @@ class Session:
         self,
         plan: Plan,
         *,
-        name: str,
+        processes: JobProcesses,
         pipeline: str,
         engine: EngineName,
         seed: int,
@@ -104,8 +102,7 @@ class Session:
         arrays: NamedArrays = {}
         self._apart = None if options.world_size > 1 else arrays  # ranks would name each its own
         payload = pickle_plan(plan, self._apart)
-        self.name = name
-        self._options = options
+        self.name, self._processes, self._options = processes.job, processes, options
         started, self.attach_time_s = cluster.attach(ranks=options.world_size), time.monotonic()
         if started and options.world_size > 1 and os.environ.get("LOCAL_WORLD_SIZE") != str(options.world_size):
             logger.warning(
@@ -157,7 +154,7 @@ class Session:
     def _registered(self, job: Job, arrays: NamedArrays, parts: tuple[tuple[str, str], ...], wait: LongWait) -> Any:
         registration = Registration(self.name, self._options.world_size, time.monotonic())
         pickled = pickle.dumps(job)
-        controller: Any = None
+        controller: Any = self._processes.controller
         while True:
             try:
                 if controller is None:
@@ -210,6 +207,7 @@ class Session:
 
     def _controller(self, job: Job, pickled: bytes) -> Any:
         journal, shared = job.config.journal, self._options.world_size > 1
+        make_way(self._node, job.spec.cpus_per_worker)
         controller = actor(
             AutoPlacementController,
             f"pecan:{self.name}:controller",
@@ -321,12 +319,18 @@ class Session:
         """Let the other ranks go on when this one closes: its loop has all that it asked for."""
         self._leaving.finished = True
 
-    def close(self) -> None:
-        """End the job: no actor of it is left.  With several trainers, the last one to close ends it."""
+    def close(self, *, keep: bool = False) -> None:
+        """End the job.  With several trainers, the last one to close ends it.
+
+        No actor of it is left, unless another job may follow in its processes: `keep` says that it has ended well.
+        """
         if self._facts is None:
             self.paid.close()
             self._points.close()
+            self._leaving.keep = keep and self._processes.keep is not None
             self._facts = self._leaving.leave()
+            if self._leaving.kept:
+                self._processes.kept_by(self.controller)
 
 
 def _registration_failure(error: ray.exceptions.RayError) -> TurnedAway | Hindered:
@@ -440,13 +444,3 @@ def _told(
     chosen = [(f"iter_batches({name}=...)", repr(value)) for name, value in vars(options).items() if name not in OWN]
     state = "none" if saved is None else f"one of batch {saved.batches} ({saved.to_json()['checksum']})"
     return (("engine", engine), ("seed", str(seed)), ("iter_batches(state=...)", state), *chosen, *parts)
-
-
-def job_name(name: str, options: IterOptions) -> str:
-    """Return the name of the job that a pipeline of a name begins, or joins."""
-    if options.job:
-        return options.job
-    if options.world_size == 1:
-        return f"{name}-{os.getpid():x}{secrets.token_hex(2)}"
-    _runs[name] = _runs.get(name, 0) + 1
-    return f"{name}-shared-{_runs[name]}"

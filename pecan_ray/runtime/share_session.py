@@ -12,11 +12,11 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
 
-from pecan_ray.errors import ClusterError, PecanError
+from pecan_ray.errors import ClusterError, PecanError, PlanError
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.options import Config, Workers
@@ -293,7 +293,14 @@ class ShareSession:
         """Change the numbers of workers, for all readers."""
         self._calls.ask(self.producer.scale, workers.local, workers.remote)
 
-    def close(self) -> None:
+    def set_remote_io(self, bytes_per_s: float | None) -> NoReturn:
+        """Raise PlanError: the bound is the group's."""
+        raise PlanError(
+            "set_remote_io: the workers are those of a shared group, whose quota is Config(remote_io=...) of its "
+            "first reader: give it there."
+        )
+
+    def close(self, *, keep: bool = False) -> None:
         """Leave the group, which ends if nobody else comes."""
         if self._facts is None:
             self.run_report()

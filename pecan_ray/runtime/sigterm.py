@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 
@@ -27,3 +28,9 @@ class SigtermNotice:
             # The kernel ends it then, also if no thread gets the GIL any more.
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, self._notice_s)
+
+
+@functools.lru_cache(maxsize=1)
+def sigterm_notice() -> SigtermNotice:
+    """Return this process's, which is made once, in the main thread."""
+    return SigtermNotice()

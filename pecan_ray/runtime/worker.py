@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -60,7 +61,7 @@ class WorkerProcess:
 
     def __init__(self, began: StartWorker, job: Job, controller: Any) -> None:
         self._name, self._job, self._controller = began.worker, job, controller
-        prepare_process(job, began)
+        prepare_for(job, began)
         self._outbox = Outbox(job.config.ring_bytes, job.spec.shape.world_size, began.number)
         self._plan = WorkerPlan(self._name, job, began.sharing, MappedArrays(job, controller))
         about = job.spec.shape, heartbeat_of(job), job.config.hung_after_s
@@ -117,6 +118,18 @@ class WorkerProcess:
             self._outbox.close()
             self.flush()  # what this node alone has may go with it
             self._over.set()
+
+    def finish(self) -> bool:
+        """Leave nothing under way, behind the work's end; return whether this process can work for another job.
+
+        Nothing that it has sent is yet to come to the controller then: it would be taken for the next job's.
+        """
+        if not self._over.is_set() or not self._streams.may_end or self._job.config.cache.spread:
+            return False
+        self._reporter.end()
+        self._plan.end()
+        gc.collect()  # while nobody waits: memory files and graphs of jobs before go with their cycles
+        return self._worker_requests.end(self._reporter.last_told)
 
     def _tell_failure(self, error: PecanError) -> None:
         """Tell the job what this worker has failed with: again, until all rows before the one that fails have come.
@@ -260,14 +273,18 @@ def heartbeat_of(job: Job) -> Heartbeat:
     return Heartbeat(min(job.config.worker_timeout_s, job.config.hung_after_s), every_s=every_s)
 
 
-def prepare_process(job: Job, began: StartWorker) -> None:
-    """Make a process one that works for a job, and reads no more than its share of object stores until it is told."""
+def prepare_for(job: Job, began: StartWorker) -> None:
+    """Let this process work for a job, and read no more than its share of object stores until it is told."""
     set_patience(job.config.storage_patience_s)
     hedge_reads(job.config.hedged_reads)
     tell_elsewhere()  # the heartbeat says what is tried again
     # Decision 51: from its start on, so that no worker reads without bound until the job has told it.
     limit_remote_io(began.remote_io)
     bound_datasets(began.rooms)
+
+
+def prepare_process() -> None:
+    """Make this process one that works for jobs."""
     os.nice(NICE)
     os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
     # Decision 15: memory that goes back to the system with each element costs page faults for the next one.

@@ -62,8 +62,10 @@ class PreprocessingWorker:
     """The actor around a worker's process; its groups keep long runs and streams from delaying control messages."""
 
     def __init__(self, began: StartWorker, job: bytes, controller: Any) -> None:
-        from pecan_ray.runtime.worker import WorkerProcess  # in this process alone
+        from pecan_ray.runtime.worker import WorkerProcess, prepare_process  # in this process alone
 
+        prepare_process()
+        self._controller = controller
         self._process = WorkerProcess(began, pickle.loads(job), controller)
 
     @ray.method(concurrency_group="control")
@@ -80,6 +82,18 @@ class PreprocessingWorker:
     def run(self) -> None:
         """Work until the job says stop; errors of the pipeline go to the controller.  Called again, wait for that."""
         self._process.run()
+
+    @ray.method(concurrency_group="run")
+    def finish(self) -> bool:
+        """Leave nothing of the job under way, behind its end; return whether this worker can be given another one."""
+        return self._process.finish()
+
+    @ray.method(concurrency_group="run")
+    def take(self, began: StartWorker, job: bytes) -> None:
+        """Work for another job, behind `finish`."""
+        from pecan_ray.runtime.worker import WorkerProcess
+
+        self._process = WorkerProcess(began, pickle.loads(job), self._controller)
 
     @ray.method(concurrency_group="control")
     def use_users_order(self) -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ from pecan_ray.runtime.actors import task
 from pecan_ray.runtime.cluster import (
     NAMESPACE,
     alive_nodes,
+    end_idle,
     labels_of,
     labels_of_nodes,
     leaving_nodes,
@@ -56,6 +57,8 @@ DEAD_S = 10.0
 """A process that was ended and still runs after this time hangs: it is ended by a signal."""
 MOST_FLUSH_S = 8.0
 """A worker ends its writing sooner by itself, unless its process is frozen."""
+FINISH_S = 5.0
+"""A worker that is done with a job says so within this time, or ends."""
 REASON_S = 2.0
 """What is in the way of workers without a place is looked up once in this time for all of them."""
 
@@ -150,6 +153,8 @@ class WorkerActors:
         placed = asyncio.ensure_future(actor.handle.placed.remote())
         # A worker that is killed meanwhile is not waited for: asyncio would log its error as one that nobody has seen.
         placed.add_done_callback(lambda future: future.cancelled() or future.exception())
+        if wanted.cpus and (await asyncio.to_thread(place_of, actor.handle, wanted.selector, wanted.cpus))[0] == "no":
+            await asyncio.to_thread(end_idle, self._job.spec.name)
         while not (await asyncio.wait([placed], timeout=self._job.config.placement_warning_s))[0]:
             if actor.killed:
                 return
@@ -317,6 +322,18 @@ class WorkerActors:
                 logger.warning("%s did not end when it was asked to: process %d was killed", actor.name, actor.pid)
         except ray.exceptions.RayError as error:
             logger.info("%s could not be looked at: %s", actor.name, error)
+
+    async def finish(self, names: Collection[str]) -> list[str]:
+        """Follow no worker any more; return which of these can work for another job, and end all others."""
+        self._tasks.cancel()
+        known = [one for one in self._actors.values() if one.name in names and one.handle is not None]
+        able = [one for one in known if not (one.killed or one.ended)]
+        asked = (asyncio.wait_for(one.handle.finish.remote(), FINISH_S) for one in able)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        finished = [one.name for one, answer in zip(able, answers, strict=True) if answer is True]
+        for name in self._actors.keys() - set(finished):
+            self.kill(name)
+        return finished
 
     def stop(self) -> None:
         """Follow no worker any more; what keeps them ends, and they do with it."""

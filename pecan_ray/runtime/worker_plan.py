@@ -35,7 +35,8 @@ class WorkerPlan:
     def __init__(self, worker: str, job: Job, sharing: int, arrays: MappedArrays) -> None:
         """`sharing`: so many workers share the CPUs of the node."""
         self._worker, self._job, self._sharing, self._arrays = worker, job, sharing, arrays
-        self._slots = OwnedSlots(RingSlots(job.config.ring_bytes))
+        self._ring = RingSlots(job.config.ring_bytes)
+        self._slots = OwnedSlots(self._ring)
         self.engine: Engine | None = None
         self._sources: tuple[Source, ...] = ()
         self._elements_behind: tuple[int, ...] = ()
@@ -62,7 +63,7 @@ class WorkerPlan:
                 "environment."
             ) from error
         # Decision 96: behind the loading of the functions, whose modules may seed generators when they are imported.
-        if global_generators.key is None:
+        if self.engine is None:
             global_generators.begin((job.seed, self._worker.rpartition(":")[2], job.batches_before))
         else:
             global_generators.seed_again()
@@ -74,6 +75,12 @@ class WorkerPlan:
         self._sources = tuple(plan.sources())
         self.engine = build_engine(job.engine, left.plan, options, self._slots)
         self._elements_behind, self._loading = left.elements, None
+
+    def end(self) -> None:
+        """Give back what it has: batches that the trainer holds stay valid."""
+        if self.engine is not None:
+            self.engine.close()
+        self._ring.close()
 
     def _note_order(self, plan: Plan, version: int) -> None:
         """Keep the user's order ready for a plan in another one."""

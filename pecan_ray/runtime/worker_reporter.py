@@ -12,7 +12,7 @@ from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.under_way import counted_from, long_retry
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.worker_events import WorkerTime
-from pecan_ray.runtime.sigterm import SigtermNotice
+from pecan_ray.runtime.sigterm import sigterm_notice
 from pecan_ray.runtime.stage_watch import StageWatch
 from pecan_ray.runtime.worker_plan import WorkerPlan
 from pecan_ray.storage import bytes_from_node, reads_hedged, remote_bytes
@@ -30,9 +30,14 @@ class WorkerReporter:
         self.stages = StageWatch(lambda: plan.engine, over)
         self.bytes = 0
         """Of batches that were put out."""
-        self._sigterm, self._retried = SigtermNotice(), 0.0
+        self._sigterm, self._retried = sigterm_notice(), 0.0
         """When a storage was last seen to fail."""
         self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._counted_before = _counted()
+        """For jobs before this one."""
+        self.last_told: Any = None
+        """Ray's reference to the job's answer."""
 
     def begin(self, happened: Callable[[WorkerTime], None]) -> None:
         """Let time pass for the worker, from a thread of its own; nothing to do a second time."""
@@ -40,12 +45,18 @@ class WorkerReporter:
             self._thread = threading.Thread(target=self._keep_on, args=(happened,), name="pecan-heartbeat", daemon=True)
             self._thread.start()
 
+    def end(self) -> None:
+        """Tell nothing more."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
     def _keep_on(self, happened: Callable[[WorkerTime], None]) -> None:
-        while True:
+        while not self._ended.is_set():
             over = self._over.is_set()
             happened(WorkerTime(self._condition(over=over)))
             if over:
-                time.sleep(NEWS_S)  # what it has made is yet to be fetched
+                self._ended.wait(NEWS_S)  # what it has made is yet to be fetched
             else:
                 self._over.wait(NEWS_S)
 
@@ -67,19 +78,20 @@ class WorkerReporter:
         """Tell the job, without waiting for it."""
         engine = self._plan.engine
         counts = dict(engine.counts()) if engine is not None else {}
-        self._controller.told.remote(self._worker, self.completed(progress), counts)
+        self.last_told = self._controller.told.remote(self._worker, self.completed(progress), counts)
 
     def completed(self, progress: WorkerProgress) -> WorkerProgress:
         """Add what the process has counted: reads of buckets and of its node's disk, a cache's elements, its stages."""
-        kept, computed = kept_tally.sums
-        hedged, won = reads_hedged()
         engine = self._plan.engine
+        remote, node, hedged, won, kept, computed = (
+            now - before for now, before in zip(_counted(), self._counted_before, strict=True)
+        )
         return replace(
             progress,
             bytes=self.bytes,
             threads=engine.threads if engine is not None else 0,
-            remote_bytes=remote_bytes(),
-            node_bytes=bytes_from_node(),
+            remote_bytes=remote,
+            node_bytes=node,
             hedged=hedged,
             hedges_won=won,
             kept=kept,
@@ -87,3 +99,8 @@ class WorkerReporter:
             fell_back=self._plan.fell_back,
             stages=self.stages.seconds,
         )
+
+
+def _counted() -> tuple[int, ...]:
+    """Return what this process has counted: bytes of buckets and of its node's disk, hedges, a cache's elements."""
+    return (remote_bytes(), bytes_from_node(), *reads_hedged(), *kept_tally.sums)

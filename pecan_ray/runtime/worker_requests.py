@@ -20,6 +20,9 @@ from pecan_ray.plan.splits import Lease
 from pecan_ray.runtime.calls import PAUSE_S
 from pecan_ray.runtime.messages import left_out_whole
 
+END_S = 3.0
+"""At the end of a job its controller answers all that it was asked."""
+
 
 def ask_again(method: Any, *arguments: Any) -> Any:
     """Wait for a controller's answer, and call again while its process is lost, and Ray starts it again.
@@ -66,6 +69,11 @@ class WorkerRequests:
         pending = PendingRequest(asked, pickled, self._controller.ask.remote(pickled))
         self._pending[asked.channel] = pending
         return pending
+
+    def end(self, *others: Any) -> bool:
+        """Wait until the controller has had all that it was asked, and these other calls; return whether it has."""
+        calls = [one.answer for one in self._pending.values()] + [one for one in others if one is not None]
+        return not calls or len(ray.wait(calls, num_returns=len(calls), timeout=END_S)[0]) == len(calls)
 
     def __contains__(self, channel: str) -> bool:
         return channel in self._pending

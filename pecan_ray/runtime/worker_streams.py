@@ -45,6 +45,11 @@ class WorkerStreams:
         self._starting = threading.Lock()
         """Guards the start of the Flight server."""
 
+    @property
+    def may_end(self) -> bool:
+        """Whether nothing of these outlives the job: a Flight server goes with its process alone."""
+        return self._flight is None
+
     def offer(self, rank: int, node_id: str, sees_process: bool) -> SelectedTransport:
         """Say how batches will travel to a client; the first one that needs it starts the Flight server."""
         mine = str(ray.get_runtime_context().get_node_id())

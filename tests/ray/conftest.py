@@ -161,8 +161,10 @@ def one_node(clusters: Clusters) -> Any:
 def no_actor_left() -> Iterator[None]:
     """Checks that a test leaves no actor of ours alive; those that it leaves are ended, so that it alone fails."""
     yield
+    from pecan_ray.runtime.kept_jobs import end_kept
     from tests.ray.waiting import until
 
+    end_kept()  # of pipelines that something still refers to
     try:
         until(lambda: not living_actors(), lambda: f"{living_actors()} are still alive")
     except AssertionError:

@@ -9,7 +9,7 @@ import pytest
 
 from pecan_ray.job import events
 from pecan_ray.job.events import PoolRequestsReceived
-from pecan_ray.job.first_worker import first_worker
+from pecan_ray.job.first_worker import first_names, first_worker
 from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
 from pecan_ray.job.ledger_shape import LedgerShape
@@ -234,6 +234,7 @@ def test_it_is_what_the_controller_asks_for_first(
     rig.handle(events.TrainerCame(0, "t0", "node"))
     asked = of_kind(StartWorker, rig.handle(events.RoomFound((("node", 4.0),), remote)))
     assert first_worker(rig.spec, "node", 4.0) == asked[0]
+    assert first_names(rig.spec, {"node": 4.0}) == {one.worker for one in asked if one.host}, "those that may be kept"
 
 
 @pytest.mark.parametrize(
@@ -302,6 +303,8 @@ def test_a_job_of_fixed_workers_needs_those_that_it_has() -> None:
     rig.begin()
     rig.handle(bids_heard(*[9.0] * 9))
     assert [(one.demand.holds, one.demand.wants) for one in rig.job.pool_requests()] == [(3, 3)]
+    rig.handle(events.TrainerLeft(0, "t0", 0))
+    assert not rig.job.pool_requests(), "a job that has ended, and whose processes wait, wants nothing"
     assert rig.job.fleet.wanted == Deployment(3, 0)
 
 
