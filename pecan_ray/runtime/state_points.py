@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import pickle
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import ray
 
-from pecan_ray.errors import StateError
+from pecan_ray.errors import ClusterError, StateError
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.waiting import NO_ANSWER
 from pecan_ray.runtime.calls import PendingAnswer
@@ -30,7 +31,9 @@ class StatePoints:
         # A handler of a signal may ask for a state while one is taken.
         self._lock = threading.RLock()
         self._last: tuple[StatePlace, ResumePoint] | None = None
-        self._next: tuple[StatePlace, PendingAnswer] | None = None
+        self._next: tuple[StatePlace, Future[PendingAnswer]] | None = None
+        # A call of Ray's takes the loop's thread longer than all else of a state that was asked for early.
+        self._asker = ThreadPoolExecutor(1, "pecan-state")
 
     def at_loop(self, ahead: int = 0) -> tuple[ResumePoint, int]:
         """Return where the job stands after the batches that the training loop has used, and how many these are.
@@ -57,12 +60,12 @@ class StatePoints:
         if asked is None:
             return None
         if asked[0] != place:
-            asked[1].close()
+            self._asker.submit(_drop, asked[1])
             return None
         try:
-            point = pickle.loads(self._client.calls.result(asked[1]))
-        except ray.exceptions.RayActorError:
-            return None  # the controller's process was lost: it is asked again
+            point = pickle.loads(self._client.calls.result(asked[1].result()))
+        except (ray.exceptions.RayActorError, ClusterError):
+            return None  # it is asked again: the controller's process was lost, or an error is raised then
         return point if isinstance(point, ResumePoint) else None
 
     def _asked_now(self, ahead: int) -> tuple[ResumePoint, int]:
@@ -82,12 +85,18 @@ class StatePoints:
         """Ask for the point after as many batches as there were since the last one, if the job knows of these."""
         wanted = 2 * place.used - last.used
         if place.used < wanted <= known:
-            answer = self._client.calls.begin(self._controller.resume_point, wanted, True)
-            self._next = replace(place, used=wanted), answer
+            asked = self._asker.submit(self._client.calls.begin, self._controller.resume_point, wanted, True)
+            self._next = replace(place, used=wanted), asked
 
     def close(self) -> None:
         """Want no more points."""
         with self._lock:
             if self._next is not None:
-                self._next[1].close()
+                self._asker.submit(_drop, self._next[1])
                 self._next = None
+            self._asker.shutdown()
+
+
+def _drop(asked: Future[PendingAnswer]) -> None:
+    if asked.exception() is None:
+        asked.result().close()
