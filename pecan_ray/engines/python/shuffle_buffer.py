@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,8 @@ class ShuffleBuffer:
         """Places that are free."""
         self._held: RowBlock | None = None
         """The rows in their places, once all are filled; its columns are the buffer's own."""
+        self._side_by_side: list[tuple[tuple[str, ...], Array]] = []
+        """Columns of one dtype, as the columns of one array: a row of them lies together, and moves at once."""
         self._leases: list[Lease] = []
         self._last: tuple[tuple[Lease, ...], int] = (), 0
         """The leases of the last block, and where they begin in the list."""
@@ -80,21 +83,60 @@ class ShuffleBuffer:
             return
         self._held, self._filling = None, []
         drawn = self._rng.permutation(held.rows)
+        apart = {name for names, _ in self._side_by_side for name in names}
+        alone = RowBlock(
+            {name: one for name, one in held.columns.items() if name not in apart},
+            held.leases,
+            held.lease_of,
+            held.elements,
+        )
         for rows in np.split(drawn, range(PIECE_ROWS, len(drawn), PIECE_ROWS)):
-            yield held.take(rows)
+            block = alone.take(rows)
+            columns = dict.fromkeys(held.columns, rows) | dict(block.columns)
+            for names, together in self._side_by_side:
+                columns.update(_columns_of(names, _whole_rows(together).take(rows), together))
+            yield RowBlock(columns, block.leases, block.lease_of, block.elements)
 
     def _filled(self, like: RowBlock) -> RowBlock:
         """Return what has filled the buffer; of one without places, nothing like a block."""
         held = put_together(self._filling) if self._filling else like.take(np.empty(0, np.int64))
         self._leases, self._filling = list(held.leases), []
-        return held
+        if not held.rows:
+            return held
+        columns, of_dtype = dict(held.columns), dict[np.dtype[Any], list[str]]()
+        for name, column in columns.items():
+            if column.ndim == 1 and not column.dtype.hasobject:
+                of_dtype.setdefault(column.dtype, []).append(name)
+        for names in of_dtype.values():
+            together = np.stack([columns[name] for name in names], axis=1)
+            self._side_by_side.append((tuple(names), together))
+            columns.update(zip(names, together.T, strict=True))
+        return RowBlock(columns, (), held.lease_of, held.elements)
+
+    def _exchange_side_by_side(self, block: RowBlock, own: dict[str, Array], exchange: _Exchange) -> dict[str, Array]:
+        """Exchange the rows of columns that lie side by side; return those that leave."""
+        columns: dict[str, Array] = {}
+        for place, (names, together) in reversed([*enumerate(self._side_by_side)]):
+            new = [block.columns.get(name) for name in names]
+            if all(one is not None and alike(own[name], one) for name, one in zip(names, new, strict=True)):
+                given = np.stack([one for one in new if one is not None], axis=1)
+                leaving = _exchange(_whole_rows(together), _whole_rows(given), exchange)
+                columns.update(_columns_of(names, leaving, together))
+            else:  # one of them is not what it was, so each goes on by itself
+                own.update((name, own[name].copy()) for name in names)
+                del self._side_by_side[place]
+        return columns
 
     def _exchanged(self, held: RowBlock, block: RowBlock) -> RowBlock:
         exchange = _drawn(self._rng.integers(self._places + 1, size=block.rows), self._places)
         lease_of = self._places_of_leases(block)
         columns: dict[str, Array] = {}
         own = dict(held.columns)
+        moved = self._exchange_side_by_side(block, own, exchange)
         for name in dict.fromkeys((*own, *block.columns)):
+            if name in moved:
+                columns[name] = moved[name]
+                continue
             mine, new = own.get(name), block.columns.get(name)
             if mine is None or new is None or not alike(mine, new):
                 mine, new = as_objects(mine, held.rows), as_objects(new, block.rows)
@@ -131,6 +173,16 @@ def _with_large_rows_apart(block: RowBlock) -> RowBlock:
     if not large:
         return block
     return RowBlock({**block.columns, **large}, block.leases, block.lease_of, block.elements)
+
+
+def _whole_rows(together: Array) -> Array:
+    """Return the rows of an array as single items, which are moved as a whole."""
+    return together.view(np.dtype((np.void, together.shape[1] * together.itemsize)))[:, 0]
+
+
+def _columns_of(names: Sequence[str], rows: Array, like: Array) -> Iterator[tuple[str, Array]]:
+    """Yield the columns that rows hold, which are those of an array with these names."""
+    return zip(names, np.ascontiguousarray(rows.view(like.dtype).reshape(-1, len(names)).T), strict=True)
 
 
 def _drawn(drawn: RowNumbers, places: int) -> _Exchange:
