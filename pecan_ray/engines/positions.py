@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
@@ -143,11 +145,8 @@ def elements_in(parts: Iterable[Part]) -> int:
 def merge(parts: Sequence[Part]) -> SpansByKey:
     """Group positions by split, as few sorted intervals."""
     found: SpansByKey = {}
-    for key, start, stop in parts:
-        if key in found:
-            found[key].append((start, stop))
-        else:
-            found[key] = [(start, stop)]
+    for key, mine in groupby(parts, itemgetter(0)):
+        found.setdefault(key, []).extend(map(itemgetter(1, 2), mine))
     return {key: list(merged(found[key])) for key in sorted(found)}
 
 
