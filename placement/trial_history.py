@@ -119,8 +119,3 @@ class ControlState:
     """What follows once all workers that were asked for are there."""
     removal: LastRemoval | None = None
     trial_history: TrialHistory = field(default_factory=TrialHistory)
-
-    @property
-    def tries(self) -> bool:
-        """Whether a deployment is on trial, or the bill is still being tried."""
-        return self.trial is not None or self.follow is not None

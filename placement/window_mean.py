@@ -35,11 +35,6 @@ class Reading:
             return None
         return max(self.batch_time - self.wait, SHORTEST_STEP * self.batch_time)
 
-    @property
-    def wait_share(self) -> float:
-        """Share of the time in which the trainer waited; 0 where it was not measured."""
-        return 0.0 if self.wait is None else self.wait / self.batch_time
-
 
 def pooled(deployment: Deployment, windows: Sequence[Window]) -> Reading:
     """Return the mean of windows of one deployment; its error is what they claim, or show, whichever is greater."""
