@@ -87,9 +87,7 @@ def too_slow(found: SpeedComparison | None) -> str:
     return "" if found.faster else f"it is not faster: {found.told()}"
 
 
-def compare_speed(
-    sampled: Sampled, stages: Sequence[Sequence[Stage]], patience_s: float = PATIENCE_S
-) -> SpeedComparison | None:
+def compare_speed(sampled: Sampled, stages: Sequence[Sequence[Stage]]) -> SpeedComparison | None:
     """Run two orders in turn until it is clear whether the second one is faster; None if there was no time for it."""
     runner, held = sampled.runner, sampled.held
     runs: dict[int, Pairs] = {}
@@ -98,7 +96,7 @@ def compare_speed(
     for one in stages:
         run_through(one, runner.fresh(held[0]))  # what is made on first use is no time of the operator's
     spent = 0.0
-    while sampled.in_time() and spent < patience_s:
+    while sampled.in_time() and spent < PATIENCE_S:
         for place in itertools.islice(places, min(CHUNK, len(held))):
             pairs = _in_turn(runner, stages, held[place])
             runs[place] = np.concatenate([runs.get(place, pairs[:0]), pairs])

@@ -19,7 +19,7 @@ from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
 from pecan_ray.autoorder.order_request import Check, OrderRequest
 from pecan_ray.autoorder.rewrites import Pushed, choices
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled, timed_run
-from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed, too_slow
+from pecan_ray.autoorder.speed import SpeedComparison, compare_speed, too_slow
 from pecan_ray.errors import told
 from pecan_ray.options import EngineName
 from pecan_ray.plan.splits import Element
@@ -39,8 +39,6 @@ TAKEN_OVER_S = 0.7
 """and the time for that;"""
 RUNS_OF_LEAST = 3
 """where operators are slow, it is enough to run the least number of elements so many times in the user's order."""
-TAKEN_OVER_PATIENCE_S = 0.7
-"""Measured seconds that show whether it is faster so."""
 COMPARING: tuple[Mode, ...] = ("safe", "strict")
 """Modes that compare values, and in which decoders may take work over."""
 
@@ -185,11 +183,11 @@ class Trial:
         Decoders take over what `measure_taken_over` has found of an order, or of the user's.  Returns None if there was
         no time for it, and how one of them fails on an element; empty if none does.
         """
-        return self._in_turn([self._fused(beside or self._names), self._fused(order)], PATIENCE_S)
+        return self._in_turn([self._fused(beside or self._names), self._fused(order)])
 
-    def _in_turn(self, stages: Sequence[list[Stage]], patience_s: float) -> tuple[SpeedComparison | None, str]:
+    def _in_turn(self, stages: Sequence[list[Stage]]) -> tuple[SpeedComparison | None, str]:
         try:
-            return compare_speed(self._sampled, stages, patience_s), ""
+            return compare_speed(self._sampled, stages), ""
         except OP_FAILURES as error:
             return None, f"it fails: {error.message.splitlines()[0]}"
 
@@ -215,7 +213,7 @@ class Trial:
         if not found.pushed:
             return found
         stages = [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
-        measured, failed = self._in_turn(stages, TAKEN_OVER_PATIENCE_S)
+        measured, failed = self._in_turn(stages)
         if not (why := failed or too_slow(measured)):
             return replace(found, measured=measured)
         refused = self._taken_over_not(found, why)
